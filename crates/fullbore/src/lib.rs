@@ -1,0 +1,1 @@
+//! The fullbore program, as a library.
