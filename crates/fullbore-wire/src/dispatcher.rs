@@ -1,0 +1,738 @@
+//! Who is asked for what: the decisions of a run, without I/O.
+//!
+//! Connections come here for work and report what became of it; the dispatcher holds the queue, what
+//! it learned of the hosts, and every part in flight. Time is an argument, so that the hard cases
+//! (a mirror that drips, dies, lies or answers out of order) are plain tests.
+//!
+//! Two rules shape it. A connection is asked ahead by what it needs to stay full and no more (rate ×
+//! round trip, measured), so that a slow host holds little. And when nothing is left to ask for, a
+//! fast connection takes over the rear parts of what a measurably slower one still owes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use crate::hosts::{Fault, Host, HostId, HostSet, Standing};
+use crate::queue::{Item, ItemId, Lane, Queue, Segment, Wish};
+use crate::rate::Rate;
+
+/// Number of a connection, never used twice in a run.
+pub type ConnectionId = u64;
+
+/// Bytes asked for ahead on a connection whose rate is not known yet: some round trips of slow
+/// start.
+const AHEAD_UNKNOWN_BYTES: u64 = 1 << 20;
+
+/// Least bytes asked for ahead: below this the requests themselves cost too much.
+const AHEAD_MIN_BYTES: u64 = 256 << 10;
+
+/// Most bytes asked for ahead: 3 × what one connection holds at 100 MB/s and 100 ms.
+const AHEAD_MAX_BYTES: u64 = 32 << 20;
+
+/// Smallest and largest part of a split file. The small end bounds the cost of requests, the large
+/// end the time for which one host holds a part.
+const SEGMENT_MIN_BYTES: u64 = 256 << 10;
+const SEGMENT_MAX_BYTES: u64 = 8 << 20;
+
+/// A part is sized to take about this long on its connection.
+const SEGMENT_TIME_S: f64 = 0.5;
+
+/// Silence after which a connection with unanswered requests is given up.
+const SILENCE_LIMIT: Duration = Duration::from_secs(10);
+
+/// The same while another host delivers: long enough for a disk to spin up.
+const SILENCE_LIMIT_AMONG_OTHERS: Duration = Duration::from_millis(3000);
+
+/// Silence after which what a connection owes may be asked for elsewhere (hedging).
+const SILENCE_UNTIL_HEDGED: Duration = Duration::from_millis(700);
+
+/// A connection below this share of the fastest of another host, which would need over
+/// [`DRIP_PATIENCE_S`] for what it owes, is cut: a drip, not a slow mirror.
+const DRIP_SHARE: f64 = 0.02;
+const DRIP_PATIENCE_S: f64 = 10.0;
+
+/// Time a connection has before drips are judged.
+const DRIP_GRACE: Duration = Duration::from_millis(1500);
+
+/// The slowest rate that counts as alive when there is no other host: a 33.6 kbit/s modem.
+const RATE_FLOOR_BYTES_PER_S: f64 = 4200.0;
+
+/// For this long a connection may be below the floor.
+const RATE_FLOOR_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Work is taken from a connection only if it is slower than this share of the taker's rate …
+const HEDGE_RATE_SHARE: f64 = 0.67;
+
+/// … and if that ends the wait sooner by at least this much.
+const HEDGE_GAIN_S: f64 = 0.15;
+
+/// Share of all planned bytes that may be asked for twice, and a small sum for short runs. Below
+/// the 3 % that a run may receive in excess.
+const HEDGE_BUDGET_SHARE: f64 = 0.02;
+const HEDGE_BUDGET_MIN_BYTES: u64 = 1 << 20;
+
+/// Unwanted bytes ahead of wanted ones for which it pays to open another connection instead.
+const UNWANTED_CLOSE_BYTES: u64 = 512 << 10;
+
+/// Unwanted bytes that are read to their end rather than closing a connection that owes nothing else.
+const DRAIN_BYTES: u64 = 64 << 10;
+
+/// Times a file may come with wrong bytes before it is given up, whatever hosts are left.
+const ATTEMPTS_MAX: u32 = 6;
+
+/// What a connection is to do now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Ask for this part; the tag names it in all later calls.
+    Ask {
+        /// Names the request on this connection.
+        tag: u64,
+        /// The part.
+        segment: Segment,
+    },
+    /// Nothing now.
+    Wait,
+    /// Close: nothing more is wanted of this connection.
+    Close,
+}
+
+/// What to do with body bytes that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// The first `wanted` bytes go on, the rest is not needed.
+    First {
+        /// Bytes that go on.
+        wanted: u64,
+    },
+    /// Nothing more on this connection is worth waiting for: close it.
+    Close,
+}
+
+/// How a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Closed between answers, or announced (`Connection: close`, GOAWAY): normal.
+    Clean,
+    /// We closed it.
+    Ours,
+    /// It failed.
+    Fault(Fault),
+}
+
+/// What to do about a file whose bytes were wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// Fetch all of it again.
+    Whole,
+    /// Fetch again only what did not come from this host.
+    AllBut(HostId),
+    /// No host is left to try, or too many tries.
+    GiveUp,
+}
+
+/// Why a file will not come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenUp {
+    /// Which file.
+    pub item: ItemId,
+    /// Hosts that do not have it or served it wrong.
+    pub tried: HostSet,
+    /// Whether every one of them said that it is not there.
+    pub missing: bool,
+}
+
+/// Settings of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections to one host at most.
+    pub connections_per_host: usize,
+    /// Whether work may be taken from slow hosts.
+    pub hedge: bool,
+}
+
+impl Default for Limits {
+    /// Four connections, as is polite on public mirrors.
+    fn default() -> Self {
+        Limits { connections_per_host: 4, hedge: true }
+    }
+}
+
+/// A part in flight.
+#[derive(Debug)]
+struct Asked {
+    tag: u64,
+    segment: Segment,
+    received: u64,
+    /// Bytes from here on are somebody else's now.
+    until: u64,
+}
+
+impl Asked {
+    fn at(&self) -> u64 {
+        self.segment.start + self.received
+    }
+
+    fn wanted(&self) -> u64 {
+        self.until.saturating_sub(self.at())
+    }
+
+    fn unwanted(&self) -> u64 {
+        self.segment.end - self.at().max(self.until)
+    }
+
+    /// What of it did not arrive and is still ours to bring.
+    fn rest(&self) -> Option<Segment> {
+        let empty_file = self.segment.size == 0 && self.until == 0;
+        (self.wanted() > 0 || empty_file)
+            .then(|| Segment { start: self.at(), end: self.until, ..self.segment.clone() })
+    }
+}
+
+#[derive(Debug)]
+struct Connection {
+    host: HostId,
+    lane: Lane,
+    asked: VecDeque<Asked>,
+    next_tag: u64,
+    answered: u64,
+    rate: Rate,
+    opened: Instant,
+    last_byte: Instant,
+    current: Option<ItemId>,
+}
+
+impl Connection {
+    /// Wanted bytes that were asked for and did not arrive yet.
+    fn owed(&self) -> u64 {
+        self.asked.iter().map(Asked::wanted).sum()
+    }
+
+    /// Bytes that will arrive although others bring them by now.
+    fn unwanted(&self) -> u64 {
+        self.asked.iter().map(Asked::unwanted).sum()
+    }
+
+    fn owes(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    fn silent_for(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.last_byte)
+    }
+}
+
+/// A file in the hands of the run that is not verified yet.
+#[derive(Debug, Default)]
+struct Trial {
+    attempts: u32,
+    misses: HostSet,
+    judged: HostSet,
+}
+
+/// The decisions of a run.
+#[derive(Debug)]
+pub struct Dispatcher {
+    hosts: Vec<Host>,
+    limits: Limits,
+    queue: Queue,
+    connections: BTreeMap<ConnectionId, Connection>,
+    next_connection: ConnectionId,
+    /// Only files with a history: an ordinary file never gets here.
+    trials: BTreeMap<ItemId, Trial>,
+    planned_bytes: u64,
+    hedged_bytes: u64,
+    unfinished_files: u64,
+}
+
+impl Dispatcher {
+    /// A run over these hosts; the first is the origin.
+    pub fn new(hosts: Vec<Host>, limits: Limits) -> Self {
+        Dispatcher {
+            hosts,
+            limits,
+            queue: Queue::default(),
+            connections: BTreeMap::new(),
+            next_connection: 0,
+            trials: BTreeMap::new(),
+            planned_bytes: 0,
+            hedged_bytes: 0,
+            unfinished_files: 0,
+        }
+    }
+
+    /// Adds files to fetch.
+    pub fn add(&mut self, items: Vec<Item>) {
+        self.unfinished_files += items.len() as u64;
+        let before = self.queue.unasked_bytes();
+        self.queue.add(items);
+        self.planned_bytes += self.queue.unasked_bytes() - before;
+    }
+
+    /// Files neither verified nor given up.
+    pub fn unfinished_files(&self) -> u64 {
+        self.unfinished_files
+    }
+
+    /// The hosts with what was learned of them.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// One host, to note what a connection learned.
+    pub fn host_mut(&mut self, host: HostId) -> &mut Host {
+        &mut self.hosts[host as usize]
+    }
+
+    /// Open connections to a host.
+    pub fn connections_to(&self, host: HostId) -> usize {
+        self.connections.values().filter(|connection| connection.host == host).count()
+    }
+
+    /// When a paused host may be asked again; `None` if it is not paused.
+    pub fn paused_until(&mut self, host: HostId, now: Instant) -> Option<Instant> {
+        match self.hosts[host as usize].standing(now) {
+            Standing::Paused(until) => Some(*until),
+            _ => None,
+        }
+    }
+
+    /// Whether one more connection to this host would have something to do.
+    pub fn wants_connection(&mut self, host: HostId, now: Instant) -> bool {
+        if *self.hosts[host as usize].standing(now) != Standing::Up
+            || self.connections_to(host) >= self.limits.connections_per_host
+        {
+            return false;
+        }
+        // A connection that was opened for nothing costs the server more than us.
+        let idle = self.connections.values().any(|c| c.host == host && !c.owes());
+        !idle && (!self.queue.is_drained() || self.hedge_candidate(host, None, now).is_some())
+    }
+
+    /// A connection is open.
+    pub fn opened(&mut self, host: HostId, rtt: Duration, now: Instant) -> ConnectionId {
+        let id = self.next_connection;
+        self.next_connection += 1;
+        let entry = &mut self.hosts[host as usize];
+        entry.saw_rtt(rtt);
+        entry.totals.connections += 1;
+        let small_taken =
+            self.connections.values().any(|c| c.host == host && c.lane == Lane::Small);
+        // The first connection brings the big files; of several, one is for the small ones.
+        let first = self.connections_to(host) == 0;
+        let lane = if small_taken || first { Lane::Bulk } else { Lane::Small };
+        self.connections.insert(
+            id,
+            Connection {
+                host,
+                lane,
+                asked: VecDeque::new(),
+                next_tag: 0,
+                answered: 0,
+                rate: Rate::new(now),
+                opened: now,
+                last_byte: now,
+                current: None,
+            },
+        );
+        id
+    }
+
+    /// What the connection is to do now. Call it until it says `Wait`, after every arrival, and
+    /// when the run wakes all connections.
+    pub fn next(&mut self, id: ConnectionId, now: Instant) -> Next {
+        let Some(connection) = self.connections.get(&id) else { return Next::Close };
+        let host = &self.hosts[connection.host as usize];
+        if host.is_out() {
+            return Next::Close;
+        }
+        let sent = connection.answered + connection.asked.len() as u64;
+        if sent >= host.requests_per_connection() {
+            return if connection.owes() { Next::Wait } else { Next::Close };
+        }
+        if connection.owes() && connection.owed() == 0 && connection.unwanted() > DRAIN_BYTES {
+            return Next::Close;
+        }
+        if connection.asked.len() >= host.depth() || connection.owed() >= self.ahead_bytes(connection) {
+            return Next::Wait;
+        }
+        let wish = Wish {
+            host: connection.host,
+            lane: connection.lane,
+            segment_bytes: self.segment_bytes(connection),
+            ranges: host.answers_ranges(),
+            current: connection.current,
+        };
+        match self.queue.take(&wish).or_else(|| self.hedge(id, now)) {
+            Some(segment) => self.ask(id, segment, now),
+            None => Next::Wait,
+        }
+    }
+
+    /// Body bytes arrived for a request.
+    pub fn received(&mut self, id: ConnectionId, tag: u64, bytes: u64, now: Instant) -> Keep {
+        let Some(connection) = self.connections.get_mut(&id) else { return Keep::Close };
+        connection.last_byte = now;
+        connection.rate.add(bytes, now);
+        let totals = &mut self.hosts[connection.host as usize].totals;
+        totals.received_bytes += bytes;
+        let Some(asked) = connection.asked.iter_mut().find(|asked| asked.tag == tag) else {
+            totals.wasted_bytes += bytes;
+            return Keep::First { wanted: 0 };
+        };
+        let wanted = asked.wanted().min(bytes);
+        asked.received += bytes;
+        totals.wasted_bytes += bytes - wanted;
+        let ahead: u64 = connection.asked.iter().take_while(|a| a.wanted() == 0).map(Asked::unwanted).sum();
+        if wanted == 0 && (connection.owed() == 0 && ahead > DRAIN_BYTES || ahead > UNWANTED_CLOSE_BYTES) {
+            return Keep::Close;
+        }
+        Keep::First { wanted }
+    }
+
+    /// An answer is complete and was what was asked for.
+    pub fn answered(&mut self, id: ConnectionId, tag: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.asked.retain(|asked| asked.tag != tag);
+        connection.answered += 1;
+        self.hosts[connection.host as usize].delivered();
+    }
+
+    /// An answer was a fault; the connection goes on.
+    pub fn refused(&mut self, id: ConnectionId, tag: u64, fault: Fault, now: Instant) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.answered += 1;
+        connection.last_byte = now;
+        let host = connection.host;
+        let Some(place) = connection.asked.iter().position(|asked| asked.tag == tag) else { return };
+        let asked = connection.asked.remove(place).expect("position was just found");
+        if let Some(rest) = asked.rest() {
+            match &fault {
+                Fault::Missing(_) => {
+                    self.queue.exclude(rest.item, rest.size, host);
+                    self.trials.entry(rest.item).or_default().misses.insert(host);
+                }
+                Fault::WrongAnswer(_) => {
+                    self.queue.exclude(rest.item, rest.size, host);
+                }
+                _ => {}
+            }
+            self.queue.give_back(&rest);
+        }
+        self.hosts[host as usize].fault(&fault, now);
+    }
+
+    /// The connection is gone; what it owed goes back to the queue.
+    pub fn ended(&mut self, id: ConnectionId, how: &Ended, now: Instant) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        for asked in &connection.asked {
+            if let Some(rest) = asked.rest() {
+                self.queue.give_back(&rest);
+            }
+        }
+        let host = &mut self.hosts[connection.host as usize];
+        match how {
+            Ended::Clean => host.closed_after(connection.answered),
+            Ended::Ours => {}
+            Ended::Fault(fault) => host.fault(fault, now),
+        }
+    }
+
+    /// A connection could not be opened.
+    pub fn not_opened(&mut self, host: HostId, fault: &Fault, now: Instant) {
+        self.hosts[host as usize].fault(fault, now);
+    }
+
+    /// Whether the connection is to be given up for silence or drips. Ask every 250 ms or so.
+    pub fn overdue(&mut self, id: ConnectionId, now: Instant) -> Option<Fault> {
+        let connection = self.connections.get_mut(&id)?;
+        if !connection.owes() {
+            return None;
+        }
+        connection.rate.settle(now);
+        let connection = &self.connections[&id];
+        let fastest = self.fastest_elsewhere(connection.host);
+        let silence = if fastest.is_some() { SILENCE_LIMIT_AMONG_OTHERS } else { SILENCE_LIMIT };
+        if connection.silent_for(now) > silence {
+            return Some(Fault::Slow);
+        }
+        let age = now.saturating_duration_since(connection.opened);
+        let rate = connection.rate.average().unwrap_or(0.0);
+        let patience_s = connection.owed() as f64 / rate.max(1.0);
+        let drips = fastest.is_some_and(|fastest| rate < DRIP_SHARE * fastest)
+            && age > DRIP_GRACE
+            && patience_s > DRIP_PATIENCE_S;
+        let dead_slow = rate < RATE_FLOOR_BYTES_PER_S
+            && age > RATE_FLOOR_PATIENCE
+            && patience_s > DRIP_PATIENCE_S;
+        (drips || dead_slow).then_some(Fault::Slow)
+    }
+
+    /// The file is verified and in place. `sources` are the hosts that served it, `culprits` those
+    /// whose earlier bytes of it were wrong.
+    pub fn verified(&mut self, item: ItemId, sources: &[HostId], culprits: &[HostId], now: Instant) {
+        self.unfinished_files = self.unfinished_files.saturating_sub(1);
+        self.queue.forget(item);
+        self.trials.remove(&item);
+        for connection in self.connections.values_mut() {
+            for asked in connection.asked.iter_mut().filter(|asked| asked.segment.item == item) {
+                asked.until = asked.until.min(asked.at());
+            }
+            if connection.current == Some(item) {
+                connection.current = None;
+            }
+        }
+        for host in culprits {
+            self.hosts[*host as usize].fault(&Fault::WrongBytes, now);
+        }
+        for host in sources.iter().filter(|host| !culprits.contains(host)) {
+            self.hosts[*host as usize].verified();
+        }
+    }
+
+    /// All bytes came but the SHA-256 is wrong. `shares` are the hosts that served the file with
+    /// their bytes. The parts to fetch again are back in the queue when this returns.
+    pub fn mismatch(&mut self, item: ItemId, size: u64, shares: &[(HostId, u64)], now: Instant) -> Remedy {
+        let usable = self.usable();
+        let trial = self.trials.entry(item).or_default();
+        trial.attempts += 1;
+        if trial.attempts >= ATTEMPTS_MAX {
+            return Remedy::GiveUp;
+        }
+        self.queue.include_all(item);
+        if let [(host, _)] = shares {
+            trial.judged.insert(*host);
+            // With one host only, a second try tells a bad transfer from a bad file.
+            let retry_same = usable.iter().count() == 1 && trial.attempts < 2;
+            let judged = trial.judged;
+            let misses = trial.misses;
+            if !retry_same {
+                for host in judged.iter().chain(misses.iter()) {
+                    self.queue.exclude(item, size, host);
+                }
+            }
+            self.hosts[*host as usize].fault(&Fault::WrongBytes, now);
+            self.queue.give_back(&Segment { item, start: 0, end: size, size });
+            return Remedy::Whole;
+        }
+        // Several hosts: one of them, the one with most bytes, serves the others' parts too. If the
+        // file is right then, the parts that changed name the culprit; if not, it is this one.
+        let judge = shares
+            .iter()
+            .filter(|(host, _)| usable.contains(*host))
+            .max_by_key(|(_, bytes)| *bytes)
+            .map(|(host, _)| *host);
+        let Some(judge) = judge else {
+            self.queue.give_back(&Segment { item, start: 0, end: size, size });
+            return Remedy::Whole;
+        };
+        for host in (0..self.hosts.len() as HostId).filter(|host| *host != judge) {
+            self.queue.exclude(item, size, host);
+        }
+        Remedy::AllBut(judge)
+    }
+
+    /// A part is to be fetched again ([`Remedy::AllBut`]).
+    pub fn ask_again(&mut self, segment: &Segment) {
+        self.queue.give_back(segment);
+    }
+
+    /// The file is wanted no more (it failed on our side, or was given up).
+    pub fn abandon(&mut self, item: ItemId, now: Instant) {
+        self.verified(item, &[], &[], now);
+    }
+
+    /// The file has another name that no host was asked for yet.
+    pub fn ask_under_other_name(&mut self, item: ItemId) {
+        self.trials.remove(&item);
+        self.queue.include_all(item);
+    }
+
+    /// Files that no host is left to serve. They stay until [`Dispatcher::abandon`] or
+    /// [`Dispatcher::ask_under_other_name`].
+    pub fn hopeless(&mut self) -> Vec<GivenUp> {
+        let usable = self.usable();
+        let mut items = self.queue.unservable(usable);
+        items.retain(|item| !self.readmit(*item, usable));
+        items
+            .into_iter()
+            .map(|item| {
+                let tried = self.queue.excluded(item);
+                let misses = self.trials.get(&item).map_or(HostSet::default(), |trial| trial.misses);
+                GivenUp { item, tried, missing: tried != HostSet::default() && misses.covers(tried) }
+            })
+            .collect()
+    }
+
+    /// A file that waits for one judge ([`Remedy::AllBut`]) which is out by now goes back to all
+    /// hosts that never failed it. Whether there are any.
+    fn readmit(&mut self, item: ItemId, usable: HostSet) -> bool {
+        let Some(trial) = self.trials.get(&item) else { return false };
+        let mut failed = trial.judged;
+        trial.misses.iter().for_each(|host| failed.insert(host));
+        if failed.covers(usable) || failed == self.queue.excluded(item) {
+            return false;
+        }
+        let size = self.queue.size(item);
+        self.queue.include_all(item);
+        for host in failed.iter() {
+            self.queue.exclude(item, size, host);
+        }
+        true
+    }
+
+    /// Hosts that are not out.
+    fn usable(&self) -> HostSet {
+        let mut set = HostSet::default();
+        for (place, _) in self.hosts.iter().enumerate().filter(|(_, host)| !host.is_out()) {
+            set.insert(place as HostId);
+        }
+        set
+    }
+
+    fn ask(&mut self, id: ConnectionId, segment: Segment, now: Instant) -> Next {
+        let connection = self.connections.get_mut(&id).expect("the caller found it");
+        if !connection.owes() {
+            connection.last_byte = now;
+            connection.rate.restart(now);
+        }
+        let tag = connection.next_tag;
+        connection.next_tag += 1;
+        connection.current = (segment.end < segment.size).then_some(segment.item);
+        connection.asked.push_back(Asked { tag, until: segment.end, received: 0, segment: segment.clone() });
+        self.hosts[connection.host as usize].totals.requests += 1;
+        Next::Ask { tag, segment }
+    }
+
+    /// Bytes that should be asked for and unanswered on this connection. While it speeds up, the
+    /// next round trip brings twice as much, and the request needs half of one: three in all, and
+    /// a tenth of a second for jitter.
+    fn ahead_bytes(&self, connection: &Connection) -> u64 {
+        let Some(rate) = connection.rate.latest() else { return AHEAD_UNKNOWN_BYTES };
+        let rtt = self.hosts[connection.host as usize].rtt().as_secs_f64();
+        ((3.0 * rate * rtt + 0.1 * rate) as u64).clamp(AHEAD_MIN_BYTES, AHEAD_MAX_BYTES)
+    }
+
+    fn segment_bytes(&self, connection: &Connection) -> u64 {
+        let by_rate = match connection.rate.latest() {
+            Some(rate) => ((rate * SEGMENT_TIME_S) as u64).clamp(SEGMENT_MIN_BYTES, SEGMENT_MAX_BYTES),
+            None => AHEAD_UNKNOWN_BYTES,
+        };
+        // Towards the end smaller parts, so that all connections end together.
+        let share = self.queue.unasked_bytes() / (2 * self.connections.len().max(1) as u64);
+        by_rate.min(share.max(SEGMENT_MIN_BYTES))
+    }
+
+    /// Average rate of the fastest connection to another host, in bytes per second.
+    fn fastest_elsewhere(&self, host: HostId) -> Option<f64> {
+        self.connections
+            .values()
+            .filter(|other| other.host != host)
+            .filter_map(|other| other.rate.average())
+            .max_by(f64::total_cmp)
+    }
+
+    /// Best known rate of one connection to this host.
+    fn host_rate(&self, host: HostId) -> Option<f64> {
+        self.connections
+            .values()
+            .filter(|other| other.host == host)
+            .filter_map(|other| other.rate.average())
+            .max_by(f64::total_cmp)
+    }
+
+    /// The part whose arrival is furthest off, if `taker` (or a new connection to `host`) would
+    /// have it markedly sooner: the connection, the tag, and from which byte on.
+    fn hedge_candidate(&self, host: HostId, taker: Option<ConnectionId>, now: Instant) -> Option<(ConnectionId, u64, u64)> {
+        if !self.limits.hedge {
+            return None;
+        }
+        let mine = taker.and_then(|id| self.connections.get(&id));
+        let rate = mine.and_then(|c| c.rate.average()).or_else(|| self.host_rate(host));
+        let rtt_s = self.hosts[host as usize].rtt().as_secs_f64();
+        let mut best: Option<(f64, (ConnectionId, u64, u64))> = None;
+        for (victim_id, victim) in &self.connections {
+            if Some(*victim_id) == taker || !victim.owes() {
+                continue;
+            }
+            let patience = SILENCE_UNTIL_HEDGED.max(4 * self.hosts[victim.host as usize].rtt());
+            let silent = victim.silent_for(now) > patience;
+            if victim.host == host && !silent {
+                continue;
+            }
+            let their_rate = if silent { 0.0 } else { victim.rate.average().unwrap_or(0.0) };
+            if !silent && victim.rate.average().is_none() {
+                continue;
+            }
+            // Without a rate of our own, only the silent are measurably slower than us.
+            let Some(my_rate) = rate.or(silent.then_some(1e6)) else { continue };
+            let my_rate = my_rate.max(1.0);
+            if their_rate > HEDGE_RATE_SHARE * my_rate {
+                continue;
+            }
+            let mut through: f64 = victim.owed() as f64;
+            for asked in victim.asked.iter().rev() {
+                let wanted = asked.wanted();
+                let theirs_s = through / their_rate.max(1.0);
+                through -= wanted as f64;
+                if asked.rest().is_none() || self.queue.excluded(asked.segment.item).contains(host) {
+                    continue;
+                }
+                if !silent && self.hedged_bytes + wanted.min(SEGMENT_MIN_BYTES) > self.hedge_budget() {
+                    continue;
+                }
+                let from = self.split_point(asked, theirs_s, their_rate, my_rate, rtt_s, host);
+                let mine_s = rtt_s + (mine.map_or(0, Connection::owed) + asked.until - from) as f64 / my_rate;
+                let gain_s = theirs_s - mine_s;
+                if gain_s > HEDGE_GAIN_S && best.as_ref().is_none_or(|(most, _)| gain_s > *most) {
+                    best = Some((gain_s, (*victim_id, asked.tag, from)));
+                }
+                break;
+            }
+        }
+        best.map(|(_, candidate)| candidate)
+    }
+
+    /// From where on a part is taken over, so that giver and taker end at the same time.
+    fn split_point(&self, asked: &Asked, theirs_s: f64, their_rate: f64, my_rate: f64, rtt_s: f64, host: HostId) -> u64 {
+        let wanted = asked.wanted();
+        if !self.hosts[host as usize].answers_ranges() || their_rate < 1.0 {
+            return asked.at();
+        }
+        let bytes = ((theirs_s - rtt_s).max(0.0) / (1.0 / my_rate + 1.0 / their_rate)) as u64;
+        if bytes + SEGMENT_MIN_BYTES / 4 >= wanted {
+            return asked.at();
+        }
+        asked.until - bytes.max(1)
+    }
+
+    fn hedge_budget(&self) -> u64 {
+        ((self.planned_bytes as f64 * HEDGE_BUDGET_SHARE) as u64).max(HEDGE_BUDGET_MIN_BYTES)
+    }
+
+    /// Takes a part over from a slower connection.
+    fn hedge(&mut self, id: ConnectionId, now: Instant) -> Option<Segment> {
+        let host = self.connections.get(&id)?.host;
+        let (victim_id, tag, from) = self.hedge_candidate(host, Some(id), now)?;
+        let ranges = self.hosts[host as usize].answers_ranges();
+        let victim = self.connections.get_mut(&victim_id)?;
+        let victim_host = victim.host;
+        let silent = victim.silent_for(now) > SILENCE_UNTIL_HEDGED;
+        let asked = victim.asked.iter_mut().find(|asked| asked.tag == tag)?;
+        let segment = Segment { start: from, end: asked.until, ..asked.segment.clone() };
+        if !ranges && !segment.is_whole() {
+            return None;
+        }
+        asked.until = from;
+        if segment.size == 0 {
+            // An empty file has no part to cut off: it leaves the slow connection altogether.
+            victim.asked.retain(|asked| asked.tag != tag);
+        }
+        if !silent {
+            self.hedged_bytes += segment.len();
+        }
+        self.hosts[victim_host as usize].totals.hedged += 1;
+        Some(segment)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! A simulated network: hosts with a rate and a round trip, an access link that all share, and
+//! time that passes in steps. No slow start, so the ideal time is exact.
+
+use super::*;
+use std::collections::HashMap;
+
+const STEP: Duration = Duration::from_millis(5);
+
+struct SimHost {
+    bytes_per_s: f64,
+    rtt: Duration,
+    /// From then on nothing comes any more.
+    silent_from: Duration,
+    /// Files it says it does not have.
+    misses: fn(ItemId) -> bool,
+}
+
+impl SimHost {
+    fn new(megabits_per_s: f64, rtt_ms: u64) -> Self {
+        SimHost {
+            bytes_per_s: megabits_per_s * 1e6 / 8.0,
+            rtt: Duration::from_millis(rtt_ms),
+            silent_from: Duration::MAX,
+            misses: |_| false,
+        }
+    }
+}
+
+/// A request as the server sees it.
+struct Request {
+    tag: u64,
+    segment: Segment,
+    sent: u64,
+    visible_at: Duration,
+}
+
+struct Outcome {
+    seconds: f64,
+    received_bytes: u64,
+    given_up: Vec<GivenUp>,
+    hosts: Vec<Host>,
+}
+
+/// Runs until every file is complete; panics after ten simulated minutes.
+fn simulate(hosts: &[SimHost], access_megabits: f64, sizes: &[u64]) -> Outcome {
+    let start = Instant::now();
+    let mut dispatcher =
+        Dispatcher::new((0..hosts.len()).map(|n| Host::new(format!("h{n}"))).collect(), Limits::default());
+    dispatcher.add(
+        sizes.iter().enumerate().map(|(id, size)| Item { id: id as u32, size: *size, present: vec![] }).collect(),
+    );
+    let mut pipes: BTreeMap<ConnectionId, (HostId, VecDeque<Request>)> = BTreeMap::new();
+    let mut have: HashMap<ItemId, u64> = HashMap::new();
+    let mut given_up = Vec::new();
+    let mut elapsed = Duration::ZERO;
+    while dispatcher.unfinished_files() > 0 {
+        elapsed += STEP;
+        assert!(elapsed < Duration::from_secs(600), "{} files unfinished", dispatcher.unfinished_files());
+        let now = start + elapsed;
+        for (id, host) in hosts.iter().enumerate() {
+            while dispatcher.wants_connection(id as u16, now) {
+                let connection = dispatcher.opened(id as u16, host.rtt, now);
+                pipes.insert(connection, (id as u16, VecDeque::new()));
+            }
+        }
+        let mut gone = Vec::new();
+        for (id, (host, pipe)) in &mut pipes {
+            loop {
+                match dispatcher.next(*id, now) {
+                    Next::Ask { tag, segment } => pipe.push_back(Request {
+                        tag,
+                        segment,
+                        sent: 0,
+                        visible_at: elapsed + hosts[*host as usize].rtt,
+                    }),
+                    Next::Wait => break,
+                    Next::Close => {
+                        gone.push((*id, Ended::Ours));
+                        break;
+                    }
+                }
+            }
+            if let Some(fault) = dispatcher.overdue(*id, now) {
+                gone.push((*id, Ended::Fault(fault)));
+            }
+        }
+        let busy = |host: u16, pipes: &BTreeMap<ConnectionId, (HostId, VecDeque<Request>)>| {
+            pipes
+                .values()
+                .filter(|(h, p)| *h == host && p.front().is_some_and(|r| r.visible_at <= elapsed))
+                .count()
+        };
+        let shares: Vec<f64> = hosts
+            .iter()
+            .enumerate()
+            .map(|(id, host)| {
+                if elapsed > host.silent_from { 0.0 } else { host.bytes_per_s / busy(id as u16, &pipes).max(1) as f64 }
+            })
+            .collect();
+        let demand: f64 =
+            (0..hosts.len()).map(|id| shares[id] * busy(id as u16, &pipes) as f64).sum();
+        let scale = (access_megabits * 1e6 / 8.0 / demand.max(1.0)).min(1.0);
+        for (id, (host, pipe)) in &mut pipes {
+            let mut budget = (shares[*host as usize] * scale * STEP.as_secs_f64()) as u64;
+            while let Some(request) = pipe.front_mut().filter(|r| r.visible_at <= elapsed) {
+                if shares[*host as usize] == 0.0 {
+                    break;
+                }
+                if (hosts[*host as usize].misses)(request.segment.item) {
+                    let request = pipe.pop_front().expect("front was just seen");
+                    dispatcher.refused(*id, request.tag, Fault::Missing(404), now);
+                    continue;
+                }
+                let bytes = budget.min(request.segment.len() - request.sent);
+                budget -= bytes;
+                request.sent += bytes;
+                match dispatcher.received(*id, request.tag, bytes, now) {
+                    Keep::First { wanted } => *have.entry(request.segment.item).or_default() += wanted,
+                    Keep::Close => {
+                        gone.push((*id, Ended::Ours));
+                        break;
+                    }
+                }
+                let item = request.segment.item;
+                if request.sent == request.segment.len() {
+                    dispatcher.answered(*id, request.tag);
+                    pipe.pop_front();
+                }
+                if have[&item] >= sizes[item as usize] {
+                    assert_eq!(have[&item], sizes[item as usize], "a byte was wanted twice");
+                    dispatcher.verified(item, &[*host], &[], now);
+                    have.insert(item, 0);
+                }
+                if budget == 0 {
+                    break;
+                }
+            }
+        }
+        for (id, how) in gone {
+            pipes.remove(&id);
+            dispatcher.ended(id, &how, now);
+        }
+        for lost in dispatcher.hopeless() {
+            dispatcher.abandon(lost.item, now);
+            given_up.push(lost);
+        }
+    }
+    let received_bytes = dispatcher.hosts().iter().map(|h| h.totals.received_bytes).sum();
+    Outcome { seconds: elapsed.as_secs_f64(), received_bytes, given_up, hosts: dispatcher.hosts().to_vec() }
+}
+
+/// Sizes spread like a source archive's: most files small, most bytes in a few big ones.
+fn archive_sizes(total: u64) -> Vec<u64> {
+    let mut sizes = Vec::new();
+    let mut left = total;
+    let mut big = total / 10;
+    while big > 100_000 && left > big {
+        sizes.push(big);
+        left -= big;
+        big = big * 7 / 8;
+    }
+    while left > 0 {
+        let size = left.min(2_000 + (sizes.len() as u64 * 7919) % 60_000);
+        sizes.push(size);
+        left -= size;
+    }
+    sizes
+}
+
+fn ideal_s(total: u64, megabits: f64) -> f64 {
+    total as f64 / (megabits * 1e6 / 8.0)
+}
+
+#[test]
+fn one_mirror_fills_the_link() {
+    let sizes = archive_sizes(300_000_000);
+    let total = sizes.iter().sum();
+    let run = simulate(&[SimHost::new(1e5, 20)], 1000.0, &sizes);
+    assert!(run.seconds < 1.04 * ideal_s(total, 1000.0), "{} s", run.seconds);
+    assert_eq!(run.received_bytes, total);
+}
+
+#[test]
+fn uneven_mirrors_end_together_and_little_is_received_twice() {
+    let sizes = archive_sizes(300_000_000);
+    let total: u64 = sizes.iter().sum();
+    let hosts = [SimHost::new(500.0, 10), SimHost::new(300.0, 30), SimHost::new(150.0, 50), SimHost::new(20.0, 80)];
+    let run = simulate(&hosts, 1000.0, &sizes);
+    assert!(run.seconds < 1.15 * ideal_s(total, 970.0), "{} s, ideal {}", run.seconds, ideal_s(total, 970.0));
+    assert!(run.received_bytes as f64 <= 1.03 * total as f64, "{}", run.received_bytes as f64 / total as f64);
+}
+
+#[test]
+fn a_mirror_that_falls_silent_costs_little() {
+    let sizes = archive_sizes(300_000_000);
+    let total: u64 = sizes.iter().sum();
+    let mut hosts = [SimHost::new(300.0, 10), SimHost::new(300.0, 30), SimHost::new(300.0, 50)];
+    hosts[1].silent_from = Duration::from_millis(700);
+    let run = simulate(&hosts, 1000.0, &sizes);
+    assert!(run.seconds < 1.15 * ideal_s(total, 600.0), "{} s, ideal {}", run.seconds, ideal_s(total, 600.0));
+    assert!(run.received_bytes as f64 <= 1.05 * total as f64);
+}
+
+#[test]
+fn a_drip_is_cut_in_mid_run() {
+    let sizes = archive_sizes(600_000_000);
+    let total: u64 = sizes.iter().sum();
+    let hosts = [SimHost::new(300.0, 10), SimHost::new(0.2, 30)];
+    let run = simulate(&hosts, 1000.0, &sizes);
+    assert!(run.seconds < 1.1 * ideal_s(total, 300.0), "{} s, ideal {}", run.seconds, ideal_s(total, 300.0));
+    assert!(run.hosts[1].totals.faults > 0);
+}
+
+#[test]
+fn equally_slow_mirrors_are_never_hedged() {
+    let sizes = archive_sizes(20_000_000);
+    let hosts = [SimHost::new(5.0, 30), SimHost::new(5.0, 30)];
+    let run = simulate(&hosts, 1000.0, &sizes);
+    assert_eq!(run.received_bytes, sizes.iter().sum::<u64>());
+    assert!(run.hosts.iter().all(|host| host.totals.hedged == 0 && host.totals.faults == 0));
+}
+
+#[test]
+fn what_one_mirror_misses_comes_from_another_and_what_all_miss_is_given_up() {
+    let sizes = archive_sizes(20_000_000);
+    let mut hosts = [SimHost::new(100.0, 10), SimHost::new(100.0, 10)];
+    hosts[1].misses = |item| item % 3 == 0;
+    let run = simulate(&hosts, 1000.0, &sizes);
+    assert!(run.given_up.is_empty());
+    hosts[0].misses = |item| item == 3;
+    let run = simulate(&hosts, 1000.0, &sizes);
+    assert_eq!(run.given_up.iter().map(|lost| (lost.item, lost.missing)).collect::<Vec<_>>(), [(3, true)]);
+}
+
+fn two_hosts() -> (Dispatcher, Instant) {
+    let mut dispatcher = Dispatcher::new(vec![Host::new("a"), Host::new("b")], Limits::default());
+    dispatcher.add(vec![Item { id: 7, size: 1000, present: vec![] }]);
+    (dispatcher, Instant::now())
+}
+
+#[test]
+fn wrong_bytes_from_one_host_go_to_the_other() {
+    let (mut dispatcher, now) = two_hosts();
+    let a = dispatcher.opened(0, Duration::from_millis(1), now);
+    let Next::Ask { tag, segment } = dispatcher.next(a, now) else { panic!("work") };
+    dispatcher.received(a, tag, segment.len(), now);
+    dispatcher.answered(a, tag);
+    assert_eq!(dispatcher.mismatch(7, 1000, &[(0, 1000)], now), Remedy::Whole);
+    assert_eq!(dispatcher.next(a, now), Next::Wait);
+    let b = dispatcher.opened(1, Duration::from_millis(1), now);
+    assert!(matches!(dispatcher.next(b, now), Next::Ask { segment, .. } if segment.is_whole()));
+    assert_eq!(dispatcher.mismatch(7, 1000, &[(1, 1000)], now), Remedy::Whole);
+    assert_eq!(dispatcher.hopeless().len(), 1);
+}
+
+#[test]
+fn wrong_bytes_from_several_hosts_are_judged_by_the_one_with_most() {
+    let (mut dispatcher, now) = two_hosts();
+    let a = dispatcher.opened(0, Duration::from_millis(1), now);
+    let Next::Ask { tag, segment } = dispatcher.next(a, now) else { panic!("work") };
+    dispatcher.received(a, tag, segment.len(), now);
+    dispatcher.answered(a, tag);
+    assert_eq!(dispatcher.mismatch(7, 1000, &[(0, 300), (1, 700)], now), Remedy::AllBut(1));
+    dispatcher.ask_again(&Segment { item: 7, start: 0, end: 300, size: 1000 });
+    assert_eq!(dispatcher.next(a, now), Next::Wait, "the other host is not asked again");
+    let b = dispatcher.opened(1, Duration::from_millis(1), now);
+    assert!(matches!(dispatcher.next(b, now), Next::Ask { segment, .. } if segment.end == 300));
+    // Still wrong, and all of it from the judge now: then it is the judge.
+    assert_eq!(dispatcher.mismatch(7, 1000, &[(1, 1000)], now), Remedy::Whole);
+    assert!(matches!(dispatcher.next(a, now), Next::Ask { segment, .. } if segment.is_whole()));
+}
+
+#[test]
+fn what_a_lost_connection_owed_goes_elsewhere_from_where_it_stopped() {
+    let (mut dispatcher, now) = two_hosts();
+    let a = dispatcher.opened(0, Duration::from_millis(1), now);
+    let Next::Ask { tag, .. } = dispatcher.next(a, now) else { panic!("work") };
+    dispatcher.received(a, tag, 400, now);
+    dispatcher.ended(a, &Ended::Fault(Fault::Broken("reset".into())), now);
+    let b = dispatcher.opened(1, Duration::from_millis(1), now);
+    assert!(matches!(dispatcher.next(b, now), Next::Ask { segment, .. } if (segment.start, segment.end) == (400, 1000)));
+}

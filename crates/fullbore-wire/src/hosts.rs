@@ -1,0 +1,371 @@
+//! The mirrors of a run: what each was seen to do, and whether to ask it again.
+//!
+//! Nothing here is configured by the user beyond the address: rate, round-trip time, requests per
+//! connection, pipelining depth and faults are learned while data flows. A fault belongs to a host,
+//! never to a file; a host with too many is left alone for a while, then for the rest of the run.
+
+use std::time::{Duration, Instant};
+
+/// Place of a host in the run's list; 0 is the origin.
+pub type HostId = u16;
+
+/// Most hosts in one run: a [`HostSet`] is one machine word.
+pub const MAX_HOSTS: usize = 64;
+
+/// Requests on one connection before the first answer. 99 because Apache, by default, closes a
+/// connection after 100 requests.
+pub const PIPELINE_DEPTH: usize = 99;
+
+/// Faults in a row (wrong bytes, wrong length, error pages) after which a host is left alone for
+/// the rest of the run. A guess: one fault may be an update in progress, three are a habit.
+const STRIKES_UNTIL_BANNED: u32 = 3;
+
+/// Answers "not here" in a row, with no file ever delivered, after which a host counts as stale.
+const MISSES_UNTIL_STALE: u32 = 24;
+
+/// Failed or cut connections in a row after which a host counts as dead. With the doubling
+/// pause this is about 15 s of trying.
+const FAILURES_UNTIL_DEAD: u32 = 6;
+
+/// First pause after a broken connection; doubles up to [`BACK_OFF_MAX`].
+const BACK_OFF_FIRST: Duration = Duration::from_millis(250);
+
+/// Longest pause, also for a `Retry-After` that asks for more.
+const BACK_OFF_MAX: Duration = Duration::from_secs(60);
+
+/// A set of hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostSet(u64);
+
+impl HostSet {
+    /// Adds a host.
+    pub fn insert(&mut self, host: HostId) {
+        self.0 |= 1 << host;
+    }
+
+    /// Whether the host is in the set.
+    pub fn contains(self, host: HostId) -> bool {
+        self.0 & (1 << host) != 0
+    }
+
+    /// Whether every host of `other` is in this set too.
+    pub fn covers(self, other: HostSet) -> bool {
+        other.0 & !self.0 == 0
+    }
+
+    /// Empties the set.
+    pub fn clear(&mut self) {
+        self.0 = 0;
+    }
+
+    /// The hosts of the set, in order.
+    pub fn iter(self) -> impl Iterator<Item = HostId> {
+        (0..MAX_HOSTS as HostId).filter(move |host| self.contains(*host))
+    }
+}
+
+/// What a host did wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It does not have the file (404, 410, 403).
+    Missing(u16),
+    /// An answer that cannot be the file: wrong length, wrong range, an error page.
+    WrongAnswer(String),
+    /// The right number of bytes, but not the right ones.
+    WrongBytes,
+    /// It asks for a pause (429, 503) or has trouble (5xx).
+    Busy {
+        /// The status of the answer.
+        status: u16,
+        /// What `Retry-After` asked for.
+        retry_after: Option<Duration>,
+    },
+    /// The connection failed, was reset, or ended in the middle of an answer.
+    Broken(String),
+    /// Nothing, or next to nothing, arrived for too long.
+    Slow,
+    /// It ignores `Range`.
+    NoRanges,
+    /// It answered pipelined requests in another order, or is HTTP/1.0.
+    CannotPipeline,
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Fault::Missing(status) => write!(f, "not there ({status})"),
+            Fault::WrongAnswer(why) => write!(f, "wrong answer: {why}"),
+            Fault::WrongBytes => write!(f, "bytes with another SHA-256 than the signed index says"),
+            Fault::Busy { status, retry_after: Some(pause) } => {
+                write!(f, "busy ({status}, asks to wait {} s)", pause.as_secs())
+            }
+            Fault::Busy { status, retry_after: None } => write!(f, "trouble on the server ({status})"),
+            Fault::Broken(why) => write!(f, "{why}"),
+            Fault::Slow => write!(f, "too slow"),
+            Fault::NoRanges => write!(f, "ignores Range"),
+            Fault::CannotPipeline => write!(f, "cannot answer pipelined requests in order"),
+        }
+    }
+}
+
+/// Whether a host may be asked now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Ask it.
+    Up,
+    /// Leave it alone until then.
+    Paused(Instant),
+    /// Leave it alone for the rest of the run; the reason is for the report.
+    Out(String),
+}
+
+/// Totals of one host, for the report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostTotals {
+    /// Body bytes received.
+    pub received_bytes: u64,
+    /// Body bytes received that were already there or had to be thrown away.
+    pub wasted_bytes: u64,
+    /// Requests sent.
+    pub requests: u64,
+    /// Connections opened.
+    pub connections: u64,
+    /// Files or ranges it was asked for and did not have.
+    pub missing: u64,
+    /// All other faults.
+    pub faults: u64,
+    /// The last fault, as text.
+    pub last_fault: Option<String>,
+    /// Work taken from it because others were faster.
+    pub hedged: u64,
+}
+
+/// One mirror, as learned.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Name for people: host and port.
+    pub name: String,
+    /// Totals for the report.
+    pub totals: HostTotals,
+    standing: Standing,
+    strikes: u32,
+    misses: u32,
+    failures: u32,
+    delivered: bool,
+    requests_per_connection: Option<u64>,
+    pipelines: bool,
+    ranges: bool,
+    rtt: Option<Duration>,
+}
+
+impl Host {
+    /// A host nothing is known about yet.
+    pub fn new(name: impl Into<String>) -> Self {
+        Host {
+            name: name.into(),
+            totals: HostTotals::default(),
+            standing: Standing::Up,
+            strikes: 0,
+            misses: 0,
+            failures: 0,
+            delivered: false,
+            requests_per_connection: None,
+            pipelines: true,
+            ranges: true,
+            rtt: None,
+        }
+    }
+
+    /// Whether it may be asked at `now`; a pause that is over ends here.
+    pub fn standing(&mut self, now: Instant) -> &Standing {
+        if matches!(self.standing, Standing::Paused(until) if until <= now) {
+            self.standing = Standing::Up;
+        }
+        &self.standing
+    }
+
+    /// Whether it is out for the rest of the run.
+    pub fn is_out(&self) -> bool {
+        matches!(self.standing, Standing::Out(_))
+    }
+
+    /// Why it is out, if it is.
+    pub fn out_reason(&self) -> Option<&str> {
+        match &self.standing {
+            Standing::Out(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Requests that may be unanswered on one connection.
+    pub fn depth(&self) -> usize {
+        if self.pipelines { PIPELINE_DEPTH } else { 1 }
+    }
+
+    /// Requests it answers on one connection, where that was seen.
+    pub fn requests_per_connection(&self) -> u64 {
+        self.requests_per_connection.unwrap_or(u64::MAX)
+    }
+
+    /// Whether it answers `Range` with 206.
+    pub fn answers_ranges(&self) -> bool {
+        self.ranges
+    }
+
+    /// Smallest round-trip time seen; 50 ms while unknown (a guess between a LAN and an ocean).
+    pub fn rtt(&self) -> Duration {
+        self.rtt.unwrap_or(Duration::from_millis(50))
+    }
+
+    /// Notes a measured round-trip time.
+    pub fn saw_rtt(&mut self, rtt: Duration) {
+        if !rtt.is_zero() {
+            self.rtt = Some(self.rtt.map_or(rtt, |known| known.min(rtt)));
+        }
+    }
+
+    /// A clean close after `answers` answers: normal, and the length of the next connection.
+    /// Fewer than two answers say nothing about a limit.
+    pub fn closed_after(&mut self, answers: u64) {
+        if answers >= 2 {
+            self.requests_per_connection =
+                Some(self.requests_per_connection.map_or(answers, |known| known.min(answers)));
+        }
+    }
+
+    /// A file (or range) came as asked.
+    pub fn delivered(&mut self) {
+        self.delivered = true;
+        self.misses = 0;
+        self.failures = 0;
+    }
+
+    /// A whole file verified, all of it from this host.
+    pub fn verified(&mut self) {
+        self.strikes = 0;
+    }
+
+    /// Notes a fault and decides on the host's standing.
+    pub fn fault(&mut self, fault: &Fault, now: Instant) {
+        self.totals.last_fault = Some(fault.to_string());
+        match fault {
+            Fault::Missing(_) => {
+                self.totals.missing += 1;
+                self.misses += 1;
+                if self.misses >= MISSES_UNTIL_STALE && !self.delivered {
+                    self.out(format!("stale: none of {} files was there", self.misses));
+                }
+                return;
+            }
+            Fault::WrongAnswer(_) | Fault::WrongBytes => {
+                self.strikes += 1;
+                if self.strikes >= STRIKES_UNTIL_BANNED {
+                    self.out(format!("{} times in a row: {fault}", self.strikes));
+                }
+            }
+            Fault::Busy { retry_after, .. } => {
+                let pause = retry_after.unwrap_or_else(|| self.next_pause());
+                self.failures += 1;
+                self.pause(pause, now);
+            }
+            Fault::Broken(_) | Fault::Slow => {
+                let pause = self.next_pause();
+                self.failures += 1;
+                if self.failures >= FAILURES_UNTIL_DEAD {
+                    self.out(format!("{} failures in a row, at last: {fault}", self.failures));
+                } else {
+                    self.pause(pause, now);
+                }
+            }
+            Fault::NoRanges => self.ranges = false,
+            Fault::CannotPipeline => self.pipelines = false,
+        }
+        self.totals.faults += 1;
+    }
+
+    fn next_pause(&self) -> Duration {
+        BACK_OFF_FIRST * 2u32.pow(self.failures.min(8))
+    }
+
+    fn pause(&mut self, pause: Duration, now: Instant) {
+        if !self.is_out() {
+            self.standing = Standing::Paused(now + pause.min(BACK_OFF_MAX));
+        }
+    }
+
+    fn out(&mut self, reason: String) {
+        if !self.is_out() {
+            self.standing = Standing::Out(reason);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clean_close_is_no_strike_and_sets_the_length_of_connections() {
+        let mut host = Host::new("a");
+        host.closed_after(100);
+        assert_eq!(host.requests_per_connection(), 100);
+        assert_eq!(host.depth(), PIPELINE_DEPTH);
+        assert_eq!(host.standing(Instant::now()), &Standing::Up);
+    }
+
+    #[test]
+    fn three_wrong_answers_in_a_row_end_it_but_good_files_between_do_not() {
+        let now = Instant::now();
+        let mut host = Host::new("a");
+        for _ in 0..2 {
+            host.fault(&Fault::WrongBytes, now);
+        }
+        host.verified();
+        host.fault(&Fault::WrongBytes, now);
+        assert!(!host.is_out());
+        host.fault(&Fault::WrongAnswer("html".into()), now);
+        host.fault(&Fault::WrongBytes, now);
+        assert!(host.is_out());
+    }
+
+    #[test]
+    fn retry_after_is_obeyed_and_bounded() {
+        let now = Instant::now();
+        let mut host = Host::new("a");
+        host.fault(&Fault::Busy { status: 429, retry_after: Some(Duration::from_secs(3)) }, now);
+        assert_eq!(host.standing(now), &Standing::Paused(now + Duration::from_secs(3)));
+        assert_eq!(host.standing(now + Duration::from_secs(3)), &Standing::Up);
+        host.fault(&Fault::Busy { status: 503, retry_after: Some(Duration::from_secs(86_400)) }, now);
+        assert_eq!(host.standing(now), &Standing::Paused(now + BACK_OFF_MAX));
+    }
+
+    #[test]
+    fn a_host_that_never_delivers_is_stale_one_that_misses_some_is_not() {
+        let now = Instant::now();
+        let mut stale = Host::new("stale");
+        let mut patchy = Host::new("patchy");
+        patchy.delivered();
+        for _ in 0..MISSES_UNTIL_STALE {
+            stale.fault(&Fault::Missing(404), now);
+            patchy.fault(&Fault::Missing(404), now);
+        }
+        assert!(stale.is_out());
+        assert!(!patchy.is_out());
+    }
+
+    #[test]
+    fn broken_connections_pause_ever_longer_and_then_end_it() {
+        let mut now = Instant::now();
+        let mut host = Host::new("a");
+        let mut pauses = Vec::new();
+        while !host.is_out() {
+            host.fault(&Fault::Broken("reset".into()), now);
+            if let Standing::Paused(until) = host.standing(now).clone() {
+                pauses.push(until - now);
+                now = until;
+            }
+        }
+        assert_eq!(pauses.len() as u32, FAILURES_UNTIL_DEAD - 1);
+        assert!(pauses.windows(2).all(|p| p[1] == 2 * p[0]));
+    }
+}

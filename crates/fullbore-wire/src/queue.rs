@@ -1,0 +1,446 @@
+//! The work of a run: files not yet asked for, and the parts of files that came back.
+//!
+//! Files wait sorted by size. Bulk lanes take from the big end and small lanes from the small end,
+//! so that a connection always has a long body to fill the pipe while the many small files go along
+//! beside it. A big file is handed out piece by piece: what nobody has asked for yet can go to any
+//! host, and so the end of a run never waits for one of them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+
+use crate::hosts::{HostId, HostSet};
+
+/// Number of an item in the caller's catalogue.
+pub type ItemId = u32;
+
+/// A file to fetch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The caller's number for it.
+    pub id: ItemId,
+    /// Its size in bytes, from the signed index.
+    pub size: u64,
+    /// Parts that are there already (from an earlier run), sorted and disjoint.
+    pub present: Vec<Range<u64>>,
+}
+
+/// A part of a file that one host is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Which file.
+    pub item: ItemId,
+    /// First byte.
+    pub start: u64,
+    /// Byte after the last; equal to `start` only for an empty file.
+    pub end: u64,
+    /// Size of the whole file.
+    pub size: u64,
+}
+
+impl Segment {
+    /// Bytes of this part.
+    pub fn len(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Whether this part has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Whether it is the whole file, so that no `Range` is needed.
+    pub fn is_whole(&self) -> bool {
+        self.start == 0 && self.end == self.size
+    }
+}
+
+/// Which end of the queue a connection takes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// The biggest files first.
+    Bulk,
+    /// The smallest files first.
+    Small,
+}
+
+/// What a connection would like to be given.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// The host it is connected to.
+    pub host: HostId,
+    /// Which end it takes from.
+    pub lane: Lane,
+    /// Bytes in one request at most; a file up to half as much again is taken whole.
+    pub segment_bytes: u64,
+    /// Whether the host answers ranges.
+    pub ranges: bool,
+    /// The file this connection is in the midst of.
+    pub current: Option<ItemId>,
+}
+
+/// A file that was begun: what of it nobody is asked for now, and who cannot serve it.
+#[derive(Debug)]
+struct Begun {
+    size: u64,
+    unasked: Vec<Range<u64>>,
+    /// An empty file has no range that could say that it must be asked for.
+    ask_empty: bool,
+    excluded: HostSet,
+    /// A part of it came back: it goes out again before new files do.
+    returned: bool,
+}
+
+impl Begun {
+    fn has_work(&self) -> bool {
+        self.ask_empty || !self.unasked.is_empty()
+    }
+
+    fn unasked_bytes(&self) -> u64 {
+        self.unasked.iter().map(|range| range.end - range.start).sum()
+    }
+}
+
+/// Files and parts of files that nobody is asked for at the moment.
+#[derive(Debug, Default)]
+pub struct Queue {
+    /// Not begun, by size, smallest first.
+    waiting: VecDeque<(u64, ItemId)>,
+    begun: BTreeMap<ItemId, Begun>,
+    /// Those of `begun` with parts nobody is asked for; so that a search does not pass over
+    /// everything in flight.
+    ready: BTreeSet<ItemId>,
+    unasked_bytes: u64,
+}
+
+impl Queue {
+    /// Adds files.
+    pub fn add(&mut self, items: impl IntoIterator<Item = Item>) {
+        for item in items {
+            if item.present.is_empty() {
+                self.unasked_bytes += item.size;
+                self.waiting.push_back((item.size, item.id));
+            } else {
+                let unasked = subtract(0..item.size, &item.present);
+                self.unasked_bytes += unasked.iter().map(|r| r.end - r.start).sum::<u64>();
+                self.ready.insert(item.id);
+                self.begun.insert(
+                    item.id,
+                    Begun { size: item.size, unasked, ask_empty: false, excluded: HostSet::default(), returned: true },
+                );
+            }
+        }
+        self.waiting.make_contiguous().sort_unstable();
+    }
+
+    /// Bytes nobody is asked for yet.
+    pub fn unasked_bytes(&self) -> u64 {
+        self.unasked_bytes
+    }
+
+    /// Whether every byte has been asked for.
+    pub fn is_drained(&self) -> bool {
+        self.waiting.is_empty() && self.ready.is_empty()
+    }
+
+    /// Files not begun yet.
+    pub fn waiting_files(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The next part for a connection, or `None` if nothing here is for its host.
+    pub fn take(&mut self, wish: &Wish) -> Option<Segment> {
+        self.take_current(wish)
+            .or_else(|| self.take_begun(wish, true))
+            .or_else(|| self.take_waiting(wish))
+            .or_else(|| self.take_begun(wish, false))
+    }
+
+    /// Gives back a part that did not arrive.
+    pub fn give_back(&mut self, segment: &Segment) {
+        let begun = self.begin(segment.item, segment.size);
+        begun.returned = true;
+        if segment.is_empty() {
+            begun.ask_empty = segment.size == 0;
+            self.note_ready(segment.item);
+            return;
+        }
+        let mut fresh = subtract(segment.start..segment.end, &begun.unasked);
+        let bytes: u64 = fresh.iter().map(|r| r.end - r.start).sum();
+        begun.unasked.append(&mut fresh);
+        begun.unasked.sort_unstable_by_key(|range| range.start);
+        merge(&mut begun.unasked);
+        self.unasked_bytes += bytes;
+        self.note_ready(segment.item);
+    }
+
+    /// This host is not to be asked for this file again. Returns all hosts of that kind.
+    pub fn exclude(&mut self, item: ItemId, size: u64, host: HostId) -> HostSet {
+        let begun = self.begin(item, size);
+        begun.excluded.insert(host);
+        begun.excluded
+    }
+
+    /// Size of a file that was begun; 0 for others.
+    pub fn size(&self, item: ItemId) -> u64 {
+        self.begun.get(&item).map_or(0, |begun| begun.size)
+    }
+
+    /// Hosts that are not to be asked for this file.
+    pub fn excluded(&self, item: ItemId) -> HostSet {
+        self.begun.get(&item).map_or(HostSet::default(), |begun| begun.excluded)
+    }
+
+    /// Every host may be asked for this file again (it is asked for under another name now).
+    pub fn include_all(&mut self, item: ItemId) {
+        if let Some(begun) = self.begun.get_mut(&item) {
+            begun.excluded.clear();
+        }
+    }
+
+    /// Nothing more of this file is wanted.
+    pub fn forget(&mut self, item: ItemId) {
+        if let Some(begun) = self.begun.remove(&item) {
+            self.unasked_bytes -= begun.unasked_bytes();
+            self.ready.remove(&item);
+        }
+    }
+
+    /// Files with parts nobody is asked for and which no host of `usable` may serve.
+    pub fn unservable(&self, usable: HostSet) -> Vec<ItemId> {
+        let mut items: Vec<ItemId> =
+            self.ready.iter().filter(|item| self.begun[item].excluded.covers(usable)).copied().collect();
+        if usable == HostSet::default() {
+            items.extend(self.waiting.iter().map(|(_, item)| *item));
+        }
+        items
+    }
+
+    /// Empties the queue of files not begun: the run is given up.
+    pub fn abandon_waiting(&mut self) {
+        self.unasked_bytes -= self.waiting.iter().map(|(size, _)| size).sum::<u64>();
+        self.waiting.clear();
+    }
+
+    fn begin(&mut self, item: ItemId, size: u64) -> &mut Begun {
+        self.begun.entry(item).or_insert_with(|| Begun {
+            size,
+            unasked: Vec::new(),
+            ask_empty: false,
+            excluded: HostSet::default(),
+            returned: false,
+        })
+    }
+
+    fn note_ready(&mut self, item: ItemId) {
+        if self.begun.get(&item).is_some_and(Begun::has_work) {
+            self.ready.insert(item);
+        }
+    }
+
+    fn take_current(&mut self, wish: &Wish) -> Option<Segment> {
+        self.take_from(wish.current?, wish)
+    }
+
+    fn take_begun(&mut self, wish: &Wish, only_returned: bool) -> Option<Segment> {
+        let item = *self.ready.iter().find(|item| {
+            let begun = &self.begun[item];
+            (begun.returned || !only_returned)
+                && !begun.excluded.contains(wish.host)
+                && (wish.ranges || begun.unasked_bytes() == begun.size)
+        })?;
+        self.take_from(item, wish)
+    }
+
+    fn take_waiting(&mut self, wish: &Wish) -> Option<Segment> {
+        let (size, item) = match wish.lane {
+            Lane::Bulk => self.waiting.pop_back()?,
+            Lane::Small => self.waiting.pop_front()?,
+        };
+        let begun = self.begin(item, size);
+        if size == 0 {
+            begun.ask_empty = true;
+        } else {
+            begun.unasked = vec![Range { start: 0, end: size }];
+        }
+        self.ready.insert(item);
+        self.take_from(item, wish)
+    }
+
+    fn take_from(&mut self, item: ItemId, wish: &Wish) -> Option<Segment> {
+        let begun = self.begun.get_mut(&item)?;
+        if begun.excluded.contains(wish.host) {
+            return None;
+        }
+        let size = begun.size;
+        if std::mem::take(&mut begun.ask_empty) {
+            self.ready.remove(&item);
+            return Some(Segment { item, start: 0, end: 0, size });
+        }
+        let first = begun.unasked.first()?.clone();
+        let mut end = first.end;
+        if wish.ranges {
+            // A file up to half as much again is not worth a second request.
+            if first.end - first.start > wish.segment_bytes + wish.segment_bytes / 2 {
+                end = first.start + wish.segment_bytes;
+            }
+        } else if first != (0..size) {
+            return None;
+        }
+        if end == first.end {
+            begun.unasked.remove(0);
+        } else {
+            begun.unasked[0].start = end;
+        }
+        if begun.unasked.is_empty() {
+            begun.returned = false;
+            self.ready.remove(&item);
+        }
+        self.unasked_bytes -= end - first.start;
+        Some(Segment { item, start: first.start, end, size })
+    }
+}
+
+/// `whole` without the sorted, disjoint `parts`.
+pub(crate) fn subtract(whole: Range<u64>, parts: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut left = Vec::new();
+    let mut at = whole.start;
+    for part in parts {
+        if part.start > at && at < whole.end {
+            left.push(at..part.start.min(whole.end));
+        }
+        at = at.max(part.end);
+    }
+    if at < whole.end {
+        left.push(at..whole.end);
+    }
+    left
+}
+
+/// Joins touching ranges of a sorted list.
+fn merge(ranges: &mut Vec<Range<u64>>) {
+    ranges.dedup_by(|next, previous| {
+        let joins = next.start <= previous.end;
+        if joins {
+            previous.end = previous.end.max(next.end);
+        }
+        joins
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn item(id: ItemId, size: u64) -> Item {
+        Item { id, size, present: Vec::new() }
+    }
+
+    fn wish(lane: Lane, segment_bytes: u64) -> Wish {
+        Wish { host: 0, lane, segment_bytes, ranges: true, current: None }
+    }
+
+    #[test]
+    fn bulk_takes_the_biggest_small_takes_the_smallest() {
+        let mut queue = Queue::default();
+        queue.add([item(1, 10), item(2, 1000), item(3, 5)]);
+        assert_eq!(queue.take(&wish(Lane::Bulk, 4000)).map(|s| s.item), Some(2));
+        assert_eq!(queue.take(&wish(Lane::Small, 4000)).map(|s| s.item), Some(3));
+    }
+
+    #[test]
+    fn a_connection_stays_with_its_file_and_others_begin_new_ones_before_they_help() {
+        let mut queue = Queue::default();
+        queue.add([item(1, 1000), item(2, 900)]);
+        let first = queue.take(&wish(Lane::Bulk, 100)).expect("work");
+        assert_eq!((first.item, first.start, first.end), (1, 0, 100));
+        let other = queue.take(&wish(Lane::Bulk, 100)).expect("work");
+        assert_eq!(other.item, 2);
+        let next = queue.take(&Wish { current: Some(1), ..wish(Lane::Bulk, 100) }).expect("work");
+        assert_eq!((next.item, next.start), (1, 100));
+        let help = queue.take(&wish(Lane::Bulk, 10_000)).expect("work");
+        assert_eq!((help.item, help.start, help.end), (1, 200, 1000));
+    }
+
+    #[test]
+    fn what_came_back_goes_out_before_new_files_but_not_to_an_excluded_host() {
+        let mut queue = Queue::default();
+        queue.add([item(1, 50), item(2, 60)]);
+        let segment = queue.take(&wish(Lane::Bulk, 100)).expect("work");
+        queue.exclude(segment.item, segment.size, 0);
+        queue.give_back(&segment);
+        assert_eq!(queue.take(&wish(Lane::Bulk, 100)).map(|s| s.item), Some(1));
+        assert_eq!(queue.take(&wish(Lane::Bulk, 100)), None);
+        assert_eq!(queue.take(&Wish { host: 1, ..wish(Lane::Bulk, 100) }).map(|s| s.item), Some(2));
+        assert!(queue.is_drained());
+    }
+
+    #[test]
+    fn a_host_without_ranges_gets_whole_files_only() {
+        let mut queue = Queue::default();
+        queue.add([item(1, 1000)]);
+        let part = queue.take(&wish(Lane::Bulk, 100)).expect("work");
+        let whole = Wish { host: 1, ranges: false, ..wish(Lane::Bulk, 100) };
+        assert_eq!(queue.take(&whole), None);
+        queue.give_back(&part);
+        assert_eq!(queue.take(&whole).map(|s| s.len()), Some(1000));
+    }
+
+    #[test]
+    fn an_empty_file_is_asked_for_once_and_again_when_it_came_back() {
+        let mut queue = Queue::default();
+        queue.add([item(1, 0)]);
+        let segment = queue.take(&wish(Lane::Small, 100)).expect("work");
+        assert!(segment.is_whole() && queue.is_drained());
+        queue.give_back(&segment);
+        assert!(!queue.is_drained());
+        assert!(queue.take(&wish(Lane::Small, 100)).is_some());
+        assert!(queue.take(&wish(Lane::Small, 100)).is_none());
+    }
+
+    #[test]
+    fn present_parts_are_not_asked_for() {
+        let mut queue = Queue::default();
+        queue.add([Item { id: 1, size: 100, present: vec![10..20, 90..100] }]);
+        assert_eq!(queue.unasked_bytes(), 80);
+        let mut taken = Vec::new();
+        while let Some(segment) = queue.take(&wish(Lane::Bulk, 1000)) {
+            taken.push(segment.start..segment.end);
+        }
+        assert_eq!(taken, [0..10, 20..90]);
+    }
+
+    proptest! {
+        /// Whatever is taken and given back, every byte is handed out and none twice at a time.
+        #[test]
+        fn every_byte_once(sizes in prop::collection::vec(0u64..5000, 1..20),
+                           steps in prop::collection::vec((any::<bool>(), 1u64..2000, 0u8..4), 1..200)) {
+            let mut queue = Queue::default();
+            queue.add(sizes.iter().enumerate().map(|(id, size)| item(id as u32, *size)));
+            let mut out: Vec<Segment> = Vec::new();
+            for (bulk, length, action) in steps {
+                if action == 0 && !out.is_empty() {
+                    let segment = out.swap_remove(length as usize % out.len());
+                    queue.give_back(&segment);
+                } else if let Some(segment) = queue.take(&wish(if bulk { Lane::Bulk } else { Lane::Small }, length)) {
+                    out.push(segment);
+                }
+                let held: u64 = out.iter().map(Segment::len).sum();
+                prop_assert_eq!(held + queue.unasked_bytes(), sizes.iter().sum::<u64>());
+            }
+            while let Some(segment) = queue.take(&wish(Lane::Bulk, 700)) {
+                out.push(segment);
+            }
+            prop_assert!(queue.is_drained());
+            out.sort_by_key(|s| (s.item, s.start));
+            for (id, size) in sizes.iter().enumerate() {
+                let mut at = 0;
+                for segment in out.iter().filter(|s| s.item == id as u32) {
+                    prop_assert_eq!(segment.start, at);
+                    at = segment.end;
+                }
+                prop_assert_eq!(at, *size);
+            }
+        }
+    }
+}
