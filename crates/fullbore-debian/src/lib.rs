@@ -1,1 +1,13 @@
-//! fullbore-debian.
+//! Formats of a Debian archive: paths, control files, `Release`, signatures,
+//! indexes, compression, sources lists and versions.
+//!
+//! No sockets and no archive on disk here. Parsers take bytes or a reader and
+//! give back checked values; all input is hostile until then. The one thing that
+//! runs another program is `signature`, which asks `gpgv`.
+
+#![forbid(unsafe_code)]
+
+pub mod compression;
+pub mod deb822;
+pub mod path;
+pub mod version;

@@ -1,0 +1,308 @@
+//! The forms in which an archive keeps its indexes, and reading them with a bound.
+//!
+//! A signed `Release` gives the size of the plain text. A reader made here hands
+//! out at most that many bytes and fails when there is one more: the limit
+//! counts what comes out, not what goes in, so a bomb costs what an honest
+//! file would. Memory for dictionaries and windows is limited as well.
+
+use std::fmt;
+use std::io::{self, BufRead, Read};
+
+use thiserror::Error;
+
+/// Memory for the xz decoder. `xz -9` needs 65 MB to decompress; dictionaries beyond that
+/// are not met in archives, and a header may claim 4 GB.
+const XZ_MEMORY_BYTES: u64 = 128 << 20;
+
+/// Window of zstd, as power of two: 128 MiB, the limit of `zstd -d` without `--long`.
+const ZSTD_WINDOW_LOG_MAX: u32 = 27;
+
+/// How a file is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Form {
+    /// Not at all.
+    Plain,
+    /// `.gz`
+    Gz,
+    /// `.xz`
+    Xz,
+    /// `.zst`
+    Zst,
+    /// `.bz2`
+    Bz2,
+}
+
+impl Form {
+    /// All forms, best compression first: the order in which to choose one to fetch.
+    pub const BY_SIZE: [Form; 5] = [Form::Xz, Form::Zst, Form::Bz2, Form::Gz, Form::Plain];
+
+    /// By the extension of a path.
+    pub fn of(path: &str) -> Form {
+        Form::split(path).1
+    }
+
+    /// The path without the extension of its form, and the form.
+    pub fn split(path: &str) -> (&str, Form) {
+        for form in [Form::Gz, Form::Xz, Form::Zst, Form::Bz2] {
+            if let Some(stem) = path.strip_suffix(form.extension()) {
+                return (stem, form);
+            }
+        }
+        (path, Form::Plain)
+    }
+
+    /// With its dot; empty for plain.
+    pub fn extension(self) -> &'static str {
+        match self {
+            Form::Plain => "",
+            Form::Gz => ".gz",
+            Form::Xz => ".xz",
+            Form::Zst => ".zst",
+            Form::Bz2 => ".bz2",
+        }
+    }
+
+    /// By the name that people write in `--index-formats`: `gz`, `xz`, `zst`, `bz2`, `plain`.
+    pub fn by_name(name: &str) -> Option<Form> {
+        match name {
+            "plain" | "none" | "uncompressed" => Some(Form::Plain),
+            "gz" | "gzip" => Some(Form::Gz),
+            "xz" => Some(Form::Xz),
+            "zst" | "zstd" => Some(Form::Zst),
+            "bz2" | "bzip2" => Some(Form::Bz2),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Form::Plain => "plain",
+            Form::Gz => "gz",
+            Form::Xz => "xz",
+            Form::Zst => "zst",
+            Form::Bz2 => "bz2",
+        })
+    }
+}
+
+/// More came out of a compressed file than its signed size. Arrives as the inner error of an
+/// [`io::Error`] of kind `FileTooLarge`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("content goes on after the {limit_bytes} bytes that were announced")]
+pub struct TooLarge {
+    /// The size announced.
+    pub limit_bytes: u64,
+}
+
+impl TooLarge {
+    /// Whether this is why reading failed.
+    pub fn is_cause_of(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<TooLarge>())
+    }
+}
+
+enum Decoder<R: BufRead> {
+    Plain(R),
+    Gz(flate2::bufread::MultiGzDecoder<R>),
+    Xz(liblzma::bufread::XzDecoder<R>),
+    Zst(zstd::stream::read::Decoder<'static, R>),
+    Bz2(bzip2::bufread::MultiBzDecoder<R>),
+}
+
+impl<R: BufRead> Decoder<R> {
+    fn open(form: Form, input: R) -> io::Result<Self> {
+        Ok(match form {
+            Form::Plain => Decoder::Plain(input),
+            Form::Gz => Decoder::Gz(flate2::bufread::MultiGzDecoder::new(input)),
+            Form::Xz => {
+                let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY_BYTES, liblzma::stream::CONCATENATED)
+                    .map_err(io::Error::from)?;
+                Decoder::Xz(liblzma::bufread::XzDecoder::new_stream(input, stream))
+            }
+            Form::Zst => {
+                let mut decoder = zstd::stream::read::Decoder::with_buffer(input)?;
+                decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
+                Decoder::Zst(decoder)
+            }
+            Form::Bz2 => Decoder::Bz2(bzip2::bufread::MultiBzDecoder::new(input)),
+        })
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Decoder::Plain(input) => input.read(buffer),
+            Decoder::Gz(decoder) => decoder.read(buffer),
+            Decoder::Xz(decoder) => decoder.read(buffer),
+            Decoder::Zst(decoder) => decoder.read(buffer),
+            Decoder::Bz2(decoder) => decoder.read(buffer),
+        }
+    }
+}
+
+/// Plain text out of a file of any form, at most so many bytes.
+pub struct Reader<R: BufRead> {
+    decoder: Decoder<R>,
+    limit_bytes: u64,
+    produced_bytes: u64,
+}
+
+impl<R: BufRead> Reader<R> {
+    /// `limit_bytes` is the size of the plain text as the signed `Release` has it.
+    pub fn open(form: Form, input: R, limit_bytes: u64) -> io::Result<Self> {
+        Ok(Reader { decoder: Decoder::open(form, input)?, limit_bytes, produced_bytes: 0 })
+    }
+
+    /// Bytes of plain text handed out so far.
+    pub fn produced_bytes(&self) -> u64 {
+        self.produced_bytes
+    }
+}
+
+impl<R: BufRead> Read for Reader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        let room = self.limit_bytes - self.produced_bytes;
+        if room == 0 {
+            // One byte more tells an honest end from a bomb.
+            return match self.decoder.read(&mut [0])? {
+                0 => Ok(0),
+                _ => Err(io::Error::new(io::ErrorKind::FileTooLarge, TooLarge { limit_bytes: self.limit_bytes })),
+            };
+        }
+        let length = buffer.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+        let count = self.decoder.read(&mut buffer[..length])?;
+        self.produced_bytes += count as u64;
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufReader, Write};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FORMS: [Form; 5] = Form::BY_SIZE;
+
+    fn compress(form: Form, content: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        match form {
+            Form::Plain => out.extend_from_slice(content),
+            Form::Gz => {
+                let mut encoder = flate2::write::GzEncoder::new(&mut out, flate2::Compression::fast());
+                encoder.write_all(content).expect("memory");
+                encoder.finish().expect("memory");
+            }
+            Form::Xz => {
+                let mut encoder = liblzma::write::XzEncoder::new(&mut out, 0);
+                encoder.write_all(content).expect("memory");
+                encoder.finish().expect("memory");
+            }
+            Form::Zst => out = zstd::encode_all(content, 1).expect("memory"),
+            Form::Bz2 => {
+                let mut encoder = bzip2::write::BzEncoder::new(&mut out, bzip2::Compression::fast());
+                encoder.write_all(content).expect("memory");
+                encoder.finish().expect("memory");
+            }
+        }
+        out
+    }
+
+    fn expand(form: Form, bytes: &[u8], limit: u64) -> io::Result<Vec<u8>> {
+        let mut out = Vec::new();
+        Reader::open(form, bytes, limit)?.read_to_end(&mut out)?;
+        Ok(out)
+    }
+
+    #[test]
+    fn forms_by_extension() {
+        assert_eq!(Form::split("main/binary-amd64/Packages.xz"), ("main/binary-amd64/Packages", Form::Xz));
+        assert_eq!(Form::split("Packages"), ("Packages", Form::Plain));
+        for form in FORMS {
+            assert_eq!(Form::of(&format!("x{}", form.extension())), form);
+            assert_eq!(Form::by_name(&form.to_string()), Some(form));
+        }
+    }
+
+    #[test]
+    fn m8_bomb_stops_at_the_signed_size_plus_one() {
+        // 64 MB of zeros from a few KB; signed size 1000.
+        let zeros = vec![0; 64 << 20];
+        for form in FORMS {
+            let bomb = compress(form, &zeros);
+            let mut reader = Reader::open(form, &bomb[..], 1000).expect("opens");
+            let mut out = Vec::new();
+            let error = reader.read_to_end(&mut out).expect_err("too much");
+            assert!(TooLarge::is_cause_of(&error), "{form}: {error}");
+            assert_eq!((out.len(), reader.produced_bytes()), (1000, 1000), "{form}");
+        }
+    }
+
+    #[test]
+    fn m8_hostile_dictionary_is_refused() {
+        // An xz stream whose filter claims a dictionary of 1.5 GiB (property byte 37).
+        let mut options = liblzma::stream::LzmaOptions::new_preset(0).expect("preset");
+        options.dict_size(1 << 30);
+        let mut filters = liblzma::stream::Filters::new();
+        filters.lzma2(&options);
+        let Ok(stream) = liblzma::stream::Stream::new_stream_encoder(&filters, liblzma::stream::Check::Crc32) else {
+            return; // Not enough memory to build the sample.
+        };
+        let mut bytes = Vec::new();
+        let mut encoder = liblzma::write::XzEncoder::new_stream(&mut bytes, stream);
+        encoder.write_all(b"small").expect("memory");
+        encoder.finish().expect("memory");
+        assert!(expand(Form::Xz, &bytes, 100).is_err());
+    }
+
+    #[test]
+    fn the_exact_size_is_fine_and_an_early_end_is_an_error() {
+        let content = b"Package: a\n".repeat(1000);
+        for form in FORMS {
+            let bytes = compress(form, &content);
+            assert_eq!(expand(form, &bytes, content.len() as u64).expect("exact"), content, "{form}");
+            if form != Form::Plain {
+                let cut = &bytes[..bytes.len() - 3];
+                assert!(expand(form, cut, content.len() as u64).is_err(), "{form} cut");
+            }
+        }
+    }
+
+    #[test]
+    fn several_members_are_one_file() {
+        for form in FORMS {
+            let bytes = [compress(form, b"one "), compress(form, b"two")].concat();
+            assert_eq!(expand(form, &bytes, 7).expect("two members"), b"one two", "{form}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(content in prop::collection::vec(any::<u8>(), 0..4000), buffer in 1usize..100) {
+            for form in FORMS {
+                let bytes = compress(form, &content);
+                let mut out = Vec::new();
+                let input = BufReader::with_capacity(buffer, &bytes[..]);
+                Reader::open(form, input, content.len() as u64).expect("opens").read_to_end(&mut out).expect("honest");
+                prop_assert_eq!(&out, &content);
+            }
+        }
+
+        #[test]
+        fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0usize..60) {
+            for form in FORMS {
+                let _ = expand(form, &bytes, 1000);
+                let mut broken = compress(form, b"some content of a file");
+                broken.truncate(cut);
+                broken.extend_from_slice(&bytes);
+                let _ = expand(form, &broken, 1000);
+            }
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Paths that an archive's indexes name, checked before anything is done with them.
+//!
+//! `Filename`, `Directory` and the lists in `Release` come from outside. A path
+//! passes here once and is then known to be relative, to stay where it is put,
+//! and not to touch our own dotted names (`.fullbore`, `.NAME.part`). Opening
+//! it beneath a directory handle is the second line of defence, in the engine.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use thiserror::Error;
+
+/// Longest part of a path in bytes: `NAME_MAX` of Linux file systems.
+pub const PART_BYTES_MAX: usize = 255;
+
+/// Longest path in bytes. The longest in Debian's main archive is below 250; the
+/// rest is a guess that leaves room for a destination directory under `PATH_MAX`.
+pub const PATH_BYTES_MAX: usize = 1024;
+
+/// How much of a refused path an error shows: enough to find it, too little to flood a log.
+const SHOWN_CHARS_MAX: usize = 120;
+
+/// Why a path was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum PathFault {
+    /// Nothing at all.
+    #[error("is empty")]
+    Empty,
+    /// Starts with `/`.
+    #[error("is absolute")]
+    Absolute,
+    /// Two slashes in a row, or one at the end.
+    #[error("has an empty part")]
+    EmptyPart,
+    /// A part `.` or `..`.
+    #[error("has a part `.` or `..`")]
+    Dots,
+    /// A part that starts with a dot: such names are our own.
+    #[error("has a part that starts with a dot")]
+    Hidden,
+    /// A backslash: some servers read it as a slash.
+    #[error("has a backslash")]
+    Backslash,
+    /// NUL, newline or another control character.
+    #[error("has a control character")]
+    Control,
+    /// `%2e`, `%2f`, `%5c`, `%25` or an encoded control character: means something else after one more decoding.
+    #[error("has a percent-encoded dot, slash, percent or control character")]
+    Encoded,
+    /// A part over [`PART_BYTES_MAX`].
+    #[error("has a part longer than {PART_BYTES_MAX} bytes")]
+    PartTooLong,
+    /// The whole over [`PATH_BYTES_MAX`].
+    #[error("is longer than {PATH_BYTES_MAX} bytes")]
+    TooLong,
+}
+
+/// A path that was refused, with the reason.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("path {shown:?} {fault}")]
+pub struct PathError {
+    /// The path, shortened.
+    pub shown: String,
+    /// What is wrong with it.
+    pub fault: PathFault,
+}
+
+impl PathError {
+    pub(crate) fn new(path: &str, fault: PathFault) -> Self {
+        PathError { shown: path.chars().take(SHOWN_CHARS_MAX).collect(), fault }
+    }
+}
+
+/// Checks a path without keeping it; for the entries of an index, which borrow.
+pub fn check(path: &str) -> Result<(), PathFault> {
+    if path.is_empty() {
+        return Err(PathFault::Empty);
+    }
+    if path.len() > PATH_BYTES_MAX {
+        return Err(PathFault::TooLong);
+    }
+    if path.starts_with('/') {
+        return Err(PathFault::Absolute);
+    }
+    check_characters(path)?;
+    path.split('/').try_for_each(check_part)
+}
+
+/// Checks one part: a file name as `Checksums-Sha256` gives it.
+pub fn check_name(name: &str) -> Result<(), PathFault> {
+    if name.contains('/') {
+        return Err(if name.starts_with('/') { PathFault::Absolute } else { PathFault::EmptyPart });
+    }
+    check(name)
+}
+
+fn check_characters(path: &str) -> Result<(), PathFault> {
+    let bytes = path.as_bytes();
+    for (at, &byte) in bytes.iter().enumerate() {
+        match byte {
+            0..=0x1f | 0x7f => return Err(PathFault::Control),
+            b'\\' => return Err(PathFault::Backslash),
+            b'%' => check_encoded(&bytes[at + 1..])?,
+            _ => {}
+        }
+    }
+    // The C1 controls are two bytes in UTF-8; plain ASCII paths skip this walk.
+    if !path.is_ascii() && path.chars().any(char::is_control) {
+        return Err(PathFault::Control);
+    }
+    Ok(())
+}
+
+/// Files that `apt-get download` saved carry `%3a` for the colon of an epoch and are real
+/// names; what would change the shape of the path after decoding is not.
+fn check_encoded(rest: &[u8]) -> Result<(), PathFault> {
+    let digit = |at: usize| rest.get(at).and_then(|&b| char::from(b).to_digit(16));
+    let (Some(high), Some(low)) = (digit(0), digit(1)) else { return Ok(()) };
+    match high * 16 + low {
+        0..=0x1f | 0x7f | 0x2e | 0x2f | 0x5c | 0x25 => Err(PathFault::Encoded),
+        _ => Ok(()),
+    }
+}
+
+fn check_part(part: &str) -> Result<(), PathFault> {
+    match part {
+        "" => Err(PathFault::EmptyPart),
+        "." | ".." => Err(PathFault::Dots),
+        _ if part.starts_with('.') => Err(PathFault::Hidden),
+        _ if part.len() > PART_BYTES_MAX => Err(PathFault::PartTooLong),
+        _ => Ok(()),
+    }
+}
+
+/// A checked path relative to an archive (or to a suite's directory in it).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ArchivePath(Box<str>);
+
+impl ArchivePath {
+    /// Accepts a path that [`check`] accepts.
+    pub fn parse(path: &str) -> Result<Self, PathError> {
+        check(path).map_err(|fault| PathError::new(path, fault))?;
+        Ok(ArchivePath(path.into()))
+    }
+
+    /// Like [`ArchivePath::parse`], but takes off a leading `./`, which flat repositories
+    /// write before every name (`dpkg-scanpackages .`).
+    pub fn parse_dotted(path: &str) -> Result<Self, PathError> {
+        Self::parse(without_dot(path))
+    }
+
+    /// The path as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Its parts, outermost first; at least one.
+    pub fn parts(&self) -> impl DoubleEndedIterator<Item = &str> {
+        self.0.split('/')
+    }
+
+    /// The last part.
+    pub fn file_name(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or(&self.0)
+    }
+
+    /// The directory, empty for a path of one part.
+    pub fn directory(&self) -> &str {
+        self.0.rsplit_once('/').map_or("", |(directory, _)| directory)
+    }
+
+    /// `self/relative`, checked as a whole.
+    pub fn join(&self, relative: &str) -> Result<Self, PathError> {
+        Self::parse(&format!("{}/{}", self.0, without_dot(relative)))
+    }
+
+    /// The file of the same content under its hash: `DIRECTORY/by-hash/SHA256/HEX`, as
+    /// `Acquire-By-Hash: yes` in a `Release` announces.
+    pub fn by_hash(&self, sha256_hex: &str) -> Result<Self, PathError> {
+        let directory = self.directory();
+        let slash = if directory.is_empty() { "" } else { "/" };
+        Self::parse(&format!("{directory}{slash}by-hash/SHA256/{sha256_hex}"))
+    }
+
+    /// The path as it goes into a request, percent-encoded where RFC 3986 section 3.3 asks for it.
+    pub fn encoded(&self, plus: Plus) -> Cow<'_, str> {
+        encode(&self.0, plus)
+    }
+}
+
+impl fmt::Display for ArchivePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl AsRef<str> for ArchivePath {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::borrow::Borrow<str> for ArchivePath {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::str::FromStr for ArchivePath {
+    type Err = PathError;
+
+    fn from_str(path: &str) -> Result<Self, PathError> {
+        Self::parse(path)
+    }
+}
+
+/// Takes off any leading `./`.
+pub(crate) fn without_dot(mut path: &str) -> &str {
+    while let Some(rest) = path.strip_prefix("./") {
+        path = rest;
+    }
+    path
+}
+
+/// How a `+` is written. 15 % of the names in Debian have one. It is legal raw in a path,
+/// but some object stores read it as a space; so try `Raw`, and on 404 `Encoded`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plus {
+    /// `+`
+    Raw,
+    /// `%2B`
+    Encoded,
+}
+
+/// Percent-encodes a path for a request; borrows when there is nothing to do.
+pub fn encode(path: &str, plus: Plus) -> Cow<'_, str> {
+    let stays = |byte: u8| match byte {
+        b'+' => plus == Plus::Raw,
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' | b':' => true,
+        _ => false,
+    };
+    if path.bytes().all(stays) {
+        return Cow::Borrowed(path);
+    }
+    let mut encoded = String::with_capacity(path.len() + 16);
+    for byte in path.bytes() {
+        if stays(byte) {
+            encoded.push(char::from(byte));
+        } else {
+            const HEX: &[u8; 16] = b"0123456789ABCDEF";
+            encoded.push('%');
+            encoded.push(char::from(HEX[usize::from(byte >> 4)]));
+            encoded.push(char::from(HEX[usize::from(byte & 15)]));
+        }
+    }
+    Cow::Owned(encoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn real_names_pass() {
+        for path in [
+            "pool/main/g/gcc-12/g++-12_12.2.0-14+deb12u1_amd64.deb",
+            "pool/main/0/0ad/0ad_0.0.26-3.dsc",
+            "pool/main/l/linux/linux_6.1.99~rc1.orig.tar.xz",
+            "main/binary-amd64/Packages.xz",
+            "foo_1%3a2.0-1_amd64.deb",
+            "pool/ä/x_1:2.deb",
+            "main/dep11/icons-48x48@2.tar.gz",
+        ] {
+            assert_eq!(ArchivePath::parse(path).map(|p| p.to_string()).as_deref(), Ok(path));
+        }
+    }
+
+    #[test]
+    fn m7_hostile_names() {
+        for (path, fault) in [
+            ("", PathFault::Empty),
+            ("/etc/passwd", PathFault::Absolute),
+            ("//host/x", PathFault::Absolute),
+            ("../x", PathFault::Dots),
+            ("pool/../../x", PathFault::Dots),
+            ("pool/..", PathFault::Dots),
+            ("./x", PathFault::Dots),
+            ("pool/./x", PathFault::Dots),
+            ("pool//x", PathFault::EmptyPart),
+            ("pool/", PathFault::EmptyPart),
+            ("pool/%2e%2e/x", PathFault::Encoded),
+            ("pool/%2E%2e/x", PathFault::Encoded),
+            ("pool%2f..", PathFault::Encoded),
+            ("pool/%252e%252e/x", PathFault::Encoded),
+            ("pool/x%00", PathFault::Encoded),
+            ("pool/x%0d%0aHost:", PathFault::Encoded),
+            ("pool\\..\\x", PathFault::Backslash),
+            ("pool/x\0", PathFault::Control),
+            ("pool/x\r\nHost: evil", PathFault::Control),
+            ("pool/\u{85}x", PathFault::Control),
+            (".fullbore/state.zst", PathFault::Hidden),
+            ("pool/.x.deb.part", PathFault::Hidden),
+        ] {
+            assert_eq!(ArchivePath::parse(path).map_err(|e| e.fault), Err(fault), "{path:?}");
+        }
+        let long_part = format!("pool/{}", "a".repeat(256));
+        assert_eq!(check(&long_part), Err(PathFault::PartTooLong));
+        assert_eq!(check(&"a/".repeat(2048)), Err(PathFault::TooLong));
+        assert_eq!(check_name("a/b"), Err(PathFault::EmptyPart));
+    }
+
+    #[test]
+    fn errors_show_a_bounded_part_of_the_path() {
+        let error = ArchivePath::parse(&"x".repeat(5000)).expect_err("too long");
+        assert!(error.to_string().len() < 200);
+    }
+
+    #[test]
+    fn a_leading_dot_of_flat_repositories_goes() {
+        assert_eq!(ArchivePath::parse_dotted("./a.deb").map(|p| p.to_string()), Ok("a.deb".into()));
+        assert!(ArchivePath::parse_dotted("./../a.deb").is_err());
+        assert!(ArchivePath::parse_dotted(".//etc/x").is_err());
+    }
+
+    #[test]
+    fn plus_has_two_forms() {
+        let path = ArchivePath::parse("pool/g++ (1)~a:b%3a.deb").expect("legal");
+        assert_eq!(path.encoded(Plus::Raw), "pool/g++%20%281%29~a:b%253a.deb");
+        assert_eq!(path.encoded(Plus::Encoded), "pool/g%2B%2B%20%281%29~a:b%253a.deb");
+        assert!(matches!(encode("pool/a+b", Plus::Raw), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn by_hash_stands_beside_the_index() {
+        let path = ArchivePath::parse("main/binary-amd64/Packages.xz").expect("legal");
+        let hashed = path.by_hash("00ff").expect("legal");
+        assert_eq!(hashed.as_str(), "main/binary-amd64/by-hash/SHA256/00ff");
+        let flat = ArchivePath::parse("Packages").expect("legal").by_hash("00ff").expect("legal");
+        assert_eq!(flat.as_str(), "by-hash/SHA256/00ff");
+    }
+
+    proptest! {
+        #[test]
+        fn what_passes_stays_inside(path in "[a./%2eE\\\\~+:]{0,24}") {
+            if check(&path).is_ok() {
+                let mut depth = 0;
+                for part in std::path::Path::new(&path).components() {
+                    prop_assert!(matches!(part, std::path::Component::Normal(_)));
+                    depth += 1;
+                }
+                prop_assert_eq!(depth, path.split('/').count());
+            }
+        }
+
+        #[test]
+        fn encoding_is_reversible(path in "\\PC{1,40}") {
+            let encoded = encode(&path, Plus::Encoded);
+            let mut bytes = Vec::new();
+            let mut rest = encoded.as_bytes();
+            while let Some((&first, tail)) = rest.split_first() {
+                if first == b'%' {
+                    let hex = std::str::from_utf8(&tail[..2]).expect("ASCII");
+                    bytes.push(u8::from_str_radix(hex, 16).expect("hex"));
+                    rest = &tail[2..];
+                } else {
+                    bytes.push(first);
+                    rest = tail;
+                }
+            }
+            prop_assert_eq!(bytes, path.as_bytes());
+        }
+    }
+}
