@@ -1,0 +1,517 @@
+//! From an endpoint to a connection that requests can be written to.
+//!
+//! [`connect`] looks the name up, races its addresses, passes a proxy where there is one,
+//! does the TLS handshake and says which protocol was agreed on, how long each step took and
+//! where to read the connection's counters. One time limit covers all of it.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, timeout_at};
+
+use crate::resolve::{ATTEMPT_DELAY, Resolver, race};
+use crate::socket::{Socket, SocketOptions, TcpProbe};
+use crate::stream::{Stream, TlsSocket};
+use crate::tls::{Offer, Protocol, Tls, TlsError};
+
+/// Time for a whole connection, name lookup and handshake included. apt waits 30 s and curl
+/// 300 s; with other mirrors at hand a host that needs 10 s is not worth the wait (a guess).
+pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Bytes of a proxy's answer to CONNECT, as for any response head here.
+const PROXY_HEAD_BYTES: usize = 32 << 10;
+
+/// Header fields of that answer.
+const PROXY_FIELDS: usize = 64;
+
+/// How a server is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scheme {
+    /// Plain TCP.
+    Http,
+    /// TLS.
+    Https,
+}
+
+/// A server, and the way to it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Endpoint {
+    /// Plain or TLS.
+    pub scheme: Scheme,
+    /// Name or address; an IPv6 address with or without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// The http proxy to go through.
+    pub proxy: Option<ProxyServer>,
+}
+
+/// An http proxy. Its credentials never appear in errors or `Debug`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProxyServer {
+    /// Name or address.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// Value of `Proxy-Authorization`, e.g. `Basic …`; sent here for a tunnel only. With plain http
+    /// the request itself carries it.
+    pub authorization: Option<String>,
+}
+
+impl fmt::Debug for ProxyServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let credentials = if self.authorization.is_some() {
+            "…@"
+        } else {
+            ""
+        };
+        write!(f, "{credentials}{}", authority(&self.host, self.port))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.scheme {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        };
+        write!(f, "{scheme}://{}", authority(&self.host, self.port))
+    }
+}
+
+/// How to connect. Clones share the TLS session cache.
+#[derive(Debug, Clone)]
+pub struct ConnectOptions {
+    /// Whom to believe.
+    pub tls: Tls,
+    /// Which protocols to offer.
+    pub offer: Offer,
+    /// Where names come from.
+    pub resolver: Arc<Resolver>,
+    /// What to ask of the kernel.
+    pub socket: SocketOptions,
+    /// Limit for the whole of [`connect`].
+    pub limit: Duration,
+    /// Head start of one address over the next.
+    pub attempt_delay: Duration,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        ConnectOptions {
+            tls: Tls::default(),
+            offer: Offer::default(),
+            resolver: Arc::default(),
+            socket: SocketOptions::default(),
+            limit: CONNECT_LIMIT,
+            attempt_delay: ATTEMPT_DELAY,
+        }
+    }
+}
+
+/// A connection ready for its first request.
+#[derive(Debug)]
+pub struct Connected {
+    /// The bytes.
+    pub stream: Stream,
+    /// What to speak on it.
+    pub protocol: Protocol,
+    /// The counters of the TCP connection (to the proxy, if there is one).
+    pub tcp: TcpProbe,
+    /// The address that answered.
+    pub peer: SocketAddr,
+    /// Requests must name the whole URL (RFC 9112, section 3.2.2): plain http over a proxy.
+    pub absolute_form: bool,
+    /// How long it took.
+    pub timings: Timings,
+}
+
+/// Where the time to connect went, in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Timings {
+    /// Name lookup.
+    pub resolve_us: u64,
+    /// TCP handshake, lost attempts included: about one round trip, to the proxy if there is one.
+    pub tcp_us: u64,
+    /// The proxy's answer to CONNECT.
+    pub proxy_us: u64,
+    /// TLS handshake.
+    pub tls_us: u64,
+}
+
+/// The steps of connecting, for errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Looking the name up.
+    Resolve,
+    /// TCP.
+    Tcp,
+    /// Asking the proxy for a tunnel.
+    Proxy,
+    /// TLS.
+    Tls,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Phase::Resolve => "name lookup",
+            Phase::Tcp => "TCP connection",
+            Phase::Proxy => "proxy's answer",
+            Phase::Tls => "TLS handshake",
+        })
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The name could not be looked up.
+    #[error("{host}: name lookup: {source}")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// The resolver's error.
+        source: io::Error,
+    },
+    /// No address accepted a connection.
+    #[error("{host}: cannot connect: {}", Attempts(attempts))]
+    Tcp {
+        /// Host and port.
+        host: String,
+        /// Each address and its error.
+        attempts: Vec<(SocketAddr, io::Error)>,
+    },
+    /// The limit passed.
+    #[error("{host}: no {phase} within {} s{}", limit.as_secs_f64(), after(attempts))]
+    Timeout {
+        /// Host and port.
+        host: String,
+        /// What was being waited for.
+        phase: Phase,
+        /// The limit.
+        limit: Duration,
+        /// Addresses that had failed before.
+        attempts: Vec<(SocketAddr, io::Error)>,
+    },
+    /// The proxy wants to know who asks.
+    #[error(
+        "proxy {proxy}: authentication required for {host} (407{})",
+        offered(schemes)
+    )]
+    ProxyAuthentication {
+        /// The proxy's host and port.
+        proxy: String,
+        /// Host and port asked for.
+        host: String,
+        /// Its `Proxy-Authenticate`, if any.
+        schemes: Option<String>,
+    },
+    /// The proxy said no.
+    #[error("proxy {proxy}: no tunnel to {host}: {status} {reason}")]
+    ProxyRefused {
+        /// The proxy's host and port.
+        proxy: String,
+        /// Host and port asked for.
+        host: String,
+        /// Its status code.
+        status: u16,
+        /// Its words.
+        reason: String,
+    },
+    /// The proxy does not speak as a proxy does.
+    #[error("proxy {proxy}: {reason}")]
+    ProxyAnswer {
+        /// The proxy's host and port.
+        proxy: String,
+        /// What was wrong.
+        reason: String,
+    },
+    /// Only HTTP/2 was offered and the server did not take it.
+    #[error("{host}: server does not speak HTTP/2")]
+    NoHttp2 {
+        /// Host and port.
+        host: String,
+    },
+    /// TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+impl ConnectError {
+    /// Whether the server could not show that it is the one asked for: not worth another try.
+    #[must_use]
+    pub fn is_untrusted(&self) -> bool {
+        matches!(self, ConnectError::Tls(error) if error.is_untrusted())
+    }
+}
+
+struct Attempts<'a>(&'a [(SocketAddr, io::Error)]);
+
+impl fmt::Display for Attempts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (address, error)) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}{address}: {error}")?;
+        }
+        Ok(())
+    }
+}
+
+fn after(attempts: &[(SocketAddr, io::Error)]) -> String {
+    match attempts {
+        [] => String::new(),
+        _ => format!(" (also: {})", Attempts(attempts)),
+    }
+}
+
+fn offered(schemes: &Option<String>) -> String {
+    schemes
+        .as_ref()
+        .map_or_else(String::new, |schemes| format!("; it offers {schemes}"))
+}
+
+/// `host:port`, with brackets around an IPv6 address.
+fn authority(host: &str, port: u16) -> String {
+    if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    }
+}
+
+/// Connects to `endpoint`. See the module's head.
+///
+/// # Errors
+/// [`ConnectError`], naming the host and what it failed at.
+pub async fn connect(
+    endpoint: &Endpoint,
+    options: &ConnectOptions,
+) -> Result<Connected, ConnectError> {
+    let deadline = Deadline {
+        host: authority(&endpoint.host, endpoint.port),
+        limit: options.limit,
+        at: Instant::now() + options.limit,
+    };
+    if endpoint.scheme == Scheme::Https && !options.tls.is_loaded() {
+        // Parsing the system's authorities takes milliseconds of one core: meanwhile the
+        // name lookup and the TCP handshake go on. An error shows when it is asked for below.
+        let tls = options.tls.clone();
+        tokio::task::spawn_blocking(move || tls.config(Offer::Nothing).map(drop));
+    }
+    let mut timings = Timings::default();
+    let mut clock = StepClock(Instant::now());
+
+    let (host, port) = match &endpoint.proxy {
+        Some(proxy) => (proxy.host.as_str(), proxy.port),
+        None => (endpoint.host.as_str(), endpoint.port),
+    };
+    let addresses = deadline
+        .keep(Phase::Resolve, options.resolver.lookup(host, port))
+        .await?
+        .map_err(|source| ConnectError::Resolve {
+            host: host.to_owned(),
+            source,
+        })?;
+    timings.resolve_us = clock.step_us();
+
+    let mut attempts = Vec::new();
+    let racing = race(
+        &addresses,
+        &options.socket,
+        options.attempt_delay,
+        &mut attempts,
+    );
+    let raced = deadline.keep(Phase::Tcp, racing).await;
+    let (peer, mut socket) = match raced {
+        Ok(Some(connected)) => connected,
+        Ok(None) => {
+            return Err(ConnectError::Tcp {
+                host: authority(host, port),
+                attempts,
+            });
+        }
+        Err(_) => return Err(deadline.passed(Phase::Tcp, attempts)),
+    };
+    timings.tcp_us = clock.step_us();
+    let tcp = socket.probe();
+
+    if endpoint.scheme == Scheme::Http {
+        let protocol = match options.offer {
+            Offer::Http2 => Protocol::Http2,
+            Offer::Http1 | Offer::Either | Offer::Nothing => Protocol::Http1,
+        };
+        let absolute_form = endpoint.proxy.is_some();
+        let stream = Stream::Plain(socket);
+        return Ok(Connected {
+            stream,
+            protocol,
+            tcp,
+            peer,
+            absolute_form,
+            timings,
+        });
+    }
+
+    if let Some(proxy) = &endpoint.proxy {
+        deadline
+            .keep(Phase::Proxy, tunnel(&mut socket, proxy, &deadline.host))
+            .await??;
+        timings.proxy_us = clock.step_us();
+    }
+
+    let config = load_config(&options.tls, options.offer).await?;
+    let handshake = TlsSocket::connect(config, &endpoint.host, socket);
+    let (tls, protocol) = deadline.keep(Phase::Tls, handshake).await??;
+    timings.tls_us = clock.step_us();
+    if options.offer == Offer::Http2 && protocol != Protocol::Http2 {
+        return Err(ConnectError::NoHttp2 {
+            host: deadline.host,
+        });
+    }
+    let stream = Stream::Tls(Box::new(tls));
+    Ok(Connected {
+        stream,
+        protocol,
+        tcp,
+        peer,
+        absolute_form: false,
+        timings,
+    })
+}
+
+/// The TLS configuration; where it is not there yet, waits for it without holding up other tasks.
+async fn load_config(tls: &Tls, offer: Offer) -> Result<Arc<rustls::ClientConfig>, TlsError> {
+    if tls.is_loaded() {
+        return tls.config(offer);
+    }
+    let loading = tls.clone();
+    match tokio::task::spawn_blocking(move || loading.config(offer)).await {
+        Ok(config) => config,
+        // Only when the runtime is shutting down.
+        Err(error) => Err(TlsError::Configuration {
+            reason: error.to_string(),
+        }),
+    }
+}
+
+/// The limit for all steps together.
+struct Deadline {
+    host: String,
+    limit: Duration,
+    at: Instant,
+}
+
+impl Deadline {
+    async fn keep<T>(
+        &self,
+        phase: Phase,
+        step: impl Future<Output = T>,
+    ) -> Result<T, ConnectError> {
+        timeout_at(self.at, step)
+            .await
+            .map_err(|_| self.passed(phase, Vec::new()))
+    }
+
+    fn passed(&self, phase: Phase, attempts: Vec<(SocketAddr, io::Error)>) -> ConnectError {
+        ConnectError::Timeout {
+            host: self.host.clone(),
+            phase,
+            limit: self.limit,
+            attempts,
+        }
+    }
+}
+
+/// Gives the time since the step before.
+struct StepClock(Instant);
+
+impl StepClock {
+    fn step_us(&mut self) -> u64 {
+        let now = Instant::now();
+        let step = now - std::mem::replace(&mut self.0, now);
+        u64::try_from(step.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Asks the proxy for a tunnel to `target` (RFC 9110, section 9.3.6).
+async fn tunnel(
+    socket: &mut Socket,
+    proxy: &ProxyServer,
+    target: &str,
+) -> Result<(), ConnectError> {
+    let name = authority(&proxy.host, proxy.port);
+    let bad = |reason: String| ConnectError::ProxyAnswer {
+        proxy: name.clone(),
+        reason,
+    };
+    let authorization = proxy.authorization.as_deref().unwrap_or("");
+    // These come from settings and URLs; a line break in one would be a second header field.
+    let is_text = |text: &str| text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
+    if !is_text(authorization) || !is_text(target) || target.contains(' ') {
+        return Err(bad(
+            "host or credentials contain a byte that HTTP does not allow".to_owned(),
+        ));
+    }
+    let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n");
+    if !authorization.is_empty() {
+        request.push_str(&format!("Proxy-Authorization: {authorization}\r\n"));
+    }
+    request.push_str("\r\n");
+    socket
+        .write_all(request.as_bytes())
+        .await
+        .map_err(|error| bad(error.to_string()))?;
+
+    let mut received = Vec::with_capacity(1024);
+    loop {
+        let room = PROXY_HEAD_BYTES - received.len();
+        if room == 0 {
+            return Err(bad(format!(
+                "answer's head is longer than {PROXY_HEAD_BYTES} bytes"
+            )));
+        }
+        let mut limited = (&mut *socket).take(room as u64);
+        let read = limited
+            .read_buf(&mut received)
+            .await
+            .map_err(|error| bad(error.to_string()))?;
+        if read == 0 {
+            return Err(bad("closed the connection instead of answering".to_owned()));
+        }
+        let mut fields = [httparse::EMPTY_HEADER; PROXY_FIELDS];
+        let mut answer = httparse::Response::new(&mut fields);
+        let head = answer
+            .parse(&received)
+            .map_err(|error| bad(format!("answer is not HTTP: {error}")))?;
+        let httparse::Status::Complete(head_bytes) = head else {
+            continue;
+        };
+        let status = answer.code.unwrap_or(0);
+        return match status {
+            // The server speaks only after our first message, so nothing may follow the head.
+            200..=299 if head_bytes == received.len() => Ok(()),
+            200..=299 => Err(bad("sent data before the tunnel was used".to_owned())),
+            // Interim answers are not expected, and none has been seen; treat as refusal.
+            407 => Err(ConnectError::ProxyAuthentication {
+                proxy: name,
+                host: target.to_owned(),
+                schemes: answer
+                    .headers
+                    .iter()
+                    .find(|field| field.name.eq_ignore_ascii_case("Proxy-Authenticate"))
+                    .map(|field| String::from_utf8_lossy(field.value).into_owned()),
+            }),
+            _ => Err(ConnectError::ProxyRefused {
+                proxy: name,
+                host: target.to_owned(),
+                status,
+                reason: answer.reason.unwrap_or("").to_owned(),
+            }),
+        };
+    }
+}

@@ -1,0 +1,134 @@
+//! From a host name to its addresses, and to the one that answers first.
+//!
+//! Addresses of both families are tried alternately, IPv6 first, each a little after the
+//! one before, and the first connection wins ("happy eyeballs", RFC 8305). So a host with a
+//! dead address costs a quarter of a second instead of a time-out.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use crate::socket::{self, Socket, SocketOptions};
+
+/// Head start of one attempt before the next begins: the recommended "Connection Attempt
+/// Delay" of RFC 8305, section 5.
+pub const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// Addresses of one host that are tried. Large mirrors have up to 8 of each family (a guess,
+/// doubled); a resolver's answer may hold hundreds.
+pub const MAX_ADDRESSES: usize = 16;
+
+/// Looks names up with the system's resolver, except those that were given addresses here.
+#[derive(Debug, Clone, Default)]
+pub struct Resolver {
+    fixed: HashMap<String, Vec<IpAddr>>,
+}
+
+impl Resolver {
+    /// Gives `host` these addresses; the system's resolver is not asked for it.
+    pub fn fix(&mut self, host: &str, addresses: Vec<IpAddr>) {
+        self.fixed.insert(host.to_ascii_lowercase(), addresses);
+    }
+
+    /// The addresses of `host` in the order in which to try them; at most [`MAX_ADDRESSES`].
+    ///
+    /// # Errors
+    /// What the system's resolver says; `NotFound` when it knows the name without an address.
+    pub async fn lookup(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|h| h.strip_suffix(']'))
+            .unwrap_or(host);
+        if let Ok(address) = bare.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(address, port)]);
+        }
+        let addresses = match self.fixed.get(&host.to_ascii_lowercase()) {
+            Some(fixed) => fixed.iter().map(|&ip| SocketAddr::new(ip, port)).collect(),
+            // The resolver's own order (RFC 6724) is kept within each family.
+            None => tokio::net::lookup_host((bare, port)).await?.collect(),
+        };
+        let ordered = alternate(addresses);
+        if ordered.is_empty() {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "the name has no address",
+            ));
+        }
+        Ok(ordered)
+    }
+}
+
+/// RFC 8305, section 4: families by turns, IPv6 first; no address twice.
+fn alternate(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let (mut six, mut four) = (Vec::new(), Vec::new());
+    for address in addresses {
+        let family = if address.is_ipv6() {
+            &mut six
+        } else {
+            &mut four
+        };
+        if family.len() < MAX_ADDRESSES && !family.contains(&address) {
+            family.push(address);
+        }
+    }
+    let mut ordered = Vec::with_capacity(six.len() + four.len());
+    let (mut six, mut four) = (six.into_iter(), four.into_iter());
+    loop {
+        let before = ordered.len();
+        ordered.extend(six.next());
+        ordered.extend(four.next());
+        if ordered.len() == before {
+            ordered.truncate(MAX_ADDRESSES);
+            return ordered;
+        }
+    }
+}
+
+/// Connects to the first of `addresses` that answers, each attempt `delay` after the one
+/// before, or at once when that one failed. Attempts that lost are abandoned.
+///
+/// Returns `None` when all have failed. Failures are put into `failures` as they happen, so that
+/// a caller whose time limit cuts this short can still tell what was tried.
+pub async fn race(
+    addresses: &[SocketAddr],
+    options: &SocketOptions,
+    delay: Duration,
+    failures: &mut Vec<(SocketAddr, io::Error)>,
+) -> Option<(SocketAddr, Socket)> {
+    let mut waiting = addresses.iter().copied();
+    // Dropping the set, at the end or when cancelled, aborts what is still under way.
+    let mut attempts = JoinSet::new();
+    let begin = |attempts: &mut JoinSet<_>, address: SocketAddr| {
+        let options = options.clone();
+        attempts.spawn(async move { (address, socket::open(address, &options).await) });
+    };
+    loop {
+        let another = waiting.next();
+        if let Some(address) = another {
+            begin(&mut attempts, address);
+        }
+        // Until the next attempt is due; after the last one there is nothing but to wait.
+        let due = tokio::time::sleep(delay);
+        tokio::pin!(due);
+        loop {
+            tokio::select! {
+                () = &mut due, if waiting.len() > 0 => break,
+                ended = attempts.join_next() => match ended {
+                    Some(Ok((address, Ok(socket)))) => return Some((address, socket)),
+                    Some(Ok((address, Err(error)))) => {
+                        failures.push((address, error));
+                        if waiting.len() > 0 {
+                            break;
+                        }
+                    }
+                    // A task of ours neither panics nor is aborted while the set lives.
+                    Some(Err(_)) => {}
+                    None => return None,
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! A TCP connection with the options bulk transfer wants, and a probe on its counters.
+//!
+//! [`open`] connects one address. [`Socket`] is the stream; [`TcpProbe`] reads its
+//! `TCP_INFO` from any other thread, however deep the stream is wrapped in TLS or HTTP/2,
+//! and keeps the last reading after the stream is gone without keeping it open.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::tcp_info::TcpInfo;
+
+/// Silence before the kernel asks whether the other end still lives. Short of the 120 s after
+/// which many home routers forget a connection (a guess from common defaults).
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(45);
+/// Time between such questions.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// Unanswered questions until the connection counts as dead: 45 s + 4 × 15 s.
+pub const KEEPALIVE_PROBES: u32 = 4;
+
+/// What to ask of the kernel for a connection.
+///
+/// The receive buffer is left alone unless asked: setting `SO_RCVBUF` switches off
+/// receive autotuning (`tcp_moderate_rcvbuf`), which follows the path up to
+/// `tcp_rmem`'s maximum, and caps the value at the far smaller `rmem_max`. `TCP_NODELAY` is
+/// always on: requests are written whole, and Nagle would hold the second one for a round trip.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// Congestion control by name (`bbr`, `cubic`); the system's default when `None`.
+    pub congestion_control: Option<String>,
+    /// `SO_RCVBUF` in bytes; `None` leaves autotuning on.
+    pub receive_buffer_bytes: Option<usize>,
+    /// `SO_SNDBUF` in bytes; `None` leaves autotuning on.
+    pub send_buffer_bytes: Option<usize>,
+    /// `TCP_NOTSENT_LOWAT`: the socket counts as writable only below this many unsent bytes.
+    /// For senders, so that what waits stays in our window (where it can still be
+    /// reordered and is accounted) and not in the kernel's buffer.
+    pub unsent_low_water_bytes: Option<u32>,
+}
+
+/// Connects to one address with `options` set before the first packet, so that the window scale and
+/// the congestion control of slow start are already the wanted ones. No time limit of its own.
+///
+/// # Errors
+/// What the kernel says; an unknown congestion control is named.
+pub async fn open(address: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
+    configure(SockRef::from(&socket), options)?;
+    Socket::new(socket.connect(address).await?)
+}
+
+/// Sets `options` and the fixed ones on a socket, connected or not.
+///
+/// # Errors
+/// What the kernel says; an unknown congestion control is named.
+pub fn configure(socket: SockRef<'_>, options: &SocketOptions) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new()
+            .with_time(KEEPALIVE_IDLE)
+            .with_interval(KEEPALIVE_INTERVAL)
+            .with_retries(KEEPALIVE_PROBES),
+    )?;
+    if let Some(name) = &options.congestion_control {
+        socket
+            .set_tcp_congestion(name.as_bytes())
+            .map_err(|error| {
+                io::Error::new(error.kind(), format!("congestion control {name}: {error}"))
+            })?;
+    }
+    if let Some(bytes) = options.receive_buffer_bytes {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    if let Some(bytes) = options.send_buffer_bytes {
+        socket.set_send_buffer_size(bytes)?;
+    }
+    if let Some(bytes) = options.unsent_low_water_bytes {
+        socket.set_tcp_notsent_lowat(bytes)?;
+    }
+    Ok(())
+}
+
+/// A connected TCP stream whose counters a [`TcpProbe`] can read.
+#[derive(Debug)]
+pub struct Socket {
+    stream: TcpStream,
+    probe: TcpProbe,
+}
+
+impl Socket {
+    /// Takes a connected (or accepted) stream over.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors: the probe has one of its own.
+    pub fn new(stream: TcpStream) -> io::Result<Socket> {
+        let own = stream.as_fd().try_clone_to_owned()?;
+        let probe = TcpProbe {
+            state: Arc::new(Mutex::new(Probed::Open(own))),
+        };
+        Ok(Socket { stream, probe })
+    }
+
+    /// The probe on this connection; cheap to clone and free to outlive it.
+    #[must_use]
+    pub fn probe(&self) -> TcpProbe {
+        self.probe.clone()
+    }
+
+    /// The stream itself, for readiness and `try_…` calls.
+    #[must_use]
+    pub fn tcp(&self) -> &TcpStream {
+        &self.stream
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // The probe's descriptor goes first: only the last one closed tells the other end.
+        self.probe.close();
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// Reads a connection's `TCP_INFO` from wherever the verdict is made. Clones share the
+/// connection. While the [`Socket`] lives each call asks the kernel; afterwards the reading
+/// made at its end is returned.
+#[derive(Debug, Clone)]
+pub struct TcpProbe {
+    state: Arc<Mutex<Probed>>,
+}
+
+#[derive(Debug)]
+enum Probed {
+    /// A duplicate descriptor, so that the stream can be anywhere, also inside another task.
+    Open(OwnedFd),
+    /// The last reading, if it could be made.
+    Closed(Option<TcpInfo>),
+}
+
+impl TcpProbe {
+    /// The counters now, or at the connection's end. `None` only when the kernel refused.
+    #[must_use]
+    pub fn read(&self) -> Option<TcpInfo> {
+        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            Probed::Open(socket) => TcpInfo::read(socket.as_fd()).ok(),
+            Probed::Closed(last) => *last,
+        }
+    }
+
+    /// Whether the connection's [`Socket`] still exists.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        matches!(
+            &*self.state.lock().unwrap_or_else(PoisonError::into_inner),
+            Probed::Open(_)
+        )
+    }
+
+    fn close(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Probed::Open(socket) = &*state {
+            let last = TcpInfo::read(socket.as_fd()).ok();
+            *state = Probed::Closed(last);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn the_probe_outlives_the_socket_without_keeping_it_open() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = open(listener.local_addr().unwrap(), &SocketOptions::default());
+        let (near, far) = tokio::join!(near, listener.accept());
+        let (mut near, mut far) = (near.unwrap(), far.unwrap().0);
+        let probe = near.probe();
+        far.write_all(&[1; 1000]).await.unwrap();
+        near.read_exact(&mut [0; 1000]).await.unwrap();
+        assert_eq!(probe.read().unwrap().bytes_received, 1000);
+        assert!(probe.is_open());
+        drop(near);
+        // The end arrives although the probe lives.
+        assert_eq!(far.read(&mut [0; 1]).await.unwrap(), 0);
+        assert!(!probe.is_open());
+        assert_eq!(probe.clone().read().unwrap().bytes_received, 1000);
+    }
+
+    #[tokio::test]
+    async fn options_reach_the_kernel() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let plain = open(address, &SocketOptions::default()).await.unwrap();
+        let socket = SockRef::from(plain.tcp());
+        assert!(socket.tcp_nodelay().unwrap());
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE_IDLE);
+
+        let current = socket.tcp_congestion().unwrap();
+        let current = String::from_utf8(current)
+            .unwrap()
+            .trim_end_matches('\0')
+            .to_owned();
+        let asked = SocketOptions {
+            congestion_control: Some(current.clone()),
+            receive_buffer_bytes: Some(40_000),
+            send_buffer_bytes: Some(50_000),
+            unsent_low_water_bytes: Some(131_072),
+        };
+        let tuned = open(address, &asked).await.unwrap();
+        let socket = SockRef::from(tuned.tcp());
+        assert_eq!(socket.tcp_notsent_lowat().unwrap(), 131_072);
+        // Linux doubles what is asked for, to cover its own bookkeeping.
+        assert_eq!(socket.recv_buffer_size().unwrap(), 80_000);
+        assert_eq!(socket.send_buffer_size().unwrap(), 100_000);
+
+        let unknown = SocketOptions {
+            congestion_control: Some("no-such".to_owned()),
+            ..SocketOptions::default()
+        };
+        let error = open(address, &unknown).await.unwrap_err();
+        assert!(error.to_string().contains("no-such"), "{error}");
+    }
+}

@@ -1,0 +1,322 @@
+//! The byte stream under a protocol: plain TCP or TLS, read in large pieces.
+//!
+//! [`Stream::read_into`] takes everything there is, up to a limit, before it returns, so
+//! that a few large chunks and not many small ones travel on; and it says whether it had
+//! to wait, which is the verdict's "socket found empty".
+
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::{Buf, BufMut, BytesMut};
+use rustls::ClientConfig;
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::socket::{Socket, TcpProbe};
+use crate::tls::{Protocol, TlsError, server_name};
+
+/// Bytes taken from the kernel at once on a TLS connection. rustls itself asks for 4 KiB at a
+/// time (`READ_SIZE` in its deframer), which is 64 system calls where this is one.
+const TLS_READ_AHEAD_BYTES: usize = 256 << 10;
+
+/// Below this much room a buffer is given new memory instead of being filled up: one TLS
+/// record's payload, and about what a system call is worth.
+const MIN_SPARE_BYTES: usize = 16 << 10;
+
+/// A connection to a server.
+#[derive(Debug)]
+pub enum Stream {
+    /// Plain TCP.
+    Plain(Socket),
+    /// TLS over TCP.
+    Tls(Box<TlsSocket>),
+}
+
+/// What one [`Stream::read_into`] did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Filled {
+    /// Bytes appended.
+    pub bytes: usize,
+    /// Nothing was there at first: the socket was found empty and we waited.
+    pub waited: bool,
+    /// The other end has finished. TLS ends without `close_notify` count as well, as many
+    /// servers send none; a body's completeness is judged by its length and hash, not by this.
+    pub end: bool,
+}
+
+impl Stream {
+    /// The probe on the TCP connection beneath.
+    #[must_use]
+    pub fn probe(&self) -> TcpProbe {
+        match self {
+            Stream::Plain(socket) => socket.probe(),
+            Stream::Tls(tls) => tls.inner.get_ref().0.socket.probe(),
+        }
+    }
+
+    /// Whether the bytes are encrypted.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Stream::Tls(_))
+    }
+
+    /// Waits until a read would give something (data, the end, or an error).
+    ///
+    /// # Errors
+    /// The connection's.
+    pub async fn readable(&mut self) -> io::Result<()> {
+        match self {
+            Stream::Plain(socket) => socket.tcp().readable().await,
+            Stream::Tls(tls) if tls.deferred.is_some() => Ok(()),
+            Stream::Tls(tls) => {
+                std::future::poll_fn(|cx| Pin::new(&mut tls.inner).poll_fill_buf(cx).map_ok(|_| ()))
+                    .await
+                    .or_else(end_without_notice)
+            }
+        }
+    }
+
+    /// Appends what is there, at most the buffer's spare room, without waiting. `Ok(0)` is the
+    /// end, or a buffer without room: it is not grown.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing is there; the connection's otherwise.
+    pub fn try_read_buf(&mut self, buf: &mut BytesMut) -> io::Result<usize> {
+        let room = buf.capacity() - buf.len();
+        if room == 0 {
+            return Ok(0);
+        }
+        let mut limited = buf.limit(room);
+        if let Stream::Plain(socket) = self {
+            return socket.tcp().try_read_buf(&mut limited);
+        }
+        // No waker: `readable` or `read_into` registers the task's own when it waits.
+        let mut cx = Context::from_waker(Waker::noop());
+        match pin!(self.read_buf(&mut limited)).poll(&mut cx) {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Waits for data and appends all there is, at most `max` bytes. The buffer is given room
+    /// for `max` when it has little left; a caller with a buffer of fixed size passes what fits.
+    /// Cancelling loses nothing.
+    ///
+    /// # Errors
+    /// The connection's. Bytes read before it have been returned by earlier calls.
+    pub async fn read_into(&mut self, buf: &mut BytesMut, max: usize) -> io::Result<Filled> {
+        if buf.capacity() - buf.len() < max.min(MIN_SPARE_BYTES) {
+            buf.reserve(max);
+        }
+        let mut filled = Filled::default();
+        std::future::poll_fn(|cx| {
+            loop {
+                let room = (buf.capacity() - buf.len()).min(max - filled.bytes);
+                if room == 0 {
+                    return Poll::Ready(Ok(filled));
+                }
+                let mut limited = (&mut *buf).limit(room);
+                match pin!(self.read_buf(&mut limited)).poll(cx) {
+                    Poll::Ready(Ok(0)) => filled.end = true,
+                    Poll::Ready(Ok(bytes)) => {
+                        filled.bytes += bytes;
+                        // The kernel gives a plain socket's bytes at once; TLS comes by records.
+                        if self.is_tls() {
+                            continue;
+                        }
+                    }
+                    Poll::Ready(Err(error)) => match self {
+                        // The data first; a socket tells of its error only once.
+                        Stream::Tls(tls) if filled.bytes > 0 => tls.deferred = Some(error),
+                        _ => return Poll::Ready(Err(error)),
+                    },
+                    Poll::Pending if filled.bytes == 0 => {
+                        filled.waited = true;
+                        return Poll::Pending;
+                    }
+                    Poll::Pending => {}
+                }
+                return Poll::Ready(Ok(filled));
+            }
+        })
+        .await
+    }
+}
+
+/// Servers often close without TLS' `close_notify`, which rustls reports as an unexpected end.
+/// Here it is an end like any other: a body is judged by its length and its hash.
+fn end_without_notice(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => Ok(()),
+        _ => Err(error),
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
+            Stream::Tls(tls) => {
+                if let Some(error) = tls.deferred.take() {
+                    return Poll::Ready(Err(error));
+                }
+                let outcome = ready!(Pin::new(&mut tls.inner).poll_read(cx, buf));
+                Poll::Ready(outcome.or_else(end_without_notice))
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Plain(socket) => Pin::new(socket).poll_write(cx, buf),
+            Stream::Tls(tls) => Pin::new(&mut tls.inner).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, bufs),
+            Stream::Tls(tls) => Pin::new(&mut tls.inner).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Stream::Plain(socket) => socket.is_write_vectored(),
+            Stream::Tls(tls) => tls.inner.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain(socket) => Pin::new(socket).poll_flush(cx),
+            Stream::Tls(tls) => Pin::new(&mut tls.inner).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
+            Stream::Tls(tls) => Pin::new(&mut tls.inner).poll_shutdown(cx),
+        }
+    }
+}
+
+/// A TLS session over a socket.
+#[derive(Debug)]
+pub struct TlsSocket {
+    inner: TlsStream<ReadAhead>,
+    /// An error that came after data in one `read_into`.
+    deferred: Option<io::Error>,
+}
+
+impl TlsSocket {
+    /// Does the handshake as a client that wants to reach `host`, and says what was agreed on.
+    ///
+    /// # Errors
+    /// [`TlsError`], naming the host and the reason. There is no time limit here.
+    pub async fn connect(
+        config: Arc<ClientConfig>,
+        host: &str,
+        socket: Socket,
+    ) -> Result<(TlsSocket, Protocol), TlsError> {
+        let name = server_name(host)?;
+        let inner = TlsConnector::from(config)
+            .connect(
+                name,
+                ReadAhead {
+                    socket,
+                    ahead: BytesMut::new(),
+                },
+            )
+            .await
+            .map_err(|error| TlsError::of_handshake(host, error))?;
+        let protocol = match inner.get_ref().1.alpn_protocol() {
+            Some(b"h2") => Protocol::Http2,
+            _ => Protocol::Http1,
+        };
+        Ok((
+            TlsSocket {
+                inner,
+                deferred: None,
+            },
+            protocol,
+        ))
+    }
+}
+
+/// Reads the socket in large pieces for rustls, which asks for small ones.
+#[derive(Debug)]
+struct ReadAhead {
+    socket: Socket,
+    ahead: BytesMut,
+}
+
+impl AsyncRead for ReadAhead {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.ahead.is_empty() {
+            this.ahead.reserve(TLS_READ_AHEAD_BYTES);
+            let read = pin!(this.socket.read_buf(&mut this.ahead)).poll(cx);
+            if ready!(read)? == 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let amount = this.ahead.len().min(buf.remaining());
+        buf.put_slice(&this.ahead[..amount]);
+        this.ahead.advance(amount);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for ReadAhead {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,218 @@
+//! The kernel's own account of one TCP connection: round trip, retransmissions, and
+//! what a sender was limited by.
+//!
+//! `TCP_INFO` is the second signal of the verdict (see the engine): a stage says it
+//! starves, the kernel says whether the path, the other end's window or our own
+//! buffer is the reason. The call is the only `unsafe` of this crate; everything
+//! after it reads bytes whose number the kernel reported.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+/// Room for the kernel's `struct tcp_info`: 248 bytes as of Linux 6.8; the kernel
+/// fills what fits and reports how much that was, so a larger or smaller struct is harmless.
+const TCP_INFO_BYTES: usize = 384;
+
+/// Up to and including `tcpi_total_retrans`, there since Linux 2.6. Less than this is
+/// not a TCP socket's answer.
+const TCP_INFO_MINIMUM_BYTES: usize = 104;
+
+/// What the kernel reports as the smallest round trip while it has not measured one.
+const UNKNOWN: u32 = u32::MAX;
+
+/// One reading of `TCP_INFO` (`linux/tcp.h`). Fields a kernel does not know are zero,
+/// or `None` where zero would be a lie. Counters grow over the connection's life.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// Smoothed round-trip time as the sender side of this end measures it.
+    pub rtt: Duration,
+    /// Mean deviation of `rtt`.
+    pub rtt_variation: Duration,
+    /// Smallest round-trip time of the recent past (Linux 4.9).
+    pub min_rtt: Option<Duration>,
+    /// Round-trip time as the receiver estimates it; the useful one on a connection
+    /// that mostly receives. Zero until data arrived.
+    pub receive_rtt: Duration,
+    /// What receive-buffer autotuning takes to be copied per round trip, bytes.
+    pub receive_space_bytes: u32,
+    /// Congestion window, in segments.
+    pub congestion_window_segments: u32,
+    /// Sender's maximum segment size, bytes.
+    pub segment_bytes: u32,
+    /// Segments sent and not yet acknowledged.
+    pub unacknowledged_segments: u32,
+    /// Segments retransmitted over the life of the connection.
+    pub retransmitted_segments: u32,
+    /// Payload bytes that the other end acknowledged (Linux 4.1).
+    pub bytes_acknowledged: u64,
+    /// Payload bytes received (Linux 4.1).
+    pub bytes_received: u64,
+    /// Bytes written to the socket and not sent yet (Linux 4.6).
+    pub unsent_bytes: u32,
+    /// Recent goodput of the sending direction, bytes per second (Linux 4.9).
+    pub delivery_rate_bytes_per_s: u64,
+    /// Time with data outstanding to send (Linux 4.9). Zero on a mere receiver.
+    pub busy: Duration,
+    /// Part of `busy` stalled by the other end's receive window: the receiver limits.
+    pub receive_window_limited: Duration,
+    /// Part of `busy` stalled by our own send buffer.
+    pub send_buffer_limited: Duration,
+}
+
+impl TcpInfo {
+    /// Reads a socket's counters.
+    ///
+    /// # Errors
+    /// What `getsockopt` says: `ENOTSOCK`, `EOPNOTSUPP` for a socket that is not TCP;
+    /// `InvalidData` when the kernel's answer is shorter than any known kernel's.
+    pub fn read(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
+        let mut raw = [0_u8; TCP_INFO_BYTES];
+        let mut length = TCP_INFO_BYTES as libc::socklen_t;
+        // SAFETY: `raw` is valid for writes of `length` bytes for the whole call, and the
+        // kernel writes at most `length` bytes; `length` is a valid socklen_t that the kernel
+        // replaces by the number of bytes written. `socket` is open for the borrow's life.
+        let status = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                raw.as_mut_ptr().cast(),
+                &mut length,
+            )
+        };
+        if status != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let filled = raw.get(..length as usize).unwrap_or(&raw);
+        TcpInfo::parse(filled).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("TCP_INFO of {length} bytes"),
+            )
+        })
+    }
+
+    /// Reads the fields out of what the kernel filled; offsets are those of `linux/tcp.h`,
+    /// which only ever grows at its end.
+    fn parse(raw: &[u8]) -> Option<TcpInfo> {
+        if raw.len() < TCP_INFO_MINIMUM_BYTES {
+            return None;
+        }
+        let u32_at = |offset: usize| -> Option<u32> {
+            raw.get(offset..offset + 4)?
+                .try_into()
+                .ok()
+                .map(u32::from_ne_bytes)
+        };
+        let u64_at = |offset: usize| -> Option<u64> {
+            raw.get(offset..offset + 8)?
+                .try_into()
+                .ok()
+                .map(u64::from_ne_bytes)
+        };
+        let microseconds = |value: u32| Duration::from_micros(u64::from(value));
+        Some(TcpInfo {
+            segment_bytes: u32_at(16)?,
+            unacknowledged_segments: u32_at(24)?,
+            rtt: microseconds(u32_at(68)?),
+            rtt_variation: microseconds(u32_at(72)?),
+            congestion_window_segments: u32_at(80)?,
+            receive_rtt: microseconds(u32_at(92)?),
+            receive_space_bytes: u32_at(96)?,
+            retransmitted_segments: u32_at(100)?,
+            bytes_acknowledged: u64_at(120).unwrap_or(0),
+            bytes_received: u64_at(128).unwrap_or(0),
+            unsent_bytes: u32_at(144).unwrap_or(0),
+            min_rtt: u32_at(148)
+                .filter(|&value| value != UNKNOWN)
+                .map(microseconds),
+            delivery_rate_bytes_per_s: u64_at(160).unwrap_or(0),
+            busy: Duration::from_micros(u64_at(168).unwrap_or(0)),
+            receive_window_limited: Duration::from_micros(u64_at(176).unwrap_or(0)),
+            send_buffer_limited: Duration::from_micros(u64_at(184).unwrap_or(0)),
+        })
+    }
+
+    /// The best guess at the path's round trip whichever way the data goes: the smaller of
+    /// the smoothed sender's and, where it measured one, the smallest seen.
+    #[must_use]
+    pub fn path_rtt(&self) -> Duration {
+        self.min_rtt
+            .map_or(self.rtt, |minimum| minimum.min(self.rtt))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn counts_what_loopback_carried() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        near.write_all(&[7; 5000]).unwrap();
+        far.read_exact(&mut [0; 5000]).unwrap();
+        far.write_all(&[8; 300]).unwrap();
+        near.read_exact(&mut [0; 300]).unwrap();
+        let info = TcpInfo::read(near.as_fd()).unwrap();
+        assert_eq!(info.bytes_received, 300);
+        assert!(info.bytes_acknowledged >= 5000, "{info:?}");
+        assert!(
+            info.rtt > Duration::ZERO && info.rtt < Duration::from_secs(1),
+            "{info:?}"
+        );
+        assert!(info.path_rtt() <= info.rtt);
+        assert!(info.congestion_window_segments >= 1, "{info:?}");
+        assert!((500..=65_536).contains(&info.segment_bytes), "{info:?}");
+        assert!(info.busy < Duration::from_secs(5), "{info:?}");
+    }
+
+    #[test]
+    fn offsets_agree_with_libc() {
+        use libc::tcp_info as c;
+        use std::mem::offset_of;
+        assert_eq!(offset_of!(c, tcpi_snd_mss), 16);
+        assert_eq!(offset_of!(c, tcpi_unacked), 24);
+        assert_eq!(offset_of!(c, tcpi_rtt), 68);
+        assert_eq!(offset_of!(c, tcpi_rttvar), 72);
+        assert_eq!(offset_of!(c, tcpi_snd_cwnd), 80);
+        assert_eq!(offset_of!(c, tcpi_rcv_rtt), 92);
+        assert_eq!(offset_of!(c, tcpi_rcv_space), 96);
+        assert_eq!(offset_of!(c, tcpi_total_retrans), 100);
+        assert_eq!(offset_of!(c, tcpi_bytes_acked), 120);
+        assert_eq!(offset_of!(c, tcpi_bytes_received), 128);
+        assert_eq!(offset_of!(c, tcpi_notsent_bytes), 144);
+        assert_eq!(offset_of!(c, tcpi_min_rtt), 148);
+        assert_eq!(offset_of!(c, tcpi_delivery_rate), 160);
+        assert_eq!(offset_of!(c, tcpi_busy_time), 168);
+        assert_eq!(offset_of!(c, tcpi_rwnd_limited), 176);
+        assert_eq!(offset_of!(c, tcpi_sndbuf_limited), 184);
+    }
+
+    #[test]
+    fn short_answers_leave_younger_fields_empty() {
+        assert_eq!(TcpInfo::parse(&[0xff; TCP_INFO_MINIMUM_BYTES - 1]), None);
+        let old = TcpInfo::parse(&[1; TCP_INFO_MINIMUM_BYTES]).unwrap();
+        assert_eq!(old.rtt, Duration::from_micros(0x0101_0101));
+        assert_eq!(
+            (old.bytes_received, old.min_rtt, old.busy),
+            (0, None, Duration::ZERO)
+        );
+        // Cut within a field: that field is absent, not half read.
+        let cut = TcpInfo::parse(&[1; 130]).unwrap();
+        assert_eq!(cut.bytes_acknowledged, 0x0101_0101_0101_0101);
+        assert_eq!(cut.bytes_received, 0);
+    }
+
+    #[test]
+    fn other_sockets_are_refused() {
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(TcpInfo::read(udp.as_fd()).is_err());
+    }
+}
