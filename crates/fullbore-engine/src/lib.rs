@@ -1,1 +1,5 @@
 //! fullbore-engine.
+
+pub mod digest;
+pub mod files;
+pub mod sys;

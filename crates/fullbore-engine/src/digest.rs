@@ -1,0 +1,317 @@
+//! SHA-256: the value, and the hasher that data runs through on its way to disk.
+//!
+//! The name of everything we move is its SHA-256, taken from a signed index. A
+//! [`Sha256`] is that name; a [`Sha256Hasher`] makes one from bytes; a [`Verified`]
+//! is the proof, made only here, that bytes of a known length had the expected
+//! name. Whatever gives a file its final name asks for that proof.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::Digest as _;
+
+/// A SHA-256 value (FIPS 180-4), 32 bytes; text form is 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sha256(pub [u8; 32]);
+
+/// Why a text is no SHA-256.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseSha256Error {
+    /// A SHA-256 has 64 hexadecimal digits.
+    #[error("a SHA-256 has 64 hexadecimal digits, not {0} characters")]
+    Length(usize),
+    /// A character that is no hexadecimal digit.
+    #[error("no hexadecimal digit at character {0} of a SHA-256")]
+    Digit(usize),
+}
+
+impl Sha256 {
+    /// The value of no bytes at all.
+    pub const EMPTY: Sha256 = Sha256([
+        0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9,
+        0x24, 0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52,
+        0xb8, 0x55,
+    ]);
+
+    /// Hashes `data` in one go.
+    pub fn of(data: &[u8]) -> Sha256 {
+        let mut hasher = Sha256Hasher::new();
+        hasher.update(data);
+        hasher.finish()
+    }
+
+    /// The 32 bytes.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// Reads 64 hexadecimal digits, of either case, without a detour over `str`
+    /// (indexes are parsed as bytes, a hundred thousand digests at a time).
+    ///
+    /// # Errors
+    /// When the length is not 64 or a byte is no hexadecimal digit.
+    pub fn from_hex(text: &[u8]) -> Result<Sha256, ParseSha256Error> {
+        if text.len() != 64 {
+            return Err(ParseSha256Error::Length(text.len()));
+        }
+        let mut bytes = [0_u8; 32];
+        for (index, pair) in text.chunks_exact(2).enumerate() {
+            let high = hex_value(pair[0]).ok_or(ParseSha256Error::Digit(2 * index))?;
+            let low = hex_value(pair[1]).ok_or(ParseSha256Error::Digit(2 * index + 1))?;
+            bytes[index] = high << 4 | low;
+        }
+        Ok(Sha256(bytes))
+    }
+
+    /// The 64 lower-case digits, without an allocation.
+    pub fn to_hex(&self) -> Hex {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [0_u8; 64];
+        for (index, byte) in self.0.iter().enumerate() {
+            text[2 * index] = DIGITS[usize::from(byte >> 4)];
+            text[2 * index + 1] = DIGITS[usize::from(byte & 15)];
+        }
+        Hex(text)
+    }
+}
+
+/// The 64 digits of a SHA-256, borrowed as text with [`Hex::as_str`].
+#[derive(Clone, Copy)]
+pub struct Hex([u8; 64]);
+
+impl Hex {
+    /// The digits as text.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("hexadecimal digits are ASCII")
+    }
+}
+
+fn hex_value(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    }
+}
+
+impl fmt::Display for Sha256 {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.to_hex().as_str())
+    }
+}
+
+impl fmt::Debug for Sha256 {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Sha256({})", self.to_hex().as_str())
+    }
+}
+
+impl FromStr for Sha256 {
+    type Err = ParseSha256Error;
+    fn from_str(text: &str) -> Result<Sha256, ParseSha256Error> {
+        Sha256::from_hex(text.as_bytes())
+    }
+}
+
+impl Serialize for Sha256 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.to_hex().as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Sha256 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Sha256, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Sha256;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("64 hexadecimal digits")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Sha256, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Visitor)
+    }
+}
+
+/// SHA-256 over bytes as they pass.
+#[derive(Clone, Default)]
+pub struct Sha256Hasher {
+    state: sha2::Sha256,
+    bytes: u64,
+}
+
+impl Sha256Hasher {
+    /// A hasher that has seen nothing.
+    pub fn new() -> Sha256Hasher {
+        Sha256Hasher::default()
+    }
+
+    /// Takes the next bytes.
+    pub fn update(&mut self, data: &[u8]) {
+        self.state.update(data);
+        self.bytes += data.len() as u64;
+    }
+
+    /// How many bytes it has taken.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The value of everything taken.
+    pub fn finish(self) -> Sha256 {
+        Sha256(self.state.finalize().into())
+    }
+
+    /// Compares with what a signed index said. Only this makes a [`Verified`].
+    ///
+    /// # Errors
+    /// The value that the bytes do have, when it or the length is another.
+    pub fn verify(self, size: u64, expected: Sha256) -> Result<Verified, Sha256> {
+        let bytes = self.bytes;
+        let actual = self.finish();
+        if bytes == size && actual == expected {
+            Ok(Verified {
+                size,
+                sha256: actual,
+            })
+        } else {
+            Err(actual)
+        }
+    }
+}
+
+impl fmt::Debug for Sha256Hasher {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Sha256Hasher({} bytes)", self.bytes)
+    }
+}
+
+/// Proof that bytes of this length and SHA-256 went through a hasher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verified {
+    size: u64,
+    sha256: Sha256,
+}
+
+impl Verified {
+    /// Length, in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The value that was expected and found.
+    pub fn sha256(&self) -> Sha256 {
+        self.sha256
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// FIPS 180-4 examples and the NIST CAVP byte-oriented vectors (SHA256ShortMsg,
+    /// and "a" a million times): the hash that decides over every file must be the
+    /// one the rest of the world computes (apt once shipped a wrong one, #378183).
+    #[test]
+    fn m17_nist_vectors() {
+        let vectors: &[(&[u8], &str)] = &[
+            (b"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+            (b"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
+            (
+                b"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+                "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1",
+            ),
+            (
+                b"abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmnoijklmnopjklmnopqklmnopqrlmnopqrsmnopqrstnopqrstu",
+                "cf5b16a778af8380036ce59e7b0492370b249b11e8f07a51afac45037afee9d1",
+            ),
+            (b"\xd3", "28969cdfa74a12c82f3bad960b0b000aca2ac329deea5c2328ebc6f2ba9802c1"),
+            (b"\x11\xaf", "5ca7133fa735326081558ac312c620eeca9970d1e70a4b95533d956f072d1f98"),
+            (
+                b"\xb4\x19\x0e",
+                "dff2e73091f6c05e528896c4c831b9448653dc2ff043528f6769437bc7b975c2",
+            ),
+            (
+                b"\x74\xba\x25\x21",
+                "b16aa56be3880d18cd41e68384cf1ec8c17680c45a02b1575dc1518923ae8b0e",
+            ),
+        ];
+        for (data, expected) in vectors {
+            assert_eq!(Sha256::of(data).to_string(), *expected);
+        }
+        let mut hasher = Sha256Hasher::new();
+        for _ in 0..1000 {
+            hasher.update(&[b'a'; 1000]);
+        }
+        assert_eq!(
+            hasher.finish().to_string(),
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"
+        );
+        assert_eq!(Sha256::of(b""), Sha256::EMPTY);
+    }
+
+    /// The same value as an implementation that is not ours nor our library's.
+    #[test]
+    fn m17_agrees_with_sha256sum() {
+        use std::io::Write as _;
+        use std::process::{Command, Stdio};
+        let data: Vec<u8> = (0..100_003_u32).map(|i| (i % 7919 * 31 % 251) as u8).collect();
+        let Ok(mut child) = Command::new("sha256sum")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+        else {
+            return; // not every machine has coreutils; the vectors above stand
+        };
+        child.stdin.take().unwrap().write_all(&data).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(
+            Sha256::of(&data),
+            Sha256::from_hex(&output.stdout[..64]).unwrap()
+        );
+    }
+
+    #[test]
+    fn proof_needs_length_and_value() {
+        let mut hasher = Sha256Hasher::new();
+        hasher.update(b"abc");
+        let right = Sha256::of(b"abc");
+        assert!(hasher.clone().verify(3, right).is_ok());
+        assert_eq!(hasher.clone().verify(4, right), Err(right));
+        assert_eq!(hasher.verify(3, Sha256::EMPTY), Err(right));
+    }
+
+    #[test]
+    fn text_that_is_no_digest() {
+        assert_eq!("abc".parse::<Sha256>(), Err(ParseSha256Error::Length(3)));
+        let mut text = Sha256::EMPTY.to_string();
+        text.replace_range(10..11, "g");
+        assert_eq!(text.parse::<Sha256>(), Err(ParseSha256Error::Digit(10)));
+    }
+
+    proptest! {
+        #[test]
+        fn hex_and_serde_round_trip(bytes: [u8; 32]) {
+            let digest = Sha256(bytes);
+            prop_assert_eq!(digest.to_string().parse::<Sha256>().unwrap(), digest);
+            prop_assert_eq!(digest.to_string().to_uppercase().parse::<Sha256>().unwrap(), digest);
+            let json = serde_json::to_string(&digest).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Sha256>(&json).unwrap(), digest);
+        }
+
+        #[test]
+        fn any_split_gives_the_same(data in proptest::collection::vec(any::<u8>(), 0..500), cut in 0_usize..500) {
+            let cut = cut.min(data.len());
+            let mut hasher = Sha256Hasher::new();
+            hasher.update(&data[..cut]);
+            hasher.update(&data[cut..]);
+            prop_assert_eq!(hasher.bytes(), data.len() as u64);
+            prop_assert_eq!(hasher.finish(), Sha256::of(&data));
+        }
+    }
+}

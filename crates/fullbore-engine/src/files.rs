@@ -1,0 +1,529 @@
+//! The one place that creates files.
+//!
+//! A [`Root`] is a destination directory held open; everything below it is reached
+//! through directory handles, so that no name from outside, and no symbolic link, leads
+//! out of it (invariant 5). New content is a [`PartFile`], called `.NAME.part` in the
+//! directory of the final name; it gets the final name by one rename. Files are 0644
+//! and directories 0755 whatever the umask. Nothing here syncs: see `durability`.
+
+mod directory;
+mod name;
+mod part;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+pub use directory::Directory;
+use directory::{Directories, Resolve};
+pub use name::{is_part_name, part_name};
+pub use part::PartFile;
+
+const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
+
+/// What went wrong with a file, and with which.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// A name from outside that is no path beneath the destination.
+    #[error("{path:?} is no path beneath the destination: {reason}")]
+    Path {
+        /// The path (its first 200 characters).
+        path: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A symbolic link where a directory or file of ours should be.
+    #[error(
+        "{path}: a symbolic link is in the way (links are not followed beneath the destination)"
+    )]
+    Symlink {
+        /// The path that could not be opened.
+        path: String,
+    },
+    /// A directory, device or pipe where a regular file should be.
+    #[error("{path}: not a regular file")]
+    NotRegular {
+        /// The path.
+        path: String,
+    },
+    /// A file larger than the caller allows.
+    #[error("{path}: larger than {limit_bytes} bytes")]
+    TooLarge {
+        /// The path.
+        path: String,
+        /// What the caller allowed.
+        limit_bytes: u64,
+    },
+    /// The system refused.
+    #[error("cannot {operation} {path}: {source}")]
+    Io {
+        /// What was attempted, as a verb.
+        operation: &'static str,
+        /// The path beneath the root.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl FileError {
+    pub(crate) fn io(
+        operation: &'static str,
+        path: impl Into<String>,
+        source: impl Into<io::Error>,
+    ) -> FileError {
+        FileError::Io {
+            operation,
+            path: path.into(),
+            source: source.into(),
+        }
+    }
+
+    /// The kind of system error, when it is one.
+    pub fn kind(&self) -> Option<io::ErrorKind> {
+        match self {
+            FileError::Io { source, .. } => Some(source.kind()),
+            _ => None,
+        }
+    }
+
+    /// Whether the disk is full or the quota used up.
+    pub fn is_out_of_space(&self) -> bool {
+        matches!(
+            self.kind(),
+            Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        )
+    }
+}
+
+/// What a name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link (never followed).
+    Symlink,
+    /// A device, pipe or socket.
+    Other,
+}
+
+/// What the file system knows about a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    /// What it is.
+    pub kind: Kind,
+    /// Length, in bytes.
+    pub size: u64,
+    /// Time of last change of content, Unix seconds.
+    pub mtime: i64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Inode number; equal for hard links of one file.
+    pub inode: u64,
+    /// Number of names.
+    pub links: u64,
+}
+
+/// What room a file system has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes that we, perhaps without privileges, may still write.
+    pub bytes: u64,
+    /// Files that may still be created; `None` where the file system has no limit.
+    pub inodes: Option<u64>,
+}
+
+/// A destination directory, held open. Share it in an [`Arc`].
+#[derive(Debug)]
+pub struct Root {
+    path: PathBuf,
+    directories: Directories,
+}
+
+impl Root {
+    /// Opens an existing directory. Its own path is the user's and may hold links.
+    ///
+    /// # Errors
+    /// When it cannot be opened or is no directory.
+    pub fn open(path: &Path) -> Result<Root, FileError> {
+        Root::open_resolving(path, None)
+    }
+
+    /// Makes the directory, and those above it, when missing, and opens it.
+    ///
+    /// # Errors
+    /// When it cannot be made or opened.
+    pub fn create(path: &Path) -> Result<Root, FileError> {
+        #[allow(clippy::disallowed_methods)] // this module is where files are created
+        std::fs::create_dir_all(path)
+            .map_err(|error| FileError::io("create directory", path.to_string_lossy(), error))?;
+        Root::open(path)
+    }
+
+    fn open_resolving(path: &Path, resolve: Option<Resolve>) -> Result<Root, FileError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let descriptor = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|errno| FileError::io("open directory", path.to_string_lossy(), errno))?;
+        Ok(Root {
+            path: path.to_owned(),
+            directories: Directories::new(descriptor, resolve)?,
+        })
+    }
+
+    /// The path it was opened by, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// One descriptor per file system met so far (a directory below may be a mount of
+    /// its own), opened before the first write by way of this root.
+    pub fn file_systems(&self) -> Vec<Arc<OwnedFd>> {
+        self.directories.file_systems()
+    }
+
+    /// Room on the file system of the root.
+    ///
+    /// # Errors
+    /// When the system cannot tell.
+    pub fn space(&self) -> Result<Space, FileError> {
+        let figures = rustix::fs::fstatvfs(self.directories.root())
+            .map_err(|errno| FileError::io("measure", self.path.to_string_lossy(), errno))?;
+        Ok(Space {
+            bytes: figures.f_bavail.saturating_mul(figures.f_frsize),
+            // btrfs and some others report no inodes at all: they have no limit.
+            inodes: (figures.f_files > 0).then_some(figures.f_favail),
+        })
+    }
+
+    /// The handle of a directory beneath the root ("" is the root).
+    ///
+    /// # Errors
+    /// When it is missing, no directory, or reached through a symbolic link.
+    pub fn directory(&self, path: &str) -> Result<Arc<Directory>, FileError> {
+        self.directories.get(path, false)
+    }
+
+    /// Makes a directory with `mode` (its missing parents with 0755); fine when there.
+    ///
+    /// # Errors
+    /// As [`Root::directory`], and whatever the system says.
+    pub fn create_directory(&self, path: &str, mode: u32) -> Result<(), FileError> {
+        self.directories
+            .make(path, Mode::from_raw_mode(mode))
+            .map(drop)
+    }
+
+    /// Removes an empty directory; `false` when it is missing or not empty.
+    ///
+    /// # Errors
+    /// Other refusals of the system.
+    pub fn remove_directory(&self, path: &str) -> Result<bool, FileError> {
+        let Some((directory, name)) = self.existing(path)? else {
+            return Ok(false);
+        };
+        match rustix::fs::unlinkat(&directory, name, AtFlags::REMOVEDIR) {
+            Ok(()) => {
+                self.directories.forget(path);
+                Ok(true)
+            }
+            Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
+            Err(errno) => Err(FileError::io("remove directory", path, errno)),
+        }
+    }
+
+    /// What stands under a name, links not followed; `None` when nothing does.
+    ///
+    /// # Errors
+    /// Refusals of the system other than "no such file".
+    pub fn stat(&self, path: &str) -> Result<Option<Status>, FileError> {
+        let Some((directory, name)) = self.existing(path)? else {
+            return Ok(None);
+        };
+        match rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(status) => Ok(Some(status_of(&status))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(FileError::io("look at", path, errno)),
+        }
+    }
+
+    /// Opens a regular file for reading; `None` when there is none of that name.
+    ///
+    /// # Errors
+    /// A symbolic link or another kind of file, and refusals of the system.
+    pub fn open_file(&self, path: &str) -> Result<Option<(File, Status)>, FileError> {
+        let Some((directory, name)) = self.existing(path)? else {
+            return Ok(None);
+        };
+        // O_NONBLOCK: opening a pipe that someone put there must not hang.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = match rustix::fs::openat(&directory, name, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(self.directories.explain("open", path, errno)),
+        };
+        let status =
+            rustix::fs::fstat(&file).map_err(|errno| FileError::io("look at", path, errno))?;
+        let status = status_of(&status);
+        if status.kind != Kind::File {
+            return Err(FileError::NotRegular {
+                path: path.to_owned(),
+            });
+        }
+        Ok(Some((File::from(file), status)))
+    }
+
+    /// Reads a whole file of at most `limit_bytes`; `None` when there is none.
+    ///
+    /// # Errors
+    /// As [`Root::open_file`], and [`FileError::TooLarge`].
+    pub fn read(&self, path: &str, limit_bytes: u64) -> Result<Option<Vec<u8>>, FileError> {
+        let Some((file, status)) = self.open_file(path)? else {
+            return Ok(None);
+        };
+        let too_large = || FileError::TooLarge {
+            path: path.to_owned(),
+            limit_bytes,
+        };
+        if status.size > limit_bytes {
+            return Err(too_large());
+        }
+        let mut content = Vec::with_capacity(usize::try_from(status.size).unwrap_or(0));
+        // The file may grow while we read: the limit holds all the same.
+        file.take(limit_bytes.saturating_add(1))
+            .read_to_end(&mut content)
+            .map_err(|error| FileError::io("read", path, error))?;
+        if content.len() as u64 > limit_bytes {
+            return Err(too_large());
+        }
+        Ok(Some(content))
+    }
+
+    /// What a symbolic link says; `None` when there is no link of that name.
+    ///
+    /// # Errors
+    /// Refusals of the system other than "no such link".
+    pub fn read_link(&self, path: &str) -> Result<Option<String>, FileError> {
+        let Some((directory, name)) = self.existing(path)? else {
+            return Ok(None);
+        };
+        match rustix::fs::readlinkat(&directory, name, Vec::new()) {
+            Ok(target) => Ok(Some(target.to_string_lossy().into_owned())),
+            Err(Errno::NOENT | Errno::INVAL) => Ok(None),
+            Err(errno) => Err(FileError::io("read link", path, errno)),
+        }
+    }
+
+    /// The names in a directory, in no order; none when it is missing.
+    ///
+    /// # Errors
+    /// When it cannot be read, is no directory, or lies behind a symbolic link.
+    pub fn list(&self, path: &str) -> Result<Vec<(OsString, Kind)>, FileError> {
+        use std::os::unix::ffi::OsStrExt as _;
+        let directory = match self.directories.get(path, false) {
+            Ok(directory) => directory,
+            Err(error) if error.kind() == Some(io::ErrorKind::NotFound) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let error = |errno| FileError::io("list", path, errno);
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&directory).map_err(error)? {
+            let entry = entry.map_err(error)?;
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => {
+                    let flags = AtFlags::SYMLINK_NOFOLLOW;
+                    match rustix::fs::statat(&directory, entry.file_name(), flags) {
+                        Ok(status) => kind_of(FileType::from_raw_mode(status.st_mode)),
+                        Err(Errno::NOENT) => continue,
+                        Err(errno) => return Err(error(errno)),
+                    }
+                }
+                known => kind_of(known),
+            };
+            names.push((std::ffi::OsStr::from_bytes(name).to_owned(), kind));
+        }
+        Ok(names)
+    }
+
+    /// Renames within the root, replacing what has the new name.
+    ///
+    /// # Errors
+    /// Refusals of the system, `from` missing included.
+    pub fn rename(&self, from: &str, to: &str) -> Result<(), FileError> {
+        let (from_directory, from_name) = name::split(from)?;
+        let (to_directory, to_name) = name::split(to)?;
+        let from_directory = self.directories.get(from_directory, false)?;
+        let to_directory = self.directories.get(to_directory, true)?;
+        rustix::fs::renameat(&from_directory, from_name, &to_directory, to_name)
+            .map_err(|errno| FileError::io("rename to", to, errno))?;
+        self.directories.forget(from);
+        Ok(())
+    }
+
+    /// Removes a file or link; `false` when there was none.
+    ///
+    /// # Errors
+    /// Refusals of the system; a directory is one.
+    pub fn unlink(&self, path: &str) -> Result<bool, FileError> {
+        let Some((directory, name)) = self.existing(path)? else {
+            return Ok(false);
+        };
+        match rustix::fs::unlinkat(&directory, name, AtFlags::empty()) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(FileError::io("remove", path, errno)),
+        }
+    }
+
+    /// Gives an existing file a second name, in one step replacing what has it.
+    /// Where the file system cannot (another mount, no hard links, 65,000 names on one
+    /// file already) the content is copied instead: `false` says so.
+    ///
+    /// # Errors
+    /// Refusals of the system, `from` missing included.
+    pub fn hard_link(&self, from: &str, to: &str) -> Result<bool, FileError> {
+        let (from_directory, from_name) = name::split(from)?;
+        let (to_directory, to_name) = name::split_final(to)?;
+        let from_directory = self.directories.get(from_directory, false)?;
+        let to_directory = self.directories.get(to_directory, true)?;
+        let error = |errno| FileError::io("link", to, errno);
+        let flags = AtFlags::empty();
+        match rustix::fs::linkat(&from_directory, from_name, &to_directory, to_name, flags) {
+            Ok(()) => return Ok(true),
+            Err(Errno::EXIST) => {}
+            Err(Errno::XDEV | Errno::MLINK | Errno::PERM | Errno::OPNOTSUPP) => {
+                return self.copy(from, to).map(|()| false);
+            }
+            Err(errno) => return Err(error(errno)),
+        }
+        let temporary = name::link_name(to_name);
+        self.clear(&to_directory, &temporary, to)?;
+        match rustix::fs::linkat(
+            &from_directory,
+            from_name,
+            &to_directory,
+            &*temporary,
+            flags,
+        ) {
+            Ok(()) => {}
+            Err(Errno::XDEV | Errno::MLINK | Errno::PERM | Errno::OPNOTSUPP) => {
+                return self.copy(from, to).map(|()| false);
+            }
+            Err(errno) => return Err(error(errno)),
+        }
+        rustix::fs::renameat(&to_directory, &*temporary, &to_directory, to_name).map_err(error)?;
+        // rename(2) does nothing when both names are the same file already, and then
+        // leaves the temporary name in place.
+        self.clear(&to_directory, &temporary, to)?;
+        Ok(true)
+    }
+
+    /// Makes `link` a symbolic link saying `target`, in one step replacing a link that
+    /// says something else. The target must stay beneath the root.
+    ///
+    /// # Errors
+    /// A target that leads outside, a directory in the way, refusals of the system.
+    pub fn symlink(&self, target: &str, link: &str) -> Result<(), FileError> {
+        name::check_link_target(link, target)?;
+        let (directory, name) = name::split_final(link)?;
+        let directory = self.directories.get(directory, true)?;
+        if self.read_link(link)?.as_deref() == Some(target) {
+            return Ok(());
+        }
+        let error = |errno| FileError::io("create symbolic link", link, errno);
+        let temporary = name::link_name(name);
+        self.clear(&directory, &temporary, link)?;
+        rustix::fs::symlinkat(target, &directory, &*temporary).map_err(error)?;
+        rustix::fs::renameat(&directory, &*temporary, &directory, name).map_err(|errno| {
+            // What is in the way stays; our own temporary does not.
+            let _ = rustix::fs::unlinkat(&directory, &*temporary, AtFlags::empty());
+            error(errno)
+        })?;
+        self.directories.forget(link);
+        Ok(())
+    }
+
+    /// Opens, or makes, a file that is only ever appended to (logs), 0644.
+    ///
+    /// # Errors
+    /// A symbolic link in the way, refusals of the system.
+    pub fn open_append(&self, path: &str) -> Result<File, FileError> {
+        self.open_or_create(path, OFlags::RDWR | OFlags::APPEND)
+    }
+
+    /// Takes the lock that a file of this name stands for; `None` when another process
+    /// has it. It is held until the returned file is dropped, or the process dies.
+    ///
+    /// # Errors
+    /// When the file cannot be made.
+    pub fn lock(&self, path: &str) -> Result<Option<File>, FileError> {
+        let file = self.open_or_create(path, OFlags::RDWR)?;
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(FileError::io("lock", path, errno)),
+        }
+    }
+
+    fn open_or_create(&self, path: &str, flags: OFlags) -> Result<File, FileError> {
+        let (directory, name) = name::split(path)?;
+        let directory = self.directories.get(directory, true)?;
+        let flags = flags | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::openat(&directory, name, flags, FILE_MODE)
+            .map_err(|errno| self.directories.explain("open", path, errno))?;
+        Ok(File::from(file))
+    }
+
+    /// The directory and the name, or `None` when there is no such directory.
+    fn existing<'p>(&self, path: &'p str) -> Result<Option<(Arc<Directory>, &'p str)>, FileError> {
+        let (directory, name) = name::split(path)?;
+        match self.directories.get(directory, false) {
+            Ok(directory) => Ok(Some((directory, name))),
+            Err(error) if error.kind() == Some(io::ErrorKind::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes a temporary that an earlier run may have left.
+    fn clear(&self, directory: &Directory, name: &str, path: &str) -> Result<(), FileError> {
+        match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(FileError::io("remove temporary of", path, errno)),
+        }
+    }
+}
+
+fn kind_of(kind: FileType) -> Kind {
+    match kind {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Directory,
+        FileType::Symlink => Kind::Symlink,
+        _ => Kind::Other,
+    }
+}
+
+fn status_of(status: &rustix::fs::Stat) -> Status {
+    Status {
+        kind: kind_of(FileType::from_raw_mode(status.st_mode)),
+        size: u64::try_from(status.st_size).unwrap_or(0),
+        mtime: status.st_mtime,
+        mode: status.st_mode & 0o7777,
+        inode: status.st_ino,
+        #[allow(clippy::useless_conversion)] // u32 on some architectures
+        links: u64::from(status.st_nlink),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! Files that are not finished: created, resumed, written, given their final name.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+
+use super::{Directory, FILE_MODE, FileError, Root, name};
+
+/// Files from this size get their blocks reserved at once: fewer extents, and a full
+/// disk shows before the transfer. Below it the extra call costs more than it gives.
+const PREALLOCATE_BYTES: u64 = 1 << 20;
+
+/// An unfinished file, open for reading and writing under its dotted name. Dropping
+/// it leaves it there, to be resumed.
+#[derive(Debug)]
+pub struct PartFile {
+    file: File,
+    directory: Arc<Directory>,
+    path: String,
+    part_name: String,
+}
+
+impl Root {
+    /// Creates the unfinished file for `path`, in place of any older one, with its
+    /// directory. From 1 MiB on, room for `size` bytes is reserved.
+    ///
+    /// # Errors
+    /// Names that are no paths beneath the root, links in the way, a full disk.
+    pub fn create_part(&self, path: &str, size: u64) -> Result<PartFile, FileError> {
+        let (directory_path, final_name) = name::split_final(path)?;
+        let part_name = name::part_name(final_name);
+        let mut directory = self.directories.get(directory_path, true)?;
+        // O_EXCL: an older file may be linked elsewhere; it is removed, never truncated.
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mut result = rustix::fs::openat(&directory, &*part_name, flags, FILE_MODE);
+        if matches!(result, Err(Errno::NOENT)) {
+            // The handle is of a directory that somebody removed meanwhile.
+            self.directories.forget(directory_path);
+            directory = self.directories.get(directory_path, true)?;
+            result = rustix::fs::openat(&directory, &*part_name, flags, FILE_MODE);
+        }
+        if matches!(result, Err(Errno::EXIST)) {
+            self.clear(&directory, &part_name, path)?;
+            result = rustix::fs::openat(&directory, &*part_name, flags, FILE_MODE);
+        }
+        let error = |errno| FileError::io("create", path, errno);
+        let file = result.map_err(error)?;
+        directory
+            .settle_mode(file.as_fd(), FILE_MODE)
+            .map_err(error)?;
+        let part = PartFile {
+            file: File::from(file),
+            directory,
+            path: path.to_owned(),
+            part_name,
+        };
+        part.preallocate(size)?;
+        Ok(part)
+    }
+
+    /// Opens the unfinished file for `path` that an earlier run left; `None` when there
+    /// is none that is ours alone (a link or a pipe put there is no such file).
+    ///
+    /// # Errors
+    /// As [`Root::create_part`].
+    pub fn resume_part(&self, path: &str) -> Result<Option<PartFile>, FileError> {
+        let (directory, final_name) = name::split_final(path)?;
+        let part_name = name::part_name(final_name);
+        let directory = match self.directories.get(directory, false) {
+            Ok(directory) => directory,
+            Err(error) if error.kind() == Some(io::ErrorKind::NotFound) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = match rustix::fs::openat(&directory, &*part_name, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ISDIR) => return Ok(None),
+            Err(errno) => return Err(FileError::io("open unfinished", path, errno)),
+        };
+        let error = |errno| FileError::io("look at unfinished", path, errno);
+        let status = rustix::fs::fstat(&file).map_err(error)?;
+        let regular = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile;
+        if !regular || status.st_nlink != 1 {
+            return Ok(None);
+        }
+        Ok(Some(PartFile {
+            file: File::from(file),
+            directory,
+            path: path.to_owned(),
+            part_name,
+        }))
+    }
+
+    /// How long the unfinished file for `path` is; `None` when there is none.
+    ///
+    /// # Errors
+    /// As [`Root::stat`].
+    pub fn part_size(&self, path: &str) -> Result<Option<u64>, FileError> {
+        let (_, final_name) = name::split_final(path)?;
+        let Some((directory, _)) = self.existing(path)? else {
+            return Ok(None);
+        };
+        let part_name = name::part_name(final_name);
+        match rustix::fs::statat(&directory, &*part_name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(status) if FileType::from_raw_mode(status.st_mode) == FileType::RegularFile => {
+                Ok(Some(u64::try_from(status.st_size).unwrap_or(0)))
+            }
+            Ok(_) | Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(FileError::io("look at unfinished", path, errno)),
+        }
+    }
+
+    /// Removes the unfinished file for `path`; `false` when there was none.
+    ///
+    /// # Errors
+    /// Refusals of the system.
+    pub fn remove_part(&self, path: &str) -> Result<bool, FileError> {
+        let (_, final_name) = name::split_final(path)?;
+        let Some((directory, _)) = self.existing(path)? else {
+            return Ok(false);
+        };
+        match rustix::fs::unlinkat(&directory, &*name::part_name(final_name), AtFlags::empty()) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(FileError::io("remove unfinished", path, errno)),
+        }
+    }
+
+    /// Writes a small file of our own (state, trace files) under a temporary name;
+    /// [`PartFile::finish`] makes it visible, after a sync where that is wanted.
+    ///
+    /// # Errors
+    /// As [`Root::create_part`] and [`PartFile::write_at`].
+    pub fn write_part(&self, path: &str, content: &[u8]) -> Result<PartFile, FileError> {
+        let part = self.create_part(path, content.len() as u64)?;
+        part.write_at(0, content)?;
+        Ok(part)
+    }
+
+    pub(super) fn copy(&self, from: &str, to: &str) -> Result<(), FileError> {
+        let Some((source, status)) = self.open_file(from)? else {
+            return Err(FileError::io("open", from, Errno::NOENT));
+        };
+        let part = self.create_part(to, status.size)?;
+        // Goes through copy_file_range where the file systems can.
+        io::copy(&mut &source, &mut &part.file)
+            .map_err(|error| FileError::io("copy to", to, error))?;
+        part.set_mtime(status.mtime)?;
+        part.finish()
+    }
+}
+
+impl PartFile {
+    /// The final path, beneath the root.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The directory that holds it.
+    pub fn directory(&self) -> &Arc<Directory> {
+        &self.directory
+    }
+
+    /// Length now, in bytes.
+    ///
+    /// # Errors
+    /// When the system cannot tell.
+    pub fn size(&self) -> Result<u64, FileError> {
+        self.file
+            .metadata()
+            .map(|data| data.len())
+            .map_err(|error| self.error("look at", error))
+    }
+
+    /// Writes all of `data` at `offset`.
+    ///
+    /// # Errors
+    /// A full disk, a full quota, a broken one.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), FileError> {
+        self.file
+            .write_all_at(data, offset)
+            .map_err(|error| self.error("write", error))
+    }
+
+    /// Reads up to a buffer full at `offset`; 0 at the end.
+    ///
+    /// # Errors
+    /// A broken disk.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
+        loop {
+            match self.file.read_at(buffer, offset) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.map_err(|error| self.error("read back", error)),
+            }
+        }
+    }
+
+    /// Cuts or extends to `size` bytes.
+    ///
+    /// # Errors
+    /// Refusals of the system.
+    pub fn set_size(&self, size: u64) -> Result<(), FileError> {
+        self.file
+            .set_len(size)
+            .map_err(|error| self.error("truncate", error))
+    }
+
+    /// Sets the time of last change, Unix seconds; the time of last access stays.
+    ///
+    /// # Errors
+    /// Refusals of the system.
+    pub fn set_mtime(&self, unix_s: i64) -> Result<(), FileError> {
+        let times = Timestamps {
+            last_access: Timespec {
+                tv_sec: 0,
+                tv_nsec: rustix::fs::UTIME_OMIT,
+            },
+            last_modification: Timespec {
+                tv_sec: unix_s,
+                tv_nsec: 0,
+            },
+        };
+        rustix::fs::futimens(&self.file, &times)
+            .map_err(|errno| self.error("set the time of", errno.into()))
+    }
+
+    /// Gives the file its final name, replacing what has it. Content must have been
+    /// verified, and synced where the durability asks for that, before.
+    ///
+    /// # Errors
+    /// A directory of that name, refusals of the system; the unfinished file stays.
+    pub fn finish(&self) -> Result<(), FileError> {
+        let final_name = self.path.rsplit('/').next().unwrap_or(&self.path);
+        rustix::fs::renameat(
+            &self.directory,
+            &*self.part_name,
+            &self.directory,
+            final_name,
+        )
+        .map_err(|errno| self.error("give the final name to", errno.into()))
+    }
+
+    /// Removes the unfinished file.
+    ///
+    /// # Errors
+    /// Refusals of the system; fine when it is gone already.
+    pub fn remove(self) -> Result<(), FileError> {
+        match rustix::fs::unlinkat(&self.directory, &*self.part_name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(self.error("remove unfinished", errno.into())),
+        }
+    }
+
+    fn preallocate(&self, size: u64) -> Result<(), FileError> {
+        if size < PREALLOCATE_BYTES {
+            return Ok(());
+        }
+        // KEEP_SIZE: the length goes on telling how far data has come.
+        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, size) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+            Err(errno) => {
+                let _ = rustix::fs::unlinkat(&self.directory, &*self.part_name, AtFlags::empty());
+                Err(self.error("reserve room for", errno.into()))
+            }
+        }
+    }
+
+    fn error(&self, operation: &'static str, source: io::Error) -> FileError {
+        FileError::io(operation, self.path.as_str(), source)
+    }
+}
+
+impl AsFd for PartFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
