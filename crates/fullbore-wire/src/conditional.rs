@@ -1,0 +1,146 @@
+//! Entity tags, HTTP dates and what `If-Range` may carry (RFC 9110, sections 5.6.7,
+//! 8.8 and 13.1).
+//!
+//! A validator is only good for the host that sent it: mirrors make their own.
+
+use std::fmt;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// Bytes of an entity tag that we keep. A guess; real ones have < 80.
+const ENTITY_TAG_BYTES_MAX: usize = 512;
+
+/// Last second an HTTP date can tell: 9999-12-31T23:59:59.
+const DATE_MAX: i64 = 253_402_300_799;
+
+/// An entity tag.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct EntityTag {
+    /// Weak tags name equal meaning, not equal bytes, and never serve ranges.
+    pub weak: bool,
+    /// Without the quotes.
+    opaque: String,
+}
+
+impl EntityTag {
+    /// `"…"` or `W/"…"`; anything else is no entity tag.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim_ascii();
+        let (weak, quoted) = match text.strip_prefix("W/") {
+            Some(quoted) => (true, quoted),
+            None => (false, text),
+        };
+        let opaque = quoted.strip_prefix('"')?.strip_suffix('"')?;
+        let valid = |byte: u8| byte == 0x21 || (0x23..=0x7e).contains(&byte);
+        if opaque.len() > ENTITY_TAG_BYTES_MAX || !opaque.bytes().all(valid) {
+            return None;
+        }
+        Some(Self {
+            weak,
+            opaque: opaque.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for EntityTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let weak = if self.weak { "W/" } else { "" };
+        write!(f, "{weak}\"{}\"", self.opaque)
+    }
+}
+
+/// What identifies the bytes of a file on one host.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Validator {
+    /// A strong entity tag.
+    EntityTag(EntityTag),
+    /// Last-Modified, unix seconds.
+    LastModified(i64),
+}
+
+impl Validator {
+    /// Reads back what `Display` wrote, e.g. from a journal.
+    pub fn parse(text: &str) -> Option<Self> {
+        match EntityTag::parse(text) {
+            Some(tag) if !tag.weak => Some(Self::EntityTag(tag)),
+            Some(_) => None,
+            None => parse_http_date(text).map(Self::LastModified),
+        }
+    }
+}
+
+/// The value of an If-Range field.
+impl fmt::Display for Validator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EntityTag(tag) => tag.fmt(f),
+            Self::LastModified(time) => f.write_str(&http_date(*time).unwrap_or_default()),
+        }
+    }
+}
+
+/// Any of the three HTTP date forms, as unix seconds.
+pub fn parse_http_date(text: &str) -> Option<i64> {
+    let time = httpdate::parse_http_date(text.trim_ascii()).ok()?;
+    i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()
+}
+
+/// IMF-fixdate of unix seconds; `None` before 1970 and after 9999.
+pub fn http_date(unix_s: i64) -> Option<String> {
+    let seconds = u64::try_from(unix_s).ok().filter(|_| unix_s <= DATE_MAX)?;
+    Some(httpdate::fmt_http_date(
+        UNIX_EPOCH + Duration::from_secs(seconds),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entity_tags() {
+        for text in ["\"\"", "\"abc\"", "W/\"abc\"", "\"a:b-c!\""] {
+            assert_eq!(EntityTag::parse(text).unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "abc",
+            "\"abc",
+            "\"",
+            "w/\"abc\"",
+            "\"a\"b\"",
+            "\"a b\"",
+            "\"a\nb\"",
+            "W/",
+        ] {
+            assert_eq!(EntityTag::parse(text), None, "{text:?}");
+        }
+        assert_eq!(EntityTag::parse(&format!("\"{}\"", "x".repeat(600))), None);
+    }
+
+    #[test]
+    fn validators_come_back_from_text() {
+        for validator in [
+            Validator::EntityTag(EntityTag::parse("\"5f-3a\"").unwrap()),
+            Validator::LastModified(784_111_777),
+        ] {
+            assert_eq!(Validator::parse(&validator.to_string()), Some(validator));
+        }
+        assert_eq!(Validator::parse("W/\"weak\""), None);
+        assert_eq!(Validator::parse("nonsense"), None);
+    }
+
+    #[test]
+    fn dates_in_all_three_forms() {
+        for text in [
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun Nov  6 08:49:37 1994",
+        ] {
+            assert_eq!(parse_http_date(text), Some(784_111_777), "{text}");
+        }
+        for time in [i64::MIN, -1, DATE_MAX + 1, i64::MAX] {
+            assert_eq!(http_date(time), None);
+        }
+        assert!(http_date(0).is_some() && http_date(DATE_MAX).is_some());
+    }
+}

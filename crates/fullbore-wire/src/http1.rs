@@ -1,0 +1,577 @@
+//! A pipelined HTTP/1.1 client as a state machine without I/O (RFC 9112).
+//!
+//! Requests go in with a tag of the caller's choice and come out as bytes of
+//! [`Outgoing`]; received bytes go in and come out as [`Event`]s, one by one, in
+//! the order of the requests. Body data is split off the caller's read buffer,
+//! never copied. There is no clock here: the caller times progress.
+//!
+//! An answer belongs to the oldest unanswered request *by position only*; that it
+//! holds the right file is for the hash to say (servers have answered pipelined
+//! requests out of order). After any error the connection is of no further use.
+
+mod body;
+mod outgoing;
+mod request;
+mod response;
+
+pub use outgoing::Outgoing;
+pub use request::{BodyLength, Method, RequestError, RequestHead, USER_AGENT};
+pub use response::{AcceptRanges, ResponseHead, Version};
+
+use body::ChunkedBody;
+use bytes::{Bytes, BytesMut};
+use response::{Framing, ParsedHead};
+use std::collections::VecDeque;
+
+/// Requests on one connection before the first answer. 99 because Apache, by
+/// default, closes a connection after 100 requests.
+pub const PIPELINE_DEPTH: usize = 99;
+
+/// Bytes of one response head, status line included. Apache and nginx limit what
+/// they take to 8 KiB per line; 32 KiB leaves room for chatty CDNs.
+pub const HEAD_BYTES_MAX: usize = 32 * 1024;
+
+/// Header fields of one response head. CDNs in front of Debian mirrors send about
+/// 25; 100 is what Apache accepts (`LimitRequestFields`).
+pub const HEADERS_MAX: usize = 100;
+
+/// Interim (1xx) answers before the final one. We never ask for any; a guess that
+/// tolerates early hints and proxies that say 100 or 102 unasked.
+pub const INFORMATIONAL_MAX: usize = 8;
+
+/// The bounds of one connection; `default()` takes the constants of this module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests that may be in flight at once.
+    pub requests_in_flight: usize,
+    /// Bytes of one response head. At most [`HEAD_BYTES_MAX`] is sensible.
+    pub head_bytes: usize,
+    /// Interim answers before a final one.
+    pub informational: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            requests_in_flight: PIPELINE_DEPTH,
+            head_bytes: HEAD_BYTES_MAX,
+            informational: INFORMATIONAL_MAX,
+        }
+    }
+}
+
+impl Limits {
+    /// The default bounds with another pipeline depth; 1 means no pipelining.
+    pub fn with_depth(requests_in_flight: usize) -> Self {
+        Self {
+            requests_in_flight: requests_in_flight.max(1),
+            ..Self::default()
+        }
+    }
+}
+
+/// What the received bytes mean.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The final status line and header fields of the answer to `tag`.
+    Head {
+        /// The request this answers.
+        tag: u64,
+        /// The parsed head.
+        head: Box<ResponseHead>,
+    },
+    /// A piece of the body, never empty, in order, transfer coding removed.
+    Body {
+        /// The request this answers.
+        tag: u64,
+        /// The bytes, shared with the buffer they were read into.
+        data: Bytes,
+    },
+    /// The answer is complete.
+    End {
+        /// The request this answered.
+        tag: u64,
+        /// Whether further answers can come. When false, close the connection and
+        /// ask for [`Http1::unanswered`] again elsewhere: that is no fault of the host.
+        keep_alive: bool,
+    },
+}
+
+/// What can be wrong with the bytes of a connection.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Http1Error {
+    /// The head is longer than [`Limits::head_bytes`].
+    #[error("response head is longer than {limit} bytes")]
+    HeadTooLong {
+        /// The bound.
+        limit: usize,
+    },
+    /// More than [`HEADERS_MAX`] header fields.
+    #[error("response head has more than {limit} header fields")]
+    TooManyHeaders {
+        /// The bound.
+        limit: usize,
+    },
+    /// Not a response head; the text is the parser's.
+    #[error("malformed response head: {reason}")]
+    BadHead {
+        /// What the parser objects to.
+        reason: String,
+    },
+    /// More interim answers than [`Limits::informational`].
+    #[error("more than {limit} interim (1xx) answers")]
+    TooManyInformational {
+        /// The bound.
+        limit: usize,
+    },
+    /// `101 Switching Protocols`, for which we never ask.
+    #[error("server switched protocols unasked (101)")]
+    UnexpectedUpgrade,
+    /// Content-Length is no number, or several differ (RFC 9112, 6.3 rule 5).
+    #[error("invalid or contradictory Content-Length: {value:?}")]
+    BadContentLength {
+        /// The field as received.
+        value: String,
+    },
+    /// Content-Length together with Transfer-Encoding: response smuggling.
+    #[error("both Content-Length and Transfer-Encoding in one answer")]
+    LengthAndTransferEncoding,
+    /// A transfer coding other than one single `chunked`, or any in HTTP/1.0.
+    #[error("transfer coding not acceptable: {value:?}")]
+    BadTransferEncoding {
+        /// The field as received.
+        value: String,
+    },
+    /// A chunk's size line, end or trailer breaks RFC 9112, 7.1.
+    #[error("malformed chunked body: {reason}")]
+    BadChunk {
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// Bytes came although no request waits for an answer.
+    #[error("{bytes} bytes received that answer no request")]
+    UnexpectedBytes {
+        /// How many are in the buffer.
+        bytes: usize,
+    },
+    /// The connection ended inside a body.
+    #[error("connection closed inside a body{}", missing.map_or(String::new(), |n| format!(", {n} bytes missing")))]
+    TruncatedBody {
+        /// The request concerned.
+        tag: u64,
+        /// Bytes that were still to come, if the length was known.
+        missing: Option<u64>,
+    },
+    /// The connection ended inside a response head.
+    #[error("connection closed inside a response head, after {bytes} bytes of it")]
+    TruncatedHead {
+        /// The request concerned.
+        tag: u64,
+        /// Bytes of the head that did come.
+        bytes: usize,
+    },
+    /// The connection failed before; nothing can be received any more.
+    #[error("connection already failed")]
+    Failed,
+}
+
+/// One connection, seen from the client.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use fullbore_wire::http1::{BodyLength, Event, Http1, Limits, RequestHead};
+///
+/// let mut client = Http1::new(Limits::default());
+/// client.request(&RequestHead::get("mirror.example", "/a"), 1, BodyLength::None).unwrap();
+/// client.request(&RequestHead::get("mirror.example", "/b"), 2, BodyLength::None).unwrap();
+/// let mut received = BytesMut::from("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhiHTTP/1.1 404");
+/// assert!(matches!(client.receive(&mut received).unwrap(), Some(Event::Head { tag: 1, .. })));
+/// assert_eq!(client.receive(&mut received).unwrap(), Some(Event::Body { tag: 1, data: "hi".into() }));
+/// assert_eq!(client.receive(&mut received).unwrap(), Some(Event::End { tag: 1, keep_alive: true }));
+/// assert_eq!(client.receive(&mut received).unwrap(), None); // the 404's head is not complete yet
+/// ```
+#[derive(Debug)]
+pub struct Http1 {
+    limits: Limits,
+    outgoing: Outgoing,
+    /// Oldest first. The front one is being answered when `receiving` is a body.
+    in_flight: VecDeque<Asked>,
+    sending: Option<Sending>,
+    receiving: Receiving,
+    /// From the head being answered: may the connection be used afterwards?
+    persistent: bool,
+    informational: usize,
+    /// Bytes of an incomplete head in the caller's buffer, already looked at.
+    head_seen: usize,
+    answered: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    tag: u64,
+    method: Method,
+}
+
+/// The request body that is being streamed out.
+#[derive(Debug)]
+struct Sending {
+    tag: u64,
+    /// Bytes still promised by Content-Length; `None`: chunked.
+    remaining: Option<u64>,
+}
+
+#[derive(Debug)]
+enum Receiving {
+    Head,
+    /// This many bytes until the answer's end; 0 for answers without a body.
+    Length(u64),
+    Chunked(ChunkedBody),
+    UntilClose,
+    /// After a successful CONNECT: bytes are no longer ours.
+    Tunnel,
+    Closed,
+    Failed,
+}
+
+impl Http1 {
+    /// A fresh connection.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            outgoing: Outgoing::default(),
+            in_flight: VecDeque::new(),
+            sending: None,
+            receiving: Receiving::Head,
+            persistent: true,
+            informational: 0,
+            head_seen: 0,
+            answered: 0,
+        }
+    }
+
+    /// Queues a request. With a body, the caller goes on with [`body`](Self::body)
+    /// and [`body_end`](Self::body_end) before the next request.
+    pub fn request(
+        &mut self,
+        head: &RequestHead,
+        tag: u64,
+        body: BodyLength,
+    ) -> Result<(), RequestError> {
+        if self.is_closing() {
+            return Err(RequestError::Closing);
+        }
+        if let Some(sending) = &self.sending {
+            return Err(RequestError::BodyOpen { tag: sending.tag });
+        }
+        if self.in_flight.len() >= self.limits.requests_in_flight {
+            return Err(RequestError::TooManyInFlight {
+                limit: self.limits.requests_in_flight,
+            });
+        }
+        head.write(body, self.outgoing.buffer())?;
+        self.in_flight.push_back(Asked {
+            tag,
+            method: head.method,
+        });
+        self.sending = match body {
+            BodyLength::None => None,
+            BodyLength::Known(length) => Some(Sending {
+                tag,
+                remaining: Some(length),
+            }),
+            BodyLength::Chunked => Some(Sending {
+                tag,
+                remaining: None,
+            }),
+        };
+        Ok(())
+    }
+
+    /// Queues a piece of the open request body. The caller bounds what it queues by
+    /// looking at [`Outgoing::len`].
+    pub fn body(&mut self, tag: u64, data: Bytes) -> Result<(), RequestError> {
+        let sending = self
+            .sending
+            .as_mut()
+            .filter(|sending| sending.tag == tag)
+            .ok_or(RequestError::NoBodyOpen { tag })?;
+        if data.is_empty() {
+            return Ok(()); // an empty chunk would end a chunked body
+        }
+        match &mut sending.remaining {
+            Some(remaining) => {
+                *remaining =
+                    remaining
+                        .checked_sub(data.len() as u64)
+                        .ok_or(RequestError::BodyTooLong {
+                            tag,
+                            excess: data.len() as u64 - *remaining,
+                        })?;
+                self.outgoing.push(data);
+            }
+            None => {
+                let size = format!("{:x}\r\n", data.len());
+                self.outgoing.buffer().extend_from_slice(size.as_bytes());
+                self.outgoing.push(data);
+                self.outgoing.buffer().extend_from_slice(b"\r\n");
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the open request body.
+    pub fn body_end(&mut self, tag: u64) -> Result<(), RequestError> {
+        match &self.sending {
+            Some(sending) if sending.tag == tag => match sending.remaining {
+                Some(0) => {}
+                Some(missing) => return Err(RequestError::BodyTooShort { tag, missing }),
+                None => self.outgoing.buffer().extend_from_slice(b"0\r\n\r\n"),
+            },
+            _ => return Err(RequestError::NoBodyOpen { tag }),
+        }
+        self.sending = None;
+        Ok(())
+    }
+
+    /// Bytes to be written to the socket, as a [`bytes::Buf`] for vectored writes.
+    pub fn outgoing(&mut self) -> &mut Outgoing {
+        &mut self.outgoing
+    }
+
+    /// Takes what it can from `input` and gives the next event; `None`: read more.
+    /// Unconsumed bytes stay in `input`, at most [`Limits::head_bytes`] of them.
+    pub fn receive(&mut self, input: &mut BytesMut) -> Result<Option<Event>, Http1Error> {
+        let event = self.next_event(input);
+        if event.is_err() {
+            self.receiving = Receiving::Failed;
+        }
+        event
+    }
+
+    /// Says that the peer closed its direction, once `receive` has given `None`.
+    /// A close between answers is clean (`Ok(None)`; see [`unanswered`](Self::unanswered)),
+    /// and it ends a body that has no other end. That body may have been cut:
+    /// only size and hash tell.
+    pub fn end_of_stream(&mut self) -> Result<Option<Event>, Http1Error> {
+        let tag = self.in_flight.front().map_or(0, |asked| asked.tag);
+        let event = match &self.receiving {
+            Receiving::Head if self.head_seen > 0 => Err(Http1Error::TruncatedHead {
+                tag,
+                bytes: self.head_seen,
+            }),
+            Receiving::Head | Receiving::Closed | Receiving::Tunnel => Ok(None),
+            Receiving::Length(0) | Receiving::UntilClose => {
+                self.persistent = false;
+                Ok(Some(self.end_answer()))
+            }
+            Receiving::Length(remaining) => Err(Http1Error::TruncatedBody {
+                tag,
+                missing: Some(*remaining),
+            }),
+            Receiving::Chunked(_) => Err(Http1Error::TruncatedBody { tag, missing: None }),
+            Receiving::Failed => Err(Http1Error::Failed),
+        };
+        self.receiving = match event {
+            Ok(_) => Receiving::Closed,
+            Err(_) => Receiving::Failed,
+        };
+        event
+    }
+
+    /// Requests that wait for the end of their answer, the one being answered included.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Tags of the requests whose answer has not begun, oldest first. After a clean
+    /// close these are asked again elsewhere, without a strike against the host.
+    pub fn unanswered(&self) -> impl Iterator<Item = u64> + '_ {
+        let begun = usize::from(self.answering().is_some());
+        self.in_flight.iter().skip(begun).map(|asked| asked.tag)
+    }
+
+    /// Tag of the request whose answer has begun and not ended.
+    pub fn answering(&self) -> Option<u64> {
+        match self.receiving {
+            Receiving::Length(_) | Receiving::Chunked(_) | Receiving::UntilClose => {
+                self.in_flight.front().map(|asked| asked.tag)
+            }
+            _ => None,
+        }
+    }
+
+    /// Bytes until the end of the body being received, when its length is known; lets
+    /// the caller size its reads.
+    pub fn body_remaining(&self) -> Option<u64> {
+        match self.receiving {
+            Receiving::Length(remaining) if remaining > 0 => Some(remaining),
+            _ => None,
+        }
+    }
+
+    /// How many requests may be queued now; 0 while a request body is open.
+    pub fn room(&self) -> usize {
+        if self.is_closing() || self.sending.is_some() {
+            return 0;
+        }
+        self.limits
+            .requests_in_flight
+            .saturating_sub(self.in_flight.len())
+    }
+
+    /// Changes how many requests may be in flight (1 after permuted answers or HTTP/1.0).
+    pub fn set_depth(&mut self, requests_in_flight: usize) {
+        self.limits.requests_in_flight = requests_in_flight.max(1);
+    }
+
+    /// Whether the server closes after the present answer, or has closed.
+    pub fn is_closing(&self) -> bool {
+        !self.persistent
+            || matches!(
+                self.receiving,
+                Receiving::Closed | Receiving::Failed | Receiving::Tunnel
+            )
+    }
+
+    /// Complete answers so far: the number to learn when the server closes.
+    pub fn answered(&self) -> u64 {
+        self.answered
+    }
+
+    fn next_event(&mut self, input: &mut BytesMut) -> Result<Option<Event>, Http1Error> {
+        match &mut self.receiving {
+            Receiving::Head => self.receive_head(input),
+            Receiving::Length(0) => Ok(Some(self.end_answer())),
+            Receiving::Length(remaining) => {
+                let Some(data) = take_body(input, *remaining) else {
+                    return Ok(None);
+                };
+                *remaining -= data.len() as u64;
+                Ok(self.body_event(data))
+            }
+            Receiving::Chunked(chunked) => match chunked.receive(input)? {
+                body::Chunked::Data(data) => Ok(self.body_event(data)),
+                body::Chunked::NeedMore => Ok(None),
+                body::Chunked::End => Ok(Some(self.end_answer())),
+            },
+            Receiving::UntilClose => match take_body(input, u64::MAX) {
+                Some(data) => Ok(self.body_event(data)),
+                None => Ok(None),
+            },
+            Receiving::Tunnel => Ok(None),
+            Receiving::Closed if input.is_empty() => Ok(None),
+            Receiving::Closed => Err(Http1Error::UnexpectedBytes { bytes: input.len() }),
+            Receiving::Failed => Err(Http1Error::Failed),
+        }
+    }
+
+    fn receive_head(&mut self, input: &mut BytesMut) -> Result<Option<Event>, Http1Error> {
+        loop {
+            if input.is_empty() {
+                return Ok(None);
+            }
+            let Some(&asked) = self.in_flight.front() else {
+                return Err(Http1Error::UnexpectedBytes { bytes: input.len() });
+            };
+            // A head that drips in is parsed again only when another line is complete,
+            // so that the work stays proportional to lines, not to reads.
+            if self.head_seen <= input.len() && !input[self.head_seen..].contains(&b'\n') {
+                self.head_seen = input.len();
+                if input.len() >= self.limits.head_bytes {
+                    return Err(Http1Error::HeadTooLong {
+                        limit: self.limits.head_bytes,
+                    });
+                }
+                return Ok(None);
+            }
+            let Some(parsed) = response::parse(input, self.limits.head_bytes, asked.method)? else {
+                self.head_seen = input.len();
+                return Ok(None);
+            };
+            self.head_seen = 0;
+            let ParsedHead {
+                head,
+                framing,
+                head_bytes,
+            } = parsed;
+            bytes::Buf::advance(input, head_bytes);
+            if (100..200).contains(&head.status) {
+                if head.status == 101 {
+                    return Err(Http1Error::UnexpectedUpgrade);
+                }
+                self.informational += 1;
+                if self.informational > self.limits.informational {
+                    return Err(Http1Error::TooManyInformational {
+                        limit: self.limits.informational,
+                    });
+                }
+                continue;
+            }
+            self.informational = 0;
+            self.persistent = !head.close;
+            self.receiving = match framing {
+                Framing::Length(length) => Receiving::Length(length),
+                Framing::Chunked => Receiving::Chunked(ChunkedBody::default()),
+                Framing::UntilClose => {
+                    self.persistent = false;
+                    Receiving::UntilClose
+                }
+                Framing::Tunnel => {
+                    self.in_flight.pop_front();
+                    Receiving::Tunnel
+                }
+            };
+            return Ok(Some(Event::Head {
+                tag: asked.tag,
+                head: Box::new(head),
+            }));
+        }
+    }
+
+    fn body_event(&self, data: Bytes) -> Option<Event> {
+        let asked = self.in_flight.front()?;
+        Some(Event::Body {
+            tag: asked.tag,
+            data,
+        })
+    }
+
+    fn end_answer(&mut self) -> Event {
+        let asked = self
+            .in_flight
+            .pop_front()
+            .expect("an answer is received only while its request is in flight");
+        // Answered before the request's body was out (a refusal): the server may or may
+        // not read the rest, so the connection's framing is no longer certain.
+        if self
+            .sending
+            .take_if(|sending| sending.tag == asked.tag)
+            .is_some()
+        {
+            self.persistent = false;
+        }
+        self.answered += 1;
+        self.receiving = if self.persistent {
+            Receiving::Head
+        } else {
+            Receiving::Closed
+        };
+        Event::End {
+            tag: asked.tag,
+            keep_alive: self.persistent,
+        }
+    }
+}
+
+/// Splits at most `limit` bytes off, without copying.
+fn take_body(input: &mut BytesMut, limit: u64) -> Option<Bytes> {
+    if input.is_empty() {
+        return None;
+    }
+    let length = usize::try_from(limit).map_or(input.len(), |limit| limit.min(input.len()));
+    Some(input.split_to(length).freeze())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,501 @@
+//! Response heads: from bytes to what the dispatcher needs, and how the body is
+//! delimited (RFC 9112, section 6.3).
+
+use super::{HEADERS_MAX, Http1Error, Method};
+use crate::conditional::{EntityTag, Validator, parse_http_date};
+use crate::range::ContentRange;
+use crate::retry_after::RetryAfter;
+use std::mem::MaybeUninit;
+
+/// Protocol version of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    /// HTTP/1.0: do not pipeline to this host.
+    Http10,
+    /// HTTP/1.1.
+    Http11,
+}
+
+/// The Accept-Ranges field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcceptRanges {
+    /// `bytes`.
+    Bytes,
+    /// `none`, or a unit we do not know.
+    None,
+}
+
+/// Status line and the header fields that matter here. Times are unix seconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResponseHead {
+    /// Protocol version.
+    pub version: Version,
+    /// Status code, 100 to 999.
+    pub status: u16,
+    /// Content-Length, also where no body follows (HEAD, 304).
+    pub content_length: Option<u64>,
+    /// Content-Range; `Malformed` when it is there and cannot be used.
+    pub content_range: Option<ContentRange>,
+    /// ETag, if well-formed.
+    pub etag: Option<EntityTag>,
+    /// Last-Modified.
+    pub last_modified: Option<i64>,
+    /// Retry-After.
+    pub retry_after: Option<RetryAfter>,
+    /// Location as received, for [`crate::redirect`] to judge.
+    pub location: Option<String>,
+    /// Accept-Ranges.
+    pub accept_ranges: Option<AcceptRanges>,
+    /// Whether the server closes the connection after this answer.
+    pub close: bool,
+    /// Requests the server still takes on this connection (`Keep-Alive: max=`), a hint.
+    pub keep_alive_max: Option<u32>,
+    /// Content-Encoding, lower case; `None` for identity. Some servers label a stored
+    /// `.gz` as `gzip` or `x-gzip` though its bytes are the file's own.
+    pub content_encoding: Option<String>,
+    /// Content-Type, e.g. to tell a login page from a file.
+    pub content_type: Option<String>,
+    /// Server.
+    pub server: Option<String>,
+    /// Date.
+    pub date: Option<i64>,
+}
+
+impl ResponseHead {
+    /// What `If-Range` may carry to the same host later: a strong ETag, else a
+    /// Last-Modified that is strong (RFC 9110, 8.8.2.2: at least a second before Date).
+    pub fn validator(&self) -> Option<Validator> {
+        if let Some(tag) = self.etag.as_ref().filter(|tag| !tag.weak) {
+            return Some(Validator::EntityTag(tag.clone()));
+        }
+        match (self.last_modified, self.date) {
+            (Some(modified), Some(date)) if modified < date => {
+                Some(Validator::LastModified(modified))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the body's bytes are those of the file `path` as stored: no
+    /// Content-Encoding, or the one that merely repeats the file's suffix.
+    pub fn is_stored_form(&self, path: &str) -> bool {
+        match self.content_encoding.as_deref() {
+            None => true,
+            Some("gzip" | "x-gzip") => path.ends_with(".gz") || path.ends_with(".tgz"),
+            Some("bzip2" | "x-bzip2") => path.ends_with(".bz2"),
+            Some("xz" | "x-xz") => path.ends_with(".xz"),
+            Some("zstd") => path.ends_with(".zst"),
+            Some(_) => false,
+        }
+    }
+}
+
+/// How the end of the body is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// So many bytes; 0 also for answers that have no body.
+    Length(u64),
+    Chunked,
+    UntilClose,
+    /// The answer to CONNECT succeeded.
+    Tunnel,
+}
+
+pub(super) struct ParsedHead {
+    pub(super) head: ResponseHead,
+    pub(super) framing: Framing,
+    /// Bytes of the input that were the head.
+    pub(super) head_bytes: usize,
+}
+
+/// Fields that decide the framing, gathered before it is decided.
+#[derive(Default)]
+struct FramingFields {
+    content_length: Option<u64>,
+    transfer_encoding: Option<String>,
+    close: bool,
+    keep_alive: bool,
+}
+
+/// Parses the head at the start of `input`; `None`: it is not complete.
+pub(super) fn parse(
+    input: &[u8],
+    limit: usize,
+    method: Method,
+) -> Result<Option<ParsedHead>, Http1Error> {
+    // Only the first `limit` bytes are looked at, so that the outcome does not depend on
+    // how much has been read beyond.
+    let window = &input[..input.len().min(limit)];
+    let mut fields = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+    let mut response = httparse::Response::new(&mut []);
+    let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(
+        &mut response,
+        window,
+        &mut fields,
+    );
+    let head_bytes = match parsed {
+        Ok(httparse::Status::Complete(head_bytes)) => head_bytes,
+        Ok(httparse::Status::Partial) if window.len() == limit => {
+            return Err(Http1Error::HeadTooLong { limit });
+        }
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Err(httparse::Error::TooManyHeaders) => {
+            return Err(Http1Error::TooManyHeaders { limit: HEADERS_MAX });
+        }
+        Err(error) => return Err(bad_head(&error.to_string())),
+    };
+    let status = response.code.unwrap_or(0);
+    if status < 100 {
+        return Err(bad_head("status code below 100"));
+    }
+    let version = match response.version {
+        Some(0) => Version::Http10,
+        _ => Version::Http11, // httparse knows no other
+    };
+    let (mut head, framing_fields) = read_fields(version, status, response.headers)?;
+    head.close = framing_fields.close || (version == Version::Http10 && !framing_fields.keep_alive);
+    let framing = decide_framing(&head, method, &framing_fields)?;
+    Ok(Some(ParsedHead {
+        head,
+        framing,
+        head_bytes,
+    }))
+}
+
+fn read_fields(
+    version: Version,
+    status: u16,
+    fields: &[httparse::Header<'_>],
+) -> Result<(ResponseHead, FramingFields), Http1Error> {
+    let mut framing = FramingFields::default();
+    let mut head = ResponseHead {
+        version,
+        status,
+        content_length: None,
+        content_range: None,
+        etag: None,
+        last_modified: None,
+        retry_after: None,
+        location: None,
+        accept_ranges: None,
+        close: false,
+        keep_alive_max: None,
+        content_encoding: None,
+        content_type: None,
+        server: None,
+        date: None,
+    };
+    for field in fields {
+        let value = field.value;
+        let is = |name: &str| field.name.eq_ignore_ascii_case(name);
+        match field.name.len() {
+            4 if is("Date") => head.date = date(value),
+            4 if is("ETag") => head.etag = ascii(value).and_then(EntityTag::parse),
+            6 if is("Server") => head.server = Some(text(value)),
+            8 if is("Location") => head.location = head.location.or_else(|| Some(text(value))),
+            10 if is("Connection") => read_connection(value, &mut framing),
+            16 if is("Proxy-Connection") => read_connection(value, &mut framing),
+            10 if is("Keep-Alive") => head.keep_alive_max = keep_alive_max(value),
+            11 if is("Retry-After") => head.retry_after = ascii(value).and_then(RetryAfter::parse),
+            12 if is("Content-Type") => head.content_type = Some(text(value)),
+            13 if is("Accept-Ranges") => {
+                head.accept_ranges = Some(match has_token(value, "bytes") {
+                    true => AcceptRanges::Bytes,
+                    false => AcceptRanges::None,
+                });
+            }
+            13 if is("Content-Range") => {
+                // Two of them, even equal ones, make no sense in a single-range answer.
+                head.content_range = Some(match head.content_range {
+                    None => ascii(value).map_or(ContentRange::Malformed, ContentRange::parse),
+                    Some(_) => ContentRange::Malformed,
+                });
+            }
+            13 if is("Last-Modified") => head.last_modified = date(value),
+            14 if is("Content-Length") => read_content_length(value, &mut framing)?,
+            16 if is("Content-Encoding") => {
+                let coding = text(value).to_ascii_lowercase();
+                let added = coding != "identity" && !coding.is_empty();
+                head.content_encoding = match head.content_encoding {
+                    Some(before) if added => Some(format!("{before}, {coding}")),
+                    None if added => Some(coding),
+                    before => before,
+                };
+            }
+            17 if is("Transfer-Encoding") => {
+                let coding = text(value);
+                framing.transfer_encoding = Some(match framing.transfer_encoding {
+                    Some(before) => format!("{before}, {coding}"),
+                    None => coding,
+                });
+            }
+            _ => {}
+        }
+    }
+    head.content_length = framing.content_length;
+    Ok((head, framing))
+}
+
+/// RFC 9112, 6.3, in its order, but refusing where it leaves the choice.
+fn decide_framing(
+    head: &ResponseHead,
+    method: Method,
+    fields: &FramingFields,
+) -> Result<Framing, Http1Error> {
+    let status = head.status;
+    if method == Method::Connect && (200..300).contains(&status) {
+        return Ok(Framing::Tunnel);
+    }
+    if fields.transfer_encoding.is_some() && fields.content_length.is_some() {
+        return Err(Http1Error::LengthAndTransferEncoding);
+    }
+    if method == Method::Head || status == 204 || status == 304 || status < 200 {
+        return Ok(Framing::Length(0));
+    }
+    match (&fields.transfer_encoding, fields.content_length) {
+        (Some(coding), _) => {
+            let chunked = coding.eq_ignore_ascii_case("chunked");
+            // RFC 9112, 6.1: a transfer coding in an HTTP/1.0 answer means faulty framing.
+            if !chunked || head.version == Version::Http10 {
+                return Err(Http1Error::BadTransferEncoding {
+                    value: coding.clone(),
+                });
+            }
+            Ok(Framing::Chunked)
+        }
+        (None, Some(length)) => Ok(Framing::Length(length)),
+        (None, None) => Ok(Framing::UntilClose),
+    }
+}
+
+/// Digits, or a list of the same digits (RFC 9112, 6.3 rule 5 allows the list).
+fn read_content_length(value: &[u8], framing: &mut FramingFields) -> Result<(), Http1Error> {
+    let bad = || Http1Error::BadContentLength { value: text(value) };
+    for item in value.split(|&byte| byte == b',') {
+        let item = ascii(item.trim_ascii()).ok_or_else(bad)?;
+        if item.is_empty() || !item.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(bad());
+        }
+        let length: u64 = item.parse().map_err(|_| bad())?;
+        if framing.content_length.is_some_and(|other| other != length) {
+            return Err(bad());
+        }
+        framing.content_length = Some(length);
+    }
+    Ok(())
+}
+
+fn read_connection(value: &[u8], framing: &mut FramingFields) {
+    framing.close |= has_token(value, "close");
+    framing.keep_alive |= has_token(value, "keep-alive");
+}
+
+fn has_token(value: &[u8], token: &str) -> bool {
+    value
+        .split(|&byte| byte == b',')
+        .any(|item| item.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+}
+
+fn keep_alive_max(value: &[u8]) -> Option<u32> {
+    value.split(|&byte| byte == b',').find_map(|item| {
+        let (name, number) = ascii(item)?.split_once('=')?;
+        (name.trim().eq_ignore_ascii_case("max")).then(|| number.trim().parse().ok())?
+    })
+}
+
+fn date(value: &[u8]) -> Option<i64> {
+    ascii(value).and_then(parse_http_date)
+}
+
+fn ascii(value: &[u8]) -> Option<&str> {
+    std::str::from_utf8(value)
+        .ok()
+        .filter(|text| text.is_ascii())
+}
+
+/// Field values may hold any byte above 0x7f; what is not UTF-8 shows as U+FFFD.
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value.trim_ascii()).into_owned()
+}
+
+fn bad_head(reason: &str) -> Http1Error {
+    Http1Error::BadHead {
+        reason: reason.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_get(text: &str) -> Result<(ResponseHead, Framing), Http1Error> {
+        parse_as(Method::Get, text)
+    }
+
+    fn parse_as(method: Method, text: &str) -> Result<(ResponseHead, Framing), Http1Error> {
+        let bytes = format!("{text}\r\n\r\n");
+        let parsed = parse(bytes.as_bytes(), 32 * 1024, method)?.expect("complete");
+        assert_eq!(parsed.head_bytes, bytes.len());
+        Ok((parsed.head, parsed.framing))
+    }
+
+    #[test]
+    fn reads_the_fields() {
+        let (head, framing) = parse_get(
+            "HTTP/1.1 206 Partial Content\r\nSERVER: nginx\r\ndate: Sun, 06 Nov 1994 08:49:38 GMT\r\n\
+             content-type: application/x-gzip\r\nContent-Length: 5\r\nContent-Range: bytes 5-9/100\r\n\
+             ETag: W/\"abc\"\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nRetry-After: 120\r\n\
+             Accept-Ranges: bytes\r\nContent-Encoding: X-GZIP\r\nKeep-Alive: timeout=5, max=98\r\n\
+             Location:  /there \r\nConnection: Keep-Alive",
+        )
+        .unwrap();
+        assert_eq!(framing, Framing::Length(5));
+        assert_eq!(
+            head,
+            ResponseHead {
+                version: Version::Http11,
+                status: 206,
+                content_length: Some(5),
+                content_range: Some(ContentRange::Bytes {
+                    first: 5,
+                    last: 9,
+                    complete: Some(100)
+                }),
+                etag: EntityTag::parse("W/\"abc\""),
+                last_modified: Some(784_111_777),
+                retry_after: Some(RetryAfter::Seconds(120)),
+                location: Some("/there".into()),
+                accept_ranges: Some(AcceptRanges::Bytes),
+                close: false,
+                keep_alive_max: Some(98),
+                content_encoding: Some("x-gzip".into()),
+                content_type: Some("application/x-gzip".into()),
+                server: Some("nginx".into()),
+                date: Some(784_111_778),
+            }
+        );
+        // The ETag is weak, so the date serves, as it is a second older than the answer.
+        assert_eq!(head.validator(), Some(Validator::LastModified(784_111_777)));
+        assert!(head.is_stored_form("dists/x/Packages.gz"));
+        assert!(!head.is_stored_form("dists/x/Packages"));
+    }
+
+    #[test]
+    fn framing_follows_rfc_9112_6_3() {
+        use Framing::{Chunked, Length, Tunnel, UntilClose};
+        let chunked = "\r\nTransfer-Encoding: Chunked";
+        let length = "\r\nContent-Length: 7";
+        for (method, status, fields, framing) in [
+            (Method::Get, "1.1 200", length, Length(7)),
+            (Method::Get, "1.1 404", length, Length(7)),
+            (Method::Get, "1.1 200", chunked, Chunked),
+            (Method::Get, "1.1 200", "", UntilClose),
+            (Method::Get, "1.0 200", "", UntilClose),
+            (Method::Head, "1.1 200", length, Length(0)),
+            (Method::Head, "1.1 200", chunked, Length(0)),
+            (Method::Get, "1.1 204", length, Length(0)),
+            (Method::Get, "1.1 304", length, Length(0)),
+            (Method::Get, "1.1 304", "", Length(0)),
+            (Method::Connect, "1.1 200", length, Tunnel),
+            (Method::Connect, "1.1 407", length, Length(7)),
+            (
+                Method::Get,
+                "1.1 200",
+                "\r\nContent-Length: 7\r\ncontent-length: 7",
+                Length(7),
+            ),
+            (
+                Method::Get,
+                "1.1 200",
+                "\r\nContent-Length: 7, 7",
+                Length(7),
+            ),
+            (Method::Get, "1.1 200", "\r\nContent-Length: 007", Length(7)),
+        ] {
+            let (_, got) = parse_as(method, &format!("HTTP/{status} x{fields}")).unwrap();
+            assert_eq!(got, framing, "{method:?} {status} {fields:?}");
+        }
+    }
+
+    #[test]
+    fn smuggling_is_refused() {
+        for fields in [
+            "Content-Length: 7\r\nContent-Length: 8",
+            "Content-Length: 7, 8",
+            "Content-Length: +7",
+            "Content-Length: -7",
+            "Content-Length: 0x7",
+            "Content-Length: 7 7",
+            "Content-Length: ",
+            "Content-Length: 7,",
+            "Content-Length: 18446744073709551616",
+            "Content-Length: \u{661}",
+            "Content-Length: 7\r\nTransfer-Encoding: chunked",
+            "Transfer-Encoding: chunked\r\nContent-Length: 7",
+            "Transfer-Encoding: gzip, chunked",
+            "Transfer-Encoding: chunked, identity",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+            "Transfer-Encoding: xchunked",
+            "Transfer-Encoding: ",
+            "Content-Length : 7",
+            " Content-Length: 7",
+            "X: y\r\n folded: 7",
+            "X: a\rb",
+            "X: a\0b",
+            "X\0: a",
+            "no colon",
+        ] {
+            let answer = parse_get(&format!("HTTP/1.1 200 OK\r\n{fields}"));
+            assert!(answer.is_err(), "{fields:?}: {answer:?}");
+        }
+        for head in [
+            "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked",
+            "HTTP/2.0 200 OK",
+            "HTTP/1.1 20 OK",
+            "HTTP/1.1 099 OK",
+            "HTTP/1.1200 OK",
+            "ICY 200 OK",
+            "<html>",
+            "HTTP/1.1 200 OK\r\nX: y\r\nContent-Length: 7\r\nTransfer-Encoding:\tchunked",
+        ] {
+            assert!(parse_get(head).is_err(), "{head:?}");
+        }
+    }
+
+    #[test]
+    fn closing_per_version() {
+        for (head, close) in [
+            ("HTTP/1.1 200 OK", false),
+            ("HTTP/1.1 200 OK\r\nConnection: close", true),
+            ("HTTP/1.1 200 OK\r\nConnection: foo, Close", true),
+            (
+                "HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nConnection: close",
+                true,
+            ),
+            ("HTTP/1.1 200 OK\r\nProxy-Connection: close", true),
+            ("HTTP/1.0 200 OK", true),
+            ("HTTP/1.0 200 OK\r\nConnection: keep-alive", false),
+            ("HTTP/1.0 200 OK\r\nProxy-Connection: Keep-Alive", false),
+            ("HTTP/1.0 200 OK\r\nConnection: keep-alive, close", true),
+        ] {
+            assert_eq!(parse_get(head).unwrap().0.close, close, "{head:?}");
+        }
+    }
+
+    #[test]
+    fn odd_values_are_dropped_or_marked() {
+        let (head, _) = parse_get(
+            "HTTP/1.1 200 OK\r\nETag: abc\r\nLast-Modified: yesterday\r\nRetry-After: soon\r\n\
+             Content-Range: bytes 1-2/3\r\nContent-Range: bytes 1-2/3\r\nContent-Encoding: identity\r\n\
+             Accept-Ranges: none\r\nKeep-Alive: max=x",
+        )
+        .unwrap();
+        assert_eq!(head.content_range, Some(ContentRange::Malformed));
+        assert_eq!(head.accept_ranges, Some(AcceptRanges::None));
+        assert_eq!(
+            (head.etag, head.last_modified, head.retry_after),
+            (None, None, None)
+        );
+        assert_eq!((head.content_encoding, head.keep_alive_max), (None, None));
+    }
+}

@@ -1,0 +1,379 @@
+//! Byte ranges: what we ask for (Range), what came (Content-Range), and whether the
+//! two agree (RFC 9110, section 14).
+
+use std::fmt;
+
+/// One range of bytes; `last` is inclusive, `None` means to the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ByteRange {
+    first: u64,
+    last: Option<u64>,
+}
+
+impl ByteRange {
+    /// `None` when `last` lies before `first`.
+    pub fn new(first: u64, last: Option<u64>) -> Option<Self> {
+        match last {
+            Some(last) if last < first => None,
+            _ => Some(Self { first, last }),
+        }
+    }
+
+    /// From a half-open range; `None` when it is empty.
+    pub fn of(range: &std::ops::Range<u64>) -> Option<Self> {
+        Self::new(range.start, Some(range.end.checked_sub(1)?))
+    }
+
+    /// First byte.
+    pub fn first(self) -> u64 {
+        self.first
+    }
+
+    /// Last byte, inclusive.
+    pub fn last(self) -> Option<u64> {
+        self.last
+    }
+}
+
+/// The value of a Range field.
+impl fmt::Display for ByteRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "bytes={}-", self.first)?;
+        self.last.map_or(Ok(()), |last| write!(f, "{last}"))
+    }
+}
+
+/// The Content-Range field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentRange {
+    /// `bytes first-last/complete`, or `/*`.
+    Bytes {
+        /// First byte.
+        first: u64,
+        /// Last byte, inclusive.
+        last: u64,
+        /// Size of the whole file.
+        complete: Option<u64>,
+    },
+    /// `bytes */complete`, with status 416.
+    Unsatisfied {
+        /// Size of the whole file.
+        complete: u64,
+    },
+    /// Present, and of no use.
+    Malformed,
+}
+
+impl ContentRange {
+    /// Never fails; what breaks the grammar is `Malformed`.
+    pub fn parse(text: &str) -> Self {
+        Self::parse_strict(text.trim_ascii()).unwrap_or(Self::Malformed)
+    }
+
+    fn parse_strict(text: &str) -> Option<Self> {
+        let (unit, rest) = text.split_once(' ')?;
+        if !unit.eq_ignore_ascii_case("bytes") {
+            return None;
+        }
+        let (range, complete) = rest.split_once('/')?;
+        if range == "*" {
+            return Some(Self::Unsatisfied {
+                complete: digits(complete)?,
+            });
+        }
+        let (first, last) = range.split_once('-')?;
+        let (first, last) = (digits(first)?, digits(last)?);
+        let complete = match complete {
+            "*" => None,
+            number => Some(digits(number)?),
+        };
+        if last < first || complete.is_some_and(|complete| last >= complete) {
+            return None;
+        }
+        Some(Self::Bytes {
+            first,
+            last,
+            complete,
+        })
+    }
+}
+
+/// What an answer brings, after it was held against the question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeAnswer {
+    /// 206: exactly these bytes of the file, `end` exclusive.
+    Partial {
+        /// First byte.
+        start: u64,
+        /// Behind the last byte.
+        end: u64,
+    },
+    /// 200: the whole file from its first byte; what was there is of no use.
+    Whole,
+    /// 416: the file has no such bytes; compare sizes.
+    Unsatisfiable {
+        /// Size of the file on this host, if told.
+        complete: Option<u64>,
+    },
+}
+
+/// Why an answer does not fit the question.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RangeError {
+    /// 206 or 416 to a request without Range.
+    #[error("status {status} to a request without a range")]
+    NotAsked {
+        /// The status.
+        status: u16,
+    },
+    /// 206 without a usable Content-Range (a multipart answer has none either).
+    #[error("partial answer without a usable Content-Range")]
+    NoContentRange,
+    /// Other bytes than asked for.
+    #[error("asked for {asked}, got bytes {first}-{last}")]
+    OtherRange {
+        /// What we asked for.
+        asked: ByteRange,
+        /// First byte that came.
+        first: u64,
+        /// Last byte that came.
+        last: u64,
+    },
+    /// The host's file has another size than the index says.
+    #[error("file has {complete} bytes on this host, index says {expected}")]
+    OtherSize {
+        /// Size on the host.
+        complete: u64,
+        /// Size from the index.
+        expected: u64,
+    },
+    /// Content-Length and Content-Range contradict each other.
+    #[error("Content-Length {length} does not fit bytes {first}-{last}")]
+    LengthMismatch {
+        /// The Content-Length.
+        length: u64,
+        /// First byte by Content-Range.
+        first: u64,
+        /// Last byte by Content-Range.
+        last: u64,
+    },
+    /// A status that is neither 200, 206 nor 416.
+    #[error("status {status} is no answer to a range request")]
+    OtherStatus {
+        /// The status.
+        status: u16,
+    },
+}
+
+/// Holds an answer against the question. `expected` is the file's size by the index.
+///
+/// 206 is accepted only with exactly the bytes asked for; an end beyond the file is cut
+/// to it, as servers must do.
+pub fn check_answer(
+    asked: Option<ByteRange>,
+    expected: Option<u64>,
+    head: &crate::http1::ResponseHead,
+) -> Result<RangeAnswer, RangeError> {
+    let status = head.status;
+    let size_fits = |complete: Option<u64>| match (complete, expected) {
+        (Some(complete), Some(expected)) if complete != expected => {
+            Err(RangeError::OtherSize { complete, expected })
+        }
+        _ => Ok(()),
+    };
+    match (status, asked) {
+        (200, _) => {
+            size_fits(head.content_length)?;
+            Ok(RangeAnswer::Whole)
+        }
+        (206 | 416, None) => Err(RangeError::NotAsked { status }),
+        (416, Some(_)) => Ok(RangeAnswer::Unsatisfiable {
+            complete: match head.content_range {
+                Some(ContentRange::Unsatisfied { complete }) => Some(complete),
+                _ => None,
+            },
+        }),
+        (206, Some(asked)) => {
+            let Some(ContentRange::Bytes {
+                first,
+                last,
+                complete,
+            }) = head.content_range
+            else {
+                return Err(RangeError::NoContentRange);
+            };
+            size_fits(complete)?;
+            let end_of_file = complete.or(expected).map(|size| size.saturating_sub(1));
+            let wanted_last = match (asked.last, end_of_file) {
+                (Some(last), Some(end)) => Some(last.min(end)),
+                (last, end) => last.or(end),
+            };
+            // An open range of a file of unknown size is the only case with no end to compare.
+            if first != asked.first || wanted_last.is_some_and(|wanted| wanted != last) {
+                return Err(RangeError::OtherRange { asked, first, last });
+            }
+            // `last - first + 1` overflows only for the range of all u64.
+            let length = (last - first).saturating_add(1);
+            match head.content_length {
+                Some(told) if told != length => Err(RangeError::LengthMismatch {
+                    length: told,
+                    first,
+                    last,
+                }),
+                _ => Ok(RangeAnswer::Partial {
+                    start: first,
+                    end: last.saturating_add(1),
+                }),
+            }
+        }
+        _ => Err(RangeError::OtherStatus { status }),
+    }
+}
+
+/// Digits only: `u64::from_str` would take a sign.
+fn digits(text: &str) -> Option<u64> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http1::{ResponseHead, Version};
+
+    fn head(status: u16, length: Option<u64>, range: Option<&str>) -> ResponseHead {
+        ResponseHead {
+            version: Version::Http11,
+            status,
+            content_length: length,
+            content_range: range.map(ContentRange::parse),
+            etag: None,
+            last_modified: None,
+            retry_after: None,
+            location: None,
+            accept_ranges: None,
+            close: false,
+            keep_alive_max: None,
+            content_encoding: None,
+            content_type: None,
+            server: None,
+            date: None,
+        }
+    }
+
+    #[test]
+    fn content_range_grammar() {
+        let bytes = |first, last, complete| ContentRange::Bytes {
+            first,
+            last,
+            complete,
+        };
+        for (text, parsed) in [
+            ("bytes 0-0/1", bytes(0, 0, Some(1))),
+            ("Bytes 5-9/100", bytes(5, 9, Some(100))),
+            ("bytes 5-9/*", bytes(5, 9, None)),
+            ("bytes */47", ContentRange::Unsatisfied { complete: 47 }),
+        ] {
+            assert_eq!(ContentRange::parse(text), parsed, "{text:?}");
+        }
+        for text in [
+            "",
+            "bytes",
+            "bytes 5-9",
+            "bytes=5-9/10",
+            "bytes 9-5/10",
+            "bytes 5-10/10",
+            "bytes */*",
+            "bytes -5/10",
+            "bytes +5-9/10",
+            "bytes 5-9/+10",
+            "lines 5-9/10",
+            "bytes  5-9/10",
+            "bytes 0-18446744073709551616/*",
+            "bytes 5-9/10/11",
+        ] {
+            assert_eq!(
+                ContentRange::parse(text),
+                ContentRange::Malformed,
+                "{text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn asked_ranges() {
+        assert_eq!(ByteRange::of(&(5..10)).unwrap().to_string(), "bytes=5-9");
+        assert_eq!(ByteRange::new(5, None).unwrap().to_string(), "bytes=5-");
+        assert_eq!(ByteRange::of(&(5..5)), None);
+        assert_eq!(ByteRange::of(&(0..0)), None);
+        assert_eq!(ByteRange::new(9, Some(5)), None);
+    }
+
+    #[test]
+    fn answers_are_held_against_the_question() {
+        let asked = ByteRange::new(5, Some(9));
+        let open = ByteRange::new(5, None);
+        let partial = Ok(RangeAnswer::Partial { start: 5, end: 10 });
+        let ok = |asked, expected, head: ResponseHead| check_answer(asked, expected, &head);
+        assert_eq!(
+            ok(asked, Some(100), head(206, Some(5), Some("bytes 5-9/100"))),
+            partial
+        );
+        assert_eq!(
+            ok(asked, Some(100), head(206, None, Some("bytes 5-9/*"))),
+            partial
+        );
+        assert_eq!(
+            ok(asked, Some(8), head(206, Some(3), Some("bytes 5-7/8"))),
+            Ok(RangeAnswer::Partial { start: 5, end: 8 })
+        );
+        assert_eq!(
+            ok(open, Some(10), head(206, Some(5), Some("bytes 5-9/10"))),
+            partial
+        );
+        assert_eq!(
+            ok(open, None, head(206, Some(5), Some("bytes 5-9/*"))),
+            partial
+        );
+        assert_eq!(
+            ok(asked, Some(100), head(200, Some(100), None)),
+            Ok(RangeAnswer::Whole)
+        );
+        assert_eq!(
+            ok(None, None, head(200, None, None)),
+            Ok(RangeAnswer::Whole)
+        );
+        assert_eq!(
+            ok(asked, Some(100), head(416, None, Some("bytes */5"))),
+            Ok(RangeAnswer::Unsatisfiable { complete: Some(5) })
+        );
+
+        for (asked, expected, answer) in [
+            (asked, Some(100), head(206, Some(5), None)),
+            (asked, Some(100), head(206, Some(5), Some("bytes 4-8/100"))),
+            (asked, Some(100), head(206, Some(4), Some("bytes 5-8/100"))),
+            (
+                asked,
+                Some(100),
+                head(206, Some(95), Some("bytes 5-99/100")),
+            ),
+            (asked, Some(100), head(206, Some(5), Some("bytes 5-9/101"))),
+            (asked, Some(100), head(206, Some(6), Some("bytes 5-9/100"))),
+            (asked, Some(100), head(206, Some(5), Some("bytes */100"))),
+            (open, Some(100), head(206, Some(5), Some("bytes 5-9/*"))),
+            (None, Some(100), head(206, Some(5), Some("bytes 5-9/100"))),
+            (None, None, head(416, None, None)),
+            (None, Some(100), head(200, Some(99), None)),
+            (asked, Some(100), head(304, None, None)),
+            (asked, Some(100), head(404, Some(9), None)),
+        ] {
+            assert!(
+                check_answer(asked, expected, &answer).is_err(),
+                "{asked:?} {answer:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Retry-After (RFC 9110, section 10.2.3): how long a host asks to be left alone.
+
+use crate::conditional::parse_http_date;
+
+/// Longest pause we let a host ask for. A run that waits longer for one host has no
+/// use for it; a guess.
+pub const RETRY_AFTER_MAX_S: u64 = 3600;
+
+/// The field, in its two forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryAfter {
+    /// So many seconds after the answer.
+    Seconds(u64),
+    /// At this time, unix seconds by the server's clock.
+    At(i64),
+}
+
+impl RetryAfter {
+    /// Seconds or an HTTP date.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim_ascii();
+        if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            // Too many digits for u64 still means "very long".
+            return Some(Self::Seconds(text.parse().unwrap_or(u64::MAX)));
+        }
+        parse_http_date(text).map(Self::At)
+    }
+
+    /// Seconds to wait, at most [`RETRY_AFTER_MAX_S`]. `date` is the answer's own Date,
+    /// which makes a wrong clock on either side harmless; `now` is used without it.
+    pub fn delay_s(self, date: Option<i64>, now: i64) -> u64 {
+        let delay_s = match self {
+            Self::Seconds(seconds) => seconds,
+            Self::At(time) => {
+                let elapsed = time.saturating_sub(date.unwrap_or(now));
+                u64::try_from(elapsed).unwrap_or(0)
+            }
+        };
+        delay_s.min(RETRY_AFTER_MAX_S)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_bounded() {
+        let at = RetryAfter::parse("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
+        assert_eq!(at, RetryAfter::At(784_111_777));
+        assert_eq!(at.delay_s(Some(784_111_770), 0), 7);
+        assert_eq!(at.delay_s(None, 784_111_772), 5);
+        assert_eq!(at.delay_s(None, 784_111_999), 0);
+        assert_eq!(at.delay_s(Some(i64::MIN), 0), RETRY_AFTER_MAX_S);
+        assert_eq!(RetryAfter::parse(" 120 "), Some(RetryAfter::Seconds(120)));
+        let long = RetryAfter::parse("99999999999999999999999").unwrap();
+        assert_eq!(long.delay_s(None, 0), RETRY_AFTER_MAX_S);
+        for text in ["", "-1", "1.5", "soon", "+3"] {
+            assert_eq!(RetryAfter::parse(text), None, "{text:?}");
+        }
+    }
+}
