@@ -1,1 +1,13 @@
 //! The fullbore program, as a library.
+//!
+//! `program` runs a command from the command line to the exit code; one module per
+//! command does the work; the rest is what the commands share: flags, settings,
+//! errors, events and the report made of a run.
+
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod error;
+pub mod events;
+pub mod report;
+pub mod settings;

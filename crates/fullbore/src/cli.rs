@@ -1,0 +1,439 @@
+//! The command line: every flag, its help text, and nothing else.
+//!
+//! What is parsed here are wishes; `settings` merges them with the environment
+//! and the settings file and hands the commands plain resolved values. Each flag
+//! can also be given as a variable `FULLBORE_…` (see [`command`]), so that flags
+//! win over the environment and the environment wins over the file.
+
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+
+use crate::settings::values::{DurabilityChoice, Filter, IndexFormat, Kind, Percent, Rate};
+
+const AFTER_HELP: &str = "\
+Every flag can be set in the environment: --limit-rate is FULLBORE_LIMIT_RATE.
+Flags win over the environment, the environment wins over the settings file.
+Also read: http_proxy, https_proxy, no_proxy, NO_COLOR, SOURCE_DATE_EPOCH.
+
+Exit codes:
+    0  done                                  5  stale: older than what is here, or expired
+    1  wrong usage or settings               6  locked: another run holds the directory
+    2  partial: some files are missing       7  disk full, or the disk fails
+    3  network, or all mirrors dead        130  interrupted; run it again to go on
+    4  signature or hash wrong";
+
+/// Move Debian-archive-sized data as fast as the slowest part allows, and say which part that is
+#[derive(Debug, Parser)]
+#[command(name = "fullbore", version, max_term_width = 100, after_help = AFTER_HELP)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// One command per variant; each has a file of the same name.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Clone or update a Debian archive from one or many mirrors
+    Mirror(Box<MirrorArgs>),
+    /// Re-read an archive against its signed indexes, and repair it
+    Check(Box<CheckArgs>),
+    /// Convert settings of apt-mirror, debmirror or ftpsync to fullbore's
+    Convert(ConvertArgs),
+}
+
+const MIRROR_LONG: &str = "\
+Clone or update a Debian archive from one or many mirrors.
+
+Fetches the signed InRelease of each suite from the origin (the first --from), verifies it, and \
+brings the directory to exactly that state: all files from all mirrors at once, each verified by \
+its SHA-256 before it gets its name, indexes after the pool, InRelease very last. A run that is \
+interrupted is taken up where it stopped. A run that finds nothing new costs two or three round \
+trips.";
+
+const MIRROR_EXAMPLES: &str = "\
+Examples:
+  Mirror one suite from two mirrors:
+    fullbore mirror --from https://deb.debian.org/debian --from https://ftp.debian.org/debian \\
+        --suite trixie --component main --arch amd64,all --to /srv/mirror/debian
+  Mirror what apt on this machine uses:
+    fullbore mirror --sources /etc/apt/sources.list.d/debian.sources --to /srv/mirror
+  See what an update would fetch and delete:
+    fullbore mirror --config /etc/fullbore/mirror.toml debian --dry-run
+  Take at most 20 MB/s and draw the run:
+    fullbore mirror debian --limit-rate 20M --report run.html
+
+Every flag can be set in the environment (FULLBORE_LIMIT_RATE) or, under its own name, in a
+[mirror.NAME] section of the settings file (limit-rate = \"20M\").";
+
+const WHAT: &str = "What to mirror";
+const CHOICE: &str = "Which files";
+const TRUST: &str = "Trust";
+const KEEP: &str = "Keeping and deleting";
+const NETWORK: &str = "Network";
+const OUTPUT: &str = "Output";
+
+/// `fullbore mirror`.
+#[derive(Debug, Args)]
+#[command(long_about = MIRROR_LONG, after_long_help = MIRROR_EXAMPLES, after_help = "Try --help for examples and all details.")]
+pub struct MirrorArgs {
+    /// Run these [mirror.NAME] sections of the settings file (default: all of them)
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+
+    /// Fetch from this archive; repeat for more mirrors of it. The first is the origin
+    ///
+    /// The address is the directory that holds dists/, as in apt's sources. The origin decides
+    /// which state of the archive is mirrored, and is asked last for files that no other mirror
+    /// has.
+    #[arg(long, value_name = "URL", help_heading = WHAT, value_delimiter = ' ')]
+    pub from: Vec<String>,
+
+    /// Mirror this suite or codename; repeat or separate with commas
+    ///
+    /// A name with a slash at its end, as in apt's sources, is a flat repository.
+    #[arg(long, value_name = "SUITE", help_heading = WHAT, value_delimiter = ',')]
+    pub suite: Vec<String>,
+
+    /// Mirror this component; repeat or separate with commas (default: all in the Release)
+    #[arg(long, value_name = "COMPONENT", help_heading = WHAT, value_delimiter = ',')]
+    pub component: Vec<String>,
+
+    /// Mirror this architecture, `source` or `all`; repeat or separate with commas (default: all)
+    #[arg(long, value_name = "ARCH", help_heading = WHAT, value_delimiter = ',')]
+    pub arch: Vec<String>,
+
+    /// Mirror what this file or directory of apt sources names (deb822 .sources or one-line .list)
+    ///
+    /// Several URIs in one entry are taken as mirrors of one archive. Where the entries name
+    /// several archives, each gets a directory of its own below --to, named like the last part of
+    /// its address: /srv/mirror/debian and /srv/mirror/debian-security.
+    #[arg(long, value_name = "FILE|DIR", help_heading = WHAT)]
+    pub sources: Option<PathBuf>,
+
+    /// Read settings from this file (default: /etc/fullbore/mirror.toml)
+    #[arg(long, value_name = "FILE", help_heading = WHAT)]
+    pub config: Option<PathBuf>,
+
+    /// Write the mirror into this directory
+    #[arg(long, value_name = "DIR", help_heading = WHAT)]
+    pub to: Option<PathBuf>,
+
+    /// Keep this run also as a snapshot of this name, made of hard links
+    #[arg(long, value_name = "NAME", help_heading = WHAT)]
+    pub snapshot: Option<String>,
+
+    /// Mirror only files whose path matches; with --exclude: bring such files back
+    ///
+    /// The regular expression is searched in the path below the archive's root, such as
+    /// pool/main/h/hello/hello_2.10-5_amd64.deb. Repeat for more.
+    #[arg(long, value_name = "REGEX", help_heading = CHOICE)]
+    pub include: Vec<Filter>,
+
+    /// Leave out files whose path matches this regular expression; repeat for more
+    #[arg(long, value_name = "REGEX", help_heading = CHOICE)]
+    pub exclude: Vec<Filter>,
+
+    /// Mirror only packages of this section, such as `devel` or `contrib/net`; comma-separated
+    #[arg(long, value_name = "SECTION", help_heading = CHOICE, value_delimiter = ',')]
+    pub section: Vec<String>,
+
+    /// Mirror only packages of this priority, such as `required`; comma-separated
+    #[arg(long, value_name = "PRIORITY", help_heading = CHOICE, value_delimiter = ',')]
+    pub priority: Vec<String>,
+
+    /// Mirror only packages built from this source package; comma-separated
+    #[arg(long, value_name = "SOURCE", help_heading = CHOICE, value_delimiter = ',')]
+    pub source_package: Vec<String>,
+
+    /// Mirror only the newest N versions of each package
+    #[arg(long, value_name = "N", help_heading = CHOICE, value_parser = clap::value_parser!(u32).range(1..))]
+    pub newest: Option<u32>,
+
+    /// Fetch only these forms of each index; comma-separated (default: every form that exists)
+    #[arg(long, value_name = "FORMAT", help_heading = CHOICE, value_delimiter = ',')]
+    pub index_formats: Vec<IndexFormat>,
+
+    /// Leave out these kinds of files; comma-separated
+    #[arg(long, value_name = "KIND", help_heading = CHOICE, value_delimiter = ',')]
+    pub without: Vec<Kind>,
+
+    /// Fetch translated descriptions only in these languages, such as en,de (default: all)
+    #[arg(long, value_name = "LANGUAGE", help_heading = CHOICE, value_delimiter = ',')]
+    pub languages: Vec<String>,
+
+    /// What decides which signatures are accepted.
+    #[command(flatten)]
+    pub trust: TrustArgs,
+
+    /// Accept a Release whose Valid-Until has passed; logged at every run
+    #[arg(long, help_heading = TRUST)]
+    pub ignore_valid_until: bool,
+
+    /// Stop when more than this share of the mirrored files would be deleted [default: 40%]
+    #[arg(long, value_name = "PERCENT", help_heading = KEEP)]
+    pub max_delete: Option<Percent>,
+
+    /// Delete even when --max-delete is exceeded
+    #[arg(long, help_heading = KEEP)]
+    pub force_delete: bool,
+
+    /// Delete also files that fullbore did not put there
+    ///
+    /// Without it only files that fullbore placed and no signed index names any more are deleted.
+    #[arg(long, help_heading = KEEP)]
+    pub clean_foreign: bool,
+
+    /// Delete nothing
+    #[arg(long, help_heading = KEEP)]
+    pub no_clean: bool,
+
+    /// Keep the files and by-hash indexes of this many earlier states [default: 3]
+    #[arg(long, value_name = "N", help_heading = KEEP)]
+    pub keep_generations: Option<u32>,
+
+    /// Keep them at least this many hours [default: 24]
+    #[arg(long, value_name = "HOURS", help_heading = KEEP)]
+    pub keep_hours: Option<u32>,
+
+    /// When to wait for the disk: never, once before publishing, or for each file [default: at-end]
+    #[arg(long, value_name = "WHEN", help_heading = KEEP)]
+    pub durability: Option<DurabilityChoice>,
+
+    /// How to reach the mirrors.
+    #[command(flatten)]
+    pub network: NetworkArgs,
+
+    /// Name the origin: it decides the state to mirror (default: the first --from)
+    #[arg(long, value_name = "URL", help_heading = NETWORK)]
+    pub origin: Option<String>,
+
+    /// Fetch everything from the origin alone
+    #[arg(long, help_heading = NETWORK)]
+    pub origin_only: bool,
+
+    /// Show what would be fetched and deleted, in files and bytes, and change nothing
+    #[arg(long, short = 'n', help_heading = OUTPUT)]
+    pub dry_run: bool,
+
+    /// What is shown and written about the run.
+    #[command(flatten)]
+    pub output: OutputArgs,
+
+    /// Exit with 10 when nothing had changed, so that scripts can tell
+    #[arg(long, help_heading = OUTPUT)]
+    pub changed_exit: bool,
+}
+
+const CHECK_LONG: &str = "\
+Re-read an archive against its signed indexes.
+
+Verifies the signature of every InRelease below DIR, follows the hashes from there to the indexes \
+and from the indexes to every file, and names each file that is missing, has the wrong size or the \
+wrong content. With --repair what is wrong is fetched again. Works on any Debian archive, whoever \
+made it.";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  Read everything:
+    fullbore check /srv/mirror/debian
+  Read a random twentieth, as a nightly job:
+    fullbore check /srv/mirror/debian --read-data-subset 5%
+  Fetch what is wrong:
+    fullbore check /srv/mirror/debian --repair --from https://deb.debian.org/debian";
+
+/// `fullbore check`.
+#[derive(Debug, Args)]
+#[command(long_about = CHECK_LONG, after_long_help = CHECK_EXAMPLES, after_help = "Try --help for examples and all details.")]
+pub struct CheckArgs {
+    /// The archive: the directory that holds dists/
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+
+    /// Read the content of only this random share of the files; sizes are checked for all
+    #[arg(long, value_name = "PERCENT")]
+    pub read_data_subset: Option<Percent>,
+
+    /// Fetch what is missing or wrong
+    #[arg(long)]
+    pub repair: bool,
+
+    /// Repair from this archive; repeat for more (default: where the mirror came from)
+    #[arg(long, value_name = "URL", value_delimiter = ' ')]
+    pub from: Vec<String>,
+
+    /// What decides which signatures are accepted.
+    #[command(flatten)]
+    pub trust: TrustArgs,
+
+    /// How to reach the mirrors when repairing.
+    #[command(flatten)]
+    pub network: NetworkArgs,
+
+    /// What is shown and written about the run.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Flags that decide what is trusted, shared by the commands.
+#[derive(Debug, Args)]
+pub struct TrustArgs {
+    /// Verify signatures with this keyring; repeat for more (default: Signed-By, or Debian's keyring)
+    #[arg(long, value_name = "FILE", help_heading = TRUST)]
+    pub keyring: Vec<PathBuf>,
+
+    /// Verify TLS with these certificates in addition to the system's
+    #[arg(long, value_name = "FILE", help_heading = TRUST)]
+    pub cacert: Option<PathBuf>,
+}
+
+/// Flags of the network, shared by the commands.
+#[derive(Debug, Args)]
+pub struct NetworkArgs {
+    /// Receive at most this many bytes per second, such as 20M, 2.5MB, 512KiB or 100Mbit
+    #[arg(long, value_name = "RATE", help_heading = NETWORK)]
+    pub limit_rate: Option<Rate>,
+
+    /// Open at most this many connections to one host, up to 16 [default: 4]
+    ///
+    /// Public mirrors limit connections and block who takes many; four fill the link.
+    #[arg(long, value_name = "N", help_heading = NETWORK, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub connections: Option<u16>,
+
+    /// Speak only HTTP/1.1, never HTTP/2
+    #[arg(long, help_heading = NETWORK)]
+    pub http1: bool,
+
+    /// Never ask a second host for what a slow one is sending
+    #[arg(long, help_heading = NETWORK)]
+    pub no_hedge: bool,
+
+    /// Read credentials from this file in apt's auth.conf format (default: apt's own files)
+    #[arg(long, value_name = "FILE", help_heading = NETWORK)]
+    pub auth: Option<PathBuf>,
+}
+
+/// Flags of what is shown and written, shared by the commands.
+#[derive(Debug, Args)]
+pub struct OutputArgs {
+    /// Print events as lines of JSON on stdout, the totals last
+    #[arg(long, help_heading = OUTPUT)]
+    pub json: bool,
+
+    /// Write a report of the run: one HTML page, or all its data if the name ends in .json
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub report: Option<PathBuf>,
+
+    /// Write metrics for Prometheus' textfile collector
+    #[arg(long, value_name = "FILE.prom", help_heading = OUTPUT)]
+    pub metrics: Option<PathBuf>,
+
+    /// Write a trace of the stages, to be opened in Perfetto
+    #[arg(long, value_name = "FILE.json", help_heading = OUTPUT)]
+    pub trace: Option<PathBuf>,
+
+    /// Print only errors
+    #[arg(long, short, help_heading = OUTPUT)]
+    pub quiet: bool,
+
+    /// Log more; repeat for still more
+    #[arg(long, short, action = clap::ArgAction::Count, help_heading = OUTPUT)]
+    pub verbose: u8,
+}
+
+const CONVERT_LONG: &str = "\
+Convert settings of apt-mirror (mirror.list), debmirror (debmirror.conf) or ftpsync (ftpsync.conf) \
+to fullbore's.
+
+The file is read, never executed. Each setting that has no counterpart is named, on stderr and as a \
+comment in the result.";
+
+const CONVERT_EXAMPLES: &str = "\
+Examples:
+  See the result:
+    fullbore convert /etc/apt/mirror.list
+  Keep it:
+    fullbore convert /etc/debmirror.conf -o /etc/fullbore/mirror.toml";
+
+/// `fullbore convert`.
+#[derive(Debug, Args)]
+#[command(long_about = CONVERT_LONG, after_long_help = CONVERT_EXAMPLES, after_help = "Try --help for examples and all details.")]
+pub struct ConvertArgs {
+    /// The file to convert
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Write the result to this file instead of stdout; an existing file is not replaced
+    #[arg(long, short, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+
+    /// Take the file to be of this program (default: by name, then by content)
+    #[arg(long, value_name = "PROGRAM")]
+    pub format: Option<ForeignFormat>,
+}
+
+/// Whose settings file is converted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ForeignFormat {
+    /// apt-mirror's mirror.list.
+    AptMirror,
+    /// debmirror.conf.
+    Debmirror,
+    /// ftpsync.conf.
+    Ftpsync,
+}
+
+/// The whole command line as clap knows it, each flag with its variable.
+///
+/// The variables are hidden in the help texts; one sentence tells the rule.
+pub fn command() -> clap::Command {
+    with_environment(Cli::command())
+}
+
+fn with_environment(command: clap::Command) -> clap::Command {
+    command
+        .mut_args(|argument| {
+            let Some(long) = argument.get_long() else { return argument };
+            if matches!(long, "help" | "version") {
+                return argument;
+            }
+            let variable = format!("FULLBORE_{}", long.to_ascii_uppercase().replace('-', "_"));
+            argument.env(variable).hide_env(true)
+        })
+        .mut_subcommands(with_environment)
+}
+
+/// Parses the command line. The error is clap's, to be rendered by it.
+pub fn parse<I, T>(arguments: I) -> Result<Cli, clap::Error>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<std::ffi::OsString> + Clone,
+{
+    let matches = command().try_get_matches_from(arguments)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn lists_may_be_repeated_or_separated_by_commas() {
+        let cli = parse(["fullbore", "mirror", "--suite", "a,b", "--suite", "c", "--from", "http://x/"]).unwrap();
+        let Command::Mirror(arguments) = cli.command else { panic!("not mirror") };
+        assert_eq!(arguments.suite, ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn connections_are_bounded() {
+        assert!(parse(["fullbore", "mirror", "--connections", "17"]).is_err());
+        assert!(parse(["fullbore", "mirror", "--connections", "0"]).is_err());
+        assert!(parse(["fullbore", "mirror", "--connections", "16"]).is_ok());
+    }
+}

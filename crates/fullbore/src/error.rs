@@ -1,0 +1,230 @@
+//! What went wrong, as the person at the terminal and the exit code see it.
+//!
+//! Commands turn errors of the libraries into a [`CommandError`]: a kind, which
+//! gives the exit code, a message naming the thing concerned, lines of context
+//! ("from mirror …"), and hints on what to do. Rendering is in one place, here.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::Report;
+
+/// The kinds of failure a caller can tell apart, each with its exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// Wrong flags, settings or files named by them.
+    Usage,
+    /// Most is done, but some files are missing or wrong.
+    Partial,
+    /// No network, or no mirror that answers as it should.
+    Network,
+    /// A signature or a hash is wrong and no mirror has the right content.
+    Verification,
+    /// The archive offered is older than what is here, or has expired.
+    Stale,
+    /// Another run holds the directory.
+    Locked,
+    /// The disk is full, read-only, or fails.
+    Disk,
+    /// Stopped by a signal; running it again goes on.
+    Interrupted,
+    /// A fault of fullbore itself.
+    Internal,
+}
+
+/// Exit code of a run that was asked, by `--changed-exit`, to tell that nothing had changed.
+pub const EXIT_UNCHANGED: u8 = 10;
+
+impl ErrorKind {
+    /// The documented exit code. `Internal` shares 1: a script can do no more about it.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            ErrorKind::Usage | ErrorKind::Internal => 1,
+            ErrorKind::Partial => 2,
+            ErrorKind::Network => 3,
+            ErrorKind::Verification => 4,
+            ErrorKind::Stale => 5,
+            ErrorKind::Locked => 6,
+            ErrorKind::Disk => 7,
+            ErrorKind::Interrupted => 130,
+        }
+    }
+
+    /// The kind's name in JSON and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            ErrorKind::Usage => "usage",
+            ErrorKind::Partial => "partial",
+            ErrorKind::Network => "network",
+            ErrorKind::Verification => "verification",
+            ErrorKind::Stale => "stale",
+            ErrorKind::Locked => "locked",
+            ErrorKind::Disk => "disk",
+            ErrorKind::Interrupted => "interrupted",
+            ErrorKind::Internal => "internal",
+        }
+    }
+}
+
+/// Lines of context shown; the rest is counted. A guess: what fits a screen.
+const CONTEXT_SHOWN: usize = 12;
+
+/// The failure of a command.
+///
+/// `Display` gives the whole text without a newline at its end:
+///
+/// ```text
+/// error: pool/main/g/glibc/glibc_2.41.orig.tar.xz: size 18226112, index says 18520836
+///   from mirror ftp.example.org, after 2 tries
+/// hint: this mirror may be half-way through an update; --origin-only avoids it
+/// ```
+#[derive(Debug)]
+pub struct CommandError {
+    /// Decides the exit code.
+    pub kind: ErrorKind,
+    /// What happened to which thing; one line, no full stop.
+    pub message: String,
+    /// More on it, one line each.
+    pub context: Vec<String>,
+    /// What the reader could do.
+    pub hints: Vec<String>,
+    /// What was done until then, when there is something to report.
+    pub report: Option<Box<Report>>,
+}
+
+impl CommandError {
+    /// A failure of this kind.
+    pub fn new(kind: ErrorKind, message: impl fmt::Display) -> Self {
+        CommandError { kind, message: message.to_string(), context: Vec::new(), hints: Vec::new(), report: None }
+    }
+
+    /// A failure made from an error and all its sources, joined by colons.
+    ///
+    /// A source whose text the outer error has already taken over is not repeated.
+    pub fn from_error(kind: ErrorKind, error: &(dyn std::error::Error + 'static)) -> Self {
+        let mut message = error.to_string();
+        let mut source = error.source();
+        while let Some(inner) = source {
+            let text = inner.to_string();
+            if !message.contains(&text) {
+                message.push_str(": ");
+                message.push_str(&text);
+            }
+            source = inner.source();
+        }
+        CommandError::new(kind, message)
+    }
+
+    /// Wrong flags or settings.
+    pub fn usage(message: impl fmt::Display) -> Self {
+        CommandError::new(ErrorKind::Usage, message)
+    }
+
+    /// A failed operation on a local file; full, quota and read-only are of kind `Disk` too.
+    pub fn disk(path: &std::path::Path, error: &std::io::Error) -> Self {
+        CommandError::new(ErrorKind::Disk, format_args!("{}: {error}", path.display()))
+    }
+
+    /// Adds a line of context.
+    #[must_use]
+    pub fn context(mut self, line: impl fmt::Display) -> Self {
+        self.context.push(line.to_string());
+        self
+    }
+
+    /// Adds a hint.
+    #[must_use]
+    pub fn hint(mut self, line: impl fmt::Display) -> Self {
+        self.hints.push(line.to_string());
+        self
+    }
+
+    /// Adds what was done until the failure.
+    #[must_use]
+    pub fn with_report(mut self, report: Report) -> Self {
+        self.report = Some(Box::new(report));
+        self
+    }
+
+    /// The documented exit code.
+    pub fn exit_code(&self) -> u8 {
+        self.kind.exit_code()
+    }
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error: {}", printable(&self.message))?;
+        for line in self.context.iter().take(CONTEXT_SHOWN) {
+            write!(f, "\n  {}", printable(line))?;
+        }
+        if let Some(more) = self.context.len().checked_sub(CONTEXT_SHOWN).filter(|more| *more > 0) {
+            write!(f, "\n  and {more} more")?;
+        }
+        for hint in &self.hints {
+            write!(f, "\nhint: {}", printable(hint))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for CommandError {}
+
+/// Text from outside made harmless for a terminal and a log: control characters
+/// are shown escaped, so that a host name or a path cannot forge lines or colours.
+pub fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_thing_source_and_remedy() {
+        let error = CommandError::new(
+            ErrorKind::Verification,
+            "pool/main/g/glibc/glibc_2.41.orig.tar.xz: size 18226112, index says 18520836",
+        )
+        .context("from mirror ftp.example.org, after 2 tries (also: mirror.example.net timed out)")
+        .hint("this mirror may be half-way through an update; --origin-only avoids it");
+        insta::assert_snapshot!(error, @r"
+        error: pool/main/g/glibc/glibc_2.41.orig.tar.xz: size 18226112, index says 18520836
+          from mirror ftp.example.org, after 2 tries (also: mirror.example.net timed out)
+        hint: this mirror may be half-way through an update; --origin-only avoids it
+        ");
+        assert_eq!(error.exit_code(), 4);
+    }
+
+    #[test]
+    fn control_characters_from_outside_are_escaped() {
+        let error = CommandError::new(ErrorKind::Network, "host \u{1b}[31mred\nerror: forged");
+        assert_eq!(error.to_string(), "error: host \\u{1b}[31mred\\nerror: forged");
+    }
+
+    #[test]
+    fn long_context_is_counted() {
+        let error = (0..20).fold(CommandError::usage("x"), |error, i| error.context(i));
+        assert!(error.to_string().ends_with("\n  11\n  and 8 more"));
+    }
+
+    #[test]
+    fn sources_are_joined_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot read settings")]
+        struct Outer(#[source] std::io::Error);
+        let error = Outer(std::io::Error::from_raw_os_error(13));
+        let error = CommandError::from_error(ErrorKind::Usage, &error);
+        assert_eq!(error.message, "cannot read settings: Permission denied (os error 13)");
+    }
+}

@@ -1,0 +1,194 @@
+//! What a command tells while it runs, as data.
+//!
+//! Commands emit [`Event`]s and print nothing; `progress` renders them as a bar,
+//! as log lines, or as lines of JSON. The JSON form of this enum is the schema of
+//! `--json`: names are kept, new fields and events may come.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::ErrorKind;
+use crate::report::Summary;
+
+/// One thing that happened. In JSON, `event` has the name in snake case.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// A command began on one mirror.
+    Started {
+        /// `mirror`, `check`, …
+        command: String,
+        /// fullbore's version.
+        version: String,
+        /// The name of the section in the settings, if it has one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+        /// The directory worked on.
+        dir: String,
+        /// Unix time in seconds.
+        started_unix_s: i64,
+    },
+    /// The next part of the work began.
+    Phase {
+        /// Which one.
+        phase: Phase,
+    },
+    /// What is to be done is known now.
+    Plan(Plan),
+    /// Where the run stands; several times per second.
+    Progress(Progress),
+    /// A host did something wrong; its files went to others.
+    HostFault {
+        /// Name and port of the host.
+        host: String,
+        /// What it did.
+        fault: String,
+        /// The file concerned, if it was one file.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        path: Option<String>,
+        /// Faults of this host so far.
+        strikes: u32,
+    },
+    /// A suite is visible now.
+    Published {
+        /// The suite as asked for.
+        suite: String,
+        /// Its directory below dists/.
+        codename: String,
+        /// The Release's Date, Unix time in seconds.
+        date_unix_s: i64,
+    },
+    /// Something the reader should know, though the run goes on.
+    Warning {
+        /// One line.
+        message: String,
+    },
+    /// The run failed; `Summary` still follows when something was done.
+    Error {
+        /// The kind, which gives the exit code.
+        kind: ErrorKind,
+        /// The exit code.
+        exit_code: u8,
+        /// One line.
+        message: String,
+        /// More on it.
+        context: Vec<String>,
+        /// What to do.
+        hints: Vec<String>,
+    },
+    /// The totals and the verdict; always the last of a mirror.
+    Summary(Box<Summary>),
+}
+
+/// The parts of a run, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// InRelease is fetched and verified.
+    Release,
+    /// Indexes are fetched.
+    Indexes,
+    /// Wanted is compared with present.
+    Plan,
+    /// Files are fetched.
+    Fetch,
+    /// Files are read again (`check`).
+    Read,
+    /// Waiting for the disk.
+    Sync,
+    /// Indexes get their names.
+    Publish,
+    /// What no index names is deleted.
+    Clean,
+}
+
+impl Phase {
+    /// The word shown.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Release => "release",
+            Phase::Indexes => "indexes",
+            Phase::Plan => "plan",
+            Phase::Fetch => "fetch",
+            Phase::Read => "read",
+            Phase::Sync => "sync",
+            Phase::Publish => "publish",
+            Phase::Clean => "clean",
+        }
+    }
+}
+
+/// Planned work, in files and bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Plan {
+    /// Files named by the signed indexes.
+    pub wanted_files: u64,
+    /// Their bytes.
+    pub wanted_bytes: u64,
+    /// Of these, files to fetch, indexes included.
+    pub fetch_files: u64,
+    /// Bytes to fetch.
+    pub fetch_bytes: u64,
+    /// Files to delete after publishing.
+    pub delete_files: u64,
+    /// Bytes to delete.
+    pub delete_bytes: u64,
+    /// Free bytes of the destination's file system.
+    pub free_bytes: u64,
+    /// Free inodes of the destination's file system.
+    pub free_inodes: u64,
+}
+
+/// Where the run stands. All figures count from the run's start.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Progress {
+    /// Files verified and written.
+    pub files: u64,
+    /// Bytes verified and written; bytes in buffers do not count.
+    pub bytes: u64,
+    /// Files of the whole run.
+    pub total_files: u64,
+    /// Bytes of the whole run.
+    pub total_bytes: u64,
+    /// Present rate of verified bytes per second.
+    pub rate_bytes_per_s: u64,
+    /// Seconds to go at that rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eta_s: Option<u64>,
+    /// What limits the run at the moment, such as `mirror ftp.example.org`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
+}
+
+/// Where events go. A closure is one, too.
+pub trait Events: Send {
+    /// Takes one event; must not block for long.
+    fn emit(&mut self, event: Event);
+
+    /// A warning in one line.
+    fn warn(&mut self, message: String) {
+        self.emit(Event::Warning { message });
+    }
+}
+
+impl<F: FnMut(Event) + Send> Events for F {
+    fn emit(&mut self, event: Event) {
+        self(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_line_with_its_name() {
+        let event = Event::Phase { phase: Phase::Fetch };
+        assert_eq!(serde_json::to_string(&event).unwrap(), r#"{"event":"phase","phase":"fetch"}"#);
+        let event = Event::Plan(Plan { fetch_files: 3, ..Plan::default() });
+        let text = serde_json::to_string(&event).unwrap();
+        assert!(text.starts_with(r#"{"event":"plan","wanted_files":0"#), "{text}");
+        assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), event);
+    }
+}

@@ -1,0 +1,314 @@
+//! The report of a run: one structure from which screen, JSON, HTML and metrics are made.
+//!
+//! [`Summary`] holds totals, hosts, suites and the verdict; [`Timeline`] holds
+//! what happened when, in a fixed number of points however long the run is.
+
+pub mod html;
+pub mod json;
+pub mod prometheus;
+pub mod timeline;
+pub mod units;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::events::Plan;
+pub use timeline::{Sample, StageSample, Timeline};
+
+/// All about one run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    /// Totals, hosts, suites, verdict.
+    pub summary: Summary,
+    /// Rates, hosts and stages over time.
+    pub timeline: Timeline,
+}
+
+/// What a run did, without the course of time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Summary {
+    /// `mirror`, `check`, …
+    pub command: String,
+    /// fullbore's version.
+    pub version: String,
+    /// The name of the section in the settings, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The directory worked on.
+    pub dir: String,
+    /// Unix time of the start, seconds.
+    pub started_unix_s: i64,
+    /// Wall time from start to published.
+    pub duration_ms: u64,
+    /// Processor time of the whole process, user and system.
+    pub cpu_ms: u64,
+    /// Largest resident memory.
+    pub peak_rss_bytes: u64,
+    /// The exit code.
+    pub exit_code: u8,
+    /// Whether anything became visible that was not there before.
+    pub changed: bool,
+    /// Whether this run only planned.
+    pub dry_run: bool,
+    /// What was planned.
+    pub plan: Plan,
+    /// What was done.
+    pub totals: Totals,
+    /// One entry per suite, in the order asked for.
+    pub suites: Vec<SuiteReport>,
+    /// One entry per host, the origin first.
+    pub hosts: Vec<HostReport>,
+    /// What limited the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<VerdictReport>,
+    /// Warnings, one line each; bounded by [`Summary::warn`].
+    pub warnings: Vec<String>,
+    /// Files that are missing or wrong, one line each.
+    pub problems: Vec<String>,
+}
+
+/// Warnings and problems kept in a report; the rest is in the log. A guess.
+const LINES_KEPT: usize = 200;
+
+impl Summary {
+    /// Adds a warning, or a last line saying that there were more.
+    pub fn warn(&mut self, line: impl Into<String>) {
+        push_bounded(&mut self.warnings, line.into());
+    }
+
+    /// Adds a missing or wrong file, or a last line saying that there were more.
+    pub fn problem(&mut self, line: impl Into<String>) {
+        push_bounded(&mut self.problems, line.into());
+    }
+}
+
+fn push_bounded(lines: &mut Vec<String>, line: String) {
+    match lines.len() {
+        n if n < LINES_KEPT => lines.push(line),
+        LINES_KEPT => lines.push("and more, see the log".to_owned()),
+        _ => {}
+    }
+}
+
+/// What was moved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Totals {
+    /// Files verified and written.
+    pub files: u64,
+    /// Bytes that were needed: the sum of the sizes of these files, less what an earlier run had.
+    pub needed_bytes: u64,
+    /// Body bytes received, wasted ones included.
+    pub received_bytes: u64,
+    /// Body bytes thrown away: hedged twice, wrong, or broken off.
+    pub wasted_bytes: u64,
+    /// Bytes verified and written.
+    pub written_bytes: u64,
+    /// Bytes of earlier interrupted runs that were used.
+    pub resumed_bytes: u64,
+    /// Requests sent.
+    pub requests: u64,
+    /// Connections opened.
+    pub connections: u64,
+    /// Requests asked for a second time of another host.
+    pub hedged_requests: u64,
+    /// Files that had to be asked for again.
+    pub retried_files: u64,
+    /// Files found present and right, not fetched.
+    pub kept_files: u64,
+    /// Their bytes.
+    pub kept_bytes: u64,
+    /// Files deleted.
+    pub deleted_files: u64,
+    /// Their bytes.
+    pub deleted_bytes: u64,
+    /// Files that are still missing or wrong.
+    pub missing_files: u64,
+    /// Files read again (`check`).
+    pub checked_files: u64,
+    /// Bytes read again (`check`).
+    pub checked_bytes: u64,
+}
+
+impl Totals {
+    /// Bytes received per byte needed; 1 when nothing was needed.
+    pub fn received_ratio(&self) -> f64 {
+        if self.needed_bytes == 0 { 1.0 } else { self.received_bytes as f64 / self.needed_bytes as f64 }
+    }
+}
+
+/// What became of one suite.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SuiteReport {
+    /// The suite as asked for.
+    pub suite: String,
+    /// The Release's Codename.
+    pub codename: String,
+    /// The Release's Version, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// The Release's Date, Unix time in seconds.
+    pub date_unix_s: i64,
+    /// Valid-Until, Unix time in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid_until_unix_s: Option<i64>,
+    /// What happened.
+    pub state: SuiteState,
+}
+
+/// What happened to a suite.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SuiteState {
+    /// A new state is visible.
+    Published,
+    /// The origin has what is here already.
+    Unchanged,
+    /// Not brought up to date; the old state is still served.
+    #[default]
+    NotPublished,
+}
+
+/// What one host did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostReport {
+    /// Name and, when not the usual one, port.
+    pub host: String,
+    /// Whether it decided the state.
+    pub origin: bool,
+    /// `HTTP/1.1` or `HTTP/2`; empty if it never answered.
+    pub protocol: String,
+    /// Body bytes received from it.
+    pub received_bytes: u64,
+    /// Of these, thrown away.
+    pub wasted_bytes: u64,
+    /// Whole files that came from it.
+    pub files: u64,
+    /// Requests sent to it.
+    pub requests: u64,
+    /// Connections opened to it.
+    pub connections: u64,
+    /// Smallest round trip seen, milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtt_ms: Option<f64>,
+    /// Best rate it showed, bytes per second.
+    pub best_rate_bytes_per_s: u64,
+    /// Faults, in order; bounded by the recorder.
+    pub faults: Vec<FaultReport>,
+    /// Number of faults, also those not kept.
+    pub strikes: u32,
+    /// What became of it, such as `good`, `dropped: serves wrong bytes`.
+    pub state: String,
+}
+
+/// One fault of a host.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FaultReport {
+    /// Milliseconds after the start.
+    pub at_ms: u64,
+    /// What it did.
+    pub fault: String,
+    /// The file concerned, if it was one file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+}
+
+/// What limited the run, as the engine found it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VerdictReport {
+    /// The part, such as `access link`, `mirror ftp.example.org`, `disk sda`, `mixed`.
+    pub limit: String,
+    /// Share of the wall time for which both signals named it, 0 to 1.
+    pub share: f64,
+    /// Every part that was named at some time, with its share, largest first.
+    pub shares: Vec<(String, f64)>,
+    /// The limit behind it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// What would help.
+    pub advice: String,
+    /// The figures it rests on, one line each.
+    pub evidence: Vec<String>,
+}
+
+impl fmt::Display for Summary {
+    /// The one line at the end of a run.
+    ///
+    /// ```text
+    /// 43.1 GB in 11 m 32 s, 62 MB/s. Limited by: disk writes (busy 91 %; network blocked 74 %).
+    /// ```
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = units::duration(self.duration_ms);
+        if self.command == "check" {
+            write!(f, "{} in {} files read in {time}", units::bytes(self.totals.checked_bytes), self.totals.checked_files)?;
+            return match self.totals.missing_files {
+                0 => write!(f, ", all as signed."),
+                n => write!(f, ", {n} missing or wrong."),
+            };
+        }
+        if self.dry_run {
+            return write!(
+                f,
+                "would fetch {} files, {}; would delete {} files, {}.",
+                self.plan.fetch_files,
+                units::bytes(self.plan.fetch_bytes),
+                self.plan.delete_files,
+                units::bytes(self.plan.delete_bytes),
+            );
+        }
+        if !self.changed && self.totals.files == 0 && self.totals.missing_files == 0 && self.exit_code == 0 {
+            return write!(f, "nothing has changed; {} requests in {time}.", self.totals.requests);
+        }
+        let rate = units::per_second(self.totals.written_bytes, self.duration_ms);
+        write!(f, "{} in {time}, {}/s.", units::bytes(self.totals.written_bytes), units::bytes(rate))?;
+        if self.totals.missing_files > 0 {
+            write!(f, " {} files are missing.", self.totals.missing_files)?;
+        }
+        if let Some(verdict) = &self.verdict {
+            write!(f, " Limited by: {}", verdict.limit)?;
+            if !verdict.evidence.is_empty() {
+                write!(f, " ({})", verdict.evidence.join("; "))?;
+            }
+            write!(f, ".")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_ends_with_one_line_naming_its_limit() {
+        let summary = Summary {
+            command: "mirror".into(),
+            duration_ms: 692_000,
+            changed: true,
+            totals: Totals { files: 9, written_bytes: 43_100_000_000, ..Totals::default() },
+            verdict: Some(VerdictReport {
+                limit: "disk writes".into(),
+                evidence: vec!["busy 91 %".into(), "network blocked 74 %".into()],
+                ..VerdictReport::default()
+            }),
+            ..Summary::default()
+        };
+        insta::assert_snapshot!(summary, @"43.1 GB in 11 m 32 s, 62.3 MB/s. Limited by: disk writes (busy 91 %; network blocked 74 %).");
+    }
+
+    #[test]
+    fn problems_are_bounded() {
+        let mut summary = Summary::default();
+        for i in 0..1000 {
+            summary.problem(i.to_string());
+        }
+        assert_eq!(summary.problems.len(), LINES_KEPT + 1);
+    }
+}

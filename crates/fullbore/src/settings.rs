@@ -1,0 +1,195 @@
+//! Settings, resolved: what the commands are handed.
+//!
+//! Flags win over the environment (clap has merged these two), the environment
+//! wins over the `[mirror.NAME]` section of the file, that over its `[defaults]`.
+//! What comes out are plain structures without options that someone would still
+//! have to decide. The environment is read here and nowhere else in the program.
+
+pub mod apt;
+pub mod environment;
+pub mod file;
+pub mod filters;
+pub mod resolve;
+pub mod values;
+
+use std::path::PathBuf;
+
+pub use environment::Environment;
+pub use filters::Filters;
+pub use resolve::{check, mirrors};
+pub use values::{DurabilityChoice, IndexFormat, Kind};
+
+/// Where the settings file is looked for when none is named.
+pub const DEFAULT_CONFIG: &str = "/etc/fullbore/mirror.toml";
+
+/// One mirror to be made: one archive in one directory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MirrorSettings {
+    /// The section in the settings file, or the part of `--sources`; shown and in metrics.
+    pub name: Option<String>,
+    /// The directory that will hold `dists/`; absolute.
+    pub dir: PathBuf,
+    /// Addresses of the archive (`http://` or `https://`, without a slash at the end). The first
+    /// is the origin. Never empty.
+    pub origins: Vec<String>,
+    /// Whether only the origin may be asked.
+    pub origin_only: bool,
+    /// What to take from the archive. Never empty.
+    pub sources: Vec<SourceSpec>,
+    /// Which packages.
+    pub filters: Filters,
+    /// Which forms of each index; empty: every form that the Release names.
+    pub index_formats: Vec<IndexFormat>,
+    /// Kinds of files left out.
+    pub without: Vec<Kind>,
+    /// Languages of translated descriptions; empty: all.
+    pub languages: Vec<String>,
+    /// Accept a Release whose Valid-Until has passed; every use is to be logged.
+    pub ignore_valid_until: bool,
+    /// What is kept and deleted.
+    pub keep: Keep,
+    /// When to wait for the disk.
+    pub durability: DurabilityChoice,
+    /// How to reach the mirrors.
+    pub network: NetworkSettings,
+    /// Name of the snapshot to make of this run.
+    pub snapshot: Option<String>,
+    /// Only show the plan.
+    pub dry_run: bool,
+    /// Where to write a trace of the stages.
+    pub trace: Option<PathBuf>,
+}
+
+impl MirrorSettings {
+    /// Whether this kind of files is wanted.
+    pub fn wants(&self, kind: Kind) -> bool {
+        !self.without.contains(&kind)
+    }
+}
+
+/// Part of an archive: suites and what to take from each of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceSpec {
+    /// Suites or codenames as written; one with a slash at its end is a flat repository.
+    pub suites: Vec<String>,
+    /// Components; empty: all in the Release.
+    pub components: Vec<String>,
+    /// Binary architectures, `all` among them where asked for; empty: all in the Release.
+    pub architectures: Vec<String>,
+    /// Whether binary packages are wanted.
+    pub binaries: bool,
+    /// Whether source packages are wanted.
+    pub sources: bool,
+    /// Who must have signed.
+    pub signed_by: SignedBy,
+}
+
+/// Which signatures are accepted for a source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SignedBy {
+    /// A key in one of these keyring files.
+    Keyrings(Vec<PathBuf>),
+    /// One of these key fingerprints, found in one of the keyring files.
+    Fingerprints {
+        /// Fingerprints as written; `!` at the end excludes subkeys, as in apt.
+        fingerprints: Vec<String>,
+        /// Where the keys are.
+        keyrings: Vec<PathBuf>,
+    },
+    /// The armoured key given in the source itself.
+    Inline(String),
+    /// No signature needed: `Trusted: yes`.
+    Trusted,
+}
+
+/// What a mirror run keeps and deletes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Keep {
+    /// What may be deleted.
+    pub clean: Clean,
+    /// Share of the mirrored files, 0 to 1, above which nothing is deleted.
+    pub max_delete: f64,
+    /// Delete even above that.
+    pub force_delete: bool,
+    /// Earlier states whose files are kept.
+    pub generations: u32,
+    /// Hours for which files of earlier states are kept at least.
+    pub hours: u32,
+}
+
+/// What may be deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clean {
+    /// Nothing.
+    Nothing,
+    /// Files that fullbore placed and nothing names any more.
+    Own,
+    /// Everything nothing names.
+    Foreign,
+}
+
+/// How to reach the mirrors.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NetworkSettings {
+    /// Connections to one host at once, 1 to 16.
+    pub connections_per_host: usize,
+    /// Body bytes received per second over all hosts.
+    pub limit_rate_bytes_per_s: Option<u64>,
+    /// Certificates trusted in addition to the system's, a PEM file.
+    pub ca_file: Option<PathBuf>,
+    /// Never HTTP/2.
+    pub http1_only: bool,
+    /// Ask a second host for what a measurably slower one is sending.
+    pub hedge: bool,
+    /// Files in apt's auth.conf format, readable when settings were made.
+    pub auth_files: Vec<PathBuf>,
+    /// Proxies.
+    pub proxy: ProxySettings,
+}
+
+/// Proxies as the usual variables name them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProxySettings {
+    /// Proxy for `http://`.
+    pub http: Option<String>,
+    /// Proxy for `https://`.
+    pub https: Option<String>,
+    /// Hosts reached directly, as in the variable `no_proxy`, split at commas and spaces.
+    pub no_proxy: Vec<String>,
+}
+
+/// An archive to be read again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckSettings {
+    /// The directory that holds `dists/`; absolute.
+    pub dir: PathBuf,
+    /// Share of the files whose content is read, 0 to 1.
+    pub read_share: f64,
+    /// Fetch what is wrong.
+    pub repair: bool,
+    /// Where to fetch from; empty: what the mirror's own state says.
+    pub origins: Vec<String>,
+    /// Who must have signed.
+    pub signed_by: SignedBy,
+    /// How to reach the mirrors.
+    pub network: NetworkSettings,
+    /// Where to write a trace of the stages.
+    pub trace: Option<PathBuf>,
+}
+
+/// What is shown and written about a run; for the program, not for the commands.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OutputSettings {
+    /// Lines of JSON on stdout.
+    pub json: bool,
+    /// HTML page, or JSON if the name ends so.
+    pub report: Option<PathBuf>,
+    /// Prometheus text file.
+    pub metrics: Option<PathBuf>,
+    /// Only errors.
+    pub quiet: bool,
+    /// Number of `-v`.
+    pub verbose: u8,
+    /// Tell by the exit code that nothing had changed.
+    pub changed_exit: bool,
+}

@@ -1,0 +1,98 @@
+//! The environment variables the program knows, beside `FULLBORE_…`, read once.
+
+use super::ProxySettings;
+
+/// What the environment says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// `http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`.
+    pub proxy: ProxySettings,
+    /// `NO_COLOR` is set and not empty.
+    pub no_color: bool,
+    /// `SOURCE_DATE_EPOCH`, seconds: the time written into reports.
+    pub source_date_epoch: Option<i64>,
+    /// stderr goes to systemd's journal, which understands priorities.
+    pub journal: bool,
+    /// `FULLBORE_LOG`: a filter in tracing's syntax, such as `fullbore_wire=debug`.
+    pub log: Option<String>,
+}
+
+impl Environment {
+    /// Reads the process's environment.
+    pub fn read() -> Self {
+        Environment::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// Reads variables by this function.
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Self {
+        let given = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
+        let either = |lower: &str, upper: &str| given(lower).or_else(|| given(upper));
+        let all = either("all_proxy", "ALL_PROXY");
+        Environment {
+            proxy: ProxySettings {
+                // Only in lower case: in a CGI program HTTP_PROXY is a request header (CVE-2016-5385).
+                http: given("http_proxy").or_else(|| all.clone()),
+                https: either("https_proxy", "HTTPS_PROXY").or(all),
+                no_proxy: either("no_proxy", "NO_PROXY")
+                    .unwrap_or_default()
+                    .split([',', ' '])
+                    .filter(|host| !host.is_empty())
+                    .map(str::to_owned)
+                    .collect(),
+            },
+            no_color: given("NO_COLOR").is_some(),
+            source_date_epoch: given("SOURCE_DATE_EPOCH").and_then(|value| value.trim().parse().ok()),
+            // Both: INVOCATION_ID alone is inherited by everything below a service whose
+            // stderr may be a file. JOURNAL_STREAM names device and inode of the stream.
+            journal: given("JOURNAL_STREAM").is_some_and(|value| stderr_is(&value)),
+            log: given("FULLBORE_LOG"),
+        }
+    }
+}
+
+/// Whether stderr is the stream that systemd's `DEVICE:INODE` names.
+fn stderr_is(stream: &str) -> bool {
+    let Some((device, inode)) = stream.split_once(':') else { return false };
+    let (Ok(device), Ok(inode)) = (device.parse::<u64>(), inode.parse::<u64>()) else { return false };
+    rustix::fs::fstat(std::io::stderr()).is_ok_and(|stat| stat.st_dev == device && stat.st_ino == inode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Environment {
+        Environment::from_lookup(|name| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn proxies_come_from_the_usual_variables() {
+        let environment = read(&[
+            ("http_proxy", "http://p:3128"),
+            ("HTTPS_PROXY", "http://q:3128"),
+            ("no_proxy", "localhost, .example.org"),
+        ]);
+        assert_eq!(environment.proxy.http.as_deref(), Some("http://p:3128"));
+        assert_eq!(environment.proxy.https.as_deref(), Some("http://q:3128"));
+        assert_eq!(environment.proxy.no_proxy, ["localhost", ".example.org"]);
+    }
+
+    #[test]
+    fn a_request_header_is_no_proxy() {
+        assert_eq!(read(&[("HTTP_PROXY", "http://evil")]).proxy.http, None);
+    }
+
+    #[test]
+    fn an_empty_no_color_does_not_count() {
+        assert!(!read(&[("NO_COLOR", "")]).no_color);
+        assert!(read(&[("NO_COLOR", "1")]).no_color);
+    }
+
+    #[test]
+    fn a_journal_that_is_not_ours_does_not_count() {
+        assert!(!read(&[("JOURNAL_STREAM", "1:1")]).journal);
+        assert!(!read(&[("JOURNAL_STREAM", "x")]).journal);
+    }
+}

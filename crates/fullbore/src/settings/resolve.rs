@@ -1,0 +1,702 @@
+//! From flags, environment and file to settings without open questions.
+
+use std::path::{Path, PathBuf};
+
+use super::apt::{self, AptSource};
+use super::file::{self, List, Section, SourceSection};
+use super::{
+    CheckSettings, Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, NetworkSettings, OutputSettings,
+    SignedBy, SourceSpec,
+};
+use crate::cli::{CheckArgs, MirrorArgs, NetworkArgs, OutputArgs};
+use crate::error::CommandError;
+
+/// Connections per host by default; public mirrors ask for few.
+const CONNECTIONS: u16 = 4;
+/// Largest number of connections per host, in the file as on the command line.
+const CONNECTIONS_MAX: u16 = 16;
+/// Share of the mirrored files that may be deleted without asking; apt-mirror2 has the same.
+const MAX_DELETE: f64 = 0.4;
+/// Earlier states kept by default, so that clients with their InRelease find all it names.
+const KEEP_GENERATIONS: u32 = 3;
+/// Hours they are kept at least; apt clients update daily.
+const KEEP_HOURS: u32 = 24;
+
+/// Where Debian and its derivatives keep the keys of their archives.
+const DEFAULT_KEYRINGS: &[&str] = &[
+    "/usr/share/keyrings/debian-archive-keyring.pgp",
+    "/usr/share/keyrings/debian-archive-keyring.gpg",
+    "/usr/share/keyrings/ubuntu-archive-keyring.gpg",
+];
+
+/// The mirrors to be made and what is to be shown about them. Never an empty list.
+pub fn mirrors(
+    arguments: MirrorArgs,
+    environment: &Environment,
+) -> Result<(Vec<MirrorSettings>, OutputSettings), CommandError> {
+    let output = output(&arguments.output, arguments.changed_exit);
+    let sections = sections(&arguments)?;
+    let several = sections.len() > 1;
+    if several && (!arguments.from.is_empty() || arguments.to.is_some() || arguments.sources.is_some()) {
+        return Err(CommandError::usage("--from, --to and --sources would hold for several mirrors of the settings file")
+            .hint("name one of them, as in `fullbore mirror NAME --to DIR`"));
+    }
+    let mut mirrors = Vec::new();
+    for (name, section) in sections {
+        let wishes = section.under(flags(&arguments));
+        let resolved = mirror(name.as_deref(), &wishes, &arguments, environment)
+            .map_err(|error| match &name {
+                Some(name) => error.context(format_args!("in [mirror.{name}]")),
+                None => error,
+            })?;
+        mirrors.extend(resolved);
+    }
+    for (i, mirror) in mirrors.iter().enumerate() {
+        if let Some(other) = mirrors.iter().take(i).find(|other| other.dir == mirror.dir) {
+            return Err(CommandError::usage(format_args!("two mirrors would write into {}", mirror.dir.display()))
+                .context(format_args!("{} and {}", shown(other), shown(mirror)))
+                .hint("give each its own directory; several suites of one archive belong into one section"));
+        }
+    }
+    Ok((mirrors, output))
+}
+
+fn shown(mirror: &MirrorSettings) -> &str {
+    mirror.name.as_deref().unwrap_or(&mirror.origins[0])
+}
+
+/// The sections asked for, the defaults of the file filled in; one empty section if flags say all.
+fn sections(arguments: &MirrorArgs) -> Result<Vec<(Option<String>, Section)>, CommandError> {
+    let by_flags = !arguments.from.is_empty() || arguments.sources.is_some();
+    if arguments.config.is_none() && arguments.names.is_empty() && by_flags {
+        return Ok(vec![(None, Section::default())]);
+    }
+    let path = arguments.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_CONFIG));
+    if arguments.config.is_none() && arguments.names.is_empty() && !path.exists() {
+        return Err(CommandError::usage("no archive is named, and there is no settings file")
+            .context(format_args!("looked for {DEFAULT_CONFIG}"))
+            .hint("say `--from https://deb.debian.org/debian --suite SUITE --to DIR`, or see `fullbore mirror --help`"));
+    }
+    let mut settings = file::read(&path)?;
+    let names: Vec<String> =
+        if arguments.names.is_empty() { settings.mirror.keys().cloned().collect() } else { arguments.names.clone() };
+    if names.is_empty() {
+        return Err(CommandError::usage(format_args!("{}: no [mirror.NAME] section", path.display())));
+    }
+    let known: Vec<String> = settings.mirror.keys().cloned().collect();
+    let mut sections = Vec::new();
+    for name in names {
+        let Some(section) = settings.mirror.remove(&name) else {
+            if sections.iter().any(|(taken, _): &(Option<String>, Section)| taken.as_ref() == Some(&name)) {
+                continue;
+            }
+            let known: Vec<&str> = known.iter().map(String::as_str).collect();
+            let error = CommandError::usage(format_args!("{}: no section [mirror.{name}]", path.display()));
+            return Err(match file::nearest(&name, &known) {
+                Some(near) => error.hint(format_args!("did you mean {near:?}?")),
+                None => error.hint(format_args!("there are: {}", known.join(", "))),
+            });
+        };
+        sections.push((Some(name), settings.defaults.clone().under(section)));
+    }
+    Ok(sections)
+}
+
+/// What the flags (and the environment through them) say, in the form of a section.
+fn flags(arguments: &MirrorArgs) -> Section {
+    let set = |flag: bool| flag.then_some(true);
+    Section {
+        from: List(arguments.from.clone()),
+        suite: List(arguments.suite.clone()),
+        component: List(arguments.component.clone()),
+        arch: List(arguments.arch.clone()),
+        sources: arguments.sources.clone(),
+        to: arguments.to.clone(),
+        snapshot: arguments.snapshot.clone(),
+        include: List(arguments.include.clone()),
+        exclude: List(arguments.exclude.clone()),
+        section: List(arguments.section.clone()),
+        priority: List(arguments.priority.clone()),
+        source_package: List(arguments.source_package.clone()),
+        newest: arguments.newest,
+        index_formats: List(arguments.index_formats.clone()),
+        without: List(arguments.without.clone()),
+        languages: List(arguments.languages.clone()),
+        keyring: List(arguments.trust.keyring.clone()),
+        trusted: None,
+        cacert: arguments.trust.cacert.clone(),
+        ignore_valid_until: set(arguments.ignore_valid_until),
+        max_delete: arguments.max_delete,
+        force_delete: set(arguments.force_delete),
+        clean_foreign: set(arguments.clean_foreign),
+        no_clean: set(arguments.no_clean),
+        keep_generations: arguments.keep_generations,
+        keep_hours: arguments.keep_hours,
+        durability: arguments.durability,
+        limit_rate: arguments.network.limit_rate,
+        connections: arguments.network.connections,
+        http1: set(arguments.network.http1),
+        no_hedge: set(arguments.network.no_hedge),
+        auth: arguments.network.auth.clone(),
+        origin: arguments.origin.clone(),
+        origin_only: set(arguments.origin_only),
+        source: Vec::new(),
+    }
+}
+
+impl Section {
+    /// This section with everything replaced that the upper one says.
+    fn under(self, upper: Section) -> Section {
+        // A section that names its archive by other means does not get the lower one's.
+        let source = if !upper.source.is_empty() { upper.source } else { self.source };
+        Section {
+            from: upper.from.or(self.from),
+            suite: upper.suite.or(self.suite),
+            component: upper.component.or(self.component),
+            arch: upper.arch.or(self.arch),
+            sources: upper.sources.or(self.sources),
+            to: upper.to.or(self.to),
+            snapshot: upper.snapshot.or(self.snapshot),
+            include: upper.include.or(self.include),
+            exclude: upper.exclude.or(self.exclude),
+            section: upper.section.or(self.section),
+            priority: upper.priority.or(self.priority),
+            source_package: upper.source_package.or(self.source_package),
+            newest: upper.newest.or(self.newest),
+            index_formats: upper.index_formats.or(self.index_formats),
+            without: upper.without.or(self.without),
+            languages: upper.languages.or(self.languages),
+            keyring: upper.keyring.or(self.keyring),
+            trusted: upper.trusted.or(self.trusted),
+            cacert: upper.cacert.or(self.cacert),
+            ignore_valid_until: upper.ignore_valid_until.or(self.ignore_valid_until),
+            max_delete: upper.max_delete.or(self.max_delete),
+            force_delete: upper.force_delete.or(self.force_delete),
+            clean_foreign: upper.clean_foreign.or(self.clean_foreign),
+            no_clean: upper.no_clean.or(self.no_clean),
+            keep_generations: upper.keep_generations.or(self.keep_generations),
+            keep_hours: upper.keep_hours.or(self.keep_hours),
+            durability: upper.durability.or(self.durability),
+            limit_rate: upper.limit_rate.or(self.limit_rate),
+            connections: upper.connections.or(self.connections),
+            http1: upper.http1.or(self.http1),
+            no_hedge: upper.no_hedge.or(self.no_hedge),
+            auth: upper.auth.or(self.auth),
+            origin: upper.origin.or(self.origin),
+            origin_only: upper.origin_only.or(self.origin_only),
+            source,
+        }
+    }
+}
+
+impl<T> List<T> {
+    fn or(self, lower: List<T>) -> List<T> {
+        if self.0.is_empty() { lower } else { self }
+    }
+}
+
+/// The mirrors one section stands for: one, or one per archive of its `sources`.
+fn mirror(
+    name: Option<&str>,
+    wishes: &Section,
+    arguments: &MirrorArgs,
+    environment: &Environment,
+) -> Result<Vec<MirrorSettings>, CommandError> {
+    let to = wishes.to.as_deref().ok_or_else(|| {
+        CommandError::usage("no directory to write the mirror into").hint("say `--to DIR`")
+    })?;
+    let dir = absolute(to)?;
+    if let Some(snapshot) = &wishes.snapshot {
+        check_snapshot(snapshot)?;
+    }
+    let archives = archives(wishes)?;
+    let several = archives.len() > 1;
+    let names = apt::directory_names(&archives);
+    let mut mirrors = Vec::new();
+    for (archive, directory) in archives.into_iter().zip(names) {
+        let mut origins = archive.origins;
+        if let Some(origin) = &wishes.origin {
+            let origin = address(origin)?;
+            if several {
+                return Err(CommandError::usage("--origin would hold for several archives of --sources"));
+            }
+            origins.retain(|other| *other != origin);
+            origins.insert(0, origin);
+        }
+        mirrors.push(MirrorSettings {
+            name: match (name, several) {
+                (Some(name), true) => Some(format!("{name}/{directory}")),
+                (Some(name), false) => Some(name.to_owned()),
+                (None, true) => Some(directory.clone()),
+                (None, false) => None,
+            },
+            dir: if several { dir.join(&directory) } else { dir.clone() },
+            origins,
+            origin_only: wishes.origin_only.unwrap_or(false),
+            sources: archive.sources,
+            filters: Filters {
+                include: wishes.include.0.clone(),
+                exclude: wishes.exclude.0.clone(),
+                sections: wishes.section.0.clone(),
+                priorities: wishes.priority.0.clone(),
+                source_packages: wishes.source_package.0.clone(),
+                newest: wishes.newest,
+            },
+            index_formats: wishes.index_formats.0.clone(),
+            without: wishes.without.0.clone(),
+            languages: wishes.languages.0.clone(),
+            ignore_valid_until: wishes.ignore_valid_until.unwrap_or(false),
+            keep: keep(wishes)?,
+            durability: wishes.durability.unwrap_or_default(),
+            network: network(
+                &NetworkArgs {
+                    limit_rate: wishes.limit_rate,
+                    connections: wishes.connections,
+                    http1: wishes.http1.unwrap_or(false),
+                    no_hedge: wishes.no_hedge.unwrap_or(false),
+                    auth: wishes.auth.clone(),
+                },
+                wishes.cacert.as_deref(),
+                environment,
+            )?,
+            snapshot: wishes.snapshot.clone(),
+            dry_run: arguments.dry_run,
+            trace: arguments.output.trace.clone(),
+        });
+    }
+    Ok(mirrors)
+}
+
+/// One archive and what to take from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Archive {
+    /// Its addresses, the origin first.
+    pub origins: Vec<String>,
+    /// What to take from it.
+    pub sources: Vec<SourceSpec>,
+}
+
+fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
+    if let Some(sources) = &wishes.sources {
+        if !wishes.from.0.is_empty() {
+            return Err(CommandError::usage("--sources and --from both name the archive").hint("give one of them"));
+        }
+        let entries = apt::read(sources)?;
+        return apt_archives(entries, wishes, sources);
+    }
+    let mut origins = Vec::new();
+    for from in &wishes.from.0 {
+        let from = address(from)?;
+        if !origins.contains(&from) {
+            origins.push(from);
+        }
+    }
+    if origins.is_empty() {
+        return Err(CommandError::usage("no archive to mirror from").hint("say `--from URL`, or `--sources FILE`"));
+    }
+    let mut parts: Vec<SourceSection> = Vec::new();
+    if wishes.source.is_empty() || !wishes.suite.0.is_empty() {
+        parts.push(SourceSection { suite: wishes.suite.clone(), ..SourceSection::default() });
+    }
+    parts.extend(wishes.source.iter().cloned());
+    let mut sources = Vec::new();
+    for part in parts {
+        if part.suite.0.is_empty() {
+            return Err(CommandError::usage("no suite to mirror").hint("say `--suite NAME`, such as trixie or stable"));
+        }
+        for suite in &part.suite.0 {
+            check_name("suite", suite)?;
+        }
+        let components = part.component.or(wishes.component.clone()).0;
+        for component in &components {
+            check_name("component", component)?;
+        }
+        let wanted = part.arch.or(wishes.arch.clone()).0;
+        let (architectures, with_sources) = split_architectures(&wanted)?;
+        let trusted = part.trusted.or(wishes.trusted).unwrap_or(false);
+        let keyrings = part.keyring.or(wishes.keyring.clone()).0;
+        sources.push(SourceSpec {
+            suites: part.suite.0,
+            components,
+            binaries: wanted.is_empty() || !architectures.is_empty(),
+            sources: wanted.is_empty() || with_sources,
+            architectures,
+            signed_by: if trusted && keyrings.is_empty() {
+                SignedBy::Trusted
+            } else {
+                SignedBy::Keyrings(keyrings_or_default(keyrings)?)
+            },
+        });
+    }
+    Ok(vec![Archive { origins, sources }])
+}
+
+/// Entries of apt's sources, grouped by archive; flags restrict or override them.
+fn apt_archives(entries: Vec<AptSource>, wishes: &Section, path: &Path) -> Result<Vec<Archive>, CommandError> {
+    let mut archives: Vec<Archive> = Vec::new();
+    let (wanted_architectures, wanted_sources) = split_architectures(&wishes.arch.0)?;
+    for entry in entries {
+        let suites: Vec<String> =
+            entry.suites.into_iter().filter(|suite| wishes.suite.0.is_empty() || wishes.suite.0.contains(suite)).collect();
+        if suites.is_empty() {
+            continue;
+        }
+        for suite in &suites {
+            check_name("suite", suite)?;
+        }
+        let mut origins = Vec::new();
+        for uri in &entry.uris {
+            for uri in apt::expand(uri)? {
+                let uri = address(&uri)?;
+                if !origins.contains(&uri) {
+                    origins.push(uri);
+                }
+            }
+        }
+        let Some(origin) = origins.first().cloned() else { continue };
+        let architectures = if !wanted_architectures.is_empty() {
+            wanted_architectures.clone()
+        } else if !entry.architectures.is_empty() {
+            entry.architectures
+        } else {
+            vec![apt::native_architecture().to_owned(), "all".to_owned()]
+        };
+        let spec = SourceSpec {
+            suites,
+            components: if wishes.component.0.is_empty() { entry.components } else { wishes.component.0.clone() },
+            architectures,
+            binaries: entry.binaries && (wishes.arch.0.is_empty() || !wanted_architectures.is_empty()),
+            sources: entry.sources || wanted_sources,
+            signed_by: if !wishes.keyring.0.is_empty() {
+                SignedBy::Keyrings(keyrings_or_default(wishes.keyring.0.clone())?)
+            } else {
+                match entry.signed_by {
+                    Some(signed_by) => signed_by.resolve(keyrings_or_default)?,
+                    None => SignedBy::Keyrings(keyrings_or_default(Vec::new())?),
+                }
+            },
+        };
+        match archives.iter_mut().find(|archive| archive.origins[0] == origin) {
+            Some(archive) => {
+                for origin in origins {
+                    if !archive.origins.contains(&origin) {
+                        archive.origins.push(origin);
+                    }
+                }
+                merge_source(&mut archive.sources, spec);
+            }
+            None => archives.push(Archive { origins, sources: vec![spec] }),
+        }
+    }
+    if archives.is_empty() {
+        return Err(CommandError::usage(format_args!("{}: no enabled source for these suites", path.display())));
+    }
+    Ok(archives)
+}
+
+/// `deb` and `deb-src` lines of one-line files become one source.
+fn merge_source(sources: &mut Vec<SourceSpec>, spec: SourceSpec) {
+    let twin = sources.iter_mut().find(|other| {
+        other.suites == spec.suites && other.components == spec.components && other.signed_by == spec.signed_by
+    });
+    match twin {
+        Some(other) if other.architectures == spec.architectures || !(other.binaries && spec.binaries) => {
+            if spec.binaries && !other.binaries {
+                other.architectures = spec.architectures;
+            }
+            other.binaries |= spec.binaries;
+            other.sources |= spec.sources;
+        }
+        _ => sources.push(spec),
+    }
+}
+
+/// Splits `amd64,source,all` into binary architectures and whether sources are wanted.
+fn split_architectures(wanted: &[String]) -> Result<(Vec<String>, bool), CommandError> {
+    let mut architectures: Vec<String> = Vec::new();
+    for name in wanted.iter().filter(|name| *name != "source") {
+        if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+            return Err(CommandError::usage(format_args!("{name:?} is not the name of an architecture")));
+        }
+        if !architectures.contains(name) {
+            architectures.push(name.clone());
+        }
+    }
+    Ok((architectures, wanted.iter().any(|name| name == "source")))
+}
+
+/// A suite or component becomes part of paths; the final check is the archive path's own.
+fn check_name(what: &str, name: &str) -> Result<(), CommandError> {
+    let bad = name.is_empty()
+        || name.starts_with('/')
+        || name.split('/').any(|part| part == "..")
+        || name.chars().any(|c| c.is_control() || c.is_whitespace());
+    if bad { Err(CommandError::usage(format_args!("{name:?} is not the name of a {what}"))) } else { Ok(()) }
+}
+
+/// A snapshot's name becomes a directory.
+fn check_snapshot(name: &str) -> Result<(), CommandError> {
+    let good = !name.is_empty()
+        && name.len() <= 128
+        && !name.starts_with('.')
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._+~:-".contains(&byte));
+    if good {
+        Ok(())
+    } else {
+        Err(CommandError::usage(format_args!("{name:?} cannot name a snapshot"))
+            .hint("letters, digits and . _ + ~ : - are allowed, with no dot in front"))
+    }
+}
+
+/// An archive's address without slashes at its end; only its scheme and host are checked here.
+pub fn address(text: &str) -> Result<String, CommandError> {
+    let text = text.trim().trim_end_matches('/');
+    let bad = |why: &str| CommandError::usage(format_args!("{text:?}: {why}"));
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return Err(bad("not an address").hint("an archive is named like https://deb.debian.org/debian"));
+    };
+    if !matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https") {
+        return Err(bad("only http and https archives can be mirrored")
+            .hint("most archives offer https under the same name"));
+    }
+    let host = rest.split('/').next().unwrap_or_default();
+    if host.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err(bad("not an address"));
+    }
+    Ok(text.to_owned())
+}
+
+fn keep(wishes: &Section) -> Result<Keep, CommandError> {
+    let no_clean = wishes.no_clean.unwrap_or(false);
+    let foreign = wishes.clean_foreign.unwrap_or(false);
+    if no_clean && foreign {
+        return Err(CommandError::usage("--no-clean and --clean-foreign contradict each other"));
+    }
+    Ok(Keep {
+        clean: match (no_clean, foreign) {
+            (true, _) => Clean::Nothing,
+            (false, true) => Clean::Foreign,
+            (false, false) => Clean::Own,
+        },
+        max_delete: wishes.max_delete.map_or(MAX_DELETE, super::values::Percent::fraction),
+        force_delete: wishes.force_delete.unwrap_or(false),
+        generations: wishes.keep_generations.unwrap_or(KEEP_GENERATIONS),
+        hours: wishes.keep_hours.unwrap_or(KEEP_HOURS),
+    })
+}
+
+fn network(
+    wishes: &NetworkArgs,
+    cacert: Option<&Path>,
+    environment: &Environment,
+) -> Result<NetworkSettings, CommandError> {
+    let connections = wishes.connections.unwrap_or(CONNECTIONS);
+    if !(1..=CONNECTIONS_MAX).contains(&connections) {
+        return Err(CommandError::usage(format_args!("connections = {connections}: 1 to {CONNECTIONS_MAX} are possible")));
+    }
+    if let Some(file) = cacert {
+        readable(file)?;
+    }
+    Ok(NetworkSettings {
+        connections_per_host: usize::from(connections),
+        limit_rate_bytes_per_s: wishes.limit_rate.map(|rate| rate.0),
+        ca_file: cacert.map(Path::to_owned),
+        http1_only: wishes.http1,
+        hedge: !wishes.no_hedge,
+        auth_files: match &wishes.auth {
+            Some(file) => {
+                readable(file)?;
+                vec![file.clone()]
+            }
+            None => apt::auth_files(),
+        },
+        proxy: environment.proxy.clone(),
+    })
+}
+
+/// What `check` is to do.
+pub fn check(arguments: CheckArgs, environment: &Environment) -> Result<(CheckSettings, OutputSettings), CommandError> {
+    let dir = absolute(&arguments.dir)?;
+    if !dir.is_dir() {
+        return Err(CommandError::usage(format_args!("{}: not a directory", dir.display())));
+    }
+    if !arguments.repair && !arguments.from.is_empty() {
+        return Err(CommandError::usage("--from says where to repair from").hint("add --repair"));
+    }
+    let origins = arguments.from.iter().map(|from| address(from)).collect::<Result<_, _>>()?;
+    let settings = CheckSettings {
+        dir,
+        read_share: arguments.read_data_subset.map_or(1.0, super::values::Percent::fraction),
+        repair: arguments.repair,
+        origins,
+        signed_by: SignedBy::Keyrings(keyrings_or_default(arguments.trust.keyring)?),
+        network: network(&arguments.network, arguments.trust.cacert.as_deref(), environment)?,
+        trace: arguments.output.trace.clone(),
+    };
+    Ok((settings, output(&arguments.output, false)))
+}
+
+fn output(arguments: &OutputArgs, changed_exit: bool) -> OutputSettings {
+    OutputSettings {
+        json: arguments.json,
+        report: arguments.report.clone(),
+        metrics: arguments.metrics.clone(),
+        quiet: arguments.quiet,
+        verbose: arguments.verbose,
+        changed_exit,
+    }
+}
+
+/// The keyrings named, which must be readable, or those of the system.
+fn keyrings_or_default(named: Vec<PathBuf>) -> Result<Vec<PathBuf>, CommandError> {
+    if !named.is_empty() {
+        return named.iter().map(|file| readable(file).and_then(|()| absolute(file))).collect();
+    }
+    let found: Vec<PathBuf> =
+        DEFAULT_KEYRINGS.iter().map(PathBuf::from).filter(|path| readable(path).is_ok()).collect();
+    if found.is_empty() {
+        return Err(CommandError::usage("no keyring to verify signatures with")
+            .context(format_args!("looked for {}", DEFAULT_KEYRINGS.join(", ")))
+            .hint("install debian-archive-keyring, or say `--keyring FILE`"));
+    }
+    Ok(found)
+}
+
+fn readable(file: &Path) -> Result<(), CommandError> {
+    match std::fs::File::open(file).and_then(|file| file.metadata()) {
+        Ok(metadata) if metadata.is_dir() => Err(CommandError::usage(format_args!("{}: is a directory", file.display()))),
+        Ok(_) => Ok(()),
+        Err(error) => Err(CommandError::usage(format_args!("cannot read {}: {error}", file.display()))),
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, CommandError> {
+    std::path::absolute(path).map_err(|error| CommandError::usage(format_args!("{}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{self, Command};
+
+    fn resolve(arguments: &[&str]) -> Result<Vec<MirrorSettings>, CommandError> {
+        let arguments = ["fullbore", "mirror"].iter().chain(arguments);
+        let Command::Mirror(arguments) = cli::parse(arguments).unwrap().command else { panic!("not mirror") };
+        mirrors(*arguments, &Environment::default()).map(|(mirrors, _)| mirrors)
+    }
+
+    /// A directory with a keyring (any readable file will do here) and files as given.
+    fn directory(files: &[(&str, &str)]) -> (tempfile::TempDir, impl Fn(&str) -> String) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("key.gpg"), "").unwrap();
+        for (name, text) in files {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        let path = dir.path().to_owned();
+        (dir, move |name: &str| path.join(name).to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn flags_alone_make_a_mirror() {
+        let (_dir, path) = directory(&[]);
+        let settings = resolve(&[
+            "--from", "https://a/debian/", "--from", "http://b:8080/debian", "--suite", "sid", "--arch",
+            "amd64,all,source", "--to", "/srv/m", "--keyring", &path("key.gpg"), "--no-clean",
+        ])
+        .unwrap();
+        let [mirror] = settings.as_slice() else { panic!("{settings:?}") };
+        assert_eq!(mirror.origins, ["https://a/debian", "http://b:8080/debian"]);
+        assert_eq!(mirror.dir, Path::new("/srv/m"));
+        assert_eq!(mirror.sources[0].architectures, ["amd64", "all"]);
+        assert!(mirror.sources[0].sources && mirror.sources[0].binaries);
+        assert_eq!(mirror.keep.clean, Clean::Nothing);
+        assert_eq!(mirror.network.connections_per_host, 4);
+    }
+
+    #[test]
+    fn only_sources_means_no_binaries() {
+        let (_dir, path) = directory(&[]);
+        let key = path("key.gpg");
+        let with = |arch: &[&str]| {
+            let mut arguments = vec!["--from", "https://a/", "--suite", "sid", "--to", "/x", "--keyring", &key];
+            arguments.extend(arch);
+            let source = resolve(&arguments).unwrap()[0].sources[0].clone();
+            (source.binaries, source.sources, source.architectures.len())
+        };
+        assert_eq!(with(&["--arch", "source"]), (false, true, 0));
+        assert_eq!(with(&["--arch", "amd64"]), (true, false, 1));
+        assert_eq!(with(&[]), (true, true, 0));
+    }
+
+    #[test]
+    fn flags_win_over_the_section_and_the_section_over_defaults() {
+        let (_dir, path) = directory(&[(
+            "m.toml",
+            "[defaults]\nlimit-rate = '1M'\nconnections = 2\nkeep-hours = 48\nkeyring = 'KEY'\n\
+             [mirror.a]\nfrom = 'https://a/debian'\nsuite = 'sid'\nto = '/srv/a'\nconnections = 3\n\
+             [mirror.b]\nfrom = 'https://b/debian'\nsuite = 'sid'\nto = '/srv/b'\n",
+        )]);
+        let text = std::fs::read_to_string(path("m.toml")).unwrap().replace("KEY", &path("key.gpg"));
+        std::fs::write(path("m.toml"), text).unwrap();
+        let settings = resolve(&["--config", &path("m.toml"), "--limit-rate", "2M"]).unwrap();
+        assert_eq!(settings.len(), 2);
+        assert_eq!(settings[0].network.limit_rate_bytes_per_s, Some(2_000_000));
+        assert_eq!(settings[0].network.connections_per_host, 3);
+        assert_eq!(settings[1].network.connections_per_host, 2);
+        assert_eq!(settings[1].keep.hours, 48);
+        let one = resolve(&["--config", &path("m.toml"), "b", "--to", "/elsewhere"]).unwrap();
+        assert_eq!(one[0].dir, Path::new("/elsewhere"));
+        let error = resolve(&["--config", &path("m.toml"), "--to", "/elsewhere"]).unwrap_err();
+        assert!(error.message.contains("several mirrors"), "{error}");
+        let error = resolve(&["--config", &path("m.toml"), "c"]).unwrap_err();
+        assert_eq!(error.hints, ["did you mean \"a\"?"]);
+    }
+
+    #[test]
+    fn sources_of_several_archives_get_directories_of_their_own() {
+        let (_dir, path) = directory(&[(
+            "debian.sources",
+            "Types: deb\nURIs: https://deb.debian.org/debian https://ftp.debian.org/debian/\n\
+             Suites: trixie trixie-updates\nComponents: main\nSigned-By: KEY\n\n\
+             Types: deb deb-src\nURIs: https://deb.debian.org/debian-security/\nSuites: trixie-security\n\
+             Components: main\nArchitectures: arm64\nSigned-By: KEY\n",
+        )]);
+        let file = path("debian.sources");
+        let text = std::fs::read_to_string(&file).unwrap().replace("KEY", &path("key.gpg"));
+        std::fs::write(&file, text).unwrap();
+        let settings = resolve(&["--sources", &file, "--to", "/srv/m"]).unwrap();
+        let [debian, security] = settings.as_slice() else { panic!("{settings:?}") };
+        assert_eq!(debian.dir, Path::new("/srv/m/debian"));
+        assert_eq!(debian.origins.len(), 2);
+        assert_eq!(debian.sources[0].suites, ["trixie", "trixie-updates"]);
+        assert!(!debian.sources[0].sources);
+        assert_eq!(security.dir, Path::new("/srv/m/debian-security"));
+        assert_eq!(security.sources[0].architectures, ["arm64"]);
+        assert!(security.sources[0].sources);
+        let one = resolve(&["--sources", &file, "--to", "/srv/m", "--suite", "trixie"]).unwrap();
+        assert_eq!(one[0].dir, Path::new("/srv/m"));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let (_dir, path) = directory(&[]);
+        let key = path("key.gpg");
+        for (arguments, message) in [
+            (vec!["--from", "https://a/"], "no directory"),
+            (vec!["--from", "https://a/", "--to", "/x"], "no suite"),
+            (vec!["--from", "ftp://a/", "--to", "/x", "--suite", "s"], "only http and https"),
+            (vec!["--from", "deb.debian.org", "--to", "/x", "--suite", "s"], "not an address"),
+            (vec!["--from", "https://a/", "--to", "/x", "--suite", "../s"], "not the name of a suite"),
+            (vec!["--from", "https://a/", "--to", "/x", "--suite", "s", "--arch", "a/b"], "not the name of an arch"),
+            (vec!["--from", "https://a/", "--to", "/x", "--suite", "s", "--snapshot", "../x"], "cannot name a snapshot"),
+        ] {
+            let mut arguments = arguments;
+            arguments.extend(["--keyring", &key]);
+            let error = resolve(&arguments).unwrap_err();
+            assert!(error.message.contains(message), "{error}");
+            assert_eq!(error.exit_code(), 1);
+        }
+        let error = resolve(&["--config", "/no/such/file", "x"]).unwrap_err();
+        assert!(error.message.starts_with("cannot read /no/such/file"), "{error}");
+    }
+}

@@ -1,0 +1,229 @@
+//! Values as people write them: rates, shares, kinds of files, patterns.
+//!
+//! Each type has one text form, used by the flags, the environment and the
+//! settings file alike; the error says what would have been right.
+
+use std::fmt;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use regex::{Regex, RegexBuilder};
+use serde::{Deserialize, Serialize};
+
+/// A text that is not what was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ValueError(pub String);
+
+/// A rate in bytes per second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate(pub u64);
+
+/// Units of a rate and what one of them is in bytes per second. Decimal as in
+/// networking; the binary ones have their `i`; bits are spelt out because `b`
+/// and `B` are too easily mixed up.
+const RATE_UNITS: &[(&str, f64)] = &[
+    ("", 1.0),
+    ("b", 1.0),
+    ("k", 1e3),
+    ("kb", 1e3),
+    ("m", 1e6),
+    ("mb", 1e6),
+    ("g", 1e9),
+    ("gb", 1e9),
+    ("ki", 1024.0),
+    ("kib", 1024.0),
+    ("mi", 1_048_576.0),
+    ("mib", 1_048_576.0),
+    ("gi", 1_073_741_824.0),
+    ("gib", 1_073_741_824.0),
+    ("bit", 0.125),
+    ("kbit", 125.0),
+    ("mbit", 125e3),
+    ("gbit", 125e6),
+];
+
+/// Slowest rate accepted: below it no time limit of a host could be kept.
+const RATE_MIN_BYTES_PER_S: f64 = 1024.0;
+/// Fastest rate accepted, far above any link; keeps later sums in range.
+const RATE_MAX_BYTES_PER_S: f64 = 1e12;
+
+impl FromStr for Rate {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let wrong = || ValueError("expected bytes per second, such as 20M, 2.5MB, 512KiB or 100Mbit".to_owned());
+        let lower = text.trim().to_ascii_lowercase();
+        let lower = lower.strip_suffix("/s").unwrap_or(&lower);
+        let digits = lower.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(lower.len());
+        let (number, unit) = lower.split_at(digits);
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        let (_, factor) = RATE_UNITS.iter().find(|(name, _)| *name == unit.trim()).ok_or_else(wrong)?;
+        let rate = number * factor;
+        if rate.is_nan() || rate < RATE_MIN_BYTES_PER_S {
+            return Err(ValueError(format!("{text} is less than 1 KiB/s, the slowest rate that can be kept")));
+        }
+        if rate > RATE_MAX_BYTES_PER_S {
+            return Err(ValueError(format!("{text} is more than 1 TB/s; leave the limit out instead")));
+        }
+        Ok(Rate(rate as u64))
+    }
+}
+
+/// A share, written as percent: `5%` or `5`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Percent(f64);
+
+impl Percent {
+    /// The share between 0 and 1.
+    pub fn fraction(self) -> f64 {
+        self.0 / 100.0
+    }
+
+    /// From a number of percent.
+    pub fn new(percent: f64) -> Result<Self, ValueError> {
+        if (0.0..=100.0).contains(&percent) {
+            Ok(Percent(percent))
+        } else {
+            Err(ValueError("expected a share between 0% and 100%".to_owned()))
+        }
+    }
+}
+
+impl FromStr for Percent {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let number = text.trim().trim_end_matches('%').trim();
+        number.parse().map_err(|_| ValueError("expected a share between 0% and 100%".to_owned())).and_then(Self::new)
+    }
+}
+
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.0)
+    }
+}
+
+/// A regular expression on paths of an archive.
+#[derive(Debug, Clone)]
+pub struct Filter(pub Regex);
+
+/// Compiled size allowed for one pattern: regex's own default, named here so
+/// that a pattern from a settings file cannot take all memory.
+const PATTERN_BYTES: usize = 10 << 20;
+
+impl FromStr for Filter {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        RegexBuilder::new(text)
+            .size_limit(PATTERN_BYTES)
+            .build()
+            .map(Filter)
+            .map_err(|error| ValueError(format!("not a regular expression: {error}")))
+    }
+}
+
+impl PartialEq for Filter {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
+/// A form in which an index may be published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IndexFormat {
+    /// Not compressed.
+    Plain,
+    /// xz, Debian's usual form
+    Xz,
+    /// gzip
+    Gz,
+    /// Zstandard
+    Zst,
+    /// bzip2
+    Bz2,
+}
+
+impl IndexFormat {
+    /// The ending of the file's name, with its dot; empty for plain.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            IndexFormat::Plain => "",
+            IndexFormat::Xz => ".xz",
+            IndexFormat::Gz => ".gz",
+            IndexFormat::Zst => ".zst",
+            IndexFormat::Bz2 => ".bz2",
+        }
+    }
+}
+
+/// Kinds of files an archive has beside packages, each of which can be left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Contents indexes: which package has which file
+    Contents,
+    /// Translated descriptions
+    Translations,
+    /// AppStream metadata and icons
+    Dep11,
+    /// Indexes for command-not-found
+    Cnf,
+    /// Packages of the installer (udeb)
+    Udeb,
+    /// Installer images
+    Installer,
+    /// Index differences (*.diff/Index and the patches it names)
+    Pdiff,
+}
+
+/// When to wait for the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DurabilityChoice {
+    /// Never: a power cut may lose files that the state names
+    None,
+    /// Once before the indexes are published
+    #[default]
+    AtEnd,
+    /// For each file before it gets its name
+    Each,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_bytes_per_second_unless_bits_are_said() {
+        for (text, bytes) in [
+            ("20M", 20_000_000),
+            ("2.5MB", 2_500_000),
+            ("512KiB", 524_288),
+            ("100Mbit", 12_500_000),
+            ("1 gbit/s", 125_000_000),
+            ("4096", 4096),
+        ] {
+            assert_eq!(text.parse(), Ok(Rate(bytes)), "{text}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_no_rate() {
+        for text in ["", "fast", "-1M", "1.2.3M", "0", "1e9", "20X", "NaN", "inf", "99999999999999999999G"] {
+            assert!(text.parse::<Rate>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn percent_is_between_0_and_100() {
+        assert_eq!("5%".parse::<Percent>().map(Percent::fraction), Ok(0.05));
+        assert_eq!("100".parse::<Percent>().map(Percent::fraction), Ok(1.0));
+        for text in ["101", "-1%", "x", "", "NaN", "inf"] {
+            assert!(text.parse::<Percent>().is_err(), "{text}");
+        }
+    }
+}
