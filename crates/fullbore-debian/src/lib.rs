@@ -7,7 +7,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod classify;
+mod clearsign;
 pub mod compression;
+pub mod date;
 pub mod deb822;
+mod gpgv_status;
+pub mod keys;
 pub mod path;
+pub mod release;
+pub mod signature;
 pub mod version;

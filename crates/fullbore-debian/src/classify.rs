@@ -1,0 +1,214 @@
+//! What a path in a `Release` file is: which index, of which component,
+//! architecture or language. From the name alone, as the archive lays it out
+//! (wiki.debian.org/DebianRepository/Format, and what dak and Ubuntu publish).
+
+use crate::compression::Form;
+use crate::path::without_dot;
+
+/// The kind of an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum IndexKind<'a> {
+    /// `binary-ARCH/Packages`, or below `debian-installer/` for udebs.
+    Packages {
+        /// Of the installer's small packages.
+        udeb: bool,
+    },
+    /// `source/Sources`
+    Sources,
+    /// The small `Release` within a `binary-ARCH` or `source` directory.
+    InnerRelease,
+    /// `Contents-ARCH`, `Contents-udeb-ARCH`, `Contents-source` (architecture `source`).
+    Contents {
+        /// Of the installer's small packages.
+        udeb: bool,
+    },
+    /// `i18n/Translation-LANGUAGE`
+    Translation {
+        /// Such as `en`, `pt_BR`, or a hash in very old archives.
+        language: &'a str,
+    },
+    /// `i18n/Index`
+    TranslationIndex,
+    /// AppStream: `dep11/Components-ARCH.yml`
+    Components,
+    /// AppStream: `dep11/icons-SIZE.tar`, for instance of `48x48` or `64x64@2`
+    Icons {
+        /// As in the name.
+        size: &'a str,
+    },
+    /// AppStream: `dep11/CID-Index-ARCH.json`
+    ComponentIds,
+    /// For command-not-found: `cnf/Commands-ARCH`
+    Commands,
+    /// `installer-ARCH/VERSION/images/SHA256SUMS` (or `MD5SUMS`): lists the installer's images.
+    InstallerSums {
+        /// Such as `20230607+deb12u12` or `current`.
+        version: &'a str,
+        /// Whether it has SHA-256.
+        sha256: bool,
+    },
+    /// Anything else.
+    Other,
+}
+
+/// A path of a `Release` file, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct IndexName<'a> {
+    /// What it is; for `X.diff/Index` what `X` is, see `diff`.
+    pub kind: IndexKind<'a>,
+    /// `main`, or with slashes (`updates/main`); `None` at the top of a suite and in flat repositories.
+    pub component: Option<&'a str>,
+    /// `amd64`, `all`, `source`; `None` where a file serves all of them.
+    pub architecture: Option<&'a str>,
+    /// The form it is compressed in.
+    pub form: Form,
+    /// The path without the extension of the form: variants of one index share it.
+    pub stem: &'a str,
+    /// Whether this is `X.diff/Index`, the list of patches to `X`.
+    pub diff: bool,
+}
+
+/// Takes a path of a `Release` file apart. Never fails: the unknown is [`IndexKind::Other`].
+pub fn classify(path: &str) -> IndexName<'_> {
+    let (stem, form) = Form::split(without_dot(path));
+    let (base, diff) = match stem.strip_suffix(".diff/Index") {
+        Some(base) if form == Form::Plain => (base, true),
+        _ => (stem, false),
+    };
+    let (directory, name) = base.rsplit_once('/').unwrap_or(("", base));
+    let (kind, component, architecture) = kind_of(directory, name).unwrap_or((IndexKind::Other, None, None));
+    IndexName { kind, component: component.filter(|component| !component.is_empty()), architecture, form, stem, diff }
+}
+
+type Parts<'a> = (IndexKind<'a>, Option<&'a str>, Option<&'a str>);
+
+fn kind_of<'a>(directory: &'a str, name: &'a str) -> Option<Parts<'a>> {
+    // The last directory says what stands in it; what is before is the component.
+    let (before, last) = directory.rsplit_once('/').unwrap_or(("", directory));
+    if let Some(architecture) = last.strip_prefix("binary-") {
+        let (component, udeb) = match before.strip_suffix("debian-installer") {
+            Some(component) if component.is_empty() || component.ends_with('/') => (component.trim_end_matches('/'), true),
+            _ => (before, false),
+        };
+        let kind = match name {
+            "Packages" => IndexKind::Packages { udeb },
+            "Release" => IndexKind::InnerRelease,
+            _ => return None,
+        };
+        return Some((kind, Some(component), Some(architecture)));
+    }
+    if let Some(contents) = name.strip_prefix("Contents-") {
+        let (architecture, udeb) = contents.strip_prefix("udeb-").map_or((contents, false), |rest| (rest, true));
+        return Some((IndexKind::Contents { udeb }, Some(directory), Some(architecture)));
+    }
+    match (last, name) {
+        ("source", "Sources") => Some((IndexKind::Sources, Some(before), Some("source"))),
+        ("source", "Release") => Some((IndexKind::InnerRelease, Some(before), Some("source"))),
+        ("i18n", "Index") => Some((IndexKind::TranslationIndex, Some(before), None)),
+        ("i18n", _) => {
+            let language = name.strip_prefix("Translation-")?;
+            Some((IndexKind::Translation { language }, Some(before), None))
+        }
+        ("dep11", _) => dep11(before, name),
+        ("cnf", _) => Some((IndexKind::Commands, Some(before), Some(name.strip_prefix("Commands-")?))),
+        (_, "SHA256SUMS" | "MD5SUMS") => installer(directory, name),
+        // A flat repository has its indexes beside its packages; in one directory or several.
+        (_, "Packages") => Some((IndexKind::Packages { udeb: false }, None, None)),
+        (_, "Sources") => Some((IndexKind::Sources, None, Some("source"))),
+        _ => None,
+    }
+}
+
+fn dep11<'a>(component: &'a str, name: &'a str) -> Option<Parts<'a>> {
+    if let Some(architecture) = name.strip_prefix("Components-").and_then(|rest| rest.strip_suffix(".yml")) {
+        Some((IndexKind::Components, Some(component), Some(architecture)))
+    } else if let Some(size) = name.strip_prefix("icons-").and_then(|rest| rest.strip_suffix(".tar")) {
+        Some((IndexKind::Icons { size }, Some(component), None))
+    } else {
+        let architecture = name.strip_prefix("CID-Index-").and_then(|rest| rest.strip_suffix(".json"))?;
+        Some((IndexKind::ComponentIds, Some(component), Some(architecture)))
+    }
+}
+
+/// `COMPONENT/installer-ARCH/VERSION/images/SHA256SUMS`; Ubuntu also has `legacy-images`.
+fn installer<'a>(directory: &'a str, name: &str) -> Option<Parts<'a>> {
+    let (component, rest) = match directory.strip_prefix("installer-") {
+        Some(rest) => ("", rest),
+        None => directory.split_once("/installer-")?,
+    };
+    let mut parts = rest.split('/');
+    let (architecture, version, images) = (parts.next()?, parts.next()?, parts.next()?);
+    if !images.ends_with("images") || parts.next().is_some() {
+        return None;
+    }
+    let kind = IndexKind::InstallerSums { version, sha256: name == "SHA256SUMS" };
+    Some((kind, Some(component), Some(architecture)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parts(path: &str) -> (IndexKind<'_>, &str, &str, Form, bool) {
+        let name = classify(path);
+        (name.kind, name.component.unwrap_or("-"), name.architecture.unwrap_or("-"), name.form, name.diff)
+    }
+
+    #[test]
+    fn names_of_debian_and_ubuntu() {
+        use Form::{Gz, Plain, Xz};
+        use IndexKind::*;
+        let sums = |version, sha256| InstallerSums { version, sha256 };
+        for (path, expected) in [
+            ("main/binary-amd64/Packages.xz", (Packages { udeb: false }, "main", "amd64", Xz, false)),
+            ("main/binary-all/Packages", (Packages { udeb: false }, "main", "all", Plain, false)),
+            ("non-free-firmware/binary-arm64/Release", (InnerRelease, "non-free-firmware", "arm64", Plain, false)),
+            ("main/debian-installer/binary-i386/Packages.gz", (Packages { udeb: true }, "main", "i386", Gz, false)),
+            ("main/binary-amd64/Packages.diff/Index", (Packages { udeb: false }, "main", "amd64", Plain, true)),
+            ("updates/main/binary-amd64/Packages.gz", (Packages { udeb: false }, "updates/main", "amd64", Gz, false)),
+            ("main/source/Sources.xz", (Sources, "main", "source", Xz, false)),
+            ("main/source/Sources.diff/Index", (Sources, "main", "source", Plain, true)),
+            ("main/source/Release", (InnerRelease, "main", "source", Plain, false)),
+            ("main/Contents-amd64.gz", (Contents { udeb: false }, "main", "amd64", Gz, false)),
+            ("main/Contents-all.diff/Index", (Contents { udeb: false }, "main", "all", Plain, true)),
+            ("main/Contents-udeb-amd64.gz", (Contents { udeb: true }, "main", "amd64", Gz, false)),
+            ("main/Contents-source.gz", (Contents { udeb: false }, "main", "source", Gz, false)),
+            ("Contents-amd64.gz", (Contents { udeb: false }, "-", "amd64", Gz, false)),
+            ("main/i18n/Translation-pt_BR.xz", (Translation { language: "pt_BR" }, "main", "-", Xz, false)),
+            ("main/i18n/Index", (TranslationIndex, "main", "-", Plain, false)),
+            ("main/dep11/Components-amd64.yml.gz", (Components, "main", "amd64", Gz, false)),
+            ("main/dep11/icons-48x48@2.tar.gz", (Icons { size: "48x48@2" }, "main", "-", Gz, false)),
+            ("main/dep11/CID-Index-amd64.json.gz", (ComponentIds, "main", "amd64", Gz, false)),
+            ("universe/cnf/Commands-riscv64.xz", (Commands, "universe", "riscv64", Xz, false)),
+            ("main/installer-amd64/current/images/SHA256SUMS", (sums("current", true), "main", "amd64", Plain, false)),
+            ("main/installer-arm64/20230607+deb12u12/images/MD5SUMS", (sums("20230607+deb12u12", false), "main", "arm64", Plain, false)),
+            ("main/installer-amd64/current/legacy-images/SHA256SUMS", (sums("current", true), "main", "amd64", Plain, false)),
+            ("Packages.gz", (Packages { udeb: false }, "-", "-", Gz, false)),
+            ("./Packages.gz", (Packages { udeb: false }, "-", "-", Gz, false)),
+            ("Sources", (Sources, "-", "source", Plain, false)),
+            ("xUbuntu/Packages", (Packages { udeb: false }, "-", "-", Plain, false)),
+            ("main/SHA256SUMS", (Other, "-", "-", Plain, false)),
+            ("main/something.new", (Other, "-", "-", Plain, false)),
+            ("main/dep11/what", (Other, "-", "-", Plain, false)),
+        ] {
+            assert_eq!(parts(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn variants_share_their_stem() {
+        let stems: Vec<_> = ["", ".gz", ".xz"]
+            .map(|extension| classify(&format!("main/binary-amd64/Packages{extension}")).stem.to_owned())
+            .into();
+        assert!(stems.iter().all(|stem| stem == "main/binary-amd64/Packages"));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(path in "(main|/|binary-|debian-installer|i18n|Translation-|dep11|installer-|images|SHA256SUMS|Packages|\\.diff/Index|\\.xz|é){0,8}") {
+            classify(&path);
+        }
+    }
+}

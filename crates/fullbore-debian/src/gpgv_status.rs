@@ -1,0 +1,206 @@
+//! The status lines of `gpgv` (GnuPG, `doc/DETAILS`, "Format of the --status-fd output").
+//!
+//! A signature counts only when `GOODSIG` and `VALIDSIG` both speak for it:
+//! `VALIDSIG` alone is also given for expired and revoked keys.
+
+/// Who made a good signature.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signer {
+    /// Fingerprint of the key that signed, perhaps a subkey; upper case.
+    pub fingerprint: String,
+    /// Fingerprint of its primary key.
+    pub primary: String,
+}
+
+/// How one signature stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// `NEWSIG` without anything that follows.
+    Unknown,
+    /// `GOODSIG`, before `VALIDSIG`.
+    Good,
+    /// Good, valid, with a digest that can be trusted.
+    Valid(Signer),
+    /// Does not match the text.
+    Bad,
+    /// The signature or its key has expired.
+    Expired,
+    /// The key was revoked.
+    Revoked,
+    /// Not checked, for the key is missing.
+    NoKey,
+    /// A digest that can be forged.
+    Weak(&'static str),
+    /// Could not be checked for another reason.
+    Error,
+}
+
+/// One signature of the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Signature {
+    /// Fingerprint or long key id, for messages.
+    pub key: String,
+    pub standing: Standing,
+}
+
+impl Signature {
+    pub(crate) fn good_signer(&self) -> Option<Signer> {
+        match &self.standing {
+            Standing::Valid(signer) => Some(signer.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// All that the status said.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub signatures: Vec<Signature>,
+    /// How many texts the file had.
+    pub texts: usize,
+}
+
+/// Digests that apt refuses, by their number in RFC 9580, section 9.5.
+fn weak_digest(number: &str) -> Option<&'static str> {
+    match number {
+        "1" => Some("MD5"),
+        "2" => Some("SHA1"),
+        "3" => Some("RIPEMD160"),
+        _ => None,
+    }
+}
+
+pub(crate) fn read(status: &str) -> Report {
+    let mut report = Report::default();
+    for line in status.lines() {
+        let Some(line) = line.strip_prefix("[GNUPG:] ") else { continue };
+        let mut words = line.split(' ');
+        let keyword = words.next().unwrap_or_default();
+        let words: Vec<&str> = words.collect();
+        let key = words.first().copied().unwrap_or_default();
+        match keyword {
+            "PLAINTEXT" => report.texts += 1,
+            "NEWSIG" => report.signatures.push(Signature { key: String::new(), standing: Standing::Unknown }),
+            "GOODSIG" => stand(&mut report, key, Standing::Good),
+            "BADSIG" => stand(&mut report, key, Standing::Bad),
+            "EXPSIG" | "EXPKEYSIG" => stand(&mut report, key, Standing::Expired),
+            "REVKEYSIG" => stand(&mut report, key, Standing::Revoked),
+            "ERRSIG" => stand_error(&mut report, key, &words),
+            "VALIDSIG" => confirm(&mut report, &words),
+            _ => {}
+        }
+    }
+    report
+}
+
+/// Sets the standing of the current signature; one that has a standing already is followed by another.
+fn stand(report: &mut Report, key: &str, standing: Standing) {
+    match report.signatures.last_mut() {
+        Some(last) if last.standing == Standing::Unknown => {
+            *last = Signature { key: key.to_owned(), standing };
+        }
+        _ => report.signatures.push(Signature { key: key.to_owned(), standing }),
+    }
+}
+
+/// `ERRSIG keyid pkalgo hashalgo sig_class time rc fpr`; rc 9 means that the key is missing.
+fn stand_error(report: &mut Report, key: &str, words: &[&str]) {
+    let fingerprint = words.get(6).filter(|word| word.len() >= 40).copied().unwrap_or(key);
+    let standing = match (weak_digest(words.get(2).copied().unwrap_or_default()), words.get(5).copied()) {
+        (_, Some("9")) => Standing::NoKey,
+        (Some(digest), _) => Standing::Weak(digest),
+        _ => Standing::Error,
+    };
+    stand(report, fingerprint, standing);
+}
+
+/// `VALIDSIG fpr date time expires version reserved pkalgo hashalgo class primary`
+fn confirm(report: &mut Report, words: &[&str]) {
+    let Some(last) = report.signatures.last_mut() else { return };
+    if last.standing != Standing::Good {
+        return;
+    }
+    let (Some(fingerprint), Some(hash), Some(class)) = (words.first(), words.get(7), words.get(8)) else { return };
+    last.key = fingerprint.to_ascii_uppercase();
+    // 00 signs bytes, 01 text; other classes (of keys and certifications) sign no document.
+    if !matches!(*class, "00" | "01") {
+        last.standing = Standing::Error;
+    } else if let Some(digest) = weak_digest(hash) {
+        last.standing = Standing::Weak(digest);
+    } else {
+        let primary = words.get(9).unwrap_or(fingerprint).to_ascii_uppercase();
+        last.standing = Standing::Valid(Signer { fingerprint: last.key.clone(), primary });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn standings(status: &str) -> Vec<Standing> {
+        let lines: String = status.lines().map(|line| format!("[GNUPG:] {}\n", line.trim())).collect();
+        read(&lines).signatures.into_iter().map(|signature| signature.standing).collect()
+    }
+
+    fn valid(hash: u8) -> String {
+        format!("VALIDSIG {} 2026-01-01 1767225600 0 4 0 1 {hash} 01 {}", "A".repeat(40), "B".repeat(40))
+    }
+
+    fn signer() -> Signer {
+        Signer { fingerprint: "A".repeat(40), primary: "B".repeat(40) }
+    }
+
+    #[test]
+    fn good_and_valid() {
+        let status = format!("NEWSIG\nGOODSIG 0123456789ABCDEF Some One <x@y>\n{}", valid(10));
+        assert_eq!(standings(&status), [Standing::Valid(signer())]);
+    }
+
+    #[test]
+    fn m1_valid_alone_counts_for_nothing() {
+        assert_eq!(standings(&valid(10)), []);
+        for (word, standing) in [
+            ("EXPKEYSIG", Standing::Expired),
+            ("EXPSIG", Standing::Expired),
+            ("REVKEYSIG", Standing::Revoked),
+            ("BADSIG", Standing::Bad),
+        ] {
+            let status = format!("NEWSIG\n{word} 0123456789ABCDEF Some One\n{}", valid(10));
+            assert_eq!(standings(&status), [standing]);
+        }
+    }
+
+    #[test]
+    fn weak_digests() {
+        for (number, name) in [(1, "MD5"), (2, "SHA1"), (3, "RIPEMD160")] {
+            let status = format!("NEWSIG\nGOODSIG 0123456789ABCDEF x\n{}", valid(number));
+            assert_eq!(standings(&status), [Standing::Weak(name)]);
+        }
+    }
+
+    #[test]
+    fn several_signers_of_which_one_is_unknown() {
+        let status = format!(
+            "NEWSIG\nERRSIG 0123456789ABCDEF 1 8 01 1700000000 9 {}\nNO_PUBKEY 0123456789ABCDEF\nNEWSIG\nGOODSIG FEDCBA9876543210 x\n{}",
+            "C".repeat(40),
+            valid(8)
+        );
+        assert_eq!(standings(&status), [Standing::NoKey, Standing::Valid(signer())]);
+    }
+
+    #[test]
+    fn a_user_id_forges_no_line() {
+        // GnuPG escapes line ends in user ids; a line without the prefix is none of its own.
+        let report = read("GOODSIG 0123456789ABCDEF x\nVALIDSIG whatever\n");
+        assert!(report.signatures.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(lines in prop::collection::vec("(\\[GNUPG:\\] )?(NEWSIG|GOODSIG|VALIDSIG|ERRSIG|BADSIG)( [A-F0-9]{0,4}){0,12}", 0..8)) {
+            read(&lines.join("\n"));
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Which keys may sign: keyring files, keys written into a sources file, fingerprints.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// A keyring file or the text of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeySource {
+    /// A keyring, binary (`.gpg`) or armoured (`.asc`); told apart by content, not by name.
+    File(PathBuf),
+    /// An armoured block, as `Signed-By` may hold it; lines of a lone ` .` are empty ones.
+    Inline(String),
+}
+
+/// A text that is no fingerprint: 40 or 64 hexadecimal digits, perhaps `!` behind.
+/// Short key ids are refused, for they can be forged.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0:?} is not a key fingerprint (40 or 64 hexadecimal digits)")]
+pub struct FingerprintError(pub String);
+
+/// The fingerprint of a key, as `Signed-By` gives it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fingerprint {
+    hex: String,
+    exact: bool,
+}
+
+impl Fingerprint {
+    /// In upper case, without `!`.
+    pub fn as_hex(&self) -> &str {
+        &self.hex
+    }
+
+    /// Whether a `!` restricts it to this very (sub)key.
+    pub fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    /// Whether a signature counts that was made by the key `signing`, of which `primary` is the
+    /// primary key. Both in upper case, from `VALIDSIG`.
+    pub fn covers(&self, signing: &str, primary: &str) -> bool {
+        self.hex == signing || (!self.exact && self.hex == primary)
+    }
+}
+
+impl FromStr for Fingerprint {
+    type Err = FingerprintError;
+
+    fn from_str(text: &str) -> Result<Self, FingerprintError> {
+        let (hex, exact) = match text.strip_suffix('!') {
+            Some(hex) => (hex, true),
+            None => (text, false),
+        };
+        let hex = hex.strip_prefix("0x").unwrap_or(hex);
+        if !matches!(hex.len(), 40 | 64) || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(FingerprintError(text.chars().take(80).collect()));
+        }
+        Ok(Fingerprint { hex: hex.to_ascii_uppercase(), exact })
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.hex, if self.exact { "!" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_fingerprints() {
+        let hex = "a".repeat(40);
+        let any: Fingerprint = hex.parse().expect("40 digits");
+        let exact: Fingerprint = format!("{hex}!").parse().expect("with !");
+        assert_eq!((any.to_string(), exact.to_string()), (hex.to_uppercase(), format!("{}!", hex.to_uppercase())));
+        for wrong in ["", "!", "DEADBEEF", "0123456789ABCDEF", &"g".repeat(40), &"a".repeat(41)] {
+            assert!(wrong.parse::<Fingerprint>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn exact_means_this_subkey_only() {
+        let (primary, signing) = ("A".repeat(40), "B".repeat(40));
+        let covers = |text: String| text.parse::<Fingerprint>().expect("valid").covers(&signing, &primary);
+        assert!(covers(primary.clone()));
+        assert!(covers(signing.clone()));
+        assert!(covers(format!("{signing}!")));
+        assert!(!covers(format!("{primary}!")));
+        assert!(!covers("C".repeat(40)));
+    }
+}

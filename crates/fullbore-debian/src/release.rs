@@ -1,0 +1,359 @@
+//! `Release`: what a suite says about itself, and the list of its indexes with
+//! size and SHA-256, on which all other trust rests.
+//!
+//! Parsed from [`SignedText`] only. Strict where two readers could understand
+//! different things (a field or a path twice, another hash than SHA-256).
+
+use std::collections::HashMap;
+
+use fullbore_engine::digest::Sha256;
+use thiserror::Error;
+
+use crate::date::{self, DateError};
+use crate::deb822::{Deb822Error, Limits, Stanza, Stanzas};
+use crate::path::{ArchivePath, PathError};
+use crate::signature::SignedText;
+
+/// Most entries. Debian unstable has about 3,000 (all architectures and languages); the size of
+/// the file allows about as many as this.
+const ENTRIES_MAX: usize = 100_000;
+
+/// Largest index. The largest known, `Contents` of everything, stays below 2 GB; a file that
+/// claims more is taken for a mistake or an attack.
+const INDEX_BYTES_MAX: u64 = 64 << 30;
+
+/// One line of the `SHA256` list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexEntry {
+    /// Relative to the directory of the `Release` file.
+    pub path: ArchivePath,
+    /// In bytes.
+    pub size: u64,
+    /// Of the file as it is served, compressed or not.
+    pub sha256: Sha256,
+}
+
+/// A parsed `Release`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Release {
+    /// `Origin`, such as `Debian`.
+    pub origin: Option<String>,
+    /// `Label`, such as `Debian-Security`.
+    pub label: Option<String>,
+    /// `Suite`, such as `stable`.
+    pub suite: Option<String>,
+    /// `Codename`, such as `bookworm`.
+    pub codename: Option<String>,
+    /// `Version`, such as `12.5`.
+    pub version: Option<String>,
+    /// `Description`.
+    pub description: Option<String>,
+    /// `Date`, in seconds since 1970 UTC. Missing in some flat repositories.
+    pub date: Option<i64>,
+    /// `Valid-Until`, in seconds since 1970 UTC.
+    pub valid_until: Option<i64>,
+    /// `Architectures`; never lists `source`.
+    pub architectures: Vec<String>,
+    /// `Components`, perhaps with slashes (`updates/main`); empty in flat repositories.
+    pub components: Vec<String>,
+    /// `Acquire-By-Hash: yes`.
+    pub acquire_by_hash: bool,
+    /// `No-Support-for-Architecture-all` names `Packages`: `binary-ARCH/Packages` holds the
+    /// packages of architecture `all` too, and `binary-all` is not to be read beside it.
+    pub no_support_for_architecture_all: bool,
+    /// `Signed-By`: keys that may sign the next `Release`.
+    pub signed_by: Vec<String>,
+    /// Sorted by path, each path once.
+    pub entries: Vec<IndexEntry>,
+}
+
+/// Why a `Release` was refused.
+#[derive(Debug, Error)]
+pub enum ReleaseError {
+    /// Not a control file.
+    #[error("Release: {0}")]
+    Syntax(#[from] Deb822Error),
+    /// No stanza, or a second one.
+    #[error("Release: {0}")]
+    Stanzas(&'static str),
+    /// Only MD5 or SHA-1, or no list at all.
+    #[error("Release has no SHA256 list{}", if found.is_empty() { String::new() } else { format!(", only {}, which can be forged", found.join(" and ")) })]
+    NoSha256 {
+        /// The lists that it has.
+        found: Vec<&'static str>,
+    },
+    /// A line of the list that is not `hash size path`.
+    #[error("Release, SHA256 entry {number} ({text:?}): {what}")]
+    Entry {
+        /// Counted from 1.
+        number: usize,
+        /// The line, shortened.
+        text: String,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A path that leads elsewhere.
+    #[error("Release, SHA256 entry {number}: {source}")]
+    Path {
+        /// Counted from 1.
+        number: usize,
+        /// What is wrong with it.
+        #[source]
+        source: PathError,
+    },
+    /// One path with two sizes or hashes.
+    #[error("Release names {path} twice with different content")]
+    Conflict {
+        /// Which.
+        path: ArchivePath,
+    },
+    /// Too many entries.
+    #[error("Release has more than {ENTRIES_MAX} entries")]
+    TooMany,
+    /// A date that cannot be read.
+    #[error("Release, {field}: {source}")]
+    Date {
+        /// `Date` or `Valid-Until`.
+        field: &'static str,
+        /// What is wrong.
+        #[source]
+        source: DateError,
+    },
+}
+
+impl Release {
+    /// Parses the one stanza of a `Release`.
+    pub fn parse(text: &SignedText) -> Result<Release, ReleaseError> {
+        let mut stanzas = Stanzas::new(text.as_str().as_bytes(), Limits::RELEASE);
+        let release = match stanzas.next()? {
+            Some(stanza) => Self::from_stanza(&stanza)?,
+            None => return Err(ReleaseError::Stanzas("is empty")),
+        };
+        // A second stanza is nothing that a generator writes; readers that take the last one exist.
+        match stanzas.next()? {
+            Some(_) => Err(ReleaseError::Stanzas("has a second stanza")),
+            None => Ok(release),
+        }
+    }
+
+    fn from_stanza(stanza: &Stanza<'_>) -> Result<Release, ReleaseError> {
+        let text = |field| stanza.get_text(field).map(|value| value.filter(|value| !value.is_empty()));
+        let owned = |field| text(field).map(|value| value.map(str::to_owned));
+        let words = |field| text(field).map(|value| list(value, char::is_whitespace));
+        let yes = |field| text(field).map(|value| value.is_some_and(|value| value.eq_ignore_ascii_case("yes")));
+        let date = |field| match text(field)? {
+            None => Ok(None),
+            Some(value) => date::parse(value).map(Some).map_err(|source| ReleaseError::Date { field, source }),
+        };
+        let Some(sha256) = text("SHA256")? else {
+            let weaker = ["MD5Sum", "SHA1"].into_iter().filter(|field| stanza.get(field).is_some());
+            return Err(ReleaseError::NoSha256 { found: weaker.collect() });
+        };
+        Ok(Release {
+            origin: owned("Origin")?,
+            label: owned("Label")?,
+            suite: owned("Suite")?,
+            codename: owned("Codename")?,
+            version: owned("Version")?,
+            description: owned("Description")?,
+            date: date("Date")?,
+            valid_until: date("Valid-Until")?,
+            architectures: words("Architectures")?,
+            components: words("Components")?,
+            acquire_by_hash: yes("Acquire-By-Hash")?,
+            no_support_for_architecture_all: words("No-Support-for-Architecture-all")?.iter().any(|word| word == "Packages"),
+            signed_by: list(text("Signed-By")?, |c| c == ',' || c.is_whitespace()),
+            entries: entries(sha256)?,
+        })
+    }
+
+    /// The entry of a path, by binary search.
+    pub fn find(&self, path: &str) -> Option<&IndexEntry> {
+        let at = self.entries.binary_search_by(|entry| entry.path.as_str().cmp(path)).ok()?;
+        self.entries.get(at)
+    }
+
+    /// Whether the suite has `component`. The security archive once wrote `updates/main` for what
+    /// people call `main`; as apt does, the last part counts too.
+    pub fn has_component(&self, component: &str) -> bool {
+        self.components.iter().any(|own| own == component || own.rsplit('/').next() == Some(component))
+    }
+
+    /// Whether `Valid-Until` lies before `now` (seconds since 1970).
+    pub fn is_expired(&self, now: i64) -> bool {
+        self.valid_until.is_some_and(|until| until < now)
+    }
+}
+
+fn list(value: Option<&str>, separator: impl Fn(char) -> bool) -> Vec<String> {
+    value.unwrap_or_default().split(separator).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+fn entries(list: &str) -> Result<Vec<IndexEntry>, ReleaseError> {
+    let mut entries: HashMap<ArchivePath, (u64, Sha256)> = HashMap::new();
+    for (line, number) in list.lines().filter(|line| !line.trim().is_empty()).zip(1usize..) {
+        if number > ENTRIES_MAX {
+            return Err(ReleaseError::TooMany);
+        }
+        let entry = entry(line, number)?;
+        match entries.insert(entry.path.clone(), (entry.size, entry.sha256)) {
+            Some(earlier) if earlier != (entry.size, entry.sha256) => {
+                return Err(ReleaseError::Conflict { path: entry.path });
+            }
+            _ => {}
+        }
+    }
+    let mut entries: Vec<_> =
+        entries.into_iter().map(|(path, (size, sha256))| IndexEntry { path, size, sha256 }).collect();
+    entries.sort_unstable_by(|left, right| left.path.cmp(&right.path));
+    Ok(entries)
+}
+
+fn entry(line: &str, number: usize) -> Result<IndexEntry, ReleaseError> {
+    let fault = |what| ReleaseError::Entry { number, text: line.trim().chars().take(120).collect(), what };
+    let mut words = line.split_ascii_whitespace();
+    let (Some(hash), Some(size), Some(path), None) = (words.next(), words.next(), words.next(), words.next()) else {
+        return Err(fault("is not `hash size path`"));
+    };
+    let sha256 = Sha256::from_hex(hash.as_bytes()).map_err(|_| fault("the hash is no SHA-256"))?;
+    let size = parse_size(size.as_bytes()).filter(|&size| size <= INDEX_BYTES_MAX);
+    let size = size.ok_or_else(|| fault("the size is no number, or beyond every index"))?;
+    let path = ArchivePath::parse_dotted(path).map_err(|source| ReleaseError::Path { number, source })?;
+    Ok(IndexEntry { path, size, sha256 })
+}
+
+/// Digits only: `u64::from_str` would take a `+`.
+pub(crate) fn parse_size(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |value, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        value.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HASH: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    fn parse(text: &str) -> Result<Release, ReleaseError> {
+        Release::parse(&SignedText::trusted(text.as_bytes()).expect("text"))
+    }
+
+    /// The head and a few entries in the words of Debian 12.
+    fn bookworm() -> String {
+        format!(
+            "Origin: Debian\nLabel: Debian\nSuite: stable\nVersion: 12.5\nCodename: bookworm\n\
+             Changelogs: https://metadata.ftp-master.debian.org/changelogs/@CHANGEPATH@_changelog\n\
+             Date: Sat, 10 Feb 2024 11:07:25 UTC\nAcquire-By-Hash: yes\nNo-Support-for-Architecture-all: Packages\n\
+             Architectures: all amd64 arm64\nComponents: main contrib non-free-firmware non-free\n\
+             Description: Debian 12.5 Released 10 February 2024\n\
+             MD5Sum:\n 0ed6d4c8891eb86358b94bb35d9e4da4 1484322 contrib/Contents-all\n\
+             SHA256:\n {HASH}  1484322 contrib/Contents-all\n {HASH}   738242 main/binary-amd64/Packages.xz\n \
+             {HASH}      104 main/binary-amd64/Release\n"
+        )
+    }
+
+    #[test]
+    fn a_release_of_debian() {
+        let release = parse(&bookworm()).expect("valid");
+        assert_eq!((release.codename.as_deref(), release.suite.as_deref()), (Some("bookworm"), Some("stable")));
+        assert_eq!((release.date, release.valid_until), (Some(1_707_563_245), None));
+        assert_eq!(release.components, ["main", "contrib", "non-free-firmware", "non-free"]);
+        assert!(release.acquire_by_hash && release.no_support_for_architecture_all);
+        assert_eq!(release.entries.len(), 3);
+        assert_eq!(release.find("main/binary-amd64/Packages.xz").map(|entry| entry.size), Some(738_242));
+        assert!(release.find("main").is_none());
+        assert!(!release.is_expired(i64::MAX));
+    }
+
+    #[test]
+    fn valid_until_and_components_of_the_old_security_archive() {
+        let text = format!(
+            "Codename: buster\nComponents: updates/main updates/contrib\nValid-Until: Sat, 17 Feb 2024 10:00:00 UTC\nSHA256:\n {HASH} 1 main/x\n"
+        );
+        let release = parse(&text).expect("valid");
+        assert!(release.has_component("main") && release.has_component("updates/contrib"));
+        assert!(!release.has_component("non-free"));
+        assert!(release.is_expired(1_708_164_001) && !release.is_expired(1_708_164_000));
+    }
+
+    #[test]
+    fn a_flat_release_without_head() {
+        let release = parse(&format!("SHA256:\n {HASH} 10 ./Packages.gz\n")).expect("valid");
+        assert_eq!(release.entries[0].path.as_str(), "Packages.gz");
+        assert_eq!(release.date, None);
+    }
+
+    #[test]
+    fn only_weaker_hashes_are_refused_by_name() {
+        let error = parse("Suite: x\nMD5Sum:\n 0 1 x\nSHA1:\n 0 1 x\n").expect_err("weak");
+        assert_eq!(error.to_string(), "Release has no SHA256 list, only MD5Sum and SHA1, which can be forged");
+        assert!(matches!(parse("Suite: x\n"), Err(ReleaseError::NoSha256 { found }) if found.is_empty()));
+    }
+
+    #[test]
+    fn m7_hostile_names() {
+        for path in ["../x", "/etc/passwd", "main/../../x", "main/%2e%2e/x", ".fullbore/lock", "a\\..\\b", "a//b"] {
+            let error = parse(&format!("SHA256:\n {HASH} 1 {path}\n")).expect_err(path);
+            assert!(matches!(error, ReleaseError::Path { .. }), "{path}: {error}");
+        }
+        let long = "x/".repeat(2048);
+        assert!(parse(&format!("SHA256:\n {HASH} 1 {long}x\n")).is_err());
+    }
+
+    #[test]
+    fn m1_second_stanza_or_field() {
+        let two = format!("{}\nOrigin: evil\n", bookworm());
+        assert!(matches!(parse(&two), Err(ReleaseError::Stanzas("has a second stanza"))));
+        let twice = format!("{}sha256:\n {HASH} 1 evil\n", bookworm());
+        assert!(matches!(parse(&twice), Err(ReleaseError::Syntax(Deb822Error::Duplicate { .. }))));
+        assert!(matches!(parse(""), Err(ReleaseError::Stanzas("is empty"))));
+    }
+
+    #[test]
+    fn entries_that_are_none() {
+        let other = HASH.replace('e', "f");
+        for line in [
+            "x 1 path".to_owned(),
+            format!("{HASH} path"),
+            format!("{HASH} -1 path"),
+            format!("{HASH} +1 path"),
+            format!("{HASH} 99999999999999999999999 path"),
+            format!("{HASH} 1000000000000000 path"),
+            format!("{HASH} 1 path more"),
+            format!("{HASH} 1 path\n {HASH} 2 path"),
+            format!("{HASH} 1 path\n {other} 1 path"),
+        ] {
+            assert!(parse(&format!("SHA256:\n {line}\n")).is_err(), "{line}");
+        }
+        // The same twice is harmless.
+        let release = parse(&format!("SHA256:\n {HASH} 1 path\n {HASH} 1 path\n")).expect("valid");
+        assert_eq!(release.entries.len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "(SHA256|Date|Suite|: ?|\n|\n |[a-z0-9/.%]{1,9}){0,40}") {
+            let _ = parse(&text);
+        }
+
+        #[test]
+        fn entries_round_trip(paths in prop::collection::btree_map("[a-z]{1,8}(/[a-z+~]{1,8}){0,3}", any::<(u32, [u8; 32])>(), 0..20)) {
+            let lines: String = paths.iter()
+                .map(|(path, (size, hash))| format!("\n {} {size} {path}", Sha256(*hash)))
+                .collect();
+            prop_assume!(!paths.is_empty());
+            let release = parse(&format!("SHA256:{lines}\n")).expect("valid");
+            let found: std::collections::BTreeMap<_, _> = release.entries.into_iter()
+                .map(|entry| (entry.path.to_string(), (entry.size as u32, entry.sha256.0)))
+                .collect();
+            prop_assert_eq!(found, paths);
+        }
+    }
+}
