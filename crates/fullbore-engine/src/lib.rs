@@ -1,5 +1,23 @@
-//! fullbore-engine.
+//! The engine under every command of fullbore: it moves bulk data and says
+//! what limits it.
+//!
+//! A bounded [`window`] of permits keeps memory bounded; [`stage`] clocks say
+//! where time goes; [`pipeline`] joins stages by timed channels; [`verdict`]
+//! names the limit from the clocks and the kernel's counters. Files and
+//! durability are here as well: one module creates files, one syncs.
+//!
+//! The engine never prints, never reads the environment, never exits.
 
+pub mod buffers;
+pub mod clock;
 pub mod digest;
+pub mod durability;
 pub mod files;
+pub mod ranges;
+pub mod pipeline;
+pub mod stage;
 pub mod sys;
+pub mod target;
+pub mod trace;
+pub mod verdict;
+pub mod window;

@@ -1,0 +1,214 @@
+//! Readings of clocks: plain counters that serialise, and add across threads,
+//! processes and machines.
+
+use std::ops::AddAssign;
+
+use serde::{Deserialize, Serialize};
+
+use super::network::{HostReading, SendReading, Trial};
+use crate::window::WindowReading;
+
+/// Whether a role runs on threads of its own or as async tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Plain threads.
+    Thread,
+    /// Async tasks.
+    Task,
+}
+
+/// The counters of one role. Times are nanoseconds summed over its threads or
+/// tasks, so they may exceed the wall time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StageReading {
+    /// The role's name.
+    pub name: String,
+    /// Threads or tasks.
+    pub kind: Kind,
+    /// Threads whose CPU time counts for this role.
+    pub threads: u64,
+    /// Finished items.
+    pub items: u64,
+    /// Finished bytes.
+    pub bytes: u64,
+    /// CPU time of its threads.
+    pub compute_ns: u64,
+    /// Time its threads were runnable and had no core.
+    pub run_delay_ns: u64,
+    /// Waits for input.
+    pub starved_ns: u64,
+    /// Waits for a taker of the output, or for a permit.
+    pub blocked_ns: u64,
+    /// Wall time of calls wrapped in `device`, CPU share included.
+    pub device_ns: u64,
+    /// Number of those calls.
+    pub device_calls: u64,
+    /// Lifetime of its tasks.
+    pub task_ns: u64,
+    /// Polls of its tasks.
+    pub polls: u64,
+    /// Time inside polls.
+    pub poll_ns: u64,
+    /// Time from wake to poll.
+    pub ready_ns: u64,
+    /// Reads from sockets.
+    pub reads: u64,
+    /// Reads that found the socket empty at first.
+    pub socket_empty: u64,
+    /// Time until it was not.
+    pub socket_empty_ns: u64,
+    /// Writes to sockets.
+    pub writes: u64,
+    /// Writes that found the socket full at first.
+    pub socket_full: u64,
+    /// Time until it was not.
+    pub socket_full_ns: u64,
+    /// Waits for our own rate limit.
+    pub throttled_ns: u64,
+}
+
+impl Default for StageReading {
+    fn default() -> StageReading {
+        StageReading::new("", Kind::Thread)
+    }
+}
+
+macro_rules! each_counter {
+    ($mine:expr, $other:expr, $combine:expr) => {
+        each_counter!(@ $mine, $other, $combine, threads items bytes compute_ns run_delay_ns
+            starved_ns blocked_ns device_ns device_calls task_ns polls poll_ns ready_ns reads
+            socket_empty socket_empty_ns writes socket_full socket_full_ns throttled_ns)
+    };
+    (@ $mine:expr, $other:expr, $combine:expr, $($field:ident)*) => {
+        $($mine.$field = $combine($mine.$field, $other.$field);)*
+    };
+}
+
+impl StageReading {
+    /// A reading of zero.
+    pub fn new(name: &str, kind: Kind) -> StageReading {
+        StageReading {
+            name: name.to_owned(),
+            kind,
+            threads: 0,
+            items: 0,
+            bytes: 0,
+            compute_ns: 0,
+            run_delay_ns: 0,
+            starved_ns: 0,
+            blocked_ns: 0,
+            device_ns: 0,
+            device_calls: 0,
+            task_ns: 0,
+            polls: 0,
+            poll_ns: 0,
+            ready_ns: 0,
+            reads: 0,
+            socket_empty: 0,
+            socket_empty_ns: 0,
+            writes: 0,
+            socket_full: 0,
+            socket_full_ns: 0,
+            throttled_ns: 0,
+        }
+    }
+
+    /// What was counted since `earlier`; never below zero.
+    pub fn since(&self, earlier: &StageReading) -> StageReading {
+        let mut difference = self.clone();
+        each_counter!(difference, earlier, u64::saturating_sub);
+        difference
+    }
+
+    /// The larger of the two in each counter. A reading taken while a thread
+    /// changes its counters may lag; comparing with the highest seen so far
+    /// keeps differences from counting anything twice.
+    pub fn highest(&mut self, other: &StageReading) {
+        each_counter!(self, other, u64::max);
+    }
+}
+
+impl AddAssign<&StageReading> for StageReading {
+    fn add_assign(&mut self, other: &StageReading) {
+        each_counter!(self, other, u64::saturating_add);
+    }
+}
+
+/// Everything a ledger counted; adds across processes by the names of roles and hosts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LedgerReading {
+    /// The roles, in the order they were made.
+    pub stages: Vec<StageReading>,
+    /// The windows.
+    pub windows: Vec<WindowReading>,
+    /// The hosts we received from.
+    pub hosts: Vec<HostReading>,
+    /// Trials: what one more host or connection did to the total.
+    pub trials: Vec<Trial>,
+    /// Kernel counters of sending sockets.
+    pub sending: SendReading,
+}
+
+impl LedgerReading {
+    /// The role of that name.
+    pub fn stage(&self, name: &str) -> Option<&StageReading> {
+        self.stages.iter().find(|stage| stage.name == name)
+    }
+}
+
+impl AddAssign<LedgerReading> for LedgerReading {
+    fn add_assign(&mut self, other: LedgerReading) {
+        for theirs in other.stages {
+            match self.stages.iter_mut().find(|mine| mine.name == theirs.name) {
+                Some(mine) => *mine += &theirs,
+                None => self.stages.push(theirs),
+            }
+        }
+        for theirs in other.hosts {
+            match self.hosts.iter_mut().find(|mine| mine.name == theirs.name) {
+                Some(mine) => mine.add(&theirs),
+                None => self.hosts.push(theirs),
+            }
+        }
+        self.windows.extend(other.windows);
+        self.trials.extend(other.trials);
+        self.sending += other.sending;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readings_of_two_processes_merge_by_name_and_survive_json() {
+        let stage = |name: &str, bytes| StageReading { bytes, ..StageReading::new(name, Kind::Thread) };
+        let mut mine = LedgerReading { stages: vec![stage("hash", 10)], ..Default::default() };
+        let theirs = LedgerReading { stages: vec![stage("hash", 5), stage("sync", 1)], ..Default::default() };
+        let sent = serde_json::to_string(&theirs).expect("counters serialise");
+        mine += serde_json::from_str(&sent).expect("and come back");
+        assert_eq!(mine.stage("hash").map(|stage| stage.bytes), Some(15));
+        assert_eq!(mine.stage("sync").map(|stage| stage.bytes), Some(1));
+    }
+
+    #[test]
+    fn a_lagging_reading_counts_nothing_twice() {
+        let at = |starved_ns| StageReading { starved_ns, ..Default::default() };
+        let mut highest = at(0);
+        let mut counted = 0;
+        for reading in [at(10), at(4), at(12), at(12)] {
+            counted += reading.since(&highest).starved_ns;
+            highest.highest(&reading);
+        }
+        assert_eq!(counted, 12);
+    }
+
+    #[test]
+    fn a_reading_from_an_older_version_lacks_fields_and_is_still_read() {
+        let reading: StageReading =
+            serde_json::from_str(r#"{"name":"hash","kind":"thread","bytes":3}"#).expect("defaults");
+        assert_eq!((reading.bytes, reading.throttled_ns), (3, 0));
+    }
+}

@@ -1,0 +1,288 @@
+//! The counters of one thread in one role.
+//!
+//! Only the owning thread writes them, so a plain load and store per update is
+//! enough (no locked instruction per item); the sampler reads them from
+//! outside. What the thread is waiting for, and since when, is one word, so
+//! that a wait that takes seconds is seen while it lasts.
+
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::{Entered, StageClock, StageReading};
+use crate::verdict::cpu::{self, SchedStat};
+
+/// What a thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Activity {
+    Starved = 1,
+    Blocked = 2,
+    Device = 3,
+}
+
+/// Low bits of the activity word; the rest is the start in nanoseconds.
+const ACTIVITY_BITS: u32 = 2;
+
+static NEXT_SLOT: AtomicU64 = AtomicU64::new(1);
+
+/// Aligned to two cache lines so that threads do not disturb one another
+/// (adjacent lines are fetched in pairs on x86).
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Slot {
+    id: u64,
+    thread_id: u32,
+    owner: AtomicBool,
+    ended: AtomicBool,
+    items: AtomicU64,
+    bytes: AtomicU64,
+    starved_ns: AtomicU64,
+    blocked_ns: AtomicU64,
+    device_ns: AtomicU64,
+    device_calls: AtomicU64,
+    activity: AtomicU64,
+    /// CPU counters of the thread when this role began to own it.
+    base: [AtomicU64; 2],
+    /// CPU time of earlier, finished ownerships.
+    closed: [AtomicU64; 2],
+}
+
+/// What one thread did in one role so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ThreadReading {
+    pub slot: u64,
+    pub thread_id: u32,
+    pub ended: bool,
+    pub items: u64,
+    pub bytes: u64,
+    pub compute_ns: u64,
+    pub run_delay_ns: u64,
+    pub starved_ns: u64,
+    pub blocked_ns: u64,
+    pub device_ns: u64,
+    pub device_calls: u64,
+}
+
+impl ThreadReading {
+    pub(super) fn add_to(&self, reading: &mut StageReading) {
+        reading.items += self.items;
+        reading.bytes += self.bytes;
+        reading.compute_ns += self.compute_ns;
+        reading.run_delay_ns += self.run_delay_ns;
+        reading.starved_ns += self.starved_ns;
+        reading.blocked_ns += self.blocked_ns;
+        reading.device_ns += self.device_ns;
+        reading.device_calls += self.device_calls;
+    }
+}
+
+fn bump(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+}
+
+impl Slot {
+    fn new(thread_id: u32) -> Slot {
+        let zero = || AtomicU64::new(0);
+        Slot {
+            id: NEXT_SLOT.fetch_add(1, Ordering::Relaxed),
+            thread_id,
+            owner: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            items: zero(),
+            bytes: zero(),
+            starved_ns: zero(),
+            blocked_ns: zero(),
+            device_ns: zero(),
+            device_calls: zero(),
+            activity: zero(),
+            base: [zero(), zero()],
+            closed: [zero(), zero()],
+        }
+    }
+
+    pub(super) fn is_owner(&self) -> bool {
+        self.owner.load(Ordering::Relaxed)
+            || self.closed.iter().any(|counter| counter.load(Ordering::Relaxed) > 0)
+    }
+
+    pub(super) fn add_items(&self, items: u64, bytes: u64) {
+        bump(&self.items, items);
+        bump(&self.bytes, bytes);
+    }
+
+    /// Notes what the thread begins to wait for. False if it is within a
+    /// measured wait already: then the outer one measures both.
+    pub(super) fn begin(&self, activity: Activity, now_ns: u64) -> bool {
+        let free = self.activity.load(Ordering::Relaxed) == 0;
+        if free {
+            self.activity.store(now_ns << ACTIVITY_BITS | activity as u64, Ordering::Relaxed);
+        }
+        free
+    }
+
+    /// Ends the wait that began at `began_ns`. The word is cleared before the
+    /// total grows: a reader in between sees a little less, never the wait twice.
+    pub(super) fn end(&self, activity: Activity, began_ns: u64, now_ns: u64) {
+        self.activity.store(0, Ordering::Release);
+        let took_ns = now_ns.saturating_sub(began_ns);
+        match activity {
+            Activity::Starved => bump(&self.starved_ns, took_ns),
+            Activity::Blocked => bump(&self.blocked_ns, took_ns),
+            Activity::Device => {
+                bump(&self.device_ns, took_ns);
+                bump(&self.device_calls, 1);
+            }
+        }
+    }
+
+    fn own(&self, cpu: SchedStat) {
+        self.base[0].store(cpu.compute_ns, Ordering::Relaxed);
+        self.base[1].store(cpu.run_delay_ns, Ordering::Relaxed);
+        self.owner.store(true, Ordering::Release);
+    }
+
+    fn disown(&self, cpu: SchedStat) {
+        if !self.owner.load(Ordering::Acquire) {
+            return;
+        }
+        let (compute_ns, run_delay_ns) = self.since_base(cpu);
+        self.owner.store(false, Ordering::Release);
+        bump(&self.closed[0], compute_ns);
+        bump(&self.closed[1], run_delay_ns);
+    }
+
+    fn since_base(&self, cpu: SchedStat) -> (u64, u64) {
+        (
+            cpu.compute_ns.saturating_sub(self.base[0].load(Ordering::Relaxed)),
+            cpu.run_delay_ns.saturating_sub(self.base[1].load(Ordering::Relaxed)),
+        )
+    }
+
+    pub(super) fn reading(&self, now_ns: u64) -> ThreadReading {
+        // The ended flag first: when it is set, everything below is final.
+        let ended = self.ended.load(Ordering::Acquire);
+        let mut reading = ThreadReading {
+            slot: self.id,
+            thread_id: self.thread_id,
+            ended,
+            items: self.items.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            starved_ns: self.starved_ns.load(Ordering::Relaxed),
+            blocked_ns: self.blocked_ns.load(Ordering::Relaxed),
+            device_ns: self.device_ns.load(Ordering::Relaxed),
+            device_calls: self.device_calls.load(Ordering::Relaxed),
+            compute_ns: self.closed[0].load(Ordering::Relaxed),
+            run_delay_ns: self.closed[1].load(Ordering::Relaxed),
+        };
+        if self.owner.load(Ordering::Acquire)
+            && let Some(cpu) = cpu::schedstat(self.thread_id)
+        {
+            let (compute_ns, run_delay_ns) = self.since_base(cpu);
+            reading.compute_ns += compute_ns;
+            reading.run_delay_ns += run_delay_ns;
+        }
+        let word = self.activity.load(Ordering::Acquire);
+        let so_far_ns = now_ns.saturating_sub(word >> ACTIVITY_BITS);
+        match word & ((1 << ACTIVITY_BITS) - 1) {
+            1 => reading.starved_ns += so_far_ns,
+            2 => reading.blocked_ns += so_far_ns,
+            3 => reading.device_ns += so_far_ns,
+            _ => (),
+        }
+        reading
+    }
+}
+
+/// The slots of the calling thread, and the one that owns its CPU time.
+#[derive(Default)]
+struct Mine {
+    slots: Vec<(u64, Arc<Slot>)>,
+    owner: Option<Arc<Slot>>,
+}
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        if let Some(owner) = &self.owner {
+            owner.disown(cpu::own_schedstat());
+        }
+        for (_, slot) in &self.slots {
+            slot.ended.store(true, Ordering::Release);
+        }
+    }
+}
+
+thread_local! {
+    static MINE: RefCell<Mine> = RefCell::default();
+}
+
+impl Mine {
+    fn slot(&mut self, stage: &StageClock) -> &Arc<Slot> {
+        let position = match self.slots.iter().position(|(id, _)| *id == stage.id) {
+            Some(position) => position,
+            None => {
+                let slot = Arc::new(Slot::new(cpu::thread_id()));
+                stage.slots().push(slot.clone());
+                // Slots whose clock is gone (an earlier run in this thread) are let go.
+                self.slots.retain(|(_, slot)| Arc::strong_count(slot) > 1);
+                self.slots.push((stage.id, slot));
+                self.slots.len() - 1
+            }
+        };
+        &self.slots[position].1
+    }
+
+    fn own(&mut self, slot: Option<Arc<Slot>>) -> Option<Arc<Slot>> {
+        let cpu = cpu::own_schedstat();
+        if let Some(before) = &self.owner {
+            before.disown(cpu);
+        }
+        if let Some(slot) = &slot {
+            slot.own(cpu);
+        }
+        std::mem::replace(&mut self.owner, slot)
+    }
+}
+
+pub(super) fn with_slot<R: Default>(
+    stage: &StageClock,
+    adopt: bool,
+    use_slot: impl FnOnce(&Slot) -> R,
+) -> R {
+    // In a thread that is being torn down there is nothing left to count.
+    MINE.try_with(|mine| {
+        let Ok(mut mine) = mine.try_borrow_mut() else { return R::default() };
+        if adopt && mine.owner.as_ref().is_none_or(|owner| Arc::strong_count(owner) <= 2) {
+            // No role yet, or one whose ledger is gone.
+            let slot = mine.slot(stage).clone();
+            if mine.owner.as_ref().is_none_or(|owner| !Arc::ptr_eq(owner, &slot)) {
+                mine.own(Some(slot));
+            }
+        }
+        use_slot(mine.slot(stage))
+    })
+    .unwrap_or_default()
+}
+
+pub(super) fn enter(stage: &StageClock) -> Entered {
+    let nothing = Entered { slot: None, before: None, not_send: PhantomData };
+    if !stage.on {
+        return nothing;
+    }
+    MINE.try_with(|mine| {
+        let mut mine = mine.borrow_mut();
+        let slot = mine.slot(stage).clone();
+        let before = mine.own(Some(slot.clone()));
+        Entered { slot: Some(slot), before, not_send: PhantomData }
+    })
+    .unwrap_or(nothing)
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if self.slot.is_some() {
+            let before = self.before.take();
+            let _ = MINE.try_with(|mine| mine.borrow_mut().own(before));
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! The verdict: what limited a run.
+pub(crate) mod cpu;

@@ -1,0 +1,534 @@
+//! The in-flight window: how many bytes and items may be on their way at once.
+//!
+//! A sender takes a permit before it asks or sends; whoever proves completion,
+//! on whichever thread, gives it back by dropping it. `flush` waits until every
+//! permit is home. The window is what keeps memory bounded and what makes a
+//! slow receiver slow the sender down. A permit also says where its bytes stand
+//! (asked, on the wire, before the hash, ...), which is the first of the two
+//! signals of the verdict.
+//!
+//! Waiters are served in the order they came, so a big permit is not starved
+//! by small ones that would fit earlier.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+/// The kinds of work a permit's bytes can stand before or in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Work {
+    /// Reading a local file.
+    Read,
+    /// Decompressing, compressing, encrypting, encoding.
+    Encode,
+    /// Hashing.
+    Hash,
+    /// Writing to the destination.
+    Write,
+    /// Sending to another machine.
+    Send,
+}
+
+impl Work {
+    const ALL: [Work; 5] = [Work::Read, Work::Encode, Work::Hash, Work::Write, Work::Send];
+}
+
+/// Where the bytes of a permit stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// Asked for; the other side has the next move.
+    Asked,
+    /// Partly on the wire: the answer has begun, or the request is being sent.
+    Wire,
+    /// In a queue before this work.
+    Before(Work),
+    /// In the hands of this work.
+    In(Work),
+    /// Done here; the other side (or the disk) has not confirmed yet.
+    AwaitingAcknowledgement,
+}
+
+/// Number of distinct places.
+const PLACES: usize = 3 + 2 * Work::ALL.len();
+
+impl Place {
+    fn index(self) -> usize {
+        match self {
+            Place::Asked => 0,
+            Place::Wire => 1,
+            Place::AwaitingAcknowledgement => 2,
+            Place::Before(work) => 3 + 2 * work as usize,
+            Place::In(work) => 4 + 2 * work as usize,
+        }
+    }
+}
+
+/// Bytes of permits held per place at one moment; adds across windows and processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Places {
+    bytes: [u64; PLACES],
+}
+
+impl Places {
+    /// Bytes standing at `place`.
+    pub fn at(&self, place: Place) -> u64 {
+        self.bytes[place.index()]
+    }
+
+    /// Sets the bytes at one place; for tests and for readings of other machines.
+    pub fn with(mut self, place: Place, bytes: u64) -> Places {
+        self.bytes[place.index()] = bytes;
+        self
+    }
+
+    /// Bytes of all permits.
+    pub fn total(&self) -> u64 {
+        self.bytes.iter().sum()
+    }
+
+    /// Bytes asked for or on the wire: the network's part.
+    pub fn network(&self) -> u64 {
+        self.at(Place::Asked) + self.at(Place::Wire)
+    }
+
+    /// Bytes before or in any of the given works.
+    pub fn before_or_in(&self, works: &[Work]) -> u64 {
+        works.iter().map(|work| self.at(Place::Before(*work)) + self.at(Place::In(*work))).sum()
+    }
+}
+
+impl std::ops::AddAssign for Places {
+    fn add_assign(&mut self, other: Places) {
+        for (mine, theirs) in self.bytes.iter_mut().zip(other.bytes) {
+            *mine += theirs;
+        }
+    }
+}
+
+/// What a window looks like at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WindowReading {
+    /// Size of the window in bytes.
+    pub bytes: u64,
+    /// Size of the window in items.
+    pub items: u32,
+    /// Bytes held by permits.
+    pub held_bytes: u64,
+    /// Items held by permits.
+    pub held_items: u32,
+    /// Where the held bytes stand.
+    pub places: Places,
+    /// Time during which somebody waited for a permit, in nanoseconds.
+    pub exhausted_ns: u64,
+    /// Permits that could not be had at once.
+    pub waits: u64,
+}
+
+/// The window. Clones are handles to the same one.
+#[derive(Clone, Debug)]
+pub struct Window {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    bytes: u64,
+    items: u32,
+    state: Mutex<State>,
+    places: [AtomicU64; PLACES],
+}
+
+#[derive(Debug)]
+struct State {
+    free_bytes: u64,
+    free_items: u32,
+    /// Those who still wait, oldest first; tickets ascend.
+    waiters: VecDeque<Waiter>,
+    /// Tickets that were served and whose futures have not looked yet.
+    granted: Vec<u64>,
+    flushers: Vec<Waker>,
+    next_ticket: u64,
+    waiting_since: Option<Instant>,
+    exhausted: Duration,
+    waits: u64,
+    permits: u64,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    ticket: u64,
+    bytes: u64,
+    items: u32,
+    waker: Waker,
+}
+
+impl Window {
+    /// A window of `bytes` and `items`; zero of either is taken as one, since
+    /// a window that lets nothing through would be a deadlock.
+    pub fn new(bytes: u64, items: u32) -> Window {
+        let (bytes, items) = (bytes.max(1), items.max(1));
+        Window {
+            shared: Arc::new(Shared {
+                bytes,
+                items,
+                state: Mutex::new(State {
+                    free_bytes: bytes,
+                    free_items: items,
+                    waiters: VecDeque::new(),
+                    granted: Vec::new(),
+                    flushers: Vec::new(),
+                    next_ticket: 0,
+                    waiting_since: None,
+                    exhausted: Duration::ZERO,
+                    waits: 0,
+                    permits: 0,
+                }),
+                places: std::array::from_fn(|_| AtomicU64::new(0)),
+            }),
+        }
+    }
+
+    /// Waits for one item of `bytes`. A permit bigger than the window is
+    /// clamped to it: the item then has the window to itself. Dropping the
+    /// future gives up the place in the queue.
+    pub fn acquire(&self, bytes: u64) -> Acquire {
+        self.acquire_parts(bytes, 1)
+    }
+
+    /// Waits for `bytes` that belong to an item which already has a permit.
+    pub fn acquire_bytes(&self, bytes: u64) -> Acquire {
+        self.acquire_parts(bytes, 0)
+    }
+
+    fn acquire_parts(&self, bytes: u64, items: u32) -> Acquire {
+        Acquire {
+            shared: self.shared.clone(),
+            bytes: bytes.min(self.shared.bytes),
+            items,
+            ticket: None,
+            done: false,
+        }
+    }
+
+    /// As [`Window::acquire`], for a plain thread.
+    pub fn acquire_blocking(&self, bytes: u64) -> Permit {
+        match self.try_acquire(bytes) {
+            Some(permit) => permit,
+            None => block_on(self.acquire(bytes)),
+        }
+    }
+
+    /// As [`Window::acquire_bytes`], for a plain thread.
+    pub fn acquire_bytes_blocking(&self, bytes: u64) -> Permit {
+        block_on(self.acquire_bytes(bytes))
+    }
+
+    /// One item of `bytes` if there is room now and nobody waits before us.
+    pub fn try_acquire(&self, bytes: u64) -> Option<Permit> {
+        let bytes = bytes.min(self.shared.bytes);
+        let mut state = self.shared.lock();
+        if !state.take(bytes, 1) {
+            return None;
+        }
+        drop(state);
+        Some(self.shared.permit(bytes, 1))
+    }
+
+    /// Returns when every permit is home.
+    pub fn flush(&self) -> Flush {
+        Flush { shared: self.shared.clone() }
+    }
+
+    /// As [`Window::flush`], for a plain thread.
+    pub fn flush_blocking(&self) {
+        block_on(self.flush());
+    }
+
+    /// What the window looks like now.
+    pub fn reading(&self) -> WindowReading {
+        let shared = &self.shared;
+        let mut places = Places::default();
+        for (reading, counter) in places.bytes.iter_mut().zip(&shared.places) {
+            *reading = counter.load(Ordering::Relaxed);
+        }
+        let state = shared.lock();
+        let waiting = state.waiting_since.map_or(Duration::ZERO, |since| since.elapsed());
+        WindowReading {
+            bytes: shared.bytes,
+            items: shared.items,
+            held_bytes: shared.bytes - state.free_bytes,
+            held_items: shared.items - state.free_items,
+            places,
+            exhausted_ns: (state.exhausted + waiting).as_nanos() as u64,
+            waits: state.waits,
+        }
+    }
+}
+
+impl Shared {
+    /// A panic elsewhere leaves the counters consistent (every change below is
+    /// made whole before anything can panic), so poisoning is not passed on.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn permit(self: &Arc<Self>, bytes: u64, items: u32) -> Permit {
+        self.places[Place::Asked.index()].fetch_add(bytes, Ordering::Relaxed);
+        Permit { shared: self.clone(), bytes, items, place: Place::Asked }
+    }
+
+    /// Takes bytes, items and permits back and serves whoever waits.
+    fn give_back(&self, bytes: u64, items: u32, permits: u64) {
+        let mut state = self.lock();
+        state.free_bytes += bytes;
+        state.free_items += items;
+        state.permits -= permits;
+        let wakers = state.serve();
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl State {
+    fn fits(&self, bytes: u64, items: u32) -> bool {
+        bytes <= self.free_bytes && items <= self.free_items
+    }
+
+    /// Nobody overtakes those who wait.
+    fn take(&mut self, bytes: u64, items: u32) -> bool {
+        let free = self.waiters.is_empty() && self.fits(bytes, items);
+        if free {
+            self.deduct(bytes, items);
+        }
+        free
+    }
+
+    fn deduct(&mut self, bytes: u64, items: u32) {
+        self.free_bytes -= bytes;
+        self.free_items -= items;
+        self.permits += 1;
+    }
+
+    /// True if the ticket was served meanwhile; otherwise remembers whom to wake.
+    fn collect(&mut self, ticket: u64, waker: &Waker) -> bool {
+        if let Some(position) = self.granted.iter().position(|granted| *granted == ticket) {
+            self.granted.swap_remove(position);
+            return true;
+        }
+        if let Ok(position) = self.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket) {
+            self.waiters[position].waker.clone_from(waker);
+        }
+        false
+    }
+
+    /// Forgets a ticket; true if it had been served, so that its permit must go back.
+    fn abandon(&mut self, ticket: u64) -> bool {
+        if let Some(position) = self.granted.iter().position(|granted| *granted == ticket) {
+            self.granted.swap_remove(position);
+            return true;
+        }
+        if let Ok(position) = self.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket) {
+            self.waiters.remove(position);
+        }
+        false
+    }
+
+    /// Grants the permits of those at the head of the queue as far as they
+    /// fit, and returns whom to wake once the lock is released.
+    fn serve(&mut self) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        while let Some(waiter) = self.waiters.front()
+            && self.fits(waiter.bytes, waiter.items)
+        {
+            let (bytes, items) = (waiter.bytes, waiter.items);
+            self.deduct(bytes, items);
+            if let Some(waiter) = self.waiters.pop_front() {
+                self.granted.push(waiter.ticket);
+                wakers.push(waiter.waker);
+            }
+        }
+        if self.waiters.is_empty()
+            && let Some(since) = self.waiting_since.take()
+        {
+            self.exhausted += since.elapsed();
+        }
+        if self.permits == 0 {
+            wakers.append(&mut self.flushers);
+        }
+        wakers
+    }
+}
+
+/// Waiting for a permit; see [`Window::acquire`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Acquire {
+    shared: Arc<Shared>,
+    bytes: u64,
+    items: u32,
+    ticket: Option<u64>,
+    done: bool,
+}
+
+impl Future for Acquire {
+    type Output = Permit;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Permit> {
+        let shared = self.shared.clone();
+        let mut state = shared.lock();
+        let granted = match self.ticket {
+            None => state.take(self.bytes, self.items),
+            Some(ticket) => state.collect(ticket, context.waker()),
+        };
+        if granted {
+            drop(state);
+            self.done = true;
+            return Poll::Ready(shared.permit(self.bytes, self.items));
+        }
+        if self.ticket.is_none() {
+            let ticket = state.next_ticket;
+            state.next_ticket += 1;
+            state.waits += 1;
+            state.waiting_since.get_or_insert_with(Instant::now);
+            let (bytes, items) = (self.bytes, self.items);
+            let waker = context.waker().clone();
+            state.waiters.push_back(Waiter { ticket, bytes, items, waker });
+            self.ticket = Some(ticket);
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket.filter(|_| !self.done) else { return };
+        let mut state = self.shared.lock();
+        if state.abandon(ticket) {
+            state.free_bytes += self.bytes;
+            state.free_items += self.items;
+            state.permits -= 1;
+        }
+        // Whether it held a grant or stood in the way, those behind may fit now.
+        let wakers = state.serve();
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Waiting for every permit to come home; see [`Window::flush`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Flush {
+    shared: Arc<Shared>,
+}
+
+impl Future for Flush {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.shared.lock();
+        if state.permits == 0 {
+            return Poll::Ready(());
+        }
+        if !state.flushers.iter().any(|waker| waker.will_wake(context.waker())) {
+            state.flushers.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+/// The right to have some bytes (and perhaps an item) in flight. Dropping it,
+/// on any thread, gives it back.
+#[derive(Debug)]
+#[must_use = "a permit that is dropped at once bounds nothing"]
+pub struct Permit {
+    shared: Arc<Shared>,
+    bytes: u64,
+    items: u32,
+    place: Place,
+}
+
+impl Permit {
+    /// Bytes this permit stands for (after clamping to the window).
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Where its bytes stand.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Moves its bytes to another place.
+    pub fn at(&mut self, place: Place) {
+        if place == self.place {
+            return;
+        }
+        self.shared.places[place.index()].fetch_add(self.bytes, Ordering::Relaxed);
+        self.shared.places[self.place.index()].fetch_sub(self.bytes, Ordering::Relaxed);
+        self.place = place;
+    }
+
+    /// Gives back all but `bytes`; a permit never grows.
+    pub fn shrink(&mut self, bytes: u64) {
+        let surplus = self.bytes.saturating_sub(bytes);
+        if surplus == 0 {
+            return;
+        }
+        self.bytes -= surplus;
+        self.shared.places[self.place.index()].fetch_sub(surplus, Ordering::Relaxed);
+        self.shared.give_back(surplus, 0, 0);
+    }
+
+    /// Splits off a permit for up to `bytes` of what this one holds. The item
+    /// stays with the original, the new permit stands at the same place.
+    pub fn split(&mut self, bytes: u64) -> Permit {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        self.shared.lock().permits += 1;
+        Permit { shared: self.shared.clone(), bytes, items: 0, place: self.place }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.shared.places[self.place.index()].fetch_sub(self.bytes, Ordering::Relaxed);
+        self.shared.give_back(self.bytes, self.items, 1);
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future to its end on this thread. Only for the futures of this
+/// crate that need no runtime.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            // A wake between poll and park leaves the park token set, so none is lost.
+            Poll::Pending => thread::park(),
+        }
+    }
+}
