@@ -504,6 +504,14 @@ impl Root {
     }
 }
 
+/// Checks that a finished file may have this path, without touching anything.
+///
+/// # Errors
+/// Names that are no paths beneath a root, and those of unfinished files.
+pub fn check_final(path: &str) -> Result<(), FileError> {
+    name::split_final(path).map(drop)
+}
+
 fn kind_of(kind: FileType) -> Kind {
     match kind {
         FileType::RegularFile => Kind::File,

@@ -1,0 +1,452 @@
+//! Where verified content goes: a directory today, an object store later.
+//!
+//! A [`Target`] takes content piece by piece under no visible name, makes it visible
+//! only against a [`Verified`] proof, and gives further names in the order asked for.
+//! Nothing in it supposes a rename: an object store completes an upload where a
+//! directory renames a `.part` file.
+
+pub mod faults;
+#[cfg(test)]
+pub(crate) mod memory;
+
+use std::io;
+use std::sync::Arc;
+
+use crate::digest::Verified;
+use crate::durability::{Barrier, Durability, WriteBack};
+use crate::files::{FileError, PartFile, Root};
+
+/// What a target could not do.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// A file beneath a directory.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Content whose length is not the one that was proven.
+    #[error("{path}: {actual} bytes are there, {expected} were verified")]
+    Length {
+        /// The path.
+        path: String,
+        /// Bytes there.
+        actual: u64,
+        /// Bytes that the proof is about.
+        expected: u64,
+    },
+    /// A name to be published refers to content that is not there.
+    #[error("{path}: nothing there to publish as {name}")]
+    NothingToPublish {
+        /// The content's path.
+        path: String,
+        /// The name it should have got.
+        name: String,
+    },
+    /// Anything else, at a target that is no directory.
+    #[error("cannot {operation} {path}: {source}")]
+    Io {
+        /// What was attempted, as a verb.
+        operation: &'static str,
+        /// The path.
+        path: String,
+        /// What went wrong.
+        source: io::Error,
+    },
+}
+
+impl TargetError {
+    /// The kind of system error, when it is one.
+    pub fn kind(&self) -> Option<io::ErrorKind> {
+        match self {
+            TargetError::File(error) => error.kind(),
+            TargetError::Io { source, .. } => Some(source.kind()),
+            _ => None,
+        }
+    }
+
+    /// Whether the destination is full or the quota used up.
+    pub fn is_out_of_space(&self) -> bool {
+        matches!(
+            self.kind(),
+            Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        )
+    }
+}
+
+/// A step of publishing. Paths are beneath the target's root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Name {
+    /// A second name for content that is there; replaces what has it, in one step.
+    Link {
+        /// Content that is there.
+        from: String,
+        /// Its further name.
+        to: String,
+    },
+    /// A symbolic link; stores without them keep a redirection or nothing.
+    Symlink {
+        /// What it says, relative to its own directory.
+        target: String,
+        /// Its path.
+        link: String,
+    },
+    /// Takes a name away; fine when nothing has it.
+    Remove {
+        /// The path.
+        path: String,
+    },
+}
+
+/// Content that is there, opened for reading.
+pub type Content = Box<dyn io::Read + Send>;
+
+/// A destination. Operations block; they run on plain threads.
+pub trait Target: Send + Sync + 'static {
+    /// Unfinished content. Dropping it leaves it to be resumed.
+    type Part: Send + 'static;
+
+    /// Starts content for `path` afresh, in place of older unfinished one.
+    ///
+    /// # Errors
+    /// Impossible paths, a full destination.
+    fn begin(&self, path: &str, size: u64) -> Result<Self::Part, TargetError>;
+
+    /// Takes up unfinished content; `None` when there is none.
+    ///
+    /// # Errors
+    /// As [`Target::begin`].
+    fn resume(&self, path: &str, size: u64) -> Result<Option<Self::Part>, TargetError>;
+
+    /// Length of the unfinished content for `path` (with holes), `None` without any.
+    /// Quick enough to be called from async code.
+    ///
+    /// # Errors
+    /// When the target cannot tell.
+    fn kept(&self, path: &str) -> Result<Option<u64>, TargetError>;
+
+    /// Writes `data` at `offset`.
+    ///
+    /// # Errors
+    /// A full or broken destination.
+    fn write_at(&self, part: &mut Self::Part, offset: u64, data: &[u8]) -> Result<(), TargetError>;
+
+    /// Reads back what was written; fewer bytes than asked for at the end.
+    ///
+    /// # Errors
+    /// A broken destination.
+    fn read_at(
+        &self,
+        part: &mut Self::Part,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize, TargetError>;
+
+    /// Makes verified content visible under its path. `mtime` in Unix seconds.
+    ///
+    /// # Errors
+    /// Content of another length than proven; a full or broken destination. Nothing
+    /// is visible then, and the unfinished content is still there.
+    fn commit(
+        &self,
+        part: Self::Part,
+        proof: &Verified,
+        mtime: Option<i64>,
+    ) -> Result<(), TargetError>;
+
+    /// Removes unfinished content.
+    ///
+    /// # Errors
+    /// When the target refuses.
+    fn abandon(&self, part: Self::Part) -> Result<(), TargetError>;
+
+    /// Opens visible content, with its length; `None` when there is none.
+    ///
+    /// # Errors
+    /// When something else than content has the name.
+    fn open(&self, path: &str) -> Result<Option<(Content, u64)>, TargetError>;
+
+    /// Returns when everything committed so far is as durable as promised.
+    ///
+    /// # Errors
+    /// Write errors since the last barrier.
+    fn barrier(&self) -> Result<(), TargetError>;
+
+    /// Gives names in this order, after a barrier and with one behind it. Before the
+    /// first, all content they refer to is looked for.
+    ///
+    /// # Errors
+    /// Missing content (nothing is changed then), refusals.
+    fn publish(&self, names: &[Name]) -> Result<(), TargetError>;
+}
+
+/// A directory as target.
+#[derive(Debug)]
+pub struct LocalTarget {
+    root: Arc<Root>,
+    barrier: Barrier,
+}
+
+/// An unfinished file of a [`LocalTarget`].
+#[derive(Debug)]
+pub struct LocalPart {
+    file: PartFile,
+    write_back: WriteBack,
+}
+
+impl LocalTarget {
+    /// The directory `root`, written with this durability.
+    pub fn new(root: Arc<Root>, durability: Durability) -> LocalTarget {
+        let barrier = Barrier::new(root.clone(), durability);
+        LocalTarget { root, barrier }
+    }
+
+    /// The directory.
+    pub fn root(&self) -> &Arc<Root> {
+        &self.root
+    }
+
+    /// The durability.
+    pub fn durability(&self) -> Durability {
+        self.barrier.durability()
+    }
+}
+
+impl Target for LocalTarget {
+    type Part = LocalPart;
+
+    fn begin(&self, path: &str, size: u64) -> Result<LocalPart, TargetError> {
+        let file = self.root.create_part(path, size)?;
+        Ok(LocalPart {
+            file,
+            write_back: WriteBack::default(),
+        })
+    }
+
+    fn resume(&self, path: &str, _size: u64) -> Result<Option<LocalPart>, TargetError> {
+        let file = self.root.resume_part(path)?;
+        Ok(file.map(|file| LocalPart {
+            file,
+            write_back: WriteBack::default(),
+        }))
+    }
+
+    fn kept(&self, path: &str) -> Result<Option<u64>, TargetError> {
+        Ok(self.root.part_size(path)?)
+    }
+
+    fn write_at(&self, part: &mut LocalPart, offset: u64, data: &[u8]) -> Result<(), TargetError> {
+        part.file.write_at(offset, data)?;
+        self.barrier
+            .written(&part.file, &mut part.write_back, offset, data.len() as u64)?;
+        Ok(())
+    }
+
+    fn read_at(
+        &self,
+        part: &mut LocalPart,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize, TargetError> {
+        Ok(part.file.read_at(offset, buffer)?)
+    }
+
+    fn commit(
+        &self,
+        mut part: LocalPart,
+        proof: &Verified,
+        mtime: Option<i64>,
+    ) -> Result<(), TargetError> {
+        let (actual, expected) = (part.file.size()?, proof.size());
+        if actual > expected {
+            // Left over from a longer file of that name which was once begun.
+            part.file.set_size(expected)?;
+        } else if actual < expected {
+            let path = part.file.path().to_owned();
+            return Err(TargetError::Length {
+                path,
+                actual,
+                expected,
+            });
+        }
+        if let Some(unix_s) = mtime {
+            part.file.set_mtime(unix_s)?;
+        }
+        self.barrier
+            .before_name(&part.file, &mut part.write_back, expected)?;
+        part.file.finish()?;
+        self.barrier.after_name(part.file.directory())?;
+        Ok(())
+    }
+
+    fn abandon(&self, part: LocalPart) -> Result<(), TargetError> {
+        Ok(part.file.remove()?)
+    }
+
+    fn open(&self, path: &str) -> Result<Option<(Content, u64)>, TargetError> {
+        let opened = self.root.open_file(path)?;
+        Ok(opened.map(|(file, status)| (Box::new(file) as Content, status.size)))
+    }
+
+    fn barrier(&self) -> Result<(), TargetError> {
+        Ok(self.barrier.sync()?)
+    }
+
+    fn publish(&self, names: &[Name]) -> Result<(), TargetError> {
+        for name in names {
+            if let Name::Link { from, to } = name
+                && self.root.stat(from)?.is_none()
+            {
+                return Err(TargetError::NothingToPublish {
+                    path: from.clone(),
+                    name: to.clone(),
+                });
+            }
+        }
+        self.barrier.sync()?;
+        for name in names {
+            match name {
+                Name::Link { from, to } => drop(self.root.hard_link(from, to)?),
+                Name::Symlink { target, link } => self.root.symlink(target, link)?,
+                Name::Remove { path } => drop(self.root.unlink(path)?),
+            }
+        }
+        self.barrier.sync()?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! What every target must do, run on the directory and on the store in memory.
+
+    use super::memory::MemoryTarget;
+    use super::*;
+    use crate::digest::Sha256Hasher;
+
+    fn proof(data: &[u8]) -> Verified {
+        let mut hasher = Sha256Hasher::new();
+        hasher.update(data);
+        let expected = crate::digest::Sha256::of(data);
+        hasher.verify(data.len() as u64, expected).unwrap()
+    }
+
+    fn content(target: &impl Target, path: &str) -> Option<Vec<u8>> {
+        let (mut reader, size) = target.open(path).unwrap()?;
+        let mut data = Vec::new();
+        reader.read_to_end(&mut data).unwrap();
+        assert_eq!(data.len() as u64, size);
+        Some(data)
+    }
+
+    fn conforms(target: &impl Target) {
+        // Out of order, then visible at once and whole.
+        let mut part = target.begin("pool/a", 6).unwrap();
+        target.write_at(&mut part, 3, b"def").unwrap();
+        assert_eq!(content(target, "pool/a"), None);
+        assert_eq!(target.kept("pool/a").unwrap(), Some(6));
+        target.write_at(&mut part, 0, b"abc").unwrap();
+        let mut buffer = [0; 16];
+        assert_eq!(target.read_at(&mut part, 2, &mut buffer).unwrap(), 4);
+        assert_eq!(&buffer[..4], b"cdef");
+        target
+            .commit(part, &proof(b"abcdef"), Some(1_700_000_000))
+            .unwrap();
+        assert_eq!(content(target, "pool/a").unwrap(), b"abcdef");
+        assert_eq!(target.kept("pool/a").unwrap(), None);
+
+        // Dropped, then resumed; too long, then cut to what was proven.
+        let mut part = target.begin("pool/b", 4).unwrap();
+        target.write_at(&mut part, 0, b"wxyz!").unwrap();
+        drop(part);
+        assert_eq!(target.kept("pool/b").unwrap(), Some(5));
+        let mut part = target.resume("pool/b", 4).unwrap().unwrap();
+        target.write_at(&mut part, 1, b"X").unwrap();
+        target.commit(part, &proof(b"wXyz"), None).unwrap();
+        assert_eq!(content(target, "pool/b").unwrap(), b"wXyz");
+        assert!(target.resume("pool/b", 4).unwrap().is_none());
+
+        // Too short: stays invisible, what was there stays visible.
+        let mut part = target.begin("pool/b", 4).unwrap();
+        target.write_at(&mut part, 0, b"wX").unwrap();
+        let error = target.commit(part, &proof(b"wXyz"), None).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                TargetError::Length {
+                    actual: 2,
+                    expected: 4,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        assert_eq!(content(target, "pool/b").unwrap(), b"wXyz");
+        assert_eq!(target.kept("pool/b").unwrap(), Some(2));
+
+        // Begun afresh: empty; abandoned: gone.
+        let part = target.begin("pool/b", 4).unwrap();
+        assert_eq!(target.kept("pool/b").unwrap(), Some(0));
+        target.abandon(part).unwrap();
+        assert_eq!(target.kept("pool/b").unwrap(), None);
+
+        // Empty content.
+        let part = target.begin("pool/empty", 0).unwrap();
+        target.commit(part, &proof(b""), None).unwrap();
+        assert_eq!(content(target, "pool/empty").unwrap(), b"");
+        target.barrier().unwrap();
+
+        // Names: all or none when content is missing; later ones replace.
+        let link = |from: &str, to: &str| Name::Link {
+            from: from.into(),
+            to: to.into(),
+        };
+        let missing = [link("pool/a", "dists/t/x"), link("pool/none", "dists/t/y")];
+        let error = target.publish(&missing).unwrap_err();
+        assert!(
+            matches!(error, TargetError::NothingToPublish { .. }),
+            "{error}"
+        );
+        assert_eq!(content(target, "dists/t/x"), None);
+        target
+            .publish(&[
+                link("pool/a", "dists/t/x"),
+                link("pool/b", "dists/t/x"),
+                link("pool/b", "dists/t/x"),
+                link("pool/a", "dists/t/y"),
+                Name::Remove {
+                    path: "pool/empty".into(),
+                },
+                Name::Remove {
+                    path: "pool/empty".into(),
+                },
+                Name::Symlink {
+                    target: "t".into(),
+                    link: "dists/s".into(),
+                },
+            ])
+            .unwrap();
+        assert_eq!(content(target, "dists/t/x").unwrap(), b"wXyz");
+        assert_eq!(content(target, "dists/t/y").unwrap(), b"abcdef");
+        assert_eq!(content(target, "pool/empty"), None);
+
+        // Impossible paths, and the names of unfinished content.
+        for path in ["../x", "/x", "", "a/../b", "pool/.a.part"] {
+            assert!(target.begin(path, 1).is_err(), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn a_directory_conforms() {
+        for durability in [Durability::None, Durability::AtEnd, Durability::Each] {
+            let directory = tempfile::tempdir().unwrap();
+            let root = Arc::new(Root::open(directory.path()).unwrap());
+            conforms(&LocalTarget::new(root.clone(), durability));
+            assert_eq!(root.read_link("dists/s").unwrap().as_deref(), Some("t"));
+            let status = root.stat("pool/a").unwrap().unwrap();
+            assert_eq!((status.mtime, status.links), (1_700_000_000, 2));
+        }
+    }
+
+    #[test]
+    fn a_store_without_rename_conforms() {
+        conforms(&MemoryTarget::default());
+    }
+}
