@@ -4,38 +4,25 @@
 //! does the TLS handshake and says which protocol was agreed on, how long each step took and
 //! where to read the connection's counters. One time limit covers all of it.
 
+mod tunnel;
+
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout_at};
 
 use crate::resolve::{ATTEMPT_DELAY, Resolver, race};
-use crate::socket::{Socket, SocketOptions, TcpProbe};
+use crate::socket::{SocketOptions, TcpProbe};
 use crate::stream::{Stream, TlsSocket};
 use crate::tls::{Offer, Protocol, Tls, TlsError};
+pub use crate::url::Scheme;
 
 /// Time for a whole connection, name lookup and handshake included. apt waits 30 s and curl
 /// 300 s; with other mirrors at hand a host that needs 10 s is not worth the wait (a guess).
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-
-/// Bytes of a proxy's answer to CONNECT, as for any response head here.
-const PROXY_HEAD_BYTES: usize = 32 << 10;
-
-/// Header fields of that answer.
-const PROXY_FIELDS: usize = 64;
-
-/// How a server is spoken to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Scheme {
-    /// Plain TCP.
-    Http,
-    /// TLS.
-    Https,
-}
 
 /// A server, and the way to it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,13 +33,15 @@ pub struct Endpoint {
     pub host: String,
     /// TCP port.
     pub port: u16,
-    /// The http proxy to go through.
+    /// The proxy to go through.
     pub proxy: Option<ProxyServer>,
 }
 
-/// An http proxy. Its credentials never appear in errors or `Debug`.
+/// A proxy. Its credentials never appear in errors or `Debug`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProxyServer {
+    /// How the proxy itself is spoken to; with `Https` everything to it is encrypted.
+    pub scheme: Scheme,
     /// Name or address.
     pub host: String,
     /// TCP port.
@@ -69,17 +58,23 @@ impl fmt::Debug for ProxyServer {
         } else {
             ""
         };
-        write!(f, "{credentials}{}", authority(&self.host, self.port))
+        let scheme = self.scheme.as_str();
+        write!(
+            f,
+            "{scheme}://{credentials}{}",
+            authority(&self.host, self.port)
+        )
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = match self.scheme {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
-        };
-        write!(f, "{scheme}://{}", authority(&self.host, self.port))
+        write!(
+            f,
+            "{}://{}",
+            self.scheme.as_str(),
+            authority(&self.host, self.port)
+        )
     }
 }
 
@@ -137,7 +132,7 @@ pub struct Timings {
     pub resolve_us: u64,
     /// TCP handshake, lost attempts included: about one round trip, to the proxy if there is one.
     pub tcp_us: u64,
-    /// The proxy's answer to CONNECT.
+    /// The way through a proxy: its own TLS, and its answer to CONNECT.
     pub proxy_us: u64,
     /// TLS handshake.
     pub tls_us: u64,
@@ -161,7 +156,7 @@ impl fmt::Display for Phase {
         f.write_str(match self {
             Phase::Resolve => "name lookup",
             Phase::Tcp => "TCP connection",
-            Phase::Proxy => "proxy's answer",
+            Phase::Proxy => "answer of the proxy",
             Phase::Tls => "TLS handshake",
         })
     }
@@ -297,7 +292,12 @@ pub async fn connect(
         limit: options.limit,
         at: Instant::now() + options.limit,
     };
-    if endpoint.scheme == Scheme::Https && !options.tls.is_loaded() {
+    let encrypted = endpoint.scheme == Scheme::Https
+        || endpoint
+            .proxy
+            .as_ref()
+            .is_some_and(|proxy| proxy.scheme == Scheme::Https);
+    if encrypted && !options.tls.is_loaded() {
         // Parsing the system's authorities takes milliseconds of one core: meanwhile the
         // name lookup and the TCP handshake go on. An error shows when it is asked for below.
         let tls = options.tls.clone();
@@ -327,7 +327,7 @@ pub async fn connect(
         &mut attempts,
     );
     let raced = deadline.keep(Phase::Tcp, racing).await;
-    let (peer, mut socket) = match raced {
+    let (peer, socket) = match raced {
         Ok(Some(connected)) => connected,
         Ok(None) => {
             return Err(ConnectError::Tcp {
@@ -340,46 +340,45 @@ pub async fn connect(
     timings.tcp_us = clock.step_us();
     let tcp = socket.probe();
 
-    if endpoint.scheme == Scheme::Http {
-        let protocol = match options.offer {
-            Offer::Http2 => Protocol::Http2,
-            Offer::Http1 | Offer::Either | Offer::Nothing => Protocol::Http1,
-        };
-        let absolute_form = endpoint.proxy.is_some();
-        let stream = Stream::Plain(socket);
-        return Ok(Connected {
-            stream,
-            protocol,
-            tcp,
-            peer,
-            absolute_form,
-            timings,
-        });
-    }
-
+    let mut stream = Stream::Plain(socket);
     if let Some(proxy) = &endpoint.proxy {
-        deadline
-            .keep(Phase::Proxy, tunnel(&mut socket, proxy, &deadline.host))
-            .await??;
+        if proxy.scheme == Scheme::Https {
+            let config = load_config(&options.tls, Offer::Http1).await?;
+            let handshake = TlsSocket::connect(config, &proxy.host, stream);
+            let (tls, _) = deadline.keep(Phase::Proxy, handshake).await??;
+            stream = Stream::Tls(Box::new(tls));
+        }
+        if endpoint.scheme == Scheme::Https {
+            let tunnel = tunnel::open(&mut stream, proxy, &deadline.host);
+            deadline.keep(Phase::Proxy, tunnel).await??;
+        }
         timings.proxy_us = clock.step_us();
     }
 
-    let config = load_config(&options.tls, options.offer).await?;
-    let handshake = TlsSocket::connect(config, &endpoint.host, socket);
-    let (tls, protocol) = deadline.keep(Phase::Tls, handshake).await??;
-    timings.tls_us = clock.step_us();
-    if options.offer == Offer::Http2 && protocol != Protocol::Http2 {
-        return Err(ConnectError::NoHttp2 {
-            host: deadline.host,
-        });
-    }
-    let stream = Stream::Tls(Box::new(tls));
+    let absolute_form = endpoint.scheme == Scheme::Http && endpoint.proxy.is_some();
+    let protocol = match (endpoint.scheme, options.offer) {
+        (Scheme::Http, Offer::Http2) if !absolute_form => Protocol::Http2,
+        (Scheme::Http, _) => Protocol::Http1,
+        (Scheme::Https, offer) => {
+            let config = load_config(&options.tls, offer).await?;
+            let handshake = TlsSocket::connect(config, &endpoint.host, stream);
+            let (tls, protocol) = deadline.keep(Phase::Tls, handshake).await??;
+            timings.tls_us = clock.step_us();
+            if offer == Offer::Http2 && protocol != Protocol::Http2 {
+                return Err(ConnectError::NoHttp2 {
+                    host: deadline.host,
+                });
+            }
+            stream = Stream::Tls(Box::new(tls));
+            protocol
+        }
+    };
     Ok(Connected {
         stream,
         protocol,
         tcp,
         peer,
-        absolute_form: false,
+        absolute_form,
         timings,
     })
 }
@@ -435,83 +434,5 @@ impl StepClock {
         let now = Instant::now();
         let step = now - std::mem::replace(&mut self.0, now);
         u64::try_from(step.as_micros()).unwrap_or(u64::MAX)
-    }
-}
-
-/// Asks the proxy for a tunnel to `target` (RFC 9110, section 9.3.6).
-async fn tunnel(
-    socket: &mut Socket,
-    proxy: &ProxyServer,
-    target: &str,
-) -> Result<(), ConnectError> {
-    let name = authority(&proxy.host, proxy.port);
-    let bad = |reason: String| ConnectError::ProxyAnswer {
-        proxy: name.clone(),
-        reason,
-    };
-    let authorization = proxy.authorization.as_deref().unwrap_or("");
-    // These come from settings and URLs; a line break in one would be a second header field.
-    let is_text = |text: &str| text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
-    if !is_text(authorization) || !is_text(target) || target.contains(' ') {
-        return Err(bad(
-            "host or credentials contain a byte that HTTP does not allow".to_owned(),
-        ));
-    }
-    let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n");
-    if !authorization.is_empty() {
-        request.push_str(&format!("Proxy-Authorization: {authorization}\r\n"));
-    }
-    request.push_str("\r\n");
-    socket
-        .write_all(request.as_bytes())
-        .await
-        .map_err(|error| bad(error.to_string()))?;
-
-    let mut received = Vec::with_capacity(1024);
-    loop {
-        let room = PROXY_HEAD_BYTES - received.len();
-        if room == 0 {
-            return Err(bad(format!(
-                "answer's head is longer than {PROXY_HEAD_BYTES} bytes"
-            )));
-        }
-        let mut limited = (&mut *socket).take(room as u64);
-        let read = limited
-            .read_buf(&mut received)
-            .await
-            .map_err(|error| bad(error.to_string()))?;
-        if read == 0 {
-            return Err(bad("closed the connection instead of answering".to_owned()));
-        }
-        let mut fields = [httparse::EMPTY_HEADER; PROXY_FIELDS];
-        let mut answer = httparse::Response::new(&mut fields);
-        let head = answer
-            .parse(&received)
-            .map_err(|error| bad(format!("answer is not HTTP: {error}")))?;
-        let httparse::Status::Complete(head_bytes) = head else {
-            continue;
-        };
-        let status = answer.code.unwrap_or(0);
-        return match status {
-            // The server speaks only after our first message, so nothing may follow the head.
-            200..=299 if head_bytes == received.len() => Ok(()),
-            200..=299 => Err(bad("sent data before the tunnel was used".to_owned())),
-            // Interim answers are not expected, and none has been seen; treat as refusal.
-            407 => Err(ConnectError::ProxyAuthentication {
-                proxy: name,
-                host: target.to_owned(),
-                schemes: answer
-                    .headers
-                    .iter()
-                    .find(|field| field.name.eq_ignore_ascii_case("Proxy-Authenticate"))
-                    .map(|field| String::from_utf8_lossy(field.value).into_owned()),
-            }),
-            _ => Err(ConnectError::ProxyRefused {
-                proxy: name,
-                host: target.to_owned(),
-                status,
-                reason: answer.reason.unwrap_or("").to_owned(),
-            }),
-        };
     }
 }

@@ -17,3 +17,4 @@ pub mod range;
 pub mod redirect;
 pub mod retry_after;
 pub mod url;
+pub mod http2;

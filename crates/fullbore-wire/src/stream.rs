@@ -4,7 +4,7 @@
 //! that a few large chunks and not many small ones travel on; and it says whether it had
 //! to wait, which is the verdict's "socket found empty".
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const MIN_SPARE_BYTES: usize = 16 << 10;
 pub enum Stream {
     /// Plain TCP.
     Plain(Socket),
-    /// TLS over TCP.
+    /// TLS over TCP, or over TLS to a proxy.
     Tls(Box<TlsSocket>),
 }
 
@@ -54,7 +54,7 @@ impl Stream {
     pub fn probe(&self) -> TcpProbe {
         match self {
             Stream::Plain(socket) => socket.probe(),
-            Stream::Tls(tls) => tls.inner.get_ref().0.socket.probe(),
+            Stream::Tls(tls) => tls.inner.get_ref().0.stream.probe(),
         }
     }
 
@@ -73,7 +73,7 @@ impl Stream {
             Stream::Plain(socket) => socket.tcp().readable().await,
             Stream::Tls(tls) if tls.deferred.is_some() => Ok(()),
             Stream::Tls(tls) => {
-                std::future::poll_fn(|cx| Pin::new(&mut tls.inner).poll_fill_buf(cx).map_ok(|_| ()))
+                poll_fn(|cx| Pin::new(&mut tls.inner).poll_fill_buf(cx).map_ok(|_| ()))
                     .await
                     .or_else(end_without_notice)
             }
@@ -90,13 +90,11 @@ impl Stream {
         if room == 0 {
             return Ok(0);
         }
-        let mut limited = buf.limit(room);
         if let Stream::Plain(socket) = self {
-            return socket.tcp().try_read_buf(&mut limited);
+            return socket.tcp().try_read_buf(&mut buf.limit(room));
         }
         // No waker: `readable` or `read_into` registers the task's own when it waits.
-        let mut cx = Context::from_waker(Waker::noop());
-        match pin!(self.read_buf(&mut limited)).poll(&mut cx) {
+        match self.poll_fill(&mut Context::from_waker(Waker::noop()), buf, room) {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
         }
@@ -112,38 +110,51 @@ impl Stream {
         if buf.capacity() - buf.len() < max.min(MIN_SPARE_BYTES) {
             buf.reserve(max);
         }
-        let mut filled = Filled::default();
-        std::future::poll_fn(|cx| {
-            loop {
-                let room = (buf.capacity() - buf.len()).min(max - filled.bytes);
-                if room == 0 {
-                    return Poll::Ready(Ok(filled));
-                }
-                let mut limited = (&mut *buf).limit(room);
-                match pin!(self.read_buf(&mut limited)).poll(cx) {
-                    Poll::Ready(Ok(0)) => filled.end = true,
-                    Poll::Ready(Ok(bytes)) => {
-                        filled.bytes += bytes;
-                        // The kernel gives a plain socket's bytes at once; TLS comes by records.
-                        if self.is_tls() {
-                            continue;
-                        }
-                    }
-                    Poll::Ready(Err(error)) => match self {
-                        // The data first; a socket tells of its error only once.
-                        Stream::Tls(tls) if filled.bytes > 0 => tls.deferred = Some(error),
-                        _ => return Poll::Ready(Err(error)),
-                    },
-                    Poll::Pending if filled.bytes == 0 => {
-                        filled.waited = true;
-                        return Poll::Pending;
-                    }
-                    Poll::Pending => {}
-                }
-                return Poll::Ready(Ok(filled));
-            }
+        let room = max.min(buf.capacity() - buf.len());
+        let mut waited = false;
+        let bytes = poll_fn(|cx| {
+            let polled = self.poll_fill(cx, buf, room);
+            waited |= polled.is_pending();
+            polled
         })
-        .await
+        .await?;
+        Ok(Filled {
+            bytes,
+            waited,
+            end: bytes == 0 && room > 0,
+        })
+    }
+
+    /// Appends all there is, at most `room` bytes, which the buffer must have; 0 is the end.
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut BytesMut,
+        room: usize,
+    ) -> Poll<io::Result<usize>> {
+        let mut filled = 0;
+        while filled < room {
+            let mut limited = (&mut *buf).limit(room - filled);
+            match pin!(self.read_buf(&mut limited)).poll(cx) {
+                Poll::Ready(Ok(0)) => break,
+                Poll::Ready(Ok(bytes)) => filled += bytes,
+                Poll::Ready(Err(error)) => match self {
+                    // The data first; a socket tells of its error only once.
+                    Stream::Tls(tls) if filled > 0 => {
+                        tls.deferred = Some(error);
+                        break;
+                    }
+                    _ => return Poll::Ready(Err(error)),
+                },
+                Poll::Pending if filled == 0 => return Poll::Pending,
+                Poll::Pending => break,
+            }
+            // The kernel gives a plain socket's bytes at once; TLS comes record by record.
+            if !self.is_tls() {
+                break;
+            }
+        }
+        Poll::Ready(Ok(filled))
     }
 }
 
@@ -230,20 +241,21 @@ pub struct TlsSocket {
 
 impl TlsSocket {
     /// Does the handshake as a client that wants to reach `host`, and says what was agreed on.
+    /// `stream` is plain TCP, or TLS to an https proxy, inside which this session then runs.
     ///
     /// # Errors
     /// [`TlsError`], naming the host and the reason. There is no time limit here.
     pub async fn connect(
         config: Arc<ClientConfig>,
         host: &str,
-        socket: Socket,
+        stream: Stream,
     ) -> Result<(TlsSocket, Protocol), TlsError> {
         let name = server_name(host)?;
         let inner = TlsConnector::from(config)
             .connect(
                 name,
                 ReadAhead {
-                    socket,
+                    stream,
                     ahead: BytesMut::new(),
                 },
             )
@@ -263,10 +275,10 @@ impl TlsSocket {
     }
 }
 
-/// Reads the socket in large pieces for rustls, which asks for small ones.
+/// Reads in large pieces for rustls, which asks for small ones.
 #[derive(Debug)]
 struct ReadAhead {
-    socket: Socket,
+    stream: Stream,
     ahead: BytesMut,
 }
 
@@ -279,7 +291,7 @@ impl AsyncRead for ReadAhead {
         let this = &mut *self;
         if this.ahead.is_empty() {
             this.ahead.reserve(TLS_READ_AHEAD_BYTES);
-            let read = pin!(this.socket.read_buf(&mut this.ahead)).poll(cx);
+            let read = pin!(this.stream.read_buf(&mut this.ahead)).poll(cx);
             if ready!(read)? == 0 {
                 return Poll::Ready(Ok(()));
             }
@@ -297,7 +309,7 @@ impl AsyncWrite for ReadAhead {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(cx, buf)
+        Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -305,18 +317,18 @@ impl AsyncWrite for ReadAhead {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(cx, bufs)
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

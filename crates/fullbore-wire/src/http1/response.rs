@@ -90,6 +90,17 @@ impl ResponseHead {
     }
 }
 
+impl ResponseHead {
+    /// The head of an answer that came in frames (HTTP/2), where the fields say nothing about
+    /// the connection. `version` is then HTTP/1.1, from which nothing is to be concluded.
+    pub(crate) fn from_fields(
+        status: u16,
+        fields: &[httparse::Header<'_>],
+    ) -> Result<ResponseHead, Http1Error> {
+        read_fields(Version::Http11, status, fields).map(|(head, _)| head)
+    }
+}
+
 /// How the end of the body is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
