@@ -1,0 +1,1 @@
+//! Faults outside the network.

@@ -1,0 +1,1 @@
+//! A mirror that misbehaves.

@@ -1,0 +1,140 @@
+//! Signatures by `gpg` with a key that lives as long as the value does.
+//!
+//! The key's home is a temporary directory beneath `/tmp` whatever `TMPDIR` says, because
+//! the agent's socket inside it may not have a name longer than 107 bytes.
+
+use std::{
+    io::{self, Seek, SeekFrom, Write},
+    process::{Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+/// Why a key or a signature could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SignerError {
+    /// gpg is not installed.
+    #[error("gpg is not installed (Debian: apt-get install gpg); the test archives are signed by it")]
+    Missing,
+    /// gpg could not be run or ended badly.
+    #[error("gpg {arguments}: {message}")]
+    Failed {
+        /// What gpg was told.
+        arguments: String,
+        /// What it said, or why it did not start.
+        message: String,
+    },
+    /// No place for the key.
+    #[error("no temporary directory for the key: {0}")]
+    Home(#[source] io::Error),
+}
+
+/// A throw-away ed25519 key without a passphrase.
+#[derive(Debug)]
+pub struct Signer {
+    home: TempDir,
+    fingerprint: String,
+}
+
+impl Signer {
+    /// Makes a key under the given name. About 0.1 s.
+    pub fn new(name: &str) -> Result<Signer, SignerError> {
+        let home = tempfile::Builder::new()
+            .prefix("fbkey.")
+            .tempdir_in("/tmp")
+            .map_err(SignerError::Home)?;
+        let mut signer = Signer { home, fingerprint: String::new() };
+        let identity = format!("{name} <{}@example.org>", name.replace(' ', "-").to_lowercase());
+        let made = signer.gpg(&["--status-fd", "1", "--quick-gen-key", &identity, "ed25519", "sign", "never"], b"")?;
+        let status = String::from_utf8_lossy(&made);
+        signer.fingerprint = status
+            .split_whitespace()
+            .find(|word| word.len() == 40 && word.bytes().all(|b| b.is_ascii_hexdigit()))
+            .unwrap_or_default()
+            .to_string();
+        Ok(signer)
+    }
+
+    /// The key's fingerprint, 40 hex digits.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// The public key as `Signed-By` and gpgv take it (binary).
+    pub fn public_key(&self) -> Result<Vec<u8>, SignerError> {
+        self.gpg(&["--export"], b"")
+    }
+
+    /// The public key in ASCII armour, for an inline `Signed-By`.
+    pub fn public_key_armored(&self) -> Result<Vec<u8>, SignerError> {
+        self.gpg(&["--armor", "--export"], b"")
+    }
+
+    /// The text with a clear signature around it: what `InRelease` is.
+    pub fn clearsign(&self, text: &[u8]) -> Result<Vec<u8>, SignerError> {
+        self.gpg(&["--digest-algo", "SHA512", "--clearsign"], text)
+    }
+
+    /// A clear signature by a weak digest (SHA-1, or what the name says).
+    pub fn clearsign_with_digest(&self, text: &[u8], digest: &str) -> Result<Vec<u8>, SignerError> {
+        self.gpg(&["--digest-algo", digest, "--clearsign"], text)
+    }
+
+    /// An armoured signature beside the text: what `Release.gpg` is.
+    pub fn detached(&self, text: &[u8]) -> Result<Vec<u8>, SignerError> {
+        self.gpg(&["--digest-algo", "SHA512", "--armor", "--detach-sign"], text)
+    }
+
+    fn gpg(&self, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>, SignerError> {
+        let failed = |message: String| SignerError::Failed { arguments: arguments.join(" "), message };
+        // The input is a file: with two pipes a long text could block both sides for ever.
+        let mut text = tempfile::tempfile_in(self.home.path()).map_err(SignerError::Home)?;
+        text.write_all(input).and_then(|()| text.seek(SeekFrom::Start(0))).map_err(SignerError::Home)?;
+        let output = Command::new("gpg")
+            .arg("--homedir")
+            .arg(self.home.path())
+            .args(["--batch", "--quiet", "--no-tty", "--no-options", "--allow-weak-digest-algos"])
+            .args(["--pinentry-mode", "loopback", "--passphrase", ""])
+            .args(arguments)
+            .stdin(text)
+            .output()
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => SignerError::Missing,
+                _ => failed(error.to_string()),
+            })?;
+        if !output.status.success() {
+            return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_string()));
+        }
+        Ok(output.stdout)
+    }
+}
+
+impl Drop for Signer {
+    fn drop(&mut self) {
+        // The agent would end by itself once its directory is gone, but only after a minute.
+        let _ = Command::new("gpgconf")
+            .arg("--homedir")
+            .arg(self.home.path())
+            .args(["--kill", "all"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signs_and_exports() {
+        let signer = Signer::new("Signer test").unwrap();
+        let text = String::from_utf8(signer.clearsign(b"Suite: stable\n").unwrap()).unwrap();
+        assert!(text.starts_with("-----BEGIN PGP SIGNED MESSAGE-----"));
+        assert!(text.contains("Suite: stable\n"));
+        assert!(signer.detached(b"a\n").unwrap().starts_with(b"-----BEGIN PGP SIGNATURE-----"));
+        assert!(!signer.public_key().unwrap().is_empty());
+        assert_eq!(signer.fingerprint().len(), 40);
+    }
+}
