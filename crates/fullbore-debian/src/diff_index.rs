@@ -1,0 +1,182 @@
+//! `X.diff/Index`: which patches lead from earlier states of an index to the present one.
+//!
+//! One stanza with lists `hash size name`: states before a patch (`History`),
+//! the patches as plain text (`Patches`) and as served (`Download`), and the
+//! same with `X-Unmerged-` for patches of single steps beside merged ones.
+
+use std::io::Read;
+
+use fullbore_engine::digest::Sha256;
+
+use crate::deb822::{Deb822Error, Limits, Stanza, Stanzas};
+use crate::index::IndexError;
+use crate::path::{self, PathError};
+use crate::release::parse_size;
+
+/// Most lines of one list. Debian has 56 (14 days, 4 updates each); 10^6 would be an attack.
+pub const LIST_ENTRIES_MAX: usize = 10_000;
+
+/// Hash, size and name of a patch or of the state before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiffFile {
+    /// One part of a path, checked: `2026-10-30-0800.52`, `T-…-F-…`, with `.gz` in downloads.
+    pub name: String,
+    /// In bytes.
+    pub size: u64,
+    /// Of the file (or state).
+    pub sha256: Sha256,
+}
+
+/// The three lists of one set of patches.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PatchSet {
+    /// The index before the patch of this name, oldest first.
+    pub history: Vec<DiffFile>,
+    /// The patches, uncompressed.
+    pub patches: Vec<DiffFile>,
+    /// The patches as the archive serves them, beside the `Index`.
+    pub downloads: Vec<DiffFile>,
+}
+
+/// A parsed `diff/Index`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiffIndex {
+    /// `SHA256-Current`: hash and size of the index after all patches.
+    pub current: (Sha256, u64),
+    /// `X-Patch-Precedence: merged`: each patch of `main` leads to `current` directly.
+    pub merged: bool,
+    /// The patches that clients take.
+    pub main: PatchSet,
+    /// Patches of single steps, where `main` has merged ones.
+    pub unmerged: PatchSet,
+}
+
+impl DiffIndex {
+    /// Parses the one stanza of an `Index` with SHA-256 lists.
+    pub fn parse(reader: impl Read) -> Result<DiffIndex, IndexError> {
+        let mut stanzas = Stanzas::new(reader, Limits::RELEASE);
+        let Some(stanza) = stanzas.next()? else {
+            return Err(IndexError::Missing { line: 1, field: "SHA256-Current" });
+        };
+        let index = DiffIndex {
+            current: current(&stanza)?,
+            merged: stanza.get("X-Patch-Precedence").is_some_and(|value| value.eq_ignore_ascii_case(b"merged")),
+            main: PatchSet {
+                history: list(&stanza, "SHA256-History")?,
+                patches: list(&stanza, "SHA256-Patches")?,
+                downloads: list(&stanza, "SHA256-Download")?,
+            },
+            unmerged: PatchSet {
+                history: list(&stanza, "X-Unmerged-SHA256-History")?,
+                patches: list(&stanza, "X-Unmerged-SHA256-Patches")?,
+                downloads: list(&stanza, "X-Unmerged-SHA256-Download")?,
+            },
+        };
+        match stanzas.next()? {
+            Some(second) => Err(Deb822Error::Line { line: second.line(), what: "a second stanza" }.into()),
+            None => Ok(index),
+        }
+    }
+
+    /// Every file that a mirror needs beside the `Index`, merged and unmerged.
+    pub fn downloads(&self) -> impl Iterator<Item = &DiffFile> {
+        self.main.downloads.iter().chain(&self.unmerged.downloads)
+    }
+}
+
+fn current(stanza: &Stanza<'_>) -> Result<(Sha256, u64), IndexError> {
+    const FIELD: &str = "SHA256-Current";
+    let value = stanza.get_text(FIELD)?.ok_or(IndexError::Missing { line: stanza.line(), field: FIELD })?;
+    let mut words = value.split_ascii_whitespace();
+    let hash = words.next().and_then(|hex| Sha256::from_hex(hex.as_bytes()).ok());
+    let size = words.next().and_then(|size| parse_size(size.as_bytes()));
+    match (hash, size, words.next()) {
+        (Some(hash), Some(size), None) => Ok((hash, size)),
+        _ => Err(invalid(stanza, FIELD, value, "is not `hash size`")),
+    }
+}
+
+fn list(stanza: &Stanza<'_>, field: &'static str) -> Result<Vec<DiffFile>, IndexError> {
+    let Some(value) = stanza.get_text(field)? else { return Ok(Vec::new()) };
+    let mut files = Vec::new();
+    for line in value.lines().filter(|line| !line.trim().is_empty()) {
+        if files.len() == LIST_ENTRIES_MAX {
+            let line = stanza.line();
+            return Err(Deb822Error::TooLarge { line, what: "number of patches", limit: LIST_ENTRIES_MAX }.into());
+        }
+        let mut words = line.split_ascii_whitespace();
+        let hash = words.next().and_then(|hex| Sha256::from_hex(hex.as_bytes()).ok());
+        let size = words.next().and_then(|size| parse_size(size.as_bytes()));
+        let (Some(sha256), Some(size), Some(name), None) = (hash, size, words.next(), words.next()) else {
+            return Err(invalid(stanza, field, line, "is not `hash size name`"));
+        };
+        path::check_name(name)
+            .map_err(|fault| IndexError::Path { line: stanza.line(), source: PathError::new(name, fault) })?;
+        files.push(DiffFile { name: name.to_owned(), size, sha256 });
+    }
+    Ok(files)
+}
+
+fn invalid(stanza: &Stanza<'_>, field: &'static str, value: &str, what: &'static str) -> IndexError {
+    IndexError::Invalid { line: stanza.line(), field, value: value.chars().take(120).collect(), what }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HASH: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    fn sample(lists: &str) -> String {
+        format!("SHA1-Current: da39a3ee5e6b4b0d3255bfef95601890afd80709 65\nSHA256-Current: {HASH} 65012345\n{lists}")
+    }
+
+    #[test]
+    fn merged_and_unmerged() {
+        let text = sample(&format!(
+            "SHA256-History:\n {HASH} 64 T-2026-10-30-0800.52-F-2026-10-29-2000.12\n\
+             SHA256-Patches:\n {HASH} 79 T-2026-10-30-0800.52-F-2026-10-29-2000.12\n\
+             SHA256-Download:\n {HASH} 23 T-2026-10-30-0800.52-F-2026-10-29-2000.12.gz\n\
+             X-Unmerged-SHA256-Download:\n {HASH} 24 2026-10-30-0800.52.gz\n {HASH} 25 2026-10-30-1400.52.gz\n\
+             X-Patch-Precedence: merged\nX-DAK-Older-Patches:\n {HASH} 1 2026-10-01-0800.52.gz\n"
+        ));
+        let index = DiffIndex::parse(text.as_bytes()).expect("valid");
+        assert!(index.merged);
+        assert_eq!(index.current.1, 65_012_345);
+        assert_eq!((index.main.history.len(), index.main.patches.len()), (1, 1));
+        let downloads: Vec<_> = index.downloads().map(|file| (file.name.as_str(), file.size)).collect();
+        assert_eq!(
+            downloads,
+            [
+                ("T-2026-10-30-0800.52-F-2026-10-29-2000.12.gz", 23),
+                ("2026-10-30-0800.52.gz", 24),
+                ("2026-10-30-1400.52.gz", 25)
+            ]
+        );
+    }
+
+    #[test]
+    fn hostile_lists() {
+        for list in [
+            format!("SHA256-Download:\n {HASH} 1 ../x.gz\n"),
+            format!("SHA256-Download:\n {HASH} 1 a/x.gz\n"),
+            format!("SHA256-Download:\n {HASH} x a.gz\n"),
+            format!("SHA256-Download:\n {HASH} a.gz\n"),
+            format!("SHA256-Download:{}\n", format!("\n {HASH} 1 a.gz").repeat(LIST_ENTRIES_MAX + 1)),
+            "\nA: second stanza\n".to_owned(),
+        ] {
+            assert!(DiffIndex::parse(sample(&list).as_bytes()).is_err(), "{}", &list[..60.min(list.len())]);
+        }
+        assert!(DiffIndex::parse(&b""[..]).is_err());
+        assert!(DiffIndex::parse(&b"SHA1-Current: x 1\n"[..]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "(SHA256-(Current|Download|History)|X-Unmerged-|: ?|\n|\n |[a-f0-9]{64}|[a-z0-9.]{1,9}| ){0,40}") {
+            let _ = DiffIndex::parse(text.as_bytes());
+        }
+    }
+}

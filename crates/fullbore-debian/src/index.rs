@@ -1,0 +1,526 @@
+//! The indexes that list files: `Packages`, `Sources`, and the installer's `SHA256SUMS`.
+//!
+//! Each is read as a stream; for every entry a visitor is called with a view
+//! that borrows from the read buffer. Nothing is allocated per entry, and an
+//! entry is complete and checked before the visitor sees it. The list of
+//! patches (`diff/Index`) is in [`crate::diff_index`]; `Contents`, translations
+//! and AppStream data pass through unread.
+
+use std::io::{BufRead, Read};
+
+use fullbore_engine::digest::Sha256;
+use thiserror::Error;
+
+use crate::deb822::{Deb822Error, Limits, Stanza, Stanzas};
+use crate::path::{self, PathError, PathFault};
+use crate::release::parse_size;
+
+/// Longest line of a `SHA256SUMS`: a hash and a path.
+const SUM_LINE_BYTES_MAX: usize = 64 + 16 + path::PATH_BYTES_MAX;
+
+/// Largest file an index may name: far above the largest package (2.3 GB) and below any overflow.
+const FILE_BYTES_MAX: u64 = 1 << 50;
+
+/// What is wrong with an index, and in which line (of its plain text, counted from 1).
+#[derive(Debug, Error)]
+pub enum IndexError {
+    /// Not a control file, or reading failed.
+    #[error(transparent)]
+    Syntax(#[from] Deb822Error),
+    /// A stanza without a field that it needs.
+    #[error("entry at line {line}: no field {field}")]
+    Missing {
+        /// First line of the stanza.
+        line: u64,
+        /// Which field.
+        field: &'static str,
+    },
+    /// A package with MD5 or SHA-1 only.
+    #[error("entry at line {line}: no SHA-256, and other hashes can be forged")]
+    NoSha256 {
+        /// First line of the stanza.
+        line: u64,
+    },
+    /// A field that cannot be understood.
+    #[error("entry at line {line}: field {field} ({value:?}) {what}")]
+    Invalid {
+        /// First line of the stanza, or the line in a `SHA256SUMS`.
+        line: u64,
+        /// Which field.
+        field: &'static str,
+        /// Its value, shortened.
+        value: String,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A path that leads elsewhere.
+    #[error("entry at line {line}: {source}")]
+    Path {
+        /// First line of the stanza, or the line in a `SHA256SUMS`.
+        line: u64,
+        /// What is wrong with it.
+        #[source]
+        source: PathError,
+    },
+}
+
+impl IndexError {
+    fn invalid(line: u64, field: &'static str, value: &[u8], what: &'static str) -> Self {
+        let value = String::from_utf8_lossy(&value[..value.len().min(120)]).into_owned();
+        IndexError::Invalid { line, field, value, what }
+    }
+
+    fn path(line: u64, path: &str, fault: PathFault) -> Self {
+        IndexError::Path { line, source: PathError::new(path, fault) }
+    }
+}
+
+/// One package of a `Packages` index. Text borrows from the read buffer.
+#[derive(Debug, Clone, Copy)]
+pub struct PackageEntry<'a> {
+    /// `Package`
+    pub package: &'a str,
+    /// `Version`
+    pub version: &'a str,
+    /// `Architecture`
+    pub architecture: &'a str,
+    /// Name of the source package: the first word of `Source`, or else `package`.
+    pub source: &'a str,
+    /// `Section`, such as `non-free/libs`.
+    pub section: Option<&'a str>,
+    /// `Priority`, such as `optional`.
+    pub priority: Option<&'a str>,
+    /// `Filename` without a leading `./`, checked; relative to the root of the archive (in a
+    /// flat repository to the directory that the sources entry names).
+    pub path: &'a str,
+    /// In bytes.
+    pub size: u64,
+    /// Of the whole file.
+    pub sha256: Sha256,
+    /// Everything else.
+    pub stanza: Stanza<'a>,
+}
+
+/// Walks through a `Packages` index; returns the number of packages. A visitor's error ends the walk.
+pub fn packages<R: Read, E: From<IndexError>>(
+    reader: R,
+    mut visit: impl FnMut(&PackageEntry<'_>) -> Result<(), E>,
+) -> Result<u64, E> {
+    let mut stanzas = Stanzas::new(reader, Limits::INDEX);
+    let mut count = 0;
+    while let Some(stanza) = stanzas.next().map_err(IndexError::from)? {
+        visit(&package(stanza)?)?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// Collects the wanted fields of a stanza in one walk over all; a second one is refused.
+fn pick<'a, const N: usize>(
+    stanza: &Stanza<'a>,
+    wanted: &[&'static str; N],
+) -> Result<[Option<&'a [u8]>; N], IndexError> {
+    let mut picked = [None; N];
+    for (name, value) in stanza.fields() {
+        // Length first: most of the thirty fields of a package end here.
+        let Some(at) = wanted.iter().position(|field| field.len() == name.len() && field.as_bytes().eq_ignore_ascii_case(name))
+        else {
+            continue;
+        };
+        if picked[at].replace(value).is_some() {
+            return Err(Deb822Error::Duplicate { line: stanza.line(), field: wanted[at] }.into());
+        }
+    }
+    Ok(picked)
+}
+
+/// A field that must be there, not empty, and text.
+fn required<'a>(stanza: &Stanza<'a>, field: &'static str, value: Option<&'a [u8]>) -> Result<&'a str, IndexError> {
+    match value {
+        Some(value) if !value.is_empty() => Ok(stanza.decode(field, value)?),
+        _ => Err(IndexError::Missing { line: stanza.line(), field }),
+    }
+}
+
+/// A field that may be missing; an empty one counts as missing.
+fn optional<'a>(
+    stanza: &Stanza<'a>,
+    field: &'static str,
+    value: Option<&'a [u8]>,
+) -> Result<Option<&'a str>, IndexError> {
+    match value {
+        Some(value) if !value.is_empty() => Ok(Some(stanza.decode(field, value)?)),
+        _ => Ok(None),
+    }
+}
+
+fn package(stanza: Stanza<'_>) -> Result<PackageEntry<'_>, IndexError> {
+    const FIELDS: [&str; 9] =
+        ["Package", "Version", "Architecture", "Source", "Section", "Priority", "Filename", "Size", "SHA256"];
+    let line = stanza.line();
+    let [package, version, architecture, source, section, priority, filename, size, sha256] = pick(&stanza, &FIELDS)?;
+    let package = required(&stanza, "Package", package)?;
+    let filename = path::without_dot(required(&stanza, "Filename", filename)?);
+    path::check(filename).map_err(|fault| IndexError::path(line, filename, fault))?;
+    let size = required(&stanza, "Size", size)?;
+    let sha256 = sha256.ok_or(IndexError::NoSha256 { line })?;
+    // `Source: glibc (2.36-9)` where the versions differ.
+    let source = optional(&stanza, "Source", source)?.and_then(|source| source.split_ascii_whitespace().next());
+    Ok(PackageEntry {
+        package,
+        version: required(&stanza, "Version", version)?,
+        architecture: required(&stanza, "Architecture", architecture)?,
+        source: source.unwrap_or(package),
+        section: optional(&stanza, "Section", section)?,
+        priority: optional(&stanza, "Priority", priority)?,
+        path: filename,
+        size: file_size(line, "Size", size.as_bytes())?,
+        sha256: hash(line, "SHA256", sha256)?,
+        stanza,
+    })
+}
+
+fn file_size(line: u64, field: &'static str, digits: &[u8]) -> Result<u64, IndexError> {
+    parse_size(digits)
+        .filter(|&size| size <= FILE_BYTES_MAX)
+        .ok_or_else(|| IndexError::invalid(line, field, digits, "is no size in bytes"))
+}
+
+fn hash(line: u64, field: &'static str, hex: &[u8]) -> Result<Sha256, IndexError> {
+    Sha256::from_hex(hex).map_err(|_| IndexError::invalid(line, field, hex, "is no SHA-256"))
+}
+
+/// One source package of a `Sources` index. Text borrows from the read buffer.
+#[derive(Debug, Clone, Copy)]
+pub struct SourceEntry<'a> {
+    /// `Package`
+    pub package: &'a str,
+    /// `Version`
+    pub version: &'a str,
+    /// `Section`
+    pub section: Option<&'a str>,
+    /// `Priority`
+    pub priority: Option<&'a str>,
+    /// `Extra-Source-Only: yes`: kept only because a binary was built from it (`Built-Using`).
+    pub extra_source_only: bool,
+    /// `Directory`, checked, without a leading `./`; empty for the root of a flat repository.
+    pub directory: &'a str,
+    /// Everything else.
+    pub stanza: Stanza<'a>,
+    checksums: &'a str,
+}
+
+impl<'a> SourceEntry<'a> {
+    /// Its files: the `.dsc` and what it names. All lines were checked before.
+    pub fn files(&self) -> impl Iterator<Item = SourceFile<'a>> + use<'a> {
+        let (directory, line) = (self.directory, self.stanza.line());
+        self.checksums.lines().filter_map(move |text| source_file(directory, line, text).ok().flatten())
+    }
+}
+
+/// One file of a source package.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SourceFile<'a> {
+    /// The directory, as in [`SourceEntry::directory`].
+    pub directory: &'a str,
+    /// One part, checked.
+    pub name: &'a str,
+    /// In bytes.
+    pub size: u64,
+    /// Of the whole file.
+    pub sha256: Sha256,
+}
+
+impl SourceFile<'_> {
+    /// Writes `directory/name` into a buffer that the caller uses again, and returns it.
+    pub fn path_in<'b>(&self, buffer: &'b mut String) -> &'b str {
+        buffer.clear();
+        buffer.push_str(self.directory);
+        if !self.directory.is_empty() {
+            buffer.push('/');
+        }
+        buffer.push_str(self.name);
+        buffer
+    }
+}
+
+/// Walks through a `Sources` index; returns the number of source packages. A visitor's error ends the walk.
+pub fn sources<R: Read, E: From<IndexError>>(
+    reader: R,
+    mut visit: impl FnMut(&SourceEntry<'_>) -> Result<(), E>,
+) -> Result<u64, E> {
+    let mut stanzas = Stanzas::new(reader, Limits::INDEX);
+    let mut count = 0;
+    while let Some(stanza) = stanzas.next().map_err(IndexError::from)? {
+        visit(&source(stanza)?)?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+fn source(stanza: Stanza<'_>) -> Result<SourceEntry<'_>, IndexError> {
+    const FIELDS: [&str; 7] =
+        ["Package", "Version", "Directory", "Section", "Priority", "Extra-Source-Only", "Checksums-Sha256"];
+    let line = stanza.line();
+    let [package, version, directory, section, priority, extra, checksums] = pick(&stanza, &FIELDS)?;
+    let directory = match optional(&stanza, "Directory", directory)? {
+        None | Some("." | "./") => "",
+        Some(directory) => path::without_dot(directory).trim_end_matches('/'),
+    };
+    if !directory.is_empty() {
+        path::check(directory).map_err(|fault| IndexError::path(line, directory, fault))?;
+    }
+    let checksums = checksums.ok_or(IndexError::NoSha256 { line })?;
+    let entry = SourceEntry {
+        package: required(&stanza, "Package", package)?,
+        version: required(&stanza, "Version", version)?,
+        section: optional(&stanza, "Section", section)?,
+        priority: optional(&stanza, "Priority", priority)?,
+        extra_source_only: extra.is_some_and(|value| value.eq_ignore_ascii_case(b"yes")),
+        directory,
+        stanza,
+        checksums: stanza.decode("Checksums-Sha256", checksums)?,
+    };
+    for text in entry.checksums.lines() {
+        source_file(directory, line, text)?;
+    }
+    Ok(entry)
+}
+
+/// `hash size name`; `None` for an empty line.
+fn source_file<'a>(directory: &'a str, line: u64, text: &'a str) -> Result<Option<SourceFile<'a>>, IndexError> {
+    const FIELD: &str = "Checksums-Sha256";
+    let mut words = text.split_ascii_whitespace();
+    let Some(hex) = words.next() else { return Ok(None) };
+    let (Some(size), Some(name), None) = (words.next(), words.next(), words.next()) else {
+        return Err(IndexError::invalid(line, FIELD, text.as_bytes(), "is not `hash size name`"));
+    };
+    path::check_name(name).map_err(|fault| IndexError::path(line, name, fault))?;
+    if directory.len() + 1 + name.len() > path::PATH_BYTES_MAX {
+        return Err(IndexError::path(line, name, PathFault::TooLong));
+    }
+    let size = file_size(line, FIELD, size.as_bytes())?;
+    let sha256 = hash(line, FIELD, hex.as_bytes())?;
+    Ok(Some(SourceFile { directory, name, size, sha256 }))
+}
+
+/// One line of an installer's `SHA256SUMS`. Sizes are not told there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SumEntry<'a> {
+    /// Relative to the directory of the `SHA256SUMS`, without `./`, checked.
+    pub path: &'a str,
+    /// Of the whole file.
+    pub sha256: Sha256,
+}
+
+/// Walks through a `SHA256SUMS` as `sha256sum` writes it; returns the number of files.
+pub fn sha256sums<R: BufRead, E: From<IndexError>>(
+    mut reader: R,
+    mut visit: impl FnMut(&SumEntry<'_>) -> Result<(), E>,
+) -> Result<u64, E> {
+    let mut count = 0;
+    let mut buffer = Vec::new();
+    for line in 1u64.. {
+        buffer.clear();
+        let read = reader.by_ref().take(SUM_LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut buffer);
+        if read.map_err(|source| IndexError::from(Deb822Error::Read { line, source }))? == 0 {
+            break;
+        }
+        if buffer.trim_ascii().is_empty() {
+            continue;
+        }
+        visit(&sum(&buffer, line)?)?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+fn sum(text: &[u8], line: u64) -> Result<SumEntry<'_>, IndexError> {
+    const FIELD: &str = "SHA256SUMS";
+    if text.len() > SUM_LINE_BYTES_MAX {
+        return Err(Deb822Error::TooLarge { line, what: "line", limit: SUM_LINE_BYTES_MAX }.into());
+    }
+    let text = text.strip_suffix(b"\n").unwrap_or(text);
+    let invalid = |what| IndexError::invalid(line, FIELD, text, what);
+    // Two blanks before the name, or a blank and an asterisk (binary mode).
+    let (hex, name) = text.split_at_checked(64).ok_or_else(|| invalid("is not `hash  name`"))?;
+    let name = name.strip_prefix(b"  ").or_else(|| name.strip_prefix(b" *")).ok_or_else(|| invalid("is not `hash  name`"))?;
+    let name = std::str::from_utf8(name).map_err(|_| invalid("is not UTF-8"))?;
+    let name = path::without_dot(name);
+    path::check(name).map_err(|fault| IndexError::path(line, name, fault))?;
+    Ok(SumEntry { path: name, sha256: hash(line, FIELD, hex)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HASH: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    fn package_text(fields: &[(&str, &str)]) -> String {
+        let mut stanza = vec![
+            ("Package", "libc6"),
+            ("Source", "glibc (2.36-9+deb12u4)"),
+            ("Version", "2.36-9+deb12u4+b1"),
+            ("Architecture", "amd64"),
+            ("Section", "libs"),
+            ("Priority", "optional"),
+            ("Filename", "pool/main/g/glibc/libc6_2.36-9+deb12u4_amd64.deb"),
+            ("Size", "2753796"),
+            ("SHA256", HASH),
+        ];
+        for &(name, value) in fields {
+            stanza.retain(|(other, _)| *other != name);
+            if value != "-" {
+                stanza.push((name, value));
+            }
+        }
+        stanza.into_iter().map(|(name, value)| format!("{name}: {value}\n")).collect()
+    }
+
+    fn read_packages(text: &str) -> Result<Vec<String>, IndexError> {
+        let mut found = Vec::new();
+        packages(text.as_bytes(), |entry| {
+            found.push(format!("{} {} {} {}", entry.package, entry.source, entry.path, entry.size));
+            Ok::<_, IndexError>(())
+        })?;
+        Ok(found)
+    }
+
+    #[test]
+    fn packages_as_an_archive_lists_them() {
+        let text = format!(
+            "{}Installed-Size: 12986\nMaintainer: Å\nDescription: GNU C Library\n\n{}",
+            package_text(&[]),
+            package_text(&[("Package", "flat"), ("Source", "-"), ("Filename", "./flat_1_all.deb"), ("Section", "-")])
+        );
+        let expected = [
+            "libc6 glibc pool/main/g/glibc/libc6_2.36-9+deb12u4_amd64.deb 2753796",
+            "flat flat flat_1_all.deb 2753796",
+        ];
+        assert_eq!(read_packages(&text).expect("valid"), expected);
+        assert_eq!(read_packages("").expect("empty"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn m7_hostile_names() {
+        for path in ["../../etc/passwd", "/etc/passwd", "pool/%2e%2e/x", "pool/.fullbore/x", "a\\..\\x", &"a/".repeat(2048)] {
+            let error = read_packages(&package_text(&[("Filename", path)])).expect_err(path);
+            assert!(matches!(error, IndexError::Path { line: 1, .. }), "{path}: {error}");
+        }
+        let nul = package_text(&[("Filename", "pool/x\0")]);
+        assert!(matches!(read_packages(&nul), Err(IndexError::Syntax(Deb822Error::Nul { line: 9 }))));
+    }
+
+    #[test]
+    fn missing_and_wrong_fields_name_the_stanza() {
+        for (field, value) in [
+            ("Filename", "-"),
+            ("Size", "-"),
+            ("Size", "12x"),
+            ("Size", "-5"),
+            ("Size", "99999999999999999999999999"),
+            ("SHA256", "-"),
+            ("SHA256", "abcd"),
+            ("Package", ""),
+            ("Version", "-"),
+            ("Architecture", "-"),
+        ] {
+            let text = format!("{}\n{}", package_text(&[]), package_text(&[(field, value)]));
+            let error = read_packages(&text).expect_err(field).to_string();
+            assert!(error.starts_with("entry at line 11:"), "{field} {value}: {error}");
+        }
+        let md5_only = package_text(&[("SHA256", "-"), ("MD5sum", "d41d8cd98f00b204e9800998ecf8427e")]);
+        assert!(matches!(read_packages(&md5_only), Err(IndexError::NoSha256 { .. })));
+        let twice = format!("{}filename: other\n", package_text(&[]));
+        assert!(matches!(read_packages(&twice), Err(IndexError::Syntax(Deb822Error::Duplicate { .. }))));
+    }
+
+    #[test]
+    fn a_visitor_ends_the_walk() {
+        let text = format!("{}\n{}", package_text(&[]), package_text(&[]));
+        let mut seen = 0;
+        let result = packages(text.as_bytes(), |_| {
+            seen += 1;
+            Err(IndexError::NoSha256 { line: 77 })
+        });
+        assert!(matches!(result, Err(IndexError::NoSha256 { line: 77 })) && seen == 1);
+    }
+
+    fn source_text(directory: &str, name: &str) -> String {
+        format!(
+            "Package: hello\nBinary: hello\nVersion: 2.10-3\nSection: devel\n{directory}\
+             Files:\n d41d8cd98f00b204e9800998ecf8427e 1 {name}\n\
+             Checksums-Sha256:\n {HASH} 1701 hello_2.10-3.dsc\n {HASH} 725946 {name}\nExtra-Source-Only: yes\n"
+        )
+    }
+
+    fn read_sources(text: &str) -> Result<Vec<String>, IndexError> {
+        let (mut found, mut path) = (Vec::new(), String::new());
+        sources(text.as_bytes(), |entry| {
+            assert!(entry.extra_source_only);
+            found.extend(entry.files().map(|file| format!("{} {}", file.path_in(&mut path), file.size)));
+            Ok::<_, IndexError>(())
+        })?;
+        Ok(found)
+    }
+
+    #[test]
+    fn sources_join_directory_and_name() {
+        let text = source_text("Directory: pool/main/h/hello\n", "hello_2.10.orig.tar.gz");
+        let expected = ["pool/main/h/hello/hello_2.10-3.dsc 1701", "pool/main/h/hello/hello_2.10.orig.tar.gz 725946"];
+        assert_eq!(read_sources(&text).expect("valid"), expected);
+        for directory in ["", "Directory: .\n", "Directory: ./\n"] {
+            let found = read_sources(&source_text(directory, "x.tar.gz")).expect("flat");
+            assert_eq!(found, ["hello_2.10-3.dsc 1701", "x.tar.gz 725946"]);
+        }
+    }
+
+    #[test]
+    fn m7_hostile_names_in_sources() {
+        for (directory, name) in [
+            ("Directory: ../x\n", "a"),
+            ("Directory: /x\n", "a"),
+            ("Directory: pool\n", "../a"),
+            ("Directory: pool\n", "b/a"),
+            ("Directory: pool\n", "/a"),
+            ("Directory: pool\n", ".a"),
+            ("Directory: pool\n", "%2e%2e"),
+        ] {
+            let error = read_sources(&source_text(directory, name)).expect_err(name);
+            assert!(matches!(error, IndexError::Path { .. }), "{directory}{name}: {error}");
+        }
+        let only_md5 = "Package: a\nVersion: 1\nFiles:\n d41d8cd98f00b204e9800998ecf8427e 1 a.dsc\n";
+        assert!(matches!(read_sources(only_md5), Err(IndexError::NoSha256 { line: 1 })));
+    }
+
+    fn read_sums(text: &[u8]) -> Result<Vec<String>, IndexError> {
+        let mut found = Vec::new();
+        sha256sums(text, |entry| {
+            found.push(entry.path.to_owned());
+            Ok::<_, IndexError>(())
+        })?;
+        Ok(found)
+    }
+
+    #[test]
+    fn sums_of_the_installer() {
+        let text = format!("{HASH}  ./cdrom/initrd.gz\n{HASH} *netboot/mini.iso\n\n{HASH}  udeb.list");
+        assert_eq!(read_sums(text.as_bytes()).expect("valid"), ["cdrom/initrd.gz", "netboot/mini.iso", "udeb.list"]);
+        for wrong in [format!("{HASH} x"), format!("{HASH}  ../x"), format!("{HASH}  /x"), "abc  x".to_owned()] {
+            assert!(read_sums(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+        assert!(read_sums(&vec![b'a'; 1 << 20]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "(Package|Filename|Size|SHA256|Directory|Checksums-Sha256|: ?|\n\n|\n|\n |[a-f0-9./]{1,9}|[a-f0-9]{64}){0,40}") {
+            let _ = read_packages(&text);
+            let _ = sources(text.as_bytes(), |entry| { entry.files().for_each(drop); Ok::<_, IndexError>(()) });
+            let _ = read_sums(text.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,546 @@
+//! Sources files of apt (sources.list(5)): deb822 `.sources` and one-line `.list`.
+//!
+//! Both forms give the same [`ArchiveSource`]. Options that a mirror has no use
+//! for are named in `ignored`, so that the program can say so; whatever could
+//! change what is trusted or fetched is either understood or refused.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::deb822::{Deb822Error, Limits, Stanza, Stanzas};
+use crate::keys::{Fingerprint, KeySource};
+use crate::path::{self, ArchivePath};
+
+/// Longest one-line entry: a URI, options, components. A guess with room.
+const LINE_BYTES_MAX: usize = 16 << 10;
+
+/// What is wrong with a sources file, and in which line (counted from 1).
+#[derive(Debug, Error)]
+pub enum SourcesListError {
+    /// Not a control file.
+    #[error(transparent)]
+    Syntax(#[from] Deb822Error),
+    /// A field or word that is missing.
+    #[error("line {line}: no {what}")]
+    Missing {
+        /// First line of the stanza, or the line.
+        line: u64,
+        /// What is missing.
+        what: &'static str,
+    },
+    /// A value that cannot be understood.
+    #[error("line {line}: {option} {value:?}: {what}")]
+    Invalid {
+        /// First line of the stanza, or the line.
+        line: u64,
+        /// Which field or option, as it is named in deb822.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// `By-Hash`: whether files are asked for under their hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ByHash {
+    /// When the `Release` announces it (the default).
+    Announced,
+    /// Never.
+    No,
+    /// Always.
+    Force,
+}
+
+/// One suite, or a flat repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Suite {
+    /// Below `dists/`, such as `bookworm` or `buster/updates`.
+    Distribution(ArchivePath),
+    /// A suite that ends with a slash: indexes and packages in this directory; `None` is the
+    /// URI's own.
+    Flat(Option<ArchivePath>),
+}
+
+impl Suite {
+    /// The directory of `Release` relative to the URI; empty for the URI's own.
+    pub fn release_directory(&self) -> String {
+        match self {
+            Suite::Distribution(name) => format!("dists/{name}"),
+            Suite::Flat(directory) => directory.as_ref().map_or_else(String::new, ArchivePath::to_string),
+        }
+    }
+}
+
+/// A list that may be set, or only changed from its default (`Architectures-Add`, `arch+=`).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ListOption {
+    /// Replaces the default.
+    pub set: Option<Vec<String>>,
+    /// Added to it.
+    pub add: Vec<String>,
+    /// Taken from it.
+    pub remove: Vec<String>,
+}
+
+impl ListOption {
+    /// The list that results from a default.
+    pub fn resolve(&self, default: &[String]) -> Vec<String> {
+        let mut list: Vec<String> = self.set.clone().unwrap_or_else(|| default.to_vec());
+        list.extend(self.add.iter().cloned());
+        let mut seen = std::collections::HashSet::new();
+        list.retain(|word| !self.remove.contains(word) && seen.insert(word.clone()));
+        list
+    }
+}
+
+/// `Signed-By`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SignedBy {
+    /// Keyrings and keys; when empty, the default keyrings hold the keys of `fingerprints`.
+    pub keys: Vec<KeySource>,
+    /// Only these keys; empty means all.
+    pub fingerprints: Vec<Fingerprint>,
+}
+
+/// One entry of a sources file: every type at every URI in every suite.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArchiveSource {
+    /// First line of the entry.
+    pub line: u64,
+    /// `deb`: packages are wanted.
+    pub binary: bool,
+    /// `deb-src`: sources are wanted.
+    pub source: bool,
+    /// As written, `$(ARCH)` replaced.
+    pub uris: Vec<String>,
+    /// At least one.
+    pub suites: Vec<Suite>,
+    /// Empty exactly when all suites are flat.
+    pub components: Vec<String>,
+    /// `Architectures`
+    pub architectures: ListOption,
+    /// `Languages`
+    pub languages: ListOption,
+    /// `Signed-By`; without it the default keyrings count.
+    pub signed_by: Option<SignedBy>,
+    /// `Trusted`: `Some(true)` takes it without a signature, `Some(false)` never.
+    pub trusted: Option<bool>,
+    /// `By-Hash`
+    pub by_hash: ByHash,
+    /// `Check-Valid-Until: no` accepts an expired `Release`.
+    pub check_valid_until: bool,
+    /// `Valid-Until-Max` in seconds after `Date`.
+    pub valid_until_max_s: Option<u64>,
+    /// `Valid-Until-Min` in seconds after `Date`.
+    pub valid_until_min_s: Option<u64>,
+    /// Options that are understood by apt and mean nothing to us, or are unknown.
+    pub ignored: Vec<String>,
+}
+
+impl ArchiveSource {
+    fn new(line: u64) -> Self {
+        ArchiveSource {
+            line,
+            binary: false,
+            source: false,
+            uris: Vec::new(),
+            suites: Vec::new(),
+            components: Vec::new(),
+            architectures: ListOption::default(),
+            languages: ListOption::default(),
+            signed_by: None,
+            trusted: None,
+            by_hash: ByHash::Announced,
+            check_valid_until: true,
+            valid_until_max_s: None,
+            valid_until_min_s: None,
+            ignored: Vec::new(),
+        }
+    }
+
+    fn set_type(&mut self, word: &str) -> Result<(), SourcesListError> {
+        match word {
+            "deb" => self.binary = true,
+            "deb-src" => self.source = true,
+            _ => return Err(invalid(self.line, "Types", word, "is neither deb nor deb-src")),
+        }
+        Ok(())
+    }
+
+    fn add_suite(&mut self, word: &str) -> Result<(), SourcesListError> {
+        let fault = |error: path::PathError| invalid(self.line, "Suites", word, &error.fault.to_string());
+        let suite = match word.strip_suffix('/') {
+            Some("" | ".") => Suite::Flat(None),
+            Some(directory) => Suite::Flat(Some(ArchivePath::parse_dotted(directory.trim_matches('/')).map_err(fault)?)),
+            None => Suite::Distribution(ArchivePath::parse(word).map_err(fault)?),
+        };
+        self.suites.push(suite);
+        Ok(())
+    }
+
+    /// One option by its deb822 name in lower case. `value` has no comments any more.
+    fn set_option(&mut self, name: &str, value: &str) -> Result<(), SourcesListError> {
+        let line = self.line;
+        let words = || split_list(value);
+        let seconds = |option| {
+            value.parse::<u64>().map(Some).map_err(|_| invalid(line, option, value, "is no number of seconds"))
+        };
+        match name {
+            "architectures" => self.architectures.set = Some(words()),
+            "architectures-add" => self.architectures.add = words(),
+            "architectures-remove" => self.architectures.remove = words(),
+            "languages" => self.languages.set = Some(words()),
+            "languages-add" => self.languages.add = words(),
+            "languages-remove" => self.languages.remove = words(),
+            "signed-by" => self.signed_by = Some(signed_by(line, value)?),
+            "trusted" => self.trusted = Some(boolean(line, "Trusted", value)?),
+            "by-hash" if value.eq_ignore_ascii_case("force") => self.by_hash = ByHash::Force,
+            "by-hash" => {
+                self.by_hash = if boolean(line, "By-Hash", value)? { ByHash::Announced } else { ByHash::No };
+            }
+            "check-valid-until" => self.check_valid_until = boolean(line, "Check-Valid-Until", value)?,
+            "valid-until-max" => self.valid_until_max_s = seconds("Valid-Until-Max")?,
+            "valid-until-min" => self.valid_until_min_s = seconds("Valid-Until-Min")?,
+            _ => self.ignored.push(name.to_owned()),
+        }
+        Ok(())
+    }
+
+    /// Puts the architecture in, and checks what belongs together.
+    fn finish(mut self, architecture: &str) -> Result<Self, SourcesListError> {
+        let missing = |what| SourcesListError::Missing { line: self.line, what };
+        if !self.binary && !self.source {
+            return Err(missing("type (deb or deb-src)"));
+        }
+        if self.uris.is_empty() {
+            return Err(missing("URI"));
+        }
+        if self.suites.is_empty() {
+            return Err(missing("suite"));
+        }
+        let flat = self.suites.iter().filter(|suite| matches!(suite, Suite::Flat(_))).count();
+        if flat == 0 && self.components.is_empty() {
+            return Err(missing("component (a flat repository's suite ends with a slash)"));
+        }
+        if flat > 0 && !self.components.is_empty() {
+            let components = self.components.join(" ");
+            return Err(invalid(self.line, "Components", &components, "a suite that ends with a slash has none"));
+        }
+        for uri in &mut self.uris {
+            *uri = with_architecture(uri, architecture);
+            if uri.chars().any(char::is_control) {
+                return Err(invalid(self.line, "URIs", uri, "has a control character"));
+            }
+        }
+        for component in &self.components {
+            path::check(component)
+                .map_err(|fault| invalid(self.line, "Components", component, &fault.to_string()))?;
+        }
+        Ok(self)
+    }
+}
+
+/// Parses a deb822 `.sources` file; `architecture` stands for `$(ARCH)`. Stanzas with
+/// `Enabled: no` are left out.
+pub fn parse_deb822(text: &str, architecture: &str) -> Result<Vec<ArchiveSource>, SourcesListError> {
+    let mut stanzas = Stanzas::new(text.as_bytes(), Limits::SOURCES_LIST);
+    let mut sources = Vec::new();
+    while let Some(stanza) = stanzas.next()? {
+        if let Some(source) = from_stanza(&stanza, architecture)? {
+            sources.push(source);
+        }
+    }
+    Ok(sources)
+}
+
+fn from_stanza(stanza: &Stanza<'_>, architecture: &str) -> Result<Option<ArchiveSource>, SourcesListError> {
+    let line = stanza.line();
+    if let Some(enabled) = stanza.get_text("Enabled")?
+        && !boolean(line, "Enabled", enabled)?
+    {
+        return Ok(None);
+    }
+    let mut source = ArchiveSource::new(line);
+    let mut seen = std::collections::HashSet::new();
+    for (name, value) in stanza.fields() {
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+        let value = without_comments(stanza.decode("value", value)?);
+        if !seen.insert(name.clone()) {
+            return Err(invalid(line, "field", &name, "stands twice in one stanza"));
+        }
+        match name.as_str() {
+            "types" => split_list(&value).iter().try_for_each(|word| source.set_type(word))?,
+            "uris" => source.uris = split_list(&value),
+            "suites" => {
+                let value = with_architecture(&value, architecture);
+                split_list(&value).iter().try_for_each(|word| source.add_suite(word))?;
+            }
+            "components" => source.components = split_list(&value),
+            "enabled" | "x-repolib-name" | "description" => {}
+            _ => source.set_option(&name, value.trim())?,
+        }
+    }
+    source.finish(architecture).map(Some)
+}
+
+/// Parses a one-line `.list` file; `architecture` stands for `$(ARCH)`.
+pub fn parse_one_line(text: &str, architecture: &str) -> Result<Vec<ArchiveSource>, SourcesListError> {
+    let mut sources = Vec::new();
+    for (content, line) in text.lines().zip(1u64..) {
+        if content.len() > LINE_BYTES_MAX {
+            return Err(Deb822Error::TooLarge { line, what: "line", limit: LINE_BYTES_MAX }.into());
+        }
+        let content = content.split('#').next().unwrap_or_default().trim();
+        if !content.is_empty() {
+            sources.push(from_line(content, line, architecture)?);
+        }
+    }
+    Ok(sources)
+}
+
+fn from_line(content: &str, line: u64, architecture: &str) -> Result<ArchiveSource, SourcesListError> {
+    let mut source = ArchiveSource::new(line);
+    let (kind, mut rest) = content.split_once([' ', '\t']).unwrap_or((content, ""));
+    source.set_type(kind)?;
+    rest = rest.trim_start();
+    if let Some(options) = rest.strip_prefix('[') {
+        let (options, behind) = options
+            .split_once(']')
+            .ok_or_else(|| invalid(line, "options", options, "have no closing bracket"))?;
+        for option in options.split_ascii_whitespace() {
+            set_short_option(&mut source, option)?;
+        }
+        rest = behind;
+    }
+    let words = quoted_words(rest);
+    let mut words = words.iter();
+    source.uris.extend(words.next().cloned());
+    if let Some(suite) = words.next() {
+        source.add_suite(&with_architecture(suite, architecture))?;
+    }
+    source.components = words.cloned().collect();
+    source.finish(architecture)
+}
+
+/// `arch=amd64,i386`, `arch+=`, `arch-=`, `signed-by=`, …
+fn set_short_option(source: &mut ArchiveSource, option: &str) -> Result<(), SourcesListError> {
+    let Some((name, value)) = option.split_once('=') else {
+        return Err(invalid(source.line, "option", option, "is not name=value"));
+    };
+    let (name, suffix) = match (name.strip_suffix('+'), name.strip_suffix('-')) {
+        (Some(name), _) => (name, "-add"),
+        (_, Some(name)) => (name, "-remove"),
+        _ => (name, ""),
+    };
+    let name = name.to_ascii_lowercase();
+    let name = match name.as_str() {
+        "arch" => "architectures",
+        "lang" => "languages",
+        "target" => "targets",
+        other => other,
+    };
+    source.set_option(&format!("{name}{suffix}"), value)
+}
+
+/// Words apart, where `[…]` and `"…"` keep blanks (`cdrom:[Debian 12]/`).
+fn quoted_words(text: &str) -> Vec<String> {
+    let (mut words, mut word) = (Vec::new(), String::new());
+    let (mut brackets, mut quoted) = (false, false);
+    for c in text.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            '[' | ']' => {
+                brackets = c == '[';
+                word.push(c);
+            }
+            c if c.is_whitespace() && !brackets && !quoted => {
+                if !word.is_empty() {
+                    words.push(std::mem::take(&mut word));
+                }
+            }
+            c => word.push(c),
+        }
+    }
+    if !word.is_empty() {
+        words.push(word);
+    }
+    words
+}
+
+fn signed_by(line: u64, value: &str) -> Result<SignedBy, SourcesListError> {
+    let mut signed_by = SignedBy::default();
+    if value.contains("-----BEGIN PGP PUBLIC KEY BLOCK-----") {
+        signed_by.keys.push(KeySource::Inline(value.to_owned()));
+        return Ok(signed_by);
+    }
+    for word in split_list(value) {
+        if word.starts_with('/') {
+            signed_by.keys.push(KeySource::File(PathBuf::from(word)));
+        } else {
+            let fingerprint = word.parse().map_err(|_| {
+                invalid(line, "Signed-By", &word, "is neither an absolute path nor a fingerprint")
+            })?;
+            signed_by.fingerprints.push(fingerprint);
+        }
+    }
+    if signed_by == SignedBy::default() {
+        return Err(invalid(line, "Signed-By", value, "names no key"));
+    }
+    Ok(signed_by)
+}
+
+/// The words that apt takes for yes and no.
+fn boolean(line: u64, option: &'static str, value: &str) -> Result<bool, SourcesListError> {
+    match value.to_ascii_lowercase().as_str() {
+        "yes" | "true" | "with" | "on" | "enable" | "1" => Ok(true),
+        "no" | "false" | "without" | "off" | "disable" | "0" => Ok(false),
+        _ => Err(invalid(line, option, value, "is neither yes nor no")),
+    }
+}
+
+fn invalid(line: u64, option: &'static str, value: &str, what: &str) -> SourcesListError {
+    SourcesListError::Invalid { line, option, value: value.chars().take(200).collect(), what: what.to_owned() }
+}
+
+fn without_comments(value: &str) -> String {
+    value.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
+}
+
+fn split_list(value: &str) -> Vec<String> {
+    value.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+fn with_architecture(text: &str, architecture: &str) -> String {
+    text.replace("$(ARCH)", architecture)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn one(text: &str) -> ArchiveSource {
+        let mut sources = parse_deb822(text, "amd64").expect("valid");
+        assert_eq!(sources.len(), 1);
+        sources.remove(0)
+    }
+
+    fn names(source: &ArchiveSource) -> Vec<String> {
+        source.suites.iter().map(Suite::release_directory).collect()
+    }
+
+    const DEBIAN: &str = "# written by the installer\n\nTypes: deb deb-src\nURIs: http://deb.example.org/debian/\n# kept: https://old.example.org\n  http://mirror.example.net/debian\nSuites: bookworm bookworm-updates\nComponents: main contrib\n# non-free\n non-free-firmware\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n";
+
+    #[test]
+    fn the_file_of_an_installed_system() {
+        let source = one(DEBIAN);
+        assert!(source.binary && source.source);
+        assert_eq!(source.uris, ["http://deb.example.org/debian/", "http://mirror.example.net/debian"]);
+        assert_eq!(names(&source), ["dists/bookworm", "dists/bookworm-updates"]);
+        assert_eq!(source.components, ["main", "contrib", "non-free-firmware"]);
+        assert_eq!((source.line, source.trusted, source.by_hash), (3, None, ByHash::Announced));
+        let keyring = KeySource::File("/usr/share/keyrings/debian-archive-keyring.gpg".into());
+        assert_eq!(source.signed_by.expect("given").keys, [keyring]);
+    }
+
+    #[test]
+    fn options() {
+        let source = one(
+            "Types: deb\nURIs: https://x/$(ARCH)\nSuites: a-$(ARCH)\nComponents: main\nArchitectures: amd64 i386\n\
+             Architectures-Add: arm64\nArchitectures-Remove: i386\nLanguages: en, de\nTrusted: yes\nBy-Hash: force\n\
+             Check-Valid-Until: no\nValid-Until-Max: 3600\nTargets: Packages\nPDiffs: no\n",
+        );
+        assert_eq!((source.uris[0].as_str(), names(&source)[0].as_str()), ("https://x/amd64", "dists/a-amd64"));
+        assert_eq!(source.architectures.resolve(&[]), ["amd64", "arm64"]);
+        assert_eq!(source.languages.resolve(&[]), ["en", "de"]);
+        assert_eq!((source.trusted, source.by_hash), (Some(true), ByHash::Force));
+        assert_eq!((source.check_valid_until, source.valid_until_max_s), (false, Some(3600)));
+        assert_eq!(source.ignored, ["targets", "pdiffs"]);
+    }
+
+    #[test]
+    fn keys_within_and_fingerprints() {
+        let inline = "Types: deb\nURIs: http://x\nSuites: ./\nSigned-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abcd\n -----END PGP PUBLIC KEY BLOCK-----\n";
+        let signed_by = one(inline).signed_by.expect("given");
+        assert!(matches!(&signed_by.keys[..], [KeySource::Inline(text)] if text.contains("\n .\n")));
+        let fingerprints = format!("Types: deb\nURIs: http://x\nSuites: ./\nSigned-By: {},{}!\n", "A".repeat(40), "b".repeat(40));
+        let signed_by = one(&fingerprints).signed_by.expect("given");
+        assert_eq!((signed_by.keys.len(), signed_by.fingerprints.len()), (0, 2));
+        assert!(signed_by.fingerprints[1].is_exact());
+    }
+
+    #[test]
+    fn flat_repositories() {
+        for (suite, directory) in [("./", ""), ("/", ""), ("xUbuntu_22.04/", "xUbuntu_22.04"), ("./a/b/", "a/b")] {
+            let source = one(&format!("Types: deb\nURIs: http://x\nSuites: {suite}\n"));
+            assert_eq!(names(&source), [directory], "{suite}");
+        }
+    }
+
+    #[test]
+    fn disabled_stanzas_are_left_out() {
+        let text = format!("Enabled: no\nTypes: nonsense\n\n{DEBIAN}");
+        assert_eq!(parse_deb822(&text, "amd64").expect("valid").len(), 1);
+    }
+
+    #[test]
+    fn one_line_entries() {
+        let text = "# comment\n\ndeb http://x/debian bookworm main contrib # behind\n\
+            deb-src [ arch=amd64,arm64 arch-=i386 signed-by=/k.gpg trusted=no pdiffs=no ] http://x/debian buster/updates main\n\
+            deb [arch+=all] https://[2001:db8::1]/flat ./\n\tdeb cdrom:[Debian 12 \"x\"]/ bookworm main\n";
+        let sources = parse_one_line(text, "amd64").expect("valid");
+        assert_eq!(sources.len(), 4);
+        assert_eq!((sources[0].binary, sources[0].source, sources[0].line), (true, false, 3));
+        assert_eq!(sources[0].components, ["main", "contrib"]);
+        assert_eq!(sources[1].architectures.resolve(&[]), ["amd64", "arm64"]);
+        assert_eq!((sources[1].trusted, names(&sources[1])[0].as_str()), (Some(false), "dists/buster/updates"));
+        assert_eq!(sources[1].ignored, ["pdiffs"]);
+        assert_eq!(sources[2].architectures.resolve(&["amd64".to_owned()]), ["amd64", "all"]);
+        assert_eq!((sources[2].uris[0].as_str(), names(&sources[2])[0].as_str()), ("https://[2001:db8::1]/flat", ""));
+        assert_eq!(sources[3].uris, ["cdrom:[Debian 12 x]/"]);
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_refused_with_its_line() {
+        for (text, part) in [
+            ("Types: rpm\nURIs: http://x\nSuites: a\nComponents: main\n", "neither deb nor deb-src"),
+            ("URIs: http://x\nSuites: a\nComponents: main\n", "no type"),
+            ("Types: deb\nSuites: a\nComponents: main\n", "no URI"),
+            ("Types: deb\nURIs: http://x\nComponents: main\n", "no suite"),
+            ("Types: deb\nURIs: http://x\nSuites: a\n", "no component"),
+            ("Types: deb\nURIs: http://x\nSuites: ./\nComponents: main\n", "has none"),
+            ("Types: deb\nURIs: http://x\nSuites: ../../etc\nComponents: main\n", "`..`"),
+            ("Types: deb\nURIs: http://x\nSuites: a\nComponents: ../x\n", "`..`"),
+            ("Types: deb\nURIs: http://x\nSuites: a\nComponents: main\nTrusted: maybe\n", "neither yes nor no"),
+            ("Types: deb\nURIs: http://x\nSuites: a\nComponents: main\nSigned-By: DEADBEEF\n", "fingerprint"),
+            ("Types: deb\nURIs: http://x\nSuites: a\nComponents: main\nSigned-By: relative.gpg\n", "absolute"),
+            ("Types: deb\nURIs: http://x\nSuites: a\nComponents: main\nSuites: b\n", "twice"),
+        ] {
+            let error = parse_deb822(text, "amd64").expect_err(text).to_string();
+            assert!(error.contains("line 1") && error.contains(part), "{text}: {error}");
+        }
+        for text in ["deb", "deb http://x", "deb http://x a", "rpm http://x a main", "deb [arch=x http://x a main", "deb [arch] http://x a b"] {
+            assert!(parse_one_line(text, "amd64").is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "(deb|deb-src|Types|URIs|Suites|Signed-By|Trusted|: ?|\n|\n |\\[|\\]|=|\"|#|[a-z./+-]{1,5}| ){0,30}") {
+            let _ = parse_deb822(&text, "amd64");
+            let _ = parse_one_line(&text, "amd64");
+        }
+
+        #[test]
+        fn both_forms_say_the_same(suite in "[a-z]{1,8}", components in prop::collection::vec("[a-z]{1,8}", 1..4), arch in "[a-z]{1,6}") {
+            let components = components.join(" ");
+            let long = format!("Types: deb\nURIs: http://x\nSuites: {suite}\nComponents: {components}\nArchitectures: {arch}\n");
+            let short = format!("deb [arch={arch}] http://x {suite} {components}\n");
+            prop_assert_eq!(parse_deb822(&long, "amd64").expect("valid"), parse_one_line(&short, "amd64").expect("valid"));
+        }
+    }
+}
