@@ -13,6 +13,7 @@ pub mod clock;
 pub mod digest;
 pub mod durability;
 pub mod files;
+pub mod journal;
 pub mod ranges;
 pub mod pipeline;
 pub mod stage;
