@@ -1,0 +1,430 @@
+//! The new state: old state, plan and published indexes merged in order of path.
+//!
+//! Three sorted streams become one; memory does not grow with the mirror. Each file's
+//! standing is decided here and nowhere else: suites of this run that published name
+//! what their plan says; what a suite no longer names is left behind by it; suites of
+//! other runs keep what they had. The header is not made current here, so that the
+//! caller can refuse a deletion first ([`Pending::publish`]).
+
+use std::collections::HashSet;
+use std::iter::Peekable;
+
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::files::{PartFile, Root};
+
+use super::plan::Plan;
+use super::records::{Record, RecordWriter};
+use super::retention::{DeleteGuard, GuardError, Retention};
+use super::standing::{Left, Standing, StandingTable, SuiteId};
+use super::state::{Header, LOG_PATH, PartWriter, Removal, State, StateError, SuiteRecord, list_path};
+use super::subtract::{FileSet, LoggedFile, Tally};
+
+/// A suite of this run.
+#[derive(Debug, Clone)]
+pub struct SuiteUpdate {
+    /// Its number, from [`State::suite_id`] or the next free one.
+    pub id: SuiteId,
+    /// What it is now; `generation` is set here.
+    pub record: SuiteRecord,
+    /// It became visible in this run. If not (files are missing), its record on disk and
+    /// what it named stay, and the files fetched for it are kept.
+    pub published: bool,
+}
+
+/// A file under `dists/` that publishing wrote.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PublishedFile {
+    /// Path below the mirror's directory.
+    pub path: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// Hash of the content.
+    pub sha256: Sha256,
+    /// The suite.
+    pub suite: SuiteId,
+}
+
+/// Everything that goes into a new state.
+pub struct Commit<'a> {
+    /// The mirror's directory.
+    pub root: &'a Root,
+    /// The old state.
+    pub state: &'a State,
+    /// The plan of this run.
+    pub plan: &'a Plan,
+    /// Files of the plan that are there.
+    pub done: &'a FileSet,
+    /// Indexes published, in any order.
+    pub published: Vec<PublishedFile>,
+    /// Suites of this run.
+    pub suites: Vec<SuiteUpdate>,
+    /// Files of a killed run that nobody wants any more.
+    pub orphans: Vec<LoggedFile>,
+    /// Whether something that is not in the state names this path: a suite that was put
+    /// there by others.
+    pub named_elsewhere: &'a dyn Fn(&str) -> bool,
+    /// Files that filters leave out go like those that no index names.
+    pub clean_filtered: bool,
+    /// How long files stay.
+    pub retention: Retention,
+    /// Unix seconds.
+    pub now: i64,
+    /// The kernel's id of this boot.
+    pub boot_id: String,
+    /// Files and state are synced before the state becomes current.
+    pub synced: bool,
+}
+
+/// What the new state holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// All files.
+    pub all: Tally,
+    /// Files that no suite names any more, their time not over.
+    pub waiting: Tally,
+    /// Files to be deleted.
+    pub expired: Tally,
+    /// Files that a suite of this run stopped naming.
+    pub left_now: Tally,
+}
+
+/// A state written beside the present one.
+pub struct Pending {
+    /// The state to come.
+    pub state: State,
+    /// What it holds.
+    pub counts: Counts,
+    list: PartFile,
+    old_list: Option<String>,
+}
+
+/// A file as one of the streams gives it.
+struct Merged {
+    size: u64,
+    sha256: Sha256,
+    standing: Standing,
+}
+
+/// Writes the new list of files.
+///
+/// # Errors
+/// Refusals of the system; a damaged old list ends there, what follows in it is forgotten.
+pub fn write(commit: Commit<'_>) -> Result<Pending, StateError> {
+    let number = commit.state.header.number + 1;
+    let path = list_path(number);
+    let list_error = |source| StateError::List { path: path.clone(), source };
+    commit.root.create_directory(super::state::OWN_DIRECTORY, 0o700)?;
+    let part = commit.root.create_part(&path, 0)?;
+    let mut writer = RecordWriter::new(PartWriter::new(part)).map_err(list_error)?;
+    let mut merge = Merge::new(&commit)?;
+    while let Some((path, merged)) = merge.next()? {
+        let standing = merge.table.intern(merged.standing);
+        let record = Record { path: &path, size: merged.size, sha256: merged.sha256, standing };
+        writer.write(record).map_err(list_error)?;
+    }
+    let (records, out) = writer.finish().map_err(list_error)?;
+    let Merge { suites, table, counts, clean_due, .. } = merge;
+    let header = Header {
+        number,
+        written_at: commit.now,
+        boot_id: commit.boot_id,
+        synced: commit.synced,
+        records,
+        bytes: counts.all.bytes,
+        removal: Removal::None,
+        clean_due,
+        suites,
+        standings: table.as_slice().to_vec(),
+    };
+    let state = State { header, trusted: true, ..State::default() };
+    let old_list = (commit.state.header.number > 0).then(|| commit.state.list_path());
+    Ok(Pending { state, counts, list: out.into_part(), old_list })
+}
+
+impl Pending {
+    /// Decides that the expired files are to be deleted.
+    ///
+    /// # Errors
+    /// When the guard refuses; publish the state all the same, the files then stay in it.
+    pub fn allow_removal(&mut self, guard: &DeleteGuard) -> Result<(), GuardError> {
+        let (expired, all) = (self.counts.expired, self.counts.all);
+        guard.check(expired.files, all.files, expired.bytes, all.bytes)?;
+        if expired.files > 0 {
+            self.state.header.removal = Removal::Begun;
+        }
+        Ok(())
+    }
+
+    /// Makes the new state the present one: the list gets its name, `sync` makes it and all
+    /// files before it durable, the header is renamed over the old one, and only then the
+    /// old list and the log of the run go.
+    ///
+    /// # Errors
+    /// Refusals of the system; the old state is intact then.
+    pub fn publish<E: From<StateError>>(
+        self,
+        root: &Root,
+        sync: impl FnOnce() -> Result<(), E>,
+    ) -> Result<State, E> {
+        self.list.finish().map_err(StateError::from)?;
+        sync()?;
+        self.state.write_header(root)?;
+        if let Some(old) = &self.old_list {
+            root.unlink(old).map_err(StateError::from)?;
+        }
+        root.unlink(LOG_PATH).map_err(StateError::from)?;
+        Ok(self.state)
+    }
+}
+
+type SortedFiles<'a, T> = Peekable<std::vec::IntoIter<T>>;
+
+struct Merge<'a> {
+    commit: &'a Commit<'a>,
+    suites: Vec<SuiteRecord>,
+    /// Suites whose members are decided anew by this run.
+    decided: HashSet<SuiteId>,
+    /// Suites whose Release is gone.
+    retired: HashSet<SuiteId>,
+    signed: HashSet<SuiteId>,
+    table: StandingTable,
+    counts: Counts,
+    clean_due: Option<i64>,
+    old: OldRecords,
+    plan_at: u32,
+    published: SortedFiles<'a, PublishedFile>,
+    orphans: SortedFiles<'a, LoggedFile>,
+}
+
+/// The old list with its next record held ready; borrowing readers cannot be peeked into.
+struct OldRecords {
+    reader: Option<super::records::RecordReader<std::fs::File>>,
+    next: Option<(String, u64, Sha256, u32)>,
+}
+
+impl OldRecords {
+    fn advance(&mut self) {
+        // Damage was reported when the plan was compared; here the list just ends.
+        let record = self.reader.as_mut().and_then(|reader| reader.next().ok().flatten());
+        match (record, &mut self.next) {
+            (Some(record), Some((path, size, sha256, standing))) => {
+                path.clear();
+                path.push_str(record.path);
+                (*size, *sha256, *standing) = (record.size, record.sha256, record.standing);
+            }
+            (Some(record), next) => {
+                *next = Some((record.path.to_owned(), record.size, record.sha256, record.standing));
+            }
+            (None, next) => {
+                *next = None;
+                self.reader = None;
+            }
+        }
+    }
+}
+
+impl<'a> Merge<'a> {
+    fn new(commit: &'a Commit<'a>) -> Result<Self, StateError> {
+        let mut suites = commit.state.header.suites.clone();
+        let mut signed = HashSet::new();
+        let mut decided = HashSet::new();
+        for update in &commit.suites {
+            let at = usize::from(update.id);
+            let previous = suites.get(at).map_or(0, |old| old.generation);
+            let mut record = update.record.clone();
+            if update.published {
+                decided.insert(update.id);
+                record.generation = previous + 1;
+                record.published_at = commit.now;
+            }
+            if record.signed {
+                signed.insert(update.id);
+            }
+            if at < suites.len() {
+                if update.published {
+                    suites[at] = record;
+                }
+            } else {
+                // Numbers are handed out in order; a gap would be a fault of the caller.
+                suites.resize(at + 1, SuiteRecord { retired: true, ..record.clone() });
+                // A suite that could not be published yet must not pass for one that is.
+                suites[at] = SuiteRecord { retired: !update.published, ..record };
+            }
+        }
+        let mut retired = HashSet::new();
+        for (at, suite) in suites.iter_mut().enumerate() {
+            let id = at as SuiteId;
+            if commit.suites.iter().any(|update| update.id == id) {
+                continue;
+            }
+            if suite.retired {
+                // Gone already, or begun once and never published.
+                retired.insert(id);
+                continue;
+            }
+            let slash = if suite.directory.is_empty() { "" } else { "/" };
+            let named = |name: &str| commit.root.stat(&format!("{}{slash}{name}", suite.directory));
+            if named("InRelease")?.is_none() && named("Release")?.is_none() {
+                suite.retired = true;
+                retired.insert(id);
+            }
+        }
+        let reader = match commit.state.records(commit.root) {
+            Ok(reader) => reader,
+            Err(StateError::List { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        let mut old = OldRecords { reader, next: None };
+        old.advance();
+        let mut published = commit.published.clone();
+        published.sort_unstable();
+        let mut orphans = commit.orphans.clone();
+        orphans.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+        orphans.dedup_by(|b, a| a.path == b.path);
+        Ok(Merge {
+            commit,
+            suites,
+            decided,
+            retired,
+            signed,
+            table: StandingTable::default(),
+            counts: Counts::default(),
+            clean_due: None,
+            old,
+            plan_at: 0,
+            published: published.into_iter().peekable(),
+            orphans: orphans.into_iter().peekable(),
+        })
+    }
+
+    /// The next file of the new state.
+    fn next(&mut self) -> Result<Option<(String, Merged)>, StateError> {
+        loop {
+            let planned = self.next_planned();
+            let candidates = [
+                self.old.next.as_ref().map(|(path, ..)| path.as_str()),
+                planned.map(|file| file.path),
+                self.published.peek().map(|file| file.path.as_str()),
+                self.orphans.peek().map(|file| file.path.as_str()),
+            ];
+            let Some(path) = candidates.into_iter().flatten().min().map(str::to_owned) else { return Ok(None) };
+            if let Some(merged) = self.merge(&path) {
+                self.count(&merged);
+                return Ok(Some((path, merged)));
+            }
+        }
+    }
+
+    /// The next file of the plan that is there.
+    fn next_planned(&mut self) -> Option<super::plan::PlanFile<'a>> {
+        let plan: &'a Plan = self.commit.plan;
+        while (self.plan_at as usize) < plan.len() {
+            if self.commit.done.contains(self.plan_at) {
+                return Some(plan.file(self.plan_at));
+            }
+            self.plan_at += 1;
+        }
+        None
+    }
+
+    /// What is known of one path from all streams, each advanced past it.
+    fn merge(&mut self, path: &str) -> Option<Merged> {
+        let mut merged = self.take_old(path);
+        if let Some(orphan) = self.orphans.next_if(|file| file.path == path)
+            && merged.is_none()
+        {
+            merged = Some(Merged { size: orphan.size, sha256: orphan.sha256, standing: self.orphaned(&orphan) });
+        }
+        if let Some(file) = self.next_planned().filter(|file| file.path == path) {
+            self.plan_at += 1;
+            let suites = file.suites;
+            self.name(&mut merged, file.size, file.sha256, suites);
+        }
+        while let Some(file) = self.published.next_if(|file| file.path == path) {
+            self.name(&mut merged, file.size, file.sha256, &[file.suite]);
+        }
+        let mut merged = merged?;
+        let standing = &mut merged.standing;
+        let (suites, retention, now) = (&self.suites, &self.commit.retention, self.commit.now);
+        let generation_of = |id: SuiteId| {
+            suites.get(usize::from(id)).filter(|suite| !suite.retired).map(|suite| suite.generation)
+        };
+        standing.age(retention, generation_of, now);
+        if standing.expired && (self.commit.named_elsewhere)(path) {
+            standing.expired = false;
+        }
+        Some(merged)
+    }
+
+    /// The old record of this path, with the suites that let it go taken out.
+    fn take_old(&mut self, path: &str) -> Option<Merged> {
+        let (_, size, sha256, number) = self.old.next.as_ref().filter(|(old, ..)| old == path)?;
+        let (size, sha256) = (*size, *sha256);
+        let mut standing = self.commit.state.header.standings[*number as usize].clone();
+        self.old.advance();
+        if standing.expired && self.commit.state.header.removal != Removal::None {
+            // Deleted already. (A deletion that was begun is finished before a commit.)
+            return None;
+        }
+        standing.expired = false;
+        let filtered = !self.commit.clean_filtered && self.commit.plan.leaves_out(path);
+        for member in standing.members.clone() {
+            let decided = self.decided.contains(&member) && !filtered;
+            if decided || self.retired.contains(&member) {
+                let generation = self.suites.get(usize::from(member)).map_or(0, |suite| suite.generation);
+                standing.leave(Left { suite: member, generation, at: self.commit.now });
+            }
+        }
+        Some(Merged { size, sha256, standing })
+    }
+
+    /// A file that a killed run fetched for a state of the archive that is past: kept as
+    /// long as files are that left with the present generation.
+    fn orphaned(&self, orphan: &LoggedFile) -> Standing {
+        let left = self.commit.suites.first().map(|update| Left {
+            suite: update.id,
+            generation: self.suites.get(usize::from(update.id)).map_or(0, |suite| suite.generation),
+            at: self.commit.now,
+        });
+        Standing { left: left.into_iter().collect(), unsigned: orphan.unsigned, ..Standing::default() }
+    }
+
+    /// Suites name this content.
+    fn name(&self, merged: &mut Option<Merged>, size: u64, sha256: Sha256, suites: &[SuiteId]) {
+        let vouched = suites.iter().any(|suite| self.signed.contains(suite));
+        let merged = match merged {
+            Some(merged) if merged.sha256 == sha256 && merged.size == size => {
+                // Without a signature now, but it was believed on one before: still believed.
+                merged.standing.unsigned &= !vouched;
+                merged
+            }
+            other => other.insert(Merged {
+                size,
+                sha256,
+                standing: Standing { unsigned: !vouched, ..Standing::default() },
+            }),
+        };
+        for &suite in suites {
+            merged.standing.join(suite);
+        }
+    }
+
+    fn count(&mut self, merged: &Merged) {
+        let (size, standing) = (merged.size, &merged.standing);
+        self.counts.all.add(size);
+        if standing.expired {
+            self.counts.expired.add(size);
+        } else if standing.members.is_empty() {
+            self.counts.waiting.add(size);
+            let hours = i64::from(self.commit.retention.hours) * 3600;
+            let due = standing.left.iter().map(|left| left.at.saturating_add(hours)).max();
+            self.clean_due = [self.clean_due, due].into_iter().flatten().min();
+        }
+        if standing.left.iter().any(|left| left.at == self.commit.now && self.decided.contains(&left.suite)) {
+            self.counts.left_now.add(size);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,389 @@
+//! Whole runs on a real directory, without the network: plan, subtract, "fetch", commit.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::mirror::filter::Candidate;
+use crate::mirror::plan::PlanBuilder;
+use crate::mirror::state::{INDEX_DIRECTORY, Novelty, Offer};
+use crate::mirror::subtract::{Subtraction, subtract};
+use crate::settings::Filters;
+
+const HOUR_S: i64 = 3600;
+
+struct Mirror {
+    directory: tempfile::TempDir,
+    root: Root,
+    now: i64,
+    clean_filtered: bool,
+}
+
+/// An archive: suite → its files with their content.
+type Archive<'a> = BTreeMap<&'a str, Vec<(&'a str, &'a str)>>;
+
+struct Run {
+    subtraction: Subtraction,
+    plan: Plan,
+}
+
+impl Mirror {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        Mirror { directory, root, now: 1_000_000_000, clean_filtered: false }
+    }
+
+    fn state(&self) -> State {
+        State::open(&self.root, "boot").unwrap()
+    }
+
+    fn updates(&self, archive: &Archive<'_>, signed: bool) -> Vec<SuiteUpdate> {
+        let state = self.state();
+        let mut next = state.header.suites.len() as SuiteId;
+        let mut update = |suite: &str| {
+            let directory = format!("dists/{suite}");
+            let id = state.suite_id(&directory).unwrap_or_else(|| {
+                next += 1;
+                next - 1
+            });
+            let record = SuiteRecord {
+                directory,
+                requested: suite.to_owned(),
+                links: Vec::new(),
+                inrelease: Sha256::of(suite.as_bytes()),
+                date: self.now,
+                signed,
+                fingerprint: Sha256::EMPTY,
+                selection: String::new(),
+                generation: 0,
+                published_at: 0,
+                retired: false,
+            };
+            SuiteUpdate { id, record, published: true }
+        };
+        archive.keys().map(|suite| update(suite)).collect()
+    }
+
+    fn plan(&self, archive: &Archive<'_>, updates: &[SuiteUpdate], filters: Filters) -> Plan {
+        let mut plan = PlanBuilder::new(filters);
+        for (files, update) in archive.values().zip(updates) {
+            let index = plan.index(&format!("{}/Packages", update.record.directory), update.id).unwrap();
+            for (path, content) in files {
+                let sha256 = Sha256::of(content.as_bytes());
+                plan.add(index, &Candidate { path, size: content.len() as u64, sha256, package: None }).unwrap();
+            }
+        }
+        plan.finish().unwrap()
+    }
+
+    fn subtract(&self, plan: &Plan, updates: &[SuiteUpdate], log: Vec<LoggedFile>) -> Result<Subtraction, StateError> {
+        let signed = |id| updates.iter().any(|update| update.id == id && update.record.signed);
+        let ours = |id| updates.iter().any(|update| update.id == id);
+        subtract(plan, &self.state(), log, &self.root, signed, ours)
+    }
+
+    fn write(&self, path: &str, content: &str) {
+        self.root.write_part(path, content.as_bytes()).unwrap().finish().unwrap();
+    }
+
+    /// A run from plan to state. What is to be adopted is read from disk.
+    fn run(&self, archive: &Archive<'_>, signed: bool) -> Run {
+        let updates = self.updates(archive, signed);
+        let plan = self.plan(archive, &updates, Filters::default());
+        let mut subtraction = self.subtract(&plan, &updates, Vec::new()).unwrap();
+        let content: BTreeMap<&str, &str> = archive.values().flatten().copied().collect();
+        for id in subtraction.adopt.clone() {
+            let file = plan.file(id);
+            let on_disk = self.root.read(file.path, file.size).unwrap().unwrap();
+            subtraction.adopted(id, Sha256::of(&on_disk) == file.sha256);
+        }
+        for &id in &subtraction.fetch.clone() {
+            let file = plan.file(id);
+            self.write(&subtraction.landing_path(&plan, id), content[file.path]);
+            if subtraction.replace.contains(id) {
+                self.root.hard_link(&subtraction.landing_path(&plan, id), file.path).unwrap();
+            }
+            subtraction.done.insert(id);
+        }
+        for update in &updates {
+            self.write(&format!("{}/InRelease", update.record.directory), "signed");
+        }
+        let pending = self.commit(&plan, &subtraction.done, updates);
+        pending.publish(&self.root, || Ok::<_, StateError>(())).unwrap();
+        Run { subtraction, plan }
+    }
+
+    fn commit(&self, plan: &Plan, done: &FileSet, suites: Vec<SuiteUpdate>) -> Pending {
+        let state = self.state();
+        write(Commit {
+            root: &self.root,
+            state: &state,
+            plan,
+            done,
+            published: Vec::new(),
+            suites,
+            orphans: Vec::new(),
+            named_elsewhere: &|_| false,
+            clean_filtered: self.clean_filtered,
+            retention: Retention { generations: 2, hours: 24 },
+            now: self.now,
+            boot_id: "boot".into(),
+            synced: true,
+        })
+        .unwrap()
+    }
+
+    /// Path → standing, of everything in the state.
+    fn files(&self) -> BTreeMap<String, Standing> {
+        let state = self.state();
+        let mut files = BTreeMap::new();
+        let mut records = state.records(&self.root).unwrap().unwrap();
+        while let Some(record) = records.next().unwrap() {
+            files.insert(record.path.to_owned(), state.header.standings[record.standing as usize].clone());
+        }
+        files
+    }
+}
+
+fn archive<'a>(suites: &[(&'a str, &[(&'a str, &'a str)])]) -> Archive<'a> {
+    suites.iter().map(|(suite, files)| (*suite, files.to_vec())).collect()
+}
+
+#[test]
+fn the_second_run_fetches_only_what_is_new() {
+    let mirror = Mirror::new();
+    let first = mirror.run(&archive(&[("a", &[("pool/1", "one"), ("pool/2", "two")])]), true);
+    assert_eq!(first.subtraction.fetch.len(), 2);
+    let second = mirror.run(&archive(&[("a", &[("pool/1", "one"), ("pool/3", "three")])]), true);
+    assert_eq!(second.subtraction.fetch, [1]);
+    assert_eq!(second.plan.file(1).path, "pool/3");
+    assert_eq!(second.subtraction.present, Tally { files: 1, bytes: 3 });
+    let files = mirror.files();
+    assert_eq!(files["pool/1"], Standing::member(0, false));
+    assert_eq!(files["pool/2"].left, [Left { suite: 0, generation: 2, at: mirror.now }]);
+    let suite = mirror.state().header.suites[0].clone();
+    assert_eq!(suite.generation, 2);
+    let offer = Offer {
+        directory: "dists/a",
+        inrelease: suite.inrelease,
+        date: suite.date,
+        signed: true,
+        fingerprint: suite.fingerprint,
+    };
+    assert_eq!(mirror.state().judge(&offer, false).unwrap(), Novelty::Unchanged);
+}
+
+#[test]
+fn files_of_suites_mirrored_in_other_runs_stay() {
+    let mut mirror = Mirror::new();
+    mirror.run(&archive(&[("a", &[("pool/1", "one"), ("pool/both", "both")])]), true);
+    mirror.run(&archive(&[("b", &[("pool/2", "two"), ("pool/both", "both")])]), true);
+    for _ in 0..5 {
+        mirror.now += 48 * HOUR_S;
+        mirror.run(&archive(&[("b", &[("pool/3", "three")])]), true);
+    }
+    let files = mirror.files();
+    assert_eq!(files["pool/1"], Standing::member(0, false));
+    assert_eq!(files["pool/both"], Standing::member(0, false));
+    assert!(files["pool/2"].expired);
+    // When the other suite's directory is taken away, its files go, after the hours.
+    std::fs::remove_dir_all(mirror.directory.path().join("dists/a")).unwrap();
+    mirror.run(&archive(&[("b", &[("pool/3", "three")])]), true);
+    assert!(!mirror.files()["pool/1"].expired);
+    mirror.now += 25 * HOUR_S;
+    mirror.run(&archive(&[("b", &[("pool/3", "three")])]), true);
+    assert!(mirror.files()["pool/1"].expired);
+}
+
+#[test]
+fn a_file_gone_from_the_index_stays_for_generations_and_hours() {
+    let mut mirror = Mirror::new();
+    let (old, new) = (archive(&[("a", &[("pool/1", "one")])]), archive(&[("a", &[("pool/2", "two")])]));
+    mirror.run(&old, true);
+    mirror.run(&new, true);
+    assert!(!mirror.files()["pool/1"].expired);
+    assert_eq!(mirror.state().header.clean_due, Some(mirror.now + 24 * HOUR_S));
+    mirror.now += 30 * HOUR_S;
+    mirror.run(&new, true);
+    assert!(!mirror.files()["pool/1"].expired, "hours are over, generations are not");
+    mirror.run(&new, true);
+    assert!(mirror.files()["pool/1"].expired);
+    // Back again before it was deleted: present, not fetched.
+    let back = mirror.run(&old, true);
+    assert_eq!(back.subtraction.fetch.len(), 0);
+}
+
+#[test]
+fn filtered_files_are_named_all_the_same() {
+    for (clean_filtered, kept) in [(false, true), (true, false)] {
+        let mirror = Mirror { clean_filtered, ..Mirror::new() };
+        let full = archive(&[("a", &[("pool/1", "one"), ("pool/doc", "doc")])]);
+        mirror.run(&full, true);
+        let updates = mirror.updates(&full, true);
+        let filters = Filters { exclude: vec!["doc".parse().unwrap()], ..Filters::default() };
+        let plan = mirror.plan(&full, &updates, filters);
+        let subtraction = mirror.subtract(&plan, &updates, Vec::new()).unwrap();
+        let pending = mirror.commit(&plan, &subtraction.done, updates);
+        pending.publish(&mirror.root, || Ok::<_, StateError>(())).unwrap();
+        assert_eq!(mirror.files()["pool/doc"].members.len(), usize::from(kept));
+    }
+}
+
+#[test]
+fn m6_nothing_accepted_unsigned_is_reused_unread() {
+    let mirror = Mirror::new();
+    let files = archive(&[("a", &[("pool/1", "one"), ("pool/2", "two")])]);
+    mirror.run(&files, false);
+    assert!(mirror.files()["pool/1"].unsigned);
+    // Someone changed one file behind the unsigned mirror's back.
+    std::fs::write(mirror.directory.path().join("pool/1"), "bad").unwrap();
+    let updates = mirror.updates(&files, true);
+    let plan = mirror.plan(&files, &updates, Filters::default());
+    let subtraction = mirror.subtract(&plan, &updates, Vec::new()).unwrap();
+    assert_eq!((subtraction.present.files, subtraction.adopt.as_slice()), (0, [0, 1].as_slice()));
+    let run = mirror.run(&files, true);
+    assert_eq!(run.subtraction.fetch, [0]);
+    assert_eq!(std::fs::read(mirror.directory.path().join("pool/1")).unwrap(), b"one");
+    assert!(!mirror.files()["pool/1"].unsigned && !mirror.files()["pool/2"].unsigned);
+    // Unsigned once more: what a signature vouched for stays believed.
+    let again = mirror.run(&files, false);
+    assert_eq!(again.subtraction.present.files, 2);
+    assert!(!mirror.files()["pool/1"].unsigned);
+}
+
+#[test]
+fn a_lost_state_costs_reading_not_fetching() {
+    let mirror = Mirror::new();
+    let files = archive(&[("a", &[("pool/1", "one"), ("pool/2", "two"), ("pool/3", "three")])]);
+    mirror.run(&files, true);
+    for damage in 0..3 {
+        let list = mirror.directory.path().join(mirror.state().list_path());
+        match damage {
+            0 => std::fs::remove_file(mirror.directory.path().join(".fullbore/state")).unwrap(),
+            1 => std::fs::remove_file(list).unwrap(),
+            _ => std::fs::write(list, "no zstd").unwrap(),
+        }
+        let run = mirror.run(&files, true);
+        assert_eq!((run.subtraction.fetch.len(), run.subtraction.adopt.len()), (0, 3), "damage {damage}");
+        assert_eq!(mirror.files().len(), 3);
+        assert_eq!(mirror.run(&files, true).subtraction.present.files, 3);
+    }
+}
+
+#[test]
+fn a_tree_made_by_others_is_adopted_and_a_wrong_file_replaced_at_publishing() {
+    let mirror = Mirror::new();
+    mirror.write("pool/1", "one");
+    mirror.write("pool/2", "TWO");
+    mirror.write("pool/3", "of another size");
+    let files = archive(&[("a", &[("pool/1", "one"), ("pool/2", "two"), ("pool/3", "three"), ("pool/4", "four")])]);
+    let run = mirror.run(&files, true);
+    assert_eq!(run.subtraction.adopt, [0, 1]);
+    assert_eq!(run.subtraction.fetch, [2, 3, 1]);
+    assert!(run.subtraction.landing_path(&run.plan, 1).starts_with(INDEX_DIRECTORY));
+    assert_eq!(run.subtraction.landing_path(&run.plan, 3), "pool/4");
+}
+
+#[test]
+fn the_log_of_a_killed_run_counts() {
+    let mirror = Mirror::new();
+    let files = archive(&[("a", &[("pool/1", "one"), ("pool/2", "two"), ("pool/3", "three")])]);
+    mirror.write("pool/1", "one");
+    mirror.write("pool/2", "two");
+    let logged = |path: &str, content: &str, durable| LoggedFile {
+        path: path.into(),
+        size: content.len() as u64,
+        sha256: Sha256::of(content.as_bytes()),
+        durable,
+        unsigned: false,
+    };
+    let log = vec![
+        logged("pool/1", "one", true),
+        logged("pool/2", "two", false),
+        logged("pool/old", "old", true),
+        logged(".fullbore/index/x", "x", true),
+    ];
+    let updates = mirror.updates(&files, true);
+    let plan = mirror.plan(&files, &updates, Filters::default());
+    let subtraction = mirror.subtract(&plan, &updates, log).unwrap();
+    assert!(subtraction.done.contains(0));
+    assert_eq!(subtraction.adopt, [1], "perhaps not on disk when the power went");
+    assert_eq!(subtraction.fetch, [2]);
+    assert_eq!(subtraction.orphans.len(), 1);
+    let mut commit = Commit {
+        root: &mirror.root,
+        state: &mirror.state(),
+        plan: &plan,
+        done: &subtraction.done,
+        published: vec![PublishedFile { path: "dists/a/Packages".into(), size: 9, sha256: Sha256::EMPTY, suite: 0 }],
+        suites: updates,
+        orphans: subtraction.orphans,
+        named_elsewhere: &|_| false,
+        clean_filtered: false,
+        retention: Retention::default(),
+        now: mirror.now,
+        boot_id: "boot".into(),
+        synced: true,
+    };
+    commit.orphans.push(commit.orphans[0].clone());
+    let pending = write(commit).unwrap();
+    assert_eq!(pending.counts.all.files, 3);
+    pending.publish(&mirror.root, || Ok::<_, StateError>(())).unwrap();
+    let files = mirror.files();
+    assert_eq!(files.keys().collect::<Vec<_>>(), ["dists/a/Packages", "pool/1", "pool/old"]);
+    assert!(files["pool/old"].members.is_empty() && !files["pool/old"].expired);
+}
+
+#[test]
+fn two_runs_that_want_different_contents_for_a_path() {
+    let mirror = Mirror::new();
+    mirror.run(&archive(&[("a", &[("pool/1", "one")])]), true);
+    let other = archive(&[("b", &[("pool/1", "eins")])]);
+    let updates = mirror.updates(&other, true);
+    let plan = mirror.plan(&other, &updates, Filters::default());
+    let error = mirror.subtract(&plan, &updates, Vec::new()).unwrap_err().to_string();
+    assert!(error.starts_with("pool/1: dists/b/Packages says SHA-256"), "{error}");
+    assert!(error.contains("but dists/a, mirrored before, says"), "{error}");
+}
+
+#[test]
+fn a_suite_that_could_not_be_published_keeps_its_old_record() {
+    let mirror = Mirror::new();
+    let old = archive(&[("a", &[("pool/1", "one")]), ("b", &[("pool/2", "two")])]);
+    mirror.run(&old, true);
+    let new = archive(&[("a", &[("pool/3", "three")]), ("b", &[("pool/4", "four")])]);
+    let mut updates = mirror.updates(&new, true);
+    updates[1].published = false;
+    let plan = mirror.plan(&new, &updates, Filters::default());
+    let mut done = FileSet::new(plan.len());
+    done.insert(0);
+    done.insert(1);
+    mirror.commit(&plan, &done, updates).publish(&mirror.root, || Ok::<_, StateError>(())).unwrap();
+    let (state, files) = (mirror.state(), mirror.files());
+    assert_eq!((state.header.suites[0].generation, state.header.suites[1].generation), (2, 1));
+    assert!(files["pool/1"].members.is_empty());
+    assert_eq!(files["pool/2"].members, [1], "still named by the published index");
+    assert_eq!(files["pool/4"].members, [1], "fetched already, wanted at the next run");
+}
+
+#[test]
+fn m15_a_refused_deletion_leaves_a_usable_state() {
+    let mut mirror = Mirror::new();
+    let names: Vec<String> = (0..100).map(|number| format!("pool/{number}")).collect();
+    let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "content")).collect();
+    mirror.run(&archive(&[("a", &files)]), true);
+    let empty = archive(&[("a", &[])]);
+    for _ in 0..3 {
+        mirror.run(&empty, true);
+        mirror.now += 48 * HOUR_S;
+    }
+    let updates = mirror.updates(&empty, true);
+    let plan = mirror.plan(&empty, &updates, Filters::default());
+    let mut pending = mirror.commit(&plan, &FileSet::new(0), updates);
+    assert_eq!(pending.counts.expired.files, 100);
+    let error = pending.allow_removal(&DeleteGuard::default()).unwrap_err();
+    assert!(error.to_string().starts_with("refused to delete 100 of 100 files"), "{error}");
+    pending.publish(&mirror.root, || Ok::<_, StateError>(())).unwrap();
+    // Upstream is back: nothing is fetched.
+    assert_eq!(mirror.run(&archive(&[("a", &files)]), true).subtraction.fetch.len(), 0);
+}

@@ -1,0 +1,583 @@
+//! What the mirror shall hold: every file that the signed indexes name, each path once.
+//!
+//! Indexes are streamed in; nothing but paths, sizes and hashes is kept: 48 bytes and
+//! the path for a file, so that Debian's 1.2 million files stay below 300 MB. Two
+//! indexes that give one path different contents are an error that names both: whatever
+//! was fetched, one of them would be wrong.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+use fullbore_debian::path::{self, PathFault};
+use fullbore_debian::version;
+use fullbore_engine::digest::Sha256;
+
+use super::filter::{self, Candidate};
+use super::standing::SuiteId;
+use crate::settings::Filters;
+
+/// Files in one plan. Debian with all its ports and history in one tree has about four
+/// million; the numbers of files are `u32`.
+pub const FILES_MAX: usize = 50_000_000;
+
+/// Indexes feeding one plan; their numbers share 64 bits with the size.
+pub const INDEXES_MAX: usize = 1 << 16;
+
+/// Largest file: sizes are kept in 48 bits. Far above any disk that one file could be on.
+pub const SIZE_MAX: u64 = (1 << 48) - 1;
+
+/// Bytes of all paths together; their places are `u32`.
+const ARENA_MAX: usize = u32::MAX as usize;
+
+/// A plan that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// Two indexes want different contents under one name.
+    #[error(
+        "{path}: {first_index} says {first_size} bytes, SHA-256 {first_sha256}; \
+         {second_index} says {second_size} bytes, SHA-256 {second_sha256}"
+    )]
+    Conflict {
+        /// The path.
+        path: String,
+        /// The index read first.
+        first_index: String,
+        /// Its size for the path.
+        first_size: u64,
+        /// Its hash for the path.
+        first_sha256: Sha256,
+        /// The index that differs.
+        second_index: String,
+        /// Its size for the path.
+        second_size: u64,
+        /// Its hash for the path.
+        second_sha256: Sha256,
+    },
+    /// A path that must not be written.
+    #[error("{index}: path {path:?} {fault}")]
+    Path {
+        /// The index that names it.
+        index: String,
+        /// The path, shortened.
+        path: String,
+        /// What is wrong with it.
+        fault: PathFault,
+    },
+    /// A path that is ours or the archive's own.
+    #[error("{index}: names {path:?}, which is not a place for packages")]
+    Reserved {
+        /// The index that names it.
+        index: String,
+        /// The path, shortened.
+        path: String,
+    },
+    /// More than the limits above.
+    #[error("{index}: {what} exceeds the limit of {limit}")]
+    TooLarge {
+        /// The index at which it was met.
+        index: String,
+        /// What exceeds.
+        what: &'static str,
+        /// The limit.
+        limit: u64,
+    },
+}
+
+/// Number of an index in the plan being built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IndexId(u16);
+
+/// Number of a file in a finished plan; files are numbered in order of path.
+pub type FileId = u32;
+
+/// One file, 48 bytes.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    sha256: Sha256,
+    path_at: u32,
+    path_len: u16,
+    /// Number of the set of suites that name the file.
+    suites: u16,
+    /// Low 48 bits: size; high 16: the index that named it first.
+    size_and_index: u64,
+}
+
+impl Slot {
+    fn size(&self) -> u64 {
+        self.size_and_index & SIZE_MAX
+    }
+
+    fn index(&self) -> u16 {
+        (self.size_and_index >> 48) as u16
+    }
+}
+
+/// Sets of suites by number: files share a few dozen of them.
+#[derive(Debug, Clone, Default)]
+struct SuiteSets {
+    sets: Vec<Vec<SuiteId>>,
+    numbers: HashMap<Vec<SuiteId>, u16>,
+    unions: HashMap<(u16, SuiteId), u16>,
+}
+
+impl SuiteSets {
+    fn number(&mut self, set: Vec<SuiteId>) -> Option<u16> {
+        if let Some(&number) = self.numbers.get(&set) {
+            return Some(number);
+        }
+        let number = u16::try_from(self.sets.len()).ok()?;
+        self.sets.push(set.clone());
+        self.numbers.insert(set, number);
+        Some(number)
+    }
+
+    fn with(&mut self, number: u16, suite: SuiteId) -> Option<u16> {
+        if let Some(&union) = self.unions.get(&(number, suite)) {
+            return Some(union);
+        }
+        let mut set = self.sets.get(usize::from(number))?.clone();
+        if let Err(at) = set.binary_search(&suite) {
+            set.insert(at, suite);
+        }
+        let union = self.number(set)?;
+        self.unions.insert((number, suite), union);
+        Some(union)
+    }
+}
+
+#[derive(Debug)]
+struct IndexInfo {
+    name: String,
+    suite: SuiteId,
+    single: u16,
+}
+
+/// Versions of packages held back until their index ends, for `newest`.
+#[derive(Debug, Default)]
+struct Versions {
+    /// (package, architecture) → versions with their files.
+    packages: HashMap<(String, String), Vec<(String, Vec<HeldFile>)>>,
+}
+
+#[derive(Debug)]
+struct HeldFile {
+    path: String,
+    size: u64,
+    sha256: Sha256,
+}
+
+/// A plan being built; files may come in any order.
+#[derive(Debug)]
+pub struct PlanBuilder {
+    filters: Filters,
+    arena: Vec<u8>,
+    slots: Vec<Slot>,
+    /// Open addressing: number of a slot + 1, or 0. At most three quarters full.
+    table: Vec<u32>,
+    hasher: RandomState,
+    sets: SuiteSets,
+    indexes: Vec<IndexInfo>,
+    held: HashMap<u16, Versions>,
+    /// Hashes of paths that indexes name and filters leave out: clean keeps these.
+    left_out: Vec<u64>,
+}
+
+/// The first size of the table of paths.
+const TABLE_SLOTS_MIN: usize = 1024;
+
+impl PlanBuilder {
+    /// An empty plan that keeps what `filters` let through.
+    pub fn new(filters: Filters) -> Self {
+        PlanBuilder {
+            filters,
+            arena: Vec::new(),
+            slots: Vec::new(),
+            table: vec![0; TABLE_SLOTS_MIN],
+            hasher: RandomState::new(),
+            sets: SuiteSets::default(),
+            indexes: Vec::new(),
+            held: HashMap::new(),
+            left_out: Vec::new(),
+        }
+    }
+
+    /// Announces an index; `name` is used in errors (its path below the archive's root).
+    pub fn index(&mut self, name: &str, suite: SuiteId) -> Result<IndexId, PlanError> {
+        let too_many = || PlanError::TooLarge {
+            index: name.to_owned(),
+            what: "number of indexes",
+            limit: INDEXES_MAX as u64,
+        };
+        let id = u16::try_from(self.indexes.len()).map_err(|_| too_many())?;
+        let single = self.sets.number(vec![suite]).ok_or_else(too_many)?;
+        self.indexes.push(IndexInfo { name: name.to_owned(), suite, single });
+        Ok(IndexId(id))
+    }
+
+    /// Takes a file that `index` names, if the filters want it.
+    pub fn add(&mut self, index: IndexId, candidate: &Candidate<'_>) -> Result<(), PlanError> {
+        self.check(index, candidate.path, candidate.size)?;
+        if !filter::wants(&self.filters, candidate) {
+            self.leave_out(candidate.path);
+            return Ok(());
+        }
+        if let (Some(_), Some(package)) = (self.filters.newest, candidate.package) {
+            let key = (package.name.to_owned(), package.architecture.to_owned());
+            let versions = self.held.entry(index.0).or_default().packages.entry(key).or_default();
+            let file = HeldFile { path: candidate.path.to_owned(), size: candidate.size, sha256: candidate.sha256 };
+            match versions.iter_mut().find(|(version, _)| version == package.version) {
+                Some((_, files)) => files.push(file),
+                None => versions.push((package.version.to_owned(), vec![file])),
+            }
+            return Ok(());
+        }
+        self.insert(index, candidate.path, candidate.size, candidate.sha256)
+    }
+
+    /// Takes a file past all filters: the indexes themselves.
+    pub fn add_required(&mut self, index: IndexId, path: &str, size: u64, sha256: Sha256) -> Result<(), PlanError> {
+        self.insert(index, path, size, sha256)
+    }
+
+    /// Ends an index: now its newest versions are known.
+    pub fn end_index(&mut self, index: IndexId) -> Result<(), PlanError> {
+        let Some(held) = self.held.remove(&index.0) else { return Ok(()) };
+        let keep = self.filters.newest.map_or(usize::MAX, |newest| newest as usize);
+        for mut versions in held.packages.into_values() {
+            versions.sort_by(|(a, _), (b, _)| version::compare(b, a));
+            for (place, (_, files)) in versions.into_iter().enumerate() {
+                for file in files {
+                    if place < keep {
+                        self.insert(index, &file.path, file.size, file.sha256)?;
+                    } else {
+                        self.leave_out(&file.path);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sorts by path and closes the plan.
+    pub fn finish(mut self) -> Result<Plan, PlanError> {
+        let open: Vec<u16> = self.held.keys().copied().collect();
+        for index in open {
+            self.end_index(IndexId(index))?;
+        }
+        let mut order: Vec<u32> = (0..self.slots.len() as u32).collect();
+        let (arena, slots) = (&self.arena, &self.slots);
+        order.sort_unstable_by(|&a, &b| path_of(arena, &slots[a as usize]).cmp(path_of(arena, &slots[b as usize])));
+        // Numbers in the table of paths are places in the order of arrival; now they become file numbers.
+        let mut file_of = vec![0_u32; order.len()];
+        for (file, &slot) in order.iter().enumerate() {
+            file_of[slot as usize] = file as u32;
+        }
+        for entry in &mut self.table {
+            if *entry != 0 {
+                *entry = file_of[*entry as usize - 1] + 1;
+            }
+        }
+        let slots = order.iter().map(|&slot| self.slots[slot as usize]).collect();
+        self.left_out.sort_unstable();
+        self.left_out.dedup();
+        Ok(Plan {
+            arena: self.arena,
+            slots,
+            table: self.table,
+            hasher: self.hasher,
+            sets: self.sets.sets,
+            indexes: self.indexes.into_iter().map(|index| index.name).collect(),
+            left_out: self.left_out,
+        })
+    }
+
+    fn check(&self, index: IndexId, path: &str, size: u64) -> Result<(), PlanError> {
+        let name = || self.indexes[usize::from(index.0)].name.clone();
+        path::check(path).map_err(|fault| PlanError::Path { index: name(), path: shortened(path), fault })?;
+        if is_reserved(path) {
+            return Err(PlanError::Reserved { index: name(), path: shortened(path) });
+        }
+        if size > SIZE_MAX {
+            return Err(PlanError::TooLarge { index: name(), what: "size of a file", limit: SIZE_MAX });
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, index: IndexId, path: &str, size: u64, sha256: Sha256) -> Result<(), PlanError> {
+        let info = &self.indexes[usize::from(index.0)];
+        let place = find(&self.table, &self.hasher, path, |slot| path_of(&self.arena, &self.slots[slot as usize]));
+        if let Some(slot) = self.table[place].checked_sub(1) {
+            let slot = &mut self.slots[slot as usize];
+            if slot.size() != size || slot.sha256 != sha256 {
+                return Err(PlanError::Conflict {
+                    path: path.to_owned(),
+                    first_index: self.indexes[usize::from(slot.index())].name.clone(),
+                    first_size: slot.size(),
+                    first_sha256: slot.sha256,
+                    second_index: info.name.clone(),
+                    second_size: size,
+                    second_sha256: sha256,
+                });
+            }
+            slot.suites = self.sets.with(slot.suites, info.suite).ok_or_else(|| PlanError::TooLarge {
+                index: info.name.clone(),
+                what: "number of sets of suites",
+                limit: INDEXES_MAX as u64,
+            })?;
+            return Ok(());
+        }
+        let too_large = |what, limit: usize| PlanError::TooLarge { index: info.name.clone(), what, limit: limit as u64 };
+        if self.slots.len() >= FILES_MAX {
+            return Err(too_large("number of files", FILES_MAX));
+        }
+        if self.arena.len() + path.len() > ARENA_MAX {
+            return Err(too_large("length of all paths", ARENA_MAX));
+        }
+        let slot = Slot {
+            sha256,
+            path_at: self.arena.len() as u32,
+            path_len: u16::try_from(path.len()).map_err(|_| too_large("length of a path", path::PATH_BYTES_MAX))?,
+            suites: info.single,
+            size_and_index: size | u64::from(index.0) << 48,
+        };
+        self.arena.extend_from_slice(path.as_bytes());
+        self.slots.push(slot);
+        self.table[place] = self.slots.len() as u32;
+        if self.slots.len() * 4 > self.table.len() * 3 {
+            self.grow();
+        }
+        Ok(())
+    }
+
+    fn grow(&mut self) {
+        let mut table = vec![0_u32; self.table.len() * 2];
+        for (number, slot) in self.slots.iter().enumerate() {
+            let mut place = self.hasher.hash_one(path_of(&self.arena, slot)) as usize & (table.len() - 1);
+            while table[place] != 0 {
+                place = (place + 1) & (table.len() - 1);
+            }
+            table[place] = number as u32 + 1;
+        }
+        self.table = table;
+    }
+
+    fn leave_out(&mut self, path: &str) {
+        self.left_out.push(self.hasher.hash_one(path.as_bytes()));
+    }
+}
+
+/// The place of `path` in the table, or the free place where it belongs.
+fn find<'a>(table: &[u32], hasher: &RandomState, path: &str, path_at: impl Fn(u32) -> &'a [u8]) -> usize {
+    let mask = table.len() - 1;
+    let mut place = hasher.hash_one(path.as_bytes()) as usize & mask;
+    while table[place] != 0 && path_at(table[place] - 1) != path.as_bytes() {
+        place = (place + 1) & mask;
+    }
+    place
+}
+
+fn path_of<'a>(arena: &'a [u8], slot: &Slot) -> &'a [u8] {
+    &arena[slot.path_at as usize..][..usize::from(slot.path_len)]
+}
+
+fn shortened(path: &str) -> String {
+    path.chars().take(120).collect()
+}
+
+/// Places that an index must not write to: the files that carry signatures, trace files,
+/// snapshots. Dotted names are refused as paths already.
+fn is_reserved(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    matches!(name, "InRelease" | "Release" | "Release.gpg")
+        || path.starts_with("project/trace/")
+        || path.starts_with("snapshots/")
+        || path.starts_with("Archive-Update-")
+}
+
+/// One file of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlanFile<'a> {
+    /// Its number.
+    pub id: FileId,
+    /// Path below the mirror's directory.
+    pub path: &'a str,
+    /// Size in bytes.
+    pub size: u64,
+    /// Hash of the content.
+    pub sha256: Sha256,
+    /// Suites that name it, sorted.
+    pub suites: &'a [SuiteId],
+}
+
+/// All files that shall be in the mirror, numbered in order of path.
+#[derive(Debug)]
+pub struct Plan {
+    arena: Vec<u8>,
+    slots: Vec<Slot>,
+    table: Vec<u32>,
+    hasher: RandomState,
+    sets: Vec<Vec<SuiteId>>,
+    indexes: Vec<String>,
+    left_out: Vec<u64>,
+}
+
+impl Plan {
+    /// Number of files.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether nothing is wanted.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Bytes of all files together.
+    pub fn bytes(&self) -> u64 {
+        self.slots.iter().map(Slot::size).sum()
+    }
+
+    /// The file of this number.
+    ///
+    /// # Panics
+    /// When the number is not one of this plan.
+    pub fn file(&self, id: FileId) -> PlanFile<'_> {
+        let slot = &self.slots[id as usize];
+        let path = std::str::from_utf8(path_of(&self.arena, slot)).expect("paths came in as str");
+        PlanFile {
+            id,
+            path,
+            size: slot.size(),
+            sha256: slot.sha256,
+            suites: self.sets.get(usize::from(slot.suites)).map_or(&[], Vec::as_slice),
+        }
+    }
+
+    /// The index that named the file first.
+    pub fn index_of(&self, id: FileId) -> &str {
+        &self.indexes[usize::from(self.slots[id as usize].index())]
+    }
+
+    /// All files in order of path.
+    pub fn files(&self) -> impl ExactSizeIterator<Item = PlanFile<'_>> {
+        (0..self.slots.len() as u32).map(|id| self.file(id))
+    }
+
+    /// The file of this path.
+    pub fn find(&self, path: &str) -> Option<PlanFile<'_>> {
+        let place = find(&self.table, &self.hasher, path, |file| path_of(&self.arena, &self.slots[file as usize]));
+        self.table[place].checked_sub(1).map(|file| self.file(file))
+    }
+
+    /// Whether an index names the path though the filters leave it out.
+    /// (By hash: one path in 2^64 is taken for another, which keeps a file too long.)
+    pub fn leaves_out(&self, path: &str) -> bool {
+        !self.left_out.is_empty() && self.left_out.binary_search(&self.hasher.hash_one(path.as_bytes())).is_ok()
+    }
+
+    /// Compares a path with that of a file, as the files are ordered.
+    pub fn compare(&self, id: FileId, path: &str) -> Ordering {
+        path_of(&self.arena, &self.slots[id as usize]).cmp(path.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::filter::PackageFacts;
+    use super::*;
+
+    fn file(path: &str) -> Candidate<'_> {
+        Candidate { path, size: path.len() as u64, sha256: Sha256::of(path.as_bytes()), package: None }
+    }
+
+    fn paths(plan: &Plan) -> Vec<&str> {
+        plan.files().map(|file| file.path).collect()
+    }
+
+    #[test]
+    fn a_slot_is_48_bytes() {
+        assert_eq!(size_of::<Slot>(), 48);
+    }
+
+    #[test]
+    fn each_path_once_sorted_with_all_its_suites() {
+        let mut plan = PlanBuilder::new(Filters::default());
+        let first = plan.index("dists/a/main/binary-amd64/Packages", 0).unwrap();
+        let second = plan.index("dists/b/main/binary-amd64/Packages", 4).unwrap();
+        for path in ["pool/z", "pool/a", "pool/m", "pool/a"] {
+            plan.add(first, &file(path)).unwrap();
+        }
+        for path in ["pool/m", "pool/b"] {
+            plan.add(second, &file(path)).unwrap();
+        }
+        let plan = plan.finish().unwrap();
+        assert_eq!(paths(&plan), ["pool/a", "pool/b", "pool/m", "pool/z"]);
+        assert_eq!(plan.find("pool/m").unwrap().suites, [0, 4]);
+        assert_eq!(plan.find("pool/b").unwrap().suites, [4]);
+        assert_eq!(plan.find("pool/z").unwrap().id, 3);
+        assert_eq!(plan.find("pool/none"), None);
+        assert_eq!(plan.bytes(), 24);
+    }
+
+    #[test]
+    fn many_files_are_found_again() {
+        let mut plan = PlanBuilder::new(Filters::default());
+        let index = plan.index("x", 0).unwrap();
+        let names: Vec<String> = (0..5000).map(|i| format!("pool/{:04}", i * 7919 % 5000)).collect();
+        for name in &names {
+            plan.add(index, &file(name)).unwrap();
+        }
+        let plan = plan.finish().unwrap();
+        assert_eq!(plan.len(), 5000);
+        for (at, found) in plan.files().enumerate() {
+            assert_eq!(found.path, format!("pool/{at:04}"));
+            assert_eq!(plan.find(found.path), Some(found));
+        }
+    }
+
+    #[test]
+    fn two_contents_for_one_path_name_both_indexes() {
+        let mut plan = PlanBuilder::new(Filters::default());
+        let first = plan.index("dists/a/Packages", 0).unwrap();
+        let second = plan.index("dists/b/Packages", 1).unwrap();
+        plan.add(first, &file("pool/a")).unwrap();
+        let error = plan.add(second, &Candidate { size: 1, ..file("pool/a") }).unwrap_err().to_string();
+        assert!(error.starts_with("pool/a: dists/a/Packages says 6 bytes"), "{error}");
+        assert!(error.contains("dists/b/Packages says 1 bytes"), "{error}");
+    }
+
+    #[test]
+    fn m7_paths_outside_or_of_our_own_are_refused() {
+        let mut plan = PlanBuilder::new(Filters::default());
+        let index = plan.index("dists/a/Packages", 0).unwrap();
+        for path in ["../x", "/etc/passwd", "pool/../../x", ".fullbore/state", "pool/.x.part", "pool/%2e%2e/x", ""] {
+            assert!(matches!(plan.add(index, &file(path)), Err(PlanError::Path { .. })), "{path}");
+        }
+        for path in ["dists/a/InRelease", "project/trace/x", "snapshots/x/y", "Archive-Update-Required-x", "Release"] {
+            assert!(matches!(plan.add(index, &file(path)), Err(PlanError::Reserved { .. })), "{path}");
+        }
+        assert!(plan.finish().unwrap().is_empty());
+    }
+
+    #[test]
+    fn newest_counts_versions_by_debian_order_within_an_index() {
+        let mut plan = PlanBuilder::new(Filters { newest: Some(2), ..Filters::default() });
+        let index = plan.index("x", 0).unwrap();
+        for version in ["1.10", "1.9", "1.10~rc1", "1.2"] {
+            for name in ["hello", "hello-doc"] {
+                let path = format!("pool/{name}_{version}.deb");
+                let package = Some(PackageFacts { name, architecture: "amd64", version, source: "hello", section: "", priority: "" });
+                plan.add(index, &Candidate { package, ..file(&path) }).unwrap();
+            }
+        }
+        plan.end_index(index).unwrap();
+        let plan = plan.finish().unwrap();
+        assert_eq!(
+            paths(&plan),
+            ["pool/hello-doc_1.10.deb", "pool/hello-doc_1.10~rc1.deb", "pool/hello_1.10.deb", "pool/hello_1.10~rc1.deb"]
+        );
+        assert!(plan.leaves_out("pool/hello_1.2.deb"));
+        assert!(!plan.leaves_out("pool/hello_1.10.deb"));
+    }
+}

@@ -1,0 +1,122 @@
+//! How long files stay after the last index that named them is gone.
+//!
+//! A client reads `InRelease`, then indexes, then packages, and may take a day for it;
+//! so what an earlier state named stays for some generations *and* some hours, by-hash
+//! indexes and pool files alike. The guard stops a run that would delete too much:
+//! an upstream that is suddenly empty is more often a fault than a wish.
+
+use serde::{Deserialize, Serialize};
+
+use super::standing::Left;
+
+/// How long a file stays that no index names any more. Both must have passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retention {
+    /// Earlier generations of the suite whose files stay.
+    pub generations: u32,
+    /// Hours since the first generation without the file was published.
+    pub hours: u32,
+}
+
+impl Default for Retention {
+    /// Three generations and a day: Debian publishes four times a day, and apt clients
+    /// with unattended upgrades read indexes once a day.
+    fn default() -> Self {
+        Retention { generations: 3, hours: 24 }
+    }
+}
+
+impl Retention {
+    /// Whether the time of a file is over that left with `left`. `generation` is the suite's
+    /// present one, `None` for a suite that is gone: then only the hours count.
+    pub fn is_over(&self, left: &Left, generation: Option<u32>, now: i64) -> bool {
+        let hours_passed = now.saturating_sub(left.at) >= i64::from(self.hours) * 3600;
+        // The generation without the file makes the one before it the first earlier one.
+        let generations_passed =
+            generation.is_none_or(|present| present.saturating_sub(left.generation) >= self.generations);
+        hours_passed && generations_passed
+    }
+}
+
+/// The largest share of the mirrored files, or of their bytes, that one run may delete.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DeleteGuard {
+    /// Between 0 and 1.
+    pub share_max: f64,
+    /// Delete all the same.
+    pub forced: bool,
+}
+
+impl Default for DeleteGuard {
+    /// 40 %, as apt-mirror2 has it; a Debian point release deletes below 10 %.
+    fn default() -> Self {
+        DeleteGuard { share_max: 0.4, forced: false }
+    }
+}
+
+/// Files below which the guard keeps quiet: in a mirror of a handful of packages every
+/// update may replace half of them. A guess.
+const GUARDED_FILES_MIN: u64 = 20;
+
+/// A refused deletion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "refused to delete {files} of {files_all} files ({bytes} of {bytes_all} bytes): \
+     more than the allowed {share_max_percent} %"
+)]
+pub struct GuardError {
+    /// Files to be deleted.
+    pub files: u64,
+    /// Files in the mirror.
+    pub files_all: u64,
+    /// Bytes to be deleted.
+    pub bytes: u64,
+    /// Bytes in the mirror.
+    pub bytes_all: u64,
+    /// The limit in percent, rounded down.
+    pub share_max_percent: u32,
+}
+
+impl DeleteGuard {
+    /// Checks a deletion of `files` and `bytes` out of all that the mirror holds.
+    pub fn check(&self, files: u64, files_all: u64, bytes: u64, bytes_all: u64) -> Result<(), GuardError> {
+        let over = |part: u64, all: u64| part as f64 > self.share_max * all as f64;
+        if self.forced || files < GUARDED_FILES_MIN.min(files_all) || !(over(files, files_all) || over(bytes, bytes_all)) {
+            return Ok(());
+        }
+        let share_max_percent = (self.share_max * 100.0) as u32;
+        Err(GuardError { files, files_all, bytes, bytes_all, share_max_percent })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_hours_and_generations_must_have_passed() {
+        let retention = Retention::default();
+        let left = Left { suite: 0, generation: 10, at: 1_000_000 };
+        let day_later = 1_000_000 + 24 * 3600;
+        assert!(!retention.is_over(&left, Some(12), day_later));
+        assert!(!retention.is_over(&left, Some(13), day_later - 1));
+        assert!(retention.is_over(&left, Some(13), day_later));
+        assert!(retention.is_over(&left, None, day_later), "a suite that is gone has no generations to wait for");
+        assert!(!retention.is_over(&left, Some(99), 0), "a clock set back keeps files");
+    }
+
+    #[test]
+    fn m15_a_suddenly_empty_upstream_deletes_nothing() {
+        let guard = DeleteGuard::default();
+        assert_eq!(guard.check(400, 1000, 0, 10), Ok(()));
+        let error = guard.check(401, 1000, 0, 10).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "refused to delete 401 of 1000 files (0 of 10 bytes): more than the allowed 40 %"
+        );
+        assert!(guard.check(30, 1000, 9, 10).is_err(), "few files but most bytes");
+        assert!(guard.check(5, 5, 9, 9).is_err(), "everything, though it is little");
+        assert_eq!(guard.check(3, 5, 9, 9), Ok(()));
+        assert_eq!(DeleteGuard { forced: true, ..guard }.check(1000, 1000, 10, 10), Ok(()));
+    }
+}

@@ -1,0 +1,481 @@
+//! What we placed in a mirror's directory, so that a run need not look.
+//!
+//! `.fullbore/state` is small: the suites with the hash of the `InRelease` they were
+//! published from, how they were selected, the table of standings. Reading it alone
+//! decides that nothing changed. The list of files is beside it in `files-N.zst`
+//! (see `records`), read as a stream only when there is something to plan. Both are
+//! written anew and made current by one rename of `state`, the last write of a run;
+//! what a killed run finished is in the log. A state that is lost or damaged costs a
+//! reading of the files on disk, never a download.
+
+use std::fs::File;
+use std::io::{self, Write};
+
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::files::{FileError, PartFile, Root};
+use serde::{Deserialize, Serialize};
+
+use super::records::RecordReader;
+use super::standing::{STANDINGS_MAX, Standing, SuiteId};
+
+/// Our own directory below the mirror's, closed to others (0700).
+pub const OWN_DIRECTORY: &str = ".fullbore";
+/// The header.
+pub const STATE_PATH: &str = ".fullbore/state";
+/// Files finished since the state was written; there while a run is not complete.
+pub const LOG_PATH: &str = ".fullbore/log";
+/// Indexes and replaced files by hash, until they get their names.
+pub const INDEX_DIRECTORY: &str = ".fullbore/index";
+
+/// Version of the format. A state of a later version is refused, not overwritten.
+const VERSION: u32 = 1;
+/// First word of the header file.
+const MAGIC: &str = "fullbore-state";
+/// Largest header. 10,000 suites and 100,000 standings stay below 16 MiB.
+const HEADER_BYTES_MAX: u64 = 64 << 20;
+
+/// Where a file of this hash waits for its name.
+pub fn index_path(sha256: Sha256) -> String {
+    format!("{INDEX_DIRECTORY}/{sha256}")
+}
+
+/// A state that cannot be used or written.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// A file operation failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Reading or writing the list of files failed.
+    #[error("{path}: {source}")]
+    List {
+        /// The list, below the mirror's directory.
+        path: String,
+        /// What happened.
+        source: io::Error,
+    },
+    /// The directory was last written by a later fullbore.
+    #[error("{STATE_PATH} has version {found}, this fullbore knows up to {VERSION}")]
+    Newer {
+        /// Its version.
+        found: u32,
+    },
+    /// M10: the archive offered is older than what is here.
+    #[error("{directory}: the Release offered is of {}, older than the one mirrored, of {}", date(*.offered), date(*.have))]
+    Older {
+        /// The suite's directory.
+        directory: String,
+        /// Date of the offered Release, Unix seconds.
+        offered: i64,
+        /// Date of the mirrored one.
+        have: i64,
+    },
+    /// A path belongs to a suite mirrored in another run, with other content.
+    #[error(
+        "{path}: {index} says SHA-256 {wanted}, but {directory}, mirrored before, says {have}; \
+         mirror the two into different directories"
+    )]
+    Conflict {
+        /// The path.
+        path: String,
+        /// The index of this run.
+        index: String,
+        /// Its hash.
+        wanted: Sha256,
+        /// The other suite's directory.
+        directory: String,
+        /// The other suite's hash.
+        have: Sha256,
+    },
+}
+
+fn date(unix_s: i64) -> String {
+    jiff::Timestamp::from_second(unix_s).map_or_else(|_| unix_s.to_string(), |time| time.to_string())
+}
+
+/// A suite as it was published.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SuiteRecord {
+    /// Its directory: `dists/bookworm`; for a flat repository the directory of its Release.
+    pub directory: String,
+    /// The name it was asked for by.
+    pub requested: String,
+    /// Symbolic links to the directory, such as `dists/stable`.
+    #[serde(default)]
+    pub links: Vec<String>,
+    /// Hash of the bytes of `InRelease` (or of `Release`, where there is no `InRelease`).
+    pub inrelease: Sha256,
+    /// `Date` of the Release, Unix seconds.
+    pub date: i64,
+    /// Accepted on a valid signature.
+    pub signed: bool,
+    /// Hash of all settings that decide which files are mirrored.
+    pub fingerprint: Sha256,
+    /// The same in words, for messages.
+    #[serde(default)]
+    pub selection: String,
+    /// Counts how often it was published here, from 1.
+    pub generation: u32,
+    /// When it was last published, Unix seconds.
+    pub published_at: i64,
+    /// Its Release is gone from the directory: nothing names its files any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub retired: bool,
+}
+
+/// How far the deletion of expired files has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Removal {
+    /// None wanted, or refused by the guard: expired files are there like others.
+    #[default]
+    None,
+    /// Decided and perhaps begun: expired files may be there or not.
+    Begun,
+    /// They are gone.
+    Done,
+}
+
+/// Everything but the list of files.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// Counts the states written; names the list.
+    pub number: u64,
+    /// When, Unix seconds.
+    pub written_at: i64,
+    /// The kernel's id of the boot in which it was written.
+    pub boot_id: String,
+    /// Whether files and state were synced to disk when it was written.
+    pub synced: bool,
+    /// Records in the list.
+    pub records: u64,
+    /// Bytes of all files in the list.
+    pub bytes: u64,
+    /// Deletion of the expired files among them.
+    #[serde(default)]
+    pub removal: Removal,
+    /// The earliest time at which a file that no suite names may be deleted, if there is one.
+    #[serde(default)]
+    pub clean_due: Option<i64>,
+    /// All suites; the place is the number.
+    pub suites: Vec<SuiteRecord>,
+    /// Standings of the files; the place is the number.
+    pub standings: Vec<Standing>,
+}
+
+/// A suite as a mirror offers it now.
+#[derive(Debug, Clone, Copy)]
+pub struct Offer<'a> {
+    /// Its directory here.
+    pub directory: &'a str,
+    /// Hash of `InRelease` as received.
+    pub inrelease: Sha256,
+    /// `Date`, Unix seconds.
+    pub date: i64,
+    /// A valid signature was found.
+    pub signed: bool,
+    /// Of the settings of this run.
+    pub fingerprint: Sha256,
+}
+
+/// What an offer means for what is here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Novelty {
+    /// Published exactly so: nothing to do for this suite.
+    Unchanged,
+    /// Not mirrored here before.
+    NewSuite,
+    /// A later Release.
+    NewRelease,
+    /// Another Release of the same date: signed anew, or an archive that is not in order.
+    SameDate,
+    /// The same Release, other settings.
+    NewSettings,
+    /// The same Release, until now accepted without a signature.
+    NowSigned,
+    /// The same Release, but the last run was not completed.
+    Unfinished,
+}
+
+/// The state of a mirror's directory.
+#[derive(Debug, Default)]
+pub struct State {
+    /// All but the files.
+    pub header: Header,
+    /// Why the state on disk could not be used, if there was one.
+    pub lost: Option<String>,
+    /// The last run was not completed.
+    pub unfinished: bool,
+    /// The list can be believed: synced, or of this boot.
+    pub trusted: bool,
+}
+
+impl State {
+    /// Reads the header; the list of files is not touched. A missing or damaged state is
+    /// an empty one.
+    ///
+    /// # Errors
+    /// Refusals of the system, a state of a later version.
+    pub fn open(root: &Root, boot_id: &str) -> Result<State, StateError> {
+        let unfinished = root.stat(LOG_PATH)?.is_some_and(|status| status.size > 0);
+        let Some(text) = root.read(STATE_PATH, HEADER_BYTES_MAX)? else {
+            return Ok(State { unfinished, ..State::default() });
+        };
+        match parse(&text) {
+            Ok(header) => {
+                let trusted = header.synced || header.boot_id == boot_id;
+                let unfinished = unfinished || header.removal == Removal::Begun || !trusted;
+                Ok(State { header, lost: None, unfinished, trusted })
+            }
+            Err(Damage::Newer(found)) => Err(StateError::Newer { found }),
+            Err(Damage::Text(reason)) => {
+                Ok(State { lost: Some(reason), unfinished: true, ..State::default() })
+            }
+        }
+    }
+
+    /// The number of the suite in this directory, a new one if it has none yet.
+    pub fn suite_id(&self, directory: &str) -> Option<SuiteId> {
+        self.header.suites.iter().position(|suite| suite.directory == directory).and_then(|at| SuiteId::try_from(at).ok())
+    }
+
+    /// The suite in this directory.
+    pub fn suite(&self, directory: &str) -> Option<&SuiteRecord> {
+        self.header.suites.iter().find(|suite| suite.directory == directory && !suite.retired)
+    }
+
+    /// Compares what is offered with what is here, without a look at the files.
+    ///
+    /// # Errors
+    /// [`StateError::Older`] for a rollback (M10), unless `older_allowed`.
+    pub fn judge(&self, offer: &Offer<'_>, older_allowed: bool) -> Result<Novelty, StateError> {
+        let Some(suite) = self.suite(offer.directory) else { return Ok(Novelty::NewSuite) };
+        // An unsigned Release must not be able to forbid the signed ones that follow by a far date.
+        let binding = suite.signed || !offer.signed;
+        if binding && offer.date < suite.date && !older_allowed {
+            return Err(StateError::Older {
+                directory: offer.directory.to_owned(),
+                offered: offer.date,
+                have: suite.date,
+            });
+        }
+        Ok(if offer.signed && !suite.signed {
+            Novelty::NowSigned
+        } else if offer.inrelease != suite.inrelease {
+            if offer.date == suite.date { Novelty::SameDate } else { Novelty::NewRelease }
+        } else if offer.fingerprint != suite.fingerprint {
+            Novelty::NewSettings
+        } else if self.unfinished {
+            Novelty::Unfinished
+        } else {
+            Novelty::Unchanged
+        })
+    }
+
+    /// The list of files, in order of path; `None` when there is none.
+    ///
+    /// # Errors
+    /// Refusals of the system.
+    pub fn records(&self, root: &Root) -> Result<Option<RecordReader<File>>, StateError> {
+        if self.header.number == 0 {
+            return Ok(None);
+        }
+        let path = list_path(self.header.number);
+        let Some((file, _)) = root.open_file(&path)? else { return Ok(None) };
+        // The table's length was checked when the header was read.
+        let standings = self.header.standings.len() as u32;
+        RecordReader::new(file, self.header.records, standings)
+            .map(Some)
+            .map_err(|source| StateError::List { path, source })
+    }
+
+    /// Writes the header as it is now, and makes it current.
+    ///
+    /// # Errors
+    /// Refusals of the system.
+    pub fn write_header(&self, root: &Root) -> Result<(), StateError> {
+        Ok(root.write_part(STATE_PATH, &render(&self.header))?.finish()?)
+    }
+
+    /// The present list's path, for messages.
+    pub fn list_path(&self) -> String {
+        list_path(self.header.number)
+    }
+}
+
+/// The list of the state of this number.
+pub fn list_path(number: u64) -> String {
+    format!("{OWN_DIRECTORY}/files-{number}.zst")
+}
+
+enum Damage {
+    Newer(u32),
+    Text(String),
+}
+
+fn parse(text: &[u8]) -> Result<Header, Damage> {
+    let damage = |reason: &str| Damage::Text(format!("{STATE_PATH}: {reason}"));
+    let end = text.iter().take(120).position(|&byte| byte == b'\n').ok_or_else(|| damage("no first line"))?;
+    let (line, json) = text.split_at(end + 1);
+    let line = std::str::from_utf8(line).map_err(|_| damage("first line is no text"))?;
+    let mut words = line.split_whitespace();
+    if words.next() != Some(MAGIC) {
+        return Err(damage("not a state of fullbore"));
+    }
+    let version: u32 = words.next().and_then(|word| word.parse().ok()).ok_or_else(|| damage("no version"))?;
+    if version > VERSION {
+        return Err(Damage::Newer(version));
+    }
+    let sha256: Sha256 = words.next().and_then(|word| word.parse().ok()).ok_or_else(|| damage("no hash"))?;
+    if Sha256::of(json) != sha256 {
+        return Err(damage("content does not match its hash"));
+    }
+    let header: Header = serde_json::from_slice(json).map_err(|error| damage(&error.to_string()))?;
+    if header.standings.len() > STANDINGS_MAX || header.suites.len() > usize::from(SuiteId::MAX) {
+        return Err(damage("too many suites or standings"));
+    }
+    Ok(header)
+}
+
+fn render(header: &Header) -> Vec<u8> {
+    let json = serde_json::to_vec(header).expect("a header has only strings as keys");
+    let mut text = format!("{MAGIC} {VERSION} {}\n", Sha256::of(&json)).into_bytes();
+    text.extend_from_slice(&json);
+    text
+}
+
+/// Writes a part file from its beginning to its end.
+pub struct PartWriter {
+    part: PartFile,
+    offset: u64,
+}
+
+impl PartWriter {
+    /// Starts at the beginning.
+    pub fn new(part: PartFile) -> Self {
+        PartWriter { part, offset: 0 }
+    }
+
+    /// The file, still under its temporary name.
+    pub fn into_part(self) -> PartFile {
+        self.part
+    }
+}
+
+impl Write for PartWriter {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.part.write_at(self.offset, data).map_err(io::Error::other)?;
+        self.offset += data.len() as u64;
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn suite() -> SuiteRecord {
+        SuiteRecord {
+            directory: "dists/trixie".into(),
+            requested: "stable".into(),
+            links: vec!["dists/stable".into()],
+            inrelease: Sha256::of(b"1"),
+            date: 1_000_000,
+            signed: true,
+            fingerprint: Sha256::of(b"settings"),
+            selection: "main; amd64".into(),
+            generation: 1,
+            published_at: 1_000_100,
+            retired: false,
+        }
+    }
+
+    fn state() -> State {
+        State { header: Header { suites: vec![suite()], ..Header::default() }, trusted: true, ..State::default() }
+    }
+
+    fn offer(suite: &SuiteRecord) -> Offer<'_> {
+        Offer {
+            directory: &suite.directory,
+            inrelease: suite.inrelease,
+            date: suite.date,
+            signed: suite.signed,
+            fingerprint: suite.fingerprint,
+        }
+    }
+
+    #[test]
+    fn the_same_release_and_settings_are_nothing_new() {
+        let (state, suite) = (state(), suite());
+        let same = offer(&suite);
+        let judge = |offer| state.judge(&offer, false).unwrap();
+        assert_eq!(judge(same), Novelty::Unchanged);
+        assert_eq!(judge(Offer { directory: "dists/sid", ..same }), Novelty::NewSuite);
+        assert_eq!(judge(Offer { inrelease: Sha256::of(b"2"), date: 1_000_001, ..same }), Novelty::NewRelease);
+        assert_eq!(judge(Offer { inrelease: Sha256::of(b"2"), ..same }), Novelty::SameDate);
+        assert_eq!(judge(Offer { fingerprint: Sha256::EMPTY, ..same }), Novelty::NewSettings);
+        let unfinished = State { unfinished: true, ..self::state() };
+        assert_eq!(unfinished.judge(&same, false).unwrap(), Novelty::Unfinished);
+    }
+
+    #[test]
+    fn m10_an_older_release_is_refused() {
+        let (state, suite) = (state(), suite());
+        let older = Offer { inrelease: Sha256::of(b"0"), date: 999_999, ..offer(&suite) };
+        let error = state.judge(&older, false).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "dists/trixie: the Release offered is of 1970-01-12T13:46:39Z, older than the one mirrored, of 1970-01-12T13:46:40Z"
+        );
+        assert_eq!(state.judge(&older, true).unwrap(), Novelty::NewRelease);
+    }
+
+    #[test]
+    fn m6_what_was_unsigned_is_not_unchanged_once_signed() {
+        let mut state = state();
+        state.header.suites[0].signed = false;
+        let suite = suite();
+        assert_eq!(state.judge(&offer(&suite), false).unwrap(), Novelty::NowSigned);
+        // And an unsigned Release with a date in the future does not lock out the signed one.
+        state.header.suites[0].date = i64::MAX;
+        assert_eq!(state.judge(&offer(&suite), false).unwrap(), Novelty::NowSigned);
+    }
+
+    #[test]
+    fn a_header_comes_back_from_disk_and_damage_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        assert_eq!(State::open(&root, "boot").unwrap().lost, None);
+        let mut state = state();
+        state.header.boot_id = "boot".into();
+        state.write_header(&root).unwrap();
+        let read = State::open(&root, "boot").unwrap();
+        assert_eq!((&read.header, read.unfinished, read.trusted), (&state.header, false, true));
+        let other_boot = State::open(&root, "later").unwrap();
+        assert!(other_boot.unfinished && !other_boot.trusted, "never synced, and the machine was started again");
+
+        let path = directory.path().join(STATE_PATH);
+        let mut text = std::fs::read(&path).unwrap();
+        *text.last_mut().unwrap() ^= 1;
+        std::fs::write(&path, &text).unwrap();
+        let read = State::open(&root, "boot").unwrap();
+        assert_eq!(read.lost.as_deref(), Some(".fullbore/state: content does not match its hash"));
+        std::fs::write(&path, "fullbore-state 2 whatever\n").unwrap();
+        assert!(matches!(State::open(&root, "boot"), Err(StateError::Newer { found: 2 })));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_parser_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = parse(&bytes);
+            let mut framed = format!("{MAGIC} 1 {}\n", Sha256::of(&bytes)).into_bytes();
+            framed.extend_from_slice(&bytes);
+            let _ = parse(&framed);
+        }
+    }
+}
