@@ -301,13 +301,12 @@ impl Http1 {
         }
         match &mut sending.remaining {
             Some(remaining) => {
-                *remaining =
-                    remaining
-                        .checked_sub(data.len() as u64)
-                        .ok_or(RequestError::BodyTooLong {
-                            tag,
-                            excess: data.len() as u64 - *remaining,
-                        })?;
+                let length = data.len() as u64;
+                if length > *remaining {
+                    let excess = length - *remaining;
+                    return Err(RequestError::BodyTooLong { tag, excess });
+                }
+                *remaining -= length;
                 self.outgoing.push(data);
             }
             None => {

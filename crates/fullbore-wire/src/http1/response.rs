@@ -146,14 +146,8 @@ pub(super) fn parse(
     );
     let head_bytes = match parsed {
         Ok(httparse::Status::Complete(head_bytes)) => head_bytes,
-        Ok(httparse::Status::Partial) if window.len() == limit => {
-            return Err(Http1Error::HeadTooLong { limit });
-        }
-        Ok(httparse::Status::Partial) => return Ok(None),
-        Err(httparse::Error::TooManyHeaders) => {
-            return Err(Http1Error::TooManyHeaders { limit: HEADERS_MAX });
-        }
-        Err(error) => return Err(bad_head(&error.to_string())),
+        Ok(httparse::Status::Partial) => return incomplete(window, limit),
+        Err(error) => return refuse(error, window, limit),
     };
     let status = response.code.unwrap_or(0);
     if status < 100 {
@@ -171,6 +165,39 @@ pub(super) fn parse(
         framing,
         head_bytes,
     }))
+}
+
+fn incomplete(window: &[u8], limit: usize) -> Result<Option<ParsedHead>, Http1Error> {
+    if window.len() == limit {
+        return Err(Http1Error::HeadTooLong { limit });
+    }
+    Ok(None)
+}
+
+/// Reports an error once the line that has it is complete, not before: otherwise the
+/// outcome would depend on how the bytes are cut.
+fn refuse(
+    error: httparse::Error,
+    window: &[u8],
+    limit: usize,
+) -> Result<Option<ParsedHead>, Http1Error> {
+    let lines_end = window
+        .iter()
+        .rposition(|&byte| byte == b'\n')
+        .map_or(0, |newline| newline + 1);
+    let mut fields = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+    let in_complete_lines = httparse::ParserConfig::default().parse_response_with_uninit_headers(
+        &mut httparse::Response::new(&mut []),
+        &window[..lines_end],
+        &mut fields,
+    );
+    match (in_complete_lines, error) {
+        (Ok(_), _) => incomplete(window, limit),
+        (Err(_), httparse::Error::TooManyHeaders) => {
+            Err(Http1Error::TooManyHeaders { limit: HEADERS_MAX })
+        }
+        (Err(_), error) => Err(bad_head(&error.to_string())),
+    }
 }
 
 fn read_fields(
