@@ -22,5 +22,6 @@ mod publish;
 pub mod random;
 pub mod server;
 pub mod signer;
+pub mod slowdisk;
 mod stanza;
 pub mod verify;
