@@ -174,10 +174,7 @@ impl Sha256Hasher {
         let bytes = self.bytes;
         let actual = self.finish();
         if bytes == size && actual == expected {
-            Ok(Verified {
-                size,
-                sha256: actual,
-            })
+            Ok(Verified { size, sha256: actual })
         } else {
             Err(actual)
         }
@@ -261,19 +258,14 @@ mod tests {
         use std::io::Write as _;
         use std::process::{Command, Stdio};
         let data: Vec<u8> = (0..100_003_u32).map(|i| (i % 7919 * 31 % 251) as u8).collect();
-        let Ok(mut child) = Command::new("sha256sum")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
+        let Ok(mut child) =
+            Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
         else {
             return; // not every machine has coreutils; the vectors above stand
         };
         child.stdin.take().unwrap().write_all(&data).unwrap();
         let output = child.wait_with_output().unwrap();
-        assert_eq!(
-            Sha256::of(&data),
-            Sha256::from_hex(&output.stdout[..64]).unwrap()
-        );
+        assert_eq!(Sha256::of(&data), Sha256::from_hex(&output.stdout[..64]).unwrap());
     }
 
     #[test]

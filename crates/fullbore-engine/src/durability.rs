@@ -95,11 +95,7 @@ impl Barrier {
     pub fn new(root: Arc<Root>, durability: Durability) -> Barrier {
         let release = rustix::system::uname();
         let per_file = !syncfs_reports_errors(&release.release().to_string_lossy());
-        Barrier {
-            root,
-            durability,
-            per_file,
-        }
+        Barrier { root, durability, per_file }
     }
 
     /// The durability it was made for.
@@ -191,11 +187,7 @@ impl Barrier {
         }
         for file_system in self.root.file_systems() {
             rustix::fs::syncfs(&*file_system).map_err(|errno| {
-                FileError::io(
-                    "sync the file system of",
-                    self.root.path().to_string_lossy(),
-                    errno,
-                )
+                FileError::io("sync the file system of", self.root.path().to_string_lossy(), errno)
             })?;
         }
         Ok(())
@@ -230,16 +222,11 @@ pub fn sync_file(file: &impl AsFd, path: &str) -> Result<(), FileError> {
 
 fn is_disk_trouble(error: &io::Error) -> bool {
     let errno = Errno::from_io_error(error);
-    matches!(
-        errno,
-        Some(Errno::IO | Errno::NOSPC | Errno::DQUOT | Errno::ROFS)
-    )
+    matches!(errno, Some(Errno::IO | Errno::NOSPC | Errno::DQUOT | Errno::ROFS))
 }
 
 fn syncfs_reports_errors(release: &str) -> bool {
-    let mut numbers = release
-        .split(|c: char| !c.is_ascii_digit())
-        .map(str::parse::<u32>);
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
         (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= SYNCFS_REPORTS_ERRORS,
         _ => false, // a release that we cannot read gets the careful way
@@ -255,15 +242,7 @@ mod tests {
         for release in ["5.8.0", "5.10.0-30-amd64", "6.1", "10.0.1-rc1"] {
             assert!(syncfs_reports_errors(release), "{release}");
         }
-        for release in [
-            "5.7.19",
-            "4.19.0-27-amd64",
-            "5.4",
-            "",
-            "linux",
-            "5",
-            "99999999999.1",
-        ] {
+        for release in ["5.7.19", "4.19.0-27-amd64", "5.4", "", "linux", "5", "99999999999.1"] {
             assert!(!syncfs_reports_errors(release), "{release}");
         }
     }
@@ -309,19 +288,10 @@ mod tests {
         let barrier = Barrier::new(root.clone(), Durability::AtEnd);
         let part = root.create_part("f", 0).unwrap();
         let mut state = WriteBack::default();
-        barrier
-            .written(&part, &mut state, 5 << 20, 4 << 20)
-            .unwrap();
-        barrier
-            .written(&part, &mut state, 1 << 20, 1 << 20)
-            .unwrap();
-        assert_eq!(
-            (state.low, state.high, state.bytes),
-            (1 << 20, 9 << 20, 5 << 20)
-        );
-        barrier
-            .written(&part, &mut state, 9 << 20, 3 << 20)
-            .unwrap();
+        barrier.written(&part, &mut state, 5 << 20, 4 << 20).unwrap();
+        barrier.written(&part, &mut state, 1 << 20, 1 << 20).unwrap();
+        assert_eq!((state.low, state.high, state.bytes), (1 << 20, 9 << 20, 5 << 20));
+        barrier.written(&part, &mut state, 9 << 20, 3 << 20).unwrap();
         assert_eq!(state.bytes, 0);
     }
 }

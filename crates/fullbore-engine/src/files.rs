@@ -78,11 +78,7 @@ impl FileError {
         path: impl Into<String>,
         source: impl Into<io::Error>,
     ) -> FileError {
-        FileError::Io {
-            operation,
-            path: path.into(),
-            source: source.into(),
-        }
+        FileError::Io { operation, path: path.into(), source: source.into() }
     }
 
     /// The kind of system error, when it is one.
@@ -95,10 +91,7 @@ impl FileError {
 
     /// Whether the disk is full or the quota used up.
     pub fn is_out_of_space(&self) -> bool {
-        matches!(
-            self.kind(),
-            Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-        )
+        matches!(self.kind(), Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
 }
 
@@ -172,10 +165,7 @@ impl Root {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptor = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| FileError::io("open directory", path.to_string_lossy(), errno))?;
-        Ok(Root {
-            path: path.to_owned(),
-            directories: Directories::new(descriptor, resolve)?,
-        })
+        Ok(Root { path: path.to_owned(), directories: Directories::new(descriptor, resolve)? })
     }
 
     /// The path it was opened by, for messages.
@@ -216,9 +206,7 @@ impl Root {
     /// # Errors
     /// As [`Root::directory`], and whatever the system says.
     pub fn create_directory(&self, path: &str, mode: u32) -> Result<(), FileError> {
-        self.directories
-            .make(path, Mode::from_raw_mode(mode))
-            .map(drop)
+        self.directories.make(path, Mode::from_raw_mode(mode)).map(drop)
     }
 
     /// Removes an empty directory; `false` when it is missing or not empty.
@@ -273,9 +261,7 @@ impl Root {
             rustix::fs::fstat(&file).map_err(|errno| FileError::io("look at", path, errno))?;
         let status = status_of(&status);
         if status.kind != Kind::File {
-            return Err(FileError::NotRegular {
-                path: path.to_owned(),
-            });
+            return Err(FileError::NotRegular { path: path.to_owned() });
         }
         Ok(Some((File::from(file), status)))
     }
@@ -288,10 +274,7 @@ impl Root {
         let Some((file, status)) = self.open_file(path)? else {
             return Ok(None);
         };
-        let too_large = || FileError::TooLarge {
-            path: path.to_owned(),
-            limit_bytes,
-        };
+        let too_large = || FileError::TooLarge { path: path.to_owned(), limit_bytes };
         if status.size > limit_bytes {
             return Err(too_large());
         }
@@ -409,13 +392,7 @@ impl Root {
         }
         let temporary = name::link_name(to_name);
         self.clear(&to_directory, &temporary, to)?;
-        match rustix::fs::linkat(
-            &from_directory,
-            from_name,
-            &to_directory,
-            &*temporary,
-            flags,
-        ) {
+        match rustix::fs::linkat(&from_directory, from_name, &to_directory, &*temporary, flags) {
             Ok(()) => {}
             Err(Errno::XDEV | Errno::MLINK | Errno::PERM | Errno::OPNOTSUPP) => {
                 return self.copy(from, to).map(|()| false);

@@ -113,12 +113,8 @@ impl Journal {
         let boot = boot_id();
         let mut replayed = replay::replay(root, path, &boot, finished)?;
         let file = root.open_append(path)?;
-        if file
-            .metadata()
-            .is_ok_and(|data| data.len() > replayed.bytes)
-        {
-            file.set_len(replayed.bytes)
-                .map_err(|error| FileError::io("mend", path, error))?;
+        if file.metadata().is_ok_and(|data| data.len() > replayed.bytes) {
+            file.set_len(replayed.bytes).map_err(|error| FileError::io("mend", path, error))?;
         }
         // Another boot, or a damaged log: written anew, so that no later checkpoint seems
         // to cover what went before it. What was distrusted is gone from the log then.
@@ -134,13 +130,7 @@ impl Journal {
             rewrites: 0,
             broken: false,
         };
-        let next_key = replayed
-            .unfinished
-            .values()
-            .map(|part| part.key)
-            .max()
-            .unwrap_or(0)
-            + 1;
+        let next_key = replayed.unfinished.values().map(|part| part.key).max().unwrap_or(0) + 1;
         let unfinished = std::mem::take(&mut replayed.unfinished);
         let journal = Journal::with(Some(log), unfinished, next_key);
         if rewrite {
@@ -150,18 +140,8 @@ impl Journal {
     }
 
     fn with(log: Option<Log>, unfinished: HashMap<String, Unfinished>, next_key: u32) -> Journal {
-        let paths = unfinished
-            .iter()
-            .map(|(path, part)| (part.key, path.clone()))
-            .collect();
-        Journal {
-            inner: Mutex::new(Inner {
-                log,
-                unfinished,
-                paths,
-                next_key,
-            }),
-        }
+        let paths = unfinished.iter().map(|(path, part)| (part.key, path.clone())).collect();
+        Journal { inner: Mutex::new(Inner { log, unfinished, paths, next_key }) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -212,20 +192,9 @@ impl Journal {
         }
         let key = inner.next_key;
         inner.next_key = inner.next_key.wrapping_add(1).max(1);
-        let written = inner.append(&Record::Part {
-            key,
-            size,
-            sha256,
-            path,
-        })?;
+        let written = inner.append(&Record::Part { key, size, sha256, path })?;
         let present = Ranges::new();
-        let part = Unfinished {
-            key,
-            size,
-            sha256,
-            present,
-            log_bytes: written,
-        };
+        let part = Unfinished { key, size, sha256, present, log_bytes: written };
         inner.unfinished.insert(path.to_owned(), part);
         inner.paths.insert(key, path.to_owned());
         Ok(Key(key))
@@ -242,10 +211,7 @@ impl Journal {
             return Ok(());
         };
         for range in ranges {
-            let record = Record::Written {
-                key: key.0,
-                range: range.clone(),
-            };
+            let record = Record::Written { key: key.0, range: range.clone() };
             let written = inner.append(&record)?;
             if let Some(part) = inner.unfinished.get_mut(&path) {
                 part.present.insert(range.clone());
@@ -278,9 +244,7 @@ impl Journal {
                 log.stale_bytes += part.log_bytes;
             }
         }
-        inner
-            .append(&Record::Finished { size, sha256, path })
-            .map(drop)
+        inner.append(&Record::Finished { size, sha256, path }).map(drop)
     }
 
     /// Writes out what waits in memory.
@@ -298,10 +262,7 @@ impl Journal {
     pub fn begin_checkpoint(&self) -> Result<Checkpoint, FileError> {
         let mut inner = self.lock();
         inner.flush()?;
-        let (upto, rewrites) = inner
-            .log
-            .as_ref()
-            .map_or((0, 0), |log| (log.bytes, log.rewrites));
+        let (upto, rewrites) = inner.log.as_ref().map_or((0, 0), |log| (log.bytes, log.rewrites));
         Ok(Checkpoint { upto, rewrites })
     }
 
@@ -312,27 +273,17 @@ impl Journal {
     /// When the log cannot be written.
     pub fn complete_checkpoint(&self, checkpoint: Checkpoint) -> Result<(), FileError> {
         let mut inner = self.lock();
-        if inner
-            .log
-            .as_ref()
-            .is_some_and(|log| log.rewrites != checkpoint.rewrites)
-        {
+        if inner.log.as_ref().is_some_and(|log| log.rewrites != checkpoint.rewrites) {
             return Ok(()); // the next checkpoint covers it
         }
-        inner.append(&Record::Mark {
-            upto: checkpoint.upto,
-        })?;
+        inner.append(&Record::Mark { upto: checkpoint.upto })?;
         inner.flush()?;
         let stale = inner
             .log
             .as_ref()
             .is_some_and(|log| log.stale_bytes > STALE_BYTES && log.stale_bytes > log.bytes / 2);
         drop(inner);
-        if stale {
-            self.rewrite_keeping_finished()
-        } else {
-            Ok(())
-        }
+        if stale { self.rewrite_keeping_finished() } else { Ok(()) }
     }
 
     /// Forgets the finished files: the caller has a better record of them, durably.
@@ -384,22 +335,10 @@ impl Journal {
         Record::Mark { upto: durable_upto }.encode(&mut buffer);
         for (path, unfinished) in &mut inner.unfinished {
             let start = buffer.len();
-            let Unfinished {
-                key, size, sha256, ..
-            } = *unfinished;
-            Record::Part {
-                key,
-                size,
-                sha256,
-                path,
-            }
-            .encode(&mut buffer);
+            let Unfinished { key, size, sha256, .. } = *unfinished;
+            Record::Part { key, size, sha256, path }.encode(&mut buffer);
             for range in unfinished.present.as_slice() {
-                Record::Written {
-                    key,
-                    range: range.clone(),
-                }
-                .encode(&mut buffer);
+                Record::Written { key, range: range.clone() }.encode(&mut buffer);
             }
             unfinished.log_bytes = (buffer.len() - start) as u64;
         }

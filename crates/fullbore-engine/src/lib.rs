@@ -14,6 +14,7 @@ pub mod digest;
 pub mod durability;
 pub mod files;
 pub mod journal;
+pub mod landing;
 pub mod ranges;
 pub mod pipeline;
 pub mod stage;

@@ -44,6 +44,12 @@ impl Ranges {
         }
     }
 
+    /// Whether any byte of `range` is there.
+    pub fn overlaps(&self, range: &Range<u64>) -> bool {
+        let first = self.0.partition_point(|old| old.end <= range.start);
+        !range.is_empty() && self.0.get(first).is_some_and(|old| old.start < range.end)
+    }
+
     /// Adds a range.
     pub fn insert(&mut self, range: Range<u64>) {
         if range.is_empty() {
@@ -74,9 +80,7 @@ impl Ranges {
         }
         let left = self.0[first].start..range.start;
         let right = range.end..self.0[after - 1].end;
-        let rest = [left, right]
-            .into_iter()
-            .filter(|range| range.start < range.end);
+        let rest = [left, right].into_iter().filter(|range| range.start < range.end);
         self.0.splice(first..after, rest);
     }
 
@@ -143,6 +147,7 @@ mod tests {
             }
             let missing: Ranges = ranges.missing(0..96).into_iter().collect();
             prop_assert_eq!(missing.bytes() + ranges.bytes(), 96);
+            prop_assert_eq!(ranges.overlaps(&(10..50)), flags[10..50].contains(&true));
             for gap in ranges.missing(10..50) {
                 prop_assert!(gap.start >= 10 && gap.end <= 50 && gap.start < gap.end);
                 prop_assert!(!flags[gap.start as usize..gap.end as usize].contains(&true));

@@ -64,10 +64,7 @@ impl TargetError {
 
     /// Whether the destination is full or the quota used up.
     pub fn is_out_of_space(&self) -> bool {
-        matches!(
-            self.kind(),
-            Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-        )
+        matches!(self.kind(), Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
 }
 
@@ -163,11 +160,12 @@ pub trait Target: Send + Sync + 'static {
     /// When something else than content has the name.
     fn open(&self, path: &str) -> Result<Option<(Content, u64)>, TargetError>;
 
-    /// Returns when everything committed so far is as durable as promised.
+    /// Returns when everything committed so far is as durable as the target promises;
+    /// `false` when it promises nothing.
     ///
     /// # Errors
     /// Write errors since the last barrier.
-    fn barrier(&self) -> Result<(), TargetError>;
+    fn barrier(&self) -> Result<bool, TargetError>;
 
     /// Gives names in this order, after a barrier and with one behind it. Before the
     /// first, all content they refer to is looked for.
@@ -214,18 +212,12 @@ impl Target for LocalTarget {
 
     fn begin(&self, path: &str, size: u64) -> Result<LocalPart, TargetError> {
         let file = self.root.create_part(path, size)?;
-        Ok(LocalPart {
-            file,
-            write_back: WriteBack::default(),
-        })
+        Ok(LocalPart { file, write_back: WriteBack::default() })
     }
 
     fn resume(&self, path: &str, _size: u64) -> Result<Option<LocalPart>, TargetError> {
         let file = self.root.resume_part(path)?;
-        Ok(file.map(|file| LocalPart {
-            file,
-            write_back: WriteBack::default(),
-        }))
+        Ok(file.map(|file| LocalPart { file, write_back: WriteBack::default() }))
     }
 
     fn kept(&self, path: &str) -> Result<Option<u64>, TargetError> {
@@ -234,8 +226,7 @@ impl Target for LocalTarget {
 
     fn write_at(&self, part: &mut LocalPart, offset: u64, data: &[u8]) -> Result<(), TargetError> {
         part.file.write_at(offset, data)?;
-        self.barrier
-            .written(&part.file, &mut part.write_back, offset, data.len() as u64)?;
+        self.barrier.written(&part.file, &mut part.write_back, offset, data.len() as u64)?;
         Ok(())
     }
 
@@ -260,17 +251,12 @@ impl Target for LocalTarget {
             part.file.set_size(expected)?;
         } else if actual < expected {
             let path = part.file.path().to_owned();
-            return Err(TargetError::Length {
-                path,
-                actual,
-                expected,
-            });
+            return Err(TargetError::Length { path, actual, expected });
         }
         if let Some(unix_s) = mtime {
             part.file.set_mtime(unix_s)?;
         }
-        self.barrier
-            .before_name(&part.file, &mut part.write_back, expected)?;
+        self.barrier.before_name(&part.file, &mut part.write_back, expected)?;
         part.file.finish()?;
         self.barrier.after_name(part.file.directory())?;
         Ok(())
@@ -285,8 +271,9 @@ impl Target for LocalTarget {
         Ok(opened.map(|(file, status)| (Box::new(file) as Content, status.size)))
     }
 
-    fn barrier(&self) -> Result<(), TargetError> {
-        Ok(self.barrier.sync()?)
+    fn barrier(&self) -> Result<bool, TargetError> {
+        self.barrier.sync()?;
+        Ok(self.barrier.durability() != Durability::None)
     }
 
     fn publish(&self, names: &[Name]) -> Result<(), TargetError> {
@@ -294,10 +281,7 @@ impl Target for LocalTarget {
             if let Name::Link { from, to } = name
                 && self.root.stat(from)?.is_none()
             {
-                return Err(TargetError::NothingToPublish {
-                    path: from.clone(),
-                    name: to.clone(),
-                });
+                return Err(TargetError::NothingToPublish { path: from.clone(), name: to.clone() });
             }
         }
         self.barrier.sync()?;
@@ -346,9 +330,7 @@ mod tests {
         let mut buffer = [0; 16];
         assert_eq!(target.read_at(&mut part, 2, &mut buffer).unwrap(), 4);
         assert_eq!(&buffer[..4], b"cdef");
-        target
-            .commit(part, &proof(b"abcdef"), Some(1_700_000_000))
-            .unwrap();
+        target.commit(part, &proof(b"abcdef"), Some(1_700_000_000)).unwrap();
         assert_eq!(content(target, "pool/a").unwrap(), b"abcdef");
         assert_eq!(target.kept("pool/a").unwrap(), None);
 
@@ -367,17 +349,7 @@ mod tests {
         let mut part = target.begin("pool/b", 4).unwrap();
         target.write_at(&mut part, 0, b"wX").unwrap();
         let error = target.commit(part, &proof(b"wXyz"), None).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                TargetError::Length {
-                    actual: 2,
-                    expected: 4,
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, TargetError::Length { actual: 2, expected: 4, .. }), "{error}");
         assert_eq!(content(target, "pool/b").unwrap(), b"wXyz");
         assert_eq!(target.kept("pool/b").unwrap(), Some(2));
 
@@ -394,16 +366,10 @@ mod tests {
         target.barrier().unwrap();
 
         // Names: all or none when content is missing; later ones replace.
-        let link = |from: &str, to: &str| Name::Link {
-            from: from.into(),
-            to: to.into(),
-        };
+        let link = |from: &str, to: &str| Name::Link { from: from.into(), to: to.into() };
         let missing = [link("pool/a", "dists/t/x"), link("pool/none", "dists/t/y")];
         let error = target.publish(&missing).unwrap_err();
-        assert!(
-            matches!(error, TargetError::NothingToPublish { .. }),
-            "{error}"
-        );
+        assert!(matches!(error, TargetError::NothingToPublish { .. }), "{error}");
         assert_eq!(content(target, "dists/t/x"), None);
         target
             .publish(&[
@@ -411,16 +377,9 @@ mod tests {
                 link("pool/b", "dists/t/x"),
                 link("pool/b", "dists/t/x"),
                 link("pool/a", "dists/t/y"),
-                Name::Remove {
-                    path: "pool/empty".into(),
-                },
-                Name::Remove {
-                    path: "pool/empty".into(),
-                },
-                Name::Symlink {
-                    target: "t".into(),
-                    link: "dists/s".into(),
-                },
+                Name::Remove { path: "pool/empty".into() },
+                Name::Remove { path: "pool/empty".into() },
+                Name::Symlink { target: "t".into(), link: "dists/s".into() },
             ])
             .unwrap();
         assert_eq!(content(target, "dists/t/x").unwrap(), b"wXyz");

@@ -21,10 +21,8 @@ use super::{FileError, name};
 const CACHED_DIRECTORIES: usize = 256;
 
 pub(super) const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
-const OPEN_DIRECTORY: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC);
+const OPEN_DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// An open directory beneath the root.
 #[derive(Debug)]
@@ -52,8 +50,7 @@ impl Directory {
             2 => {}
             _ => {
                 let right = rustix::fs::fstat(file)?.st_mode & 0o777 == mode.as_raw_mode();
-                self.modes
-                    .store(if right { 1 } else { 2 }, Ordering::Relaxed);
+                self.modes.store(if right { 1 } else { 2 }, Ordering::Relaxed);
                 if right {
                     return Ok(());
                 }
@@ -116,10 +113,7 @@ impl Directories {
     /// One descriptor per file system met so far, each opened before anything was
     /// written beneath it by way of us.
     pub(super) fn file_systems(&self) -> Vec<Arc<OwnedFd>> {
-        locked(&self.file_systems)
-            .iter()
-            .map(|(_, descriptor)| descriptor.clone())
-            .collect()
+        locked(&self.file_systems).iter().map(|(_, descriptor)| descriptor.clone()).collect()
     }
 
     /// The handle of a directory, made with its parents when `create`.
@@ -168,9 +162,7 @@ impl Directories {
     /// Drops handles of a directory that is gone, and of those below it.
     pub(super) fn forget(&self, path: &str) {
         let below = |entry: &str| {
-            entry
-                .strip_prefix(path)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            entry.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         locked(&self.cache).entries.retain(|entry, _| !below(entry));
     }
@@ -203,12 +195,8 @@ impl Directories {
                 })
         };
         match errno {
-            Errno::LOOP | Errno::XDEV => FileError::Symlink {
-                path: path.to_owned(),
-            },
-            Errno::NOTDIR if is_link() => FileError::Symlink {
-                path: path.to_owned(),
-            },
+            Errno::LOOP | Errno::XDEV => FileError::Symlink { path: path.to_owned() },
+            Errno::NOTDIR if is_link() => FileError::Symlink { path: path.to_owned() },
             errno => FileError::io(operation, path, errno),
         }
     }
@@ -243,8 +231,7 @@ impl Cache {
                 self.entries.remove(&oldest);
             }
         }
-        self.entries
-            .insert(path.to_owned(), (directory, self.clock));
+        self.entries.insert(path.to_owned(), (directory, self.clock));
     }
 }
 

@@ -29,10 +29,7 @@ pub(super) fn split(path: &str) -> Result<(&str, &str), FileError> {
 pub(super) fn split_final(path: &str) -> Result<(&str, &str), FileError> {
     let (directory, name) = split(path)?;
     if is_part_name(name) {
-        return Err(refuse(
-            path,
-            "names like .NAME.part are kept for unfinished files",
-        ));
+        return Err(refuse(path, "names like .NAME.part are kept for unfinished files"));
     }
     Ok((directory, name))
 }
@@ -83,25 +80,15 @@ pub(super) fn check_link_target(link: &str, target: &str) -> Result<(), FileErro
         up += 1;
     }
     if up > depth {
-        return Err(refuse(
-            target,
-            "as a symbolic link it leads outside the destination",
-        ));
+        return Err(refuse(target, "as a symbolic link it leads outside the destination"));
     }
-    if rest.is_empty() && up > 0 {
-        Ok(())
-    } else {
-        check(rest)
-    }
+    if rest.is_empty() && up > 0 { Ok(()) } else { check(rest) }
 }
 
 fn refuse(path: &str, reason: &'static str) -> FileError {
     // A hostile path may be megabytes long; the message need not be.
     let shown: String = path.chars().take(200).collect();
-    FileError::Path {
-        path: shown,
-        reason,
-    }
+    FileError::Path { path: shown, reason }
 }
 
 /// Whether this is the name of an unfinished file of ours.
@@ -159,14 +146,7 @@ mod tests {
         ] {
             assert!(split(path).is_err(), "{path:?} was taken");
         }
-        for path in [
-            "a",
-            "pool/main/a/a~1+b:c.deb",
-            "..a",
-            "a..",
-            "...",
-            "%2e%2e/x",
-        ] {
+        for path in ["a", "pool/main/a/a~1+b:c.deb", "..a", "a..", "...", "%2e%2e/x"] {
             assert!(split(path).is_ok(), "{path:?} was refused");
         }
         let message = split(&long_path).unwrap_err().to_string();

@@ -50,15 +50,8 @@ impl Root {
         }
         let error = |errno| FileError::io("create", path, errno);
         let file = result.map_err(error)?;
-        directory
-            .settle_mode(file.as_fd(), FILE_MODE)
-            .map_err(error)?;
-        let part = PartFile {
-            file: File::from(file),
-            directory,
-            path: path.to_owned(),
-            part_name,
-        };
+        directory.settle_mode(file.as_fd(), FILE_MODE).map_err(error)?;
+        let part = PartFile { file: File::from(file), directory, path: path.to_owned(), part_name };
         part.preallocate(size)?;
         Ok(part)
     }
@@ -88,12 +81,7 @@ impl Root {
         if !regular || status.st_nlink != 1 {
             return Ok(None);
         }
-        Ok(Some(PartFile {
-            file: File::from(file),
-            directory,
-            path: path.to_owned(),
-            part_name,
-        }))
+        Ok(Some(PartFile { file: File::from(file), directory, path: path.to_owned(), part_name }))
     }
 
     /// How long the unfinished file for `path` is; `None` when there is none.
@@ -171,10 +159,7 @@ impl PartFile {
     /// # Errors
     /// When the system cannot tell.
     pub fn size(&self) -> Result<u64, FileError> {
-        self.file
-            .metadata()
-            .map(|data| data.len())
-            .map_err(|error| self.error("look at", error))
+        self.file.metadata().map(|data| data.len()).map_err(|error| self.error("look at", error))
     }
 
     /// Writes all of `data` at `offset`.
@@ -182,9 +167,7 @@ impl PartFile {
     /// # Errors
     /// A full disk, a full quota, a broken one.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), FileError> {
-        self.file
-            .write_all_at(data, offset)
-            .map_err(|error| self.error("write", error))
+        self.file.write_all_at(data, offset).map_err(|error| self.error("write", error))
     }
 
     /// Reads up to a buffer full at `offset`; 0 at the end.
@@ -205,9 +188,7 @@ impl PartFile {
     /// # Errors
     /// Refusals of the system.
     pub fn set_size(&self, size: u64) -> Result<(), FileError> {
-        self.file
-            .set_len(size)
-            .map_err(|error| self.error("truncate", error))
+        self.file.set_len(size).map_err(|error| self.error("truncate", error))
     }
 
     /// Sets the time of last change, Unix seconds; the time of last access stays.
@@ -216,14 +197,8 @@ impl PartFile {
     /// Refusals of the system.
     pub fn set_mtime(&self, unix_s: i64) -> Result<(), FileError> {
         let times = Timestamps {
-            last_access: Timespec {
-                tv_sec: 0,
-                tv_nsec: rustix::fs::UTIME_OMIT,
-            },
-            last_modification: Timespec {
-                tv_sec: unix_s,
-                tv_nsec: 0,
-            },
+            last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+            last_modification: Timespec { tv_sec: unix_s, tv_nsec: 0 },
         };
         rustix::fs::futimens(&self.file, &times)
             .map_err(|errno| self.error("set the time of", errno.into()))
@@ -236,13 +211,8 @@ impl PartFile {
     /// A directory of that name, refusals of the system; the unfinished file stays.
     pub fn finish(&self) -> Result<(), FileError> {
         let final_name = self.path.rsplit('/').next().unwrap_or(&self.path);
-        rustix::fs::renameat(
-            &self.directory,
-            &*self.part_name,
-            &self.directory,
-            final_name,
-        )
-        .map_err(|errno| self.error("give the final name to", errno.into()))
+        rustix::fs::renameat(&self.directory, &*self.part_name, &self.directory, final_name)
+            .map_err(|errno| self.error("give the final name to", errno.into()))
     }
 
     /// Removes the unfinished file.

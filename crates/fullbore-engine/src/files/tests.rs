@@ -26,18 +26,9 @@ fn part_becomes_file() {
         part.finish().unwrap();
         let data = fs::metadata(top.join("pool/main/a/a.deb")).unwrap();
         assert_eq!((data.mtime(), data.mode() & 0o7777), (1_700_000_000, 0o644));
-        assert_eq!(
-            fs::metadata(top.join("pool/main")).unwrap().mode() & 0o7777,
-            0o755
-        );
-        assert_eq!(
-            root.read("pool/main/a/a.deb", 5).unwrap().unwrap(),
-            b"hello"
-        );
-        assert!(matches!(
-            root.read("pool/main/a/a.deb", 4),
-            Err(FileError::TooLarge { .. })
-        ));
+        assert_eq!(fs::metadata(top.join("pool/main")).unwrap().mode() & 0o7777, 0o755);
+        assert_eq!(root.read("pool/main/a/a.deb", 5).unwrap().unwrap(), b"hello");
+        assert!(matches!(root.read("pool/main/a/a.deb", 4), Err(FileError::TooLarge { .. })));
         assert_eq!(root.read("pool/none/a.deb", 4).unwrap(), None);
         let status = root.stat("pool/main/a/a.deb").unwrap().unwrap();
         assert_eq!((status.kind, status.size, status.links), (Kind::File, 5, 1));
@@ -47,10 +38,7 @@ fn part_becomes_file() {
 #[test]
 fn old_part_is_replaced_and_resumed_only_when_ours() {
     both_ways(|top, root| {
-        root.create_part("x", 3)
-            .unwrap()
-            .write_at(0, b"old")
-            .unwrap();
+        root.create_part("x", 3).unwrap().write_at(0, b"old").unwrap();
         assert_eq!(root.part_size("x").unwrap(), Some(3));
         let resumed = root.resume_part("x").unwrap().unwrap();
         let mut buffer = [0; 8];
@@ -62,10 +50,7 @@ fn old_part_is_replaced_and_resumed_only_when_ours() {
         fs::remove_file(top.join(".x.part")).unwrap();
         fs::hard_link(top.join("precious"), top.join(".x.part")).unwrap();
         assert!(root.resume_part("x").unwrap().is_none());
-        root.create_part("x", 3)
-            .unwrap()
-            .write_at(0, b"new")
-            .unwrap();
+        root.create_part("x", 3).unwrap().write_at(0, b"new").unwrap();
         assert_eq!(fs::read(top.join("precious")).unwrap(), b"keep");
     });
 }
@@ -97,14 +82,8 @@ fn m7_sentinel_outside_stays() {
             assert!(root.hard_link("pool", path).is_err(), "{path}");
             assert!(root.rename("pool", path).is_err(), "{path}");
         }
-        assert!(matches!(
-            root.create_part("up/new", 1),
-            Err(FileError::Symlink { .. })
-        ));
-        assert!(matches!(
-            root.read("direct", 100),
-            Err(FileError::Symlink { .. })
-        ));
+        assert!(matches!(root.create_part("up/new", 1), Err(FileError::Symlink { .. })));
+        assert!(matches!(root.read("direct", 100), Err(FileError::Symlink { .. })));
         assert!(root.open_append("direct").is_err());
         assert!(root.resume_part("y").unwrap().is_none());
         root.write_part("y", b"1").unwrap().finish().unwrap();
@@ -118,14 +97,8 @@ fn m7_sentinel_outside_stays() {
 #[test]
 fn links_replace_in_one_step() {
     both_ways(|top, root| {
-        root.write_part("store/1", b"one")
-            .unwrap()
-            .finish()
-            .unwrap();
-        root.write_part("store/2", b"two")
-            .unwrap()
-            .finish()
-            .unwrap();
+        root.write_part("store/1", b"one").unwrap().finish().unwrap();
+        root.write_part("store/2", b"two").unwrap().finish().unwrap();
         assert!(root.hard_link("store/1", "dists/t/Packages").unwrap());
         assert!(root.hard_link("store/2", "dists/t/Packages").unwrap());
         // Once more the same: rename(2) leaves the temporary name, we must not.
@@ -136,14 +109,8 @@ fn links_replace_in_one_step() {
         root.symlink("t", "dists/stable").unwrap();
         root.symlink("t", "dists/stable").unwrap();
         root.symlink("u", "dists/stable").unwrap();
-        assert_eq!(
-            root.read_link("dists/stable").unwrap().as_deref(),
-            Some("u")
-        );
-        assert!(
-            root.symlink("u", "dists/t").is_err(),
-            "a directory is not replaced"
-        );
+        assert_eq!(root.read_link("dists/stable").unwrap().as_deref(), Some("u"));
+        assert!(root.symlink("u", "dists/t").is_err(), "a directory is not replaced");
         assert_eq!(fs::read_dir(top.join("dists")).unwrap().count(), 2);
         assert_eq!(root.read_link("dists/t/Packages").unwrap(), None);
     });
@@ -181,23 +148,14 @@ fn modes_whatever_the_umask() {
             root.write_part(name, b"x").unwrap().finish().unwrap();
             assert_eq!(fs::metadata(top.join(name)).unwrap().mode() & 0o7777, 0o644);
         }
-        assert_eq!(
-            fs::metadata(top.join("d/e")).unwrap().mode() & 0o7777,
-            0o755
-        );
+        assert_eq!(fs::metadata(top.join("d/e")).unwrap().mode() & 0o7777, 0o755);
         root.create_directory(".fullbore", 0o700).unwrap();
-        assert_eq!(
-            fs::metadata(top.join(".fullbore")).unwrap().mode() & 0o7777,
-            0o700
-        );
+        assert_eq!(fs::metadata(top.join(".fullbore")).unwrap().mode() & 0o7777, 0o700);
         // Inherited set-group-id stays.
         fs::create_dir(top.join("group")).unwrap();
         fs::set_permissions(top.join("group"), fs::Permissions::from_mode(0o2775)).unwrap();
         root.create_directory("group/below", 0o755).unwrap();
-        assert_eq!(
-            fs::metadata(top.join("group/below")).unwrap().mode() & 0o7777,
-            0o2755
-        );
+        assert_eq!(fs::metadata(top.join("group/below")).unwrap().mode() & 0o7777, 0o2755);
     });
 }
 
@@ -205,10 +163,7 @@ fn modes_whatever_the_umask() {
 fn directories_come_go_and_are_listed() {
     both_ways(|top, root| {
         for number in 0..300 {
-            root.write_part(&format!("d{number}/f"), b"")
-                .unwrap()
-                .finish()
-                .unwrap();
+            root.write_part(&format!("d{number}/f"), b"").unwrap().finish().unwrap();
         }
         // A directory that someone else removes behind a cached handle is made again.
         fs::remove_dir_all(top.join("d299")).unwrap();
@@ -233,16 +188,10 @@ fn directories_come_go_and_are_listed() {
 fn kinds_that_are_no_files() {
     both_ways(|top, root| {
         fs::create_dir(top.join("dir")).unwrap();
-        assert!(matches!(
-            root.open_file("dir"),
-            Err(FileError::NotRegular { .. })
-        ));
+        assert!(matches!(root.open_file("dir"), Err(FileError::NotRegular { .. })));
         assert!(root.write_part("dir", b"x").unwrap().finish().is_err());
         rustix::fs::mkfifoat(rustix::fs::CWD, top.join("pipe"), FILE_MODE).unwrap();
-        assert!(matches!(
-            root.open_file("pipe"),
-            Err(FileError::NotRegular { .. })
-        ));
+        assert!(matches!(root.open_file("pipe"), Err(FileError::NotRegular { .. })));
         rustix::fs::mkfifoat(rustix::fs::CWD, top.join(".p.part"), FILE_MODE).unwrap();
         assert!(root.resume_part("p").unwrap().is_none());
     });

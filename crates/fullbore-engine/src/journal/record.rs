@@ -21,22 +21,13 @@ pub(super) enum Record<'a> {
     /// What follows was logged in this run of the kernel.
     Boot { id: &'a str },
     /// An unfinished file gets a number.
-    Part {
-        key: u32,
-        size: u64,
-        sha256: Sha256,
-        path: &'a str,
-    },
+    Part { key: u32, size: u64, sha256: Sha256, path: &'a str },
     /// Bytes of it were written.
     Written { key: u32, range: Range<u64> },
     /// Nothing of it counts any more.
     Forget { key: u32 },
     /// A file has its final name.
-    Finished {
-        size: u64,
-        sha256: Sha256,
-        path: &'a str,
-    },
+    Finished { size: u64, sha256: Sha256, path: &'a str },
     /// What is before this offset of the log is durable.
     Mark { upto: u64 },
 }
@@ -50,12 +41,7 @@ impl Record<'_> {
                 out.push(1);
                 out.extend_from_slice(id.as_bytes());
             }
-            Record::Part {
-                key,
-                size,
-                sha256,
-                path,
-            } => {
+            Record::Part { key, size, sha256, path } => {
                 out.push(2);
                 out.extend_from_slice(&key.to_le_bytes());
                 out.extend_from_slice(&size.to_le_bytes());
@@ -93,9 +79,7 @@ impl Record<'_> {
     fn decode(body: &[u8]) -> Option<Record<'_>> {
         let mut fields = Fields(body);
         let record = match fields.u8()? {
-            1 => Record::Boot {
-                id: fields.text(BOOT_BYTES)?,
-            },
+            1 => Record::Boot { id: fields.text(BOOT_BYTES)? },
             2 => Record::Part {
                 key: fields.u32()?,
                 size: fields.u64()?,
@@ -116,9 +100,7 @@ impl Record<'_> {
                 sha256: fields.sha256()?,
                 path: fields.text(BODY_BYTES)?,
             },
-            6 => Record::Mark {
-                upto: fields.u64()?,
-            },
+            6 => Record::Mark { upto: fields.u64()? },
             _ => return None,
         };
         fields.0.is_empty().then_some(record)
@@ -146,11 +128,7 @@ impl<R: Read> Reader<R> {
         if !fill(&mut input, &mut magic)? || magic != *MAGIC {
             return Ok(None);
         }
-        Ok(Some(Reader {
-            input,
-            body: Vec::new(),
-            bytes: MAGIC.len() as u64,
-        }))
+        Ok(Some(Reader { input, body: Vec::new(), bytes: MAGIC.len() as u64 }))
     }
 
     /// The next record with the offset of its first byte; `None` at the end, which is
@@ -224,9 +202,8 @@ impl<'a> Fields<'a> {
 /// CRC-32 (IEEE 802.3). Against torn and misplaced blocks, not against an adversary;
 /// twenty lines here are lighter than a crate.
 fn checksum(data: &[u8]) -> u32 {
-    let sum = data.iter().fold(!0_u32, |sum, byte| {
-        sum >> 8 ^ CRC_TABLE[usize::from(sum as u8 ^ byte)]
-    });
+    let sum =
+        data.iter().fold(!0_u32, |sum, byte| sum >> 8 ^ CRC_TABLE[usize::from(sum as u8 ^ byte)]);
     !sum
 }
 
@@ -237,11 +214,7 @@ const CRC_TABLE: [u32; 256] = {
         let mut value = index as u32;
         let mut bit = 0;
         while bit < 8 {
-            value = if value & 1 == 1 {
-                value >> 1 ^ 0xedb8_8320
-            } else {
-                value >> 1
-            };
+            value = if value & 1 == 1 { value >> 1 ^ 0xedb8_8320 } else { value >> 1 };
             bit += 1;
         }
         table[index] = value;
@@ -276,21 +249,9 @@ mod tests {
         start(&mut log, "boot");
         let sha256 = Sha256::EMPTY;
         for record in [
-            Record::Part {
-                key: 1,
-                size: 10,
-                sha256,
-                path: "pool/a",
-            },
-            Record::Written {
-                key: 1,
-                range: 0..5,
-            },
-            Record::Finished {
-                size: 10,
-                sha256,
-                path: "pool/b",
-            },
+            Record::Part { key: 1, size: 10, sha256, path: "pool/a" },
+            Record::Written { key: 1, range: 0..5 },
+            Record::Finished { size: 10, sha256, path: "pool/b" },
             Record::Mark { upto: 100 },
             Record::Forget { key: 1 },
         ] {

@@ -57,10 +57,7 @@ pub(super) fn replay(
         bytes: 0,
         boot: None,
         unfinished: HashMap::new(),
-        trust: Trust {
-            this_boot_from: u64::MAX,
-            durable_upto: 0,
-        },
+        trust: Trust { this_boot_from: u64::MAX, durable_upto: 0 },
     };
     let io = |error| FileError::io("read", path, error);
     let Some(mut reader) = open(root, path)? else {
@@ -92,21 +89,10 @@ pub(super) fn replay(
     while let Some((offset, record)) = reader.next().map_err(io)? {
         let trusted = replayed.trust.covers(offset);
         match record {
-            Record::Part {
-                key,
-                size,
-                sha256,
-                path,
-            } => {
+            Record::Part { key, size, sha256, path } => {
                 if unfinished.len() < UNFINISHED_FILES && key != 0 {
                     let present = Ranges::new();
-                    let part = Unfinished {
-                        key,
-                        size,
-                        sha256,
-                        present,
-                        log_bytes: 0,
-                    };
+                    let part = Unfinished { key, size, sha256, present, log_bytes: 0 };
                     if let Some(old) = unfinished.insert(path.to_owned(), part) {
                         paths.remove(&old.key);
                     }
@@ -130,14 +116,7 @@ pub(super) fn replay(
                 if let Some(part) = unfinished.remove(path) {
                     paths.remove(&part.key);
                 }
-                finished(
-                    Finished {
-                        path: path.to_owned(),
-                        size,
-                        sha256,
-                    },
-                    trusted,
-                );
+                finished(Finished { path: path.to_owned(), size, sha256 }, trusted);
             }
             Record::Boot { .. } | Record::Mark { .. } => {}
         }

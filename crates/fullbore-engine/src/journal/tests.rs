@@ -1,4 +1,5 @@
 //! The log as its users see it: killed, cut, rebooted, compacted.
+#![allow(clippy::single_range_in_vec_init)] // slices of ranges are what is meant
 
 use proptest::prelude::*;
 
@@ -16,9 +17,8 @@ fn digest(number: u8) -> Sha256 {
 
 fn open(root: &Arc<Root>) -> (Journal, Vec<(String, bool)>) {
     let mut finished = Vec::new();
-    let journal = Journal::open(root, "log", &mut |file, trusted| {
-        finished.push((file.path, trusted))
-    });
+    let journal =
+        Journal::open(root, "log", &mut |file, trusted| finished.push((file.path, trusted)));
     (journal.unwrap(), finished)
 }
 
@@ -52,10 +52,7 @@ fn unfinished_and_finished_are_taken_up() {
     std::mem::forget(journal); // killed: what waits in memory is lost
     let (journal, finished) = open(&root);
     assert_eq!(finished, []);
-    assert_eq!(
-        journal.present("a", 100, digest(1)).as_slice(),
-        [0..20, 50..60]
-    );
+    assert_eq!(journal.present("a", 100, digest(1)).as_slice(), [0..20, 50..60]);
     assert!(journal.present("a", 99, digest(1)).is_empty());
     assert!(journal.present("a", 100, digest(2)).is_empty());
     assert!(journal.present("b", 100, digest(2)).is_empty());
@@ -101,18 +98,12 @@ fn after_a_power_cut_only_checkpoints_count() {
     drop(journal);
 
     let (journal, finished) = open(&root);
-    assert!(
-        finished.iter().all(|(_, trusted)| *trusted),
-        "the same boot"
-    );
+    assert!(finished.iter().all(|(_, trusted)| *trusted), "the same boot");
     drop(journal);
     reboot(&directory);
     let (journal, finished) = open(&root);
     let expected = [("early", true), ("during", false), ("late", false)];
-    assert_eq!(
-        finished,
-        expected.map(|(path, trusted)| (path.to_owned(), trusted))
-    );
+    assert_eq!(finished, expected.map(|(path, trusted)| (path.to_owned(), trusted)));
     assert_eq!(journal.present("big", 100, digest(1)).as_slice(), [0..10]);
 
     // Distrust does not end by waiting for the next checkpoint or the next boot.
@@ -161,10 +152,7 @@ fn compaction_keeps_what_matters() {
 #[test]
 fn what_is_no_log_is_replaced() {
     let (_directory, root) = root();
-    root.write_part("log", b"something else entirely")
-        .unwrap()
-        .finish()
-        .unwrap();
+    root.write_part("log", b"something else entirely").unwrap().finish().unwrap();
     let (journal, finished) = open(&root);
     assert_eq!(finished, []);
     journal.finished("a", 1, digest(1)).unwrap();

@@ -85,11 +85,7 @@ impl<T: Target> FaultyTarget<T> {
             _ => return Ok(()),
         };
         let source = io::Error::from_raw_os_error(errno);
-        Err(TargetError::Io {
-            operation,
-            path: path.to_owned(),
-            source,
-        })
+        Err(TargetError::Io { operation, path: path.to_owned(), source })
     }
 }
 
@@ -150,7 +146,7 @@ impl<T: Target> Target for FaultyTarget<T> {
         self.inner.open(path)
     }
 
-    fn barrier(&self) -> Result<(), TargetError> {
+    fn barrier(&self) -> Result<bool, TargetError> {
         self.count("sync", "everything")?;
         self.inner.barrier()
     }

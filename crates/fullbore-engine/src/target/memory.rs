@@ -59,27 +59,17 @@ impl Target for MemoryTarget {
         state.next_upload += 1;
         let number = state.next_upload;
         state.uploads.insert(path.to_owned(), (number, Vec::new()));
-        Ok(Upload {
-            path: path.to_owned(),
-            number,
-        })
+        Ok(Upload { path: path.to_owned(), number })
     }
 
     fn resume(&self, path: &str, _size: u64) -> Result<Option<Upload>, TargetError> {
         let state = self.state();
         let found = state.uploads.get(path);
-        Ok(found.map(|(number, _)| Upload {
-            path: path.to_owned(),
-            number: *number,
-        }))
+        Ok(found.map(|(number, _)| Upload { path: path.to_owned(), number: *number }))
     }
 
     fn kept(&self, path: &str) -> Result<Option<u64>, TargetError> {
-        Ok(self
-            .state()
-            .uploads
-            .get(path)
-            .map(|(_, bytes)| bytes.len() as u64))
+        Ok(self.state().uploads.get(path).map(|(_, bytes)| bytes.len() as u64))
     }
 
     fn write_at(&self, part: &mut Upload, offset: u64, data: &[u8]) -> Result<(), TargetError> {
@@ -99,9 +89,7 @@ impl Target for MemoryTarget {
     ) -> Result<usize, TargetError> {
         let mut state = self.state();
         let bytes = state.bytes(part)?;
-        let start = usize::try_from(offset)
-            .expect("tests write little")
-            .min(bytes.len());
+        let start = usize::try_from(offset).expect("tests write little").min(bytes.len());
         let count = buffer.len().min(bytes.len() - start);
         buffer[..count].copy_from_slice(&bytes[start..start + count]);
         Ok(count)
@@ -117,11 +105,7 @@ impl Target for MemoryTarget {
         let bytes = state.bytes(&part)?;
         let (actual, expected) = (bytes.len() as u64, proof.size());
         if actual < expected {
-            return Err(TargetError::Length {
-                path: part.path,
-                actual,
-                expected,
-            });
+            return Err(TargetError::Length { path: part.path, actual, expected });
         }
         bytes.truncate(usize::try_from(expected).expect("tests write little"));
         let object = Arc::new(std::mem::take(bytes));
@@ -141,15 +125,12 @@ impl Target for MemoryTarget {
         let found = self.state().objects.get(path).cloned();
         Ok(found.map(|object| {
             let size = object.len() as u64;
-            (
-                Box::new(Cursor::new(object.as_ref().clone())) as Content,
-                size,
-            )
+            (Box::new(Cursor::new(object.as_ref().clone())) as Content, size)
         }))
     }
 
-    fn barrier(&self) -> Result<(), TargetError> {
-        Ok(())
+    fn barrier(&self) -> Result<bool, TargetError> {
+        Ok(true)
     }
 
     fn publish(&self, names: &[Name]) -> Result<(), TargetError> {
@@ -158,10 +139,7 @@ impl Target for MemoryTarget {
             if let Name::Link { from, to } = name
                 && !state.objects.contains_key(from)
             {
-                return Err(TargetError::NothingToPublish {
-                    path: from.clone(),
-                    name: to.clone(),
-                });
+                return Err(TargetError::NothingToPublish { path: from.clone(), name: to.clone() });
             }
         }
         for name in names {

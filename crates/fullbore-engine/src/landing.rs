@@ -1,0 +1,506 @@
+//! Where bytes from the network become files: written, hashed while they pass, and
+//! given their final name only when both size and SHA-256 are right.
+//!
+//! Plain threads do the work, one per core; a file belongs to one of them. Bytes at the
+//! front of a file are hashed from memory. Bytes that come out of order (ranges from
+//! several hosts) are written, and read back from the page cache when the front reaches
+//! them. A file that turns out wrong keeps its data: each range gets a SHA-256 of its own,
+//! the caller has some ranges sent again from other hosts, and when the whole is right the
+//! landing tells whose bytes had differed. What was written is logged in a [`Journal`], so
+//! that a killed run goes on where it was.
+
+mod adopt;
+mod checkpoint;
+mod file;
+mod sources;
+mod worker;
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use tokio::sync::mpsc::UnboundedSender;
+
+pub use adopt::Adopter;
+use checkpoint::Checkpoints;
+
+use crate::digest::Sha256;
+use crate::files::FileError;
+use crate::journal::Journal;
+use crate::pipeline::{self, Sender};
+use crate::stage::{Kind, Ledger};
+use crate::target::{Target, TargetError};
+use crate::window::Permit;
+
+/// Chunks that may wait before one thread. Their bytes are bounded by the window; this
+/// bounds small files. A guess: a millisecond's worth.
+const QUEUE_CHUNKS: usize = 256;
+
+/// Stands for a thread that has not been chosen yet.
+const NO_THREAD: usize = usize::MAX;
+/// Stands for a time that is not known.
+const NO_TIME: i64 = i64::MIN;
+
+/// The source of bytes that an earlier run had fetched; nobody is to blame for them.
+pub const RESUMED: u16 = u16::MAX;
+
+/// A file that is to come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileSpec {
+    /// The caller's number for it.
+    pub item: u32,
+    /// Its final path beneath the target.
+    pub path: String,
+    /// Its length in bytes, from a signed index.
+    pub size: u64,
+    /// Its SHA-256, from a signed index.
+    pub sha256: Sha256,
+    /// Its time of last change, Unix seconds, where known.
+    pub mtime: Option<i64>,
+}
+
+/// Some bytes of a file.
+#[derive(Debug)]
+pub struct Chunk {
+    /// The file.
+    pub item: u32,
+    /// Where in it the bytes belong.
+    pub offset: u64,
+    /// The bytes.
+    pub data: Bytes,
+    /// Goes home when they are written and hashed.
+    pub permit: Permit,
+    /// Who sent them (below [`RESUMED`]).
+    pub source: u16,
+}
+
+/// What the bytes of one source in one range hash to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RangeDigest {
+    /// The range.
+    pub range: Range<u64>,
+    /// Who sent it, or [`RESUMED`].
+    pub source: u16,
+    /// The SHA-256 of these bytes alone.
+    pub sha256: Sha256,
+}
+
+/// What is sent again of a file that was wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Retry {
+    /// All of it.
+    Whole,
+    /// These ranges; the rest is kept.
+    Ranges(Vec<Range<u64>>),
+}
+
+/// What became of a file.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It is right and has its final name.
+    Verified {
+        /// The file.
+        item: u32,
+        /// Whose bytes it is made of, [`RESUMED`] left out.
+        sources: Vec<u16>,
+        /// Who had sent other bytes before.
+        culprits: Vec<u16>,
+    },
+    /// All of it has come and it is wrong. It waits for [`Landing::retry`] or
+    /// [`Landing::abandon`].
+    Mismatch {
+        /// The file.
+        item: u32,
+        /// Its length.
+        size: u64,
+        /// What it hashes to.
+        got: Sha256,
+        /// The same per range and source, in order.
+        ranges: Vec<RangeDigest>,
+    },
+    /// The destination failed; what was written stays for the next run.
+    Failed {
+        /// The file.
+        item: u32,
+        /// What went wrong.
+        cause: Cause,
+    },
+}
+
+/// Why a file failed on this side.
+#[derive(Debug, thiserror::Error)]
+pub enum Cause {
+    /// The destination refused.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// Two files of one plan have one path.
+    #[error("{path}: another file of this run has the same path")]
+    PathTaken {
+        /// The path.
+        path: String,
+    },
+    /// Somebody removed the unfinished file while we went on with it.
+    #[error("{path}: its unfinished file has vanished")]
+    Vanished {
+        /// The path.
+        path: String,
+    },
+}
+
+impl Cause {
+    /// The kind of system error, when it is one.
+    pub fn kind(&self) -> Option<io::ErrorKind> {
+        match self {
+            Cause::Target(error) => error.kind(),
+            _ => None,
+        }
+    }
+
+    /// Whether the destination is full or the quota used up.
+    pub fn is_out_of_space(&self) -> bool {
+        matches!(self, Cause::Target(error) if error.is_out_of_space())
+    }
+}
+
+/// Why a landing cannot vouch for what it wrote.
+#[derive(Debug, thiserror::Error)]
+pub enum LandingError {
+    /// The sync of a checkpoint failed: files since the last good one are in doubt.
+    #[error("what was written may not be on the disk: {0}")]
+    Sync(Arc<TargetError>),
+    /// The journal cannot be written: a killed run would fetch more again.
+    #[error("the journal cannot be written: {0}")]
+    Journal(Arc<FileError>),
+}
+
+/// Takes files. Clones are handles to the same one.
+#[derive(Clone)]
+pub struct Landing {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    lanes: Vec<Lane>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    checkpoints: Checkpoints,
+    kept: Box<Kept>,
+}
+
+/// Tells how long an unfinished file is.
+type Kept = dyn Fn(&str) -> Option<u64> + Send + Sync;
+
+/// The way to one thread.
+struct Lane {
+    chunks: Sender<Message>,
+    load: Arc<Load>,
+}
+
+/// What waits for one thread.
+#[derive(Default)]
+struct Load {
+    bytes: AtomicU64,
+    /// Orders from callers that must not wait. At most a few per unfinished file.
+    orders: Mutex<Vec<Order>>,
+}
+
+/// What the threads share with each other and with the handles.
+struct Shared {
+    journal: Arc<Journal>,
+    outcomes: UnboundedSender<Outcome>,
+    registry: Mutex<Registry>,
+    counters: Counters,
+    journal_error: Mutex<Option<Arc<FileError>>>,
+}
+
+/// The files under way.
+#[derive(Default)]
+struct Registry {
+    items: HashMap<u32, Arc<Entry>>,
+    paths: HashMap<String, u32>,
+}
+
+#[derive(Default)]
+struct Counters {
+    written_bytes: AtomicU64,
+    wasted_bytes: AtomicU64,
+    reread_bytes: AtomicU64,
+    files: AtomicU64,
+}
+
+/// What has been done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LandingCounts {
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Bytes that came for nothing: there already, or of files not under way.
+    pub wasted_bytes: u64,
+    /// Bytes read back for hashing, because they came out of order or in an earlier run.
+    pub reread_bytes: u64,
+    /// Files verified.
+    pub files: u64,
+}
+
+/// A file under way, as everybody sees it.
+struct Entry {
+    spec: FileSpec,
+    resumed: Vec<Range<u64>>,
+    thread: AtomicUsize,
+    mtime: AtomicI64,
+    /// Its outcome is out, or nobody wants it any more.
+    closed: AtomicBool,
+}
+
+enum Message {
+    Chunk(Arc<Entry>, Chunk),
+    /// There are orders to look at.
+    Look,
+}
+
+enum Order {
+    Start(Arc<Entry>),
+    Retry(u32, Retry),
+    Abandon(u32),
+    End,
+}
+
+impl Landing {
+    /// Starts `threads` threads (and one for checkpoints) that write to `target`.
+    ///
+    /// # Errors
+    /// When the system starts no more threads.
+    pub fn start<T: Target>(
+        target: Arc<T>,
+        journal: Arc<Journal>,
+        threads: usize,
+        ledger: &Ledger,
+        outcomes: UnboundedSender<Outcome>,
+    ) -> io::Result<Landing> {
+        let shared = Arc::new(Shared {
+            journal,
+            outcomes,
+            registry: Mutex::default(),
+            counters: Counters::default(),
+            journal_error: Mutex::default(),
+        });
+        let clocks = worker::Clocks {
+            network: ledger.stage("network", Kind::Task),
+            hash: ledger.stage("hash", Kind::Thread),
+            write: ledger.stage("disk write", Kind::Thread),
+        };
+        let mut lanes = Vec::new();
+        let mut handles = Vec::new();
+        for _ in 0..threads.max(1) {
+            let (sender, receiver) = pipeline::channel(QUEUE_CHUNKS, &clocks.network, &clocks.hash);
+            let load = Arc::new(Load::default());
+            let worker =
+                worker::Worker::new(target.clone(), shared.clone(), load.clone(), clocks.clone());
+            let work = move || worker.run(receiver);
+            handles.push(std::thread::Builder::new().name("hash and write".into()).spawn(work)?);
+            lanes.push(Lane { chunks: sender, load });
+        }
+        let checkpoints = Checkpoints::start(target.clone(), shared.clone(), ledger)?;
+        let kept = Box::new(move |path: &str| target.kept(path).ok().flatten());
+        let threads = Mutex::new(handles);
+        Ok(Landing { inner: Arc::new(Inner { shared, lanes, threads, checkpoints, kept }) })
+    }
+
+    /// Which bytes of a file an earlier run has left, for those who plan what to ask for.
+    /// Never all of them: something is left to ask for, so that every file is begun.
+    pub fn present(&self, path: &str, size: u64, sha256: Sha256) -> Vec<Range<u64>> {
+        let mut present = self.inner.shared.journal.present(path, size, sha256);
+        if present.is_empty() {
+            return Vec::new();
+        }
+        let kept = (self.inner.kept)(path).unwrap_or(0);
+        present.clamp(kept.min(size));
+        if present.bytes() == size {
+            present.clamp(size - 1);
+        }
+        present.as_slice().to_vec()
+    }
+
+    /// Announces a file. Returns what [`Landing::present`] says of it; an impossible path
+    /// shows in its outcome. A file without bytes is finished by this alone.
+    pub fn begin(&self, spec: FileSpec) -> Vec<Range<u64>> {
+        let (item, size) = (spec.item, spec.size);
+        let resumed = self.present(&spec.path, size, spec.sha256);
+        let entry = {
+            let mut registry = self.inner.shared.registry();
+            if registry.items.contains_key(&item) || registry.paths.contains_key(&spec.path) {
+                drop(registry);
+                let cause = Cause::PathTaken { path: spec.path };
+                self.inner.shared.tell(Outcome::Failed { item, cause });
+                return Vec::new();
+            }
+            let mtime = AtomicI64::new(spec.mtime.unwrap_or(NO_TIME));
+            registry.paths.insert(spec.path.clone(), item);
+            let entry = Arc::new(Entry {
+                spec,
+                resumed: resumed.clone(),
+                thread: AtomicUsize::new(NO_THREAD),
+                mtime,
+                closed: AtomicBool::new(false),
+            });
+            registry.items.insert(item, entry.clone());
+            entry
+        };
+        if size == 0 {
+            self.order(&entry, Order::Start(entry.clone()));
+        }
+        resumed
+    }
+
+    /// Hands over bytes of a file that was begun; others are dropped. Waits while the
+    /// file's thread is behind.
+    pub async fn chunk(&self, chunk: Chunk) {
+        let bytes = chunk.data.len() as u64;
+        let Some(entry) = self.inner.shared.entry(chunk.item) else {
+            self.inner.shared.counters.wasted_bytes.fetch_add(bytes, Ordering::Relaxed);
+            return;
+        };
+        let lane = &self.inner.lanes[self.thread_of(&entry)];
+        lane.load.bytes.fetch_add(bytes, Ordering::Relaxed);
+        // After the end nobody takes it, and nobody misses it.
+        let _ = lane.chunks.send(Message::Chunk(entry, chunk)).await;
+    }
+
+    /// Sets the time of last change, as an answer told it; counts until the file is done.
+    pub fn set_mtime(&self, item: u32, unix_s: i64) {
+        if let Some(entry) = self.inner.shared.entry(item) {
+            entry.mtime.store(unix_s, Ordering::Relaxed);
+        }
+    }
+
+    /// After a mismatch: has the landing take bytes again. Never waits.
+    pub fn retry(&self, item: u32, retry: Retry) {
+        if let Some(entry) = self.inner.shared.entry(item) {
+            self.order(&entry, Order::Retry(item, retry));
+        }
+    }
+
+    /// Nobody wants the file any more. What may be right of it stays for the next run;
+    /// what was found wrong is removed. There is no outcome. Never waits.
+    pub fn abandon(&self, item: u32) {
+        if let Some(entry) = self.inner.shared.close(item) {
+            self.order(&entry, Order::Abandon(item));
+        }
+    }
+
+    /// Makes everything finished so far as durable as the target promises, now.
+    /// Blocks: for a plain thread.
+    ///
+    /// # Errors
+    /// This sync or an earlier one has failed, or the journal.
+    pub fn checkpoint(&self) -> Result<(), LandingError> {
+        self.inner.checkpoints.now()?;
+        self.inner.shared.journal_result()
+    }
+
+    /// Counters so far.
+    pub fn counts(&self) -> LandingCounts {
+        let counters = &self.inner.shared.counters;
+        LandingCounts {
+            written_bytes: counters.written_bytes.load(Ordering::Relaxed),
+            wasted_bytes: counters.wasted_bytes.load(Ordering::Relaxed),
+            reread_bytes: counters.reread_bytes.load(Ordering::Relaxed),
+            files: counters.files.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Ends the threads after what they have been handed, logs what is unfinished, and
+    /// takes a last checkpoint. Blocks: for a plain thread.
+    ///
+    /// # Errors
+    /// As [`Landing::checkpoint`].
+    pub fn finish(&self) -> Result<(), LandingError> {
+        for lane in &self.inner.lanes {
+            lane.order(Order::End);
+        }
+        let threads = std::mem::take(&mut *locked(&self.inner.threads));
+        for thread in threads {
+            // A panic there is reported by its message; what it had is in the journal.
+            let _ = thread.join();
+        }
+        let result = self.checkpoint();
+        self.inner.checkpoints.end();
+        result
+    }
+
+    fn order(&self, entry: &Entry, order: Order) {
+        self.inner.lanes[self.thread_of(entry)].order(order);
+    }
+
+    /// The file's thread: at its first bytes, the one with the least before it.
+    fn thread_of(&self, entry: &Entry) -> usize {
+        let chosen = entry.thread.load(Ordering::Acquire);
+        if chosen != NO_THREAD {
+            return chosen;
+        }
+        let lanes = self.inner.lanes.iter().enumerate();
+        let least = lanes.min_by_key(|(_, lane)| lane.load.bytes.load(Ordering::Relaxed));
+        let least = least.map_or(0, |(index, _)| index);
+        // Several connections may bring the file's first bytes at once.
+        match entry.thread.compare_exchange(NO_THREAD, least, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => least,
+            Err(chosen) => chosen,
+        }
+    }
+}
+
+impl Lane {
+    fn order(&self, order: Order) {
+        locked(&self.load.orders).push(order);
+        // Full means that the thread has messages, after which it looks at the orders.
+        let _ = self.chunks.try_send(Message::Look);
+    }
+}
+
+impl Shared {
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        locked(&self.registry)
+    }
+
+    fn entry(&self, item: u32) -> Option<Arc<Entry>> {
+        self.registry().items.get(&item).cloned()
+    }
+
+    /// Takes a file out of those under way.
+    fn close(&self, item: u32) -> Option<Arc<Entry>> {
+        let mut registry = self.registry();
+        let entry = registry.items.remove(&item)?;
+        registry.paths.remove(&entry.spec.path);
+        entry.closed.store(true, Ordering::Release);
+        Some(entry)
+    }
+
+    fn tell(&self, outcome: Outcome) {
+        // The caller may have gone, as after an interrupt.
+        let _ = self.outcomes.send(outcome);
+    }
+
+    fn note_journal(&self, result: Result<(), FileError>) {
+        if let Err(error) = result {
+            locked(&self.journal_error).get_or_insert_with(|| Arc::new(error));
+        }
+    }
+
+    fn journal_result(&self) -> Result<(), LandingError> {
+        match &*locked(&self.journal_error) {
+            Some(error) => Err(LandingError::Journal(error.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is behind these locks is whole after every statement.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

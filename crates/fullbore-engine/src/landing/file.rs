@@ -1,0 +1,372 @@
+//! One file on its thread: what is there, what is hashed, whose it is.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+
+use super::sources::Sources;
+use super::{Cause, Chunk, Entry, NO_TIME, RESUMED, RangeDigest, Shared};
+use crate::digest::{Sha256, Sha256Hasher};
+use crate::journal::Key;
+use crate::ranges::Ranges;
+use crate::stage::StageClock;
+use crate::target::{Target, TargetError};
+use crate::window::{Permit, Place, Work};
+
+/// Bytes of a file written before that is logged: at most this much per file, hence per
+/// connection, is fetched again after a kill (the promise is 1 MB). Smaller files are
+/// not logged before they are finished.
+const LOG_BYTES: u64 = 512 << 10;
+
+/// A file under way.
+pub(super) struct FileState<P> {
+    pub(super) entry: Arc<Entry>,
+    part: P,
+    /// Its name in the journal, if it is large enough.
+    key: Option<Key>,
+    /// Written bytes.
+    present: Ranges,
+    /// Of them, those not logged.
+    unlogged: Ranges,
+    sources: Sources,
+    hasher: Sha256Hasher,
+    /// Everything before this is hashed, or in `pending`.
+    front: u64,
+    /// Bytes at the front, still in memory, in order.
+    pub(super) pending: Vec<(Bytes, Permit)>,
+    /// Digests of what was there when the whole was wrong.
+    suspects: Vec<RangeDigest>,
+    /// It was found wrong and waits for what the caller decides.
+    pub(super) is_wrong: bool,
+    pub(super) is_catching_up: bool,
+}
+
+/// How it stands with a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Bytes are missing at the front.
+    Waits,
+    /// Bytes at the front are in the file, to be read back.
+    Behind,
+    /// All is hashed.
+    Whole,
+}
+
+impl<P: Send + 'static> FileState<P> {
+    /// Opens the file: afresh, or where an earlier run left it.
+    pub(super) fn open<T: Target<Part = P>>(
+        target: &T,
+        shared: &Shared,
+        entry: Arc<Entry>,
+    ) -> Result<FileState<P>, Cause> {
+        let spec = &entry.spec;
+        let afresh = entry.resumed.is_empty();
+        let part = if afresh {
+            target.begin(&spec.path, spec.size)?
+        } else {
+            let resumed = target.resume(&spec.path, spec.size)?;
+            resumed.ok_or_else(|| Cause::Vanished { path: spec.path.clone() })?
+        };
+        let mut key = None;
+        if spec.size > LOG_BYTES {
+            match shared.journal.part(&spec.path, spec.size, spec.sha256, afresh) {
+                Ok(name) => key = Some(name),
+                Err(error) => shared.note_journal(Err(error)),
+            }
+        }
+        let mut sources = Sources::default();
+        for range in &entry.resumed {
+            sources.insert(range.clone(), RESUMED);
+        }
+        Ok(FileState {
+            part,
+            key,
+            present: entry.resumed.iter().cloned().collect(),
+            unlogged: Ranges::new(),
+            sources,
+            hasher: Sha256Hasher::new(),
+            front: 0,
+            pending: Vec::new(),
+            suspects: Vec::new(),
+            is_wrong: false,
+            is_catching_up: false,
+            entry,
+        })
+    }
+
+    /// Writes what is new in a chunk; what is at the front waits in memory for the hash.
+    pub(super) fn take<T: Target<Part = P>>(
+        &mut self,
+        target: &T,
+        shared: &Shared,
+        clock: &StageClock,
+        chunk: Chunk,
+    ) -> Result<(), Cause> {
+        let Chunk { offset, mut data, mut permit, source, .. } = chunk;
+        let received = data.len() as u64;
+        data.truncate(
+            usize::try_from(self.entry.spec.size.saturating_sub(offset)).unwrap_or(usize::MAX),
+        );
+        permit.at(Place::In(Work::Write));
+        let whole = offset..offset + data.len() as u64;
+        let gaps;
+        let missing = if whole.is_empty() {
+            &[]
+        } else if self.present.overlaps(&whole) {
+            gaps = self.present.missing(whole);
+            &gaps[..]
+        } else {
+            // All of it, the usual case, without an allocation.
+            std::slice::from_ref(&whole)
+        };
+        let mut permit = Some(permit);
+        let mut new_bytes = 0;
+        for (index, range) in missing.iter().enumerate() {
+            let Some(mut share) = permit.take() else { break };
+            let len = range.end - range.start;
+            if index + 1 < missing.len() {
+                permit = Some(share.split(share.bytes().saturating_sub(len)));
+            }
+            // Cannot overflow: the range lies within a slice in memory.
+            let at = (range.start - offset) as usize;
+            let piece = data.slice(at..at + len as usize);
+            clock.device(|| target.write_at(&mut self.part, range.start, &piece))?;
+            self.note(range, source, piece, share);
+            new_bytes += len;
+        }
+        shared.counters.written_bytes.fetch_add(new_bytes, Ordering::Relaxed);
+        shared.counters.wasted_bytes.fetch_add(received - new_bytes, Ordering::Relaxed);
+        clock.add_items(1, new_bytes);
+        if self.unlogged.bytes() >= LOG_BYTES {
+            self.log(shared);
+        }
+        Ok(())
+    }
+
+    /// Notes bytes that were written; at the front they stay in memory for the hash.
+    fn note(&mut self, range: &Range<u64>, source: u16, data: Bytes, mut permit: Permit) {
+        self.present.insert(range.clone());
+        self.sources.insert(range.clone(), source);
+        if self.key.is_some() {
+            self.unlogged.insert(range.clone());
+        }
+        if range.start == self.front {
+            self.front = range.end;
+            permit.at(Place::Before(Work::Hash));
+            self.pending.push((data, permit));
+        }
+    }
+
+    /// Hashes what waits in memory, and gives its permits back.
+    pub(super) fn hash_pending(&mut self) -> u64 {
+        let mut bytes = 0;
+        for (data, mut permit) in self.pending.drain(..) {
+            permit.at(Place::In(Work::Hash));
+            self.hasher.update(&data);
+            bytes += data.len() as u64;
+        }
+        bytes
+    }
+
+    /// Reads back and hashes up to `buffer.len()` bytes behind the front.
+    pub(super) fn catch_up<T: Target<Part = P>>(
+        &mut self,
+        target: &T,
+        shared: &Shared,
+        clock: &StageClock,
+        buffer: &mut [u8],
+    ) -> Result<u64, Cause> {
+        let run = self.present.end_of_run(self.front) - self.front;
+        let len = usize::try_from(run).unwrap_or(usize::MAX).min(buffer.len());
+        let range = self.front..self.front + len as u64;
+        read_range(target, &mut self.part, clock, range, buffer, &self.entry, |data| {
+            self.hasher.update(data);
+        })?;
+        self.front += len as u64;
+        shared.counters.reread_bytes.fetch_add(len as u64, Ordering::Relaxed);
+        Ok(len as u64)
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        if self.front == self.entry.spec.size {
+            Progress::Whole
+        } else if self.present.end_of_run(self.front) > self.front {
+            Progress::Behind
+        } else {
+            Progress::Waits
+        }
+    }
+
+    /// Compares; then it gets its final name, or the digests of its ranges.
+    pub(super) fn conclude<T: Target<Part = P>>(
+        mut self,
+        target: &T,
+        shared: &Shared,
+        clock: &StageClock,
+        buffer: &mut [u8],
+    ) -> Result<Conclusion<P>, Cause> {
+        let spec = &self.entry.spec;
+        let hasher = std::mem::take(&mut self.hasher);
+        match hasher.verify(spec.size, spec.sha256) {
+            Ok(proof) => {
+                let culprits = self.culprits(target, clock, buffer)?;
+                let mtime = self.entry.mtime.load(Ordering::Relaxed);
+                let mtime = (mtime != NO_TIME).then_some(mtime);
+                let FileState { part, sources, entry, .. } = self;
+                clock.device(|| target.commit(part, &proof, mtime))?;
+                let spec = &entry.spec;
+                shared.note_journal(shared.journal.finished(&spec.path, spec.size, spec.sha256));
+                shared.counters.files.fetch_add(1, Ordering::Relaxed);
+                let mut sources = sources.names();
+                sources.retain(|source| *source != RESUMED);
+                Ok(Conclusion::Right { sources, culprits })
+            }
+            Err(got) => {
+                // Not to be taken up by a later run, whatever comes next.
+                self.forget(shared);
+                let ranges = self.digests(target, clock, buffer, got)?;
+                self.suspects.extend_from_slice(&ranges);
+                self.is_wrong = true;
+                Ok(Conclusion::Wrong { got, ranges, state: Box::new(self) })
+            }
+        }
+    }
+
+    /// Takes these ranges again; all when there are none.
+    pub(super) fn retry(&mut self, shared: &Shared, ranges: &[Range<u64>]) {
+        let whole = 0..self.entry.spec.size;
+        let whole = std::slice::from_ref(&whole);
+        for range in if ranges.is_empty() { whole } else { ranges } {
+            self.present.remove(range.clone());
+            self.sources.remove(range);
+        }
+        self.pending.clear();
+        self.hasher = Sha256Hasher::new();
+        self.front = 0;
+        self.is_wrong = false;
+        let spec = &self.entry.spec;
+        if spec.size > LOG_BYTES {
+            match shared.journal.part(&spec.path, spec.size, spec.sha256, true) {
+                Ok(key) => self.key = Some(key),
+                Err(error) => shared.note_journal(Err(error)),
+            }
+        }
+    }
+
+    /// Logs what was written since the last time.
+    pub(super) fn log(&mut self, shared: &Shared) {
+        let unlogged = std::mem::take(&mut self.unlogged);
+        if let Some(key) = self.key
+            && !unlogged.is_empty()
+        {
+            shared.note_journal(shared.journal.written(key, unlogged.as_slice()));
+        }
+    }
+
+    /// Gives it up: what may be right stays for a later run, what is wrong goes.
+    pub(super) fn abandon<T: Target<Part = P>>(
+        mut self,
+        target: &T,
+        shared: &Shared,
+        clock: &StageClock,
+    ) -> Result<(), TargetError> {
+        if self.is_wrong {
+            return clock.device(|| target.abandon(self.part));
+        }
+        self.log(shared);
+        Ok(())
+    }
+
+    fn forget(&mut self, shared: &Shared) {
+        self.unlogged = Ranges::new();
+        if let Some(key) = self.key.take() {
+            shared.note_journal(shared.journal.forget(key));
+        }
+    }
+
+    fn digests<T: Target<Part = P>>(
+        &mut self,
+        target: &T,
+        clock: &StageClock,
+        buffer: &mut [u8],
+        whole: Sha256,
+    ) -> Result<Vec<RangeDigest>, Cause> {
+        let size = self.entry.spec.size;
+        let mut digests = Vec::new();
+        let ranges: Vec<_> = self.sources.iter().collect();
+        for (range, source) in ranges {
+            let sha256 = if range == (0..size) {
+                whole
+            } else {
+                self.digest(target, clock, buffer, range.clone())?
+            };
+            digests.push(RangeDigest { range, source, sha256 });
+        }
+        Ok(digests)
+    }
+
+    /// Whose bytes differed from those that are there now, and right.
+    fn culprits<T: Target<Part = P>>(
+        &mut self,
+        target: &T,
+        clock: &StageClock,
+        buffer: &mut [u8],
+    ) -> Result<Vec<u16>, Cause> {
+        let mut culprits = Vec::new();
+        for suspect in std::mem::take(&mut self.suspects) {
+            let known = suspect.source == RESUMED || culprits.contains(&suspect.source);
+            if !known
+                && self.digest(target, clock, buffer, suspect.range.clone())? != suspect.sha256
+            {
+                culprits.push(suspect.source);
+            }
+        }
+        culprits.sort_unstable();
+        Ok(culprits)
+    }
+
+    fn digest<T: Target<Part = P>>(
+        &mut self,
+        target: &T,
+        clock: &StageClock,
+        buffer: &mut [u8],
+        range: Range<u64>,
+    ) -> Result<Sha256, Cause> {
+        let mut hasher = Sha256Hasher::new();
+        read_range(target, &mut self.part, clock, range, buffer, &self.entry, |data| {
+            hasher.update(data);
+        })?;
+        Ok(hasher.finish())
+    }
+}
+
+/// How a file ended.
+pub(super) enum Conclusion<P> {
+    Right { sources: Vec<u16>, culprits: Vec<u16> },
+    Wrong { got: Sha256, ranges: Vec<RangeDigest>, state: Box<FileState<P>> },
+}
+
+fn read_range<T: Target>(
+    target: &T,
+    part: &mut T::Part,
+    clock: &StageClock,
+    range: Range<u64>,
+    buffer: &mut [u8],
+    entry: &Entry,
+    mut each: impl FnMut(&[u8]),
+) -> Result<(), Cause> {
+    let mut at = range.start;
+    while at < range.end {
+        let len = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(buffer.len());
+        let count = clock.device(|| target.read_at(part, at, &mut buffer[..len]))?;
+        if count == 0 {
+            // Somebody cut the file under our hands.
+            return Err(Cause::Vanished { path: entry.spec.path.clone() });
+        }
+        each(&buffer[..count]);
+        at += count as u64;
+    }
+    Ok(())
+}
