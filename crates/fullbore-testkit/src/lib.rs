@@ -18,6 +18,7 @@ mod flat;
 pub mod forge;
 mod model;
 pub mod pdiff;
+pub mod process;
 mod publish;
 pub mod random;
 pub mod server;

@@ -14,8 +14,7 @@ use std::{
 
 use fullbore_testkit::slowdisk::SlowDisk;
 
-const USAGE: &str =
-    "usage: fullbore-slowdisk MOUNT BACKING --rate BYTES_PER_S [--size BYTES] [--read-rate BYTES_PER_S] [--flush-ms MS]";
+const USAGE: &str = "usage: fullbore-slowdisk MOUNT BACKING --rate BYTES_PER_S [--size BYTES] [--read-rate BYTES_PER_S] [--flush-ms MS]";
 
 /// Default size; the backing file is sparse.
 const SIZE_BYTES: u64 = 16 << 30;
@@ -32,14 +31,20 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [mount, backing, options @ ..] = &arguments[..] else { return Err(USAGE.into()) };
+    let [mount, backing, options @ ..] = &arguments[..] else {
+        return Err(USAGE.into());
+    };
     let (mut size, mut rate, mut settings) = (SIZE_BYTES, 0, Vec::new());
     for option in options.chunks(2) {
-        let [name, value] = option else { return Err(USAGE.into()) };
+        let [name, value] = option else {
+            return Err(USAGE.into());
+        };
         match name.as_str() {
             "--size" => size = value.parse()?,
             "--rate" => rate = value.parse()?,
-            "--read-rate" | "--flush-ms" => settings.push(format!("{} {value}", name.trim_start_matches('-'))),
+            "--read-rate" | "--flush-ms" => {
+                settings.push(format!("{} {value}", name.trim_start_matches('-')))
+            }
             _ => return Err(USAGE.into()),
         }
     }

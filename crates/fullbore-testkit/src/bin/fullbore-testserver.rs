@@ -12,7 +12,7 @@ use std::{
     process::ExitCode,
 };
 
-use fullbore_testkit::server::{LogEntry, Life, Server, TestCa, TlsSpec, settings};
+use fullbore_testkit::server::{Life, LogEntry, Server, TestCa, TlsSpec, settings};
 
 const USAGE: &str = "usage: fullbore-testserver ROOT [--listen ADDRESS:PORT] [--tls CA.pem] [--log FILE] [KEY=VALUE ...]\n";
 
@@ -43,7 +43,11 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             "--listen" => builder = builder.listen(arguments.next().unwrap_or_default().parse()?),
             "--tls" => ca = arguments.next(),
             "--log" => log = arguments.next(),
-            _ => builder = builder.behaviour(|behaviour| wrong = settings::apply(behaviour, &argument).err().or(wrong.take())),
+            _ => {
+                builder = builder.behaviour(|behaviour| {
+                    wrong = settings::apply(behaviour, &argument).err().or(wrong.take())
+                })
+            }
         }
     }
     if let Some(error) = wrong {

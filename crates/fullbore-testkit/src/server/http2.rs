@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::{
-    Behaviour, Connection, Shared,
+    Behaviour, Connection, Place, Shared,
     answer::{Answer, Break, Framing, Request, decode},
     throttle::{Throttle, piece_bytes},
 };
@@ -24,7 +24,13 @@ const STREAMS: u32 = 128;
 /// Answers the streams of one connection.
 pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, connection: &Connection) {
     let mut builder = h2::server::Builder::new();
-    let Ok(mut session) = builder.max_concurrent_streams(STREAMS).handshake::<S, Bytes>(stream).await else { return };
+    let Ok(mut session) = builder
+        .max_concurrent_streams(STREAMS)
+        .handshake::<S, Bytes>(stream)
+        .await
+    else {
+        return;
+    };
     let own_throttle = Arc::new(Throttle::new());
     let mut number = 0;
     let mut tasks = tokio::task::JoinSet::new();
@@ -38,9 +44,12 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, connecti
             shared: connection.shared.clone(),
             behaviour,
             own_throttle: own_throttle.clone(),
-            connection: connection.id,
-            number,
-            arrived: Instant::now(),
+            place: Place {
+                connection: connection.id,
+                number,
+                http2: true,
+                arrived: Instant::now(),
+            },
         };
         tasks.spawn(stream.answer(request(&head), respond));
         while tasks.try_join_next().is_some() {}
@@ -52,7 +61,11 @@ fn request<B>(head: &http::Request<B>) -> Request {
     Request {
         method: head.method().to_string(),
         path: decode(head.uri().path()),
-        headers: head.headers().iter().map(|(name, text)| (name.to_string(), value(text))).collect(),
+        headers: head
+            .headers()
+            .iter()
+            .map(|(name, text)| (name.to_string(), value(text)))
+            .collect(),
         http10: false,
     }
 }
@@ -62,14 +75,12 @@ struct Stream {
     shared: Arc<Shared>,
     behaviour: Arc<Behaviour>,
     own_throttle: Arc<Throttle>,
-    connection: u64,
-    number: u32,
-    arrived: Instant,
+    place: Place,
 }
 
 impl Stream {
     async fn answer(self, request: Request, mut respond: SendResponse<Bytes>) {
-        sleep_until((self.arrived + self.behaviour.delay).into()).await;
+        sleep_until((self.place.arrived + self.behaviour.delay).into()).await;
         let answer = self.shared.begin(&self.behaviour, &request);
         sleep(answer.delay).await;
         let mut sent = 0;
@@ -79,18 +90,27 @@ impl Stream {
             // A stream that the client gave up is no error of the server.
             let _ = self.send(&answer, &mut respond, &mut sent).await;
         }
-        self.shared.record(self.connection, self.number, true, self.arrived, request, &answer, sent);
+        self.shared.record(self.place, request, &answer, sent);
     }
 
-    async fn send(&self, answer: &Answer, respond: &mut SendResponse<Bytes>, sent: &mut u64) -> Result<(), h2::Error> {
-        let mut head = http::Response::builder().status(answer.status).header("server", "testkit");
+    async fn send(
+        &self,
+        answer: &Answer,
+        respond: &mut SendResponse<Bytes>,
+        sent: &mut u64,
+    ) -> Result<(), h2::Error> {
+        let mut head = http::Response::builder()
+            .status(answer.status)
+            .header("server", "testkit");
         for (name, value) in &answer.headers {
             head = head.header(name, value);
         }
         if let Framing::Length(length) = answer.framing {
             head = head.header("content-length", length);
         }
-        let Ok(head) = head.body(()) else { return Ok(()) };
+        let Ok(head) = head.body(()) else {
+            return Ok(());
+        };
         // h2 refuses to send more or less than a content-length says, so lies become early ends.
         let length = match answer.framing {
             Framing::Length(claim) => answer.length.min(claim),
@@ -99,8 +119,11 @@ impl Stream {
         let end = answer.broken.map_or(length, |(after, _)| after);
         let empty = length == 0 && answer.broken.is_none();
         let mut stream = respond.send_response(head, empty)?;
-        let rates =
-            [self.behaviour.rate_bytes_per_s, self.behaviour.connection_rate_bytes_per_s, answer.rate_bytes_per_s];
+        let rates = [
+            self.behaviour.rate_bytes_per_s,
+            self.behaviour.connection_rate_bytes_per_s,
+            answer.rate_bytes_per_s,
+        ];
         let piece = piece_bytes(&rates);
         while *sent < end {
             let Ok(bytes) = answer.read(*sent, piece.min(end - *sent)) else {
@@ -114,7 +137,8 @@ impl Stream {
                 self.own_throttle.take(bytes.len() as u64, *rate).await;
             }
             let last = answer.broken.is_none() && *sent + bytes.len() as u64 == end;
-            self.send_piece(&mut stream, bytes.into(), last, sent).await?;
+            self.send_piece(&mut stream, bytes.into(), last, sent)
+                .await?;
         }
         match answer.broken {
             None => {}

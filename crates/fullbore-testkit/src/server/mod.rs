@@ -62,7 +62,9 @@ struct Shared {
 
 /// A poisoned lock means that a thread of a test died; its data are as good as before.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Shared {
@@ -89,7 +91,11 @@ impl Shared {
                 continue;
             }
             let count = if rule.sticky { 0 } else { count };
-            let draw = Random::new(behaviour.seed, &format!("{number}/{}/{count}", request.path)).unit();
+            let draw = Random::new(
+                behaviour.seed,
+                &format!("{number}/{}/{count}", request.path),
+            )
+            .unit();
             if draw < rule.probability {
                 fault = Some(&rule.fault);
                 self.faults.fetch_add(1, Ordering::Relaxed);
@@ -97,13 +103,21 @@ impl Shared {
             }
         }
         let label = format!("place/{}/{count}", request.path);
-        answer::answer(behaviour, request, fault, Random::new(behaviour.seed, &label))
+        answer::answer(
+            behaviour,
+            request,
+            fault,
+            Random::new(behaviour.seed, &label),
+        )
     }
 
     /// Counts bytes that the kernel took; ends the server when they were its last.
     fn sent(&self, behaviour: &Behaviour, body_bytes: u64) {
         let total = self.body_bytes.fetch_add(body_bytes, Ordering::Relaxed) + body_bytes;
-        if behaviour.die_after_bytes.is_some_and(|limit| total >= limit) {
+        if behaviour
+            .die_after_bytes
+            .is_some_and(|limit| total >= limit)
+        {
             self.life.send_if_modified(|life| {
                 let dies = *life == Life::Alive;
                 if dies {
@@ -114,12 +128,12 @@ impl Shared {
         }
     }
 
-    fn record(&self, connection: u64, number: u32, http2: bool, arrived: Instant, request: Request, answer: &Answer, body_bytes: u64) {
+    fn record(&self, place: Place, request: Request, answer: &Answer, body_bytes: u64) {
         let entry = LogEntry {
-            at: arrived.duration_since(self.started),
-            connection,
-            number,
-            http2,
+            at: place.arrived.duration_since(self.started),
+            connection: place.connection,
+            number: place.number,
+            http2: place.http2,
             range: request.header("range").map(ToString::to_string),
             method: request.method,
             path: request.path,
@@ -127,13 +141,22 @@ impl Shared {
             status: if answer.hang { 0 } else { answer.status },
             fault: answer.fault,
             body_bytes,
-            took: arrived.elapsed(),
+            took: place.arrived.elapsed(),
         };
         let mut log = lock(&self.log);
         if log.len() < log::LOG_ENTRIES {
             log.push(entry);
         }
     }
+}
+
+/// Where a request came from.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    connection: u64,
+    number: u32,
+    http2: bool,
+    arrived: Instant,
 }
 
 /// One connection: its number and a second handle on the socket, to reset it beneath TLS.
@@ -174,7 +197,10 @@ impl ServerBuilder {
 
     /// Speaks TLS with a certificate of this authority.
     pub fn tls(self, authority: &TestCa, spec: &TlsSpec) -> Result<Self, CertificateError> {
-        Ok(Self { tls: Some(authority.server(spec)?), ..self })
+        Ok(Self {
+            tls: Some(authority.server(spec)?),
+            ..self
+        })
     }
 
     /// Changes the behaviour before the first request.
@@ -208,20 +234,30 @@ impl ServerBuilder {
             throttle: Throttle::new(),
             started: Instant::now(),
         });
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let (stop, stopped) = oneshot::channel::<()>();
         let (for_thread, secure) = (shared.clone(), self.tls.is_some());
         let tls = self.tls.map(tokio_rustls::TlsAcceptor::from);
-        let thread = thread::Builder::new().name("test-server".into()).spawn(move || {
-            // Dropping the runtime ends all connections.
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = stopped => {}
-                    () = listen(listener, address, for_thread, tls) => {}
-                }
-            });
-        })?;
-        Ok(Server { address, secure, shared, stop: Some(stop), thread: Some(thread) })
+        let thread = thread::Builder::new()
+            .name("test-server".into())
+            .spawn(move || {
+                // Dropping the runtime ends all connections.
+                runtime.block_on(async {
+                    tokio::select! {
+                        _ = stopped => {}
+                        () = listen(listener, address, for_thread, tls) => {}
+                    }
+                });
+            })?;
+        Ok(Server {
+            address,
+            secure,
+            shared,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
     }
 }
 
@@ -368,19 +404,31 @@ async fn listen(
 
 fn take(stream: TcpStream, shared: &Arc<Shared>, tls: Option<tokio_rustls::TlsAcceptor>) {
     let _ = stream.set_nodelay(true);
-    let Ok(socket) = stream.as_fd().try_clone_to_owned() else { return };
+    let Ok(socket) = stream.as_fd().try_clone_to_owned() else {
+        return;
+    };
     let id = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
     let open = shared.open.fetch_add(1, Ordering::Relaxed) + 1;
     shared.most_open.fetch_max(open, Ordering::Relaxed);
-    let crowded = shared.behaviour().max_connections.is_some_and(|most| open > most);
-    let connection = Connection { shared: shared.clone(), id, socket: socket.into(), crowded };
+    let crowded = shared
+        .behaviour()
+        .max_connections
+        .is_some_and(|most| open > most);
+    let connection = Connection {
+        shared: shared.clone(),
+        id,
+        socket: socket.into(),
+        crowded,
+    };
     tokio::spawn(async move {
         let mut life = connection.shared.life.subscribe();
         let ends = async {
             match tls {
                 None => http1::serve(stream, &connection).await,
                 Some(tls) => {
-                    let Ok(stream) = tls.accept(stream).await else { return };
+                    let Ok(stream) = tls.accept(stream).await else {
+                        return;
+                    };
                     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
                         http2::serve(stream, &connection).await;
                     } else {
