@@ -141,6 +141,12 @@ impl<'a> Stanza<'a> {
         self.spans.iter().map(move |span| (slice(text, span.name), trim(slice(text, span.value))))
     }
 
+    /// As [`Stanza::fields`], but values as they stand in the text, for loops that want few of them.
+    pub(crate) fn raw_fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        let text = self.text;
+        self.spans.iter().map(move |span| (slice(text, span.name), slice(text, span.value)))
+    }
+
     /// The value of the first field of this name, whatever its case.
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
         let span = self.spans.iter().find(|span| slice(self.text, span.name).eq_ignore_ascii_case(name.as_bytes()))?;
@@ -293,9 +299,14 @@ impl<R: Read> Stanzas<R> {
 /// Splits a stanza into fields; returns how many lines it has.
 fn find_fields(text: &[u8], first_line: u64, limits: &Limits, spans: &mut Vec<Span>) -> Result<u64, Deb822Error> {
     spans.clear();
-    if memchr(0, text).is_some() {
-        let before = memchr(0, text).unwrap_or(0);
-        return Err(Deb822Error::Nul { line: first_line + memchr_iter(b'\n', &text[..before]).count() as u64 });
+    let line_of = |at: usize| first_line + memchr_iter(b'\n', &text[..at]).count() as u64;
+    if let Some(at) = memchr(0, text) {
+        return Err(Deb822Error::Nul { line: line_of(at) });
+    }
+    if limits.refuse_carriage_return
+        && let Some(at) = memchr(b'\r', text)
+    {
+        return Err(Deb822Error::CarriageReturn { line: line_of(at) });
     }
     // A stanza is at most `stanza_bytes` long, which is far below 4 GiB: offsets fit in 32 bits.
     let mut line = first_line;
@@ -306,15 +317,19 @@ fn find_fields(text: &[u8], first_line: u64, limits: &Limits, spans: &mut Vec<Sp
         start = end + 1;
         line += 1;
     }
-    // A carriage return within the stanza is rare, so it pays to look for it in one go.
-    if limits.refuse_carriage_return
-        && let Some(at) = memchr(b'\r', text)
-    {
-        let line = first_line + memchr_iter(b'\n', &text[..at]).count() as u64;
-        return Err(Deb822Error::CarriageReturn { line });
-    }
     Ok(line - first_line)
 }
+
+/// What a field name is made of.
+static IN_NAME: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = b'!';
+    while byte <= b'~' {
+        table[byte as usize] = byte != b':';
+        byte += 1;
+    }
+    table
+};
 
 #[inline]
 fn find_field(
@@ -342,7 +357,7 @@ fn find_field(
         _ => {}
     }
     // Policy 5.1: field names are printable ASCII without space and colon, not starting with `#` or `-`.
-    let colon = content.iter().position(|byte| !matches!(byte, b'!'..=b'9' | b';'..=b'~'));
+    let colon = content.iter().position(|&byte| !IN_NAME[usize::from(byte)]);
     let Some(colon) = colon.filter(|&at| content[at] == b':' && at > 0 && !matches!(content[0], b'#' | b'-')) else {
         return Err(Deb822Error::Line { line, what: "neither `Field: value` nor a continuation" });
     };

@@ -120,14 +120,16 @@ fn pick<'a, const N: usize>(
     stanza: &Stanza<'a>,
     wanted: &[&'static str; N],
 ) -> Result<[Option<&'a [u8]>; N], IndexError> {
+    // The lengths that occur, one bit each: most of the thirty fields of a package end at this test.
+    let lengths = wanted.iter().fold(0u64, |lengths, field| lengths | 1 << (field.len() & 63));
     let mut picked = [None; N];
-    for (name, value) in stanza.fields() {
-        // Length first: most of the thirty fields of a package end here.
-        let Some(at) = wanted.iter().position(|field| field.len() == name.len() && field.as_bytes().eq_ignore_ascii_case(name))
-        else {
+    for (name, value) in stanza.raw_fields() {
+        if lengths & (1 << (name.len() & 63)) == 0 {
             continue;
-        };
-        if picked[at].replace(value).is_some() {
+        }
+        let is_name = |field: &&str| field.len() == name.len() && field.as_bytes().eq_ignore_ascii_case(name);
+        let Some(at) = wanted.iter().position(is_name) else { continue };
+        if picked[at].replace(value.trim_ascii()).is_some() {
             return Err(Deb822Error::Duplicate { line: stanza.line(), field: wanted[at] }.into());
         }
     }

@@ -82,8 +82,24 @@ pub fn check(path: &str) -> Result<(), PathFault> {
     if path.starts_with('/') {
         return Err(PathFault::Absolute);
     }
-    check_characters(path)?;
-    path.split('/').try_for_each(check_part)
+    let bytes = path.as_bytes();
+    // One walk over the bytes: a hundred thousand paths pass here per run.
+    let mut part_start = 0;
+    for (at, &byte) in bytes.iter().enumerate() {
+        if NEEDS_A_LOOK[usize::from(byte)] {
+            check_byte(&bytes[at..])?;
+            if byte == b'/' {
+                check_part(&bytes[part_start..at])?;
+                part_start = at + 1;
+            }
+        }
+    }
+    check_part(&bytes[part_start..])?;
+    // The C1 controls are two bytes in UTF-8; plain ASCII paths skip this walk.
+    if !path.is_ascii() && path.chars().any(char::is_control) {
+        return Err(PathFault::Control);
+    }
+    Ok(())
 }
 
 /// Checks one part: a file name as `Checksums-Sha256` gives it.
@@ -94,21 +110,29 @@ pub fn check_name(name: &str) -> Result<(), PathFault> {
     check(name)
 }
 
-fn check_characters(path: &str) -> Result<(), PathFault> {
-    let bytes = path.as_bytes();
-    for (at, &byte) in bytes.iter().enumerate() {
-        match byte {
-            0..=0x1f | 0x7f => return Err(PathFault::Control),
-            b'\\' => return Err(PathFault::Backslash),
-            b'%' => check_encoded(&bytes[at + 1..])?,
-            _ => {}
-        }
+/// Bytes that [`check_byte`] has something to say about, and the slash.
+static NEEDS_A_LOOK: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 0x20 {
+        table[byte] = true;
+        byte += 1;
     }
-    // The C1 controls are two bytes in UTF-8; plain ASCII paths skip this walk.
-    if !path.is_ascii() && path.chars().any(char::is_control) {
-        return Err(PathFault::Control);
+    table[0x7f] = true;
+    table[b'\\' as usize] = true;
+    table[b'%' as usize] = true;
+    table[b'/' as usize] = true;
+    table
+};
+
+/// Judges the first byte of `rest`.
+fn check_byte(rest: &[u8]) -> Result<(), PathFault> {
+    match rest.first() {
+        Some(0..=0x1f | 0x7f) => Err(PathFault::Control),
+        Some(b'\\') => Err(PathFault::Backslash),
+        Some(b'%') => check_encoded(&rest[1..]),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Files that `apt-get download` saved carry `%3a` for the colon of an epoch and are real
@@ -122,11 +146,11 @@ fn check_encoded(rest: &[u8]) -> Result<(), PathFault> {
     }
 }
 
-fn check_part(part: &str) -> Result<(), PathFault> {
+fn check_part(part: &[u8]) -> Result<(), PathFault> {
     match part {
-        "" => Err(PathFault::EmptyPart),
-        "." | ".." => Err(PathFault::Dots),
-        _ if part.starts_with('.') => Err(PathFault::Hidden),
+        b"" => Err(PathFault::EmptyPart),
+        b"." | b".." => Err(PathFault::Dots),
+        [b'.', ..] => Err(PathFault::Hidden),
         _ if part.len() > PART_BYTES_MAX => Err(PathFault::PartTooLong),
         _ => Ok(()),
     }
