@@ -27,8 +27,14 @@ pub fn channel<T>(
 ) -> (Sender<T>, Receiver<T>) {
     let (sender, receiver) = mpsc::channel(capacity.max(1));
     (
-        Sender { inner: sender, clock: from.clone() },
-        Receiver { inner: receiver, clock: to.clone() },
+        Sender {
+            inner: sender,
+            clock: from.clone(),
+        },
+        Receiver {
+            inner: receiver,
+            clock: to.clone(),
+        },
     )
 }
 
@@ -46,7 +52,10 @@ pub struct Sender<T> {
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Sender<T> {
-        Sender { inner: self.inner.clone(), clock: self.clock.clone() }
+        Sender {
+            inner: self.inner.clone(),
+            clock: self.clock.clone(),
+        }
     }
 }
 
@@ -56,9 +65,11 @@ impl<T> Sender<T> {
         match self.inner.try_send(item) {
             Ok(()) => Ok(()),
             Err(TrySendError::Closed(item)) => Err(Closed(item)),
-            Err(TrySendError::Full(item)) => {
-                self.clock.blocked(self.inner.send(item)).await.map_err(|error| Closed(error.0))
-            }
+            Err(TrySendError::Full(item)) => self
+                .clock
+                .blocked(self.inner.send(item))
+                .await
+                .map_err(|error| Closed(error.0)),
         }
     }
 
@@ -76,7 +87,9 @@ impl<T> Sender<T> {
 
     /// Sends if there is room now; gives the item back otherwise.
     pub fn try_send(&self, item: T) -> Result<(), Closed<T>> {
-        self.inner.try_send(item).map_err(|error| Closed(error.into_inner()))
+        self.inner
+            .try_send(item)
+            .map_err(|error| Closed(error.into_inner()))
     }
 
     /// Whether the receiver is gone.
@@ -210,7 +223,10 @@ impl Drop for CancelOnFailure {
 impl<E: Send + 'static> Crew<E> {
     /// An empty crew that shares `cancel` with the rest of the run.
     pub fn new(cancel: Cancel) -> Crew<E> {
-        Crew { cancel, threads: Vec::new() }
+        Crew {
+            cancel,
+            threads: Vec::new(),
+        }
     }
 
     /// What ends this crew.
@@ -227,17 +243,27 @@ impl<E: Send + 'static> Crew<E> {
     ) -> Result<(), CrewError<E>> {
         let name = clock.name().to_owned();
         let clock = clock.clone();
-        let mut guard = CancelOnFailure { cancel: self.cancel.clone(), armed: true };
-        let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
-            clock.adopt_thread();
-            let result = work();
-            guard.armed = result.is_err();
-            drop(guard);
-            result
-        });
+        let mut guard = CancelOnFailure {
+            cancel: self.cancel.clone(),
+            armed: true,
+        };
+        let thread = std::thread::Builder::new()
+            .name(name.clone())
+            .spawn(move || {
+                clock.adopt_thread();
+                let result = work();
+                guard.armed = result.is_err();
+                drop(guard);
+                result
+            });
         match thread {
             Ok(thread) => self.threads.push((name, thread)),
-            Err(error) => return Err(CrewError::Spawn { thread: name, error }),
+            Err(error) => {
+                return Err(CrewError::Spawn {
+                    thread: name,
+                    error,
+                });
+            }
         }
         Ok(())
     }
@@ -288,5 +314,183 @@ impl<E> Drop for Crew<E> {
         for (_, thread) in self.threads.drain(..) {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::stage::{Kind, Ledger};
+
+    fn clocks() -> (Arc<StageClock>, Arc<StageClock>) {
+        let ledger = Ledger::new();
+        (
+            ledger.stage("network", Kind::Task),
+            ledger.stage("hash", Kind::Thread),
+        )
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a small runtime")
+    }
+
+    #[test]
+    fn async_to_thread_keeps_order_and_ends_when_the_senders_are_gone() {
+        let (network, hash) = clocks();
+        let (sender, mut receiver) = channel(2, &network, &hash);
+        let receiving = thread::spawn(move || {
+            std::iter::from_fn(|| receiver.recv_blocking()).collect::<Vec<u32>>()
+        });
+        runtime().block_on(async {
+            for number in 0..1000 {
+                sender.send(number).await.expect("the receiver lives");
+            }
+        });
+        drop(sender);
+        assert_eq!(
+            receiving.join().expect("no panic"),
+            (0..1000).collect::<Vec<u32>>()
+        );
+    }
+
+    #[test]
+    fn a_slow_receiver_blocks_and_a_slow_sender_starves() {
+        let (network, hash) = clocks();
+        let (sender, mut receiver) = channel(1, &network, &hash);
+        let slow = Duration::from_millis(30);
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                thread::sleep(slow);
+                runtime().block_on(async {
+                    for number in 0..3 {
+                        sender.send(number).await.expect("the receiver lives");
+                    }
+                });
+            });
+            assert_eq!(receiver.recv_blocking(), Some(0));
+            thread::sleep(slow);
+            assert_eq!(receiver.recv_blocking(), Some(1));
+            assert_eq!(receiver.recv_blocking(), Some(2));
+            assert_eq!(receiver.recv_blocking(), None);
+        });
+        assert!(
+            hash.reading().starved_ns >= 20_000_000,
+            "{:?}",
+            hash.reading()
+        );
+        assert!(
+            network.reading().blocked_ns >= 20_000_000,
+            "{:?}",
+            network.reading()
+        );
+    }
+
+    #[test]
+    fn what_succeeds_at_once_counts_no_wait() {
+        let (network, hash) = clocks();
+        let (sender, mut receiver) = channel(1, &network, &hash);
+        for number in 0..100 {
+            sender.send_blocking(number).expect("room");
+            assert_eq!(receiver.recv_blocking(), Some(number));
+        }
+        assert_eq!(
+            (hash.reading().starved_ns, network.reading().blocked_ns),
+            (0, 0)
+        );
+    }
+
+    #[test]
+    fn an_item_for_a_stage_that_is_gone_comes_back() {
+        let (network, hash) = clocks();
+        let (sender, receiver) = channel(1, &network, &hash);
+        drop(receiver);
+        assert_eq!(sender.send_blocking(7), Err(Closed(7)));
+        assert_eq!(runtime().block_on(sender.send(8)), Err(Closed(8)));
+    }
+
+    #[test]
+    fn an_error_in_the_middle_ends_the_stages_on_both_sides() {
+        let ledger = Ledger::new();
+        let stage = |name| ledger.stage(name, Kind::Thread);
+        let (read, hash, write) = (stage("read"), stage("hash"), stage("write"));
+        let (to_hash, mut at_hash) = channel::<u32>(2, &read, &hash);
+        let (to_write, mut at_write) = channel::<u32>(2, &hash, &write);
+        let mut crew: Crew<String> = Crew::new(Cancel::new());
+        let cancel = crew.cancel().clone();
+        crew.spawn(&read, move || {
+            (0..)
+                .take_while(|number| to_hash.send_blocking(*number).is_ok())
+                .for_each(drop);
+            Ok(())
+        })
+        .expect("a thread");
+        crew.spawn(&hash, move || {
+            while let Some(number) = at_hash.recv_blocking() {
+                if number == 500 {
+                    return Err(format!("item {number} is broken"));
+                }
+                to_write
+                    .send_blocking(number)
+                    .map_err(|_| "no writer".to_owned())?;
+            }
+            Ok(())
+        })
+        .expect("a thread");
+        crew.spawn(&write, move || {
+            while at_write.recv_blocking().is_some() {}
+            Ok(())
+        })
+        .expect("a thread");
+        let error = crew.join().expect_err("one stage fails");
+        assert_eq!(error.to_string(), "item 500 is broken");
+        assert!(cancel.is_cancelled());
+        runtime().block_on(cancel.cancelled());
+    }
+
+    #[test]
+    fn a_panic_is_an_error_that_names_the_thread() {
+        let clock = Ledger::new().stage("hash", Kind::Thread);
+        let mut crew: Crew<String> = Crew::new(Cancel::new());
+        crew.spawn(&clock, || panic!("number {}", 7))
+            .expect("a thread");
+        let error = crew.join().expect_err("it panics");
+        assert_eq!(error.to_string(), "thread `hash` panicked: number 7");
+    }
+
+    #[test]
+    fn the_end_of_a_crew_waits_for_the_last_permit() {
+        let clock = Ledger::new().stage("hash", Kind::Thread);
+        let window = Window::new(10, 1);
+        let permit = window.acquire_blocking(10);
+        let (give, take) = std::sync::mpsc::channel();
+        let returner = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(20));
+            drop::<crate::window::Permit>(take.recv().expect("sent"));
+        });
+        let mut crew: Crew<String> = Crew::new(Cancel::new());
+        crew.spawn(&clock, move || {
+            give.send(permit).map_err(|error| error.to_string())
+        })
+        .expect("a thread");
+        crew.join_and_flush(&window).expect("all went well");
+        assert_eq!(window.reading().held_bytes, 0);
+        returner.join().expect("no panic");
+    }
+
+    #[test]
+    fn cancel_wakes_who_waits_already() {
+        let cancel = Cancel::new();
+        let other = cancel.clone();
+        let canceller = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(10));
+            other.cancel();
+        });
+        runtime().block_on(cancel.cancelled());
+        canceller.join().expect("no panic");
     }
 }

@@ -10,6 +10,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use serde::{Deserialize, Serialize};
+
 use super::{Entered, StageClock, StageReading};
 use crate::verdict::cpu::{self, SchedStat};
 
@@ -48,23 +50,67 @@ pub(super) struct Slot {
     closed: [AtomicU64; 2],
 }
 
-/// What one thread did in one role so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ThreadReading {
+/// What one thread did in one role: so far, or within a sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ThreadReading {
+    /// Number of the pair of thread and role, unique in this process.
     pub slot: u64,
+    /// The kernel's number of the thread.
     pub thread_id: u32,
+    /// Whether the thread is gone.
     pub ended: bool,
+    /// Whether the thread's CPU time counts for this role.
+    pub owner: bool,
+    /// Finished items.
     pub items: u64,
+    /// Finished bytes.
     pub bytes: u64,
+    /// CPU time.
     pub compute_ns: u64,
+    /// Time runnable without a core.
     pub run_delay_ns: u64,
+    /// Waits for input.
     pub starved_ns: u64,
+    /// Waits for a taker of the output.
     pub blocked_ns: u64,
+    /// Wall time of calls wrapped in `device`.
     pub device_ns: u64,
+    /// Number of those calls.
     pub device_calls: u64,
 }
 
 impl ThreadReading {
+    fn combine(&mut self, other: &ThreadReading, combine: impl Fn(u64, u64) -> u64) {
+        self.items = combine(self.items, other.items);
+        self.bytes = combine(self.bytes, other.bytes);
+        self.compute_ns = combine(self.compute_ns, other.compute_ns);
+        self.run_delay_ns = combine(self.run_delay_ns, other.run_delay_ns);
+        self.starved_ns = combine(self.starved_ns, other.starved_ns);
+        self.blocked_ns = combine(self.blocked_ns, other.blocked_ns);
+        self.device_ns = combine(self.device_ns, other.device_ns);
+        self.device_calls = combine(self.device_calls, other.device_calls);
+    }
+
+    /// What was counted since `earlier`, never below zero.
+    pub fn since(&self, earlier: &ThreadReading) -> ThreadReading {
+        let mut difference = *self;
+        difference.combine(earlier, u64::saturating_sub);
+        difference
+    }
+
+    /// The larger of the two in each counter; see [`StageReading::highest`].
+    pub fn highest(&mut self, other: &ThreadReading) {
+        self.combine(other, u64::max);
+    }
+
+    /// Adds a later stretch of the same thread in the same role.
+    pub fn add(&mut self, later: &ThreadReading) {
+        self.combine(later, u64::saturating_add);
+        self.owner |= later.owner;
+        self.ended = later.ended;
+    }
+
     pub(super) fn add_to(&self, reading: &mut StageReading) {
         reading.items += self.items;
         reading.bytes += self.bytes;
@@ -78,7 +124,10 @@ impl ThreadReading {
 }
 
 fn bump(counter: &AtomicU64, by: u64) {
-    counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+    counter.store(
+        counter.load(Ordering::Relaxed).wrapping_add(by),
+        Ordering::Relaxed,
+    );
 }
 
 impl Slot {
@@ -103,7 +152,10 @@ impl Slot {
 
     pub(super) fn is_owner(&self) -> bool {
         self.owner.load(Ordering::Relaxed)
-            || self.closed.iter().any(|counter| counter.load(Ordering::Relaxed) > 0)
+            || self
+                .closed
+                .iter()
+                .any(|counter| counter.load(Ordering::Relaxed) > 0)
     }
 
     pub(super) fn add_items(&self, items: u64, bytes: u64) {
@@ -116,7 +168,8 @@ impl Slot {
     pub(super) fn begin(&self, activity: Activity, now_ns: u64) -> bool {
         let free = self.activity.load(Ordering::Relaxed) == 0;
         if free {
-            self.activity.store(now_ns << ACTIVITY_BITS | activity as u64, Ordering::Relaxed);
+            self.activity
+                .store(now_ns << ACTIVITY_BITS | activity as u64, Ordering::Relaxed);
         }
         free
     }
@@ -154,8 +207,10 @@ impl Slot {
 
     fn since_base(&self, cpu: SchedStat) -> (u64, u64) {
         (
-            cpu.compute_ns.saturating_sub(self.base[0].load(Ordering::Relaxed)),
-            cpu.run_delay_ns.saturating_sub(self.base[1].load(Ordering::Relaxed)),
+            cpu.compute_ns
+                .saturating_sub(self.base[0].load(Ordering::Relaxed)),
+            cpu.run_delay_ns
+                .saturating_sub(self.base[1].load(Ordering::Relaxed)),
         )
     }
 
@@ -166,6 +221,7 @@ impl Slot {
             slot: self.id,
             thread_id: self.thread_id,
             ended,
+            owner: self.is_owner(),
             items: self.items.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
             starved_ns: self.starved_ns.load(Ordering::Relaxed),
@@ -251,11 +307,22 @@ pub(super) fn with_slot<R: Default>(
 ) -> R {
     // In a thread that is being torn down there is nothing left to count.
     MINE.try_with(|mine| {
-        let Ok(mut mine) = mine.try_borrow_mut() else { return R::default() };
-        if adopt && mine.owner.as_ref().is_none_or(|owner| Arc::strong_count(owner) <= 2) {
+        let Ok(mut mine) = mine.try_borrow_mut() else {
+            return R::default();
+        };
+        if adopt
+            && mine
+                .owner
+                .as_ref()
+                .is_none_or(|owner| Arc::strong_count(owner) <= 2)
+        {
             // No role yet, or one whose ledger is gone.
             let slot = mine.slot(stage).clone();
-            if mine.owner.as_ref().is_none_or(|owner| !Arc::ptr_eq(owner, &slot)) {
+            if mine
+                .owner
+                .as_ref()
+                .is_none_or(|owner| !Arc::ptr_eq(owner, &slot))
+            {
                 mine.own(Some(slot));
             }
         }
@@ -265,7 +332,11 @@ pub(super) fn with_slot<R: Default>(
 }
 
 pub(super) fn enter(stage: &StageClock) -> Entered {
-    let nothing = Entered { slot: None, before: None, not_send: PhantomData };
+    let nothing = Entered {
+        slot: None,
+        before: None,
+        not_send: PhantomData,
+    };
     if !stage.on {
         return nothing;
     }
@@ -273,7 +344,11 @@ pub(super) fn enter(stage: &StageClock) -> Entered {
         let mut mine = mine.borrow_mut();
         let slot = mine.slot(stage).clone();
         let before = mine.own(Some(slot.clone()));
-        Entered { slot: Some(slot), before, not_send: PhantomData }
+        Entered {
+            slot: Some(slot),
+            before,
+            not_send: PhantomData,
+        }
     })
     .unwrap_or(nothing)
 }

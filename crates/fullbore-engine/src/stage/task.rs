@@ -106,14 +106,18 @@ impl StageClock {
     /// Waits for bytes from a socket. Counts a read, and "found empty" if the
     /// socket had nothing at the first look.
     pub async fn socket_read<F: Future>(&self, read: F) -> F::Output {
-        self.task.reads.fetch_add(u64::from(self.on), Ordering::Relaxed);
+        self.task
+            .reads
+            .fetch_add(u64::from(self.on), Ordering::Relaxed);
         self.span(&self.task.socket_empty, read).await
     }
 
     /// Waits until a socket takes bytes. Counts a write, and "found full" if it
     /// took none at the first look.
     pub async fn socket_write<F: Future>(&self, write: F) -> F::Output {
-        self.task.writes.fetch_add(u64::from(self.on), Ordering::Relaxed);
+        self.task
+            .writes
+            .fetch_add(u64::from(self.on), Ordering::Relaxed);
         self.span(&self.task.socket_full, write).await
     }
 
@@ -122,7 +126,9 @@ impl StageClock {
         self.span(&self.task.starved, wait).await
     }
 
-    /// Waits for a later stage, or for a permit of the window.
+    /// Waits for a later stage. A wait for a permit that goes on beside reading
+    /// does not belong here: the window itself times how long it is exhausted,
+    /// and a window kept full is normal while the network is the limit.
     pub async fn blocked<F: Future>(&self, wait: F) -> F::Output {
         self.span(&self.task.blocked, wait).await
     }
@@ -221,8 +227,14 @@ impl Wake for Stamp {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let now_ns = u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let _ = self.woken_ns.compare_exchange(0, now_ns.max(1), Ordering::AcqRel, Ordering::Relaxed);
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let _ =
+            self.woken_ns
+                .compare_exchange(0, now_ns.max(1), Ordering::AcqRel, Ordering::Relaxed);
+        let inner = self
+            .inner
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         if let Some(inner) = inner {
             inner.wake();
         }
@@ -233,11 +245,13 @@ impl Wake for Stamp {
 mod tests {
     use std::time::Duration;
 
-    use super::*;
     use crate::stage::{Kind, Ledger};
 
     fn runtime() -> tokio::runtime::Runtime {
-        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a small runtime")
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("a small runtime")
     }
 
     #[test]
@@ -245,7 +259,9 @@ mod tests {
         let clock = Ledger::new().stage("network", Kind::Task);
         runtime().block_on(async {
             assert_eq!(clock.socket_read(async { 7 }).await, 7);
-            clock.socket_read(tokio::time::sleep(Duration::from_millis(20))).await;
+            clock
+                .socket_read(tokio::time::sleep(Duration::from_millis(20)))
+                .await;
         });
         let reading = clock.reading();
         assert_eq!((reading.reads, reading.socket_empty), (2, 1));
@@ -262,8 +278,15 @@ mod tests {
             let _ = tokio::time::timeout(Duration::from_millis(20), endless).await;
         });
         let first = clock.reading();
-        assert!((78_000_000..300_000_000).contains(&first.blocked_ns), "{first:?}");
-        assert_eq!(clock.reading().blocked_ns, first.blocked_ns, "nothing is waiting any more");
+        assert!(
+            (78_000_000..300_000_000).contains(&first.blocked_ns),
+            "{first:?}"
+        );
+        assert_eq!(
+            clock.reading().blocked_ns,
+            first.blocked_ns,
+            "nothing is waiting any more"
+        );
     }
 
     #[test]
@@ -287,6 +310,9 @@ mod tests {
         });
         let reading = clock.reading();
         assert!(reading.ready_ns >= 15_000_000, "{reading:?}");
-        assert!(reading.polls >= 2 && reading.task_ns >= 40_000_000, "{reading:?}");
+        assert!(
+            reading.polls >= 2 && reading.task_ns >= 40_000_000,
+            "{reading:?}"
+        );
     }
 }

@@ -1,8 +1,9 @@
-//! CPU counters of the kernel: per thread, per machine, and per cgroup.
+//! CPU counters of the kernel: per thread, per machine, per process.
 //!
 //! Parsers take text, so that they are tested on captured files; the functions
-//! that read `/proc` and `/sys` are at the end.
+//! that read `/proc` are below them.
 
+use std::collections::HashMap;
 use std::fs;
 
 /// Fields 1 and 2 of `/proc/PID/task/TID/schedstat`: time on a core and time
@@ -21,13 +22,19 @@ impl SchedStat {
         let mut fields = text.split_ascii_whitespace().map(str::parse);
         let compute_ns = fields.next()?.ok()?;
         let run_delay_ns = fields.next()?.ok()?;
-        Some(SchedStat { compute_ns, run_delay_ns })
+        Some(SchedStat {
+            compute_ns,
+            run_delay_ns,
+        })
     }
 }
 
 /// The kernel's number of the calling thread.
 pub fn thread_id() -> u32 {
-    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
+    rustix::thread::gettid()
+        .as_raw_nonzero()
+        .get()
+        .unsigned_abs()
 }
 
 /// The counters of a thread of this process; none once it has ended.
@@ -41,4 +48,178 @@ pub fn own_schedstat() -> SchedStat {
         .ok()
         .and_then(|text| SchedStat::parse(&text))
         .unwrap_or_default()
+}
+
+/// Jiffies of the allowed cores from `/proc/stat` (proc_stat(5)), in USER_HZ,
+/// which is 100 per second on every Linux port we run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cores {
+    /// Cores counted.
+    pub count: u32,
+    /// Time spent working for anybody, hypervisor included.
+    pub busy_ticks: u64,
+    /// Of it, taken by the hypervisor for other machines.
+    pub steal_ticks: u64,
+}
+
+/// Nanoseconds per tick of `/proc/stat`.
+pub const TICK_NS: u64 = 10_000_000;
+
+/// Sums the cores for which `allowed` says yes.
+pub fn parse_cores(text: &str, allowed: impl Fn(u32) -> bool) -> Cores {
+    let mut cores = Cores::default();
+    for line in text.lines() {
+        let mut fields = line.split_ascii_whitespace();
+        let number = fields.next().and_then(|name| name.strip_prefix("cpu"));
+        let Some(number) = number.and_then(|number| number.parse().ok()) else {
+            continue;
+        };
+        if !allowed(number) {
+            continue;
+        }
+        let ticks: Vec<u64> = fields.map(|field| field.parse().unwrap_or(0)).collect();
+        let at = |index: usize| ticks.get(index).copied().unwrap_or(0);
+        // user nice system idle iowait irq softirq steal; guest time is within user.
+        let steal_ticks = at(7);
+        cores.count += 1;
+        cores.steal_ticks = cores.steal_ticks.saturating_add(steal_ticks);
+        cores.busy_ticks = [at(0), at(1), at(2), at(5), at(6), steal_ticks]
+            .into_iter()
+            .fold(cores.busy_ticks, u64::saturating_add);
+    }
+    cores
+}
+
+/// The cores this process may use, read now.
+pub fn cores() -> Cores {
+    let Ok(text) = fs::read_to_string("/proc/stat") else {
+        return Cores::default();
+    };
+    match rustix::thread::sched_getaffinity(None) {
+        Ok(set) => parse_cores(&text, |core| {
+            let core = core as usize;
+            core < rustix::thread::CpuSet::MAX_CPU && set.is_set(core)
+        }),
+        Err(_) => parse_cores(&text, |_| true),
+    }
+}
+
+/// CPU ticks (user and system) of a process and its name, from `/proc/PID/stat`.
+pub fn parse_process(text: &str) -> Option<(&str, u64)> {
+    // The name may hold blanks and parentheses itself, so the last one counts.
+    let open = text.find('(')?;
+    let close = text.rfind(')')?;
+    let name = text.get(open + 1..close)?;
+    let mut fields = text.get(close + 1..)?.split_ascii_whitespace();
+    let user: u64 = fields.nth(11)?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some((name, user.saturating_add(system)))
+}
+
+/// Processes looked at in one scan; beyond it the name of a hog may be missed,
+/// the verdict itself does not depend on it.
+const PROCESSES: usize = 5000;
+
+/// Finds the process (other than this one) that used most CPU between two scans.
+#[derive(Debug, Default)]
+pub struct Processes {
+    ticks: HashMap<u32, u64>,
+}
+
+impl Processes {
+    /// Scans now; the largest consumer since the scan before, with its ticks.
+    pub fn scan(&mut self) -> Option<(String, u64)> {
+        let own = std::process::id();
+        let mut ticks = HashMap::new();
+        let mut largest: Option<(String, u64)> = None;
+        let entries = fs::read_dir("/proc").ok()?;
+        let numbers = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+            .filter(|number| *number != own)
+            .take(PROCESSES);
+        for number in numbers {
+            let Ok(text) = fs::read_to_string(format!("/proc/{number}/stat")) else {
+                continue;
+            };
+            let Some((name, total)) = parse_process(&text) else {
+                continue;
+            };
+            ticks.insert(number, total);
+            let Some(before) = self.ticks.get(&number) else {
+                continue;
+            };
+            let used = total.saturating_sub(*before);
+            if used > largest.as_ref().map_or(0, |(_, most)| *most) {
+                largest = Some((name.to_owned(), used));
+            }
+        }
+        self.ticks = ticks;
+        largest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const STAT: &str = "cpu  142286 0 12114 140792 2298 0 229 3872 0 0\n\
+        cpu0 69884 1 5848 72430 579 2 71 2078 0 0\n\
+        cpu1 72402 0 6265 68361 1718 0 158 1794 0 0\n\
+        intr 12345 0 0\nctxt 99\n";
+
+    #[test]
+    fn schedstat_has_compute_and_wait_for_a_core() {
+        let expected = SchedStat {
+            compute_ns: 1_077_786_632,
+            run_delay_ns: 419_179,
+        };
+        assert_eq!(SchedStat::parse("1077786632 419179 85\n"), Some(expected));
+        assert_eq!(SchedStat::parse(""), None);
+        assert_eq!(SchedStat::parse("x y z"), None);
+    }
+
+    #[test]
+    fn only_allowed_cores_count_and_idle_does_not() {
+        let both = parse_cores(STAT, |_| true);
+        assert_eq!((both.count, both.steal_ticks), (2, 3872));
+        let second = parse_cores(STAT, |core| core == 1);
+        assert_eq!(
+            (second.count, second.busy_ticks),
+            (1, 72402 + 6265 + 158 + 1794)
+        );
+    }
+
+    #[test]
+    fn a_process_name_may_hold_anything() {
+        let tail = "R 1 2 3 0 -1 4194304 2831 6535 10 0 105 7 4 2 20 0 1";
+        let text = format!("19528 (a) (b c) {tail}");
+        assert_eq!(parse_process(&text), Some(("a) (b c", 112)));
+        assert_eq!(parse_process("1 (x"), None);
+        assert_eq!(parse_process(")("), None);
+    }
+
+    #[test]
+    fn this_machine_has_cores_and_this_thread_computes() {
+        assert!(cores().count >= 1);
+        assert!(
+            schedstat(thread_id()).is_some(),
+            "a kernel without CONFIG_SCHED_INFO?"
+        );
+        let mut processes = Processes::default();
+        processes.scan();
+        processes.scan();
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_a_parser_panic(text in ".{0,300}") {
+            SchedStat::parse(&text);
+            parse_process(&text);
+            parse_cores(&text, |_| true);
+            parse_cores(&format!("cpu0 {text}\ncpu{text}"), |_| true);
+        }
+    }
 }

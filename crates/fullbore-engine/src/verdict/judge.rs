@@ -1,0 +1,426 @@
+//! The judge: samples in, shares of time per cause out. No I/O, no clock.
+//!
+//! Each sample is looked at together with its two neighbours on either side
+//! (half a second: ticks of `/proc/stat` are too coarse for less). Where two
+//! signals agree on one cause, the sample's time is that cause's; where they
+//! do not, its time is spread by what the clocks say, and counts for `mixed`
+//! only. All thresholds are first guesses from the design, to be tuned on one
+//! half of the throttled matrix and reported on the other.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::facts::Facts;
+use super::sample::Sample;
+use super::timeline::Timeline;
+
+/// Signal A: share of bytes or of waiting that puts a part under pressure.
+const PRESSURE: f64 = 0.6;
+/// Signal A: bytes past a part that is under pressure, at most.
+const LATER: f64 = 0.2;
+/// Signal A for the network: connections held up by later stages, at most.
+const HELD_UP: f64 = 0.3;
+/// Cores of ours and others together count as full from here.
+const CORES_FULL: f64 = 0.95;
+/// Quota: throttled time of wall.
+const THROTTLED: f64 = 0.10;
+/// Wait for a core, of compute plus that wait.
+const RUN_DELAY: f64 = 0.20;
+/// Full cores of others do not hold us up unless we want this many ourselves.
+const WANTED_CORES: f64 = 0.5;
+/// A wait for a core shorter than this share of wall holds up nobody.
+const RUN_DELAY_FLOOR: f64 = 0.10;
+/// One thread's compute at its limit.
+const ONE_CORE: f64 = 0.90;
+/// A disk's busy time at its limit.
+const DEVICE_BUSY: f64 = 0.90;
+/// A thread asleep in wrapped calls; the signal where there is no block device.
+const DEVICE_ASLEEP: f64 = 0.60;
+/// Reads that found the socket empty.
+const READS_EMPTY: f64 = 0.80;
+/// TCP_INFO: receiver- or buffer-limited, of busy time.
+const SEND_LIMITED: f64 = 0.50;
+/// Our own rate limit: time waited for it, or rate reached of it.
+const RATE_LIMITED: f64 = 0.50;
+const RATE_REACHED: f64 = 0.90;
+/// A window that is passed in less than this many round trips is too small.
+const WINDOW_ROUND_TRIPS: f64 = 1.5;
+/// Bytes in half a second that are answers, not a transfer: 4 KiB/0.5 s is
+/// below any link worth a verdict on its bandwidth.
+const ANSWERS_BYTES_PER_S: f64 = 8192.0;
+/// Cores used by us below which nothing here was working.
+const IDLE_CORES: f64 = 0.2;
+/// Time nobody measured, above which there is no confident verdict.
+const OTHER: f64 = 0.10;
+/// Samples looked at together, and how many of them lie after the judged one.
+const SPAN: usize = 5;
+const AHEAD: usize = 2;
+/// Waiting for the disk at the end, of wall, from which a disk that was busy
+/// all along owns that earlier time as well: relieving it by a quarter then
+/// speeds the run by a tenth, and relieving what went on beside it does not.
+const BACKLOG: f64 = 0.10;
+
+/// What can hold a run up, as far as samples tell. Which part of the network
+/// it was is decided at the end, from the trials.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Cause {
+    Cpu,
+    OneCore(String),
+    Disk,
+    Network,
+    SendPath,
+    Receiver,
+    SendBuffer,
+    Window,
+    RateLimit,
+    Answers,
+    Nobody,
+}
+
+/// Time of one cause.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    /// Both signals agreed.
+    pub agreed_s: f64,
+    /// Of it, the disk was busy at its limit.
+    pub device_busy_s: f64,
+    /// Spread by the clocks where no signals agreed.
+    pub spread_s: f64,
+}
+
+/// The whole run, as the judge saw it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Findings {
+    pub wall_s: f64,
+    pub causes: BTreeMap<Cause, Tally>,
+    /// Waiting for the disk at the very end, with nothing arriving any more.
+    pub final_disk_s: f64,
+    /// Thread time asleep for no measured reason, of wall; largest thread.
+    pub other: f64,
+    /// Seconds in which wrapped calls of a role held the run up.
+    pub device_stages: BTreeMap<String, f64>,
+    /// Seconds in which a process used most of full cores, ours included.
+    pub consumers: BTreeMap<String, f64>,
+    /// All samples merged.
+    pub total: Option<Sample>,
+    pub timeline: Timeline,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Judge {
+    recent: VecDeque<Sample>,
+    /// Index in `recent` of the next sample to be judged.
+    next: usize,
+    findings: Findings,
+    other_s: BTreeMap<String, f64>,
+}
+
+impl Judge {
+    pub(super) fn push(&mut self, sample: Sample) {
+        match &mut self.findings.total {
+            Some(total) => total.add(&sample),
+            None => self.findings.total = Some(sample.clone()),
+        }
+        self.recent.push_back(sample);
+        if self.recent.len() > self.next + AHEAD {
+            self.judge_next();
+        }
+        while self.next > SPAN - 1 - AHEAD {
+            self.recent.pop_front();
+            self.next -= 1;
+        }
+    }
+
+    fn judge_next(&mut self) {
+        let from = self.next.saturating_sub(SPAN - 1 - AHEAD);
+        let to = (self.next + AHEAD + 1).min(self.recent.len());
+        let around =
+            Sample::merged(self.recent.range(from..to)).expect("the judged sample is one of them");
+        let sample = &self.recent[self.next];
+        let seconds = sample.length.as_secs_f64();
+        let facts = Facts::of(&around);
+        let cause = cause(&around, &facts);
+        let findings = &mut self.findings;
+        findings.wall_s += seconds;
+        findings
+            .timeline
+            .push(sample, cause.as_ref().map_or("", Cause::label));
+        match &cause {
+            Some(cause) => {
+                let tally = findings.causes.entry(cause.clone()).or_default();
+                tally.agreed_s += seconds;
+                if facts.device_busy.is_some_and(|busy| busy >= DEVICE_BUSY) {
+                    tally.device_busy_s += seconds;
+                }
+            }
+            None => {
+                for (cause, part) in spread(&facts) {
+                    findings.causes.entry(cause).or_default().spread_s += part * seconds;
+                }
+            }
+        }
+        if cause == Some(Cause::Disk) {
+            let stage = facts
+                .most_in_device()
+                .map_or("", |thread| &thread.device_stage);
+            *findings.device_stages.entry(stage.to_owned()).or_default() += seconds;
+        }
+        if cause == Some(Cause::Disk) && around.received_bytes() == 0 {
+            findings.final_disk_s += seconds;
+        } else if around.received_bytes() > 0 {
+            findings.final_disk_s = 0.0;
+        }
+        if cause == Some(Cause::Cpu) {
+            *findings
+                .consumers
+                .entry(consumer(&around, &facts))
+                .or_default() += seconds;
+        }
+        for thread in facts.plain_threads() {
+            *self.other_s.entry(thread.stage.clone()).or_default() += thread.other * seconds;
+        }
+        self.next += 1;
+    }
+
+    pub(super) fn finish(mut self) -> Findings {
+        while self.next < self.recent.len() {
+            self.judge_next();
+        }
+        let wall_s = self.findings.wall_s.max(1e-9);
+        self.findings.other = self
+            .other_s
+            .values()
+            .fold(0.0, |most: f64, one| most.max(*one))
+            / wall_s;
+        if self.findings.final_disk_s >= BACKLOG * wall_s {
+            self.findings.give_backlog_to_the_disk();
+        }
+        self.findings
+    }
+}
+
+impl Findings {
+    fn give_backlog_to_the_disk(&mut self) {
+        let mut moved_s = 0.0;
+        for (cause, tally) in &mut self.causes {
+            if !matches!(cause, Cause::Disk | Cause::Cpu) {
+                moved_s += tally.device_busy_s;
+                tally.agreed_s -= tally.device_busy_s;
+                tally.device_busy_s = 0.0;
+            }
+        }
+        self.causes.entry(Cause::Disk).or_default().agreed_s += moved_s;
+    }
+
+    /// Whether clocks of threads leave so much unexplained that a verdict that
+    /// rests on them is not given.
+    pub(super) fn is_unexplained(&self) -> bool {
+        self.other > OTHER
+    }
+}
+
+impl Cause {
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Cause::Cpu => "CPU",
+            Cause::OneCore(_) => "one core",
+            Cause::Disk => "disk",
+            Cause::Network => "network",
+            Cause::SendPath => "path",
+            Cause::Receiver => "receiver",
+            Cause::SendBuffer | Cause::Window => "window",
+            Cause::RateLimit => "rate limit",
+            Cause::Answers => "waiting for answers",
+            Cause::Nobody => "",
+        }
+    }
+}
+
+/// The cause on which two signals agree, if any. The order matters: our own
+/// limit is certain; a full CPU disguises itself as every other stage; sockets
+/// are found empty as well behind a small window.
+fn cause(sample: &Sample, facts: &Facts) -> Option<Cause> {
+    let network_waits = is_network_waiting(facts);
+    if is_rate_limited(sample, facts) {
+        return Some(Cause::RateLimit);
+    }
+    if is_cpu_short(facts, network_waits) {
+        return Some(Cause::Cpu);
+    }
+    if let Some(thread) = facts
+        .most_computing()
+        .filter(|thread| thread.compute >= ONE_CORE)
+    {
+        let pressed = if !facts.network.active || facts.received_bytes == 0 {
+            true // nobody else is at work
+        } else if thread.plain {
+            is_local_pressed(facts)
+        } else {
+            facts.network.reads_empty < READS_EMPTY
+        };
+        return pressed.then(|| Cause::OneCore(thread.stage.clone()));
+    }
+    if is_disk_slow(facts) {
+        return Some(Cause::Disk);
+    }
+    if let Some(cause) = sending(sample, facts) {
+        return Some(cause);
+    }
+    if facts.window_exhausted >= PRESSURE
+        && !is_local_pressed(facts)
+        && facts
+            .window_round_trips
+            .is_some_and(|trips| trips <= WINDOW_ROUND_TRIPS)
+    {
+        return Some(Cause::Window);
+    }
+    let few = (facts.received_bytes as f64) < ANSWERS_BYTES_PER_S * facts.seconds;
+    if few && is_idle(facts) {
+        return Some(Cause::Answers);
+    }
+    network_waits.then_some(Cause::Network)
+}
+
+fn is_rate_limited(sample: &Sample, facts: &Facts) -> bool {
+    let limit = sample.rate_limit_bytes_per_s as f64;
+    let reached =
+        limit > 0.0 && facts.received_bytes as f64 >= limit * facts.seconds * RATE_REACHED;
+    facts.network.throttled >= RATE_LIMITED || reached
+}
+
+fn is_cpu_short(facts: &Facts, network_waits: bool) -> bool {
+    let delayed = facts.run_delay_ratio() >= RUN_DELAY && facts.run_delay_cores >= RUN_DELAY_FLOOR;
+    let wanted = facts.compute_cores + facts.run_delay_cores >= WANTED_CORES;
+    // Cores full of other work do not matter to one who waits for the network
+    // and gets a core when it asks for one.
+    let full = facts.cores_busy >= CORES_FULL && wanted && (delayed || !network_waits);
+    let queued = delayed && wanted && !network_waits;
+    facts.throttled >= THROTTLED || full || queued
+}
+
+/// Signal A for what stands behind the network: connections wait for it, or
+/// the bytes stand before or in it.
+fn is_local_pressed(facts: &Facts) -> bool {
+    let stands = facts.places.local >= PRESSURE && facts.places.later <= LATER;
+    facts.network.blocked >= PRESSURE || stands
+}
+
+fn is_disk_slow(facts: &Facts) -> bool {
+    let asleep = facts
+        .most_in_device()
+        .is_some_and(|thread| thread.device >= DEVICE_ASLEEP);
+    let busy = facts.device_busy.is_some_and(|busy| busy >= DEVICE_BUSY);
+    // With nothing arriving, a thread asleep for the disk is all that happens:
+    // the final sync, a local scan.
+    if facts.received_bytes == 0 && asleep {
+        return true;
+    }
+    is_local_pressed(facts) && (busy || asleep)
+}
+
+fn sending(sample: &Sample, facts: &Facts) -> Option<Cause> {
+    let sending = sample.sending;
+    let busy_s = sending.busy_us as f64 * 1e-6;
+    if busy_s < PRESSURE * facts.seconds {
+        return None;
+    }
+    let of_busy = |part_us: u64| part_us as f64 / sending.busy_us as f64;
+    Some(if of_busy(sending.receiver_limited_us) >= SEND_LIMITED {
+        Cause::Receiver
+    } else if of_busy(sending.buffer_limited_us) >= SEND_LIMITED {
+        Cause::SendBuffer
+    } else {
+        Cause::SendPath
+    })
+}
+
+/// Both signals for receiving: the work stands outside, and sockets are empty.
+fn is_network_waiting(facts: &Facts) -> bool {
+    if !facts.network.active || facts.network.reads_empty < READS_EMPTY {
+        return false;
+    }
+    if facts.network.blocked >= HELD_UP {
+        return false;
+    }
+    // All that is not outside is later, so the second half of the rule decides.
+    let outside = facts.places.known && facts.places.network >= 1.0 - LATER;
+    let starved = facts
+        .plain_threads()
+        .map(|thread| thread.starved)
+        .reduce(f64::min)
+        .is_some_and(|least| least >= PRESSURE);
+    let unknown = !facts.places.known && facts.plain_threads().next().is_none();
+    outside || starved || (unknown && facts.network.empty >= PRESSURE)
+}
+
+fn is_idle(facts: &Facts) -> bool {
+    let computing = facts.compute_cores + facts.run_delay_cores >= IDLE_CORES;
+    let asleep = facts
+        .most_in_device()
+        .is_some_and(|thread| thread.device >= 0.5);
+    !computing && !asleep
+}
+
+/// Shares of a sample without agreement, by what connections spent their time
+/// on; what they were blocked by is parted by what the threads behind did.
+fn spread(facts: &Facts) -> Vec<(Cause, f64)> {
+    let device: f64 = facts.threads.iter().map(|thread| thread.device).sum();
+    let busiest = facts.most_computing();
+    let compute: f64 = facts
+        .plain_threads()
+        .map(|thread| thread.compute + thread.run_delay)
+        .sum();
+    let local = (device + compute).max(1e-9);
+    let local_share = if facts.network.active {
+        facts.network.blocked
+    } else {
+        (device + compute).min(1.0)
+    };
+    let hash = busiest.map_or(Cause::Nobody, |thread| Cause::OneCore(thread.stage.clone()));
+    let mut parts = vec![
+        (Cause::Network, facts.network.empty),
+        (Cause::RateLimit, facts.network.throttled),
+        (Cause::Disk, local_share * device / local),
+        (hash, local_share * compute / local),
+        (
+            Cause::Cpu,
+            if facts.network.active {
+                facts.network.busy
+            } else {
+                0.0
+            },
+        ),
+    ];
+    let known: f64 = parts.iter().map(|(_, part)| part).sum();
+    parts.push((Cause::Nobody, (1.0 - known).max(0.0)));
+    parts.retain(|(_, part)| *part > 0.0);
+    parts
+}
+
+/// Who uses the full cores: the role of ours that computes most, or another process.
+fn consumer(sample: &Sample, facts: &Facts) -> String {
+    let mut roles: BTreeMap<&str, f64> = BTreeMap::new();
+    for thread in &facts.threads {
+        *roles.entry(&thread.stage).or_default() += thread.compute;
+    }
+    let ours = roles
+        .into_iter()
+        .max_by(|one, two| one.1.total_cmp(&two.1))
+        .unwrap_or(("", 0.0));
+    let length_ns = (sample.length.as_nanos() as f64).max(1.0);
+    if facts.throttled >= THROTTLED {
+        return format!("{}, under a CPU quota", ours.0);
+    }
+    let steal_cores = sample.cpu.steal_ns as f64 / length_ns;
+    let others_cores = sample.cpu.busy_ns as f64 / length_ns - facts.compute_cores - steal_cores;
+    if steal_cores > ours.1 && steal_cores > others_cores {
+        return "other virtual machines".to_owned();
+    }
+    match &sample.cpu.hog {
+        Some((name, cores)) if *cores > ours.1 => format!("process {name}"),
+        None if others_cores > facts.compute_cores => "other processes".to_owned(),
+        _ => ours.0.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

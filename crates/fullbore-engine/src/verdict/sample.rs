@@ -1,0 +1,212 @@
+//! One sample of the run: what clocks and kernel counted within a tenth of a
+//! second. Plain data, so that the judge can be fed with invented ones.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::stage::{Kind, SendReading, StageReading, ThreadReading};
+use crate::window::Places;
+
+/// A role within a sample.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StageSample {
+    /// What its tasks counted; name and kind too.
+    pub tasks: StageReading,
+    /// What its threads counted.
+    pub threads: Vec<ThreadReading>,
+}
+
+impl StageSample {
+    /// A role that did nothing yet.
+    pub fn new(name: &str, kind: Kind) -> StageSample {
+        StageSample {
+            tasks: StageReading::new(name, kind),
+            threads: Vec::new(),
+        }
+    }
+
+    /// The role's name.
+    pub fn name(&self) -> &str {
+        &self.tasks.name
+    }
+
+    fn add(&mut self, later: &StageSample) {
+        self.tasks += &later.tasks;
+        for thread in &later.threads {
+            match self
+                .threads
+                .iter_mut()
+                .find(|mine| mine.slot == thread.slot)
+            {
+                Some(mine) => mine.add(thread),
+                None => self.threads.push(*thread),
+            }
+        }
+    }
+}
+
+/// A host within a sample.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostSample {
+    /// The host's name.
+    pub name: String,
+    /// Bytes received.
+    pub bytes: u64,
+    /// Connections with requests outstanding, at the end.
+    pub connections: u32,
+    /// Smallest round trip so far in microseconds; 0 if unknown.
+    pub round_trip_us: u64,
+    /// Whether we hold it back ourselves.
+    pub capped: bool,
+}
+
+/// The CPU within a sample.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuSample {
+    /// Cores this process may use (affinity and quota).
+    pub allowed_cores: f64,
+    /// Work of anybody on those cores.
+    pub busy_ns: u64,
+    /// Of it, taken by the hypervisor.
+    pub steal_ns: u64,
+    /// Time the control group was held back by its quota.
+    pub throttled_ns: u64,
+    /// The other process that used most, where cores were full, and its cores' worth.
+    pub hog: Option<(String, f64)>,
+}
+
+/// The destination's disk within a sample: its busiest member.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DeviceSample {
+    /// Name as in `/sys/block`.
+    pub name: String,
+    /// Time with requests under way.
+    pub busy_ns: u64,
+    /// Bytes written by anybody.
+    pub written_bytes: u64,
+}
+
+/// The windows together within a sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WindowSample {
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Size in items.
+    pub items: u64,
+    /// Held bytes times the seconds they were held.
+    pub held_byte_seconds: f64,
+    /// Where the held bytes stood; summed over merged samples.
+    pub places: Places,
+    /// Time somebody waited for a permit.
+    pub exhausted_ns: u64,
+}
+
+/// One sample, or several merged.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// End, since the run began.
+    pub at: Duration,
+    /// Length.
+    pub length: Duration,
+    /// The roles.
+    pub stages: Vec<StageSample>,
+    /// The windows.
+    pub window: WindowSample,
+    /// The CPU.
+    pub cpu: CpuSample,
+    /// The destination's disk, if it has one.
+    pub device: Option<DeviceSample>,
+    /// The hosts.
+    pub hosts: Vec<HostSample>,
+    /// Sending sockets.
+    pub sending: SendReading,
+    /// Bytes safely written or acknowledged.
+    pub delivered_bytes: u64,
+    /// The user's limit; 0 for none.
+    pub rate_limit_bytes_per_s: u64,
+}
+
+impl Sample {
+    /// Adds the sample that follows this one.
+    pub fn add(&mut self, later: &Sample) {
+        self.at = later.at;
+        self.length += later.length;
+        for stage in &later.stages {
+            match self
+                .stages
+                .iter_mut()
+                .find(|mine| mine.name() == stage.name())
+            {
+                Some(mine) => mine.add(stage),
+                None => self.stages.push(stage.clone()),
+            }
+        }
+        for host in &later.hosts {
+            match self.hosts.iter_mut().find(|mine| mine.name == host.name) {
+                Some(mine) => {
+                    let bytes = mine.bytes + host.bytes;
+                    *mine = HostSample {
+                        bytes,
+                        ..host.clone()
+                    };
+                }
+                None => self.hosts.push(host.clone()),
+            }
+        }
+        // Places are states, not flows; summed they keep their proportions,
+        // which is all the judge looks at.
+        let mut places = self.window.places;
+        places += later.window.places;
+        let exhausted_ns = self.window.exhausted_ns + later.window.exhausted_ns;
+        let held_byte_seconds = self.window.held_byte_seconds + later.window.held_byte_seconds;
+        self.window = WindowSample {
+            places,
+            exhausted_ns,
+            held_byte_seconds,
+            ..later.window
+        };
+        self.cpu.allowed_cores = later.cpu.allowed_cores;
+        self.cpu.busy_ns += later.cpu.busy_ns;
+        self.cpu.steal_ns += later.cpu.steal_ns;
+        self.cpu.throttled_ns += later.cpu.throttled_ns;
+        if later.cpu.hog.is_some() {
+            self.cpu.hog.clone_from(&later.cpu.hog);
+        }
+        self.device = match (self.device.take(), &later.device) {
+            (Some(mine), Some(theirs)) => Some(DeviceSample {
+                name: if theirs.busy_ns > mine.busy_ns {
+                    theirs.name.clone()
+                } else {
+                    mine.name
+                },
+                busy_ns: mine.busy_ns + theirs.busy_ns,
+                written_bytes: mine.written_bytes + theirs.written_bytes,
+            }),
+            (mine, theirs) => mine.or_else(|| theirs.clone()),
+        };
+        self.sending += later.sending;
+        self.delivered_bytes += later.delivered_bytes;
+        self.rate_limit_bytes_per_s = later.rate_limit_bytes_per_s;
+    }
+
+    /// Merges samples that follow one another; none for none.
+    pub fn merged<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Option<Sample> {
+        let mut samples = samples.into_iter();
+        let mut merged = samples.next()?.clone();
+        samples.for_each(|sample| merged.add(sample));
+        Some(merged)
+    }
+
+    /// Bytes received from hosts; where the wire counts no hosts, what tasks
+    /// that read sockets counted.
+    pub fn received_bytes(&self) -> u64 {
+        let hosts: u64 = self.hosts.iter().map(|host| host.bytes).sum();
+        let tasks = || self.stages.iter().filter(|stage| stage.tasks.reads > 0);
+        if hosts > 0 {
+            hosts
+        } else {
+            tasks().map(|stage| stage.tasks.bytes).sum()
+        }
+    }
+}

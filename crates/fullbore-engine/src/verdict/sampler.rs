@@ -1,0 +1,351 @@
+//! The thread that reads clocks and kernel ten times a second.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::cgroup::Cgroup;
+use super::cpu::{self, Cores, Processes, TICK_NS};
+use super::device::{Device, DiskStat};
+use super::judge::Judge;
+use super::opinion;
+use super::sample::{CpuSample, DeviceSample, HostSample, Sample, StageSample, WindowSample};
+use super::{Limit, Verdict};
+use crate::stage::{Ledger, LedgerReading, SendReading, StageReading, ThreadReading};
+
+/// Time between samples, from the design.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Time between looks at the block device under the destination, which may be
+/// created only after the run has begun.
+const DEVICE_LOOK: Duration = Duration::from_secs(1);
+/// Time between scans of all processes; a scan costs a few milliseconds.
+const PROCESS_SCAN: Duration = Duration::from_secs(1);
+/// Cores this busy, and others this much busier than we, are worth a scan.
+const SCAN_BUSY: f64 = 0.90;
+
+/// What the sampler looks at.
+#[derive(Debug)]
+pub struct SamplerConfig {
+    /// The destination; the disk under it is watched. It need not exist yet.
+    pub destination: Option<PathBuf>,
+    /// The role whose bytes count as delivered.
+    pub delivery_stage: String,
+    /// Where each sample goes as a line of JSON, to tune the judge afterwards.
+    pub record: Option<Box<dyn RecordSamples>>,
+}
+
+/// A place for recorded samples; anything that can be written to from a thread.
+pub trait RecordSamples: Write + Send + std::fmt::Debug {}
+
+impl<T: Write + Send + std::fmt::Debug> RecordSamples for T {}
+
+impl Default for SamplerConfig {
+    fn default() -> SamplerConfig {
+        SamplerConfig {
+            destination: None,
+            delivery_stage: "disk write".to_owned(),
+            record: None,
+        }
+    }
+}
+
+/// Samples a run until it is finished.
+#[derive(Debug)]
+pub struct Sampler {
+    ledger: Ledger,
+    began: Instant,
+    stop: mpsc::Sender<()>,
+    thread: JoinHandle<(Judge, u64)>,
+}
+
+impl Sampler {
+    /// Starts the sampler's thread. Fails only if the system gives no thread.
+    pub fn start(ledger: &Ledger, config: SamplerConfig) -> io::Result<Sampler> {
+        let (stop, stopped) = mpsc::channel();
+        let began = Instant::now();
+        let mut eyes = Eyes::new(ledger.clone(), config, began);
+        let thread = std::thread::Builder::new()
+            .name("sampler".to_owned())
+            .spawn(move || {
+                let mut judge = Judge::default();
+                while matches!(
+                    stopped.recv_timeout(INTERVAL),
+                    Err(RecvTimeoutError::Timeout)
+                ) {
+                    judge.push(eyes.look());
+                }
+                judge.push(eyes.look());
+                (judge, eyes.delivered_bytes)
+            })?;
+        Ok(Sampler {
+            ledger: ledger.clone(),
+            began,
+            stop,
+            thread,
+        })
+    }
+
+    /// Takes the last sample and judges. If the sampler's thread has died (a
+    /// fault of this program), the verdict is `mixed` and says so.
+    pub fn finish(self) -> Verdict {
+        let wall = self.began.elapsed();
+        drop(self.stop);
+        let counters = self.ledger.reading();
+        match self.thread.join() {
+            Ok((judge, bytes)) => {
+                let mut findings = judge.finish();
+                findings.timeline.marks = self.ledger.marks();
+                opinion::verdict(findings, counters, bytes, wall)
+            }
+            Err(_) => {
+                let mut verdict = opinion::verdict(Judge::default().finish(), counters, 0, wall);
+                verdict.limit = Limit::Mixed;
+                verdict.reason = "the sampler failed".to_owned();
+                verdict
+            }
+        }
+    }
+}
+
+/// Reads everything and remembers what it saw last.
+struct Eyes {
+    ledger: Ledger,
+    config: SamplerConfig,
+    began: Instant,
+    at: Duration,
+    threads: HashMap<u64, ThreadReading>,
+    tasks: HashMap<String, StageReading>,
+    hosts: HashMap<String, u64>,
+    exhausted_ns: u64,
+    sending: SendReading,
+    cores: Cores,
+    cgroup: Cgroup,
+    throttled_ns: u64,
+    device: Device,
+    device_looked: Option<Duration>,
+    disks: HashMap<String, DiskStat>,
+    processes: Option<(Processes, Duration)>,
+    delivered_bytes: u64,
+}
+
+impl Eyes {
+    fn new(ledger: Ledger, config: SamplerConfig, began: Instant) -> Eyes {
+        let cgroup = Cgroup::of_this_process();
+        let mut eyes = Eyes {
+            throttled_ns: cgroup.reading().throttled_ns,
+            cgroup,
+            ledger,
+            config,
+            began,
+            at: Duration::ZERO,
+            threads: HashMap::new(),
+            tasks: HashMap::new(),
+            hosts: HashMap::new(),
+            exhausted_ns: 0,
+            sending: SendReading::default(),
+            cores: cpu::cores(),
+            device: Device::default(),
+            device_looked: None,
+            disks: HashMap::new(),
+            processes: None,
+            delivered_bytes: 0,
+        };
+        // What the ledger counted before the run does not belong to it.
+        eyes.look();
+        eyes.at = Duration::ZERO;
+        eyes.delivered_bytes = 0;
+        eyes
+    }
+
+    fn look(&mut self) -> Sample {
+        let at = self.began.elapsed();
+        let length = at.saturating_sub(self.at);
+        self.at = at;
+        let stages = self.stages();
+        let reading = self.ledger.reading_without_stages();
+        let delivered_bytes = stages
+            .iter()
+            .find(|stage| stage.name() == self.config.delivery_stage)
+            .map_or(0, |stage| {
+                stage.tasks.bytes + stage.threads.iter().map(|thread| thread.bytes).sum::<u64>()
+            });
+        self.delivered_bytes += delivered_bytes;
+        let sending = reading.sending.since(&self.sending);
+        self.sending = reading.sending;
+        let sample = Sample {
+            at,
+            length,
+            window: self.window(&reading, length),
+            cpu: self.cpu(&stages, length),
+            device: self.device(at, length),
+            hosts: self.hosts(&reading),
+            stages,
+            sending,
+            delivered_bytes,
+            rate_limit_bytes_per_s: self.ledger.rate_limit(),
+        };
+        self.record(&sample);
+        sample
+    }
+
+    /// A record that cannot be written ends; the run goes on.
+    fn record(&mut self, sample: &Sample) {
+        let Some(record) = &mut self.config.record else {
+            return;
+        };
+        let Ok(mut line) = serde_json::to_string(sample) else {
+            return;
+        };
+        line.push('\n');
+        if record.write_all(line.as_bytes()).is_err() {
+            self.config.record = None;
+        }
+    }
+
+    fn stages(&mut self) -> Vec<StageSample> {
+        let mut samples = Vec::new();
+        for clock in self.ledger.stages() {
+            let now = clock.task_reading();
+            let highest = self
+                .tasks
+                .entry(clock.name().to_owned())
+                .or_insert_with(|| StageReading::new(clock.name(), clock.kind()));
+            let tasks = now.since(highest);
+            highest.highest(&now);
+            let mut threads = Vec::new();
+            for now in clock.thread_readings() {
+                let highest = self.threads.entry(now.slot).or_default();
+                let since = now.since(highest);
+                highest.highest(&now);
+                if now.ended {
+                    self.threads.remove(&now.slot);
+                }
+                threads.push(since);
+            }
+            samples.push(StageSample { tasks, threads });
+        }
+        samples
+    }
+
+    fn window(&mut self, reading: &LedgerReading, length: Duration) -> WindowSample {
+        let mut sample = WindowSample::default();
+        let mut exhausted_ns = 0;
+        for window in &reading.windows {
+            sample.bytes += window.bytes;
+            sample.items += u64::from(window.items);
+            sample.places += window.places;
+            exhausted_ns += window.exhausted_ns;
+        }
+        sample.held_byte_seconds = sample.places.total() as f64 * length.as_secs_f64();
+        sample.exhausted_ns = exhausted_ns.saturating_sub(self.exhausted_ns);
+        self.exhausted_ns = self.exhausted_ns.max(exhausted_ns);
+        sample
+    }
+
+    fn hosts(&mut self, reading: &LedgerReading) -> Vec<HostSample> {
+        let mut samples = Vec::new();
+        for host in &reading.hosts {
+            let before = self
+                .hosts
+                .insert(host.name.clone(), host.bytes)
+                .unwrap_or(0);
+            samples.push(HostSample {
+                name: host.name.clone(),
+                bytes: host.bytes.saturating_sub(before),
+                connections: host.connections,
+                round_trip_us: host.round_trip_us,
+                capped: host.capped,
+            });
+        }
+        samples
+    }
+
+    fn cpu(&mut self, stages: &[StageSample], length: Duration) -> CpuSample {
+        let cores = cpu::cores();
+        let cgroup = self.cgroup.reading();
+        let ticks_ns = |now: u64, before: u64| now.saturating_sub(before).saturating_mul(TICK_NS);
+        let busy_ns = ticks_ns(cores.busy_ticks, self.cores.busy_ticks);
+        let steal_ns = ticks_ns(cores.steal_ticks, self.cores.steal_ticks);
+        let throttled_ns = cgroup.throttled_ns.saturating_sub(self.throttled_ns);
+        self.cores = cores;
+        self.throttled_ns = cgroup.throttled_ns;
+        let count = f64::from(cores.count.max(1));
+        let ours_ns: u64 = stages
+            .iter()
+            .flat_map(|stage| &stage.threads)
+            .map(|thread| thread.compute_ns)
+            .sum();
+        let full = busy_ns as f64 >= SCAN_BUSY * count * length.as_nanos() as f64;
+        let others = busy_ns.saturating_sub(ours_ns) > ours_ns;
+        let hog = if full && others {
+            self.largest_process()
+        } else {
+            None
+        };
+        // The quota is not part of the cores: /proc/stat counts what others use
+        // beyond it. Being held back shows as throttled time.
+        CpuSample {
+            allowed_cores: count,
+            busy_ns,
+            steal_ns,
+            throttled_ns,
+            hog,
+        }
+    }
+
+    fn largest_process(&mut self) -> Option<(String, f64)> {
+        let Some((processes, scanned)) = &mut self.processes else {
+            let mut processes = Processes::default();
+            processes.scan();
+            self.processes = Some((processes, self.at));
+            return None;
+        };
+        let passed = self.at.saturating_sub(*scanned);
+        if passed < PROCESS_SCAN {
+            return None;
+        }
+        *scanned = self.at;
+        let (name, ticks) = processes.scan()?;
+        Some((name, (ticks * TICK_NS) as f64 / passed.as_nanos() as f64))
+    }
+
+    fn device(&mut self, at: Duration, length: Duration) -> Option<DeviceSample> {
+        let destination = self.config.destination.as_deref()?;
+        let due = self
+            .device_looked
+            .is_none_or(|looked| at.saturating_sub(looked) >= DEVICE_LOOK);
+        if due && !self.device.is_known() {
+            self.device = Device::under(nearest_existing(destination));
+            self.device_looked = Some(at);
+        }
+        let mut busiest: Option<DeviceSample> = None;
+        for (name, stat) in self.device.reading() {
+            let Some(before) = self.disks.insert(name.clone(), stat) else {
+                continue;
+            };
+            let busy_ms = stat.busy_ms.saturating_sub(before.busy_ms);
+            // The kernel counts whole ticks, so a little more than the time may show.
+            let busy_ns = busy_ms
+                .saturating_mul(1_000_000)
+                .min(length.as_nanos() as u64);
+            let written_bytes = stat.written_bytes.saturating_sub(before.written_bytes);
+            if busiest.as_ref().is_none_or(|known| busy_ns > known.busy_ns) {
+                busiest = Some(DeviceSample {
+                    name,
+                    busy_ns,
+                    written_bytes,
+                });
+            }
+        }
+        busiest
+    }
+}
+
+fn nearest_existing(path: &Path) -> &Path {
+    path.ancestors()
+        .find(|path| path.exists())
+        .unwrap_or(Path::new("/"))
+}
