@@ -436,3 +436,6 @@ impl StepClock {
         u64::try_from(step.as_micros()).unwrap_or(u64::MAX)
     }
 }
+
+#[cfg(test)]
+mod tests;

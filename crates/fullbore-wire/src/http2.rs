@@ -476,3 +476,6 @@ fn to_head(status: u16, fields: &HeaderMap) -> Result<ResponseHead, Http2Error> 
         .collect();
     Ok(ResponseHead::from_fields(status, &fields)?)
 }
+
+#[cfg(test)]
+mod tests;

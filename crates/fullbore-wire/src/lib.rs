@@ -18,3 +18,5 @@ pub mod redirect;
 pub mod retry_after;
 pub mod url;
 pub mod http2;
+#[cfg(test)]
+mod loopback;

@@ -132,3 +132,104 @@ pub async fn race(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loopback::{DeadAddress, listen};
+    use std::net::Ipv4Addr;
+    use std::time::Instant;
+
+    fn addresses(list: &[&str]) -> Vec<SocketAddr> {
+        list.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn families_take_turns_and_no_address_comes_twice() {
+        let mixed = addresses(&[
+            "1.1.1.1:80",
+            "2.2.2.2:80",
+            "1.1.1.1:80",
+            "3.3.3.3:80",
+            "[::1]:80",
+            "[::2]:80",
+        ]);
+        let expected = addresses(&[
+            "[::1]:80",
+            "1.1.1.1:80",
+            "[::2]:80",
+            "2.2.2.2:80",
+            "3.3.3.3:80",
+        ]);
+        assert_eq!(alternate(mixed), expected);
+        assert_eq!(alternate(vec![]), vec![]);
+        let many = (0..200)
+            .map(|n| SocketAddr::from(([10, 0, 0, n], 80)))
+            .collect();
+        assert_eq!(alternate(many).len(), MAX_ADDRESSES);
+    }
+
+    #[tokio::test]
+    async fn literals_fixed_names_and_unknown_names() {
+        let mut resolver = Resolver::default();
+        resolver.fix("Mirror.Example.org", vec![Ipv4Addr::LOCALHOST.into()]);
+        resolver.fix("empty.example.org", vec![]);
+        for (host, address) in [
+            ("127.0.0.9", "127.0.0.9:8080"),
+            ("[::1]", "[::1]:8080"),
+            ("::1", "[::1]:8080"),
+            ("mirror.example.ORG", "127.0.0.1:8080"),
+        ] {
+            assert_eq!(
+                resolver.lookup(host, 8080).await.unwrap(),
+                addresses(&[address]),
+                "{host}"
+            );
+        }
+        let error = resolver.lookup("empty.example.org", 80).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(!resolver.lookup("localhost", 80).await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_dead_first_address_costs_one_delay() {
+        let (_listener, alive) = listen().await;
+        let dead = DeadAddress::new(Ipv4Addr::new(127, 0, 0, 2), 0);
+        let delay = Duration::from_millis(80);
+        let mut failures = Vec::new();
+        let began = Instant::now();
+        let both = [dead.address, alive];
+        let (peer, socket) = race(&both, &SocketOptions::default(), delay, &mut failures)
+            .await
+            .unwrap();
+        assert_eq!(peer, alive);
+        assert_eq!(socket.tcp().peer_addr().unwrap(), alive);
+        let took = began.elapsed();
+        assert!(
+            took >= delay && took < Duration::from_millis(900),
+            "{took:?}"
+        );
+        assert!(failures.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_refusal_moves_on_at_once_and_all_failures_are_told() {
+        let (_listener, alive) = listen().await;
+        let refusing = listen().await.1; // its listener is gone already
+        let options = SocketOptions::default();
+        let delay = Duration::from_secs(5);
+        let mut failures = Vec::new();
+        let began = Instant::now();
+        let won = race(&[refusing, alive], &options, delay, &mut failures).await;
+        assert_eq!(won.unwrap().0, alive);
+        assert!(began.elapsed() < Duration::from_secs(2));
+        assert_eq!(failures[0].0, refusing);
+        assert!(
+            race(&[refusing, refusing], &options, delay, &mut failures)
+                .await
+                .is_none()
+        );
+        assert_eq!(failures.len(), 3);
+        assert!(race(&[], &options, delay, &mut failures).await.is_none());
+    }
+}

@@ -224,10 +224,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_probe_outlives_the_socket_without_keeping_it_open() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let near = open(listener.local_addr().unwrap(), &SocketOptions::default());
-        let (near, far) = tokio::join!(near, listener.accept());
-        let (mut near, mut far) = (near.unwrap(), far.unwrap().0);
+        let (mut near, mut far) = crate::loopback::pair().await;
         let probe = near.probe();
         far.write_all(&[1; 1000]).await.unwrap();
         near.read_exact(&mut [0; 1000]).await.unwrap();

@@ -69,14 +69,20 @@ impl Stream {
     /// # Errors
     /// The connection's.
     pub async fn readable(&mut self) -> io::Result<()> {
+        std::future::poll_fn(|cx| self.poll_readable(cx)).await
+    }
+
+    /// [`Stream::readable`] for those who poll, beside a write for instance.
+    ///
+    /// # Errors
+    /// As `readable`.
+    pub fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Stream::Plain(socket) => socket.tcp().readable().await,
-            Stream::Tls(tls) if tls.deferred.is_some() => Ok(()),
-            Stream::Tls(tls) => {
-                poll_fn(|cx| Pin::new(&mut tls.inner).poll_fill_buf(cx).map_ok(|_| ()))
-                    .await
-                    .or_else(end_without_notice)
-            }
+            Stream::Plain(socket) => socket.tcp().poll_read_ready(cx),
+            Stream::Tls(tls) if tls.deferred.is_some() => Poll::Ready(Ok(())),
+            Stream::Tls(tls) => Pin::new(&mut tls.inner)
+                .poll_fill_buf(cx)
+                .map(|filled| filled.map(|_| ()).or_else(end_without_notice)),
         }
     }
 
@@ -273,6 +279,12 @@ impl TlsSocket {
             protocol,
         ))
     }
+
+    /// Whether an earlier session was taken up again, which saves the server a signature.
+    #[must_use]
+    pub fn is_resumed(&self) -> bool {
+        self.inner.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
+    }
 }
 
 /// Reads in large pieces for rustls, which asks for small ones.
@@ -330,5 +342,146 @@ impl AsyncWrite for ReadAhead {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loopback::{Authority, pair};
+    use crate::tls::{Offer, Tls, Trust};
+    use std::time::Duration;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpStream;
+
+    async fn tls_pair() -> (Stream, tokio_rustls::server::TlsStream<TcpStream>) {
+        let authority = Authority::new();
+        let acceptor = authority.certify("localhost", (2020, 2080)).acceptor(&[]);
+        let config = Tls::new(Trust::Only(authority.authorities()))
+            .config(Offer::Either)
+            .unwrap();
+        let (near, far) = pair().await;
+        let near = TlsSocket::connect(config, "localhost", Stream::Plain(near));
+        let (near, far) = tokio::join!(near, acceptor.accept(far));
+        (Stream::Tls(Box::new(near.unwrap().0)), far.unwrap())
+    }
+
+    async fn read_all(stream: &mut Stream, max: usize) -> (BytesMut, usize) {
+        let (mut all, mut reads) = (BytesMut::new(), 0);
+        loop {
+            let mut chunk = BytesMut::new();
+            let filled = stream.read_into(&mut chunk, max).await.unwrap();
+            assert_eq!(chunk.len(), filled.bytes);
+            assert!(filled.bytes <= max);
+            if filled.end {
+                return (all, reads);
+            }
+            reads += 1;
+            all.extend_from_slice(&chunk);
+        }
+    }
+
+    fn pattern(bytes: usize) -> Vec<u8> {
+        (0..bytes)
+            .map(|index| (index / 251) as u8 ^ index as u8)
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn tls_is_read_in_chunks_larger_than_its_records() {
+        let (mut near, mut far) = tls_pair().await;
+        let data = pattern(1_500_000);
+        let sent = data.clone();
+        let sender = tokio::spawn(async move {
+            far.write_all(&sent).await.unwrap();
+            far.shutdown().await.unwrap();
+        });
+        // What has arrived by now is much more than one record.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let mut first = BytesMut::new();
+        let filled = near.read_into(&mut first, 200_000).await.unwrap();
+        assert!(filled.bytes >= 48 << 10 && !filled.waited, "{filled:?}");
+        let (rest, _) = read_all(&mut near, 256 << 10).await;
+        first.extend_from_slice(&rest);
+        assert!(first == data);
+        sender.await.unwrap();
+        assert!(near.probe().read().unwrap().bytes_received > 1_500_000);
+    }
+
+    #[tokio::test]
+    async fn an_end_without_close_notify_is_an_end() {
+        let (mut near, mut far) = tls_pair().await;
+        far.write_all(b"all of it").await.unwrap();
+        far.flush().await.unwrap();
+        drop(far.into_inner().0);
+        let (all, _) = read_all(&mut near, 4096).await;
+        assert_eq!(&all[..], b"all of it");
+        assert_eq!(
+            near.try_read_buf(&mut BytesMut::with_capacity(10)).unwrap(),
+            0
+        );
+        near.readable().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn waiting_shows_on_both_kinds() {
+        let (near, far) = pair().await;
+        let (tls, tls_far) = tls_pair().await;
+        type Far = Box<dyn AsyncWrite + Unpin>;
+        let kinds: [(Stream, Far); 2] = [
+            (Stream::Plain(near), Box::new(far)),
+            (tls, Box::new(tls_far)),
+        ];
+        for (mut near, mut far) in kinds {
+            let mut buf = BytesMut::with_capacity(64);
+            // TLS has its session tickets to read first; they are no data.
+            let error = near.try_read_buf(&mut buf).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+            let late = tokio::time::timeout(Duration::from_millis(20), near.readable()).await;
+            if near.is_tls() {
+                assert!(late.is_err());
+            }
+            let reading = async { near.read_into(&mut buf, 64).await.unwrap() };
+            let writing = async {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                far.write_all(b"hello").await.unwrap();
+                far.flush().await.unwrap();
+            };
+            let (filled, ()) = tokio::join!(reading, writing);
+            assert_eq!(
+                filled,
+                Filled {
+                    bytes: 5,
+                    waited: true,
+                    end: false
+                }
+            );
+            far.write_all(b" again").await.unwrap();
+            far.flush().await.unwrap();
+            near.readable().await.unwrap();
+            assert_eq!(near.try_read_buf(&mut buf).unwrap(), 6);
+            assert_eq!(&buf[..], b"hello again");
+            // A full buffer takes nothing and grows by nothing.
+            let mut full = BytesMut::zeroed(8);
+            let room = full.capacity() - full.len();
+            full.extend_from_slice(&vec![0; room]);
+            assert_eq!(near.try_read_buf(&mut full).unwrap(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reset_after_data_is_told_after_the_data() {
+        let (mut near, mut far) = tls_pair().await;
+        far.write_all(&[7; 1000]).await.unwrap();
+        far.flush().await.unwrap();
+        let far = far.into_inner().0;
+        let mut buf = BytesMut::new();
+        assert_eq!(near.read_into(&mut buf, 1 << 16).await.unwrap().bytes, 1000);
+        near.write_all(b"unread").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        // Closing with unread data makes the kernel send a reset.
+        drop(far);
+        let error = near.read_into(&mut buf, 1 << 16).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     }
 }

@@ -414,6 +414,14 @@ pub enum TlsError {
         /// With the pin of the key that was shown.
         reason: String,
     },
+    /// Anything else about the certificate: revoked, not for servers, malformed.
+    #[error("{host}: certificate refused: {reason}")]
+    Untrusted {
+        /// The host connected to.
+        host: String,
+        /// What rustls said.
+        reason: String,
+    },
     /// Anything else rustls refused, alerts of the server included.
     #[error("{host}: TLS handshake: {reason}")]
     Handshake {
@@ -437,7 +445,7 @@ impl TlsError {
     /// of no use then, and going on with another certificate never happens.
     #[must_use]
     pub fn is_untrusted(&self) -> bool {
-        use TlsError::{Expired, NotYetValid, UnknownIssuer, WrongKey, WrongName};
+        use TlsError::{Expired, NotYetValid, UnknownIssuer, Untrusted, WrongKey, WrongName};
         matches!(
             self,
             Expired { .. }
@@ -445,6 +453,7 @@ impl TlsError {
                 | UnknownIssuer { .. }
                 | WrongName { .. }
                 | WrongKey { .. }
+                | Untrusted { .. }
         )
     }
 
@@ -483,7 +492,10 @@ impl TlsError {
                 host,
                 not_before: Some(not_before.as_secs()),
             },
-            CertificateError::UnknownIssuer => TlsError::UnknownIssuer { host },
+            // A forged issuer of the right name shows as a bad signature.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                TlsError::UnknownIssuer { host }
+            }
             CertificateError::NotValidForName => TlsError::WrongName {
                 host,
                 presented: "another name".to_owned(),
@@ -498,7 +510,7 @@ impl TlsError {
                     reason: inner.to_string(),
                 }
             }
-            other => TlsError::Handshake {
+            other => TlsError::Untrusted {
                 host,
                 reason: other.to_string(),
             },
@@ -549,3 +561,6 @@ pub fn server_name(host: &str) -> Result<ServerName<'static>, TlsError> {
         host: host.to_owned(),
     })
 }
+
+#[cfg(test)]
+mod tests;

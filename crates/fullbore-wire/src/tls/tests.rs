@@ -1,0 +1,219 @@
+use super::*;
+use crate::loopback::{Authority, Certified, pair};
+use crate::stream::{Stream, TlsSocket};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::TlsAcceptor;
+
+const NOW: (i32, i32) = (2020, 2080);
+
+/// One handshake; the server then says "ok" so that session tickets have been read.
+async fn handshake(
+    tls: &Tls,
+    offer: Offer,
+    host: &str,
+    acceptor: TlsAcceptor,
+) -> Result<(TlsSocket, Protocol), TlsError> {
+    let (near, far) = pair().await;
+    tokio::spawn(async move {
+        if let Ok(mut far) = acceptor.accept(far).await {
+            let _ = far.write_all(b"ok").await;
+            let _ = far.read(&mut [0; 1]).await;
+        }
+    });
+    let (socket, protocol) =
+        TlsSocket::connect(tls.config(offer)?, host, Stream::Plain(near)).await?;
+    let mut stream = Stream::Tls(Box::new(socket));
+    stream.read_exact(&mut [0; 2]).await.unwrap();
+    let Stream::Tls(socket) = stream else {
+        unreachable!()
+    };
+    Ok((*socket, protocol))
+}
+
+async fn refused(tls: &Tls, host: &str, certified: &Certified) -> TlsError {
+    let error = handshake(tls, Offer::Either, host, certified.acceptor(&[]))
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains(host), "{error}");
+    error
+}
+
+#[tokio::test]
+async fn the_server_chooses_among_what_is_offered() {
+    let authority = Authority::new();
+    let certified = authority.certify("mirror.example.org", NOW);
+    let tls = Tls::new(Trust::Only(authority.authorities()));
+    let both: &[&str] = &["h2", "http/1.1"];
+    for (offer, server, expected) in [
+        (Offer::Either, both, Protocol::Http2),
+        (Offer::Either, &["http/1.1"], Protocol::Http1),
+        (Offer::Either, &[], Protocol::Http1),
+        (Offer::Http1, both, Protocol::Http1),
+        (Offer::Http2, both, Protocol::Http2),
+        (Offer::Nothing, both, Protocol::Http1),
+    ] {
+        let acceptor = certified.acceptor(server);
+        let (_, protocol) = handshake(&tls, offer, "mirror.example.org", acceptor)
+            .await
+            .unwrap();
+        assert_eq!(protocol, expected, "{offer:?} to {server:?}");
+    }
+    let acceptor = certified.acceptor(&["http/1.1"]);
+    let error = handshake(&tls, Offer::Http2, "mirror.example.org", acceptor)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, TlsError::Handshake { .. }), "{error}");
+    assert!(!error.is_untrusted());
+}
+
+#[tokio::test]
+async fn sessions_are_resumed_whatever_is_offered() {
+    let authority = Authority::new();
+    let acceptor = authority
+        .certify("mirror.example.org", NOW)
+        .acceptor(&["h2", "http/1.1"]);
+    let tls = Tls::new(Trust::Only(authority.authorities()));
+    let host = "mirror.example.org";
+    let (first, _) = handshake(&tls, Offer::Http1, host, acceptor.clone())
+        .await
+        .unwrap();
+    assert!(!first.is_resumed());
+    let (second, _) = handshake(&tls.clone(), Offer::Either, host, acceptor)
+        .await
+        .unwrap();
+    assert!(second.is_resumed());
+}
+
+#[tokio::test]
+async fn refusals_name_host_and_reason() {
+    let authority = Authority::new();
+    let tls = Tls::new(Trust::Only(authority.authorities()));
+    let host = "mirror.example.org";
+
+    let error = refused(&tls, host, &authority.certify(host, (2001, 2002))).await;
+    assert!(
+        matches!(error, TlsError::Expired { .. }) && error.is_untrusted(),
+        "{error}"
+    );
+    assert!(error.to_string().contains("01 Jan 2002"), "{error}");
+
+    let error = refused(&tls, host, &authority.certify(host, (2090, 2091))).await;
+    assert!(matches!(error, TlsError::NotYetValid { .. }), "{error}");
+
+    let error = refused(&tls, host, &authority.certify("other.example.net", NOW)).await;
+    assert!(matches!(error, TlsError::WrongName { .. }), "{error}");
+    assert!(
+        error.to_string().contains("is for other.example.net,"),
+        "{error}"
+    );
+
+    let stranger = Authority::new().certify(host, NOW);
+    for tls in [&tls, &Tls::new(Trust::SystemAnd(authority.authorities()))] {
+        let error = refused(tls, host, &stranger).await;
+        assert!(matches!(error, TlsError::UnknownIssuer { .. }), "{error}");
+    }
+    assert!(matches!(server_name("a b"), Err(TlsError::BadName { .. })));
+}
+
+#[tokio::test]
+async fn addresses_final_dots_and_added_authorities() {
+    let authority = Authority::new();
+    let tls = Tls::new(Trust::SystemAnd(authority.authorities()));
+    for (host, name) in [
+        ("127.0.0.1", "127.0.0.1"),
+        ("[::1]", "::1"),
+        ("mirror.example.org.", "mirror.example.org"),
+    ] {
+        let acceptor = authority.certify(name, NOW).acceptor(&[]);
+        handshake(&tls, Offer::Either, host, acceptor)
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn pins_count_and_nothing_else() {
+    // Unknown authority, expired, for another name: the key alone decides.
+    let certified = Authority::new().certify("other", (2001, 2002));
+    let pin = spki_pin(&certified.spki);
+    for trust in [
+        Trust::SpkiPins(vec![[0; 32], pin]),
+        Trust::PinnedKeys(vec![vec![1, 2, 3], certified.spki.clone()]),
+    ] {
+        let tls = Tls::new(trust);
+        handshake(&tls, Offer::Nothing, "127.0.0.1", certified.acceptor(&[]))
+            .await
+            .unwrap();
+    }
+    for trust in [
+        Trust::SpkiPins(vec![[0; 32]]),
+        Trust::SpkiPins(vec![]),
+        Trust::PinnedKeys(vec![certified.spki[1..].to_vec()]),
+    ] {
+        let error = refused(&Tls::new(trust), "127.0.0.1", &certified).await;
+        assert!(
+            matches!(error, TlsError::WrongKey { .. }) && error.is_untrusted(),
+            "{error}"
+        );
+        let shown: String = pin.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(error.to_string().contains(&shown), "{error}");
+    }
+}
+
+#[test]
+fn authorities_are_read_from_pem_and_errors_name_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("ca.pem");
+    let check = |content: &[u8]| {
+        std::fs::write(&file, content).unwrap();
+        Authorities::read(&file)
+            .map(|read| read.0.len())
+            .map_err(|error| error.to_string())
+    };
+    let pem = Authority::new().pem();
+    assert_eq!(check(pem.as_bytes()), Ok(1));
+    assert_eq!(
+        check(format!("text\n{pem}\n{}", Authority::new().pem()).as_bytes()),
+        Ok(2)
+    );
+    for content in [
+        "",
+        "no certificate",
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n",
+        "-----BEGIN CERTIFICATE-----\n",
+    ] {
+        let error = check(content.as_bytes()).unwrap_err();
+        assert!(error.contains("ca.pem"), "{error}");
+    }
+    assert!(
+        Authorities::read(&directory.path().join("none"))
+            .unwrap_err()
+            .to_string()
+            .contains("none")
+    );
+}
+
+#[test]
+fn the_systems_authorities_are_read_once_and_on_need() {
+    let tls = Tls::default();
+    assert!(!tls.is_loaded());
+    match tls.config(Offer::Either) {
+        Ok(first) => {
+            assert!(tls.clone().is_loaded());
+            assert!(Arc::ptr_eq(&first, &tls.config(Offer::Either).unwrap()));
+        }
+        // A machine without ca-certificates.
+        Err(error) => assert!(matches!(error, TlsError::NoAuthorities { .. }), "{error}"),
+    }
+}
+
+#[test]
+fn odd_times_and_many_names_are_shown() {
+    assert_eq!(when(Some(0)), " (Thu, 01 Jan 1970 00:00:00 GMT)");
+    assert_eq!(when(Some(u64::MAX)), "");
+    assert_eq!(when(Some(253_402_300_800)), "");
+    let names = ["DnsName(\"a\")", "b", "c", "d", "e"].map(str::to_owned);
+    assert_eq!(some_names(&names), "a, b, c and 2 more");
+    assert_eq!(some_names(&[]), "no name");
+}
