@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::hosts::{Fault, Host, HostId, HostSet, Standing};
+use crate::http1::PIPELINE_DEPTH;
 use crate::queue::{Item, ItemId, Lane, Queue, Segment, Wish};
 use crate::rate::Rate;
 
@@ -75,6 +76,9 @@ const UNWANTED_CLOSE_BYTES: u64 = 512 << 10;
 
 /// Unwanted bytes that are read to their end rather than closing a connection that owes nothing else.
 const DRAIN_BYTES: u64 = 64 << 10;
+
+/// Files per host that are remembered as asked for: what four connections can have in flight.
+const RECENT_FILES: usize = 4 * PIPELINE_DEPTH;
 
 /// Times a file may come with wrong bytes before it is given up, whatever hosts are left.
 const ATTEMPTS_MAX: u32 = 6;
@@ -232,6 +236,8 @@ struct Trial {
 #[derive(Debug)]
 pub struct Dispatcher {
     hosts: Vec<Host>,
+    /// Per host, the files last asked for: a mixed-up answer is one of them.
+    recent: Vec<VecDeque<ItemId>>,
     limits: Limits,
     queue: Queue,
     connections: BTreeMap<ConnectionId, Connection>,
@@ -247,6 +253,7 @@ impl Dispatcher {
     /// A run over these hosts; the first is the origin.
     pub fn new(hosts: Vec<Host>, limits: Limits) -> Self {
         Dispatcher {
+            recent: hosts.iter().map(|_| VecDeque::new()).collect(),
             hosts,
             limits,
             queue: Queue::default(),
@@ -396,6 +403,16 @@ impl Dispatcher {
         self.hosts[connection.host as usize].delivered();
     }
 
+    /// A request was not looked at (HTTP/2: GOAWAY, REFUSED_STREAM): no fault of anybody.
+    pub fn unanswered(&mut self, id: ConnectionId, tag: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(place) = connection.asked.iter().position(|asked| asked.tag == tag) else { return };
+        let asked = connection.asked.remove(place).expect("position was just found");
+        if let Some(rest) = asked.rest() {
+            self.queue.give_back(&rest);
+        }
+    }
+
     /// An answer was a fault; the connection goes on.
     pub fn refused(&mut self, id: ConnectionId, tag: u64, fault: Fault, now: Instant) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -489,7 +506,7 @@ impl Dispatcher {
     }
 
     /// All bytes came but the SHA-256 is wrong. `shares` are the hosts that served the file with
-    /// their bytes. The parts to fetch again are back in the queue when this returns.
+    /// their bytes. What the remedy says is then to be asked for with [`Dispatcher::ask_again`].
     pub fn mismatch(&mut self, item: ItemId, size: u64, shares: &[(HostId, u64)], now: Instant) -> Remedy {
         let usable = self.usable();
         let trial = self.trials.entry(item).or_default();
@@ -510,7 +527,6 @@ impl Dispatcher {
                 }
             }
             self.hosts[*host as usize].fault(&Fault::WrongBytes, now);
-            self.queue.give_back(&Segment { item, start: 0, end: size, size });
             return Remedy::Whole;
         }
         // Several hosts: one of them, the one with most bytes, serves the others' parts too. If the
@@ -520,17 +536,19 @@ impl Dispatcher {
             .filter(|(host, _)| usable.contains(*host))
             .max_by_key(|(_, bytes)| *bytes)
             .map(|(host, _)| *host);
-        let Some(judge) = judge else {
-            self.queue.give_back(&Segment { item, start: 0, end: size, size });
-            return Remedy::Whole;
-        };
+        let Some(judge) = judge else { return Remedy::Whole };
         for host in (0..self.hosts.len() as HostId).filter(|host| *host != judge) {
             self.queue.exclude(item, size, host);
         }
         Remedy::AllBut(judge)
     }
 
-    /// A part is to be fetched again ([`Remedy::AllBut`]).
+    /// The files last asked for from a host, newest last.
+    pub fn recently_asked(&self, host: HostId) -> Vec<ItemId> {
+        self.recent[host as usize].iter().copied().collect()
+    }
+
+    /// A part is to be fetched again (see [`Remedy`]).
     pub fn ask_again(&mut self, segment: &Segment) {
         self.queue.give_back(segment);
     }
@@ -551,6 +569,9 @@ impl Dispatcher {
     pub fn hopeless(&mut self) -> Vec<GivenUp> {
         let usable = self.usable();
         let mut items = self.queue.unservable(usable);
+        if usable == HostSet::default() {
+            self.queue.abandon_waiting();
+        }
         items.retain(|item| !self.readmit(*item, usable));
         items
             .into_iter()
@@ -598,6 +619,11 @@ impl Dispatcher {
         connection.next_tag += 1;
         connection.current = (segment.end < segment.size).then_some(segment.item);
         connection.asked.push_back(Asked { tag, until: segment.end, received: 0, segment: segment.clone() });
+        let recent = &mut self.recent[connection.host as usize];
+        recent.push_back(segment.item);
+        if recent.len() > RECENT_FILES {
+            recent.pop_front();
+        }
         self.hosts[connection.host as usize].totals.requests += 1;
         Next::Ask { tag, segment }
     }

@@ -6,15 +6,13 @@
 
 use std::time::{Duration, Instant};
 
+use crate::http1::PIPELINE_DEPTH;
+
 /// Place of a host in the run's list; 0 is the origin.
 pub type HostId = u16;
 
 /// Most hosts in one run: a [`HostSet`] is one machine word.
 pub const MAX_HOSTS: usize = 64;
-
-/// Requests on one connection before the first answer. 99 because Apache, by default, closes a
-/// connection after 100 requests.
-pub const PIPELINE_DEPTH: usize = 99;
 
 /// Faults in a row (wrong bytes, wrong length, error pages) after which a host is left alone for
 /// the rest of the run. A guess: one fault may be an update in progress, three are a habit.
@@ -82,6 +80,8 @@ pub enum Fault {
     },
     /// The connection failed, was reset, or ended in the middle of an answer.
     Broken(String),
+    /// Its certificate is not to be trusted.
+    Untrusted(String),
     /// Nothing, or next to nothing, arrived for too long.
     Slow,
     /// It ignores `Range`.
@@ -100,7 +100,7 @@ impl std::fmt::Display for Fault {
                 write!(f, "busy ({status}, asks to wait {} s)", pause.as_secs())
             }
             Fault::Busy { status, retry_after: None } => write!(f, "trouble on the server ({status})"),
-            Fault::Broken(why) => write!(f, "{why}"),
+            Fault::Broken(why) | Fault::Untrusted(why) => write!(f, "{why}"),
             Fault::Slow => write!(f, "too slow"),
             Fault::NoRanges => write!(f, "ignores Range"),
             Fault::CannotPipeline => write!(f, "cannot answer pipelined requests in order"),
@@ -277,6 +277,7 @@ impl Host {
                     self.pause(pause, now);
                 }
             }
+            Fault::Untrusted(why) => self.out(why.clone()),
             Fault::NoRanges => self.ranges = false,
             Fault::CannotPipeline => self.pipelines = false,
         }

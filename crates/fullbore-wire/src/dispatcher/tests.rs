@@ -246,10 +246,12 @@ fn wrong_bytes_from_one_host_go_to_the_other() {
     dispatcher.received(a, tag, segment.len(), now);
     dispatcher.answered(a, tag);
     assert_eq!(dispatcher.mismatch(7, 1000, &[(0, 1000)], now), Remedy::Whole);
+    dispatcher.ask_again(&Segment { item: 7, start: 0, end: 1000, size: 1000 });
     assert_eq!(dispatcher.next(a, now), Next::Wait);
     let b = dispatcher.opened(1, Duration::from_millis(1), now);
     assert!(matches!(dispatcher.next(b, now), Next::Ask { segment, .. } if segment.is_whole()));
     assert_eq!(dispatcher.mismatch(7, 1000, &[(1, 1000)], now), Remedy::Whole);
+    dispatcher.ask_again(&Segment { item: 7, start: 0, end: 1000, size: 1000 });
     assert_eq!(dispatcher.hopeless().len(), 1);
 }
 
@@ -267,6 +269,7 @@ fn wrong_bytes_from_several_hosts_are_judged_by_the_one_with_most() {
     assert!(matches!(dispatcher.next(b, now), Next::Ask { segment, .. } if segment.end == 300));
     // Still wrong, and all of it from the judge now: then it is the judge.
     assert_eq!(dispatcher.mismatch(7, 1000, &[(1, 1000)], now), Remedy::Whole);
+    dispatcher.ask_again(&Segment { item: 7, start: 0, end: 1000, size: 1000 });
     assert!(matches!(dispatcher.next(a, now), Next::Ask { segment, .. } if segment.is_whole()));
 }
 

@@ -1,0 +1,188 @@
+//! The connections of a run: opening them, and keeping as many to each host as have work.
+//!
+//! A host has as many tasks as it may have connections. Each waits until one more connection to its
+//! host is wanted, opens it, serves it to its end, and starts over. What a connection does while it
+//! is open is in `http1` and `http2` below this.
+
+mod http1;
+mod http2;
+mod part;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::connect::{Connected, Endpoint, ProxyServer, Scheme, connect};
+use crate::dispatcher::Ended;
+use crate::fetch::{Base, GetError, PendingGet, Shared, lock};
+use crate::hosts::{Fault, HostId};
+use crate::http1::RequestHead;
+use crate::proxy::Route;
+use crate::redirect::{self, REDIRECTS_MAX};
+use crate::tls::Protocol;
+use crate::url::{self, Url, UrlError};
+
+/// How often a waiting task looks whether a connection is wanted although nobody woke it: work
+/// becomes worth taking from a slow host by time alone.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Keeps a connection to a host open whenever one more has work. `slot` numbers the tasks of a host;
+/// only the first answers to small files in memory, so that a run that finds nothing new opens one
+/// connection.
+pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
+    loop {
+        let woken = shared.wake.notified();
+        tokio::pin!(woken);
+        woken.as_mut().enable();
+        if !wanted(&shared, host, slot) {
+            let _ = tokio::time::timeout(LOOK_AGAIN, woken).await;
+            continue;
+        }
+        let base = lock(&shared.bases)[host as usize].clone();
+        let how = match connect(&endpoint(&base), &shared.options.connect).await {
+            Ok(connected) => serve(&shared, host, &base, connected).await,
+            Err(error) => {
+                let untrusted = error.is_untrusted();
+                let fault = if untrusted { Fault::Untrusted(error.to_string()) } else { Fault::Broken(error.to_string()) };
+                fail_gets(&shared, host, &fault);
+                shared.dispatcher().not_opened(host, &fault, Instant::now());
+                shared.attention.notify_one();
+                continue;
+            }
+        };
+        if let Ended::Fault(fault) = &how {
+            fail_gets(&shared, host, fault);
+            tracing::debug!(host = %base.url, %fault, "connection ended");
+        }
+        shared.wake.notify_waiters();
+        shared.attention.notify_one();
+    }
+}
+
+fn wanted(shared: &Shared, host: HostId, slot: usize) -> bool {
+    let now = Instant::now();
+    if slot == 0 && !lock(&shared.gets)[host as usize].is_empty() {
+        return true;
+    }
+    let mut dispatcher = shared.dispatcher();
+    let warm = shared.warm.load(Ordering::Relaxed)
+        && dispatcher.connections_to(host) < shared.options.limits.connections_per_host
+        && dispatcher.paused_until(host, now).is_none()
+        && !dispatcher.host_mut(host).is_out();
+    warm || dispatcher.wants_connection(host, now)
+}
+
+/// Whoever waits for a small file of this host is told, rather than waiting for another try: the
+/// caller knows best whether another host will do.
+fn fail_gets(shared: &Shared, host: HostId, fault: &Fault) {
+    let pending: Vec<PendingGet> = lock(&shared.gets)[host as usize].drain(..).collect();
+    let name = shared.dispatcher().host_mut(host).name.clone();
+    for get in pending {
+        let error = GetError::Unreachable { host: name.clone(), reason: fault.to_string() };
+        // The caller may have given up; then nobody is left to tell.
+        let _ = get.reply.send(Err(error));
+    }
+}
+
+fn endpoint(base: &Base) -> Endpoint {
+    let scheme = match base.url.scheme() {
+        url::Scheme::Http => Scheme::Http,
+        url::Scheme::Https => Scheme::Https,
+    };
+    let proxy = match &base.route {
+        Route::Direct => None,
+        Route::Forward(proxy) | Route::Tunnel(proxy) => Some(ProxyServer {
+            scheme: proxy.endpoint.scheme(),
+            host: proxy.endpoint.host().to_string(),
+            port: proxy.endpoint.port(),
+            authorization: proxy.credentials.as_ref().map(|own| own.basic().header_value().to_owned()),
+        }),
+    };
+    Endpoint { scheme, host: base.url.host().to_string(), port: base.url.port(), proxy }
+}
+
+async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Connected) -> Ended {
+    let now = Instant::now();
+    let rtt = connected.tcp.read().map_or(Duration::ZERO, |info| info.path_rtt());
+    let id = shared.dispatcher().opened(host, rtt, now);
+    shared.host_clocks[host as usize].round_trip(rtt);
+    shared.probes.add(host, id, connected.tcp.clone());
+    let how = match connected.protocol {
+        Protocol::Http1 => http1::serve(shared, host, id, base, connected).await,
+        Protocol::Http2 => http2::serve(shared, host, id, base, connected).await,
+    };
+    shared.dispatcher().ended(id, &how, Instant::now());
+    shared.probes.remove(id);
+    how
+}
+
+/// A request for a path below the host's address.
+fn request(base: &Base, path: &str, absolute: bool) -> Result<RequestHead, UrlError> {
+    let url = base.url.join(path, base.plus)?;
+    let target = if absolute { url.to_string() } else { url.target().to_owned() };
+    let mut head = RequestHead::get(url.host_field(), target);
+    head.authorization = base.authorization.clone();
+    if absolute && let Route::Forward(proxy) = &base.route {
+        head.proxy_authorization = proxy.credentials.as_ref().map(|own| own.basic());
+    }
+    Ok(head)
+}
+
+/// A host that sends its files elsewhere is followed there; credentials are not, unless those of the
+/// new place are known too. `None` is success: what was asked for is asked for again.
+fn follow(shared: &Shared, host: HostId, asked: &Base, path: &str, location: &str) -> Option<Fault> {
+    let wrong = |why: String| Some(Fault::WrongAnswer(why));
+    let mut bases = lock(&shared.bases);
+    let base = &mut bases[host as usize];
+    if base.moves != asked.moves {
+        // Another connection has followed already.
+        return None;
+    }
+    if base.moves >= REDIRECTS_MAX {
+        return wrong(format!("more than {REDIRECTS_MAX} redirects, the last of {path}"));
+    }
+    let moved = asked
+        .url
+        .join(path, asked.plus)
+        .map_err(|error| error.to_string())
+        .and_then(|from| {
+            let to = redirect::resolve(&from, location).map_err(|error| error.to_string())?;
+            if to == from {
+                return Err(format!("redirect of {from} to itself"));
+            }
+            moved_base(&asked.url, &from, &to).ok_or_else(|| format!("redirect of {from} to another file: {to}"))
+        });
+    match moved {
+        Ok(url) => {
+            tracing::info!(from = %base.url, to = %url, "mirror redirects");
+            *base = Base { moves: base.moves + 1, ..Base::at(url, &shared.options) };
+            None
+        }
+        Err(why) => wrong(why),
+    }
+}
+
+/// The address below which the same files are found, if a redirect kept the file's path.
+fn moved_base(base: &Url, from: &Url, to: &Url) -> Option<Url> {
+    let below = from.target().strip_prefix(base.path().trim_end_matches('/'))?;
+    let prefix = to.target().strip_suffix(below)?;
+    Url::parse(&format!("{}://{}{prefix}/", to.scheme().as_str(), to.host_field())).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(text: &str) -> Url {
+        Url::parse(text).expect("a URL")
+    }
+
+    #[test]
+    fn a_redirect_moves_the_mirror_only_if_it_keeps_the_path() {
+        let base = url("http://a.example/debian/");
+        let from = url("http://a.example/debian/pool/x.deb");
+        let moved = moved_base(&base, &from, &url("https://b.example/mirror/debian/pool/x.deb"));
+        assert_eq!(moved, Some(url("https://b.example/mirror/debian/")));
+        assert_eq!(moved_base(&base, &from, &url("http://portal.example/login")), None);
+    }
+}

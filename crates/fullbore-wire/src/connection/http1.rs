@@ -1,0 +1,413 @@
+//! One HTTP/1.1 connection: requests ahead, answers in order.
+//!
+//! The loop asks for as much as the dispatcher gives, writes, reads what is there, and hands body
+//! bytes on before it reads again. Bytes are read only under a permit of the window, so a slow disk
+//! fills the window, then the socket's buffer, then the sender waits.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes, BytesMut};
+use fullbore_engine::window::{Permit, Place};
+use tokio::io::AsyncWriteExt;
+
+use super::part::{FilePart, Part, SmallPart, land};
+use super::follow;
+use crate::answer::{Answer, judge};
+use crate::connect::Connected;
+use crate::dispatcher::{ConnectionId, Ended, Keep, Next};
+use crate::fetch::{Base, GetError, Shared, lock};
+use crate::hosts::{Fault, HostId};
+use crate::http1::{BodyLength, Event, Http1, Http1Error, Limits, RequestHead, ResponseHead, Version};
+use crate::stream::Stream;
+
+/// How often a connection looks whether it is overdue.
+const OVERDUE_EVERY: Duration = Duration::from_millis(250);
+
+/// A body that is not wanted is read to its end only if that is cheaper than a new connection.
+const DISCARD_BYTES: u64 = 64 << 10;
+
+/// Serves one connection until it ends.
+pub(super) async fn serve(
+    shared: &Arc<Shared>,
+    host: HostId,
+    id: ConnectionId,
+    base: &Base,
+    connected: Connected,
+) -> Ended {
+    let mut serving = Serving {
+        shared,
+        host,
+        id,
+        base,
+        absolute: connected.absolute_form,
+        http: Http1::new(Limits::default()),
+        parts: VecDeque::new(),
+        gets: 0,
+        moved: false,
+    };
+    let mut stream = connected.stream;
+    let mut inbox = shared.buffers.take();
+    let how = serving.run(&mut stream, &mut inbox).await;
+    shared.buffers.put_back(inbox);
+    serving.give_up(&how);
+    how
+}
+
+struct Serving<'a> {
+    shared: &'a Arc<Shared>,
+    host: HostId,
+    id: ConnectionId,
+    base: &'a Base,
+    absolute: bool,
+    http: Http1,
+    /// One per request in flight, in order: tag and what it is for.
+    parts: VecDeque<(u64, Part)>,
+    /// Tags of small files count down from the top, those of the dispatcher up from 0.
+    gets: u64,
+    /// The host is somewhere else now: this connection ends when it is idle.
+    moved: bool,
+}
+
+impl Serving<'_> {
+    async fn run(&mut self, stream: &mut Stream, inbox: &mut BytesMut) -> Ended {
+        let shared = self.shared;
+        let mut overdue = tokio::time::interval(OVERDUE_EVERY);
+        loop {
+            let woken = shared.wake.notified();
+            let mut woken = pin!(woken);
+            woken.as_mut().enable();
+            if let Some(how) = self.ask() {
+                return how;
+            }
+            tokio::select! {
+                biased;
+                moved = shared.network.socket_read(turn(stream, &mut self.http)) => match moved {
+                    Ok(Turn::Readable) => {}
+                    Ok(Turn::Written) => continue,
+                    Err(error) => return broken(&error),
+                },
+                () = woken => continue,
+                _ = overdue.tick() => {
+                    if let Some(fault) = shared.dispatcher().overdue(self.id, Instant::now()) {
+                        return Ended::Fault(fault);
+                    }
+                    continue;
+                }
+            }
+            if let Some(how) = self.read(stream, inbox).await {
+                return how;
+            }
+        }
+    }
+
+    /// Queues requests for all that may be asked for now. `Some` ends the connection.
+    fn ask(&mut self) -> Option<Ended> {
+        while self.http.room() > 0 && !self.http.is_closing() {
+            let Some(pending) = lock(&self.shared.gets)[self.host as usize].pop_front() else { break };
+            self.gets += 1;
+            let tag = u64::MAX - self.gets;
+            let small = SmallPart::new(pending);
+            match small.request(self.base, self.absolute).and_then(|head| self.queue_request(&head, tag)) {
+                Ok(()) => self.parts.push_back((tag, Part::Small(small))),
+                Err(reason) => small.fail(GetError::Unreachable { host: self.base.url.host_and_port(), reason }),
+            }
+        }
+        if self.moved {
+            return self.parts.is_empty().then_some(Ended::Ours);
+        }
+        while self.http.room() > 0 && !self.http.is_closing() {
+            let next = self.shared.dispatcher().next(self.id, Instant::now());
+            match next {
+                Next::Ask { tag, segment } => {
+                    let path = self.shared.begin(segment.item);
+                    let part = FilePart::new(segment, path);
+                    if let Err(reason) =
+                        part.request(self.base, self.absolute).and_then(|head| self.queue_request(&head, tag))
+                    {
+                        return Some(Ended::Fault(Fault::WrongAnswer(reason)));
+                    }
+                    self.parts.push_back((tag, Part::File(part)));
+                }
+                Next::Wait => break,
+                Next::Close => return self.no_gets().then_some(Ended::Ours),
+            }
+        }
+        None
+    }
+
+    fn queue_request(&mut self, head: &RequestHead, tag: u64) -> Result<(), String> {
+        self.http.request(head, tag, BodyLength::None).map_err(|error| error.to_string())
+    }
+
+    fn no_gets(&self) -> bool {
+        !self.parts.iter().any(|(_, part)| matches!(part, Part::Small(_)))
+    }
+
+    /// Reads what is there and passes it on. `Some` ends the connection.
+    async fn read(&mut self, stream: &mut Stream, inbox: &mut BytesMut) -> Option<Ended> {
+        let shared = self.shared;
+        shared.buffers.refill(inbox);
+        let room = inbox.capacity() - inbox.len();
+        let mut permit = shared.network.blocked(shared.window.acquire_bytes(room as u64)).await;
+        permit.at(Place::Wire);
+        let (bytes, end) = match read_now(stream, inbox) {
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+            Err(error) => return Some(broken(&error)),
+        };
+        permit.shrink(bytes as u64);
+        shared.network.add_items(0, bytes as u64);
+        shared.host_clocks[self.host as usize].received(bytes as u64);
+        loop {
+            match self.http.receive(inbox) {
+                Ok(Some(event)) => {
+                    if let Some(how) = self.event(event, &mut permit).await {
+                        return Some(how);
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => return Some(self.protocol_error(&error)),
+            }
+        }
+        shared.throttle(bytes as u64).await;
+        if end {
+            return Some(self.end_of_stream(&mut permit).await);
+        }
+        None
+    }
+
+    async fn end_of_stream(&mut self, permit: &mut Permit) -> Ended {
+        let answered = self.http.answered();
+        loop {
+            match self.http.end_of_stream() {
+                Ok(Some(event)) => {
+                    if let Some(how) = self.event(event, permit).await {
+                        return how;
+                    }
+                }
+                Ok(None) if self.parts.is_empty() => return Ended::Ours,
+                Ok(None) if answered > 0 => return Ended::Clean,
+                Ok(None) => return Ended::Fault(Fault::Broken("closed without an answer".into())),
+                Err(error) => return self.protocol_error(&error),
+            }
+        }
+    }
+
+    fn protocol_error(&self, error: &Http1Error) -> Ended {
+        let fault = match error {
+            Http1Error::TruncatedBody { .. } | Http1Error::TruncatedHead { .. } => Fault::Broken(error.to_string()),
+            _ => Fault::WrongAnswer(error.to_string()),
+        };
+        Ended::Fault(fault)
+    }
+
+    async fn event(&mut self, event: Event, permit: &mut Permit) -> Option<Ended> {
+        match event {
+            Event::Head { head, .. } => self.head(*head),
+            Event::Body { data, .. } => self.body(data, permit).await,
+            Event::End { keep_alive, .. } => self.end(keep_alive),
+        }
+    }
+
+    fn head(&mut self, head: ResponseHead) -> Option<Ended> {
+        if head.version == Version::Http10 {
+            self.http.set_depth(1);
+            self.cannot_pipeline();
+        }
+        let others: Vec<u64> = self.parts.iter().skip(1).filter_map(|(_, part)| expected_length(part)).collect();
+        let (_, part) = self.parts.front_mut()?;
+        let part = match part {
+            Part::Small(small) => {
+                small.head(head);
+                return None;
+            }
+            Part::File(part) => part,
+        };
+        match judge(&head, &part.path, &part.segment, unix_now_s()) {
+            Answer::Body => {
+                if let Some(modified) = head.last_modified {
+                    self.shared.landing.set_mtime(part.segment.item, modified);
+                }
+                return None;
+            }
+            Answer::Redirect(location) => {
+                part.fault = follow(self.shared, self.host, self.base, &part.path, &location);
+                if part.fault.is_none() {
+                    // Asked again at the new place; what else is in flight here is answered alike.
+                    self.moved = true;
+                    return Some(Ended::Ours);
+                }
+            }
+            Answer::Fault(fault) => part.fault = Some(fault),
+        }
+        // An answer with another request's length: this host mixes up pipelined answers.
+        let mixed = head.content_length.is_some_and(|length| others.contains(&length))
+            && matches!(head.status, 200 | 206);
+        if mixed {
+            return Some(Ended::Fault(Fault::CannotPipeline));
+        }
+        if head.content_length.is_none_or(|length| length > DISCARD_BYTES) && !matches!(head.status, 304 | 204) {
+            return Some(self.refuse_front());
+        }
+        None
+    }
+
+    /// The front answer is useless and too long to be read to its end.
+    fn refuse_front(&mut self) -> Ended {
+        if let Some((tag, Part::File(part))) = self.parts.pop_front()
+            && let Some(fault) = part.fault
+        {
+            self.shared.dispatcher().refused(self.id, tag, fault, Instant::now());
+            self.shared.attention.notify_one();
+        }
+        Ended::Ours
+    }
+
+    async fn body(&mut self, data: Bytes, permit: &mut Permit) -> Option<Ended> {
+        let (tag, part) = self.parts.front_mut()?;
+        let part = match part {
+            Part::Small(small) => {
+                if small.body(&data) {
+                    return None;
+                }
+                let (_, part) = self.parts.pop_front()?;
+                if let Part::Small(small) = part {
+                    let host = self.base.url.host_and_port();
+                    let (path, limit_bytes) = (small.get.path.clone(), small.get.limit_bytes);
+                    small.fail(GetError::TooLarge { host, path, limit_bytes });
+                }
+                return Some(Ended::Ours);
+            }
+            Part::File(part) => part,
+        };
+        if part.fault.is_some() {
+            return None;
+        }
+        if data.len() as u64 > part.segment.end - part.at {
+            part.fault = Some(Fault::WrongAnswer("answer is longer than the file".into()));
+            return Some(self.refuse_front());
+        }
+        let keep = self.shared.dispatcher().received(self.id, *tag, data.len() as u64, Instant::now());
+        let Keep::First { wanted } = keep else { return Some(Ended::Ours) };
+        let offset = part.at;
+        part.at += data.len() as u64;
+        if wanted > 0 {
+            let item = part.segment.item;
+            let held = permit.split(data.len() as u64);
+            land(self.shared, self.host, item, offset, data.slice(..wanted as usize), held).await;
+        }
+        None
+    }
+
+    fn end(&mut self, keep_alive: bool) -> Option<Ended> {
+        let (tag, part) = self.parts.pop_front()?;
+        match part {
+            Part::Small(small) => small.done(),
+            Part::File(mut part) => {
+                let fault = part.fault.take().or_else(|| part.shortfall());
+                let mut dispatcher = self.shared.dispatcher();
+                match fault {
+                    None => dispatcher.answered(self.id, tag),
+                    Some(fault) => {
+                        dispatcher.refused(self.id, tag, fault, Instant::now());
+                        self.shared.attention.notify_one();
+                        self.shared.wake.notify_waiters();
+                    }
+                }
+            }
+        }
+        (!keep_alive).then_some(Ended::Clean)
+    }
+
+    fn cannot_pipeline(&self) {
+        let mut dispatcher = self.shared.dispatcher();
+        let host = dispatcher.host_mut(self.host);
+        if host.depth() > 1 {
+            host.fault(&Fault::CannotPipeline, Instant::now());
+        }
+    }
+
+    /// Small files that were not answered: asked for again on the next connection if this one ended
+    /// well, failed otherwise.
+    fn give_up(&mut self, how: &Ended) {
+        for (_, part) in self.parts.drain(..) {
+            let Part::Small(small) = part else { continue };
+            match how {
+                Ended::Fault(fault) => {
+                    let host = self.base.url.host_and_port();
+                    small.fail(GetError::Unreachable { host, reason: fault.to_string() });
+                }
+                _ => lock(&self.shared.gets)[self.host as usize].push_back(small.again()),
+            }
+        }
+    }
+}
+
+fn expected_length(part: &Part) -> Option<u64> {
+    match part {
+        Part::File(part) => Some(part.segment.len()),
+        Part::Small(_) => None,
+    }
+}
+
+/// What a connection could do.
+enum Turn {
+    /// Something is there to be read.
+    Readable,
+    /// Requests were written.
+    Written,
+}
+
+/// Writes what waits to be written, or waits until something is there to be read.
+async fn turn(stream: &mut Stream, http: &mut Http1) -> io::Result<Turn> {
+    poll_fn(|cx| {
+        if http.outgoing().has_remaining() {
+            match pin!(stream.write_buf(http.outgoing())).poll(cx) {
+                Poll::Ready(Ok(_)) => return Poll::Ready(Ok(Turn::Written)),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {}
+            }
+        }
+        stream.poll_readable(cx).map_ok(|()| Turn::Readable)
+    })
+    .await
+}
+
+/// Reads until nothing is there or the buffer is full: bytes read, and whether that was the end.
+fn read_now(stream: &mut Stream, inbox: &mut BytesMut) -> io::Result<(usize, bool)> {
+    let mut total = 0;
+    loop {
+        let room = inbox.capacity() - inbox.len();
+        if room == 0 {
+            return Ok((total, false));
+        }
+        match stream.try_read_buf(inbox) {
+            Ok(0) => return Ok((total, true)),
+            Ok(bytes) => {
+                total += bytes;
+                // A short read from a plain socket means that it is empty.
+                if bytes < room && matches!(stream, Stream::Plain(_)) {
+                    return Ok((total, false));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && total > 0 => return Ok((total, false)),
+            // What came before the error is good; the next read meets the error again.
+            Err(_) if total > 0 => return Ok((total, false)),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn broken(error: &io::Error) -> Ended {
+    Ended::Fault(Fault::Broken(error.to_string()))
+}
+
+pub(super) fn unix_now_s() -> i64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+}

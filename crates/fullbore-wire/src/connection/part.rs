@@ -1,0 +1,114 @@
+//! What one request is for, and what has come of it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fullbore_engine::landing::Chunk;
+use fullbore_engine::window::{Permit, Place, Work};
+use tokio::sync::oneshot;
+
+use super::request;
+use crate::answer::range_of;
+use crate::fetch::{Base, Get, GetError, Got, PendingGet, Shared};
+use crate::hosts::{Fault, HostId};
+use crate::http1::{RequestHead, ResponseHead};
+use crate::queue::Segment;
+
+/// The answer to one request, as far as it has come.
+#[derive(Debug)]
+pub(super) enum Part {
+    /// A part of a file, on its way to the landing.
+    File(FilePart),
+    /// A small file, gathered in memory.
+    Small(SmallPart),
+}
+
+/// A part of a file.
+#[derive(Debug)]
+pub(super) struct FilePart {
+    pub segment: Segment,
+    pub path: String,
+    /// Offset in the file of the next byte.
+    pub at: u64,
+    /// The answer is not the file: its body is read and thrown away.
+    pub fault: Option<Fault>,
+}
+
+impl FilePart {
+    pub fn new(segment: Segment, path: String) -> Self {
+        FilePart { at: segment.start, segment, path, fault: None }
+    }
+
+    /// The request for it.
+    pub fn request(&self, base: &Base, absolute: bool) -> Result<RequestHead, String> {
+        let mut head = request(base, &self.path, absolute).map_err(|error| error.to_string())?;
+        head.range = range_of(&self.segment);
+        Ok(head)
+    }
+
+    /// Why the answer, being over, is not what was asked for.
+    pub fn shortfall(&self) -> Option<Fault> {
+        (self.at < self.segment.end).then(|| {
+            Fault::WrongAnswer(format!("answer ends {} bytes early", self.segment.end - self.at))
+        })
+    }
+}
+
+/// A small file.
+#[derive(Debug)]
+pub(super) struct SmallPart {
+    pub get: Get,
+    reply: oneshot::Sender<Result<Got, GetError>>,
+    head: Option<ResponseHead>,
+    body: Vec<u8>,
+}
+
+impl SmallPart {
+    pub fn new(pending: PendingGet) -> Self {
+        SmallPart { get: pending.get, reply: pending.reply, head: None, body: Vec::new() }
+    }
+
+    /// The request for it.
+    pub fn request(&self, base: &Base, absolute: bool) -> Result<RequestHead, String> {
+        let mut head = request(base, &self.get.path, absolute).map_err(|error| error.to_string())?;
+        head.if_none_match = self.get.if_none_match.clone();
+        head.if_modified_since = self.get.if_modified_since;
+        Ok(head)
+    }
+
+    pub fn head(&mut self, head: ResponseHead) {
+        self.head = Some(head);
+    }
+
+    /// Adds to the body; false when it is larger than it may be.
+    pub fn body(&mut self, data: &[u8]) -> bool {
+        let fits = self.body.len() as u64 + data.len() as u64 <= self.get.limit_bytes;
+        if fits {
+            self.body.extend_from_slice(data);
+        }
+        fits
+    }
+
+    /// Answers whoever asked. A caller that no longer waits is no error.
+    pub fn done(self) {
+        let _ = match self.head {
+            Some(head) => self.reply.send(Ok(Got { head, body: self.body })),
+            None => return,
+        };
+    }
+
+    /// To be asked again on another connection.
+    pub fn again(self) -> PendingGet {
+        PendingGet { get: self.get, reply: self.reply }
+    }
+
+    pub fn fail(self, error: GetError) {
+        let _ = self.reply.send(Err(error));
+    }
+}
+
+/// Hands bytes of a file on. Waits while the landing is behind.
+pub(super) async fn land(shared: &Arc<Shared>, host: HostId, item: u32, offset: u64, data: Bytes, mut permit: Permit) {
+    permit.at(Place::Before(Work::Hash));
+    shared.landing.chunk(Chunk { item, offset, data, permit, source: host }).await;
+}

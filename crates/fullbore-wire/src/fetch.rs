@@ -1,0 +1,527 @@
+//! A run over many mirrors: files in, verified files out.
+//!
+//! [`Fetcher`] owns the decisions ([`Dispatcher`]) and starts a task for every connection a host may
+//! have. A connection asks the dispatcher for parts of files, and hands what arrives to the landing,
+//! which hashes and writes; the landing's outcomes come back here and go to the dispatcher. So a byte
+//! travels socket → connection → landing → file, and everything else only decides.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fullbore_engine::buffers::Buffers;
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::landing::{Cause, FileSpec, Landing, Outcome, RESUMED, RangeDigest, Retry};
+use fullbore_engine::stage::{HostClock, Kind, Ledger, StageClock};
+use fullbore_engine::window::Window;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use crate::connect::ConnectOptions;
+use crate::connection;
+use crate::auth::{AuthConf, Authorization};
+use crate::conditional::EntityTag;
+use crate::dispatcher::{ConnectionId, Dispatcher, GivenUp, Limits, Remedy};
+use crate::hosts::{Fault, Host, HostId, HostSet, HostTotals, MAX_HOSTS};
+use crate::http1::ResponseHead;
+use crate::proxy::{ProxySettings, Route};
+use crate::queue::{Item, ItemId, Segment};
+use crate::rate_limit::RateLimit;
+use crate::socket::TcpProbe;
+use crate::tcp_info::TcpInfo;
+use crate::url::{Plus, Url};
+
+/// Read buffers kept for reuse; at 256 KiB each this is 8 MiB.
+const BUFFERS_KEPT: usize = 32;
+
+/// How long a small file may take, connecting included.
+const GET_LIMIT: Duration = Duration::from_secs(30);
+
+/// How often the run looks for files that no host is left to serve, should nobody call for it.
+const LOOK_FOR_HOPELESS: Duration = Duration::from_millis(500);
+
+/// Where files of a run are found and what they must be. The caller's plan.
+pub trait Catalogue: Send + Sync {
+    /// Path of the file below each mirror's address.
+    fn path(&self, item: ItemId) -> String;
+    /// Another path under which the same bytes may be found when no host has the first.
+    fn other_path(&self, _item: ItemId) -> Option<String> {
+        None
+    }
+    /// Its SHA-256, from the signed index.
+    fn sha256(&self, item: ItemId) -> Sha256;
+    /// Where it lands, and what it must be.
+    fn spec(&self, item: ItemId) -> FileSpec;
+}
+
+/// How a run uses the network.
+#[derive(Clone, Debug)]
+pub struct FetchOptions {
+    /// Connections per host, hedging.
+    pub limits: Limits,
+    /// TLS, time limits, sockets.
+    pub connect: ConnectOptions,
+    /// The way to each host.
+    pub proxies: ProxySettings,
+    /// Credentials; each goes to its own host only.
+    pub auth: AuthConf,
+    /// Bytes per second over all connections.
+    pub rate_limit_bytes_per_s: Option<u64>,
+}
+
+/// What a run reports while it goes.
+#[derive(Debug)]
+pub enum FetchEvent {
+    /// The file is verified and has its final name.
+    Verified(ItemId),
+    /// No host served it right.
+    GivenUp(GivenUp),
+    /// It failed on our side: disk full, permission, a broken device.
+    LocalFailure(ItemId, Cause),
+}
+
+/// Why a small file could not be fetched.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GetError {
+    /// The host is not to be reached.
+    #[error("{host}: {reason}")]
+    Unreachable {
+        /// Name of the host.
+        host: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The body is larger than it may be.
+    #[error("{host}: {path} is larger than {limit_bytes} bytes")]
+    TooLarge {
+        /// Name of the host.
+        host: String,
+        /// What was asked for.
+        path: String,
+        /// The bound.
+        limit_bytes: u64,
+    },
+}
+
+/// A small file wanted in memory: the first of a chain of trust, whose size nobody knows yet.
+#[derive(Clone, Debug)]
+pub struct Get {
+    /// Path below the mirror's address.
+    pub path: String,
+    /// Size at which it is refused.
+    pub limit_bytes: u64,
+    /// Not needed if it still has this ETag …
+    pub if_none_match: Option<EntityTag>,
+    /// … or has not changed since, in seconds since 1970.
+    pub if_modified_since: Option<i64>,
+}
+
+/// The answer to a [`Get`], whatever its status.
+#[derive(Clone, Debug)]
+pub struct Got {
+    /// The head.
+    pub head: ResponseHead,
+    /// The body; of an error page too.
+    pub body: Vec<u8>,
+}
+
+/// A [`Get`] on its way to a connection.
+#[derive(Debug)]
+pub(crate) struct PendingGet {
+    pub get: Get,
+    pub reply: oneshot::Sender<Result<Got, GetError>>,
+}
+
+/// Where a host is reached; changes when it redirects all of itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Base {
+    /// Paths of the archive are appended to it.
+    pub url: Url,
+    /// Credentials for it.
+    pub authorization: Option<Authorization>,
+    /// The way to it.
+    pub route: Route,
+    /// Redirects followed so far.
+    pub moves: usize,
+    /// How `+` is written: some object stores need `%2B`.
+    pub plus: Plus,
+}
+
+impl Base {
+    pub fn at(url: Url, options: &FetchOptions) -> Base {
+        Base {
+            authorization: options.auth.lookup(&url).map(|own| own.basic()),
+            route: options.proxies.route(&url),
+            url,
+            moves: 0,
+            plus: Plus::Raw,
+        }
+    }
+}
+
+/// What all tasks of a run share.
+pub(crate) struct Shared {
+    dispatcher: Mutex<Dispatcher>,
+    pub bases: Mutex<Vec<Base>>,
+    pub gets: Mutex<Vec<VecDeque<PendingGet>>>,
+    pub catalogue: Mutex<Arc<dyn Catalogue>>,
+    pub landing: Landing,
+    pub window: Window,
+    pub buffers: Buffers,
+    pub network: Arc<StageClock>,
+    pub host_clocks: Vec<Arc<HostClock>>,
+    pub probes: Probes,
+    pub rate_limit: Option<RateLimit>,
+    pub options: FetchOptions,
+    begun: Mutex<BTreeSet<ItemId>>,
+    other_name: Mutex<BTreeSet<ItemId>>,
+    /// Connections are wanted before there is work for them.
+    pub warm: AtomicBool,
+    /// Wakes connections that wait for work.
+    pub wake: Notify,
+    /// Wakes the run itself: something was given up, or a host is out.
+    pub attention: Notify,
+}
+
+impl Shared {
+    pub fn dispatcher(&self) -> MutexGuard<'_, Dispatcher> {
+        lock(&self.dispatcher)
+    }
+
+    /// The path to ask for, and the landing told that the file comes.
+    pub fn begin(&self, item: ItemId) -> String {
+        let catalogue = lock(&self.catalogue).clone();
+        if lock(&self.begun).insert(item) {
+            self.landing.begin(catalogue.spec(item));
+        }
+        let other = lock(&self.other_name).contains(&item);
+        other.then(|| catalogue.other_path(item)).flatten().unwrap_or_else(|| catalogue.path(item))
+    }
+
+    /// Accounts for bytes read and waits as the user's rate limit demands.
+    pub async fn throttle(&self, bytes: u64) {
+        let Some(limit) = &self.rate_limit else { return };
+        let pause = limit.pay(bytes, Instant::now());
+        if !pause.is_zero() {
+            self.network.throttled(tokio::time::sleep(pause)).await;
+        }
+    }
+
+    /// Whether these items' bytes could have been mixed up by the host: the SHA-256 that came for
+    /// one is that of another.
+    fn is_hash_of(&self, sha256: Sha256, items: &[ItemId]) -> bool {
+        let catalogue = lock(&self.catalogue).clone();
+        items.iter().any(|item| catalogue.sha256(*item) == sha256)
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A run over many mirrors. Made inside a tokio runtime; its tasks end with it.
+pub struct Fetcher {
+    shared: Arc<Shared>,
+    outcomes: mpsc::UnboundedReceiver<Outcome>,
+    _tasks: JoinSet<()>,
+}
+
+/// What a fetcher stands on.
+pub struct Parts {
+    /// Where bytes go.
+    pub landing: Landing,
+    /// What became of files there.
+    pub outcomes: mpsc::UnboundedReceiver<Outcome>,
+    /// Bounds what is read and not yet written.
+    pub window: Window,
+    /// Where the stage "network" and the hosts are accounted.
+    pub ledger: Ledger,
+}
+
+/// One host as the report shows it.
+#[derive(Clone, Debug)]
+pub struct HostReport {
+    /// Host and port.
+    pub name: String,
+    /// What it did.
+    pub totals: HostTotals,
+    /// Why it was left alone for the rest of the run.
+    pub out: Option<String>,
+    /// Open connections.
+    pub connections: usize,
+    /// Smallest round-trip time.
+    pub rtt: Duration,
+}
+
+/// An empty plan, before the first.
+struct Nothing;
+
+impl Catalogue for Nothing {
+    fn path(&self, _: ItemId) -> String {
+        String::new()
+    }
+
+    fn sha256(&self, _: ItemId) -> Sha256 {
+        Sha256::EMPTY
+    }
+
+    fn spec(&self, item: ItemId) -> FileSpec {
+        FileSpec { item, path: String::new(), size: 0, sha256: Sha256::EMPTY, mtime: None }
+    }
+}
+
+impl Fetcher {
+    /// Starts the tasks of a run; no connection is opened before there is something to ask for.
+    /// The first mirror is the origin. Of more than [`MAX_HOSTS`] mirrors the rest is not used.
+    pub fn start(mirrors: Vec<Url>, options: FetchOptions, parts: Parts) -> Fetcher {
+        let bases: Vec<Base> = mirrors.into_iter().take(MAX_HOSTS).map(|url| Base::at(url, &options)).collect();
+        let host_clocks = bases.iter().map(|base| parts.ledger.host(&base.url.host_field())).collect();
+        if let Some(rate) = options.rate_limit_bytes_per_s {
+            parts.ledger.set_rate_limit(rate);
+        }
+        let hosts = bases.iter().map(|base| Host::new(base.url.host_field())).collect();
+        let count = bases.len();
+        let connections_per_host = options.limits.connections_per_host;
+        let rate_limit = options.rate_limit_bytes_per_s.map(|rate| RateLimit::new(rate, Instant::now()));
+        let shared = Arc::new(Shared {
+            dispatcher: Mutex::new(Dispatcher::new(hosts, options.limits)),
+            bases: Mutex::new(bases),
+            gets: Mutex::new((0..count).map(|_| VecDeque::new()).collect()),
+            catalogue: Mutex::new(Arc::new(Nothing)),
+            landing: parts.landing,
+            window: parts.window,
+            buffers: Buffers::new(BUFFERS_KEPT),
+            network: parts.ledger.stage("network", Kind::Task),
+            host_clocks,
+            probes: Probes::default(),
+            rate_limit,
+            options,
+            begun: Mutex::default(),
+            other_name: Mutex::default(),
+            warm: AtomicBool::new(false),
+            wake: Notify::new(),
+            attention: Notify::new(),
+        });
+        let mut tasks = JoinSet::new();
+        for host in 0..count as HostId {
+            for slot in 0..connections_per_host {
+                tasks.spawn(connection::keep(shared.clone(), host, slot));
+            }
+        }
+        Fetcher { shared, outcomes: parts.outcomes, _tasks: tasks }
+    }
+
+    /// Fetches a small file from one host into memory, whatever the answer's status.
+    ///
+    /// # Errors
+    /// The host is not to be reached, or the file is too large.
+    pub async fn get(&self, host: HostId, get: Get) -> Result<Got, GetError> {
+        let unreachable = |reason: &str| GetError::Unreachable {
+            host: self.shared.dispatcher().host_mut(host).name.clone(),
+            reason: reason.to_owned(),
+        };
+        if let Some(reason) = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned) {
+            return Err(unreachable(&reason));
+        }
+        let (reply, answer) = oneshot::channel();
+        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply });
+        self.shared.wake.notify_waiters();
+        match tokio::time::timeout(GET_LIMIT, answer).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(unreachable("connection lost")),
+            Err(_) => Err(unreachable(&format!("no answer within {} s", GET_LIMIT.as_secs()))),
+        }
+    }
+
+    /// Opens connections in advance: files will follow in a moment.
+    pub fn warm(&self, on: bool) {
+        self.shared.warm.store(on, Ordering::Relaxed);
+        self.shared.wake.notify_waiters();
+    }
+
+    /// Fetches files until each is verified or given up, and tells of each as it happens.
+    pub async fn fetch(
+        &mut self,
+        catalogue: Arc<dyn Catalogue>,
+        items: Vec<Item>,
+        on_event: &mut (dyn FnMut(FetchEvent) + Send),
+    ) {
+        *lock(&self.shared.catalogue) = catalogue;
+        lock(&self.shared.begun).clear();
+        lock(&self.shared.other_name).clear();
+        let total = items.len() as u64;
+        self.shared.dispatcher().add(items);
+        self.shared.warm.store(false, Ordering::Relaxed);
+        self.shared.wake.notify_waiters();
+        let mut open = total;
+        while open > 0 {
+            tokio::select! {
+                outcome = self.outcomes.recv() => match outcome {
+                    Some(outcome) => self.outcome(outcome, on_event),
+                    // The landing is gone; its last outcome said why.
+                    None => return,
+                },
+                () = self.shared.attention.notified() => self.give_up_hopeless(on_event),
+                () = tokio::time::sleep(LOOK_FOR_HOPELESS) => self.give_up_hopeless(on_event),
+            }
+            open = self.shared.dispatcher().unfinished_files();
+        }
+    }
+
+    /// Every host as seen so far.
+    pub fn hosts(&self) -> Vec<HostReport> {
+        let dispatcher = self.shared.dispatcher();
+        dispatcher
+            .hosts()
+            .iter()
+            .enumerate()
+            .map(|(id, host)| HostReport {
+                name: host.name.clone(),
+                totals: host.totals.clone(),
+                out: host.out_reason().map(str::to_owned),
+                connections: dispatcher.connections_to(id as HostId),
+                rtt: host.rtt(),
+            })
+            .collect()
+    }
+
+    /// A handle for whoever watches the run from outside of its task.
+    pub fn watch(&self) -> Watch {
+        Watch { shared: self.shared.clone() }
+    }
+
+    fn outcome(&self, outcome: Outcome, on_event: &mut (dyn FnMut(FetchEvent) + Send)) {
+        let now = Instant::now();
+        match outcome {
+            Outcome::Verified { item, sources, culprits } => {
+                self.shared.dispatcher().verified(item, &sources, &culprits, now);
+                lock(&self.shared.begun).remove(&item);
+                on_event(FetchEvent::Verified(item));
+            }
+            Outcome::Mismatch { item, size, got, ranges } => {
+                let remedy = self.mismatch(item, size, got, &ranges, now);
+                if remedy == Remedy::GiveUp {
+                    self.shared.landing.abandon(item);
+                    let tried = ranges.iter().filter(|range| range.source != RESUMED).fold(HostSet::default(), |mut set, range| {
+                        set.insert(range.source);
+                        set
+                    });
+                    self.shared.dispatcher().abandon(item, now);
+                    on_event(FetchEvent::GivenUp(GivenUp { item, tried, missing: false }));
+                }
+            }
+            Outcome::Failed { item, cause } => {
+                self.shared.dispatcher().abandon(item, now);
+                on_event(FetchEvent::LocalFailure(item, cause));
+            }
+        }
+        self.shared.wake.notify_waiters();
+    }
+
+    fn mismatch(&self, item: ItemId, size: u64, got: Sha256, ranges: &[RangeDigest], now: Instant) -> Remedy {
+        let segment = |range: &Range<u64>| Segment { item, start: range.start, end: range.end, size };
+        let whole = segment(&(0..size));
+        let mut shares: BTreeMap<HostId, u64> = BTreeMap::new();
+        for range in ranges.iter().filter(|range| range.source != RESUMED) {
+            *shares.entry(range.source).or_default() += range.range.end - range.range.start;
+        }
+        let shares: Vec<(HostId, u64)> = shares.into_iter().collect();
+        let mut dispatcher = self.shared.dispatcher();
+        // What an earlier run left is nobody's fault: it is fetched again before anyone is judged.
+        let resumed: Vec<Range<u64>> =
+            ranges.iter().filter(|range| range.source == RESUMED).map(|range| range.range.clone()).collect();
+        if !resumed.is_empty() {
+            self.shared.landing.retry(item, Retry::Ranges(resumed.clone()));
+            resumed.iter().for_each(|range| dispatcher.ask_again(&segment(range)));
+            return Remedy::Whole;
+        }
+        if let [(host, _)] = shares[..] {
+            // Right bytes of another file: no wrong bytes, but the wrong order.
+            let recent = dispatcher.recently_asked(host);
+            if self.shared.is_hash_of(got, &recent) {
+                dispatcher.host_mut(host).fault(&Fault::CannotPipeline, now);
+                self.shared.landing.retry(item, Retry::Whole);
+                dispatcher.ask_again(&whole);
+                return Remedy::Whole;
+            }
+        }
+        let remedy = dispatcher.mismatch(item, size, &shares, now);
+        // The landing hears of the retry before any connection can be given a part of it.
+        match remedy {
+            Remedy::Whole => {
+                self.shared.landing.retry(item, Retry::Whole);
+                dispatcher.ask_again(&whole);
+            }
+            Remedy::AllBut(judge) => {
+                let others: Vec<Range<u64>> =
+                    ranges.iter().filter(|range| range.source != judge).map(|range| range.range.clone()).collect();
+                self.shared.landing.retry(item, Retry::Ranges(others.clone()));
+                others.iter().for_each(|range| dispatcher.ask_again(&segment(range)));
+            }
+            Remedy::GiveUp => {}
+        }
+        remedy
+    }
+
+    fn give_up_hopeless(&self, on_event: &mut (dyn FnMut(FetchEvent) + Send)) {
+        let hopeless = self.shared.dispatcher().hopeless();
+        for given_up in hopeless {
+            let item = given_up.item;
+            let catalogue = lock(&self.shared.catalogue).clone();
+            if given_up.missing && catalogue.other_path(item).is_some() && lock(&self.shared.other_name).insert(item) {
+                self.shared.dispatcher().ask_under_other_name(item);
+                self.shared.wake.notify_waiters();
+                continue;
+            }
+            self.shared.landing.abandon(item);
+            self.shared.dispatcher().abandon(item, Instant::now());
+            on_event(FetchEvent::GivenUp(given_up));
+        }
+    }
+}
+
+/// Looks at a run from outside of its task: for progress, samples and reports.
+#[derive(Clone)]
+pub struct Watch {
+    shared: Arc<Shared>,
+}
+
+impl Watch {
+    /// Name, body bytes received, and open connections of every host.
+    pub fn hosts(&self) -> Vec<(String, u64, usize)> {
+        let dispatcher = self.shared.dispatcher();
+        dispatcher
+            .hosts()
+            .iter()
+            .enumerate()
+            .map(|(id, host)| (host.name.clone(), host.totals.received_bytes, dispatcher.connections_to(id as HostId)))
+            .collect()
+    }
+
+    /// Kernel counters of the open connections.
+    pub fn tcp(&self) -> Vec<(HostId, TcpInfo)> {
+        self.shared.probes.read()
+    }
+}
+
+/// The probes of open connections.
+#[derive(Debug, Default)]
+pub(crate) struct Probes {
+    open: Mutex<BTreeMap<ConnectionId, (HostId, TcpProbe)>>,
+}
+
+impl Probes {
+    pub fn add(&self, host: HostId, id: ConnectionId, probe: TcpProbe) {
+        lock(&self.open).insert(id, (host, probe));
+    }
+
+    pub fn remove(&self, id: ConnectionId) {
+        lock(&self.open).remove(&id);
+    }
+
+    fn read(&self) -> Vec<(HostId, TcpInfo)> {
+        lock(&self.open).values().filter_map(|(host, probe)| Some((*host, probe.read()?))).collect()
+    }
+}
