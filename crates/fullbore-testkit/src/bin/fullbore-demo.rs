@@ -17,7 +17,7 @@ use std::{
 use fullbore_testkit::{
     archive::{Archive, ArchiveBuilder, ArchiveFile, SuiteSpec},
     faults, process,
-    server::{Life, Server},
+    server::{Counters, Life, Server},
     verify,
 };
 
@@ -65,7 +65,7 @@ fn run() -> Outcome<()> {
     };
 
     title("1. Clone: four mirrors; b is slow, c is stale, d breaks off in mid-run");
-    let before = mirrors.sent_bytes();
+    let before = mirrors.counters();
     demo.mirror("clone")?;
     demo.verify(1)?;
     demo.tell_traffic(before, needed(&archive, 1, &BTreeMap::new()));
@@ -75,12 +75,12 @@ fn run() -> Outcome<()> {
 
     title("2. Update: the archive has a new state, c is one behind, d is back");
     mirrors.publish(2);
-    let before = mirrors.sent_bytes();
+    let before = mirrors.counters();
     demo.mirror("update")?;
     demo.verify(2)?;
     let changed = needed(&archive, 2, &selection(&archive, 1));
     demo.tell_traffic(before, changed);
-    let fetched = mirrors.sent_bytes() - before;
+    let fetched = mirrors.sent_bytes() - total_bytes(&before);
     let allowed = changed + changed / 4 + index_bytes(&archive, 2) + 1_000_000;
     if fetched > allowed {
         return Err(
@@ -211,11 +211,12 @@ impl Mirrors<'_> {
             .collect()
     }
 
+    fn counters(&self) -> [Counters; 4] {
+        self.all().map(Server::counters)
+    }
+
     fn sent_bytes(&self) -> u64 {
-        self.all()
-            .iter()
-            .map(|server| server.counters().body_bytes)
-            .sum()
+        total_bytes(&self.counters())
     }
 
     fn requests(&self) -> u64 {
@@ -346,23 +347,27 @@ impl Demo<'_> {
         .into())
     }
 
-    fn tell_traffic(&self, sent_before: u64, needed: u64) {
-        let sent = self.mirrors.sent_bytes() - sent_before;
+    fn tell_traffic(&self, before: [Counters; 4], needed: u64) {
+        let now = self.mirrors.counters();
+        let sent = total_bytes(&now) - total_bytes(&before);
         println!(
             "The mirrors sent {:.1} MB, indexes included, for {:.1} MB of new files:",
             sent as f64 / 1e6,
             needed as f64 / 1e6
         );
-        for (name, server) in ["a", "b", "c", "d"].iter().zip(self.mirrors.all()) {
-            let counters = server.counters();
+        for (name, (now, before)) in ["a", "b", "c", "d"].iter().zip(now.iter().zip(before)) {
             println!(
-                "  {name}  {:>7.2} MB  {:>5} requests  {} connections at most",
-                counters.body_bytes as f64 / 1e6,
-                counters.requests,
-                counters.max_open_connections
+                "  {name}  {:>7.2} MB  {:>5} requests  {:>2} connections",
+                (now.body_bytes - before.body_bytes) as f64 / 1e6,
+                now.requests - before.requests,
+                now.connections - before.connections,
             );
         }
     }
+}
+
+fn total_bytes(counters: &[Counters; 4]) -> u64 {
+    counters.iter().map(|counters| counters.body_bytes).sum()
 }
 
 fn shown(command: &Command) -> String {
