@@ -16,7 +16,7 @@ use super::plan::Plan;
 use super::records::{Record, RecordWriter};
 use super::retention::{DeleteGuard, GuardError, Retention};
 use super::standing::{Left, Standing, StandingTable, SuiteId};
-use super::state::{Header, LOG_PATH, PartWriter, Removal, State, StateError, SuiteRecord, list_path};
+use super::state::{Header, PartWriter, Removal, State, StateError, SuiteRecord, list_path};
 use super::subtract::{FileSet, LoggedFile, Tally};
 
 /// A suite of this run.
@@ -157,7 +157,7 @@ impl Pending {
 
     /// Makes the new state the present one: the list gets its name, `sync` makes it and all
     /// files before it durable, the header is renamed over the old one, and only then the
-    /// old list and the log of the run go.
+    /// old list goes. The caller may compact the log then.
     ///
     /// # Errors
     /// Refusals of the system; the old state is intact then.
@@ -172,7 +172,7 @@ impl Pending {
         if let Some(old) = &self.old_list {
             root.unlink(old).map_err(StateError::from)?;
         }
-        root.unlink(LOG_PATH).map_err(StateError::from)?;
+        State::end(root)?;
         Ok(self.state)
     }
 }
@@ -308,7 +308,7 @@ impl<'a> Merge<'a> {
                 self.orphans.peek().map(|file| file.path.as_str()),
             ];
             let Some(path) = candidates.into_iter().flatten().min().map(str::to_owned) else { return Ok(None) };
-            if let Some(merged) = self.merge(&path) {
+            if let Some(merged) = self.merge(&path)? {
                 self.count(&merged);
                 return Ok(Some((path, merged)));
             }
@@ -328,22 +328,26 @@ impl<'a> Merge<'a> {
     }
 
     /// What is known of one path from all streams, each advanced past it.
-    fn merge(&mut self, path: &str) -> Option<Merged> {
+    fn merge(&mut self, path: &str) -> Result<Option<Merged>, StateError> {
         let mut merged = self.take_old(path);
         if let Some(orphan) = self.orphans.next_if(|file| file.path == path)
             && merged.is_none()
         {
-            merged = Some(Merged { size: orphan.size, sha256: orphan.sha256, standing: self.orphaned(&orphan) });
+            merged = Some(Merged { size: orphan.size, sha256: orphan.sha256, standing: self.orphaned() });
         }
         if let Some(file) = self.next_planned().filter(|file| file.path == path) {
             self.plan_at += 1;
-            let suites = file.suites;
-            self.name(&mut merged, file.size, file.sha256, suites);
+            let size = match (file.known_size(), &merged) {
+                (Some(size), _) => size,
+                (None, Some(old)) if old.sha256 == file.sha256 => old.size,
+                (None, _) => self.commit.root.stat(path)?.map_or(0, |status| status.size),
+            };
+            self.name(&mut merged, size, file.sha256, file.suites);
         }
         while let Some(file) = self.published.next_if(|file| file.path == path) {
             self.name(&mut merged, file.size, file.sha256, &[file.suite]);
         }
-        let mut merged = merged?;
+        let Some(mut merged) = merged else { return Ok(None) };
         let standing = &mut merged.standing;
         let (suites, retention, now) = (&self.suites, &self.commit.retention, self.commit.now);
         let generation_of = |id: SuiteId| {
@@ -353,7 +357,7 @@ impl<'a> Merge<'a> {
         if standing.expired && (self.commit.named_elsewhere)(path) {
             standing.expired = false;
         }
-        Some(merged)
+        Ok(Some(merged))
     }
 
     /// The old record of this path, with the suites that let it go taken out.
@@ -380,13 +384,17 @@ impl<'a> Merge<'a> {
 
     /// A file that a killed run fetched for a state of the archive that is past: kept as
     /// long as files are that left with the present generation.
-    fn orphaned(&self, orphan: &LoggedFile) -> Standing {
+    fn orphaned(&self) -> Standing {
         let left = self.commit.suites.first().map(|update| Left {
             suite: update.id,
             generation: self.suites.get(usize::from(update.id)).map_or(0, |suite| suite.generation),
             at: self.commit.now,
         });
-        Standing { left: left.into_iter().collect(), unsigned: orphan.unsigned, ..Standing::default() }
+        Standing {
+            left: left.into_iter().collect(),
+            unsigned: self.commit.state.unfinished_unsigned,
+            ..Standing::default()
+        }
     }
 
     /// Suites name this content.

@@ -25,7 +25,10 @@ pub const FILES_MAX: usize = 50_000_000;
 pub const INDEXES_MAX: usize = 1 << 16;
 
 /// Largest file: sizes are kept in 48 bits. Far above any disk that one file could be on.
-pub const SIZE_MAX: u64 = (1 << 48) - 1;
+pub const SIZE_MAX: u64 = (1 << 48) - 2;
+
+/// Stands for a size that the index does not tell: `SHA256SUMS` of installer images has none.
+pub const SIZE_UNKNOWN: u64 = (1 << 48) - 1;
 
 /// Bytes of all paths together; their places are `u32`.
 const ARENA_MAX: usize = u32::MAX as usize;
@@ -105,7 +108,7 @@ struct Slot {
 
 impl Slot {
     fn size(&self) -> u64 {
-        self.size_and_index & SIZE_MAX
+        self.size_and_index & SIZE_UNKNOWN
     }
 
     fn index(&self) -> u16 {
@@ -240,6 +243,11 @@ impl PlanBuilder {
         self.insert(index, path, size, sha256)
     }
 
+    /// Takes a path alone, whatever content others say it has: for what only must not be deleted.
+    pub fn add_name(&mut self, index: IndexId, path: &str) -> Result<(), PlanError> {
+        self.insert(index, path, SIZE_UNKNOWN, Sha256::EMPTY)
+    }
+
     /// Ends an index: now its newest versions are known.
     pub fn end_index(&mut self, index: IndexId) -> Result<(), PlanError> {
         let Some(held) = self.held.remove(&index.0) else { return Ok(()) };
@@ -298,7 +306,7 @@ impl PlanBuilder {
         if is_reserved(path) {
             return Err(PlanError::Reserved { index: name(), path: shortened(path) });
         }
-        if size > SIZE_MAX {
+        if size > SIZE_MAX && size != SIZE_UNKNOWN {
             return Err(PlanError::TooLarge { index: name(), what: "size of a file", limit: SIZE_MAX });
         }
         Ok(())
@@ -309,7 +317,11 @@ impl PlanBuilder {
         let place = find(&self.table, &self.hasher, path, |slot| path_of(&self.arena, &self.slots[slot as usize]));
         if let Some(slot) = self.table[place].checked_sub(1) {
             let slot = &mut self.slots[slot as usize];
-            if slot.size() != size || slot.sha256 != sha256 {
+            if slot.size() == SIZE_UNKNOWN {
+                slot.size_and_index = size | u64::from(slot.index()) << 48;
+            }
+            let same_size = slot.size() == size || size == SIZE_UNKNOWN;
+            if !same_size || slot.sha256 != sha256 {
                 return Err(PlanError::Conflict {
                     path: path.to_owned(),
                     first_index: self.indexes[usize::from(slot.index())].name.clone(),
@@ -402,12 +414,24 @@ pub struct PlanFile<'a> {
     pub id: FileId,
     /// Path below the mirror's directory.
     pub path: &'a str,
-    /// Size in bytes.
+    /// Size in bytes; [`SIZE_UNKNOWN`] where the index has none.
     pub size: u64,
     /// Hash of the content.
     pub sha256: Sha256,
     /// Suites that name it, sorted.
     pub suites: &'a [SuiteId],
+}
+
+impl PlanFile<'_> {
+    /// The size, where the index has one.
+    pub fn known_size(&self) -> Option<u64> {
+        (self.size != SIZE_UNKNOWN).then_some(self.size)
+    }
+
+    /// Whether content of this size and hash is what is wanted.
+    pub fn is(&self, size: u64, sha256: Sha256) -> bool {
+        self.sha256 == sha256 && self.known_size().is_none_or(|known| known == size)
+    }
 }
 
 /// All files that shall be in the mirror, numbered in order of path.
@@ -433,9 +457,9 @@ impl Plan {
         self.slots.is_empty()
     }
 
-    /// Bytes of all files together.
+    /// Bytes of all files together, as far as the indexes tell.
     pub fn bytes(&self) -> u64 {
-        self.slots.iter().map(Slot::size).sum()
+        self.slots.iter().map(Slot::size).filter(|&size| size != SIZE_UNKNOWN).sum()
     }
 
     /// The file of this number.
@@ -534,6 +558,21 @@ mod tests {
             assert_eq!(found.path, format!("pool/{at:04}"));
             assert_eq!(plan.find(found.path), Some(found));
         }
+    }
+
+    #[test]
+    fn a_size_that_one_index_does_not_tell_comes_from_another() {
+        let mut plan = PlanBuilder::new(Filters::default());
+        let index = plan.index("dists/a/SHA256SUMS", 0).unwrap();
+        for path in ["dists/a/linux", "dists/a/initrd"] {
+            plan.add(index, &Candidate { size: SIZE_UNKNOWN, ..file(path) }).unwrap();
+        }
+        plan.add(index, &file("dists/a/linux")).unwrap();
+        plan.add(index, &Candidate { size: SIZE_UNKNOWN, ..file("dists/a/linux") }).unwrap();
+        let plan = plan.finish().unwrap();
+        assert_eq!(plan.find("dists/a/linux").unwrap().known_size(), Some(13));
+        assert_eq!(plan.find("dists/a/initrd").unwrap().known_size(), None);
+        assert_eq!(plan.bytes(), 13);
     }
 
     #[test]

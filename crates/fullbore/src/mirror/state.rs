@@ -22,8 +22,10 @@ use super::standing::{STANDINGS_MAX, Standing, SuiteId};
 pub const OWN_DIRECTORY: &str = ".fullbore";
 /// The header.
 pub const STATE_PATH: &str = ".fullbore/state";
-/// Files finished since the state was written; there while a run is not complete.
+/// What was written since the state was (see the engine's journal).
 pub const LOG_PATH: &str = ".fullbore/log";
+/// There while a run has changed something and its state is not written yet.
+const MARK_PATH: &str = ".fullbore/unfinished";
 /// Indexes and replaced files by hash, until they get their names.
 pub const INDEX_DIRECTORY: &str = ".fullbore/index";
 
@@ -33,6 +35,9 @@ const VERSION: u32 = 1;
 const MAGIC: &str = "fullbore-state";
 /// Largest header. 10,000 suites and 100,000 standings stay below 16 MiB.
 const HEADER_BYTES_MAX: u64 = 64 << 20;
+
+/// Content of the mark when something was accepted without a signature.
+const MARK_UNSIGNED: &[u8] = b"unsigned";
 
 /// Where a file of this hash waits for its name.
 pub fn index_path(sha256: Sha256) -> String {
@@ -113,6 +118,9 @@ pub struct SuiteRecord {
     /// The same in words, for messages.
     #[serde(default)]
     pub selection: String,
+    /// Filters left out some of the files that its indexes name.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub filtered: bool,
     /// Counts how often it was published here, from 1.
     pub generation: u32,
     /// When it was last published, Unix seconds.
@@ -205,6 +213,8 @@ pub struct State {
     pub lost: Option<String>,
     /// The last run was not completed.
     pub unfinished: bool,
+    /// Some of what it fetched was accepted without a signature.
+    pub unfinished_unsigned: bool,
     /// The list can be believed: synced, or of this boot.
     pub trusted: bool,
 }
@@ -216,19 +226,21 @@ impl State {
     /// # Errors
     /// Refusals of the system, a state of a later version.
     pub fn open(root: &Root, boot_id: &str) -> Result<State, StateError> {
-        let unfinished = root.stat(LOG_PATH)?.is_some_and(|status| status.size > 0);
+        let mark = root.read(MARK_PATH, MARK_UNSIGNED.len() as u64)?;
+        let unfinished = mark.is_some();
+        let unfinished_unsigned = mark.is_some_and(|mark| mark == MARK_UNSIGNED);
         let Some(text) = root.read(STATE_PATH, HEADER_BYTES_MAX)? else {
-            return Ok(State { unfinished, ..State::default() });
+            return Ok(State { unfinished, unfinished_unsigned, ..State::default() });
         };
         match parse(&text) {
             Ok(header) => {
                 let trusted = header.synced || header.boot_id == boot_id;
                 let unfinished = unfinished || header.removal == Removal::Begun || !trusted;
-                Ok(State { header, lost: None, unfinished, trusted })
+                Ok(State { header, lost: None, unfinished, unfinished_unsigned, trusted })
             }
             Err(Damage::Newer(found)) => Err(StateError::Newer { found }),
             Err(Damage::Text(reason)) => {
-                Ok(State { lost: Some(reason), unfinished: true, ..State::default() })
+                Ok(State { lost: Some(reason), unfinished: true, unfinished_unsigned, ..State::default() })
             }
         }
     }
@@ -294,6 +306,24 @@ impl State {
     /// Refusals of the system.
     pub fn write_header(&self, root: &Root) -> Result<(), StateError> {
         Ok(root.write_part(STATE_PATH, &render(&self.header))?.finish()?)
+    }
+
+    /// To be called before a run changes anything; `unsigned`: a suite of it has no valid
+    /// signature. The mark goes when a state is committed.
+    ///
+    /// # Errors
+    /// Refusals of the system.
+    pub fn begin(&mut self, root: &Root, unsigned: bool) -> Result<(), StateError> {
+        self.unfinished_unsigned |= unsigned;
+        root.create_directory(OWN_DIRECTORY, 0o700)?;
+        let mark: &[u8] = if self.unfinished_unsigned { MARK_UNSIGNED } else { b"" };
+        Ok(root.write_part(MARK_PATH, mark)?.finish()?)
+    }
+
+    /// Takes the mark away: the state tells all.
+    pub(super) fn end(root: &Root) -> Result<(), StateError> {
+        root.unlink(MARK_PATH)?;
+        Ok(())
     }
 
     /// The present list's path, for messages.
@@ -389,6 +419,7 @@ mod tests {
             signed: true,
             fingerprint: Sha256::of(b"settings"),
             selection: "main; amd64".into(),
+            filtered: false,
             generation: 1,
             published_at: 1_000_100,
             retired: false,
@@ -444,6 +475,21 @@ mod tests {
         // And an unsigned Release with a date in the future does not lock out the signed one.
         state.header.suites[0].date = i64::MAX;
         assert_eq!(state.judge(&offer(&suite), false).unwrap(), Novelty::NowSigned);
+    }
+
+    #[test]
+    fn a_run_that_did_not_end_is_seen() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let mut state = State { header: Header { boot_id: "boot".into(), ..Header::default() }, ..state() };
+        state.write_header(&root).unwrap();
+        state.begin(&root, true).unwrap();
+        state.begin(&root, false).unwrap();
+        let read = State::open(&root, "boot").unwrap();
+        assert!(read.unfinished && read.unfinished_unsigned);
+        State::end(&root).unwrap();
+        let read = State::open(&root, "boot").unwrap();
+        assert!(!read.unfinished && !read.unfinished_unsigned);
     }
 
     #[test]

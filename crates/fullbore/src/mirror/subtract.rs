@@ -6,12 +6,11 @@
 //! disk, and if they have the right size they are to be read and hashed: so an archive
 //! made by debmirror or ftpsync, or a lost state, costs reading, not fetching.
 
-use std::cmp::Ordering;
-
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Kind, Root};
 
 use super::plan::{FileId, Plan, PlanFile};
+use super::records::Record;
 use super::standing::SuiteId;
 use super::state::{OWN_DIRECTORY, Removal, State, StateError, index_path};
 
@@ -72,10 +71,6 @@ pub struct LoggedFile {
     pub size: u64,
     /// Hash of the content.
     pub sha256: Sha256,
-    /// It was on disk for certain: before a checkpoint, or written in this boot.
-    pub durable: bool,
-    /// Accepted on the word of an index without a signature.
-    pub unsigned: bool,
 }
 
 /// Where a file stands.
@@ -133,112 +128,128 @@ impl Subtraction {
     }
 }
 
-/// Compares the plan with the state, the log and, where both are silent, the disk.
-/// `signed` tells which suites of this run carry a valid signature.
-///
-/// # Errors
-/// A path that another suite, mirrored before, needs with other content; refusals of the system.
-pub fn subtract(
-    plan: &Plan,
-    state: &State,
-    log: impl IntoIterator<Item = LoggedFile>,
-    root: &Root,
-    signed: impl Fn(SuiteId) -> bool,
-    this_run: impl Fn(SuiteId) -> bool,
-) -> Result<Subtraction, StateError> {
-    let mut result = Subtraction {
-        done: FileSet::new(plan.len()),
-        present: Tally::default(),
-        fetch: Vec::new(),
-        adopt: Vec::new(),
-        replace: FileSet::new(plan.len()),
-        orphans: Vec::new(),
-        damage: None,
-    };
-    let needs_signature = |file: &PlanFile<'_>| file.suites.iter().any(|&suite| signed(suite));
-    // Files that are on disk for certain but whose content must be read again.
-    let mut doubtful = FileSet::new(plan.len());
-    for logged in log {
-        match plan.find(&logged.path) {
-            Some(file) if file.size == logged.size && file.sha256 == logged.sha256 => {
-                if logged.durable && !(logged.unsigned && needs_signature(&file)) {
-                    result.done.insert(file.id);
+/// The comparison of a plan with what is there.
+pub struct Comparison<'a> {
+    plan: &'a Plan,
+    /// Suites of this run, and whether their Release carries a valid signature.
+    suites: &'a [(SuiteId, bool)],
+    result: Subtraction,
+    /// Files that are on disk, but whose content must be read again.
+    doubtful: FileSet,
+    log_unsigned: bool,
+}
+
+impl<'a> Comparison<'a> {
+    /// Begins a comparison. `suites`: those of this run, and whether each is signed.
+    pub fn new(plan: &'a Plan, state: &State, suites: &'a [(SuiteId, bool)]) -> Self {
+        let result = Subtraction {
+            done: FileSet::new(plan.len()),
+            present: Tally::default(),
+            fetch: Vec::new(),
+            adopt: Vec::new(),
+            replace: FileSet::new(plan.len()),
+            orphans: Vec::new(),
+            damage: None,
+        };
+        Comparison { plan, suites, result, doubtful: FileSet::new(plan.len()), log_unsigned: state.unfinished_unsigned }
+    }
+
+    /// Takes a file that an earlier run which was killed had finished; `durable`: it is on
+    /// disk for certain. Nothing is kept of those that are wanted, so the log may be long.
+    pub fn logged(&mut self, logged: LoggedFile, durable: bool) {
+        match self.plan.find(&logged.path) {
+            Some(file) if file.is(logged.size, logged.sha256) => {
+                if durable && !(self.log_unsigned && self.needs_signature(&file)) {
+                    self.result.done.insert(file.id);
                 } else {
-                    doubtful.insert(file.id);
+                    self.doubtful.insert(file.id);
                 }
             }
             // Written over by the run that was killed: what the state says is out of date.
             Some(file) => {
-                result.replace.insert(file.id);
+                self.result.done.remove(file.id);
+                self.result.replace.insert(file.id);
             }
             // Waiting files have no name in the mirror yet; they are found by their hash.
             None if logged.path.starts_with(OWN_DIRECTORY) => {}
-            None => result.orphans.push(logged),
+            None => self.result.orphans.push(logged),
         }
     }
-    if let Err(error) = compare_state(plan, state, root, &mut result, &mut doubtful, &needs_signature, &this_run)? {
-        result.damage = Some(error);
+
+    fn needs_signature(&self, file: &PlanFile<'_>) -> bool {
+        file.suites.iter().any(|wanted| self.suites.iter().any(|(suite, signed)| suite == wanted && *signed))
     }
-    let mut disk = Disk { root, missing: String::new() };
-    for file in plan.files() {
-        if result.done.contains(file.id) {
-            result.present.add(file.size);
-        } else if result.replace.contains(file.id) && !doubtful.contains(file.id) {
-            result.fetch.push(file.id);
-        } else {
-            match disk.look(file.path)? {
-                Found::Nothing => result.fetch.push(file.id),
-                Found::File(size) if size == file.size => result.adopt.push(file.id),
-                Found::File(_) => {
-                    result.replace.insert(file.id);
-                    result.fetch.push(file.id);
+
+    /// Compares with the state and, where it is silent, with the disk.
+    ///
+    /// # Errors
+    /// A path that another suite, mirrored before, needs with other content; refusals of
+    /// the system.
+    pub fn finish(mut self, state: &State, root: &Root) -> Result<Subtraction, StateError> {
+        if let Err(damage) = self.compare_state(state, root)? {
+            self.result.damage = Some(damage);
+        }
+        let (plan, result) = (self.plan, &mut self.result);
+        let mut disk = Disk { root, missing: String::new() };
+        for file in plan.files() {
+            if result.done.contains(file.id) {
+                result.present.add(file.known_size().unwrap_or(0));
+            } else if result.replace.contains(file.id) && !self.doubtful.contains(file.id) {
+                result.fetch.push(file.id);
+            } else {
+                match disk.look(file.path)? {
+                    Found::Nothing => result.fetch.push(file.id),
+                    Found::File(size) if file.known_size().is_none_or(|known| known == size) => result.adopt.push(file.id),
+                    Found::File(_) => {
+                        result.replace.insert(file.id);
+                        result.fetch.push(file.id);
+                    }
                 }
             }
         }
+        Ok(self.result)
     }
-    Ok(result)
-}
 
-/// The merge of plan and state. The inner error is damage: the rest of the list is unknown.
-fn compare_state(
-    plan: &Plan,
-    state: &State,
-    root: &Root,
-    result: &mut Subtraction,
-    doubtful: &mut FileSet,
-    needs_signature: &impl Fn(&PlanFile<'_>) -> bool,
-    this_run: &impl Fn(SuiteId) -> bool,
-) -> Result<Result<(), String>, StateError> {
-    let Some(mut records) = (match state.records(root) {
-        Ok(records) => records,
-        Err(StateError::List { path, source }) => return Ok(Err(format!("{path}: {source}"))),
-        Err(error) => return Err(error),
-    }) else {
-        let missing = state.header.records > 0;
-        return Ok(if missing { Err(format!("{} is missing", state.list_path())) } else { Ok(()) });
-    };
-    let mut files = plan.files().peekable();
-    loop {
-        let record = match records.next() {
-            Ok(Some(record)) => record,
-            Ok(None) => return Ok(Ok(())),
-            Err(error) => return Ok(Err(format!("{}: {error}", state.list_path()))),
+    /// The merge of plan and state. The inner error is damage: the rest of the list is unknown.
+    fn compare_state(&mut self, state: &State, root: &Root) -> Result<Result<(), String>, StateError> {
+        let mut records = match state.records(root) {
+            Ok(Some(records)) => records,
+            Ok(None) if state.header.records == 0 => return Ok(Ok(())),
+            Ok(None) => return Ok(Err(format!("{} is missing", state.list_path()))),
+            Err(StateError::List { path, source }) => return Ok(Err(format!("{path}: {source}"))),
+            Err(error) => return Err(error),
         };
-        while files.next_if(|file| file.path < record.path).is_some() {}
-        let Some(file) = files.next_if(|file| file.path.cmp(record.path) == Ordering::Equal) else { continue };
+        let plan = self.plan;
+        let mut files = plan.files().peekable();
+        loop {
+            let record = match records.next() {
+                Ok(Some(record)) => record,
+                Ok(None) => return Ok(Ok(())),
+                Err(error) => return Ok(Err(format!("{}: {error}", state.list_path()))),
+            };
+            while files.next_if(|file| file.path < record.path).is_some() {}
+            if let Some(file) = files.next_if(|file| file.path == record.path) {
+                self.compare_record(&file, &record, state)?;
+            }
+        }
+    }
+
+    fn compare_record(&mut self, file: &PlanFile<'_>, record: &Record<'_>, state: &State) -> Result<(), StateError> {
         let standing = &state.header.standings[record.standing as usize];
-        if standing.expired && state.header.removal != Removal::None {
-            continue;
+        let unread = !state.trusted || (standing.unsigned && self.needs_signature(file));
+        let result = &mut self.result;
+        if (standing.expired && state.header.removal != Removal::None)
+            || result.done.contains(file.id)
+            || result.replace.contains(file.id)
+        {
+            return Ok(());
         }
-        if result.done.contains(file.id) || result.replace.contains(file.id) {
-            continue;
-        }
-        if record.sha256 != file.sha256 || record.size != file.size {
-            let other = standing.members.iter().find(|&&suite| !this_run(suite));
+        if !file.is(record.size, record.sha256) {
+            let other = standing.members.iter().find(|member| self.suites.iter().all(|(suite, _)| suite != *member));
             if let Some(other) = other.and_then(|&other| state.header.suites.get(usize::from(other))) {
                 return Err(StateError::Conflict {
                     path: file.path.to_owned(),
-                    index: plan.index_of(file.id).to_owned(),
+                    index: self.plan.index_of(file.id).to_owned(),
                     wanted: file.sha256,
                     directory: other.directory.clone(),
                     have: record.sha256,
@@ -246,14 +257,15 @@ fn compare_state(
             }
             // After a killed run the disk may be ahead of the state: look before fetching.
             if state.unfinished {
-                doubtful.insert(file.id);
+                self.doubtful.insert(file.id);
             }
             result.replace.insert(file.id);
-        } else if !state.trusted || (standing.unsigned && needs_signature(&file)) {
-            doubtful.insert(file.id);
+        } else if unread {
+            self.doubtful.insert(file.id);
         } else {
             result.done.insert(file.id);
         }
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@ use super::*;
 use crate::mirror::filter::Candidate;
 use crate::mirror::plan::PlanBuilder;
 use crate::mirror::state::{INDEX_DIRECTORY, Novelty, Offer};
-use crate::mirror::subtract::{Subtraction, subtract};
+use crate::mirror::subtract::{Comparison, Subtraction};
 use crate::settings::Filters;
 
 const HOUR_S: i64 = 3600;
@@ -55,6 +55,7 @@ impl Mirror {
                 signed,
                 fingerprint: Sha256::EMPTY,
                 selection: String::new(),
+                filtered: false,
                 generation: 0,
                 published_at: 0,
                 retired: false,
@@ -76,10 +77,14 @@ impl Mirror {
         plan.finish().unwrap()
     }
 
-    fn subtract(&self, plan: &Plan, updates: &[SuiteUpdate], log: Vec<LoggedFile>) -> Result<Subtraction, StateError> {
-        let signed = |id| updates.iter().any(|update| update.id == id && update.record.signed);
-        let ours = |id| updates.iter().any(|update| update.id == id);
-        subtract(plan, &self.state(), log, &self.root, signed, ours)
+    fn subtract(&self, plan: &Plan, updates: &[SuiteUpdate], log: Vec<(LoggedFile, bool)>) -> Result<Subtraction, StateError> {
+        let suites: Vec<_> = updates.iter().map(|update| (update.id, update.record.signed)).collect();
+        let state = self.state();
+        let mut comparison = Comparison::new(plan, &state, &suites);
+        for (logged, durable) in log {
+            comparison.logged(logged, durable);
+        }
+        comparison.finish(&state, &self.root)
     }
 
     fn write(&self, path: &str, content: &str) {
@@ -290,12 +295,9 @@ fn the_log_of_a_killed_run_counts() {
     let files = archive(&[("a", &[("pool/1", "one"), ("pool/2", "two"), ("pool/3", "three")])]);
     mirror.write("pool/1", "one");
     mirror.write("pool/2", "two");
-    let logged = |path: &str, content: &str, durable| LoggedFile {
-        path: path.into(),
-        size: content.len() as u64,
-        sha256: Sha256::of(content.as_bytes()),
-        durable,
-        unsigned: false,
+    let logged = |path: &str, content: &str, durable| {
+        let (size, sha256) = (content.len() as u64, Sha256::of(content.as_bytes()));
+        (LoggedFile { path: path.into(), size, sha256 }, durable)
     };
     let log = vec![
         logged("pool/1", "one", true),

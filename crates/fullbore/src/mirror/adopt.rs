@@ -1,0 +1,140 @@
+//! Reading files that are there and telling whether they are what they should be.
+//!
+//! For adopting a tree that others made or a state that was lost, and for `check`. Plain
+//! threads take the next file from a common counter, in order of path, which is close to
+//! the order on disk of a tree written in that order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use fullbore_engine::digest::{Sha256, Sha256Hasher};
+use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::stage::StageClock;
+
+use super::store::READ_BYTES;
+
+/// A file to be read.
+#[derive(Debug, Clone, Copy)]
+pub struct Job<'a> {
+    /// The caller's number.
+    pub id: u32,
+    /// Path below the mirror's directory.
+    pub path: &'a str,
+    /// The size it should have, where known.
+    pub size: Option<u64>,
+    /// The hash it should have.
+    pub sha256: Sha256,
+}
+
+/// What reading a file showed.
+#[derive(Debug)]
+pub enum Outcome {
+    /// As it should be; with its size.
+    Right(u64),
+    /// Nothing there.
+    Missing,
+    /// Another size; the content was not read.
+    Size(u64),
+    /// The right size, another hash.
+    Hash(Sha256),
+    /// It cannot be read: not a file, or the disk fails.
+    Unreadable(FileError),
+}
+
+/// Reads all `jobs` on `threads` threads; `seen` is called for each, from any of them, and
+/// all are read unless `stop` is set. The clock is that of the stage "local scan".
+pub fn read_all<'a>(
+    root: &Root,
+    jobs: impl Fn(usize) -> Option<Job<'a>> + Sync,
+    threads: usize,
+    clock: &Arc<StageClock>,
+    stop: &AtomicBool,
+    seen: &(dyn Fn(u32, Outcome) + Sync),
+) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                clock.adopt_thread();
+                let mut buffer = vec![0; READ_BYTES];
+                while !stop.load(Ordering::Relaxed) {
+                    let Some(job) = jobs(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                    let outcome = read(root, &job, &mut buffer, clock);
+                    let bytes = if let Outcome::Right(bytes) = outcome { bytes } else { 0 };
+                    clock.add_items(1, bytes);
+                    seen(job.id, outcome);
+                }
+            });
+        }
+    });
+}
+
+/// Reads one file.
+fn read(root: &Root, job: &Job<'_>, buffer: &mut [u8], clock: &StageClock) -> Outcome {
+    let (mut file, status) = match clock.device(|| root.open_file(job.path)) {
+        Ok(Some(there)) => there,
+        Ok(None) => return Outcome::Missing,
+        Err(error) => return Outcome::Unreadable(error),
+    };
+    if job.size.is_some_and(|size| size != status.size) {
+        return Outcome::Size(status.size);
+    }
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
+    let mut hasher = Sha256Hasher::new();
+    loop {
+        match clock.device(|| std::io::Read::read(&mut file, buffer)) {
+            Ok(0) => break,
+            Ok(count) => hasher.update(&buffer[..count]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(source) => {
+                return Outcome::Unreadable(FileError::Io { operation: "read", path: job.path.to_owned(), source });
+            }
+        }
+    }
+    let bytes = hasher.bytes();
+    match hasher.finish() {
+        right if right == job.sha256 => Outcome::Right(bytes),
+        other => Outcome::Hash(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+
+    use fullbore_engine::stage::{Kind, Ledger};
+
+    use super::*;
+
+    #[test]
+    fn each_file_is_read_once_and_judged() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let names: Vec<String> = (0..200).map(|number| format!("pool/{number}")).collect();
+        for name in &names {
+            root.write_part(name, name.as_bytes()).unwrap().finish().unwrap();
+        }
+        std::fs::write(directory.path().join("pool/1"), "pool/X").unwrap();
+        std::fs::write(directory.path().join("pool/2"), "longer").unwrap();
+        std::fs::write(directory.path().join("pool/3"), "longer than that").unwrap();
+        std::fs::remove_file(directory.path().join("pool/4")).unwrap();
+        std::fs::remove_file(directory.path().join("pool/5")).unwrap();
+        std::fs::create_dir(directory.path().join("pool/5")).unwrap();
+        let clock = Ledger::off().stage("local scan", Kind::Thread);
+        let seen = Mutex::new(BTreeMap::new());
+        let job = |at: usize| {
+            let path = names.get(at)?;
+            Some(Job { id: at as u32, path, size: Some(path.len() as u64), sha256: Sha256::of(path.as_bytes()) })
+        };
+        read_all(&root, job, 3, &clock, &AtomicBool::new(false), &|id, outcome| {
+            assert!(seen.lock().unwrap().insert(id, outcome).is_none());
+        });
+        let seen = seen.into_inner().unwrap();
+        assert_eq!(seen.len(), 200);
+        assert!(matches!(seen[&0], Outcome::Right(6)));
+        assert!(matches!(seen[&1], Outcome::Hash(_)) && matches!(seen[&2], Outcome::Hash(_)));
+        assert!(matches!(seen[&3], Outcome::Size(16)) && matches!(seen[&4], Outcome::Missing));
+        assert!(matches!(seen[&5], Outcome::Unreadable(_)));
+    }
+}

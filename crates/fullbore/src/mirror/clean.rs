@@ -1,0 +1,244 @@
+//! Deleting what no signed index names any more.
+//!
+//! The decision is made when the state is committed: files whose retention is over are
+//! marked expired there, and the guard had its say. Here they are removed, streaming, and
+//! the header then says so. A run killed in between leaves a header that says "begun", and
+//! the next run finishes it before anything else; what is begun is never believed to be
+//! there. Files that others put into the directory are touched only by [`foreign`].
+
+use std::collections::{BTreeSet, HashSet};
+use std::hash::{BuildHasher, RandomState};
+
+use fullbore_engine::files::{FileError, Kind, Root, is_part_name};
+
+use super::plan::Plan;
+use super::state::{Removal, State, StateError};
+use super::subtract::Tally;
+
+/// Directories below `dists/` and `pool/` that are gone through; a guess: an archive has ten levels.
+const DEPTH_MAX: usize = 32;
+
+/// Removes the expired files of a state whose header says that this was begun, and says in
+/// it that it is done. To be called right after the state is opened (for a run that was
+/// killed) and after it was published. `sync` makes the header durable first: otherwise a
+/// power cut could bring back a state that believes in files that are gone.
+///
+/// # Errors
+/// Refusals of the system; the next run goes on.
+pub fn remove_expired<E: From<StateError>>(
+    root: &Root,
+    state: &mut State,
+    sync: impl FnOnce() -> Result<(), E>,
+) -> Result<Tally, E> {
+    if state.header.removal != Removal::Begun {
+        return Ok(Tally::default());
+    }
+    sync()?;
+    let mut emptied = Emptied::default();
+    let mut removed = Tally::default();
+    let records = state.records(root)?;
+    if let Some(mut records) = records {
+        while let Some(record) = records.next().map_err(|source| StateError::List { path: state.list_path(), source })? {
+            if !state.header.standings[record.standing as usize].expired {
+                continue;
+            }
+            if remove_file(root, record.path).map_err(StateError::from)? {
+                removed.add(record.size);
+                emptied.note(record.path);
+            }
+        }
+    }
+    emptied.remove(root).map_err(StateError::from)?;
+    state.header.removal = Removal::Done;
+    state.write_header(root)?;
+    Ok(removed)
+}
+
+/// Removes a regular file; anything else of that name is not ours.
+fn remove_file(root: &Root, path: &str) -> Result<bool, FileError> {
+    match root.stat(path)? {
+        Some(status) if status.kind == Kind::File => root.unlink(path),
+        _ => Ok(false),
+    }
+}
+
+/// Directories that may have become empty.
+#[derive(Default)]
+struct Emptied(BTreeSet<String>);
+
+impl Emptied {
+    fn note(&mut self, path: &str) {
+        if let Some((directory, _)) = path.rsplit_once('/')
+            && !self.0.contains(directory)
+        {
+            self.0.insert(directory.to_owned());
+        }
+    }
+
+    /// Removes them and those above that become empty by it, but not `dists` and `pool`.
+    fn remove(&self, root: &Root) -> Result<(), FileError> {
+        for directory in self.0.iter().rev() {
+            let mut directory = directory.as_str();
+            while directory.contains('/') && root.remove_directory(directory)? {
+                directory = directory.rsplit_once('/').map_or("", |(above, _)| above);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Removes unfinished files that nobody is going to finish: `unfinished` is the list in the
+/// journal after a run.
+///
+/// # Errors
+/// Refusals of the system.
+pub fn stale_parts(root: &Root, unfinished: &[String], plan: &Plan) -> Result<u64, FileError> {
+    let mut removed = 0;
+    for path in unfinished {
+        if plan.find(path).is_none() && root.remove_part(path)? {
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+/// Finds files in `dists/` and `pool/` that are neither in the state nor named by what
+/// others put there; `named_elsewhere` tells the latter.
+///
+/// # Errors
+/// Refusals of the system, a damaged state.
+pub fn find_foreign(
+    root: &Root,
+    state: &State,
+    named_elsewhere: &dyn Fn(&str) -> bool,
+) -> Result<Vec<(String, u64)>, StateError> {
+    // 64 bits of each path instead of the paths: two that are equal by chance keep a file.
+    let hasher = RandomState::new();
+    let mut known = HashSet::new();
+    if let Some(mut records) = state.records(root)? {
+        while let Some(record) = records.next().map_err(|source| StateError::List { path: state.list_path(), source })? {
+            known.insert(hasher.hash_one(record.path));
+        }
+    }
+    let links: HashSet<&str> =
+        state.header.suites.iter().flat_map(|suite| &suite.links).map(String::as_str).collect();
+    let mut foreign = Vec::new();
+    for top in ["dists", "pool"] {
+        walk(root, top, 0, &mut |path, name, kind| {
+            let ours = known.contains(&hasher.hash_one(path)) || links.contains(path);
+            // A half-finished file is nobody's, even in a directory that others fill.
+            if !ours && (is_part_name(name) || !named_elsewhere(path)) && kind != Kind::Directory {
+                let size = root.stat(path)?.map_or(0, |status| status.size);
+                foreign.push((path.to_owned(), size));
+            }
+            Ok(())
+        })?;
+    }
+    foreign.sort_unstable();
+    Ok(foreign)
+}
+
+/// Removes what [`find_foreign`] found. Gives back what is gone.
+///
+/// # Errors
+/// Refusals of the system.
+pub fn remove_foreign(root: &Root, files: &[(String, u64)]) -> Result<Tally, FileError> {
+    let mut emptied = Emptied::default();
+    let mut removed = Tally::default();
+    for (path, size) in files {
+        if root.unlink(path)? {
+            removed.add(*size);
+            emptied.note(path);
+        }
+    }
+    emptied.remove(root)?;
+    Ok(removed)
+}
+
+/// Visits everything below a directory: path, name, kind. Links are not followed.
+pub(super) fn walk(
+    root: &Root,
+    directory: &str,
+    depth: usize,
+    visit: &mut dyn FnMut(&str, &str, Kind) -> Result<(), FileError>,
+) -> Result<(), FileError> {
+    for (name, kind) in root.list(directory)? {
+        // Names that are no text cannot be named by an index and are left alone.
+        let Some(name) = name.to_str() else { continue };
+        let path = format!("{directory}/{name}");
+        visit(&path, name, kind)?;
+        if kind == Kind::Directory && depth < DEPTH_MAX {
+            walk(root, &path, depth + 1, visit)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_engine::digest::Sha256;
+
+    use super::super::records::{Record, RecordWriter};
+    use super::super::standing::Standing;
+    use super::super::state::{PartWriter, list_path};
+    use super::*;
+
+    fn write(root: &Root, path: &str) {
+        root.write_part(path, b"content").unwrap().finish().unwrap();
+    }
+
+    fn state(root: &Root, files: &[(&str, bool)]) -> State {
+        let mut state = State { trusted: true, ..State::default() };
+        state.header.number = 1;
+        state.header.records = files.len() as u64;
+        state.header.removal = Removal::Begun;
+        state.header.standings = vec![Standing::member(0, false), Standing { expired: true, ..Standing::default() }];
+        let part = root.create_part(&list_path(1), 0).unwrap();
+        let mut writer = RecordWriter::new(PartWriter::new(part)).unwrap();
+        for &(path, expired) in files {
+            writer.write(Record { path, size: 7, sha256: Sha256::EMPTY, standing: u32::from(expired) }).unwrap();
+            write(root, path);
+        }
+        writer.finish().unwrap().1.into_part().finish().unwrap();
+        state.write_header(root).unwrap();
+        state
+    }
+
+    #[test]
+    fn expired_files_and_empty_directories_go() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let files = [("pool/a/b/1", true), ("pool/a/c/2", false), ("pool/d/e/f/3", true)];
+        let mut state = state(&root, &files);
+        write(&root, "pool/d/theirs");
+        // As if a run had been killed when the first was gone.
+        root.unlink("pool/a/b/1").unwrap();
+        let removed = remove_expired(&root, &mut state, || Ok::<_, StateError>(())).unwrap();
+        assert_eq!(removed, Tally { files: 1, bytes: 7 });
+        let at = |path: &str| directory.path().join(path).exists();
+        assert!(at("pool/a/c/2") && at("pool/d/theirs") && !at("pool/d/e"));
+        let mut again = State::open(&root, "").unwrap();
+        assert_eq!(again.header.removal, Removal::Done);
+        write(&root, "pool/a/b/1");
+        remove_expired(&root, &mut again, || Ok::<_, StateError>(())).unwrap();
+        assert!(at("pool/a/b/1"), "what is done is not done twice: the file may be wanted again");
+    }
+
+    #[test]
+    fn foreign_files_are_those_that_nobody_names() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let state = state(&root, &[("dists/x/InRelease", false), ("pool/a/1", false)]);
+        for path in ["pool/a/theirs", "pool/junk", "dists/other/InRelease", "project/trace/x", "README"] {
+            write(&root, path);
+        }
+        root.create_part("pool/a/unfinished", 3).unwrap().write_at(0, b"abc").unwrap();
+        std::os::unix::fs::symlink("../..", directory.path().join("pool/link")).unwrap();
+        let named = |path: &str| path == "pool/a/theirs" || path.starts_with("dists/other/");
+        let found = find_foreign(&root, &state, &named).unwrap();
+        let paths: Vec<_> = found.iter().map(|(path, _)| path.as_str()).collect();
+        assert_eq!(paths, ["pool/a/.unfinished.part", "pool/junk", "pool/link"]);
+        assert_eq!(remove_foreign(&root, &found).unwrap().files, 3);
+        assert!(directory.path().exists() && directory.path().join("pool/a/theirs").exists());
+    }
+}

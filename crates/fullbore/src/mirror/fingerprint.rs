@@ -1,0 +1,85 @@
+//! One hash over everything that decides which files a suite's mirror holds.
+//!
+//! The state keeps it: an unchanged `InRelease` means "nothing to do" only when the
+//! settings are the same, too. What only decides how files are fetched is left out.
+
+use fullbore_engine::digest::{Sha256, Sha256Hasher};
+
+use super::select::Selection;
+use crate::settings::Filters;
+
+/// Part of the hash, to be raised when the same settings begin to select other files.
+const RULES: &str = "1";
+
+/// The fingerprint of a selection and filters.
+pub fn fingerprint(selection: &Selection, filters: &Filters) -> Sha256 {
+    let mut lines = Lines(Sha256Hasher::new());
+    lines.add("rules", [RULES]);
+    lines.add("flat", [selection.flat.to_string()]);
+    lines.add("binaries", [selection.binaries.to_string()]);
+    lines.add("sources", [selection.sources.to_string()]);
+    lines.add("components", sorted(&selection.components));
+    lines.add("architectures", sorted(&selection.architectures));
+    lines.add("languages", sorted(&selection.languages));
+    lines.add("without", sorted_debug(&selection.without));
+    lines.add("formats", sorted_debug(&selection.formats));
+    lines.add("include", filters.include.iter().map(|filter| filter.0.as_str()));
+    lines.add("exclude", filters.exclude.iter().map(|filter| filter.0.as_str()));
+    lines.add("sections", sorted(&filters.sections));
+    lines.add("priorities", sorted(&filters.priorities));
+    lines.add("source packages", sorted(&filters.source_packages));
+    lines.add("newest", filters.newest.map(|newest| newest.to_string()));
+    lines.0.finish()
+}
+
+/// Name and values, each ended by a NUL, which no value can hold; a line ended by two.
+struct Lines(Sha256Hasher);
+
+impl Lines {
+    fn add(&mut self, name: &str, values: impl IntoIterator<Item = impl AsRef<str>>) {
+        self.0.update(name.as_bytes());
+        for value in values {
+            self.0.update(b"\0");
+            self.0.update(value.as_ref().as_bytes());
+        }
+        self.0.update(b"\0\0");
+    }
+}
+
+/// The order in which someone writes architectures down selects nothing.
+fn sorted(values: &[String]) -> Vec<&str> {
+    let mut values: Vec<&str> = values.iter().map(String::as_str).collect();
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+fn sorted_debug<T: std::fmt::Debug>(values: &[T]) -> Vec<String> {
+    let mut values: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[test]
+    fn what_selects_other_files_has_another_fingerprint() {
+        let base = Selection { components: list(&["main", "contrib"]), binaries: true, ..Selection::default() };
+        let filters = Filters::default();
+        let of = |selection: &Selection| fingerprint(selection, &filters);
+        let swapped = Selection { components: list(&["contrib", "main"]), ..base.clone() };
+        assert_eq!(of(&base), of(&swapped));
+        let moved = Selection { components: list(&["main"]), architectures: list(&["contrib"]), ..base.clone() };
+        assert_ne!(of(&base), of(&moved));
+        assert_ne!(of(&base), of(&Selection { sources: true, ..base.clone() }));
+        let filtered = Filters { newest: Some(1), ..Filters::default() };
+        assert_ne!(of(&base), fingerprint(&base, &filtered));
+    }
+}

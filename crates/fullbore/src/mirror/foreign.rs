@@ -1,0 +1,169 @@
+//! Suites in the directory that fullbore did not put there, and what they name.
+//!
+//! Clean deletes nothing that an index under the directory names, whoever placed it. Such
+//! suites are found by their `InRelease` or `Release` below `dists/`; all their indexes
+//! that are there are read, without asking whether the signature is still good: what
+//! cannot be judged is kept. An index that cannot be read stops all deleting.
+
+use std::collections::BTreeMap;
+use std::io::BufReader;
+
+use fullbore_debian::classify::{IndexKind, classify};
+use fullbore_debian::compression::Form;
+use fullbore_engine::files::{FileError, Kind, Root};
+
+use super::clean::walk;
+use super::feed::{FeedError, read_index};
+use super::plan::{Plan, PlanBuilder};
+use super::select::Reading;
+use super::state::State;
+use crate::settings::Filters;
+
+/// Plain text accepted from one index of unknown origin. The largest real one, Debian's
+/// `Sources`, has 50 MB; Ubuntu's `Packages` 90 MB.
+const PLAIN_BYTES_MAX: u64 = 2 << 30;
+
+/// Why the foreign suites could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ForeignError {
+    /// The tree cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// An index is damaged.
+    #[error("{path}, of a suite that fullbore does not mirror, cannot be read: {source}")]
+    Index {
+        /// The index.
+        path: String,
+        /// What is wrong.
+        source: FeedError,
+    },
+}
+
+/// What the suites of others name.
+pub struct Foreign {
+    /// Their directories.
+    pub directories: Vec<String>,
+    plan: Option<Plan>,
+}
+
+impl Foreign {
+    /// Whether one of them names the path, or it lies in one's directory.
+    pub fn names(&self, path: &str) -> bool {
+        self.plan.as_ref().is_some_and(|plan| plan.find(path).is_some())
+            || self.directories.iter().any(|directory| {
+                path.strip_prefix(directory.as_str()).is_some_and(|below| below.starts_with('/'))
+            })
+    }
+}
+
+/// Finds and reads the suites below `dists/` that are not in the state (and not among
+/// `ours`, the directories of this run).
+///
+/// # Errors
+/// See [`ForeignError`]: then nothing may be deleted.
+pub fn read(root: &Root, state: &State, ours: &[String]) -> Result<Foreign, ForeignError> {
+    let mut directories = Vec::new();
+    let mut level = vec!["dists".to_owned()];
+    // dists/SUITE and dists/SUITE/updates; deeper there are only components.
+    for _ in 0..2 {
+        let mut next = Vec::new();
+        for above in &level {
+            for (name, kind) in root.list(above)? {
+                let (Some(name), Kind::Directory) = (name.to_str(), kind) else { continue };
+                let directory = format!("{above}/{name}");
+                let known = state.suite(&directory).is_some() || ours.contains(&directory);
+                let has = |name: &str| Ok::<_, FileError>(root.stat(&format!("{directory}/{name}"))?.is_some());
+                // Components have a Release for each architecture, none of their own.
+                if !known && (has("InRelease")? || has("Release")?) {
+                    directories.push(directory.clone());
+                }
+                next.push(directory);
+            }
+        }
+        level = next;
+    }
+    if directories.is_empty() {
+        return Ok(Foreign { directories, plan: None });
+    }
+    let mut plan = PlanBuilder::new(Filters::default());
+    for directory in &directories {
+        read_suite(root, directory, &mut plan)?;
+    }
+    let plan = plan.finish().map_err(|error| ForeignError::Index { path: directories.join(", "), source: error.into() })?;
+    Ok(Foreign { directories, plan: Some(plan) })
+}
+
+fn read_suite(root: &Root, directory: &str, plan: &mut PlanBuilder) -> Result<(), ForeignError> {
+    // One form of each index is enough; the least work first.
+    let mut indexes: BTreeMap<String, (Form, Reading, String)> = BTreeMap::new();
+    walk(root, directory, 0, &mut |path, _, kind| {
+        let name = classify(&path[directory.len() + 1..]);
+        let reading = match name.kind {
+            _ if kind != Kind::File || name.diff => return Ok(()),
+            IndexKind::Packages { .. } => Reading::Packages,
+            IndexKind::Sources => Reading::Sources,
+            _ => return Ok(()),
+        };
+        let better = |form: Form| [Form::Plain, Form::Gz, Form::Zst, Form::Xz, Form::Bz2].iter().position(|&other| other == form);
+        let there = indexes.get(name.stem);
+        if there.is_none_or(|(form, ..)| better(name.form) < better(*form)) {
+            indexes.insert(name.stem.to_owned(), (name.form, reading, path.to_owned()));
+        }
+        Ok(())
+    })?;
+    for (form, reading, path) in indexes.into_values() {
+        let error = |source| ForeignError::Index { path: path.clone(), source };
+        let Some((file, _)) = root.open_file(&path)? else { continue };
+        // Each suite may have its own idea of a path's content; here only names count.
+        let mut alone = PlanBuilder::new(Filters::default());
+        let id = alone.index(&path, 0).map_err(|source| error(source.into()))?;
+        read_index(&mut alone, id, reading, &path, form, PLAIN_BYTES_MAX, BufReader::new(file)).map_err(error)?;
+        let alone = alone.finish().map_err(|source| error(source.into()))?;
+        let id = plan.index(&path, 0).map_err(|source| error(source.into()))?;
+        for file in alone.files() {
+            plan.add_name(id, file.path).map_err(|source| error(source.into()))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_engine::digest::Sha256;
+
+    use super::*;
+
+    fn package(path: &str) -> String {
+        format!("Package: x\nVersion: 1\nArchitecture: all\nFilename: {path}\nSize: 1\nSHA256: {}\n\n", Sha256::EMPTY)
+    }
+
+    #[test]
+    fn what_a_suite_of_others_names_is_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let write = |path: &str, text: &str| root.write_part(path, text.as_bytes()).unwrap().finish().unwrap();
+        write("dists/theirs/InRelease", "whatever");
+        write("dists/theirs/main/binary-amd64/Packages", &package("pool/a_1.deb"));
+        write("dists/theirs/main/binary-amd64/Release", "Architecture: amd64\n");
+        write("dists/buster/updates/Release", "whatever");
+        write("dists/buster/updates/main/binary-amd64/Packages", &package("pool/b_1.deb"));
+        write("dists/ours/InRelease", "whatever");
+        write("dists/ours/main/binary-amd64/Packages", &package("pool/c_1.deb"));
+        let ours = ["dists/ours".to_owned()];
+        let foreign = read(&root, &State::default(), &ours).unwrap();
+        let mut directories = foreign.directories.clone();
+        directories.sort();
+        assert_eq!(directories, ["dists/buster/updates", "dists/theirs"]);
+        for (path, named) in [
+            ("pool/a_1.deb", true),
+            ("pool/b_1.deb", true),
+            ("pool/c_1.deb", false),
+            ("dists/theirs/main/whatever", true),
+            ("dists/theirs2/x", false),
+        ] {
+            assert_eq!(foreign.names(path), named, "{path}");
+        }
+        write("dists/theirs/main/binary-amd64/Packages", "no control file");
+        assert!(matches!(read(&root, &State::default(), &ours), Err(ForeignError::Index { .. })));
+    }
+}

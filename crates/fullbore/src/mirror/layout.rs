@@ -1,0 +1,176 @@
+//! Under which names a suite is published: its real directory, and links to it.
+//!
+//! The real directory is the codename, the suite's name a link to it, as on Debian's
+//! servers. Not every archive fits: Ubuntu's pockets share one codename, security
+//! suites up to buster have a slash, older trees have a real directory called after the
+//! suite. A directory that exists is never replaced by a link.
+
+use fullbore_debian::path;
+use fullbore_debian::release::Release;
+use fullbore_engine::files::{FileError, Kind, Root};
+
+use super::state::State;
+
+/// Where a suite is published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// The real directory below the mirror's: `dists/trixie`; empty for a flat repository at the root.
+    pub directory: String,
+    /// Links beside it: path and what it says, such as `dists/stable` → `trixie`.
+    pub links: Vec<(String, String)>,
+}
+
+impl Layout {
+    /// A path below the suite's directory, as one below the mirror's.
+    pub fn path(&self, below: &str) -> String {
+        if self.directory.is_empty() { below.to_owned() } else { format!("{}/{below}", self.directory) }
+    }
+}
+
+/// Decides the names of the suite that was asked for as `requested` (one with a slash at
+/// its end is a flat repository).
+///
+/// # Errors
+/// When the tree cannot be looked at.
+pub fn layout(requested: &str, release: &Release, root: &Root, state: &State) -> Result<Layout, FileError> {
+    if requested.ends_with('/') {
+        let directory = requested.trim_start_matches("./").trim_end_matches('/');
+        let directory = if directory == "." { "" } else { directory };
+        return Ok(Layout { directory: directory.to_owned(), links: Vec::new() });
+    }
+    // A name that is no path cannot be a directory; the field is then as good as missing.
+    let usable = |name: &Option<String>| name.clone().filter(|name| path::check(name).is_ok() && !name.contains('/'));
+    let (suite, codename) = (usable(&release.suite), usable(&release.codename));
+    let (base, rest) = requested.split_once('/').map_or((requested, ""), |(base, _)| (base, &requested[base.len()..]));
+    let real = match (&suite, &codename) {
+        (suite, Some(codename)) if names_suite(codename, suite.as_deref()) => codename.as_str(),
+        _ => base,
+    };
+    let other = if base == real { suite.as_deref().filter(|suite| names_suite(real, Some(suite))) } else { Some(base) };
+    place(real, other, rest, requested, root, state)
+}
+
+/// Whether the codename alone tells the suite: not when Ubuntu calls the suite
+/// `noble-updates` and the codename `noble`.
+fn names_suite(codename: &str, suite: Option<&str>) -> bool {
+    suite.is_none_or(|suite| !suite.strip_prefix(codename).is_some_and(|rest| rest.starts_with('-')))
+}
+
+fn place(
+    real: &str,
+    other: Option<&str>,
+    rest: &str,
+    requested: &str,
+    root: &Root,
+    state: &State,
+) -> Result<Layout, FileError> {
+    let is_directory = |name: &str| {
+        Ok::<_, FileError>(root.stat(&format!("dists/{name}"))?.is_some_and(|status| status.kind == Kind::Directory))
+    };
+    let directory_of = |name: &str| format!("dists/{name}{rest}");
+    let taken = state
+        .suite(&directory_of(real))
+        .is_some_and(|there| there.requested != requested && other.is_some_and(|other| is_other_suite(&there.requested, real, other)));
+    let Some(other) = other.filter(|other| *other != real) else {
+        return Ok(Layout { directory: directory_of(real), links: Vec::new() });
+    };
+    if taken {
+        // Two suites of this archive claim one codename: each stays under its own name.
+        return Ok(Layout { directory: format!("dists/{requested}"), links: Vec::new() });
+    }
+    match (is_directory(real)?, is_directory(other)?) {
+        // A tree from elsewhere has it the other way round: kept, the codename made the link.
+        (false, true) => {
+            Ok(Layout { directory: directory_of(other), links: vec![(format!("dists/{real}"), other.to_owned())] })
+        }
+        // Both are there: each stays what it is, what was asked for is updated.
+        (true, true) => Ok(Layout { directory: format!("dists/{requested}"), links: Vec::new() }),
+        (_, false) => Ok(Layout { directory: directory_of(real), links: vec![(format!("dists/{other}"), real.to_owned())] }),
+    }
+}
+
+/// Whether the suite published in `real`'s directory was asked for by a third name.
+fn is_other_suite(requested: &str, real: &str, other: &str) -> bool {
+    let base = requested.split_once('/').map_or(requested, |(base, _)| base);
+    base != real && base != other
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_debian::signature::SignedText;
+
+    use super::super::state::SuiteRecord;
+    use super::*;
+
+    fn release(suite: &str, codename: &str) -> Release {
+        let text = format!(
+            "Suite: {suite}\nCodename: {codename}\nDate: Sat, 10 May 2025 09:00:00 UTC\nSHA256:\n {} 1 Packages\n",
+            fullbore_engine::digest::Sha256::EMPTY
+        );
+        Release::parse(&SignedText::trusted(text.as_bytes()).unwrap()).unwrap()
+    }
+
+    fn names(root: &Root, state: &State, requested: &str, suite: &str, codename: &str) -> String {
+        let layout = layout(requested, &release(suite, codename), root, state).unwrap();
+        let links: Vec<_> = layout.links.iter().map(|(link, target)| format!(" {link}->{target}")).collect();
+        format!("{}{}", layout.directory, links.concat())
+    }
+
+    #[test]
+    fn the_codename_is_real_and_the_suite_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let state = State::default();
+        for (requested, suite, codename, expected) in [
+            ("stable", "stable", "trixie", "dists/trixie dists/stable->trixie"),
+            ("trixie", "stable", "trixie", "dists/trixie dists/stable->trixie"),
+            ("trixie-updates", "stable-updates", "trixie-updates", "dists/trixie-updates dists/stable-updates->trixie-updates"),
+            ("experimental", "experimental", "rc-buggy", "dists/rc-buggy dists/experimental->rc-buggy"),
+            ("noble-updates", "noble-updates", "noble", "dists/noble-updates"),
+            ("noble", "noble", "noble", "dists/noble"),
+            ("buster/updates", "oldstable", "buster", "dists/buster/updates dists/oldstable->buster"),
+            ("oldstable/updates", "oldstable", "buster", "dists/buster/updates dists/oldstable->buster"),
+            ("./", "x", "y", ""),
+            ("/", "x", "y", ""),
+            ("deb/amd64/", "x", "y", "deb/amd64"),
+            ("stable", "../..", "/etc", "dists/stable"),
+        ] {
+            assert_eq!(names(&root, &state, requested, suite, codename), expected, "{requested}");
+        }
+    }
+
+    #[test]
+    fn a_real_directory_is_never_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let state = State::default();
+        std::fs::create_dir_all(directory.path().join("dists/stable")).unwrap();
+        assert_eq!(names(&root, &state, "stable", "stable", "trixie"), "dists/stable dists/trixie->stable");
+        assert_eq!(names(&root, &state, "trixie", "stable", "trixie"), "dists/stable dists/trixie->stable");
+        std::fs::create_dir_all(directory.path().join("dists/trixie")).unwrap();
+        assert_eq!(names(&root, &state, "stable", "stable", "trixie"), "dists/stable");
+    }
+
+    #[test]
+    fn two_suites_that_claim_one_codename() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let mut state = State::default();
+        state.header.suites.push(SuiteRecord {
+            directory: "dists/any".into(),
+            requested: "stable".into(),
+            links: Vec::new(),
+            inrelease: fullbore_engine::digest::Sha256::EMPTY,
+            date: 0,
+            signed: true,
+            fingerprint: fullbore_engine::digest::Sha256::EMPTY,
+            selection: String::new(),
+            filtered: false,
+            generation: 1,
+            published_at: 0,
+            retired: false,
+        });
+        assert_eq!(names(&root, &state, "stable", "stable", "any"), "dists/any dists/stable->any");
+        assert_eq!(names(&root, &state, "testing", "testing", "any"), "dists/testing");
+    }
+}

@@ -1,0 +1,82 @@
+//! One run at a time in a directory.
+//!
+//! The lock is the kernel's (`flock` on `.fullbore/lock`), so it goes with the process that
+//! holds it, however that ends: a file left behind by a killed run locks nothing (M16).
+//! The holder's pid is written into it only to be shown.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+
+use fullbore_engine::files::{FileError, Root};
+
+use super::state::OWN_DIRECTORY;
+
+/// The lock file.
+const LOCK_PATH: &str = ".fullbore/lock";
+/// A pid and a newline; more in the file is not ours.
+const PID_BYTES_MAX: u64 = 32;
+
+/// A directory that cannot be locked.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another run holds it.
+    #[error("{directory} is in use by another run{}", .pid.map_or(String::new(), |pid| format!(", process {pid}")))]
+    Held {
+        /// The mirror's directory.
+        directory: String,
+        /// The holder, as far as it has written it down.
+        pid: Option<u32>,
+    },
+    /// Refused by the system.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// The lock, held until dropped.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock of this directory.
+    ///
+    /// # Errors
+    /// [`LockError::Held`] with the holder's pid, refusals of the system.
+    pub fn take(root: &Root) -> Result<Lock, LockError> {
+        root.create_directory(OWN_DIRECTORY, 0o700)?;
+        let Some(mut file) = root.lock(LOCK_PATH)? else {
+            let pid = root.read(LOCK_PATH, PID_BYTES_MAX)?.and_then(|text| String::from_utf8(text).ok());
+            let pid = pid.and_then(|text| text.trim().parse().ok());
+            return Err(LockError::Held { directory: root.path().display().to_string(), pid });
+        };
+        // The pid is a courtesy: a full disk must not keep a run from cleaning up.
+        let _ = file
+            .set_len(0)
+            .and_then(|()| file.seek(SeekFrom::Start(0)))
+            .and_then(|_| writeln!(file, "{}", std::process::id()));
+        Ok(Lock { _file: file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn m16_one_of_two_runs_wins_and_a_stale_lock_locks_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let first = Lock::take(&root).unwrap();
+        let error = Lock::take(&root).unwrap_err().to_string();
+        let expected = format!("{} is in use by another run, process {}", directory.path().display(), std::process::id());
+        assert_eq!(error, expected);
+        drop(first);
+        // As a killed run leaves it: the file is there with a pid, nobody holds it.
+        std::fs::write(directory.path().join(LOCK_PATH), "4194304\n").unwrap();
+        let second = Lock::take(&root).unwrap();
+        drop(second);
+        let pid = std::fs::read_to_string(directory.path().join(LOCK_PATH)).unwrap();
+        assert_eq!(pid.trim(), std::process::id().to_string());
+    }
+}

@@ -1,0 +1,185 @@
+//! Making a new state of the archive visible, name by name, in an order that never
+//! shows a client half of it.
+//!
+//! All content is there before: pool files under their names, indexes in the store. Then,
+//! over all suites of the run: by-hash names, canonical names of indexes and of files that
+//! changed their content, names withdrawn; then for each suite `Release.gpg`, `Release`
+//! and, very last, `InRelease`; at the end links between suites. Clients with the previous
+//! `InRelease` find its indexes by hash, and its packages in the pool, until retention ends.
+//! The engine's `Target` gives the names in this order, with a barrier before and after.
+
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::target::Name;
+
+use super::commit::PublishedFile;
+use super::layout::Layout;
+use super::plan::{FileId, Plan};
+use super::standing::SuiteId;
+use super::state::index_path;
+
+/// A file in the store, with the name it gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredFile {
+    /// Its path below the suite's directory.
+    pub path: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// Hash of the content: its name in the store.
+    pub sha256: Sha256,
+}
+
+/// One suite to be published.
+#[derive(Debug, Clone)]
+pub struct Publication {
+    /// Its number in the state.
+    pub id: SuiteId,
+    /// Its names.
+    pub layout: Layout,
+    /// `Acquire-By-Hash: yes`.
+    pub by_hash: bool,
+    /// Indexes that came, every form of each.
+    pub indexes: Vec<StoredFile>,
+    /// Indexes that the Release names and that are not mirrored now. If an earlier run left
+    /// one with other content it is withdrawn: a client would take it for damage.
+    pub left_out: Vec<StoredFile>,
+    /// `Release.gpg`, if the archive has one.
+    pub release_gpg: Option<StoredFile>,
+    /// `Release`, if the archive has one.
+    pub release: Option<StoredFile>,
+    /// `InRelease`, if the archive has one.
+    pub inrelease: Option<StoredFile>,
+}
+
+impl Publication {
+    fn signed_files(&self) -> impl Iterator<Item = &StoredFile> {
+        [&self.release_gpg, &self.release, &self.inrelease].into_iter().flatten()
+    }
+
+    fn by_hash_path(&self, index: &StoredFile) -> String {
+        let directory = index.path.rsplit_once('/').map_or("", |(directory, _)| directory);
+        let slash = if directory.is_empty() { "" } else { "/" };
+        self.layout.path(&format!("{directory}{slash}by-hash/SHA256/{}", index.sha256))
+    }
+
+    /// What is published, for the state.
+    pub fn files(&self) -> impl Iterator<Item = PublishedFile> {
+        let named = |path: String, file: &StoredFile| PublishedFile {
+            path,
+            size: file.size,
+            sha256: file.sha256,
+            suite: self.id,
+        };
+        let by_hash = self.by_hash;
+        let by_hash = self.indexes.iter().filter(move |_| by_hash).map(move |file| named(self.by_hash_path(file), file));
+        let canonical = self.indexes.iter().chain(self.signed_files());
+        by_hash.chain(canonical.map(move |file| named(self.layout.path(&file.path), file)))
+    }
+}
+
+/// Two files for one path: an index names as a package what is an index itself.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: named by {index} with other content than in the Release")]
+pub struct PathClash {
+    /// The path.
+    pub path: String,
+    /// The index that names it.
+    pub index: String,
+}
+
+/// Makes sure that nothing in the plan takes the place of an index.
+///
+/// # Errors
+/// [`PathClash`].
+pub fn check(publications: &[Publication], plan: &Plan) -> Result<(), PathClash> {
+    for file in publications.iter().flat_map(Publication::files) {
+        if let Some(planned) = plan.find(&file.path)
+            && !planned.is(file.size, file.sha256)
+        {
+            return Err(PathClash { path: file.path, index: plan.index_of(planned.id).to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// The names to give, in order. `replaced` are files of the plan that wait in the store
+/// because their path holds other content. Names that are right already are left alone.
+///
+/// # Errors
+/// When the tree cannot be looked at.
+pub fn names(
+    root: &Root,
+    publications: &[Publication],
+    plan: &Plan,
+    replaced: impl IntoIterator<Item = FileId>,
+) -> Result<Vec<Name>, FileError> {
+    let mut names = Vec::new();
+    for publication in publications.iter().filter(|publication| publication.by_hash) {
+        for index in &publication.indexes {
+            let path = publication.by_hash_path(index);
+            if root.stat(&path)?.is_none_or(|there| there.size != index.size) {
+                names.push(Name::Link { from: index_path(index.sha256), to: path });
+            }
+        }
+    }
+    for id in replaced {
+        let file = plan.file(id);
+        names.push(Name::Link { from: index_path(file.sha256), to: file.path.to_owned() });
+    }
+    for publication in publications {
+        for index in &publication.indexes {
+            link_unless_same(root, &mut names, index, publication.layout.path(&index.path))?;
+        }
+    }
+    for publication in publications {
+        for index in &publication.left_out {
+            let path = publication.layout.path(&index.path);
+            if has_other_content(root, &path, index)? {
+                names.push(Name::Remove { path });
+            }
+        }
+    }
+    for publication in publications {
+        for name in ["Release.gpg", "Release", "InRelease"] {
+            let path = publication.layout.path(name);
+            match publication.signed_files().find(|file| file.path == name) {
+                Some(file) => link_unless_same(root, &mut names, file, path)?,
+                // The archive has it no more: an old one beside the new would contradict it.
+                None if root.stat(&path)?.is_some() => names.push(Name::Remove { path }),
+                None => {}
+            }
+        }
+    }
+    for (link, target) in publications.iter().flat_map(|publication| &publication.layout.links) {
+        if root.read_link(link)?.as_deref() != Some(target) {
+            names.push(Name::Symlink { target: target.clone(), link: link.clone() });
+        }
+    }
+    Ok(names)
+}
+
+fn link_unless_same(root: &Root, names: &mut Vec<Name>, file: &StoredFile, to: String) -> Result<(), FileError> {
+    let from = index_path(file.sha256);
+    let inode = |path: &str| Ok::<_, FileError>(root.stat(path)?.map(|status| status.inode));
+    let there = inode(&to)?;
+    if there.is_none() || there != inode(&from)? {
+        names.push(Name::Link { from, to });
+    }
+    Ok(())
+}
+
+fn has_other_content(root: &Root, path: &str, index: &StoredFile) -> Result<bool, FileError> {
+    let Some((file, status)) = root.open_file(path)? else { return Ok(false) };
+    if status.size != index.size {
+        return Ok(true);
+    }
+    let (sha256, _) = super::store::hash(file).map_err(|source| FileError::Io {
+        operation: "read",
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(sha256 != index.sha256)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! A snapshot: the published state once more, as hard links, under `snapshots/NAME/`.
+//!
+//! It costs names, no room, and stays whole when the mirror goes on: files are never
+//! written in place here, so a link keeps its content. It is made beside and renamed to
+//! its name when complete; served like the mirror itself.
+
+use fullbore_engine::files::{FileError, Kind, Root};
+
+use super::state::{OWN_DIRECTORY, State, StateError};
+use super::subtract::Tally;
+
+/// Where snapshots lie.
+pub const SNAPSHOT_DIRECTORY: &str = "snapshots";
+
+/// Longest name: with a path of 1024 bytes behind it still far below `PATH_MAX`.
+const NAME_BYTES_MAX: usize = 100;
+
+/// A snapshot that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// Not a name for a directory.
+    #[error("{name:?} cannot be the name of a snapshot: letters, digits and . _ + - only, a letter or digit first, at most {NAME_BYTES_MAX}")]
+    Name {
+        /// As given.
+        name: String,
+    },
+    /// There is one of that name.
+    #[error("there is a snapshot {name:?} already")]
+    Exists {
+        /// The name.
+        name: String,
+    },
+    /// The file system has no hard links.
+    #[error("the file system cannot hold a file under two names, so there can be no snapshots")]
+    NoLinks,
+    /// The state cannot be read.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// Refused by the system.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// Checks a name; to be called before the run.
+///
+/// # Errors
+/// [`SnapshotError::Name`], [`SnapshotError::Exists`].
+pub fn check_name(root: &Root, name: &str) -> Result<(), SnapshotError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte);
+    let first = name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
+    if !first || name.len() > NAME_BYTES_MAX || !name.bytes().all(allowed) {
+        return Err(SnapshotError::Name { name: name.to_owned() });
+    }
+    if root.stat(&format!("{SNAPSHOT_DIRECTORY}/{name}"))?.is_some() {
+        return Err(SnapshotError::Exists { name: name.to_owned() });
+    }
+    Ok(())
+}
+
+/// Makes a snapshot of all that the published suites name. Gives back what is in it.
+///
+/// # Errors
+/// A bad name, a file system without hard links, a damaged state, refusals of the system.
+pub fn make(root: &Root, state: &State, name: &str) -> Result<Tally, SnapshotError> {
+    check_name(root, name)?;
+    let building = format!("{OWN_DIRECTORY}/snapshot-{name}");
+    remove_tree(root, &building)?;
+    let mut linked = Tally::default();
+    if let Some(mut records) = state.records(root)? {
+        while let Some(record) = records.next().map_err(|source| StateError::List { path: state.list_path(), source })? {
+            if state.header.standings[record.standing as usize].members.is_empty() {
+                continue;
+            }
+            let is_link = root.hard_link(record.path, &format!("{building}/{}", record.path))?;
+            if !is_link && linked.files == 0 && record.size > 0 {
+                remove_tree(root, &building)?;
+                return Err(SnapshotError::NoLinks);
+            }
+            linked.add(record.size);
+        }
+    }
+    for link in state.header.suites.iter().filter(|suite| !suite.retired).flat_map(|suite| &suite.links) {
+        if let Some(target) = root.read_link(link)? {
+            root.symlink(&target, &format!("{building}/{link}"))?;
+        }
+    }
+    root.create_directory(&building, 0o755)?;
+    root.rename(&building, &format!("{SNAPSHOT_DIRECTORY}/{name}"))?;
+    Ok(linked)
+}
+
+/// Removes what an earlier attempt left.
+fn remove_tree(root: &Root, directory: &str) -> Result<(), FileError> {
+    for (name, kind) in root.list(directory)? {
+        let Some(name) = name.to_str() else { continue };
+        let path = format!("{directory}/{name}");
+        if kind == Kind::Directory {
+            remove_tree(root, &path)?;
+        } else {
+            root.unlink(&path)?;
+        }
+    }
+    root.remove_directory(directory)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        for name in ["2026-11-20", "before_13.2", "a+b"] {
+            assert!(check_name(&root, name).is_ok(), "{name}");
+        }
+        for name in ["", "..", ".hidden", "a/b", "-x", "a b", "\u{e4}", &"x".repeat(101)] {
+            assert!(matches!(check_name(&root, name), Err(SnapshotError::Name { .. })), "{name}");
+        }
+        std::fs::create_dir_all(directory.path().join("snapshots/x")).unwrap();
+        assert!(matches!(check_name(&root, "x"), Err(SnapshotError::Exists { .. })));
+    }
+}

@@ -1,0 +1,109 @@
+//! The store of files by hash, `.fullbore/index/HEX`: indexes before they are published.
+//!
+//! Content comes in under its hash and gets its real names as hard links when its suite
+//! is published; so a new set of indexes is complete before the first name changes. The
+//! names in the store of published indexes are kept (they cost no room) to plan again
+//! without fetching. What is taken from here is hashed again first: a name is a claim.
+
+use std::io::{self, Read};
+
+use fullbore_engine::digest::{Sha256, Sha256Hasher};
+use fullbore_engine::files::{FileError, Root};
+
+use super::state::{INDEX_DIRECTORY, StateError, index_path};
+
+/// Bytes read at once when hashing. Large enough that calls do not count, small enough for
+/// the processor's second-level cache.
+pub(super) const READ_BYTES: usize = 256 << 10;
+
+/// Hashes what is left to read of a file; gives back the number of bytes, too.
+pub(super) fn hash(mut file: impl Read) -> io::Result<(Sha256, u64)> {
+    let mut hasher = Sha256Hasher::new();
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => hasher.update(&buffer[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let bytes = hasher.bytes();
+    Ok((hasher.finish(), bytes))
+}
+
+/// Whether the store has this content, found by reading all of it (M4, M5). What has the
+/// name and other content is removed.
+///
+/// # Errors
+/// Refusals of the system.
+pub fn verify(root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
+    let path = index_path(sha256);
+    let Some((file, status)) = root.open_file(&path)? else { return Ok(false) };
+    let right = status.size == size
+        && hash(file).map_err(|source| StateError::List { path: path.clone(), source })? == (sha256, size);
+    if !right {
+        root.unlink(&path)?;
+    }
+    Ok(right)
+}
+
+/// Puts small content that is in memory (`InRelease`, `Release`) into the store. What is
+/// there already is kept, so that its names need not be given again.
+///
+/// # Errors
+/// Refusals of the system.
+pub fn put(root: &Root, content: &[u8]) -> Result<Sha256, StateError> {
+    let sha256 = Sha256::of(content);
+    if verify(root, sha256, content.len() as u64)? {
+        return Ok(sha256);
+    }
+    root.create_directory(super::state::OWN_DIRECTORY, 0o700)?;
+    root.write_part(&index_path(sha256), content)?.finish()?;
+    Ok(sha256)
+}
+
+/// Removes what has no other name any more; to be called after publishing and cleaning.
+/// Gives back the number of files removed.
+///
+/// # Errors
+/// Refusals of the system.
+pub fn sweep(root: &Root) -> Result<u64, FileError> {
+    let mut removed = 0;
+    for (name, _) in root.list(INDEX_DIRECTORY)? {
+        let Some(name) = name.to_str() else { continue };
+        let path = format!("{INDEX_DIRECTORY}/{name}");
+        if root.stat(&path)?.is_some_and(|status| status.links <= 1) && root.unlink(&path)? {
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn m5_content_that_was_changed_is_not_taken() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let sha256 = put(&root, b"Package: x\n").unwrap();
+        assert!(verify(&root, sha256, 11).unwrap());
+        let path = directory.path().join(index_path(sha256));
+        std::fs::write(&path, b"Package: y\n").unwrap();
+        assert!(!verify(&root, sha256, 11).unwrap());
+        assert!(!path.exists());
+        assert!(!verify(&root, sha256, 11).unwrap());
+    }
+
+    #[test]
+    fn only_published_indexes_stay() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let (kept, gone) = (put(&root, b"kept").unwrap(), put(&root, b"gone").unwrap());
+        root.hard_link(&index_path(kept), "dists/x/Packages").unwrap();
+        assert_eq!(sweep(&root).unwrap(), 1);
+        assert!(verify(&root, kept, 4).unwrap() && !verify(&root, gone, 4).unwrap());
+    }
+}

@@ -1,0 +1,236 @@
+//! Trace files, as Debian's mirror network expects them and ftpsync writes them.
+//!
+//! `project/trace/HOST` tells when this mirror was last complete, `_traces` lists all
+//! trace files, `_hierarchy` the chain of mirrors above. While a run changes the tree,
+//! `Archive-Update-in-Progress-HOST` lies at its top; `Archive-Update-Required-HOST`,
+//! put there by who is pushed during a run, asks for another one.
+
+use fullbore_engine::files::{FileError, Kind, Root};
+
+/// The directory.
+pub const TRACE_DIRECTORY: &str = "project/trace";
+/// Largest trace file read; real ones have below 2 kB, `_hierarchy` below 50.
+const TRACE_BYTES_MAX: u64 = 1 << 20;
+/// RFC 1123 section 2.1.
+const HOST_BYTES_MAX: usize = 255;
+
+/// A run, for the trace file.
+#[derive(Debug, Clone, Default)]
+pub struct Trace {
+    /// The name of this mirror: its public host name.
+    pub host: String,
+    /// When the run began, Unix seconds.
+    pub started: i64,
+    /// When it was complete, Unix seconds.
+    pub finished: i64,
+    /// `Archive serial` of the origin's `project/trace/master`, if it has one.
+    pub archive_serial: Option<String>,
+    /// Architectures mirrored, `source` among them; sorted.
+    pub architectures: Vec<String>,
+    /// Whether these are all that the archive has.
+    pub all_architectures: bool,
+    /// Suites mirrored.
+    pub suites: Vec<String>,
+    /// Host name of the origin.
+    pub upstream: String,
+    /// The origin's `_hierarchy`, if it has one.
+    pub upstream_hierarchy: Option<String>,
+    /// Bytes received.
+    pub received_bytes: u64,
+}
+
+/// A host name that cannot be part of a file name.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// Not a host name.
+    #[error("{0:?} is not a host name")]
+    Host(String),
+    /// Refused by the system.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+fn check_host(host: &str) -> Result<(), TraceError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-".contains(&byte);
+    let good = host.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
+        && host.len() <= HOST_BYTES_MAX
+        && host.bytes().all(allowed);
+    if good { Ok(()) } else { Err(TraceError::Host(host.to_owned())) }
+}
+
+/// Marks that the tree is being changed.
+///
+/// # Errors
+/// A bad host name, refusals of the system.
+pub fn mark_in_progress(root: &Root, host: &str) -> Result<(), TraceError> {
+    check_host(host)?;
+    Ok(root.write_part(&format!("Archive-Update-in-Progress-{host}"), b"")?.finish()?)
+}
+
+/// Takes that mark away.
+///
+/// # Errors
+/// A bad host name, refusals of the system.
+pub fn unmark_in_progress(root: &Root, host: &str) -> Result<(), TraceError> {
+    check_host(host)?;
+    root.unlink(&format!("Archive-Update-in-Progress-{host}"))?;
+    Ok(())
+}
+
+/// Takes the wish for another run, if there is one: to be called when a run begins, and
+/// when it ends, to begin again.
+///
+/// # Errors
+/// A bad host name, refusals of the system.
+pub fn take_update_required(root: &Root, host: &str) -> Result<bool, TraceError> {
+    check_host(host)?;
+    Ok(root.unlink(&format!("Archive-Update-Required-{host}"))?)
+}
+
+/// Writes this mirror's trace file, `_traces` and `_hierarchy`, each whole or not at all.
+/// Trace files of others stay as they are.
+///
+/// # Errors
+/// A bad host name, refusals of the system.
+pub fn write(root: &Root, trace: &Trace) -> Result<(), TraceError> {
+    check_host(&trace.host)?;
+    let put = |name: &str, text: &str| {
+        root.write_part(&format!("{TRACE_DIRECTORY}/{name}"), text.as_bytes())?.finish()
+    };
+    put(&trace.host, &render(trace))?;
+    put("_hierarchy", &hierarchy(trace))?;
+    let mut names: Vec<String> = root
+        .list(TRACE_DIRECTORY)?
+        .into_iter()
+        .filter(|(_, kind)| *kind == Kind::File)
+        .filter_map(|(name, _)| name.into_string().ok())
+        .filter(|name| !name.starts_with(['_', '.']))
+        .collect();
+    names.sort_unstable();
+    put("_traces", &(names.join("\n") + "\n"))?;
+    Ok(())
+}
+
+/// The `Archive serial` of a trace file.
+pub fn archive_serial(root: &Root, name: &str) -> Result<Option<String>, FileError> {
+    let text = root.read(&format!("{TRACE_DIRECTORY}/{name}"), TRACE_BYTES_MAX)?.unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    Ok(text.lines().find_map(|line| line.strip_prefix("Archive serial: ")).map(|serial| serial.trim().to_owned()))
+}
+
+fn render(trace: &Trace) -> String {
+    let seconds = trace.finished.saturating_sub(trace.started).max(0);
+    let mut lines = vec![
+        // `date -u` in the C locale; who reads trace files takes the time from this line.
+        format_time(trace.finished, "%a %b %e %H:%M:%S UTC %Y"),
+        format!("Date: {}", format_time(trace.finished, "%a, %d %b %Y %H:%M:%S +0000")),
+        format!("Date-Started: {}", format_time(trace.started, "%a, %d %b %Y %H:%M:%S +0000")),
+    ];
+    if let Some(serial) = &trace.archive_serial {
+        lines.push(format!("Archive serial: {}", one_line(serial)));
+    }
+    lines.push(format!("Creator: fullbore {}", env!("CARGO_PKG_VERSION")));
+    lines.push(format!("Running on host: {}", trace.host));
+    // Tells checkers of mirrors, which otherwise go by ftpsync's version, what is kept to.
+    lines.push("Revision: i18n InRelease AUIP".to_owned());
+    lines.push(format!("Suites: {}", one_line(&trace.suites.join(" "))));
+    lines.push(format!("Architectures: {}", one_line(&trace.architectures.join(" "))));
+    let configuration = if trace.all_architectures { "ALL".to_owned() } else { format!("INCLUDE {}", one_line(&trace.architectures.join(" "))) };
+    lines.push(format!("Architectures-Configuration: {configuration}"));
+    lines.push(format!("Upstream-mirror: {}", one_line(&trace.upstream)));
+    // The names are ftpsync's: programs that draw mirror statistics look for them.
+    lines.push(format!("Total bytes received in rsync: {}", trace.received_bytes));
+    lines.push(format!("Total time spent in rsync: {seconds}"));
+    if seconds > 0 {
+        lines.push(format!("Average rate: {} B/s", trace.received_bytes / seconds.unsigned_abs()));
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Site, host and upstream of each mirror from the master down to this one.
+fn hierarchy(trace: &Trace) -> String {
+    let above = trace.upstream_hierarchy.as_deref().unwrap_or_default();
+    let own = format!("{0} {0} {1}", trace.host, one_line(&trace.upstream));
+    let mut lines: Vec<&str> = above
+        .lines()
+        .filter(|line| !line.trim().is_empty() && !line.contains(char::is_control))
+        .filter(|line| line.split_whitespace().next() != Some(trace.host.as_str()))
+        .collect();
+    lines.push(&own);
+    lines.join("\n") + "\n"
+}
+
+fn one_line(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
+}
+
+fn format_time(unix_s: i64, format: &str) -> String {
+    let time = jiff::Timestamp::from_second(unix_s).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+    time.strftime(format).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace() -> Trace {
+        Trace {
+            host: "mirror.example.org".into(),
+            started: 1_461_772_251,
+            finished: 1_461_772_597,
+            archive_serial: Some("2016042703".into()),
+            architectures: vec!["amd64".into(), "source".into()],
+            all_architectures: false,
+            suites: vec!["trixie".into()],
+            upstream: "deb.example.net".into(),
+            upstream_hierarchy: Some("a a master\nmirror.example.org old entry\n".into()),
+            received_bytes: 5_116_226_559,
+        }
+    }
+
+    #[test]
+    fn a_trace_file_is_as_ftpsync_writes_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        root.write_part("project/trace/master", b"x\nArchive serial: 2026112001\n").unwrap().finish().unwrap();
+        write(&root, &trace()).unwrap();
+        let read = |name: &str| std::fs::read_to_string(directory.path().join("project/trace").join(name)).unwrap();
+        let text = read("mirror.example.org").replace(env!("CARGO_PKG_VERSION"), "VERSION");
+        insta::assert_snapshot!(text, @"
+        Wed Apr 27 15:56:37 UTC 2016
+        Date: Wed, 27 Apr 2016 15:56:37 +0000
+        Date-Started: Wed, 27 Apr 2016 15:50:51 +0000
+        Archive serial: 2016042703
+        Creator: fullbore VERSION
+        Running on host: mirror.example.org
+        Revision: i18n InRelease AUIP
+        Suites: trixie
+        Architectures: amd64 source
+        Architectures-Configuration: INCLUDE amd64 source
+        Upstream-mirror: deb.example.net
+        Total bytes received in rsync: 5116226559
+        Total time spent in rsync: 346
+        Average rate: 14786781 B/s
+        ");
+        assert_eq!(read("_traces"), "master\nmirror.example.org\n");
+        assert_eq!(read("_hierarchy"), "a a master\nmirror.example.org mirror.example.org deb.example.net\n");
+        assert_eq!(archive_serial(&root, "master").unwrap().as_deref(), Some("2026112001"));
+    }
+
+    #[test]
+    fn marks_come_and_go() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let mark = directory.path().join("Archive-Update-in-Progress-h.example");
+        mark_in_progress(&root, "h.example").unwrap();
+        assert!(mark.exists());
+        unmark_in_progress(&root, "h.example").unwrap();
+        assert!(!mark.exists());
+        std::fs::write(directory.path().join("Archive-Update-Required-h.example"), "").unwrap();
+        assert!(take_update_required(&root, "h.example").unwrap());
+        assert!(!take_update_required(&root, "h.example").unwrap());
+        for host in ["", "../x", "a/b", ".x", "a b"] {
+            assert!(matches!(mark_in_progress(&root, host), Err(TraceError::Host(_))), "{host}");
+        }
+    }
+}
