@@ -45,7 +45,13 @@ fn write_package(text: &mut String, number: u64) -> std::fmt::Result {
          Description-md5: {hash:016x}{hash:016x}\nTag: devel::library, implemented-in::c++, role::shared-lib,\n uitoolkit::gtk, works-with::image\n\
          Filename: pool/main/p/package-{number}/package-{number}_1.{}-{}+b1_amd64.deb\nSize: {}\n\
          MD5sum: {hash:016x}{hash:016x}\nSHA256: {hash:016x}{hash:016x}{hash:016x}{hash:016x}\n\n",
-        number / 3, number % 50, number % 9, hash % 100_000, number % 50, number % 9, hash % 10_000_000,
+        number / 3,
+        number % 50,
+        number % 9,
+        hash % 100_000,
+        number % 50,
+        number % 9,
+        hash % 10_000_000,
     )
 }
 
@@ -90,7 +96,8 @@ fn packages_compressed(bencher: divan::Bencher, name: &str) {
             encoder.finish().expect("memory")
         }
         _ => {
-            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+            let mut encoder =
+                flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
             encoder.write_all(text.as_bytes()).expect("memory");
             encoder.finish().expect("memory")
         }

@@ -73,14 +73,19 @@ fn weak_digest(number: &str) -> Option<&'static str> {
 pub(crate) fn read(status: &str) -> Report {
     let mut report = Report::default();
     for line in status.lines() {
-        let Some(line) = line.strip_prefix("[GNUPG:] ") else { continue };
+        let Some(line) = line.strip_prefix("[GNUPG:] ") else {
+            continue;
+        };
         let mut words = line.split(' ');
         let keyword = words.next().unwrap_or_default();
         let words: Vec<&str> = words.collect();
         let key = words.first().copied().unwrap_or_default();
         match keyword {
             "PLAINTEXT" => report.texts += 1,
-            "NEWSIG" => report.signatures.push(Signature { key: String::new(), standing: Standing::Unknown }),
+            "NEWSIG" => report.signatures.push(Signature {
+                key: String::new(),
+                standing: Standing::Unknown,
+            }),
             "GOODSIG" => stand(&mut report, key, Standing::Good),
             "BADSIG" => stand(&mut report, key, Standing::Bad),
             "EXPSIG" | "EXPKEYSIG" => stand(&mut report, key, Standing::Expired),
@@ -97,16 +102,29 @@ pub(crate) fn read(status: &str) -> Report {
 fn stand(report: &mut Report, key: &str, standing: Standing) {
     match report.signatures.last_mut() {
         Some(last) if last.standing == Standing::Unknown => {
-            *last = Signature { key: key.to_owned(), standing };
+            *last = Signature {
+                key: key.to_owned(),
+                standing,
+            };
         }
-        _ => report.signatures.push(Signature { key: key.to_owned(), standing }),
+        _ => report.signatures.push(Signature {
+            key: key.to_owned(),
+            standing,
+        }),
     }
 }
 
 /// `ERRSIG keyid pkalgo hashalgo sig_class time rc fpr`; rc 9 means that the key is missing.
 fn stand_error(report: &mut Report, key: &str, words: &[&str]) {
-    let fingerprint = words.get(6).filter(|word| word.len() >= 40).copied().unwrap_or(key);
-    let standing = match (weak_digest(words.get(2).copied().unwrap_or_default()), words.get(5).copied()) {
+    let fingerprint = words
+        .get(6)
+        .filter(|word| word.len() >= 40)
+        .copied()
+        .unwrap_or(key);
+    let standing = match (
+        weak_digest(words.get(2).copied().unwrap_or_default()),
+        words.get(5).copied(),
+    ) {
         (_, Some("9")) => Standing::NoKey,
         (Some(digest), _) => Standing::Weak(digest),
         _ => Standing::Error,
@@ -116,11 +134,16 @@ fn stand_error(report: &mut Report, key: &str, words: &[&str]) {
 
 /// `VALIDSIG fpr date time expires version reserved pkalgo hashalgo class primary`
 fn confirm(report: &mut Report, words: &[&str]) {
-    let Some(last) = report.signatures.last_mut() else { return };
+    let Some(last) = report.signatures.last_mut() else {
+        return;
+    };
     if last.standing != Standing::Good {
         return;
     }
-    let (Some(fingerprint), Some(hash), Some(class)) = (words.first(), words.get(7), words.get(8)) else { return };
+    let (Some(fingerprint), Some(hash), Some(class)) = (words.first(), words.get(7), words.get(8))
+    else {
+        return;
+    };
     last.key = fingerprint.to_ascii_uppercase();
     // 00 signs bytes, 01 text; other classes (of keys and certifications) sign no document.
     if !matches!(*class, "00" | "01") {
@@ -129,7 +152,10 @@ fn confirm(report: &mut Report, words: &[&str]) {
         last.standing = Standing::Weak(digest);
     } else {
         let primary = words.get(9).unwrap_or(fingerprint).to_ascii_uppercase();
-        last.standing = Standing::Valid(Signer { fingerprint: last.key.clone(), primary });
+        last.standing = Standing::Valid(Signer {
+            fingerprint: last.key.clone(),
+            primary,
+        });
     }
 }
 
@@ -140,21 +166,38 @@ mod tests {
     use super::*;
 
     fn standings(status: &str) -> Vec<Standing> {
-        let lines: String = status.lines().map(|line| format!("[GNUPG:] {}\n", line.trim())).collect();
-        read(&lines).signatures.into_iter().map(|signature| signature.standing).collect()
+        let lines: String = status
+            .lines()
+            .map(|line| format!("[GNUPG:] {}\n", line.trim()))
+            .collect();
+        read(&lines)
+            .signatures
+            .into_iter()
+            .map(|signature| signature.standing)
+            .collect()
     }
 
     fn valid(hash: u8) -> String {
-        format!("VALIDSIG {} 2026-01-01 1767225600 0 4 0 1 {hash} 01 {}", "A".repeat(40), "B".repeat(40))
+        format!(
+            "VALIDSIG {} 2026-01-01 1767225600 0 4 0 1 {hash} 01 {}",
+            "A".repeat(40),
+            "B".repeat(40)
+        )
     }
 
     fn signer() -> Signer {
-        Signer { fingerprint: "A".repeat(40), primary: "B".repeat(40) }
+        Signer {
+            fingerprint: "A".repeat(40),
+            primary: "B".repeat(40),
+        }
     }
 
     #[test]
     fn good_and_valid() {
-        let status = format!("NEWSIG\nGOODSIG 0123456789ABCDEF Some One <x@y>\n{}", valid(10));
+        let status = format!(
+            "NEWSIG\nGOODSIG 0123456789ABCDEF Some One <x@y>\n{}",
+            valid(10)
+        );
         assert_eq!(standings(&status), [Standing::Valid(signer())]);
     }
 
@@ -187,7 +230,10 @@ mod tests {
             "C".repeat(40),
             valid(8)
         );
-        assert_eq!(standings(&status), [Standing::NoKey, Standing::Valid(signer())]);
+        assert_eq!(
+            standings(&status),
+            [Standing::NoKey, Standing::Valid(signer())]
+        );
     }
 
     #[test]
