@@ -3,12 +3,11 @@
 use std::path::Path;
 
 use crate::{
-    archive::{
-        ArchiveBuilder, ArchiveError, ArchiveFile, FileKind, State, at, release_date, replace,
-    },
+    archive::{ArchiveBuilder, ArchiveError, ArchiveFile, FileKind, State},
     deb,
     digest::Digest,
     extras,
+    files::{at, release_date, replace},
     model::{BinaryKind, SourcePackage},
     publish, random,
     signer::Signer,

@@ -10,9 +10,10 @@ use std::{
 };
 
 use crate::{
-    archive::{Archive, ArchiveError, at, link, release_date, replace},
+    archive::{Archive, ArchiveError},
     compression::Form,
     digest::Digest,
+    files::{at, link, release_date, replace},
     publish,
     signer::Signer,
 };

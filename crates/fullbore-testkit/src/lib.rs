@@ -9,11 +9,13 @@
 #![forbid(unsafe_code)]
 
 pub mod archive;
+mod builder;
 pub mod compression;
 pub mod deb;
 pub mod digest;
 mod extras;
 pub mod faults;
+mod files;
 mod flat;
 pub mod forge;
 mod model;

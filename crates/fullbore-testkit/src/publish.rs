@@ -3,12 +3,11 @@
 use std::{collections::HashMap, fs, io, os::unix::fs::symlink, path::Path, thread};
 
 use crate::{
-    archive::{
-        ArchiveBuilder, ArchiveError, ArchiveFile, FileKind, IndexFile, PdiffHistory, Stanzas,
-        State, SuiteSpec, at, link, make_directories, release_date, replace, stamp,
-    },
+    archive::{ArchiveBuilder, ArchiveError, ArchiveFile, FileKind, IndexFile, State, SuiteSpec},
+    builder::Stanzas,
     digest::Digest,
     extras,
+    files::{at, link, make_directories, release_date, replace, stamp},
     model::{BinaryKind, SourcePackage},
     pdiff,
     signer::{Signer, SignerError},
@@ -16,7 +15,7 @@ use crate::{
 };
 
 /// Versions of each index so far, by suite and path.
-pub(crate) type History = HashMap<(String, String), PdiffHistory>;
+pub(crate) type History = HashMap<(String, String), Vec<pdiff::Version>>;
 
 /// Writes everything of a suite but the signatures.
 pub(crate) fn suite(
