@@ -118,7 +118,8 @@ impl Journal {
         }
         // Another boot, or a damaged log: written anew, so that no later checkpoint seems
         // to cover what went before it. What was distrusted is gone from the log then.
-        let rewrite = boot.is_empty() || replayed.boot.as_ref() != Some(&boot);
+        let same_boot = !boot.is_empty() && replayed.boot.as_ref() == Some(&boot);
+        let rewrite = replayed.bytes > 0 && !same_boot;
         let log = Log {
             root: root.clone(),
             path: path.to_owned(),

@@ -18,7 +18,7 @@ mod worker;
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -222,6 +222,9 @@ struct Shared {
 struct Registry {
     items: HashMap<u32, Arc<Entry>>,
     paths: HashMap<String, u32>,
+    /// Abandoned files that their thread still has open, with that thread: if the same
+    /// path is begun again, that must happen there, after the old file is closed.
+    leaving: HashMap<String, (usize, u32)>,
 }
 
 #[derive(Default)]
@@ -251,20 +254,24 @@ struct Entry {
     resumed: Vec<Range<u64>>,
     thread: AtomicUsize,
     mtime: AtomicI64,
+    /// How often it was retried: bytes handed over before a retry are no answer to it.
+    round: AtomicU32,
     /// Its outcome is out, or nobody wants it any more.
     closed: AtomicBool,
 }
 
 enum Message {
-    Chunk(Arc<Entry>, Chunk),
+    /// Bytes, and the round they belong to.
+    Chunk(Arc<Entry>, u32, Chunk),
     /// There are orders to look at.
     Look,
 }
 
 enum Order {
     Start(Arc<Entry>),
-    Retry(u32, Retry),
-    Abandon(u32),
+    /// Begins this round of the file.
+    Retry(u32, u32, Retry),
+    Abandon(Arc<Entry>),
     End,
 }
 
@@ -338,12 +345,14 @@ impl Landing {
                 return Vec::new();
             }
             let mtime = AtomicI64::new(spec.mtime.unwrap_or(NO_TIME));
+            let thread = registry.leaving.get(&spec.path).map_or(NO_THREAD, |(thread, _)| *thread);
             registry.paths.insert(spec.path.clone(), item);
             let entry = Arc::new(Entry {
                 spec,
                 resumed: resumed.clone(),
-                thread: AtomicUsize::new(NO_THREAD),
+                thread: AtomicUsize::new(thread),
                 mtime,
+                round: AtomicU32::new(0),
                 closed: AtomicBool::new(false),
             });
             registry.items.insert(item, entry.clone());
@@ -366,7 +375,8 @@ impl Landing {
         let lane = &self.inner.lanes[self.thread_of(&entry)];
         lane.load.bytes.fetch_add(bytes, Ordering::Relaxed);
         // After the end nobody takes it, and nobody misses it.
-        let _ = lane.chunks.send(Message::Chunk(entry, chunk)).await;
+        let round = entry.round.load(Ordering::Acquire);
+        let _ = lane.chunks.send(Message::Chunk(entry, round, chunk)).await;
     }
 
     /// Sets the time of last change, as an answer told it; counts until the file is done.
@@ -379,15 +389,19 @@ impl Landing {
     /// After a mismatch: has the landing take bytes again. Never waits.
     pub fn retry(&self, item: u32, retry: Retry) {
         if let Some(entry) = self.inner.shared.entry(item) {
-            self.order(&entry, Order::Retry(item, retry));
+            let round = entry.round.fetch_add(1, Ordering::AcqRel) + 1;
+            self.order(&entry, Order::Retry(item, round, retry));
         }
     }
 
     /// Nobody wants the file any more. What may be right of it stays for the next run;
     /// what was found wrong is removed. There is no outcome. Never waits.
     pub fn abandon(&self, item: u32) {
-        if let Some(entry) = self.inner.shared.close(item) {
-            self.order(&entry, Order::Abandon(item));
+        if let Some(entry) = self.inner.shared.entry(item) {
+            let thread = self.thread_of(&entry);
+            if self.inner.shared.leave(&entry, thread) {
+                self.order(&entry, Order::Abandon(entry.clone()));
+            }
         }
     }
 
@@ -476,6 +490,28 @@ impl Shared {
         registry.paths.remove(&entry.spec.path);
         entry.closed.store(true, Ordering::Release);
         Some(entry)
+    }
+
+    /// Takes an abandoned file out of those under way; false when it is out already.
+    fn leave(&self, entry: &Entry, thread: usize) -> bool {
+        let mut registry = self.registry();
+        let (item, path) = (entry.spec.item, &entry.spec.path);
+        if registry.items.remove(&item).is_none() {
+            return false;
+        }
+        registry.paths.remove(path);
+        registry.leaving.insert(path.clone(), (thread, item));
+        entry.closed.store(true, Ordering::Release);
+        true
+    }
+
+    /// The thread of an abandoned file has closed it.
+    fn left(&self, entry: &Entry) {
+        let mut registry = self.registry();
+        if registry.leaving.get(&entry.spec.path).is_some_and(|(_, item)| *item == entry.spec.item)
+        {
+            registry.leaving.remove(&entry.spec.path);
+        }
     }
 
     fn tell(&self, outcome: Outcome) {

@@ -31,6 +31,9 @@ impl Sources {
 
     /// Forgets whose a range was.
     pub(super) fn remove(&mut self, range: &Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
         let mut rest = Vec::with_capacity(self.0.len() + 1);
         for (old, source) in self.0.drain(..) {
             let left = old.start..old.end.min(range.start);

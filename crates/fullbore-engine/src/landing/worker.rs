@@ -67,11 +67,11 @@ impl<T: Target> Worker<T> {
             let (mut chunks, mut bytes) = (0, 0);
             while let Some(message) = batch.take() {
                 self.obey();
-                if let Message::Chunk(entry, chunk) = message {
+                if let Message::Chunk(entry, round, chunk) = message {
                     let len = chunk.data.len() as u64;
                     self.load.bytes.fetch_sub(len, Ordering::Relaxed);
                     bytes += len;
-                    self.take(entry, chunk);
+                    self.take(entry, round, chunk);
                 }
                 chunks += 1;
                 if chunks < BATCH_CHUNKS && bytes < BATCH_BYTES {
@@ -113,7 +113,7 @@ impl<T: Target> Worker<T> {
                         self.touched.insert(item);
                     }
                 }
-                Order::Retry(item, retry) => {
+                Order::Retry(item, round, retry) => {
                     let Some(file) = self.files.get_mut(&item) else {
                         continue;
                     };
@@ -121,15 +121,18 @@ impl<T: Target> Worker<T> {
                         Retry::Whole => Vec::new(),
                         Retry::Ranges(ranges) => ranges,
                     };
+                    file.round = round;
                     file.retry(&self.shared, &ranges);
                     self.touched.insert(item);
                 }
-                Order::Abandon(item) => {
+                Order::Abandon(entry) => {
+                    let item = entry.spec.item;
                     if let Some(file) = self.files.remove(&item) {
                         // A wrong file that cannot be removed harms nobody: it has no name
                         // that anybody reads, and the journal has forgotten it.
                         let _ = file.abandon(&*self.target, &self.shared, &self.clocks.write);
                     }
+                    self.shared.left(&entry);
                 }
                 Order::End => self.ended = true,
             }
@@ -158,7 +161,7 @@ impl<T: Target> Worker<T> {
         }
     }
 
-    fn take(&mut self, entry: Arc<Entry>, chunk: Chunk) {
+    fn take(&mut self, entry: Arc<Entry>, round: u32, chunk: Chunk) {
         let (item, len) = (chunk.item, chunk.data.len() as u64);
         if !self.open(entry) {
             self.shared.counters.wasted_bytes.fetch_add(len, Ordering::Relaxed);
@@ -167,6 +170,10 @@ impl<T: Target> Worker<T> {
         let Some(file) = self.files.get_mut(&item) else {
             return;
         };
+        if round != file.round {
+            self.shared.counters.wasted_bytes.fetch_add(len, Ordering::Relaxed);
+            return;
+        }
         if let Err(cause) = file.take(&*self.target, &self.shared, &self.clocks.write, chunk) {
             self.fail(item, cause);
             return;
