@@ -156,7 +156,7 @@ pub fn remove_foreign(root: &Root, files: &[(String, u64)]) -> Result<Tally, Fil
 }
 
 /// Visits everything below a directory: path, name, kind. Links are not followed.
-pub(super) fn walk(
+pub(crate) fn walk(
     root: &Root,
     directory: &str,
     depth: usize,

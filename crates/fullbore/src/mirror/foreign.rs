@@ -62,26 +62,8 @@ impl Foreign {
 /// # Errors
 /// See [`ForeignError`]: then nothing may be deleted.
 pub fn read(root: &Root, state: &State, ours: &[String]) -> Result<Foreign, ForeignError> {
-    let mut directories = Vec::new();
-    let mut level = vec!["dists".to_owned()];
-    // dists/SUITE and dists/SUITE/updates; deeper there are only components.
-    for _ in 0..2 {
-        let mut next = Vec::new();
-        for above in &level {
-            for (name, kind) in root.list(above)? {
-                let (Some(name), Kind::Directory) = (name.to_str(), kind) else { continue };
-                let directory = format!("{above}/{name}");
-                let known = state.suite(&directory).is_some() || ours.contains(&directory);
-                let has = |name: &str| Ok::<_, FileError>(root.stat(&format!("{directory}/{name}"))?.is_some());
-                // Components have a Release for each architecture, none of their own.
-                if !known && (has("InRelease")? || has("Release")?) {
-                    directories.push(directory.clone());
-                }
-                next.push(directory);
-            }
-        }
-        level = next;
-    }
+    let mut directories = suite_directories(root)?;
+    directories.retain(|directory| state.suite(directory).is_none() && !ours.contains(directory));
     if directories.is_empty() {
         return Ok(Foreign { directories, plan: None });
     }
@@ -91,6 +73,34 @@ pub fn read(root: &Root, state: &State, ours: &[String]) -> Result<Foreign, Fore
     }
     let plan = plan.finish().map_err(|error| ForeignError::Index { path: directories.join(", "), source: error.into() })?;
     Ok(Foreign { directories, plan: Some(plan) })
+}
+
+/// Directories below `dists/` that have a signed Release, whoever put it there; sorted.
+///
+/// # Errors
+/// When the tree cannot be read.
+pub fn suite_directories(root: &Root) -> Result<Vec<String>, FileError> {
+    let mut directories = Vec::new();
+    let mut level = vec!["dists".to_owned()];
+    // dists/SUITE and dists/SUITE/updates; deeper there are only components.
+    for _ in 0..2 {
+        let mut next = Vec::new();
+        for above in &level {
+            for (name, kind) in root.list(above)? {
+                let (Some(name), Kind::Directory) = (name.to_str(), kind) else { continue };
+                let directory = format!("{above}/{name}");
+                let has = |name: &str| Ok::<_, FileError>(root.stat(&format!("{directory}/{name}"))?.is_some());
+                // Components have a Release for each architecture, none of their own.
+                if has("InRelease")? || has("Release")? {
+                    directories.push(directory.clone());
+                }
+                next.push(directory);
+            }
+        }
+        level = next;
+    }
+    directories.sort_unstable();
+    Ok(directories)
 }
 
 fn read_suite(root: &Root, directory: &str, plan: &mut PlanBuilder) -> Result<(), ForeignError> {
@@ -151,9 +161,7 @@ mod tests {
         write("dists/ours/main/binary-amd64/Packages", &package("pool/c_1.deb"));
         let ours = ["dists/ours".to_owned()];
         let foreign = read(&root, &State::default(), &ours).unwrap();
-        let mut directories = foreign.directories.clone();
-        directories.sort();
-        assert_eq!(directories, ["dists/buster/updates", "dists/theirs"]);
+        assert_eq!(foreign.directories, ["dists/buster/updates", "dists/theirs"]);
         for (path, named) in [
             ("pool/a_1.deb", true),
             ("pool/b_1.deb", true),

@@ -159,6 +159,7 @@ mod tests {
         state.header.suites.push(SuiteRecord {
             directory: "dists/any".into(),
             requested: "stable".into(),
+            origins: Vec::new(),
             links: Vec::new(),
             inrelease: fullbore_engine::digest::Sha256::EMPTY,
             date: 0,

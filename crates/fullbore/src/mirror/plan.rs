@@ -37,26 +37,8 @@ const ARENA_MAX: usize = u32::MAX as usize;
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// Two indexes want different contents under one name.
-    #[error(
-        "{path}: {first_index} says {first_size} bytes, SHA-256 {first_sha256}; \
-         {second_index} says {second_size} bytes, SHA-256 {second_sha256}"
-    )]
-    Conflict {
-        /// The path.
-        path: String,
-        /// The index read first.
-        first_index: String,
-        /// Its size for the path.
-        first_size: u64,
-        /// Its hash for the path.
-        first_sha256: Sha256,
-        /// The index that differs.
-        second_index: String,
-        /// Its size for the path.
-        second_size: u64,
-        /// Its hash for the path.
-        second_sha256: Sha256,
-    },
+    #[error(transparent)]
+    Conflict(Box<Conflict>),
     /// A path that must not be written.
     #[error("{index}: path {path:?} {fault}")]
     Path {
@@ -85,6 +67,29 @@ pub enum PlanError {
         /// The limit.
         limit: u64,
     },
+}
+
+/// One path, two contents.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{path}: {first_index} says {first_size} bytes, SHA-256 {first_sha256}; \
+     {second_index} says {second_size} bytes, SHA-256 {second_sha256}"
+)]
+pub struct Conflict {
+    /// The path.
+    pub path: String,
+    /// The index read first.
+    pub first_index: String,
+    /// Its size for the path.
+    pub first_size: u64,
+    /// Its hash for the path.
+    pub first_sha256: Sha256,
+    /// The index that differs.
+    pub second_index: String,
+    /// Its size for the path.
+    pub second_size: u64,
+    /// Its hash for the path.
+    pub second_sha256: Sha256,
 }
 
 /// Number of an index in the plan being built.
@@ -322,7 +327,7 @@ impl PlanBuilder {
             }
             let same_size = slot.size() == size || size == SIZE_UNKNOWN;
             if !same_size || slot.sha256 != sha256 {
-                return Err(PlanError::Conflict {
+                return Err(PlanError::Conflict(Box::new(Conflict {
                     path: path.to_owned(),
                     first_index: self.indexes[usize::from(slot.index())].name.clone(),
                     first_size: slot.size(),
@@ -330,7 +335,7 @@ impl PlanBuilder {
                     second_index: info.name.clone(),
                     second_size: size,
                     second_sha256: sha256,
-                });
+                })));
             }
             slot.suites = self.sets.with(slot.suites, info.suite).ok_or_else(|| PlanError::TooLarge {
                 index: info.name.clone(),

@@ -52,7 +52,7 @@ pub enum Need {
 }
 
 /// How a wanted index is read for files that it names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reading {
     /// `Packages`
     Packages,

@@ -75,22 +75,27 @@ pub enum StateError {
         have: i64,
     },
     /// A path belongs to a suite mirrored in another run, with other content.
-    #[error(
-        "{path}: {index} says SHA-256 {wanted}, but {directory}, mirrored before, says {have}; \
-         mirror the two into different directories"
-    )]
-    Conflict {
-        /// The path.
-        path: String,
-        /// The index of this run.
-        index: String,
-        /// Its hash.
-        wanted: Sha256,
-        /// The other suite's directory.
-        directory: String,
-        /// The other suite's hash.
-        have: Sha256,
-    },
+    #[error(transparent)]
+    Conflict(Box<Conflict>),
+}
+
+/// One path, two contents: an index of this run against a suite mirrored before.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{path}: {index} says SHA-256 {wanted}, but {directory}, mirrored before, says {have}; \
+     mirror the two into different directories"
+)]
+pub struct Conflict {
+    /// The path.
+    pub path: String,
+    /// The index of this run.
+    pub index: String,
+    /// Its hash.
+    pub wanted: Sha256,
+    /// The other suite's directory.
+    pub directory: String,
+    /// The other suite's hash.
+    pub have: Sha256,
 }
 
 fn date(unix_s: i64) -> String {
@@ -104,6 +109,9 @@ pub struct SuiteRecord {
     pub directory: String,
     /// The name it was asked for by.
     pub requested: String,
+    /// Addresses it came from, the origin first; `check --repair` asks there.
+    #[serde(default)]
+    pub origins: Vec<String>,
     /// Symbolic links to the directory, such as `dists/stable`.
     #[serde(default)]
     pub links: Vec<String>,
@@ -413,6 +421,7 @@ mod tests {
         SuiteRecord {
             directory: "dists/trixie".into(),
             requested: "stable".into(),
+            origins: Vec::new(),
             links: vec!["dists/stable".into()],
             inrelease: Sha256::of(b"1"),
             date: 1_000_000,

@@ -12,7 +12,7 @@ use fullbore_engine::files::{FileError, Kind, Root};
 use super::plan::{FileId, Plan, PlanFile};
 use super::records::Record;
 use super::standing::SuiteId;
-use super::state::{OWN_DIRECTORY, Removal, State, StateError, index_path};
+use super::state::{Conflict, OWN_DIRECTORY, Removal, State, StateError, index_path};
 
 /// One bit for each file of a plan.
 #[derive(Debug, Clone)]
@@ -247,13 +247,13 @@ impl<'a> Comparison<'a> {
         if !file.is(record.size, record.sha256) {
             let other = standing.members.iter().find(|member| self.suites.iter().all(|(suite, _)| suite != *member));
             if let Some(other) = other.and_then(|&other| state.header.suites.get(usize::from(other))) {
-                return Err(StateError::Conflict {
+                return Err(StateError::Conflict(Box::new(Conflict {
                     path: file.path.to_owned(),
                     index: self.plan.index_of(file.id).to_owned(),
                     wanted: file.sha256,
                     directory: other.directory.clone(),
                     have: record.sha256,
-                });
+                })));
             }
             // After a killed run the disk may be ahead of the state: look before fetching.
             if state.unfinished {

@@ -49,6 +49,7 @@ impl Mirror {
             let record = SuiteRecord {
                 directory,
                 requested: suite.to_owned(),
+                origins: Vec::new(),
                 links: Vec::new(),
                 inrelease: Sha256::of(suite.as_bytes()),
                 date: self.now,
@@ -388,4 +389,66 @@ fn m15_a_refused_deletion_leaves_a_usable_state() {
     pending.publish(&mirror.root, || Ok::<_, StateError>(())).unwrap();
     // Upstream is back: nothing is fetched.
     assert_eq!(mirror.run(&archive(&[("a", &files)]), true).subtraction.fetch.len(), 0);
+}
+
+/// Resident memory of this process at its highest, in MB.
+fn peak_rss_mb() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1000
+}
+
+/// Not a test but a measurement: what planning costs without any network. Run alone with
+/// `FILES=1000000 cargo test --release -p fullbore --lib scale -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn scale_of_a_plan_and_a_state() {
+    let files: u32 = std::env::var("FILES").map_or(100_000, |text| text.parse().unwrap());
+    let mirror = Mirror::new();
+    let updates = mirror.updates(&archive(&[("a", &[])]), true);
+    let path = |number: u32, version: u32| {
+        // In the order of an index (by package) paths are nearly, not quite, sorted.
+        let package = number / 3;
+        let letter = char::from(b'a' + (package % 26) as u8);
+        format!("pool/main/{letter}/package-{package:06}-with-name/package-{package:06}-part{}_{version}.2.3-{}+deb13u1_amd64.deb", number % 3, number % 7)
+    };
+    let plan = |changed: u32| {
+        let mut plan = PlanBuilder::new(Filters::default());
+        let index = plan.index("dists/a/Packages", 0).unwrap();
+        for number in 0..files {
+            let path = path(number, if number % 1000 < changed { 2 } else { 1 });
+            plan.add(index, &Candidate { path: &path, size: 1000, sha256: Sha256::of(path.as_bytes()), package: None }).unwrap();
+        }
+        plan
+    };
+    let time = std::time::Instant::now();
+    let lap = |what: &str| println!("{what:>30}: {:6.3} s since start, peak {} MB", time.elapsed().as_secs_f64(), peak_rss_mb());
+    let builder = plan(0);
+    lap("added");
+    let first = builder.finish().unwrap();
+    lap("sorted");
+    let subtraction = mirror.subtract(&first, &updates, Vec::new()).unwrap();
+    assert_eq!(subtraction.fetch.len(), files as usize);
+    lap("compared with nothing");
+    let mut done = FileSet::new(first.len());
+    (0..files).for_each(|id| drop(done.insert(id)));
+    mirror.commit(&first, &done, updates.clone()).publish(&mirror.root, || Ok::<_, StateError>(())).unwrap();
+    lap("state written");
+    let bytes = std::fs::metadata(mirror.directory.path().join(mirror.state().list_path())).unwrap().len();
+    println!("{:>30}: {bytes} bytes", "list");
+    drop((first, done, subtraction));
+    let second = plan(3).finish().unwrap();
+    lap("second plan");
+    let mut subtraction = mirror.subtract(&second, &updates, Vec::new()).unwrap();
+    lap("compared with the state");
+    println!("{:>30}: {} of {files}", "to fetch", subtraction.fetch.len());
+    for id in subtraction.fetch.clone() {
+        subtraction.done.insert(id);
+    }
+    mirror.commit(&second, &subtraction.done, updates).publish(&mirror.root, || Ok::<_, StateError>(())).unwrap();
+    lap("second state written");
+    let before = std::time::Instant::now();
+    let state = mirror.state();
+    println!("{:>30}: {:.6} s", "no-op: header read", before.elapsed().as_secs_f64());
+    assert_eq!(state.header.suites[0].generation, 2);
 }

@@ -1,0 +1,455 @@
+//! An archive against its own signed indexes, without the network.
+//!
+//! From each `InRelease` whose signature is valid the hashes lead to the indexes, all of
+//! which are read, and from these to every file: each must be there with its size, and a
+//! random share of them (or all) is read and hashed. Works on trees that others made;
+//! where fullbore's state is there, it tells which of the listed files were ever wanted.
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::io::BufReader;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fullbore_debian::classify::{IndexKind, classify};
+use fullbore_debian::compression::Form;
+use fullbore_debian::release::{Release, ReleaseError};
+use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::files::{FileError, Kind, Root};
+use fullbore_engine::stage::StageClock;
+
+use crate::mirror::adopt::{Job, Outcome, read_all};
+use crate::mirror::feed::{plain_bytes_max, read_index};
+use crate::mirror::foreign::suite_directories;
+use crate::mirror::plan::{Plan, PlanBuilder, PlanFile};
+use crate::mirror::select::Reading;
+use crate::mirror::standing::SuiteId;
+use crate::mirror::state::{State, StateError};
+use crate::mirror::subtract::Tally;
+use crate::settings::Filters;
+
+/// How to check.
+pub struct Options<'a> {
+    /// Who must have signed; `None`: signatures are not looked at (`Trusted: yes`).
+    pub verifier: Option<&'a Verifier>,
+    /// Share of the files whose content is read, 0 to 1.
+    pub read_share: f64,
+    /// Chooses the files of that share; another number, other files.
+    pub seed: u64,
+    /// Threads that read.
+    pub threads: usize,
+    /// The stage "local scan".
+    pub clock: &'a Arc<StageClock>,
+    /// Set by a signal: stop reading.
+    pub stop: &'a AtomicBool,
+    /// Called for each file looked at, with the bytes read of it.
+    pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+/// A check that could not be made at all.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// There is no suite below the directory.
+    #[error("{directory}: no InRelease or Release below dists/: not a Debian archive")]
+    NoSuites {
+        /// The directory.
+        directory: String,
+    },
+    /// The tree cannot be looked at.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The state cannot be read.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// Why a suite's indexes were not believed.
+#[derive(Debug, thiserror::Error)]
+pub enum SuiteFault {
+    /// The signature.
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
+    /// What was signed.
+    #[error(transparent)]
+    Release(#[from] ReleaseError),
+    /// `Release` without `Release.gpg`, and no `InRelease`.
+    #[error("there is no signature")]
+    NoSignature,
+    /// It cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// A suite that was met.
+#[derive(Debug)]
+pub struct SuiteFound {
+    /// Its directory.
+    pub directory: String,
+    /// Its Release, or why there is none to believe.
+    pub release: Result<Box<Release>, SuiteFault>,
+}
+
+/// What is wrong with a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// It is not there.
+    Missing,
+    /// It has another size.
+    Size(u64),
+    /// It has the right size, or one that nobody tells, and another hash.
+    Content(Sha256),
+    /// It cannot be read, or is no file.
+    Unreadable(String),
+    /// An index with the right hash that cannot be understood.
+    Damaged(String),
+}
+
+/// A file that is not as signed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Path below the directory.
+    pub path: String,
+    /// The size it should have, where known.
+    pub size: Option<u64>,
+    /// The hash it should have.
+    pub sha256: Sha256,
+    /// What is wrong.
+    pub fault: Fault,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: ", self.path)?;
+        match (&self.fault, self.size) {
+            (Fault::Missing, _) => write!(f, "missing"),
+            (Fault::Size(found), Some(size)) => write!(f, "size {found}, index says {size}"),
+            (Fault::Size(found), None) => write!(f, "size {found}"),
+            (Fault::Content(found), _) => write!(f, "SHA-256 {found}, index says {}", self.sha256),
+            (Fault::Unreadable(error), _) => write!(f, "cannot be read: {error}"),
+            (Fault::Damaged(error), _) => write!(f, "is as signed, but damaged: {error}"),
+        }
+    }
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// The suites.
+    pub suites: Vec<SuiteFound>,
+    /// Files that are wanted, indexes included.
+    pub wanted: Tally,
+    /// Of these, files whose content was read, and right.
+    pub read: Tally,
+    /// Files that are not as signed, in order of path: what is to be repaired.
+    pub problems: Vec<Problem>,
+    /// Files in `dists/` and `pool/` that nothing names, with their sizes.
+    pub extra: Vec<(String, u64)>,
+}
+
+impl Findings {
+    /// Whether all signatures are valid and all files are as signed.
+    pub fn is_good(&self) -> bool {
+        self.problems.is_empty() && self.suites.iter().all(|suite| suite.release.is_ok())
+    }
+}
+
+/// Checks the archive below `root`.
+///
+/// # Errors
+/// When there is nothing to check; wrong and missing files are no error but findings.
+pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findings, CheckError> {
+    let mut checker = Checker::new(root, state, options)?;
+    let mut plan = PlanBuilder::new(Filters::default());
+    for directory in checker.directories()? {
+        let release = signed_release(root, &directory, options.verifier).map(Box::new);
+        if let Ok(release) = &release {
+            checker.indexes(&directory, release, &mut plan)?;
+        }
+        checker.findings.suites.push(SuiteFound { directory, release });
+    }
+    if checker.findings.suites.is_empty() {
+        return Err(CheckError::NoSuites { directory: root.path().display().to_string() });
+    }
+    match plan.finish() {
+        Ok(plan) => {
+            checker.files(&plan)?;
+            checker.extras(&plan)?;
+        }
+        Err(error) => checker.damaged("dists", Sha256::EMPTY, &error),
+    }
+    checker.findings.problems.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+    Ok(checker.findings)
+}
+
+/// Reads and verifies the Release of a suite.
+///
+/// # Errors
+/// [`SuiteFault`].
+pub fn signed_release(root: &Root, directory: &str, verifier: Option<&Verifier>) -> Result<Release, SuiteFault> {
+    let read = |name: &str, limit: usize| root.read(&below(directory, name), limit as u64);
+    let text = if let Some(inrelease) = read("InRelease", RELEASE_BYTES_MAX)? {
+        match verifier {
+            Some(verifier) => verifier.verify_inrelease(&inrelease)?,
+            None => SignedText::trusted(&inrelease)?,
+        }
+    } else {
+        let release = read("Release", RELEASE_BYTES_MAX)?.ok_or(SuiteFault::NoSignature)?;
+        match (verifier, read("Release.gpg", SIGNATURE_BYTES_MAX)?) {
+            (None, _) => SignedText::trusted(&release)?,
+            (Some(verifier), Some(signature)) => verifier.verify_detached(&release, &signature)?,
+            (Some(_), None) => return Err(SuiteFault::NoSignature),
+        }
+    };
+    Ok(Release::parse(&text)?)
+}
+
+fn below(directory: &str, path: &str) -> String {
+    if directory.is_empty() { path.to_owned() } else { format!("{directory}/{path}") }
+}
+
+struct Checker<'a> {
+    root: &'a Root,
+    state: &'a State,
+    options: &'a Options<'a>,
+    /// Hashes of the paths that the state says are here.
+    known: HashSet<u64>,
+    hasher: RandomState,
+    /// Paths of indexes, for telling extra files.
+    indexes: HashSet<String>,
+    findings: Findings,
+}
+
+/// An index as the Release names it, found under a name.
+struct IndexCopy {
+    path: String,
+    size: u64,
+    sha256: Sha256,
+}
+
+impl<'a> Checker<'a> {
+    fn new(root: &'a Root, state: &'a State, options: &'a Options<'a>) -> Result<Self, CheckError> {
+        let hasher = RandomState::new();
+        let mut known = HashSet::new();
+        if let Some(mut records) = state.records(root)? {
+            // A damaged list knows less; then every listed file is expected.
+            while let Ok(Some(record)) = records.next() {
+                known.insert(hasher.hash_one(record.path));
+            }
+        }
+        let findings = Findings::default();
+        Ok(Checker { root, state, options, known, hasher, indexes: HashSet::new(), findings })
+    }
+
+    fn is_known(&self, path: &str) -> bool {
+        self.known.contains(&self.hasher.hash_one(path))
+    }
+
+    /// The suites below `dists/`, and flat repositories at the top or in the state.
+    fn directories(&self) -> Result<Vec<String>, CheckError> {
+        let mut directories = suite_directories(self.root)?;
+        let flat = self.state.header.suites.iter().filter(|suite| !suite.retired).map(|suite| suite.directory.clone());
+        for directory in flat.chain([String::new()]) {
+            let there = self.root.stat(&below(&directory, "InRelease"))?.is_some()
+                || self.root.stat(&below(&directory, "Release"))?.is_some();
+            if there && !directories.contains(&directory) {
+                directories.push(directory);
+            }
+        }
+        Ok(directories)
+    }
+
+    /// Reads all indexes of a suite that are here, and takes what they name into the plan.
+    fn indexes(&mut self, directory: &str, release: &Release, plan: &mut PlanBuilder) -> Result<(), CheckError> {
+        let (copies, missing) = self.find_copies(directory, release)?;
+        self.findings.problems.extend(missing);
+        let right = self.read_copies(&copies);
+        // Of each index the form that is fastest to read, among those that are right.
+        let mut groups: BTreeMap<&str, (Form, Reading, usize)> = BTreeMap::new();
+        let at_of: BTreeMap<(&str, Sha256), usize> =
+            copies.iter().enumerate().filter(|(at, _)| right[*at]).map(|(at, copy)| ((copy.path.as_str(), copy.sha256), at)).collect();
+        let by_content: BTreeMap<Sha256, usize> = at_of.iter().map(|((_, sha256), at)| (*sha256, *at)).collect();
+        for entry in &release.entries {
+            let name = classify(entry.path.as_str());
+            let reading = match name.kind {
+                _ if name.diff => Reading::DiffIndex,
+                IndexKind::Packages { .. } => Reading::Packages,
+                IndexKind::Sources => Reading::Sources,
+                IndexKind::InstallerSums { sha256: true, .. } => Reading::InstallerSums,
+                _ => continue,
+            };
+            let Some(&at) = by_content.get(&entry.sha256) else { continue };
+            let rank = |form: Form| [Form::Plain, Form::Gz, Form::Zst, Form::Xz, Form::Bz2].iter().position(|&other| other == form);
+            let there = groups.get(name.stem);
+            if there.is_none_or(|(form, ..)| rank(name.form) < rank(*form)) {
+                groups.insert(name.stem, (name.form, reading, at));
+            }
+        }
+        let suite = self.state.suite_id(directory).unwrap_or(SuiteId::MAX);
+        for (stem, (form, reading, at)) in groups {
+            let copy = &copies[at];
+            // Files named in an index lie relative to its own name, not to its by-hash one.
+            let path = format!("{}{}", below(directory, stem), form.extension());
+            let limit = plain_bytes_max(release, stem, copy.size);
+            let Some((file, _)) = self.root.open_file(&copy.path)? else { continue };
+            let fed = match plan.index(&path, suite) {
+                Ok(id) => read_index(plan, id, reading, &path, form, limit, BufReader::new(file)).map(drop),
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = fed {
+                self.damaged(&copy.path, copy.sha256, &error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Every name under which the Release's indexes are here; those that should be and are not.
+    fn find_copies(&mut self, directory: &str, release: &Release) -> Result<(Vec<IndexCopy>, Vec<Problem>), CheckError> {
+        let (mut copies, mut missing) = (Vec::new(), Vec::new());
+        for entry in &release.entries {
+            let canonical = below(directory, entry.path.as_str());
+            let by_hash = entry.path.by_hash(&entry.sha256.to_string()).map(|path| below(directory, path.as_str()));
+            let names = [Some(canonical), by_hash.ok().filter(|_| release.acquire_by_hash)];
+            let mut inode = None;
+            for path in names.into_iter().flatten() {
+                let there = self.root.stat(&path)?;
+                if there.is_none() && self.is_known(&path) {
+                    self.findings.wanted.add(entry.size);
+                    missing.push(Problem { path, size: Some(entry.size), sha256: entry.sha256, fault: Fault::Missing });
+                } else if let Some(there) = there {
+                    self.indexes.insert(path.clone());
+                    // The by-hash name of the same file need not be read again.
+                    if inode != Some(there.inode) {
+                        inode = Some(there.inode);
+                        copies.push(IndexCopy { path, size: entry.size, sha256: entry.sha256 });
+                    }
+                }
+            }
+        }
+        Ok((copies, missing))
+    }
+
+    /// Reads indexes; tells for each whether it is right.
+    fn read_copies(&mut self, copies: &[IndexCopy]) -> Vec<bool> {
+        let job = |at: usize| {
+            let copy = copies.get(at)?;
+            Some(Job { id: at as u32, path: &copy.path, size: Some(copy.size), sha256: copy.sha256 })
+        };
+        let mut right = vec![false; copies.len()];
+        for (id, outcome) in self.read(&job) {
+            let copy = &copies[id as usize];
+            self.findings.wanted.add(copy.size);
+            right[id as usize] = matches!(outcome, Outcome::Right(_));
+            self.judge(&copy.path, Some(copy.size), copy.sha256, outcome);
+        }
+        right
+    }
+
+    /// Every file that the indexes name.
+    fn files(&mut self, plan: &Plan) -> Result<(), CheckError> {
+        let mut chosen = Vec::new();
+        for file in plan.files() {
+            let there = self.root.stat(file.path)?;
+            if there.is_none() && self.is_left_out(&file) {
+                continue;
+            }
+            self.findings.wanted.add(file.known_size().unwrap_or(0));
+            let fault = match there {
+                None => Fault::Missing,
+                Some(status) if status.kind != Kind::File => Fault::Unreadable("not a regular file".to_owned()),
+                Some(status) if file.known_size().is_some_and(|size| size != status.size) => Fault::Size(status.size),
+                Some(_) => {
+                    if is_chosen(file.path, self.options.seed, self.options.read_share) {
+                        chosen.push(file.id);
+                    } else {
+                        (self.options.progress)(0);
+                    }
+                    continue;
+                }
+            };
+            (self.options.progress)(0);
+            self.problem(file.path, file.known_size(), file.sha256, fault);
+        }
+        let job = |at: usize| {
+            let file = plan.file(*chosen.get(at)?);
+            Some(Job { id: file.id, path: file.path, size: file.known_size(), sha256: file.sha256 })
+        };
+        for (id, outcome) in self.read(&job) {
+            let file = plan.file(id);
+            self.judge(file.path, file.known_size(), file.sha256, outcome);
+        }
+        Ok(())
+    }
+
+    /// Whether a file that is not here was never to be: filters left it out.
+    fn is_left_out(&self, file: &PlanFile<'_>) -> bool {
+        let filtered = |suite: &SuiteId| self.state.header.suites.get(usize::from(*suite)).is_some_and(|suite| suite.filtered);
+        file.suites.iter().all(filtered) && !self.is_known(file.path)
+    }
+
+    /// Reads files in parallel; gives back all but a line for each right one.
+    fn read<'j>(&self, job: &(impl Fn(usize) -> Option<Job<'j>> + Sync)) -> Vec<(u32, Outcome)> {
+        let outcomes = Mutex::new(Vec::new());
+        let Options { threads, clock, stop, progress, .. } = *self.options;
+        read_all(self.root, job, threads, clock, stop, &|id, outcome| {
+            progress(if let Outcome::Right(bytes) = outcome { bytes } else { 0 });
+            outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((id, outcome));
+        });
+        outcomes.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn judge(&mut self, path: &str, size: Option<u64>, sha256: Sha256, outcome: Outcome) {
+        let fault = match outcome {
+            Outcome::Right(bytes) => return self.findings.read.add(bytes),
+            Outcome::Missing => Fault::Missing,
+            Outcome::Size(found) => Fault::Size(found),
+            Outcome::Hash(found) => Fault::Content(found),
+            Outcome::Unreadable(error) => Fault::Unreadable(error.to_string()),
+        };
+        self.problem(path, size, sha256, fault);
+    }
+
+    fn problem(&mut self, path: &str, size: Option<u64>, sha256: Sha256, fault: Fault) {
+        self.findings.problems.push(Problem { path: path.to_owned(), size, sha256, fault });
+    }
+
+    fn damaged(&mut self, path: &str, sha256: Sha256, error: &dyn std::error::Error) {
+        self.problem(path, None, sha256, Fault::Damaged(error.to_string()));
+    }
+
+    /// Files that nothing names. By-hash directories hold earlier generations on purpose.
+    fn extras(&mut self, plan: &Plan) -> Result<(), CheckError> {
+        let mut extra = Vec::new();
+        for top in ["dists", "pool"] {
+            crate::mirror::clean::walk(self.root, top, 0, &mut |path, name, kind| {
+                let named = plan.find(path).is_some()
+                    || self.indexes.contains(path)
+                    || self.is_known(path)
+                    || path.contains("/by-hash/")
+                    || matches!(name, "InRelease" | "Release" | "Release.gpg");
+                if kind == Kind::File && !named {
+                    extra.push((path.to_owned(), self.root.stat(path)?.map_or(0, |status| status.size)));
+                }
+                Ok(())
+            })?;
+        }
+        extra.sort_unstable();
+        self.findings.extra = extra;
+        Ok(())
+    }
+}
+
+/// Whether a file belongs to the random share. SHA-256 of path and seed, so that the same
+/// seed chooses the same files and each file has the same chance.
+fn is_chosen(path: &str, seed: u64, share: f64) -> bool {
+    if share >= 1.0 {
+        return true;
+    }
+    let hash = Sha256::of(format!("{seed} {path}").as_bytes());
+    let mut first = [0; 8];
+    first.copy_from_slice(&hash.as_bytes()[..8]);
+    (u64::from_be_bytes(first) as f64) < share * 18_446_744_073_709_551_616.0
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! The files of one batch: those of the plan and, beside them, indexes by their hash.
+
+use std::sync::Arc;
+
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::landing::FileSpec;
+use fullbore_wire::fetch::Catalogue;
+use fullbore_wire::queue::{Item, ItemId};
+
+use super::plan::{FileId, Plan};
+use super::session::{Batch, Session};
+use super::state::index_path;
+use super::subtract::FileSet;
+
+/// An index on its way into the store.
+#[derive(Debug, Clone)]
+pub struct StoredIndex {
+    /// Where mirrors have it: by hash where the archive does so.
+    pub path: String,
+    /// Its plain name, where that is another one.
+    pub other_path: Option<String>,
+    /// Size in bytes.
+    pub size: u64,
+    /// Its hash: its name in the store.
+    pub sha256: Sha256,
+}
+
+/// Files of a plan (numbered as there), then indexes.
+pub struct Files {
+    plan: Option<(Arc<Plan>, FileSet)>,
+    /// Sizes learned from mirrors, of files whose index tells none.
+    learned: Vec<(FileId, u64)>,
+    indexes: Vec<StoredIndex>,
+}
+
+impl Files {
+    /// Indexes alone, before there is a plan.
+    pub fn of_indexes(indexes: Vec<StoredIndex>) -> Files {
+        Files { plan: None, learned: Vec::new(), indexes }
+    }
+
+    /// Files of a plan; those in `replace` wait in the store. `learned` is sorted.
+    pub fn of_plan(plan: Arc<Plan>, replace: FileSet, learned: Vec<(FileId, u64)>, indexes: Vec<StoredIndex>) -> Files {
+        Files { plan: Some((plan, replace)), learned, indexes }
+    }
+
+    fn first_index(&self) -> ItemId {
+        self.plan.as_ref().map_or(0, |(plan, _)| plan.len() as ItemId)
+    }
+
+    /// The index of an item, unless it is a file of the plan.
+    pub fn index(&self, item: ItemId) -> Option<&StoredIndex> {
+        self.indexes.get(item.checked_sub(self.first_index())? as usize)
+    }
+
+    /// The items to fetch: `files` of the plan, and all indexes.
+    pub fn items(&self, files: &[FileId], session: &Session) -> Vec<Item> {
+        let last = self.first_index() + self.indexes.len() as ItemId;
+        files
+            .iter()
+            .copied()
+            .chain(self.first_index()..last)
+            .map(|id| {
+                let spec = self.spec(id);
+                Item { id, size: spec.size, present: session.landing.present(&spec.path, spec.size, spec.sha256) }
+            })
+            .collect()
+    }
+}
+
+impl Catalogue for Files {
+    fn path(&self, item: ItemId) -> String {
+        match (self.index(item), &self.plan) {
+            (Some(index), _) => index.path.clone(),
+            (None, Some((plan, _))) => plan.file(item).path.to_owned(),
+            (None, None) => String::new(),
+        }
+    }
+
+    fn other_path(&self, item: ItemId) -> Option<String> {
+        self.index(item)?.other_path.clone()
+    }
+
+    fn sha256(&self, item: ItemId) -> Sha256 {
+        self.spec(item).sha256
+    }
+
+    fn spec(&self, item: ItemId) -> FileSpec {
+        if let Some(index) = self.index(item) {
+            return FileSpec { item, path: index_path(index.sha256), size: index.size, sha256: index.sha256, mtime: None };
+        }
+        let Some((plan, replace)) = &self.plan else {
+            return FileSpec { item, path: String::new(), size: 0, sha256: Sha256::EMPTY, mtime: None };
+        };
+        let file = plan.file(item);
+        let path = if replace.contains(item) { index_path(file.sha256) } else { file.path.to_owned() };
+        let learned = || self.learned.binary_search_by_key(&item, |(id, _)| *id).ok().map(|at| self.learned[at].1);
+        let size = file.known_size().or_else(learned).unwrap_or(0);
+        FileSpec { item, path, size, sha256: file.sha256, mtime: None }
+    }
+}
+
+impl Batch for Files {
+    fn size(&self, item: ItemId) -> u64 {
+        self.spec(item).size
+    }
+}

@@ -1,0 +1,190 @@
+//! From a signed Release to the plan: indexes into the store, and read.
+//!
+//! Of each index one form is read, and those forms are fetched first; the others come along with the
+//! pool. Everything is taken from the store after it was hashed again there, whoever brought it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::BufReader;
+use std::sync::Arc;
+
+use fullbore_debian::compression::Form;
+use fullbore_engine::digest::Sha256;
+
+use super::batch::{Files, StoredIndex};
+use super::feed::{plain_bytes_max, read_index};
+use super::offer::Offered;
+use super::plan::{Plan, PlanBuilder};
+use super::publish::StoredFile;
+use super::select::{self, IndexWant, Need, Reading};
+use super::session::{Session, Stop, disk};
+use super::standing::SuiteId;
+use super::state::index_path;
+use super::store;
+use crate::error::{CommandError, ErrorKind};
+use crate::events::Events;
+use crate::settings::MirrorSettings;
+
+/// The wanted indexes of a suite, and which of them are in the store.
+pub struct SuiteIndexes {
+    pub wants: Vec<IndexWant>,
+    have: BTreeSet<Sha256>,
+}
+
+impl SuiteIndexes {
+    /// Whether this index is in the store.
+    pub fn has(&self, want: &IndexWant) -> bool {
+        self.have.contains(&want.sha256)
+    }
+
+    /// A group of which at least one form must be there and none is.
+    pub fn missing(&self) -> Option<&IndexWant> {
+        let came: BTreeSet<u32> = self.wants.iter().filter(|want| self.has(want)).filter_map(group).collect();
+        self.wants.iter().find(|want| group(want).is_some_and(|group| !came.contains(&group)))
+    }
+
+    /// The indexes that came, for publishing.
+    pub fn stored(&self) -> Vec<StoredFile> {
+        self.wants
+            .iter()
+            .filter(|want| self.has(want))
+            .map(|want| StoredFile { path: want.path.clone(), size: want.size, sha256: want.sha256 })
+            .collect()
+    }
+
+    /// Notes what is in the store now.
+    pub fn came(&mut self, sha256: Sha256) {
+        self.have.insert(sha256);
+    }
+}
+
+fn group(want: &IndexWant) -> Option<u32> {
+    match want.need {
+        Need::OneOf(group) => Some(group),
+        Need::Optional => None,
+    }
+}
+
+/// Selects the indexes of all suites and looks which are in the store.
+pub fn select(offers: &[Offered], session: &Session) -> Result<Vec<SuiteIndexes>, CommandError> {
+    offers
+        .iter()
+        .map(|offer| {
+            let wants = select::indexes(&offer.requested, &offer.release, &offer.selection).map_err(CommandError::usage)?;
+            let mut have = BTreeSet::new();
+            for want in &wants {
+                if store::verify(&session.root, want.sha256, want.size).map_err(|error| disk(&error))? {
+                    have.insert(want.sha256);
+                }
+            }
+            Ok(SuiteIndexes { wants, have })
+        })
+        .collect()
+}
+
+/// Where mirrors have an index.
+fn stored_index(offer: &Offered, want: &IndexWant) -> StoredIndex {
+    let plain = format!("{}{}", offer.remote, want.path);
+    let directory = plain.rsplit_once('/').map_or("", |(directory, _)| directory);
+    let slash = if directory.is_empty() { "" } else { "/" };
+    let by_hash = format!("{directory}{slash}by-hash/SHA256/{}", want.sha256);
+    let (path, other_path) =
+        if offer.release.acquire_by_hash { (by_hash, Some(plain)) } else { (plain, None) };
+    StoredIndex { path, other_path, size: want.size, sha256: want.sha256 }
+}
+
+/// The indexes that are still to be fetched: those to be read, or the others. Each content once.
+pub fn missing(offers: &[Offered], suites: &[SuiteIndexes], to_be_read: bool) -> Vec<StoredIndex> {
+    let mut seen = BTreeSet::new();
+    let mut indexes = Vec::new();
+    for (offer, suite) in offers.iter().zip(suites) {
+        for want in suite.wants.iter().filter(|want| !suite.has(want)) {
+            if (want.reading.is_some() && want.rank == 0) == to_be_read && seen.insert(want.sha256) {
+                indexes.push(stored_index(offer, want));
+            }
+        }
+    }
+    indexes
+}
+
+/// Fetches the indexes to be read and, where a mirror lacks the preferred form, the next one.
+pub fn fetch(
+    offers: &[Offered],
+    suites: &mut [SuiteIndexes],
+    session: &mut Session,
+    stop: &Stop,
+    events: &mut dyn Events,
+) -> Result<(), CommandError> {
+    let mut indexes = missing(offers, suites, true);
+    for rank in 1.. {
+        if !indexes.is_empty() {
+            let files = Arc::new(Files::of_indexes(indexes));
+            let items = files.items(&[], session);
+            let fetched = session.fetch(files.clone(), items, stop, events)?;
+            for item in fetched.verified {
+                let Some(index) = files.index(item) else { continue };
+                suites.iter_mut().for_each(|suite| suite.came(index.sha256));
+            }
+        }
+        // A group whose form of this rank came nowhere is read in its next form.
+        indexes = Vec::new();
+        let mut more = false;
+        for (offer, suite) in offers.iter().zip(suites.iter()) {
+            let came: BTreeSet<u32> = suite.wants.iter().filter(|want| suite.has(want)).filter_map(group).collect();
+            let open = |want: &&IndexWant| want.reading.is_some() && group(want).is_some_and(|group| !came.contains(&group));
+            more |= suite.wants.iter().filter(open).any(|want| want.rank >= rank);
+            indexes.extend(suite.wants.iter().filter(open).filter(|want| want.rank == rank).map(|want| stored_index(offer, want)));
+        }
+        if !more {
+            break;
+        }
+    }
+    for (offer, suite) in offers.iter().zip(suites.iter()) {
+        let read = |want: &&IndexWant| want.reading.is_some();
+        if let Some(want) = suite.missing().filter(|want| read(&want)) {
+            return Err(CommandError::new(
+                ErrorKind::Network,
+                format_args!("{}: no mirror has {}{}", offer.requested, offer.remote, want.path),
+            )
+            .context("the Release names it; nothing was published")
+            .hint("the mirrors may be half-way through an update: try again in some minutes, or add another --from"));
+        }
+    }
+    Ok(())
+}
+
+/// Reads all indexes into a plan. `ids` are the numbers of the suites in the state.
+pub fn plan(
+    settings: &MirrorSettings,
+    offers: &[Offered],
+    suites: &[SuiteIndexes],
+    ids: &[SuiteId],
+    session: &Session,
+) -> Result<Plan, CommandError> {
+    let mut builder = PlanBuilder::new(settings.filters.clone());
+    for ((offer, suite), id) in offers.iter().zip(suites).zip(ids) {
+        let mut read: BTreeMap<(String, Reading), &IndexWant> = BTreeMap::new();
+        for want in suite.wants.iter().filter(|want| suite.has(want)) {
+            let Some(reading) = want.reading else { continue };
+            let (stem, _) = Form::split(&want.path);
+            let best = read.entry((stem.to_owned(), reading)).or_insert(want);
+            if want.rank < best.rank {
+                *best = want;
+            }
+        }
+        for ((stem, reading), want) in read {
+            let path = offer.layout.path(&want.path);
+            let bad = |error: &dyn std::fmt::Display| {
+                CommandError::new(ErrorKind::Verification, format_args!("{path}: {error}"))
+                    .context("the index is signed: the archive itself is at fault; nothing was published")
+            };
+            let Some((file, _)) = session.root.open_file(&index_path(want.sha256)).map_err(|error| disk(&error))? else {
+                return Err(bad(&"it vanished from the store"));
+            };
+            let index = builder.index(&path, *id).map_err(|error| bad(&error))?;
+            let limit = plain_bytes_max(&offer.release, &stem, want.size);
+            read_index(&mut builder, index, reading, &path, want.form, limit, BufReader::with_capacity(256 << 10, file))
+                .map_err(|error| bad(&error))?;
+        }
+    }
+    builder.finish().map_err(|error| CommandError::new(ErrorKind::Verification, error))
+}
