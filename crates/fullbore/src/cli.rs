@@ -20,8 +20,8 @@ Exit codes:
     0  done                                  5  stale: older than what is here, or expired
     1  wrong usage or settings               6  locked: another run holds the directory
     2  partial: some files are missing       7  disk full, or the disk fails
-    3  network, or all mirrors dead        130  interrupted; run it again to go on
-    4  signature or hash wrong";
+    3  network, or all mirrors dead         10  nothing had changed (with --changed-exit)
+    4  signature or hash wrong             130  interrupted; run it again to go on";
 
 /// Move Debian-archive-sized data as fast as the slowest part allows, and say which part that is
 #[derive(Debug, Parser)]
@@ -36,10 +36,13 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Clone or update a Debian archive from one or many mirrors
+    #[command(long_about = MIRROR_LONG)]
     Mirror(Box<MirrorArgs>),
     /// Re-read an archive against its signed indexes, and repair it
+    #[command(long_about = CHECK_LONG)]
     Check(Box<CheckArgs>),
     /// Convert settings of apt-mirror, debmirror or ftpsync to fullbore's
+    #[command(long_about = CONVERT_LONG)]
     Convert(ConvertArgs),
 }
 
@@ -76,7 +79,7 @@ const OUTPUT: &str = "Output";
 
 /// `fullbore mirror`.
 #[derive(Debug, Args)]
-#[command(long_about = MIRROR_LONG, after_long_help = MIRROR_EXAMPLES, after_help = "Try --help for examples and all details.")]
+#[command(after_long_help = MIRROR_EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct MirrorArgs {
     /// Run these [mirror.NAME] sections of the settings file (default: all of them)
     #[arg(value_name = "NAME")]
@@ -135,7 +138,7 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "REGEX", help_heading = CHOICE)]
     pub exclude: Vec<Filter>,
 
-    /// Mirror only packages of this section, such as `devel` or `contrib/net`; comma-separated
+    /// Mirror only packages of this section: `devel`, or `contrib/devel`; comma-separated
     #[arg(long, value_name = "SECTION", help_heading = CHOICE, value_delimiter = ',')]
     pub section: Vec<String>,
 
@@ -245,7 +248,7 @@ Examples:
 
 /// `fullbore check`.
 #[derive(Debug, Args)]
-#[command(long_about = CHECK_LONG, after_long_help = CHECK_EXAMPLES, after_help = "Try --help for examples and all details.")]
+#[command(after_long_help = CHECK_EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct CheckArgs {
     /// The archive: the directory that holds dists/
     #[arg(value_name = "DIR")]
@@ -358,7 +361,7 @@ Examples:
 
 /// `fullbore convert`.
 #[derive(Debug, Args)]
-#[command(long_about = CONVERT_LONG, after_long_help = CONVERT_EXAMPLES, after_help = "Try --help for examples and all details.")]
+#[command(after_long_help = CONVERT_EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct ConvertArgs {
     /// The file to convert
     #[arg(value_name = "FILE")]
@@ -394,7 +397,9 @@ pub fn command() -> clap::Command {
 fn with_environment(command: clap::Command) -> clap::Command {
     command
         .mut_args(|argument| {
-            let Some(long) = argument.get_long() else { return argument };
+            let Some(long) = argument.get_long() else {
+                return argument;
+            };
             if matches!(long, "help" | "version") {
                 return argument;
             }
@@ -425,8 +430,20 @@ mod tests {
 
     #[test]
     fn lists_may_be_repeated_or_separated_by_commas() {
-        let cli = parse(["fullbore", "mirror", "--suite", "a,b", "--suite", "c", "--from", "http://x/"]).unwrap();
-        let Command::Mirror(arguments) = cli.command else { panic!("not mirror") };
+        let cli = parse([
+            "fullbore",
+            "mirror",
+            "--suite",
+            "a,b",
+            "--suite",
+            "c",
+            "--from",
+            "http://x/",
+        ])
+        .unwrap();
+        let Command::Mirror(arguments) = cli.command else {
+            panic!("not mirror")
+        };
         assert_eq!(arguments.suite, ["a", "b", "c"]);
     }
 

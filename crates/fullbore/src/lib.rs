@@ -6,8 +6,16 @@
 
 #![forbid(unsafe_code)]
 
+/// The version of this program.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+pub mod check;
 pub mod cli;
+pub mod convert;
 pub mod error;
 pub mod events;
+pub mod mirror;
+pub mod program;
+pub mod progress;
 pub mod report;
 pub mod settings;

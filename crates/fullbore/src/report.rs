@@ -6,10 +6,15 @@
 pub mod html;
 pub mod json;
 pub mod prometheus;
+#[cfg(test)]
+mod sample;
+mod svg;
+mod verdict;
 pub mod timeline;
 pub mod units;
 
 use std::fmt;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -136,7 +141,11 @@ pub struct Totals {
 impl Totals {
     /// Bytes received per byte needed; 1 when nothing was needed.
     pub fn received_ratio(&self) -> f64 {
-        if self.needed_bytes == 0 { 1.0 } else { self.received_bytes as f64 / self.needed_bytes as f64 }
+        if self.needed_bytes == 0 {
+            1.0
+        } else {
+            self.received_bytes as f64 / self.needed_bytes as f64
+        }
     }
 }
 
@@ -238,6 +247,20 @@ pub struct VerdictReport {
     pub evidence: Vec<String>,
 }
 
+/// Writes a whole file under a temporary name, then renames it: a reader finds the old or the new.
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput)?;
+    let mut part = std::ffi::OsString::from(".");
+    part.push(name);
+    part.push(format!(".{}.part", std::process::id()));
+    let part = path.with_file_name(part);
+    let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    written
+}
+
 impl fmt::Display for Summary {
     /// The one line at the end of a run.
     ///
@@ -247,7 +270,12 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let time = units::duration(self.duration_ms);
         if self.command == "check" {
-            write!(f, "{} in {} files read in {time}", units::bytes(self.totals.checked_bytes), self.totals.checked_files)?;
+            write!(
+                f,
+                "{} in {} files read in {time}",
+                units::bytes(self.totals.checked_bytes),
+                self.totals.checked_files
+            )?;
             return match self.totals.missing_files {
                 0 => write!(f, ", all as signed."),
                 n => write!(f, ", {n} missing or wrong."),
@@ -263,11 +291,24 @@ impl fmt::Display for Summary {
                 units::bytes(self.plan.delete_bytes),
             );
         }
-        if !self.changed && self.totals.files == 0 && self.totals.missing_files == 0 && self.exit_code == 0 {
-            return write!(f, "nothing has changed; {} requests in {time}.", self.totals.requests);
+        if !self.changed
+            && self.totals.files == 0
+            && self.totals.missing_files == 0
+            && self.exit_code == 0
+        {
+            return write!(
+                f,
+                "nothing has changed; {} requests in {time}.",
+                self.totals.requests
+            );
         }
         let rate = units::per_second(self.totals.written_bytes, self.duration_ms);
-        write!(f, "{} in {time}, {}/s.", units::bytes(self.totals.written_bytes), units::bytes(rate))?;
+        write!(
+            f,
+            "{} in {time}, {}/s.",
+            units::bytes(self.totals.written_bytes),
+            units::bytes(rate)
+        )?;
         if self.totals.missing_files > 0 {
             write!(f, " {} files are missing.", self.totals.missing_files)?;
         }
@@ -292,7 +333,11 @@ mod tests {
             command: "mirror".into(),
             duration_ms: 692_000,
             changed: true,
-            totals: Totals { files: 9, written_bytes: 43_100_000_000, ..Totals::default() },
+            totals: Totals {
+                files: 9,
+                written_bytes: 43_100_000_000,
+                ..Totals::default()
+            },
             verdict: Some(VerdictReport {
                 limit: "disk writes".into(),
                 evidence: vec!["busy 91 %".into(), "network blocked 74 %".into()],

@@ -14,6 +14,8 @@ pub mod values;
 
 use std::path::PathBuf;
 
+use fullbore_debian::keys::{Fingerprint, KeySource};
+
 pub use environment::Environment;
 pub use filters::Filters;
 pub use resolve::{check, mirrors};
@@ -82,22 +84,24 @@ pub struct SourceSpec {
     pub sources: bool,
     /// Who must have signed.
     pub signed_by: SignedBy,
+    /// Whether an expired Release is refused: `Check-Valid-Until`.
+    pub check_valid_until: bool,
+    /// Seconds after its Date at which a Release expires at the latest: `Valid-Until-Max`.
+    pub valid_until_max_s: Option<u64>,
+    /// Seconds after its Date until which a Release does not expire: `Valid-Until-Min`.
+    pub valid_until_min_s: Option<u64>,
 }
 
 /// Which signatures are accepted for a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SignedBy {
-    /// A key in one of these keyring files.
-    Keyrings(Vec<PathBuf>),
-    /// One of these key fingerprints, found in one of the keyring files.
-    Fingerprints {
-        /// Fingerprints as written; `!` at the end excludes subkeys, as in apt.
-        fingerprints: Vec<String>,
-        /// Where the keys are.
-        keyrings: Vec<PathBuf>,
+    /// A key among these, which are never none.
+    Keys {
+        /// Keyrings and inline keys.
+        keys: Vec<KeySource>,
+        /// Only these keys of them; empty: all.
+        fingerprints: Vec<Fingerprint>,
     },
-    /// The armoured key given in the source itself.
-    Inline(String),
     /// No signature needed: `Trusted: yes`.
     Trusted,
 }

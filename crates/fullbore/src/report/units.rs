@@ -23,6 +23,20 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
+/// Round figures without digits that say nothing: `20 MB`, `2.5 GB`.
+pub fn round_bytes(n: u64) -> String {
+    let text = bytes(n);
+    match text.split_once(' ') {
+        Some((number, unit)) if number.contains('.') => {
+            format!(
+                "{} {unit}",
+                number.trim_end_matches('0').trim_end_matches('.')
+            )
+        }
+        _ => text,
+    }
+}
+
 /// `0.4 s`, `11 m 32 s`, `2 h 05 m`, `3 d 04 h`.
 pub fn duration(ms: u64) -> String {
     let s = ms / 1000;
@@ -37,7 +51,13 @@ pub fn duration(ms: u64) -> String {
 
 /// Bytes per second; 0 when no time has passed.
 pub fn per_second(bytes: u64, ms: u64) -> u64 {
-    if ms == 0 { 0 } else { (u128::from(bytes) * 1000 / u128::from(ms)).try_into().unwrap_or(u64::MAX) }
+    if ms == 0 {
+        0
+    } else {
+        (u128::from(bytes) * 1000 / u128::from(ms))
+            .try_into()
+            .unwrap_or(u64::MAX)
+    }
 }
 
 /// `1 234 567`: digits in groups, with thin spaces that do not break.

@@ -11,7 +11,7 @@ pub struct Filters {
     pub include: Vec<Filter>,
     /// Paths left out.
     pub exclude: Vec<Filter>,
-    /// Sections, such as `devel` or `contrib/net`.
+    /// Sections: `devel` in every component, `contrib/devel` exactly.
     pub sections: Vec<String>,
     /// Priorities.
     pub priorities: Vec<String>,
@@ -34,9 +34,19 @@ impl Filters {
     /// have no priority in older archives, so a priority is asked only of what has one.
     pub fn wants(&self, path: &str, section: &str, priority: &str, source_package: &str) -> bool {
         self.wants_path(path)
-            && (self.sections.is_empty() || self.sections.iter().any(|wanted| wanted == section))
-            && (self.priorities.is_empty() || priority.is_empty() || self.priorities.iter().any(|wanted| wanted == priority))
-            && (self.source_packages.is_empty() || self.source_packages.iter().any(|wanted| wanted == source_package))
+            && (self.sections.is_empty()
+                || self
+                    .sections
+                    .iter()
+                    .any(|wanted| section_is(section, wanted)))
+            && (self.priorities.is_empty()
+                || priority.is_empty()
+                || self.priorities.iter().any(|wanted| wanted == priority))
+            && (self.source_packages.is_empty()
+                || self
+                    .source_packages
+                    .iter()
+                    .any(|wanted| wanted == source_package))
     }
 
     /// Whether a file of this path, relative to the archive's root, is wanted.
@@ -50,6 +60,14 @@ impl Filters {
     }
 }
 
+/// Whether a package's section is the wanted one; `contrib/devel` is also in `devel`.
+fn section_is(section: &str, wanted: &str) -> bool {
+    section == wanted
+        || section
+            .split_once('/')
+            .is_some_and(|(_, name)| name == wanted)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,7 +78,10 @@ mod tests {
 
     #[test]
     fn include_alone_selects() {
-        let filters = Filters { include: patterns(&["^pool/main/h/"]), ..Filters::default() };
+        let filters = Filters {
+            include: patterns(&["^pool/main/h/"]),
+            ..Filters::default()
+        };
         assert!(filters.wants_path("pool/main/h/hello/hello_1_all.deb"));
         assert!(!filters.wants_path("pool/main/g/glibc/libc6_2_amd64.deb"));
     }
@@ -87,6 +108,7 @@ mod tests {
         };
         assert!(filters.wants("p", "devel", "optional", "hello"));
         assert!(filters.wants("p", "devel", "", "hello"));
+        assert!(filters.wants("p", "contrib/devel", "optional", "hello"));
         assert!(!filters.wants("p", "net", "optional", "hello"));
         assert!(!filters.wants("p", "devel", "required", "hello"));
         assert!(!filters.wants("p", "devel", "optional", "glibc"));

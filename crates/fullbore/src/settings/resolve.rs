@@ -2,11 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::apt::{self, AptSource};
+use fullbore_debian::keys::KeySource;
+use fullbore_debian::sources_list::{ArchiveSource, ListOption};
+
+use super::apt;
 use super::file::{self, List, Section, SourceSection};
 use super::{
-    CheckSettings, Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, NetworkSettings, OutputSettings,
-    SignedBy, SourceSpec,
+    CheckSettings, Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings,
+    NetworkSettings, OutputSettings, SignedBy, SourceSpec,
 };
 use crate::cli::{CheckArgs, MirrorArgs, NetworkArgs, OutputArgs};
 use crate::error::CommandError;
@@ -37,18 +40,23 @@ pub fn mirrors(
     let output = output(&arguments.output, arguments.changed_exit);
     let sections = sections(&arguments)?;
     let several = sections.len() > 1;
-    if several && (!arguments.from.is_empty() || arguments.to.is_some() || arguments.sources.is_some()) {
-        return Err(CommandError::usage("--from, --to and --sources would hold for several mirrors of the settings file")
-            .hint("name one of them, as in `fullbore mirror NAME --to DIR`"));
+    if several
+        && (!arguments.from.is_empty() || arguments.to.is_some() || arguments.sources.is_some())
+    {
+        return Err(CommandError::usage(
+            "--from, --to and --sources would hold for several mirrors of the settings file",
+        )
+        .hint("name one of them, as in `fullbore mirror NAME --to DIR`"));
     }
     let mut mirrors = Vec::new();
     for (name, section) in sections {
         let wishes = section.under(flags(&arguments));
-        let resolved = mirror(name.as_deref(), &wishes, &arguments, environment)
-            .map_err(|error| match &name {
+        let resolved = mirror(name.as_deref(), &wishes, &arguments, environment).map_err(
+            |error| match &name {
                 Some(name) => error.context(format_args!("in [mirror.{name}]")),
                 None => error,
-            })?;
+            },
+        )?;
         mirrors.extend(resolved);
     }
     for (i, mirror) in mirrors.iter().enumerate() {
@@ -71,27 +79,42 @@ fn sections(arguments: &MirrorArgs) -> Result<Vec<(Option<String>, Section)>, Co
     if arguments.config.is_none() && arguments.names.is_empty() && by_flags {
         return Ok(vec![(None, Section::default())]);
     }
-    let path = arguments.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_CONFIG));
+    let path = arguments
+        .config
+        .clone()
+        .unwrap_or_else(|| PathBuf::from(DEFAULT_CONFIG));
     if arguments.config.is_none() && arguments.names.is_empty() && !path.exists() {
         return Err(CommandError::usage("no archive is named, and there is no settings file")
             .context(format_args!("looked for {DEFAULT_CONFIG}"))
             .hint("say `--from https://deb.debian.org/debian --suite SUITE --to DIR`, or see `fullbore mirror --help`"));
     }
     let mut settings = file::read(&path)?;
-    let names: Vec<String> =
-        if arguments.names.is_empty() { settings.mirror.keys().cloned().collect() } else { arguments.names.clone() };
+    let names: Vec<String> = if arguments.names.is_empty() {
+        settings.mirror.keys().cloned().collect()
+    } else {
+        arguments.names.clone()
+    };
     if names.is_empty() {
-        return Err(CommandError::usage(format_args!("{}: no [mirror.NAME] section", path.display())));
+        return Err(CommandError::usage(format_args!(
+            "{}: no [mirror.NAME] section",
+            path.display()
+        )));
     }
     let known: Vec<String> = settings.mirror.keys().cloned().collect();
     let mut sections = Vec::new();
     for name in names {
         let Some(section) = settings.mirror.remove(&name) else {
-            if sections.iter().any(|(taken, _): &(Option<String>, Section)| taken.as_ref() == Some(&name)) {
+            if sections
+                .iter()
+                .any(|(taken, _): &(Option<String>, Section)| taken.as_ref() == Some(&name))
+            {
                 continue;
             }
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
-            let error = CommandError::usage(format_args!("{}: no section [mirror.{name}]", path.display()));
+            let error = CommandError::usage(format_args!(
+                "{}: no section [mirror.{name}]",
+                path.display()
+            ));
             return Err(match file::nearest(&name, &known) {
                 Some(near) => error.hint(format_args!("did you mean {near:?}?")),
                 None => error.hint(format_args!("there are: {}", known.join(", "))),
@@ -148,7 +171,11 @@ impl Section {
     /// This section with everything replaced that the upper one says.
     fn under(self, upper: Section) -> Section {
         // A section that names its archive by other means does not get the lower one's.
-        let source = if !upper.source.is_empty() { upper.source } else { self.source };
+        let source = if !upper.source.is_empty() {
+            upper.source
+        } else {
+            self.source
+        };
         Section {
             from: upper.from.or(self.from),
             suite: upper.suite.or(self.suite),
@@ -218,7 +245,9 @@ fn mirror(
         if let Some(origin) = &wishes.origin {
             let origin = address(origin)?;
             if several {
-                return Err(CommandError::usage("--origin would hold for several archives of --sources"));
+                return Err(CommandError::usage(
+                    "--origin would hold for several archives of --sources",
+                ));
             }
             origins.retain(|other| *other != origin);
             origins.insert(0, origin);
@@ -230,7 +259,11 @@ fn mirror(
                 (None, true) => Some(directory.clone()),
                 (None, false) => None,
             },
-            dir: if several { dir.join(&directory) } else { dir.clone() },
+            dir: if several {
+                dir.join(&directory)
+            } else {
+                dir.clone()
+            },
             origins,
             origin_only: wishes.origin_only.unwrap_or(false),
             sources: archive.sources,
@@ -279,7 +312,10 @@ pub struct Archive {
 fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
     if let Some(sources) = &wishes.sources {
         if !wishes.from.0.is_empty() {
-            return Err(CommandError::usage("--sources and --from both name the archive").hint("give one of them"));
+            return Err(
+                CommandError::usage("--sources and --from both name the archive")
+                    .hint("give one of them"),
+            );
         }
         let entries = apt::read(sources)?;
         return apt_archives(entries, wishes, sources);
@@ -292,17 +328,22 @@ fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
         }
     }
     if origins.is_empty() {
-        return Err(CommandError::usage("no archive to mirror from").hint("say `--from URL`, or `--sources FILE`"));
+        return Err(CommandError::usage("no archive to mirror from")
+            .hint("say `--from URL`, or `--sources FILE`"));
     }
     let mut parts: Vec<SourceSection> = Vec::new();
     if wishes.source.is_empty() || !wishes.suite.0.is_empty() {
-        parts.push(SourceSection { suite: wishes.suite.clone(), ..SourceSection::default() });
+        parts.push(SourceSection {
+            suite: wishes.suite.clone(),
+            ..SourceSection::default()
+        });
     }
     parts.extend(wishes.source.iter().cloned());
     let mut sources = Vec::new();
     for part in parts {
         if part.suite.0.is_empty() {
-            return Err(CommandError::usage("no suite to mirror").hint("say `--suite NAME`, such as trixie or stable"));
+            return Err(CommandError::usage("no suite to mirror")
+                .hint("say `--suite NAME`, such as trixie or stable"));
         }
         for suite in &part.suite.0 {
             check_name("suite", suite)?;
@@ -316,7 +357,7 @@ fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
         let trusted = part.trusted.or(wishes.trusted).unwrap_or(false);
         let keyrings = part.keyring.or(wishes.keyring.clone()).0;
         sources.push(SourceSpec {
-            suites: part.suite.0,
+            suites: part.suite.0.into_iter().map(flat_suite).collect(),
             components,
             binaries: wanted.is_empty() || !architectures.is_empty(),
             sources: wanted.is_empty() || with_sources,
@@ -324,25 +365,33 @@ fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
             signed_by: if trusted && keyrings.is_empty() {
                 SignedBy::Trusted
             } else {
-                SignedBy::Keyrings(keyrings_or_default(keyrings)?)
+                signed_by(&keyrings)?
             },
+            check_valid_until: true,
+            valid_until_max_s: None,
+            valid_until_min_s: None,
         });
     }
     Ok(vec![Archive { origins, sources }])
 }
 
 /// Entries of apt's sources, grouped by archive; flags restrict or override them.
-fn apt_archives(entries: Vec<AptSource>, wishes: &Section, path: &Path) -> Result<Vec<Archive>, CommandError> {
+fn apt_archives(
+    entries: Vec<ArchiveSource>,
+    wishes: &Section,
+    path: &Path,
+) -> Result<Vec<Archive>, CommandError> {
     let mut archives: Vec<Archive> = Vec::new();
     let (wanted_architectures, wanted_sources) = split_architectures(&wishes.arch.0)?;
     for entry in entries {
-        let suites: Vec<String> =
-            entry.suites.into_iter().filter(|suite| wishes.suite.0.is_empty() || wishes.suite.0.contains(suite)).collect();
+        let suites: Vec<String> = entry
+            .suites
+            .iter()
+            .map(apt::suite_name)
+            .filter(|suite| wishes.suite.0.is_empty() || wishes.suite.0.contains(suite))
+            .collect();
         if suites.is_empty() {
             continue;
-        }
-        for suite in &suites {
-            check_name("suite", suite)?;
         }
         let mut origins = Vec::new();
         for uri in &entry.uris {
@@ -353,30 +402,34 @@ fn apt_archives(entries: Vec<AptSource>, wishes: &Section, path: &Path) -> Resul
                 }
             }
         }
-        let Some(origin) = origins.first().cloned() else { continue };
-        let architectures = if !wanted_architectures.is_empty() {
-            wanted_architectures.clone()
-        } else if !entry.architectures.is_empty() {
-            entry.architectures
+        let Some(origin) = origins.first().cloned() else {
+            continue;
+        };
+        let architectures = if wanted_architectures.is_empty() {
+            apt_architectures(&entry.architectures)
         } else {
-            vec![apt::native_architecture().to_owned(), "all".to_owned()]
+            wanted_architectures.clone()
         };
         let spec = SourceSpec {
             suites,
-            components: if wishes.component.0.is_empty() { entry.components } else { wishes.component.0.clone() },
-            architectures,
-            binaries: entry.binaries && (wishes.arch.0.is_empty() || !wanted_architectures.is_empty()),
-            sources: entry.sources || wanted_sources,
-            signed_by: if !wishes.keyring.0.is_empty() {
-                SignedBy::Keyrings(keyrings_or_default(wishes.keyring.0.clone())?)
+            components: if wishes.component.0.is_empty() {
+                entry.components.clone()
             } else {
-                match entry.signed_by {
-                    Some(signed_by) => signed_by.resolve(keyrings_or_default)?,
-                    None => SignedBy::Keyrings(keyrings_or_default(Vec::new())?),
-                }
+                wishes.component.0.clone()
             },
+            architectures,
+            binaries: entry.binary
+                && (wishes.arch.0.is_empty() || !wanted_architectures.is_empty()),
+            sources: entry.source || wanted_sources,
+            signed_by: apt_signed_by(&entry, &wishes.keyring.0)?,
+            check_valid_until: entry.check_valid_until,
+            valid_until_max_s: entry.valid_until_max_s,
+            valid_until_min_s: entry.valid_until_min_s,
         };
-        match archives.iter_mut().find(|archive| archive.origins[0] == origin) {
+        match archives
+            .iter_mut()
+            .find(|archive| archive.origins[0] == origin)
+        {
             Some(archive) => {
                 for origin in origins {
                     if !archive.origins.contains(&origin) {
@@ -385,22 +438,69 @@ fn apt_archives(entries: Vec<AptSource>, wishes: &Section, path: &Path) -> Resul
                 }
                 merge_source(&mut archive.sources, spec);
             }
-            None => archives.push(Archive { origins, sources: vec![spec] }),
+            None => archives.push(Archive {
+                origins,
+                sources: vec![spec],
+            }),
         }
     }
     if archives.is_empty() {
-        return Err(CommandError::usage(format_args!("{}: no enabled source for these suites", path.display())));
+        return Err(CommandError::usage(format_args!(
+            "{}: no enabled source for these suites",
+            path.display()
+        )));
     }
     Ok(archives)
+}
+
+/// The architectures of an entry. apt fetches the machine's own by default, with `all` in them.
+fn apt_architectures(option: &ListOption) -> Vec<String> {
+    let native = [apt::native_architecture().to_owned()];
+    let mut architectures = option.resolve(&native);
+    if !architectures.iter().any(|name| name == "all") {
+        architectures.push("all".to_owned());
+    }
+    architectures
+}
+
+/// Whose signatures count for an entry: `--keyring` over what it says itself.
+fn apt_signed_by(entry: &ArchiveSource, keyrings: &[PathBuf]) -> Result<SignedBy, CommandError> {
+    if !keyrings.is_empty() {
+        return signed_by(keyrings);
+    }
+    if entry.trusted == Some(true) {
+        return Ok(SignedBy::Trusted);
+    }
+    let Some(named) = &entry.signed_by else {
+        return signed_by(&[]);
+    };
+    for key in &named.keys {
+        if let KeySource::File(file) = key {
+            readable(file)?;
+        }
+    }
+    let keys = if named.keys.is_empty() {
+        keys_or_default(&[])?
+    } else {
+        named.keys.clone()
+    };
+    Ok(SignedBy::Keys {
+        keys,
+        fingerprints: named.fingerprints.clone(),
+    })
 }
 
 /// `deb` and `deb-src` lines of one-line files become one source.
 fn merge_source(sources: &mut Vec<SourceSpec>, spec: SourceSpec) {
     let twin = sources.iter_mut().find(|other| {
-        other.suites == spec.suites && other.components == spec.components && other.signed_by == spec.signed_by
+        other.suites == spec.suites
+            && other.components == spec.components
+            && other.signed_by == spec.signed_by
     });
     match twin {
-        Some(other) if other.architectures == spec.architectures || !(other.binaries && spec.binaries) => {
+        Some(other)
+            if other.architectures == spec.architectures || !(other.binaries && spec.binaries) =>
+        {
             if spec.binaries && !other.binaries {
                 other.architectures = spec.architectures;
             }
@@ -415,8 +515,14 @@ fn merge_source(sources: &mut Vec<SourceSpec>, spec: SourceSpec) {
 fn split_architectures(wanted: &[String]) -> Result<(Vec<String>, bool), CommandError> {
     let mut architectures: Vec<String> = Vec::new();
     for name in wanted.iter().filter(|name| *name != "source") {
-        if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
-            return Err(CommandError::usage(format_args!("{name:?} is not the name of an architecture")));
+        if name.is_empty()
+            || !name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        {
+            return Err(CommandError::usage(format_args!(
+                "{name:?} is not the name of an architecture"
+            )));
         }
         if !architectures.contains(name) {
             architectures.push(name.clone());
@@ -428,10 +534,25 @@ fn split_architectures(wanted: &[String]) -> Result<(Vec<String>, bool), Command
 /// A suite or component becomes part of paths; the final check is the archive path's own.
 fn check_name(what: &str, name: &str) -> Result<(), CommandError> {
     let bad = name.is_empty()
-        || name.starts_with('/')
+        || (name.starts_with('/') && name != "/")
         || name.split('/').any(|part| part == "..")
         || name.chars().any(|c| c.is_control() || c.is_whitespace());
-    if bad { Err(CommandError::usage(format_args!("{name:?} is not the name of a {what}"))) } else { Ok(()) }
+    if bad {
+        Err(CommandError::usage(format_args!(
+            "{name:?} is not the name of a {what}"
+        )))
+    } else {
+        Ok(())
+    }
+}
+
+/// `./`, as many sources have it, is the archive's own directory: `/`.
+fn flat_suite(suite: String) -> String {
+    match suite.strip_prefix("./") {
+        Some("") => "/".to_owned(),
+        Some(rest) => rest.to_owned(),
+        None => suite,
+    }
 }
 
 /// A snapshot's name becomes a directory.
@@ -439,12 +560,16 @@ fn check_snapshot(name: &str) -> Result<(), CommandError> {
     let good = !name.is_empty()
         && name.len() <= 128
         && !name.starts_with('.')
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._+~:-".contains(&byte));
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._+~:-".contains(&byte));
     if good {
         Ok(())
     } else {
-        Err(CommandError::usage(format_args!("{name:?} cannot name a snapshot"))
-            .hint("letters, digits and . _ + ~ : - are allowed, with no dot in front"))
+        Err(
+            CommandError::usage(format_args!("{name:?} cannot name a snapshot"))
+                .hint("letters, digits and . _ + ~ : - are allowed, with no dot in front"),
+        )
     }
 }
 
@@ -453,7 +578,9 @@ pub fn address(text: &str) -> Result<String, CommandError> {
     let text = text.trim().trim_end_matches('/');
     let bad = |why: &str| CommandError::usage(format_args!("{text:?}: {why}"));
     let Some((scheme, rest)) = text.split_once("://") else {
-        return Err(bad("not an address").hint("an archive is named like https://deb.debian.org/debian"));
+        return Err(
+            bad("not an address").hint("an archive is named like https://deb.debian.org/debian")
+        );
     };
     if !matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https") {
         return Err(bad("only http and https archives can be mirrored")
@@ -470,7 +597,9 @@ fn keep(wishes: &Section) -> Result<Keep, CommandError> {
     let no_clean = wishes.no_clean.unwrap_or(false);
     let foreign = wishes.clean_foreign.unwrap_or(false);
     if no_clean && foreign {
-        return Err(CommandError::usage("--no-clean and --clean-foreign contradict each other"));
+        return Err(CommandError::usage(
+            "--no-clean and --clean-foreign contradict each other",
+        ));
     }
     Ok(Keep {
         clean: match (no_clean, foreign) {
@@ -478,7 +607,9 @@ fn keep(wishes: &Section) -> Result<Keep, CommandError> {
             (false, true) => Clean::Foreign,
             (false, false) => Clean::Own,
         },
-        max_delete: wishes.max_delete.map_or(MAX_DELETE, super::values::Percent::fraction),
+        max_delete: wishes
+            .max_delete
+            .map_or(MAX_DELETE, super::values::Percent::fraction),
         force_delete: wishes.force_delete.unwrap_or(false),
         generations: wishes.keep_generations.unwrap_or(KEEP_GENERATIONS),
         hours: wishes.keep_hours.unwrap_or(KEEP_HOURS),
@@ -492,7 +623,9 @@ fn network(
 ) -> Result<NetworkSettings, CommandError> {
     let connections = wishes.connections.unwrap_or(CONNECTIONS);
     if !(1..=CONNECTIONS_MAX).contains(&connections) {
-        return Err(CommandError::usage(format_args!("connections = {connections}: 1 to {CONNECTIONS_MAX} are possible")));
+        return Err(CommandError::usage(format_args!(
+            "connections = {connections}: 1 to {CONNECTIONS_MAX} are possible"
+        )));
     }
     if let Some(file) = cacert {
         readable(file)?;
@@ -515,22 +648,38 @@ fn network(
 }
 
 /// What `check` is to do.
-pub fn check(arguments: CheckArgs, environment: &Environment) -> Result<(CheckSettings, OutputSettings), CommandError> {
+pub fn check(
+    arguments: CheckArgs,
+    environment: &Environment,
+) -> Result<(CheckSettings, OutputSettings), CommandError> {
     let dir = absolute(&arguments.dir)?;
     if !dir.is_dir() {
-        return Err(CommandError::usage(format_args!("{}: not a directory", dir.display())));
+        return Err(CommandError::usage(format_args!(
+            "{}: not a directory",
+            dir.display()
+        )));
     }
     if !arguments.repair && !arguments.from.is_empty() {
         return Err(CommandError::usage("--from says where to repair from").hint("add --repair"));
     }
-    let origins = arguments.from.iter().map(|from| address(from)).collect::<Result<_, _>>()?;
+    let origins = arguments
+        .from
+        .iter()
+        .map(|from| address(from))
+        .collect::<Result<_, _>>()?;
     let settings = CheckSettings {
         dir,
-        read_share: arguments.read_data_subset.map_or(1.0, super::values::Percent::fraction),
+        read_share: arguments
+            .read_data_subset
+            .map_or(1.0, super::values::Percent::fraction),
         repair: arguments.repair,
         origins,
-        signed_by: SignedBy::Keyrings(keyrings_or_default(arguments.trust.keyring)?),
-        network: network(&arguments.network, arguments.trust.cacert.as_deref(), environment)?,
+        signed_by: signed_by(&arguments.trust.keyring)?,
+        network: network(
+            &arguments.network,
+            arguments.trust.cacert.as_deref(),
+            environment,
+        )?,
         trace: arguments.output.trace.clone(),
     };
     Ok((settings, output(&arguments.output, false)))
@@ -547,13 +696,32 @@ fn output(arguments: &OutputArgs, changed_exit: bool) -> OutputSettings {
     }
 }
 
+/// Any key of the keyrings named, or of the system's.
+fn signed_by(keyrings: &[PathBuf]) -> Result<SignedBy, CommandError> {
+    Ok(SignedBy::Keys {
+        keys: keys_or_default(keyrings)?,
+        fingerprints: Vec::new(),
+    })
+}
+
 /// The keyrings named, which must be readable, or those of the system.
-fn keyrings_or_default(named: Vec<PathBuf>) -> Result<Vec<PathBuf>, CommandError> {
+fn keys_or_default(named: &[PathBuf]) -> Result<Vec<KeySource>, CommandError> {
     if !named.is_empty() {
-        return named.iter().map(|file| readable(file).and_then(|()| absolute(file))).collect();
+        return named
+            .iter()
+            .map(|file| {
+                readable(file)
+                    .and_then(|()| absolute(file))
+                    .map(KeySource::File)
+            })
+            .collect();
     }
-    let found: Vec<PathBuf> =
-        DEFAULT_KEYRINGS.iter().map(PathBuf::from).filter(|path| readable(path).is_ok()).collect();
+    let found: Vec<KeySource> = DEFAULT_KEYRINGS
+        .iter()
+        .map(PathBuf::from)
+        .filter(|path| readable(path).is_ok())
+        .map(KeySource::File)
+        .collect();
     if found.is_empty() {
         return Err(CommandError::usage("no keyring to verify signatures with")
             .context(format_args!("looked for {}", DEFAULT_KEYRINGS.join(", ")))
@@ -564,14 +732,21 @@ fn keyrings_or_default(named: Vec<PathBuf>) -> Result<Vec<PathBuf>, CommandError
 
 fn readable(file: &Path) -> Result<(), CommandError> {
     match std::fs::File::open(file).and_then(|file| file.metadata()) {
-        Ok(metadata) if metadata.is_dir() => Err(CommandError::usage(format_args!("{}: is a directory", file.display()))),
+        Ok(metadata) if metadata.is_dir() => Err(CommandError::usage(format_args!(
+            "{}: is a directory",
+            file.display()
+        ))),
         Ok(_) => Ok(()),
-        Err(error) => Err(CommandError::usage(format_args!("cannot read {}: {error}", file.display()))),
+        Err(error) => Err(CommandError::usage(format_args!(
+            "cannot read {}: {error}",
+            file.display()
+        ))),
     }
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, CommandError> {
-    std::path::absolute(path).map_err(|error| CommandError::usage(format_args!("{}: {error}", path.display())))
+    std::path::absolute(path)
+        .map_err(|error| CommandError::usage(format_args!("{}: {error}", path.display())))
 }
 
 #[cfg(test)]
@@ -581,7 +756,9 @@ mod tests {
 
     fn resolve(arguments: &[&str]) -> Result<Vec<MirrorSettings>, CommandError> {
         let arguments = ["fullbore", "mirror"].iter().chain(arguments);
-        let Command::Mirror(arguments) = cli::parse(arguments).unwrap().command else { panic!("not mirror") };
+        let Command::Mirror(arguments) = cli::parse(arguments).unwrap().command else {
+            panic!("not mirror")
+        };
         mirrors(*arguments, &Environment::default()).map(|(mirrors, _)| mirrors)
     }
 
@@ -593,18 +770,33 @@ mod tests {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
         let path = dir.path().to_owned();
-        (dir, move |name: &str| path.join(name).to_str().unwrap().to_owned())
+        (dir, move |name: &str| {
+            path.join(name).to_str().unwrap().to_owned()
+        })
     }
 
     #[test]
     fn flags_alone_make_a_mirror() {
         let (_dir, path) = directory(&[]);
         let settings = resolve(&[
-            "--from", "https://a/debian/", "--from", "http://b:8080/debian", "--suite", "sid", "--arch",
-            "amd64,all,source", "--to", "/srv/m", "--keyring", &path("key.gpg"), "--no-clean",
+            "--from",
+            "https://a/debian/",
+            "--from",
+            "http://b:8080/debian",
+            "--suite",
+            "sid",
+            "--arch",
+            "amd64,all,source",
+            "--to",
+            "/srv/m",
+            "--keyring",
+            &path("key.gpg"),
+            "--no-clean",
         ])
         .unwrap();
-        let [mirror] = settings.as_slice() else { panic!("{settings:?}") };
+        let [mirror] = settings.as_slice() else {
+            panic!("{settings:?}")
+        };
         assert_eq!(mirror.origins, ["https://a/debian", "http://b:8080/debian"]);
         assert_eq!(mirror.dir, Path::new("/srv/m"));
         assert_eq!(mirror.sources[0].architectures, ["amd64", "all"]);
@@ -618,7 +810,16 @@ mod tests {
         let (_dir, path) = directory(&[]);
         let key = path("key.gpg");
         let with = |arch: &[&str]| {
-            let mut arguments = vec!["--from", "https://a/", "--suite", "sid", "--to", "/x", "--keyring", &key];
+            let mut arguments = vec![
+                "--from",
+                "https://a/",
+                "--suite",
+                "sid",
+                "--to",
+                "/x",
+                "--keyring",
+                &key,
+            ];
             arguments.extend(arch);
             let source = resolve(&arguments).unwrap()[0].sources[0].clone();
             (source.binaries, source.sources, source.architectures.len())
@@ -636,7 +837,9 @@ mod tests {
              [mirror.a]\nfrom = 'https://a/debian'\nsuite = 'sid'\nto = '/srv/a'\nconnections = 3\n\
              [mirror.b]\nfrom = 'https://b/debian'\nsuite = 'sid'\nto = '/srv/b'\n",
         )]);
-        let text = std::fs::read_to_string(path("m.toml")).unwrap().replace("KEY", &path("key.gpg"));
+        let text = std::fs::read_to_string(path("m.toml"))
+            .unwrap()
+            .replace("KEY", &path("key.gpg"));
         std::fs::write(path("m.toml"), text).unwrap();
         let settings = resolve(&["--config", &path("m.toml"), "--limit-rate", "2M"]).unwrap();
         assert_eq!(settings.len(), 2);
@@ -662,16 +865,20 @@ mod tests {
              Components: main\nArchitectures: arm64\nSigned-By: KEY\n",
         )]);
         let file = path("debian.sources");
-        let text = std::fs::read_to_string(&file).unwrap().replace("KEY", &path("key.gpg"));
+        let text = std::fs::read_to_string(&file)
+            .unwrap()
+            .replace("KEY", &path("key.gpg"));
         std::fs::write(&file, text).unwrap();
         let settings = resolve(&["--sources", &file, "--to", "/srv/m"]).unwrap();
-        let [debian, security] = settings.as_slice() else { panic!("{settings:?}") };
+        let [debian, security] = settings.as_slice() else {
+            panic!("{settings:?}")
+        };
         assert_eq!(debian.dir, Path::new("/srv/m/debian"));
         assert_eq!(debian.origins.len(), 2);
         assert_eq!(debian.sources[0].suites, ["trixie", "trixie-updates"]);
         assert!(!debian.sources[0].sources);
         assert_eq!(security.dir, Path::new("/srv/m/debian-security"));
-        assert_eq!(security.sources[0].architectures, ["arm64"]);
+        assert_eq!(security.sources[0].architectures, ["arm64", "all"]);
         assert!(security.sources[0].sources);
         let one = resolve(&["--sources", &file, "--to", "/srv/m", "--suite", "trixie"]).unwrap();
         assert_eq!(one[0].dir, Path::new("/srv/m"));
@@ -684,11 +891,44 @@ mod tests {
         for (arguments, message) in [
             (vec!["--from", "https://a/"], "no directory"),
             (vec!["--from", "https://a/", "--to", "/x"], "no suite"),
-            (vec!["--from", "ftp://a/", "--to", "/x", "--suite", "s"], "only http and https"),
-            (vec!["--from", "deb.debian.org", "--to", "/x", "--suite", "s"], "not an address"),
-            (vec!["--from", "https://a/", "--to", "/x", "--suite", "../s"], "not the name of a suite"),
-            (vec!["--from", "https://a/", "--to", "/x", "--suite", "s", "--arch", "a/b"], "not the name of an arch"),
-            (vec!["--from", "https://a/", "--to", "/x", "--suite", "s", "--snapshot", "../x"], "cannot name a snapshot"),
+            (
+                vec!["--from", "ftp://a/", "--to", "/x", "--suite", "s"],
+                "only http and https",
+            ),
+            (
+                vec!["--from", "deb.debian.org", "--to", "/x", "--suite", "s"],
+                "not an address",
+            ),
+            (
+                vec!["--from", "https://a/", "--to", "/x", "--suite", "../s"],
+                "not the name of a suite",
+            ),
+            (
+                vec![
+                    "--from",
+                    "https://a/",
+                    "--to",
+                    "/x",
+                    "--suite",
+                    "s",
+                    "--arch",
+                    "a/b",
+                ],
+                "not the name of an arch",
+            ),
+            (
+                vec![
+                    "--from",
+                    "https://a/",
+                    "--to",
+                    "/x",
+                    "--suite",
+                    "s",
+                    "--snapshot",
+                    "../x",
+                ],
+                "cannot name a snapshot",
+            ),
         ] {
             let mut arguments = arguments;
             arguments.extend(["--keyring", &key]);
@@ -697,6 +937,9 @@ mod tests {
             assert_eq!(error.exit_code(), 1);
         }
         let error = resolve(&["--config", "/no/such/file", "x"]).unwrap_err();
-        assert!(error.message.starts_with("cannot read /no/such/file"), "{error}");
+        assert!(
+            error.message.starts_with("cannot read /no/such/file"),
+            "{error}"
+        );
     }
 }

@@ -1,0 +1,490 @@
+//! `debmirror.conf`: a perl script that assigns. Plain assignments are read, the rest is named.
+
+use super::{Draft, Section, names, without_installer};
+
+/// Longest list or string read.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+
+/// One assignment.
+struct Assignment {
+    line: usize,
+    name: String,
+    values: Vec<String>,
+}
+
+pub(super) fn convert(text: &str) -> Draft {
+    let mut draft = Draft::default();
+    let mut settings: Vec<Assignment> = Vec::new();
+    for (line, statement) in statements(text) {
+        match assignment(&statement) {
+            Some((name, values)) => {
+                settings.retain(|other| other.name != name);
+                settings.push(Assignment { line, name, values });
+            }
+            None if matches!(statement.as_str(), "1" | "return 1") => {}
+            None => draft.note(
+                line,
+                &statement,
+                "not a plain assignment; debmirror's file is perl and is not executed",
+            ),
+        }
+    }
+    let list = |name: &str| -> Vec<String> {
+        let found = settings.iter().find(|setting| setting.name == name);
+        found
+            .map(|setting| setting.values.clone())
+            .unwrap_or_default()
+    };
+    let text_of = |name: &str| {
+        list(name)
+            .into_iter()
+            .next()
+            .filter(|value| !value.is_empty())
+    };
+    let is = |name: &str, default: bool| text_of(name).map_or(default, |value| value != "0");
+    let separated = |name: &str, default: &str| -> Vec<String> {
+        let values = list(name);
+        if values.iter().all(String::is_empty) {
+            names(default)
+        } else {
+            names(&values.join(","))
+        }
+    };
+    let line_of = |name: &str| {
+        settings
+            .iter()
+            .find(|setting| setting.name == name)
+            .map_or(1, |setting| setting.line)
+    };
+
+    let method = text_of("$download_method").unwrap_or_else(|| "ftp".to_owned());
+    let host = text_of("$host").unwrap_or_else(|| "ftp.debian.org".to_owned());
+    let root = text_of("$remoteroot").unwrap_or_else(|| "debian".to_owned());
+    let root = root.trim_matches(['/', ':']).to_owned();
+    let scheme = if method == "https" { "https" } else { "http" };
+    if !matches!(method.as_str(), "http" | "https") {
+        draft.note(
+            line_of("$download_method"),
+            format!("$download_method={method}"),
+            "fullbore speaks http and https; look whether the same host offers them",
+        );
+    }
+
+    let mut section = Section {
+        name: draft.free_name(root.rsplit('/').next().unwrap_or("")),
+        ..Section::default()
+    };
+    section.comment(
+        "The tree of debmirror is taken over: files that are right are not fetched again.",
+    );
+    section.text(
+        "from",
+        format!("{scheme}://{host}/{root}").trim_end_matches('/'),
+    );
+    section.list("suite", &separated("@dists", "sid"));
+    let (components, udebs) = without_installer(separated(
+        "@sections",
+        "main,main/debian-installer,contrib,non-free,non-free-firmware",
+    ));
+    section.list("component", &components);
+    let mut architectures: Vec<String> = separated("@arches", "i386")
+        .into_iter()
+        .filter(|name| name != "none")
+        .collect();
+    if !architectures.is_empty() {
+        architectures.push("all".to_owned());
+    }
+    if is("$do_source", true) {
+        architectures.push("source".to_owned());
+    }
+    architectures.dedup();
+    section.list("arch", &architectures);
+    match text_of("$mirrordir") {
+        Some(directory) => section.text("to", directory),
+        None => {
+            section.comment("$mirrordir was not set: name the directory here.");
+            section.text("to", "/srv/mirror/debian");
+        }
+    }
+    kinds(
+        &mut section,
+        udebs,
+        |name| is(name, false),
+        !list("@di_dists").is_empty(),
+        text_of("$diff_mode"),
+    );
+    let excludes = patterns(
+        &mut draft,
+        line_of("@excludes"),
+        "@excludes",
+        list("@excludes"),
+    );
+    let includes = patterns(
+        &mut draft,
+        line_of("@includes"),
+        "@includes",
+        list("@includes"),
+    );
+    section.list("exclude", &excludes);
+    if excludes.is_empty() && !includes.is_empty() {
+        draft.note(
+            line_of("@includes"),
+            "@includes",
+            "without @excludes it does nothing in debmirror; left out",
+        );
+    } else {
+        section.list("include", &includes);
+    }
+    let priorities = list("@limit_priority");
+    if priorities
+        .iter()
+        .all(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase()))
+    {
+        section.list("priority", &priorities);
+    } else if !priorities.is_empty() {
+        draft.note(
+            line_of("@limit_priority"),
+            "@limit_priority",
+            "patterns are not supported; list names in `priority`",
+        );
+    }
+    section.list("keyring", &list("@keyrings"));
+    if is("$no_cleanup", false)
+        || !(is("$post_cleanup", true) || is("$cleanup", false) || is("$pre_cleanup", false))
+    {
+        section.on("no-clean");
+    } else {
+        section.comment("debmirror deletes every file it does not know; fullbore does with `clean-foreign = true`.");
+    }
+    if !is("$check_gpg", true) || is("$ignore_release_gpg", false) {
+        section.comment(
+            "debmirror was told not to verify signatures. If the archive has none: trusted = true",
+        );
+    }
+    for setting in &settings {
+        if let Some(reason) = reason(&setting.name) {
+            draft.note(
+                setting.line,
+                format!("{} = {}", setting.name, setting.values.join(", ")),
+                reason,
+            );
+        }
+    }
+    draft.mirrors.push(section);
+    draft
+}
+
+/// What debmirror leaves out by default and fullbore does not.
+fn kinds(
+    section: &mut Section,
+    udebs: bool,
+    is: impl Fn(&str) -> bool,
+    installer: bool,
+    diff_mode: Option<String>,
+) {
+    let mut without = Vec::new();
+    for (left_out, kind) in [
+        (!installer, "installer"),
+        (!udebs, "udeb"),
+        (!is("$getcontents"), "contents"),
+        (!is("$i18n"), "translations"),
+        (diff_mode.as_deref() != Some("mirror"), "pdiff"),
+    ] {
+        if left_out {
+            without.push(kind.to_owned());
+        }
+    }
+    section.list("without", &without);
+}
+
+/// Patterns that our regular expressions take, too; perl's look-around is named.
+fn patterns(draft: &mut Draft, line: usize, name: &str, values: Vec<String>) -> Vec<String> {
+    let mut taken = Vec::new();
+    for value in values.into_iter().filter(|value| !value.is_empty()) {
+        match value.parse::<crate::settings::values::Filter>() {
+            // debmirror matches against the path with a slash in front.
+            Ok(_) => taken.push(
+                value
+                    .strip_prefix("^/")
+                    .map(|rest| format!("^{rest}"))
+                    .unwrap_or(value),
+            ),
+            Err(_) => draft.note(
+                line,
+                format!("{name} {value}"),
+                "a pattern that only perl understands",
+            ),
+        }
+    }
+    taken
+}
+
+/// Why a setting is not taken over; `None` if it is.
+fn reason(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "$mirrordir"
+        | "$host"
+        | "$remoteroot"
+        | "$download_method"
+        | "@dists"
+        | "@sections"
+        | "@arches"
+        | "$do_source"
+        | "@excludes"
+        | "@includes"
+        | "@limit_priority"
+        | "@keyrings"
+        | "$getcontents"
+        | "$i18n"
+        | "$diff_mode"
+        | "$post_cleanup"
+        | "$pre_cleanup"
+        | "$cleanup"
+        | "$no_cleanup"
+        | "$check_gpg"
+        | "$ignore_release_gpg" => {
+            return None;
+        }
+        "$verbose" | "$progress" | "$debug" => "not needed: see --quiet and --verbose",
+        "$user" | "$passwd" => "put credentials into apt's auth.conf",
+        "$proxy" => "set http_proxy and https_proxy in the environment (of the service)",
+        "$timeout" => "not needed: fullbore finds slow and silent hosts by itself",
+        "$dry_run" => "use --dry-run",
+        "$check_md5sums" | "$verify_checksums" => {
+            "every file is verified as it arrives; re-read all with `fullbore check`"
+        }
+        "$state_cache_days" => "not needed: fullbore keeps what it has placed",
+        "$debmarshal" => "use --snapshot NAME",
+        "$omit_suite_symlinks" => "the symlink from suite to codename is always made",
+        "$allow_dist_rename" => "not needed: the real directory is always the codename",
+        "$ignore_small_errors" => "a run with missing files publishes nothing and exits with 2",
+        "$ignore_missing_release" | "$ignore_release" => {
+            "not offered: a signed Release is what everything is verified by"
+        }
+        "$skippackages" => "has no counterpart",
+        "$max_batch"
+        | "$rsync_batch"
+        | "$rsync_options"
+        | "$rsync_extra"
+        | "@rsync_extra"
+        | "$passive"
+        | "$retry_rsync_packages"
+        | "$retry_rsync_packages_delay"
+        | "$gzip_options"
+        | "$slow_cpu" => "belongs to transports that fullbore does not use",
+        "$disable_ssl_verification" => "not offered; trust your certificate with `cacert`",
+        "@ignores" => "files that fullbore did not place are not deleted anyway",
+        "@excludes_deb_section" => "has no counterpart; `section` names the wanted ones",
+        "@di_dists" | "@di_arches" | "@di_archs" => {
+            "installer images come with the suites and architectures of the section"
+        }
+        "%excludes_field" | "%includes_field" => "has no counterpart",
+        _ => "unknown to fullbore",
+    })
+}
+
+/// The statements of a perl file, with the line each begins in. Comments go; quotes and
+/// brackets are kept together.
+fn statements(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut statement = String::new();
+    let mut begin = 1;
+    let mut line = 1;
+    let mut quote = None;
+    let mut letters = text.chars();
+    while let Some(c) = letters.next() {
+        if c == '\n' {
+            line += 1;
+        }
+        match quote {
+            Some(end) => {
+                statement.push(c);
+                if c == '\\' {
+                    statement.extend(letters.next());
+                } else if c == end {
+                    quote = None;
+                }
+            }
+            None => match c {
+                // `$#list` is the only # that is no comment, and no setting has it.
+                '#' => {
+                    for c in letters.by_ref() {
+                        if c == '\n' {
+                            line += 1;
+                            break;
+                        }
+                    }
+                    if statement.is_empty() {
+                        begin = line;
+                    } else {
+                        statement.push(' ');
+                    }
+                }
+                ';' => {
+                    found.push((begin, std::mem::take(&mut statement).trim().to_owned()));
+                    begin = line;
+                }
+                c => {
+                    if matches!(c, '"' | '\'') {
+                        quote = Some(c);
+                    }
+                    if !statement.is_empty() || !c.is_whitespace() {
+                        if statement.is_empty() {
+                            begin = line;
+                        }
+                        statement.push(c);
+                    }
+                }
+            },
+        }
+    }
+    found.push((begin, statement.trim().to_owned()));
+    found.retain(|(_, statement)| !statement.is_empty());
+    found
+}
+
+/// `$name = value` or `@name = (values)`; `None` for all else.
+fn assignment(statement: &str) -> Option<(String, Vec<String>)> {
+    let (name, value) = statement.split_once('=')?;
+    let name = name.trim();
+    let name = name
+        .strip_prefix("our ")
+        .or_else(|| name.strip_prefix("my "))
+        .unwrap_or(name)
+        .trim();
+    let plain = name.strip_prefix(['$', '@', '%'])?;
+    if plain.is_empty()
+        || !plain
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    {
+        return None;
+    }
+    if value.len() > VALUE_BYTES_MAX {
+        return None;
+    }
+    Some((name.to_owned(), values(value.trim())?))
+}
+
+/// A number, a string, a list of them, or `qw(…)`.
+fn values(text: &str) -> Option<Vec<String>> {
+    if let Some(words) = text.strip_prefix("qw") {
+        let words = words.trim();
+        let inside = [('(', ')'), ('/', '/'), ('[', ']'), ('{', '}')]
+            .into_iter()
+            .find_map(|(open, close)| words.strip_prefix(open)?.strip_suffix(close))?;
+        return Some(inside.split_whitespace().map(str::to_owned).collect());
+    }
+    let text = text
+        .strip_prefix('(')
+        .and_then(|text| text.strip_suffix(')'))
+        .unwrap_or(text);
+    let mut values = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let value;
+        (value, rest) = one_value(rest)?;
+        values.push(value);
+        rest = rest.trim_start();
+        match rest.strip_prefix(',').or_else(|| rest.strip_prefix("=>")) {
+            Some(after) => rest = after.trim_start(),
+            None if rest.is_empty() => {}
+            None => return None,
+        }
+    }
+    Some(values)
+}
+
+/// The value at the beginning and what follows it. Strings that perl would fill in
+/// (`"$ENV{HOME}/mirror"`) are not plain.
+fn one_value(text: &str) -> Option<(String, &str)> {
+    let quote = text.chars().next()?;
+    if !matches!(quote, '"' | '\'') {
+        let end = text
+            .find(|c: char| c == ',' || c.is_whitespace())
+            .unwrap_or(text.len());
+        let (word, rest) = text.split_at(end);
+        let number = word.strip_prefix('-').unwrap_or(word);
+        return (!number.is_empty()
+            && number
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || byte == b'.'))
+        .then(|| (word.to_owned(), rest));
+    }
+    let mut value = String::new();
+    let mut letters = text.char_indices().skip(1);
+    while let Some((at, c)) = letters.next() {
+        match c {
+            c if c == quote => return Some((value, &text[at + c.len_utf8()..])),
+            '\\' => match letters.next()? {
+                (_, escaped) if escaped == quote || escaped == '\\' => value.push(escaped),
+                (_, escaped @ ('$' | '@')) if quote == '"' => value.push(escaped),
+                (_, other) => value.extend(['\\', other]),
+            },
+            // A dollar at the end of a pattern is a dollar; perl fills in names only.
+            '$' | '@' if quote == '"' => {
+                let next = text[at + 1..].chars().next()?;
+                if next.is_ascii_alphabetic() || matches!(next, '_' | '{') {
+                    return None;
+                }
+                value.push(c);
+            }
+            c => value.push(c),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::ForeignFormat;
+
+    #[test]
+    fn a_usual_file() {
+        let text = r#"
+# Default config for debmirror
+$mirrordir="/srv/mirror/debian";
+$verbose=0; $progress = 1;
+$host="deb.debian.org";
+$user="anonymous@example.org";  # a comment
+$remoteroot="/debian";
+$download_method="http";
+@dists="trixie,trixie-updates";
+@sections="main,main/debian-installer,contrib";
+@arches=qw(amd64 arm64);
+@excludes=('-dbg(sym)?_.*\.deb$', "^/pool/main/l/linux", '(?<!foo)bar');
+@includes = ( "linux-doc" );
+@limit_priority=();
+$i18n=1;
+$getcontents=0;
+$do_source=0;
+@keyrings=("/usr/share/keyrings/debian-archive-keyring.gpg");
+$proxy="http://proxy:3128/";
+$diff_mode="use";
+$rsync_options="-aIL --partial";
+if (-e "/etc/x") { $host = "other"; }
+$mirrordir="$ENV{HOME}/mirror";
+1;
+"#;
+        insta::assert_snapshot!(
+            crate::convert::convert(ForeignFormat::Debmirror, &text)
+                .unwrap()
+                .render("debmirror.conf", ForeignFormat::Debmirror)
+        );
+    }
+
+    #[test]
+    fn values_are_plain_or_nothing() {
+        assert_eq!(
+            values("( \"a\", 'b', 3, )"),
+            Some(vec!["a".into(), "b".into(), "3".into()])
+        );
+        assert_eq!(values("qw(a b)"), Some(vec!["a".into(), "b".into()]));
+        assert_eq!(values(r#""a\"b\\.c$""#), Some(vec![r#"a"b\.c$"#.into()]));
+        assert_eq!(values(r#"'a\.b$'"#), Some(vec![r"a\.b$".into()]));
+        for text in ["`id`", "\"$x\"", "f()", "\"a\" . \"b\"", "\"unclosed", "a"] {
+            assert_eq!(values(text), None, "{text}");
+        }
+    }
+}

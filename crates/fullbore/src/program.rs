@@ -1,0 +1,315 @@
+//! What happens around a command: flags in, events rendered, reports written, exit code out.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::{self, CheckArgs, Command, ConvertArgs, MirrorArgs};
+use crate::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
+use crate::progress::Screen;
+use crate::report::{Report, html, json, prometheus, write_atomically};
+use crate::settings::{self, Environment, OutputSettings};
+use crate::{check, convert, mirror};
+
+/// Runs the command line; the result is the exit code.
+pub fn run(
+    arguments: impl IntoIterator<Item = std::ffi::OsString>,
+    environment: &Environment,
+) -> u8 {
+    match cli::parse(arguments) {
+        Ok(cli) => match cli.command {
+            Command::Mirror(arguments) => run_mirror(*arguments, environment),
+            Command::Check(arguments) => run_check(*arguments, environment),
+            Command::Convert(arguments) => run_convert(&arguments, environment),
+        },
+        Err(error) => {
+            // A closed pipe (`fullbore --help | head -1`) is a normal end.
+            let _ = error.print();
+            if error.use_stderr() {
+                ErrorKind::Usage.exit_code()
+            } else {
+                0
+            }
+        }
+    }
+}
+
+fn run_mirror(arguments: MirrorArgs, environment: &Environment) -> u8 {
+    let early = early_output(&arguments.output);
+    let (mirrors, output) = match settings::mirrors(arguments, environment) {
+        Ok(resolved) => resolved,
+        Err(error) => return refuse(&early, environment, &error),
+    };
+    let mut screen = Screen::new(&output, environment);
+    start_log(&screen, &output, environment);
+    let mut runs = Runs::new(&output, environment, mirrors.len());
+    for settings in &mirrors {
+        let result = mirror::run(settings, &mut screen);
+        let interrupted = result
+            .as_ref()
+            .is_err_and(|error| error.kind == ErrorKind::Interrupted);
+        let name = settings.name.clone();
+        runs.finished(&mut screen, "mirror", name, &settings.dir, result);
+        if interrupted {
+            break;
+        }
+    }
+    runs.exit_code(&mut screen)
+}
+
+fn run_check(arguments: CheckArgs, environment: &Environment) -> u8 {
+    let early = early_output(&arguments.output);
+    let (settings, output) = match settings::check(arguments, environment) {
+        Ok(resolved) => resolved,
+        Err(error) => return refuse(&early, environment, &error),
+    };
+    let mut screen = Screen::new(&output, environment);
+    start_log(&screen, &output, environment);
+    let mut runs = Runs::new(&output, environment, 1);
+    let result = check::run(&settings, &mut screen);
+    runs.finished(&mut screen, "check", None, &settings.dir, result);
+    runs.exit_code(&mut screen)
+}
+
+fn run_convert(arguments: &ConvertArgs, environment: &Environment) -> u8 {
+    let output = OutputSettings::default();
+    let mut screen = Screen::new(&output, environment);
+    match convert::run(arguments, &mut screen) {
+        Ok(()) => 0,
+        Err(error) => refuse(&output, environment, &error),
+    }
+}
+
+/// As much of the output's settings as is needed to tell that the others are wrong.
+fn early_output(arguments: &cli::OutputArgs) -> OutputSettings {
+    OutputSettings {
+        json: arguments.json,
+        quiet: arguments.quiet,
+        ..OutputSettings::default()
+    }
+}
+
+fn refuse(output: &OutputSettings, environment: &Environment, error: &CommandError) -> u8 {
+    Screen::new(output, environment).fail(error);
+    error.exit_code()
+}
+
+/// The runs of one command, one per mirror, and what is written about them.
+struct Runs<'a> {
+    output: &'a OutputSettings,
+    environment: &'a Environment,
+    several: bool,
+    cpu_ms: u64,
+    reports: Vec<Report>,
+    exit_code: u8,
+    all_unchanged: bool,
+}
+
+impl<'a> Runs<'a> {
+    fn new(output: &'a OutputSettings, environment: &'a Environment, count: usize) -> Self {
+        Runs {
+            output,
+            environment,
+            several: count > 1,
+            cpu_ms: 0,
+            reports: Vec::new(),
+            exit_code: 0,
+            all_unchanged: true,
+        }
+    }
+
+    /// Shows how one run ended and writes its report.
+    fn finished(
+        &mut self,
+        screen: &mut Screen,
+        command: &str,
+        name: Option<String>,
+        dir: &Path,
+        result: Result<Report, CommandError>,
+    ) {
+        let (report, error) = match result {
+            Ok(report) => (report, None),
+            Err(mut error) => (
+                error
+                    .report
+                    .take()
+                    .map(|report| *report)
+                    .unwrap_or_default(),
+                Some(error),
+            ),
+        };
+        let mut report = self.complete(report, command, name, dir);
+        if let Some(error) = &error {
+            report.summary.exit_code = error.exit_code();
+            report.summary.problem(&error.message);
+            screen.fail(error);
+        }
+        // The first failure decides; a later one of another kind is on the screen.
+        if self.exit_code == 0 {
+            self.exit_code = report.summary.exit_code;
+        }
+        self.all_unchanged &= !report.summary.changed && !report.summary.dry_run;
+        if let Some(path) = &self.output.report {
+            let path = self.report_path(path, &report);
+            let text = if path.extension().is_some_and(|ending| ending == "json") {
+                json::render(&report)
+            } else {
+                html::render(&report)
+            };
+            self.written(screen, &path, &text);
+        }
+        let did_something = report.summary.duration_ms > 0;
+        if error.is_none() || did_something {
+            screen.finish(&report.summary);
+        }
+        self.reports.push(report);
+    }
+
+    /// Fills in what the command need not know.
+    fn complete(
+        &mut self,
+        mut report: Report,
+        command: &str,
+        name: Option<String>,
+        dir: &Path,
+    ) -> Report {
+        let summary = &mut report.summary;
+        summary.command = command.to_owned();
+        summary.version = env!("CARGO_PKG_VERSION").to_owned();
+        summary.name = name;
+        summary.dir = dir.display().to_string();
+        let (cpu_ms, peak_rss_bytes) = process_costs();
+        summary.cpu_ms = cpu_ms.saturating_sub(self.cpu_ms);
+        self.cpu_ms = cpu_ms;
+        summary.peak_rss_bytes = peak_rss_bytes;
+        if let Some(epoch) = self.environment.source_date_epoch {
+            summary.started_unix_s = epoch;
+        } else if summary.started_unix_s == 0 {
+            summary.started_unix_s = jiff::Timestamp::now().as_second();
+        }
+        report
+    }
+
+    /// `run.html`, or `run-NAME.html` when there are several mirrors.
+    fn report_path(&self, path: &Path, report: &Report) -> PathBuf {
+        let Some(name) = report.summary.name.as_deref().filter(|_| self.several) else {
+            return path.to_owned();
+        };
+        let name: String = name
+            .chars()
+            .map(|c| if c == '/' || c.is_control() { '-' } else { c })
+            .collect();
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let ending = path
+            .extension()
+            .map(|ending| format!(".{}", ending.to_string_lossy()))
+            .unwrap_or_default();
+        path.with_file_name(format!("{stem}-{name}{ending}"))
+    }
+
+    /// A report that cannot be written fails a run that was good, no other.
+    fn written(&mut self, screen: &mut Screen, path: &Path, text: &str) {
+        if let Err(error) = write_atomically(path, text.as_bytes()) {
+            let error = CommandError::disk(path, &error);
+            screen.fail(&error);
+            if self.exit_code == 0 {
+                self.exit_code = error.exit_code();
+            }
+        }
+    }
+
+    fn exit_code(mut self, screen: &mut Screen) -> u8 {
+        if let Some(path) = self.output.metrics.clone() {
+            let now = self
+                .environment
+                .source_date_epoch
+                .unwrap_or_else(|| jiff::Timestamp::now().as_second());
+            let before = prometheus::last_successes(&path);
+            let text = prometheus::render(&self.reports, now, &before);
+            self.written(screen, &path, &text);
+        }
+        if self.exit_code == 0 && self.output.changed_exit && self.all_unchanged {
+            return EXIT_UNCHANGED;
+        }
+        self.exit_code
+    }
+}
+
+/// Processor time in milliseconds and largest resident memory in bytes of this process so far.
+fn process_costs() -> (u64, u64) {
+    let own = "/proc/self";
+    let peak_rss_bytes = std::fs::read_to_string(format!("{own}/status"))
+        .ok()
+        .and_then(|status| {
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("VmHWM:"))?;
+            line.trim()
+                .trim_end_matches("kB")
+                .trim()
+                .parse::<u64>()
+                .ok()
+        })
+        .unwrap_or(0)
+        .saturating_mul(1024);
+    let ticks_per_s = rustix::param::clock_ticks_per_second().max(1);
+    let cpu_ms = std::fs::read_to_string(format!("{own}/stat"))
+        .ok()
+        .and_then(|stat| {
+            // Fields 14 and 15; the second may hold anything, but ends with the last parenthesis.
+            let (_, rest) = stat.rsplit_once(')')?;
+            let mut fields = rest.split_whitespace().skip(11);
+            let user: u64 = fields.next()?.parse().ok()?;
+            let system: u64 = fields.next()?.parse().ok()?;
+            Some((user + system).saturating_mul(1000) / ticks_per_s)
+        })
+        .unwrap_or(0);
+    (cpu_ms, peak_rss_bytes)
+}
+
+/// Sends the libraries' log to stderr, between two drawings of the bar.
+fn start_log(screen: &Screen, output: &OutputSettings, environment: &Environment) {
+    let filter = environment.log.clone().unwrap_or_else(|| {
+        match (output.quiet, output.verbose) {
+            (true, _) | (_, 0) => "error",
+            (_, 1) => "fullbore=info,fullbore_engine=info,fullbore_wire=info,fullbore_debian=info,warn",
+            (_, 2) => "fullbore=debug,fullbore_engine=debug,fullbore_wire=debug,fullbore_debian=debug,info",
+            _ => "trace",
+        }
+        .to_owned()
+    });
+    let terminal = screen.terminal();
+    let filter = tracing_subscriber::EnvFilter::builder().parse_lossy(filter);
+    // Fails only when a test has set a subscriber before.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_writer(move || terminal.clone())
+        .try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_mirror_has_its_own_report() {
+        let (output, environment) = (OutputSettings::default(), Environment::default());
+        let mut report = Report::default();
+        report.summary.name = Some("debian/security".into());
+        let runs = Runs::new(&output, &environment, 2);
+        assert_eq!(
+            runs.report_path(Path::new("/x/run.html"), &report),
+            Path::new("/x/run-debian-security.html")
+        );
+        let runs = Runs::new(&output, &environment, 1);
+        assert_eq!(
+            runs.report_path(Path::new("/x/run.html"), &report),
+            Path::new("/x/run.html")
+        );
+    }
+
+    #[test]
+    fn a_process_has_costs() {
+        let (_, peak_rss_bytes) = process_costs();
+        assert!(peak_rss_bytes > 100_000);
+    }
+}

@@ -1,0 +1,465 @@
+//! How events look: a bar on a terminal, log lines elsewhere, JSON on request.
+//!
+//! Everything goes to stderr but JSON and the closing line, which are data and go
+//! to stdout. A reader of stdout that goes away ends the output, not the run.
+
+use std::collections::HashSet;
+use std::io::{IsTerminal, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::error::{CommandError, printable};
+use crate::events::{Event, Events, Progress};
+use crate::report::{Summary, units};
+use crate::settings::{Environment, OutputSettings};
+
+/// Time between log lines when there is no terminal. A guess: a night's run stays readable.
+const LOG_INTERVAL: Duration = Duration::from_secs(30);
+/// Time between progress events of `--json`.
+const JSON_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How urgent a line is; the numbers are syslog's, which systemd's journal reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Error = 3,
+    Warning = 4,
+    Info = 6,
+}
+
+/// Where the lines of stderr go; shared with the log.
+#[derive(Clone)]
+pub struct Terminal {
+    bar: ProgressBar,
+    stderr: Arc<Mutex<Box<dyn Write + Send>>>,
+}
+
+impl Terminal {
+    /// Writes whole lines between two drawings of the bar.
+    fn write(&self, text: &[u8]) {
+        self.bar.suspend(|| {
+            let mut stderr = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+            // Nobody is left to be told of an error on stderr.
+            let _ = stderr.write_all(text).and_then(|()| stderr.flush());
+        });
+    }
+}
+
+impl Write for Terminal {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        Terminal::write(self, text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Renders the events of a run.
+pub struct Screen {
+    terminal: Terminal,
+    stdout: Option<Box<dyn Write + Send>>,
+    json: bool,
+    quiet: bool,
+    verbose: bool,
+    journal: bool,
+    is_terminal: bool,
+    no_color: bool,
+    last_line: Option<Instant>,
+    last_json: Option<Instant>,
+    faulty_hosts: HashSet<String>,
+}
+
+impl Screen {
+    /// A screen on the process's stdout and stderr.
+    pub fn new(output: &OutputSettings, environment: &Environment) -> Self {
+        let is_terminal = std::io::stderr().is_terminal();
+        let mut screen = Screen::on(
+            output,
+            environment,
+            is_terminal,
+            Box::new(std::io::stdout()),
+            Box::new(std::io::stderr()),
+        );
+        if screen.shows_bar() {
+            screen.terminal.bar =
+                ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+            screen.terminal.bar.set_style(bar_style(screen.no_color));
+        }
+        screen
+    }
+
+    fn on(
+        output: &OutputSettings,
+        environment: &Environment,
+        is_terminal: bool,
+        stdout: Box<dyn Write + Send>,
+        stderr: Box<dyn Write + Send>,
+    ) -> Self {
+        Screen {
+            terminal: Terminal {
+                bar: ProgressBar::hidden(),
+                stderr: Arc::new(Mutex::new(stderr)),
+            },
+            stdout: Some(stdout),
+            json: output.json,
+            quiet: output.quiet,
+            verbose: output.verbose > 0,
+            journal: environment.journal,
+            is_terminal,
+            no_color: environment.no_color,
+            last_line: None,
+            last_json: None,
+            faulty_hosts: HashSet::new(),
+        }
+    }
+
+    /// stderr, for the log.
+    pub fn terminal(&self) -> Terminal {
+        self.terminal.clone()
+    }
+
+    fn shows_bar(&self) -> bool {
+        self.is_terminal && !self.quiet && !self.json && !self.journal
+    }
+
+    /// A failure: its text on stderr, the event in JSON.
+    pub fn fail(&mut self, error: &CommandError) {
+        self.terminal.bar.finish_and_clear();
+        self.emit_json(&Event::Error {
+            kind: error.kind,
+            exit_code: error.exit_code(),
+            message: error.message.clone(),
+            context: error.context.clone(),
+            hints: error.hints.clone(),
+        });
+        // Each line has its own priority in the journal; the text of a failure stays together.
+        let text = error.to_string();
+        for line in text.lines() {
+            self.line(Level::Error, line);
+        }
+    }
+
+    /// The end of a mirror: the closing line, or the totals as the last event.
+    pub fn finish(&mut self, summary: &Summary) {
+        self.terminal.bar.finish_and_clear();
+        if self.json {
+            self.emit_json(&Event::Summary(Box::new(summary.clone())));
+        } else if !self.quiet {
+            let name = summary
+                .name
+                .as_ref()
+                .map(|name| format!("{name}: "))
+                .unwrap_or_default();
+            self.print(format!("{}\n", printable(&format!("{name}{summary}"))).as_bytes());
+        }
+    }
+
+    /// Data for stdout.
+    pub fn print(&mut self, text: &[u8]) {
+        if let Some(stdout) = &mut self.stdout {
+            let written = self
+                .terminal
+                .bar
+                .suspend(|| stdout.write_all(text).and_then(|()| stdout.flush()));
+            if written.is_err() {
+                self.stdout = None;
+            }
+        }
+    }
+
+    fn emit_json(&mut self, event: &Event) {
+        if self.json
+            && let Ok(mut line) = serde_json::to_vec(event)
+        {
+            line.push(b'\n');
+            self.print(&line);
+        }
+    }
+
+    fn line(&self, level: Level, text: &str) {
+        if self.quiet && level != Level::Error {
+            return;
+        }
+        let text = printable(text);
+        let line = if self.journal {
+            format!("<{}>{text}\n", level as u8)
+        } else if self.is_terminal || level == Level::Error {
+            format!("{text}\n")
+        } else {
+            let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
+            format!("{now} {text}\n")
+        };
+        self.terminal.write(line.as_bytes());
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        if self.shows_bar() {
+            let bar = &self.terminal.bar;
+            bar.set_length(progress.total_bytes.max(1));
+            bar.set_position(progress.bytes.min(progress.total_bytes.max(1)));
+            bar.set_message(progress_text(progress));
+        } else if due(&mut self.last_line, LOG_INTERVAL) {
+            self.line(Level::Info, &progress_text(progress));
+        }
+    }
+}
+
+impl Events for Screen {
+    fn emit(&mut self, event: Event) {
+        let often = matches!(event, Event::Progress(_));
+        if !often || due(&mut self.last_json, JSON_INTERVAL) {
+            self.emit_json(&event);
+        }
+        match event {
+            Event::Started { name, dir, .. } => {
+                let name = name.map(|name| format!("{name}, ")).unwrap_or_default();
+                if !self.is_terminal {
+                    self.line(Level::Info, &format!("started: {name}{dir}"));
+                }
+            }
+            Event::Phase { phase } => {
+                self.terminal.bar.set_prefix(phase.name());
+                if self.shows_bar() {
+                    self.terminal.bar.tick();
+                }
+            }
+            Event::Plan(plan) => self.line(
+                Level::Info,
+                &format!(
+                    "{} files, {} are wanted; to fetch: {}, {}; to delete: {}, {}",
+                    plan.wanted_files,
+                    units::bytes(plan.wanted_bytes),
+                    plan.fetch_files,
+                    units::bytes(plan.fetch_bytes),
+                    plan.delete_files,
+                    units::bytes(plan.delete_bytes),
+                ),
+            ),
+            Event::Progress(progress) => self.progress(&progress),
+            Event::HostFault {
+                host, fault, path, ..
+            } => {
+                let first = self.faulty_hosts.insert(host.clone());
+                if first || self.verbose {
+                    let path = path.map(|path| format!(" ({path})")).unwrap_or_default();
+                    self.line(
+                        Level::Warning,
+                        &format!("warning: {host}: {fault}{path}; asking others"),
+                    );
+                }
+            }
+            Event::Published {
+                suite,
+                codename,
+                date_unix_s,
+            } => {
+                let name = if suite == codename {
+                    suite
+                } else {
+                    format!("{suite} ({codename})")
+                };
+                self.line(
+                    Level::Info,
+                    &format!("published {name} of {}", units::time(date_unix_s)),
+                );
+            }
+            Event::Warning { message } => self.line(Level::Warning, &format!("warning: {message}")),
+            // Come by `fail` and `finish`.
+            Event::Error { .. } | Event::Summary(_) => {}
+        }
+    }
+}
+
+/// Whether it is time again; notes that it was done.
+fn due(last: &mut Option<Instant>, interval: Duration) -> bool {
+    let now = Instant::now();
+    let due = last.is_none_or(|last| now.duration_since(last) >= interval);
+    if due {
+        *last = Some(now);
+    }
+    due
+}
+
+/// `12.3 GB of 43.1 GB, 62 MB/s, 8 m 17 s left, limited by disk sda`.
+fn progress_text(progress: &Progress) -> String {
+    let mut text = format!(
+        "{} of {}, {}/s",
+        units::bytes(progress.bytes),
+        units::bytes(progress.total_bytes),
+        units::bytes(progress.rate_bytes_per_s)
+    );
+    if let Some(eta_s) = progress.eta_s {
+        text.push_str(&format!(
+            ", {} left",
+            units::duration(eta_s.saturating_mul(1000))
+        ));
+    }
+    if let Some(limit) = &progress.limit {
+        text.push_str(&format!(", limited by {}", printable(limit)));
+    }
+    text
+}
+
+fn bar_style(no_color: bool) -> ProgressStyle {
+    let template = if no_color {
+        "{prefix:8} [{bar:28}] {percent:>3} %  {wide_msg}"
+    } else {
+        "{prefix:8} [{bar:28.cyan/blue}] {percent:>3} %  {wide_msg}"
+    };
+    ProgressStyle::with_template(template)
+        .map(|style| style.progress_chars("=> "))
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+    use crate::events::{Phase, Plan};
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(text);
+            Ok(text.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Shared {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    fn screen(output: OutputSettings, environment: Environment) -> (Screen, Shared, Shared) {
+        let (stdout, stderr) = (Shared::default(), Shared::default());
+        let screen = Screen::on(
+            &output,
+            &environment,
+            false,
+            Box::new(stdout.clone()),
+            Box::new(stderr.clone()),
+        );
+        (screen, stdout, stderr)
+    }
+
+    fn a_run(screen: &mut Screen) {
+        screen.emit(Event::Phase { phase: Phase::Plan });
+        screen.emit(Event::Plan(Plan {
+            fetch_files: 3,
+            fetch_bytes: 5_000_000,
+            ..Plan::default()
+        }));
+        for i in 0..1000 {
+            screen.emit(Event::Progress(Progress {
+                bytes: i,
+                total_bytes: 5_000_000,
+                ..Progress::default()
+            }));
+        }
+        for strikes in 1..10 {
+            screen.emit(Event::HostFault {
+                host: "a".into(),
+                fault: "404".into(),
+                path: None,
+                strikes,
+            });
+        }
+        screen.emit(Event::Published {
+            suite: "stable".into(),
+            codename: "trixie".into(),
+            date_unix_s: 0,
+        });
+        screen.fail(&CommandError::new(ErrorKind::Partial, "1 file is missing").hint("run again"));
+        screen.finish(&Summary {
+            command: "mirror".into(),
+            exit_code: 2,
+            ..Summary::default()
+        });
+    }
+
+    #[test]
+    fn the_journal_gets_priorities_and_few_lines() {
+        let environment = Environment {
+            journal: true,
+            ..Environment::default()
+        };
+        let (mut screen, stdout, stderr) = screen(OutputSettings::default(), environment);
+        a_run(&mut screen);
+        insta::assert_snapshot!(stderr.text(), @r"
+        <6>0 files, 0 B are wanted; to fetch: 3, 5.00 MB; to delete: 0, 0 B
+        <6>0 B of 5.00 MB, 0 B/s
+        <4>warning: a: 404; asking others
+        <6>published stable (trixie) of 1970-01-01 00:00:00 UTC
+        <3>error: 1 file is missing
+        <3>hint: run again
+        ");
+        assert_eq!(stdout.text(), "0 B in 0.0 s, 0 B/s.\n");
+    }
+
+    #[test]
+    fn json_has_the_totals_last() {
+        let output = OutputSettings {
+            json: true,
+            quiet: true,
+            ..OutputSettings::default()
+        };
+        let (mut screen, stdout, stderr) = screen(output, Environment::default());
+        a_run(&mut screen);
+        let text = stdout.text();
+        let names: Vec<String> = text
+            .lines()
+            .map(|line| {
+                serde_json::from_str::<serde_json::Value>(line).unwrap()["event"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned()
+            })
+            .collect();
+        assert_eq!(names[..3], ["phase", "plan", "progress"]);
+        assert_eq!(names[names.len() - 2..], ["error", "summary"]);
+        assert_eq!(stderr.text(), "error: 1 file is missing\nhint: run again\n");
+    }
+
+    #[test]
+    fn a_closed_pipe_ends_the_output_only() {
+        struct Closed;
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+                Err(std::io::ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let output = OutputSettings {
+            json: true,
+            ..OutputSettings::default()
+        };
+        let stderr = Shared::default();
+        let mut screen = Screen::on(
+            &output,
+            &Environment::default(),
+            false,
+            Box::new(Closed),
+            Box::new(stderr.clone()),
+        );
+        a_run(&mut screen);
+        assert!(screen.stdout.is_none());
+    }
+
+    #[test]
+    fn control_characters_of_a_host_do_not_reach_the_terminal() {
+        let (mut screen, _, stderr) = screen(OutputSettings::default(), Environment::default());
+        screen.warn("\u{1b}]0;owned\u{7}".to_owned());
+        assert!(!stderr.text().contains('\u{1b}'));
+    }
+}

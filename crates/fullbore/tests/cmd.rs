@@ -1,0 +1,11 @@
+//! What the program prints: help texts and errors, compared with `tests/cmd/*.trycmd`.
+//!
+//! After a wanted change: `TRYCMD=overwrite cargo test -p fullbore --test cmd`.
+
+#[test]
+fn texts() {
+    trycmd::TestCases::new()
+        .case("tests/cmd/*.trycmd")
+        .env("COLUMNS", "100")
+        .env("NO_COLOR", "1");
+}

@@ -1,0 +1,113 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_fullbore_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_fullbore_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_fullbore_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_fullbore_using_subcommand
+    set -l cmd (__fish_fullbore_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c fullbore -n "__fish_fullbore_needs_command" -s h -l help -d 'Print help'
+complete -c fullbore -n "__fish_fullbore_needs_command" -s V -l version -d 'Print version'
+complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "mirror" -d 'Clone or update a Debian archive from one or many mirrors'
+complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "check" -d 'Re-read an archive against its signed indexes, and repair it'
+complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "convert" -d 'Convert settings of apt-mirror, debmirror or ftpsync to fullbore\'s'
+complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l from -d 'Fetch from this archive; repeat for more mirrors of it. The first is the origin' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l suite -d 'Mirror this suite or codename; repeat or separate with commas' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l component -d 'Mirror this component; repeat or separate with commas (default: all in the Release)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l arch -d 'Mirror this architecture, `source` or `all`; repeat or separate with commas (default: all)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l sources -d 'Mirror what this file or directory of apt sources names (deb822 .sources or one-line .list)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l config -d 'Read settings from this file (default: /etc/fullbore/mirror.toml)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l to -d 'Write the mirror into this directory' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l snapshot -d 'Keep this run also as a snapshot of this name, made of hard links' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l include -d 'Mirror only files whose path matches; with --exclude: bring such files back' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l exclude -d 'Leave out files whose path matches this regular expression; repeat for more' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l section -d 'Mirror only packages of this section: `devel`, or `contrib/devel`; comma-separated' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l priority -d 'Mirror only packages of this priority, such as `required`; comma-separated' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l source-package -d 'Mirror only packages built from this source package; comma-separated' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l newest -d 'Mirror only the newest N versions of each package' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l index-formats -d 'Fetch only these forms of each index; comma-separated (default: every form that exists)' -r -f -a "plain\t'Not compressed'
+xz\t'xz, Debian\'s usual form'
+gz\t'gzip'
+zst\t'Zstandard'
+bz2\t'bzip2'"
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l without -d 'Leave out these kinds of files; comma-separated' -r -f -a "contents\t'Contents indexes: which package has which file'
+translations\t'Translated descriptions'
+dep11\t'AppStream metadata and icons'
+cnf\t'Indexes for command-not-found'
+udeb\t'Packages of the installer (udeb)'
+installer\t'Installer images'
+pdiff\t'Index differences (*.diff/Index and the patches it names)'"
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l languages -d 'Fetch translated descriptions only in these languages, such as en,de (default: all)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l keyring -d 'Verify signatures with this keyring; repeat for more (default: Signed-By, or Debian\'s keyring)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l cacert -d 'Verify TLS with these certificates in addition to the system\'s' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l max-delete -d 'Stop when more than this share of the mirrored files would be deleted [default: 40%]' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l keep-generations -d 'Keep the files and by-hash indexes of this many earlier states [default: 3]' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l keep-hours -d 'Keep them at least this many hours [default: 24]' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l durability -d 'When to wait for the disk: never, once before publishing, or for each file [default: at-end]' -r -f -a "none\t'Never: a power cut may lose files that the state names'
+at-end\t'Once before the indexes are published'
+each\t'For each file before it gets its name'"
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l limit-rate -d 'Receive at most this many bytes per second, such as 20M, 2.5MB, 512KiB or 100Mbit' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l connections -d 'Open at most this many connections to one host, up to 16 [default: 4]' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l auth -d 'Read credentials from this file in apt\'s auth.conf format (default: apt\'s own files)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l origin -d 'Name the origin: it decides the state to mirror (default: the first --from)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l report -d 'Write a report of the run: one HTML page, or all its data if the name ends in .json' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l metrics -d 'Write metrics for Prometheus\' textfile collector' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l trace -d 'Write a trace of the stages, to be opened in Perfetto' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l ignore-valid-until -d 'Accept a Release whose Valid-Until has passed; logged at every run'
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l force-delete -d 'Delete even when --max-delete is exceeded'
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l clean-foreign -d 'Delete also files that fullbore did not put there'
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l no-clean -d 'Delete nothing'
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l http1 -d 'Speak only HTTP/1.1, never HTTP/2'
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l no-hedge -d 'Never ask a second host for what a slow one is sending'
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l origin-only -d 'Fetch everything from the origin alone'
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -s n -l dry-run -d 'Show what would be fetched and deleted, in files and bytes, and change nothing'
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l json -d 'Print events as lines of JSON on stdout, the totals last'
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -s q -l quiet -d 'Print only errors'
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -s v -l verbose -d 'Log more; repeat for still more'
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l changed-exit -d 'Exit with 10 when nothing had changed, so that scripts can tell'
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l read-data-subset -d 'Read the content of only this random share of the files; sizes are checked for all' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l from -d 'Repair from this archive; repeat for more (default: where the mirror came from)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l keyring -d 'Verify signatures with this keyring; repeat for more (default: Signed-By, or Debian\'s keyring)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l cacert -d 'Verify TLS with these certificates in addition to the system\'s' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l limit-rate -d 'Receive at most this many bytes per second, such as 20M, 2.5MB, 512KiB or 100Mbit' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l connections -d 'Open at most this many connections to one host, up to 16 [default: 4]' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l auth -d 'Read credentials from this file in apt\'s auth.conf format (default: apt\'s own files)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l report -d 'Write a report of the run: one HTML page, or all its data if the name ends in .json' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l metrics -d 'Write metrics for Prometheus\' textfile collector' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l trace -d 'Write a trace of the stages, to be opened in Perfetto' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l repair -d 'Fetch what is missing or wrong'
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l http1 -d 'Speak only HTTP/1.1, never HTTP/2'
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l no-hedge -d 'Never ask a second host for what a slow one is sending'
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l json -d 'Print events as lines of JSON on stdout, the totals last'
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -s q -l quiet -d 'Print only errors'
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -s v -l verbose -d 'Log more; repeat for still more'
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c fullbore -n "__fish_fullbore_using_subcommand convert" -s o -l output -d 'Write the result to this file instead of stdout; an existing file is not replaced' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand convert" -l format -d 'Take the file to be of this program (default: by name, then by content)' -r -f -a "apt-mirror\t'apt-mirror\'s mirror.list'
+debmirror\t'debmirror.conf'
+ftpsync\t'ftpsync.conf'"
+complete -c fullbore -n "__fish_fullbore_using_subcommand convert" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror check convert help" -f -a "mirror" -d 'Clone or update a Debian archive from one or many mirrors'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror check convert help" -f -a "check" -d 'Re-read an archive against its signed indexes, and repair it'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror check convert help" -f -a "convert" -d 'Convert settings of apt-mirror, debmirror or ftpsync to fullbore\'s'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror check convert help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
