@@ -730,7 +730,7 @@ mod tests {
                     let bytes = permit.bytes();
                     let now = held.fetch_add(bytes, Ordering::SeqCst) + bytes;
                     assert!(now <= BYTES, "{now} bytes out");
-                    if (seed + turn) % 3 == 0 {
+                    if (seed + turn).is_multiple_of(3) {
                         held.fetch_sub(bytes, Ordering::SeqCst);
                         drop(permit);
                     } else {

@@ -251,7 +251,6 @@ impl Slot {
 }
 
 /// The slots of the calling thread, and the one that owns its CPU time.
-#[derive(Default)]
 struct Mine {
     slots: Vec<(u64, Arc<Slot>)>,
     owner: Option<Arc<Slot>>,
@@ -269,23 +268,25 @@ impl Drop for Mine {
 }
 
 thread_local! {
-    static MINE: RefCell<Mine> = RefCell::default();
+    static MINE: RefCell<Mine> = const { RefCell::new(Mine { slots: Vec::new(), owner: None }) };
 }
 
 impl Mine {
+    #[inline]
     fn slot(&mut self, stage: &StageClock) -> &Arc<Slot> {
-        let position = match self.slots.iter().position(|(id, _)| *id == stage.id) {
-            Some(position) => position,
-            None => {
-                let slot = Arc::new(Slot::new(cpu::thread_id()));
-                stage.slots().push(slot.clone());
-                // Slots whose clock is gone (an earlier run in this thread) are let go.
-                self.slots.retain(|(_, slot)| Arc::strong_count(slot) > 1);
-                self.slots.push((stage.id, slot));
-                self.slots.len() - 1
-            }
-        };
+        let known = self.slots.iter().position(|(id, _)| *id == stage.id);
+        let position = known.unwrap_or_else(|| self.register(stage));
         &self.slots[position].1
+    }
+
+    #[cold]
+    fn register(&mut self, stage: &StageClock) -> usize {
+        let slot = Arc::new(Slot::new(cpu::thread_id()));
+        stage.slots().push(slot.clone());
+        // Slots whose clock is gone (an earlier run in this thread) are let go.
+        self.slots.retain(|(_, slot)| Arc::strong_count(slot) > 1);
+        self.slots.push((stage.id, slot));
+        self.slots.len() - 1
     }
 
     fn own(&mut self, slot: Option<Arc<Slot>>) -> Option<Arc<Slot>> {
@@ -300,6 +301,7 @@ impl Mine {
     }
 }
 
+#[inline]
 pub(super) fn with_slot<R: Default>(
     stage: &StageClock,
     adopt: bool,
