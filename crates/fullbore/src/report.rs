@@ -3,13 +3,13 @@
 //! [`Summary`] holds totals, hosts, suites and the verdict; [`Timeline`] holds
 //! what happened when, in a fixed number of points however long the run is.
 
+mod engine;
 pub mod html;
 pub mod json;
 pub mod prometheus;
 #[cfg(test)]
 mod sample;
 mod svg;
-mod verdict;
 pub mod timeline;
 pub mod units;
 
@@ -219,7 +219,7 @@ pub struct HostReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FaultReport {
-    /// Milliseconds after the start.
+    /// Milliseconds after the start; 0 if not known.
     pub at_ms: u64,
     /// What it did.
     pub fault: String,
@@ -234,6 +234,10 @@ pub struct FaultReport {
 pub struct VerdictReport {
     /// The part, such as `access link`, `mirror ftp.example.org`, `disk sda`, `mixed`.
     pub limit: String,
+    /// The strongest evidence, short: `busy 91 %; network blocked 74 %`.
+    pub reason: String,
+    /// False if no single part could be named.
+    pub confident: bool,
     /// Share of the wall time for which both signals named it, 0 to 1.
     pub share: f64,
     /// Every part that was named at some time, with its share, largest first.
@@ -314,8 +318,8 @@ impl fmt::Display for Summary {
         }
         if let Some(verdict) = &self.verdict {
             write!(f, " Limited by: {}", verdict.limit)?;
-            if !verdict.evidence.is_empty() {
-                write!(f, " ({})", verdict.evidence.join("; "))?;
+            if !verdict.reason.is_empty() {
+                write!(f, " ({})", verdict.reason)?;
             }
             write!(f, ".")?;
         }
@@ -340,7 +344,7 @@ mod tests {
             },
             verdict: Some(VerdictReport {
                 limit: "disk writes".into(),
-                evidence: vec!["busy 91 %".into(), "network blocked 74 %".into()],
+                reason: "busy 91 %; network blocked 74 %".into(),
                 ..VerdictReport::default()
             }),
             ..Summary::default()

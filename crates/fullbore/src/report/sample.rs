@@ -126,16 +126,19 @@ fn summary() -> Summary {
             },
         ],
         verdict: Some(VerdictReport {
-            limit: "access link".into(),
+            limit: "the access link".into(),
+            reason: "sockets found empty at 93 % of reads; one more connection brought 0.4 %".into(),
+            confident: true,
             share: 0.78,
-            shares: vec![("access link".into(), 0.78), ("disk sda".into(), 0.12), ("mixed".into(), 0.10)],
-            next: Some("disk sda, at 138 MB/s".into()),
+            shares: vec![("network".into(), 0.78), ("disk".into(), 0.12), ("unexplained".into(), 0.10)],
+            next: Some("disk, used to 61 %".into()),
             advice: "A fifth mirror would not help: the trial with one more connection brought 0.4 % more. A disk \
                      is busy for 61 % of the time; a faster one would not pay."
                 .into(),
             evidence: vec![
                 "sockets found empty at 93 % of reads".into(),
                 "one more connection raised the total by 0.4 %".into(),
+                "disk sda busy 61 %, cores busy 24 %".into(),
             ],
         }),
         warnings: vec!["mirror.example.net:8080 is left out from 0 m 31 s: slower than 1/20 of the others".into()],
@@ -197,6 +200,15 @@ fn timeline() -> Timeline {
                 received
             });
         }
+        timeline.limit(
+            at_ms,
+            match at_ms {
+                0..5_000 => "",
+                54_000..58_000 | 117_000.. => "disk",
+                31_000..36_000 => "",
+                _ => "network",
+            },
+        );
         let connections = |host: usize| {
             if !fetching || (host == 2 && at_ms > 31_000) {
                 0

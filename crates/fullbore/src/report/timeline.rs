@@ -15,6 +15,8 @@ const POINTS_MAX: usize = 600;
 const LANES_MAX: usize = 64;
 /// Phases recorded; a run has eight.
 const PHASES_MAX: usize = 64;
+/// Changes of the limit recorded; the engine's picture has at most as many points.
+const LIMITS_MAX: usize = POINTS_MAX;
 
 /// The course of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,8 +32,10 @@ pub struct Timeline {
     pub hosts: Vec<HostLane>,
     /// One lane per stage, in the order of the data path.
     pub stages: Vec<StageLane>,
-    /// When each phase began.
+    /// When each phase began, milliseconds.
     pub phases: Vec<(u64, Phase)>,
+    /// What limited the run from when on, milliseconds; empty where nothing could be named.
+    pub limits: Vec<(u64, String)>,
     #[serde(skip)]
     state: Recorder,
 }
@@ -118,6 +122,7 @@ impl Timeline {
             hosts: Vec::new(),
             stages: Vec::new(),
             phases: Vec::new(),
+            limits: Vec::new(),
             state: Recorder::default(),
         }
     }
@@ -141,6 +146,14 @@ impl Timeline {
     pub fn phase(&mut self, at_ms: u64, phase: Phase) {
         if self.phases.len() < PHASES_MAX {
             self.phases.push((at_ms, phase));
+        }
+    }
+
+    /// Notes what limits the run from now on.
+    pub fn limit(&mut self, at_ms: u64, limit: &str) {
+        let same = self.limits.last().is_some_and(|(_, last)| last == limit);
+        if !same && self.limits.len() < LIMITS_MAX {
+            self.limits.push((at_ms, limit.to_owned()));
         }
     }
 
@@ -179,7 +192,9 @@ impl Timeline {
             let at = point as usize;
             self.received_bytes_per_s[at] += (received * per_second) as f32;
             self.written_bytes_per_s[at] += (written * per_second) as f32;
-            for ((lane, bytes), (_, _, connections)) in self.hosts.iter_mut().zip(&hosts).zip(sample.hosts) {
+            for ((lane, bytes), (_, _, connections)) in
+                self.hosts.iter_mut().zip(&hosts).zip(sample.hosts)
+            {
                 lane.bytes_per_s[at] += (bytes * per_second) as f32;
                 lane.connections[at] = lane.connections[at].max(*connections);
             }
@@ -231,10 +246,17 @@ impl Timeline {
     fn halve(&mut self) {
         self.interval_ms = self.interval_ms.saturating_mul(2);
         self.for_each_series(|values| {
-            *values = values.chunks(2).map(|pair| pair.iter().sum::<f32>() / 2.0).collect();
+            *values = values
+                .chunks(2)
+                .map(|pair| pair.iter().sum::<f32>() / 2.0)
+                .collect();
         });
         for lane in &mut self.hosts {
-            lane.connections = lane.connections.chunks(2).map(|pair| pair.iter().copied().max().unwrap_or(0)).collect();
+            lane.connections = lane
+                .connections
+                .chunks(2)
+                .map(|pair| pair.iter().copied().max().unwrap_or(0))
+                .collect();
         }
     }
 
@@ -245,7 +267,12 @@ impl Timeline {
             action(&mut lane.bytes_per_s);
         }
         for lane in &mut self.stages {
-            for values in [&mut lane.busy, &mut lane.device, &mut lane.starved, &mut lane.blocked] {
+            for values in [
+                &mut lane.busy,
+                &mut lane.device,
+                &mut lane.starved,
+                &mut lane.blocked,
+            ] {
                 action(values);
             }
         }
@@ -266,7 +293,12 @@ mod tests {
     use super::*;
 
     fn total(timeline: &Timeline) -> f64 {
-        timeline.received_bytes_per_s.iter().map(|rate| f64::from(*rate)).sum::<f64>() * timeline.interval_ms as f64
+        timeline
+            .received_bytes_per_s
+            .iter()
+            .map(|rate| f64::from(*rate))
+            .sum::<f64>()
+            * timeline.interval_ms as f64
             / 1000.0
     }
 
@@ -282,7 +314,11 @@ mod tests {
             });
         }
         assert!(timeline.len() <= POINTS_MAX && timeline.len() > POINTS_MAX / 2);
-        assert!((total(&timeline) / 2e8 - 1.0).abs() < 1e-3, "{}", total(&timeline));
+        assert!(
+            (total(&timeline) / 2e8 - 1.0).abs() < 1e-3,
+            "{}",
+            total(&timeline)
+        );
         assert_eq!(timeline.hosts[0].connections[3], 4);
         assert!((timeline.received_bytes_per_s[0] - 10_000.0).abs() < 1.0);
     }
@@ -290,8 +326,15 @@ mod tests {
     #[test]
     fn a_host_that_appears_late_has_zeros_before() {
         let mut timeline = Timeline::new(100);
-        timeline.record(&Sample { at_ms: 1000, ..Sample::default() });
-        timeline.record(&Sample { at_ms: 1100, hosts: &[("a", 50, 1)], ..Sample::default() });
+        timeline.record(&Sample {
+            at_ms: 1000,
+            ..Sample::default()
+        });
+        timeline.record(&Sample {
+            at_ms: 1100,
+            hosts: &[("a", 50, 1)],
+            ..Sample::default()
+        });
         assert_eq!(timeline.hosts[0].bytes_per_s.len(), timeline.len());
         assert_eq!(timeline.hosts[0].bytes_per_s[10], 500.0);
         assert_eq!(timeline.hosts[0].bytes_per_s[9], 0.0);
