@@ -1,20 +1,30 @@
 //! `fullbore mirror`: one archive, from many mirrors, into a directory.
+//!
+//! [`run`] is the walk: what the archive offers (`offer`) → its indexes (`indexes`) → the plan, less
+//! what is there (`pool`) → the files → one barrier → names in order (`publish`) → state, trace
+//! files, cleaning. Nothing changes its name before everything is verified and on the disk.
 
+pub mod account;
 pub mod adopt;
+pub mod batch;
 pub mod clean;
 pub mod commit;
 pub mod feed;
 pub mod filter;
 pub mod fingerprint;
 pub mod foreign;
+pub mod indexes;
 pub mod layout;
 pub mod lock;
+pub mod offer;
 pub mod plan;
+pub mod pool;
 pub mod publish;
 pub mod records;
 pub mod retention;
 pub mod room;
 pub mod select;
+pub mod session;
 pub mod snapshot;
 pub mod standing;
 pub mod state;
@@ -22,13 +32,342 @@ pub mod store;
 pub mod subtract;
 pub mod trace_files;
 
-/// Makes the mirror.
-pub fn run(
-    settings: &crate::settings::MirrorSettings,
-    _events: &mut dyn crate::events::Events,
-) -> Result<crate::report::Report, crate::error::CommandError> {
-    Err(crate::error::CommandError::new(
-        crate::error::ErrorKind::Internal,
-        format_args!("{}: mirror is not built in", settings.dir.display()),
-    ))
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fullbore_engine::files::Root;
+use fullbore_engine::target::Target;
+
+use crate::error::{CommandError, ErrorKind};
+use crate::events::{Events, Phase};
+use crate::report::Report;
+use crate::settings::{Clean, DurabilityChoice, MirrorSettings};
+use account::Account;
+use commit::{Commit, SuiteUpdate};
+use indexes::SuiteIndexes;
+use lock::{Lock, LockError};
+use offer::{Offered, state_error};
+use plan::Plan;
+use pool::{Came, Wanted};
+use publish::{Publication, StoredFile};
+use retention::{DeleteGuard, Retention};
+use session::{Session, Stop, disk};
+use standing::SuiteId;
+use state::{Novelty, State, SuiteRecord};
+
+/// Makes or updates a mirror.
+///
+/// # Errors
+/// See [`ErrorKind`]; the tree as it was published before is intact then.
+pub fn run(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
+    let root = Arc::new(Root::create(&settings.dir).map_err(|error| disk(&error))?);
+    let _lock = take_lock(&root)?;
+    let mut account = Account::new(settings, events);
+    let mut session =
+        Session::open(root, &settings.origins, settings.origin_only, &settings.network, settings.durability)?;
+    let result = walk(settings, &mut session, &mut account, events);
+    let ended = session.landing.finish().map_err(|error| disk(&error));
+    let report = account.report(&mut session);
+    match result.and(ended) {
+        Ok(()) => Ok(report),
+        Err(error) => Err(error.with_report(report)),
+    }
+}
+
+fn take_lock(root: &Root) -> Result<Lock, CommandError> {
+    Lock::take(root).map_err(|error| match error {
+        LockError::Held { .. } => {
+            CommandError::new(ErrorKind::Locked, &error).hint("wait for it to end, or mirror into another directory")
+        }
+        other => disk(&other),
+    })
+}
+
+/// The walk, in order.
+fn walk(
+    settings: &MirrorSettings,
+    session: &mut Session,
+    account: &mut Account,
+    events: &mut dyn Events,
+) -> Result<(), CommandError> {
+    let stop = Stop::listen(&session.runtime);
+    let now = jiff::Timestamp::now().as_second();
+    let root = session.root.clone();
+    if let Some(name) = &settings.snapshot {
+        snapshot::check_name(&root, name).map_err(CommandError::usage)?;
+    }
+    let mut state = State::open(&root, &boot_id()).map_err(|error| state_error(&error))?;
+    if let Some(reason) = state.lost.take() {
+        account.warn(events, format!("{reason}; files on the disk are read again instead of fetched"));
+    }
+
+    account.phase(events, session, Phase::Release);
+    let offers = offer::fetch(settings, session, &state, now, &mut |line| account.warn(events, line))?;
+    account.offered(&offers);
+    let due = settings.keep.clean != Clean::Nothing && state.header.clean_due.is_some_and(|due| due <= now);
+    let news = |offer: &Offered| offer.novelty != Novelty::Unchanged || due || settings.keep.clean == Clean::Foreign;
+    let offers: Vec<Offered> = offers.into_iter().filter(|offer| news(offer)).collect();
+    if offers.is_empty() {
+        return snapshot_of(settings, session, &state);
+    }
+    session.fetcher.warm(!settings.dry_run);
+
+    account.phase(events, session, Phase::Indexes);
+    if !settings.dry_run {
+        if state.header.removal == state::Removal::Begun {
+            clean::remove_expired(&root, &mut state, || sync(session)).map_err(StateOr::into_command)?;
+        }
+        state.begin(&root, offers.iter().any(|offer| !offer.signed)).map_err(|error| state_error(&error))?;
+        mark(&root, account, events);
+    }
+    let mut suites = indexes::select(&offers, session)?;
+    indexes::fetch(&offers, &mut suites, session, &stop, events)?;
+
+    account.phase(events, session, Phase::Plan);
+    let ids = suite_ids(&state, &offers);
+    let plan = Arc::new(indexes::plan(settings, &offers, &suites, &ids, session)?);
+    let signed: Vec<(SuiteId, bool)> = ids.iter().copied().zip(offers.iter().map(|offer| offer.signed)).collect();
+    let mut wanted = pool::need(&plan, &state, session, &signed, &mut |line| account.warn(events, line))?;
+    let others = indexes::missing(&offers, &suites, false);
+    let room = pool::room(&wanted, &others, session)?;
+    account.planned(events, &plan, &wanted, &others, &room);
+    if settings.dry_run {
+        return Ok(());
+    }
+    room.check().map_err(|error| pool::no_room(&error))?;
+
+    account.phase(events, session, Phase::Fetch);
+    let came = pool::fetch(&plan, &mut wanted, others, session, &stop, events)?;
+    for sha256 in &came.indexes {
+        suites.iter_mut().for_each(|suite| suite.came(*sha256));
+    }
+    stop.check()?;
+
+    account.phase(events, session, Phase::Sync);
+    session.landing.checkpoint().map_err(|error| disk(&error))?;
+
+    account.phase(events, session, Phase::Publish);
+    let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, now };
+    let state = run.publish(session, state, wanted, &came, account, events)?;
+    run.finish(session, &state, account, events)?;
+    account.missing(came.missing)
+}
+
+/// A suite's number in the state, or the next free one.
+fn suite_ids(state: &State, offers: &[Offered]) -> Vec<SuiteId> {
+    let mut next = state.header.suites.len() as SuiteId;
+    offers
+        .iter()
+        .map(|offer| {
+            state.suite_id(&offer.layout.directory).unwrap_or_else(|| {
+                next += 1;
+                next - 1
+            })
+        })
+        .collect()
+}
+
+/// What publishing needs to know.
+struct Run<'a> {
+    settings: &'a MirrorSettings,
+    plan: &'a Plan,
+    offers: &'a [Offered],
+    suites: &'a [SuiteIndexes],
+    ids: &'a [SuiteId],
+    now: i64,
+}
+
+impl Run<'_> {
+    /// Publishes the suites that are complete, commits the state, removes what is over.
+    fn publish(
+        &self,
+        session: &Session,
+        state: State,
+        wanted: Wanted,
+        came: &Came,
+        account: &mut Account,
+        events: &mut dyn Events,
+    ) -> Result<State, CommandError> {
+        let root = &session.root;
+        let complete = |place: usize| {
+            !came.incomplete.contains(&self.ids[place]) && self.suites[place].missing().is_none()
+        };
+        let mut publications = Vec::new();
+        for place in (0..self.offers.len()).filter(|place| complete(*place)) {
+            publications.push(self.publication(session, place)?);
+        }
+        publish::check(&publications, self.plan).map_err(|error| CommandError::new(ErrorKind::Verification, error))?;
+        let replaced = self.plan.files().map(|file| file.id).filter(|id| {
+            wanted.subtraction.replace.contains(*id)
+                && wanted.subtraction.done.contains(*id)
+                && self.plan.file(*id).suites.iter().any(|suite| publications.iter().any(|one| one.id == *suite))
+        });
+        let names = publish::names(root, &publications, self.plan, replaced).map_err(|error| disk(&error))?;
+        session.sync.device(|| session.target.publish(&names)).map_err(|error| disk(&error))?;
+
+        let ours: Vec<String> = self.offers.iter().map(|offer| offer.layout.directory.clone()).collect();
+        let foreign = foreign::read(root, &state, &ours);
+        let clean = match (&foreign, self.settings.keep.clean) {
+            (_, Clean::Nothing) => false,
+            (Ok(_), _) => true,
+            (Err(error), _) => {
+                account.warn(events, format!("{error}: nothing is deleted"));
+                false
+            }
+        };
+        let named_elsewhere = |path: &str| foreign.as_ref().map_or(true, |foreign| foreign.names(path));
+        let mut pending = commit::write(Commit {
+            root,
+            state: &state,
+            plan: self.plan,
+            done: &wanted.subtraction.done,
+            published: publications.iter().flat_map(Publication::files).collect(),
+            suites: (0..self.offers.len()).map(|place| self.update(place, &state, complete(place))).collect(),
+            orphans: wanted.subtraction.orphans,
+            named_elsewhere: &named_elsewhere,
+            clean_filtered: false,
+            retention: Retention { generations: self.settings.keep.generations, hours: self.settings.keep.hours },
+            now: self.now,
+            boot_id: boot_id(),
+            synced: self.settings.durability != DurabilityChoice::None,
+        })
+        .map_err(|error| state_error(&error))?;
+        if clean {
+            let guard =
+                DeleteGuard { share_max: self.settings.keep.max_delete, forced: self.settings.keep.force_delete };
+            if let Err(error) = pending.allow_removal(&guard) {
+                account.guarded(events, &error);
+            }
+        }
+        let mut state = pending.publish(root, || sync(session)).map_err(StateOr::into_command)?;
+        for publication in &publications {
+            account.published(events, &publication.layout.directory);
+        }
+        session.journal.compact().map_err(|error| disk(&error))?;
+
+        account.phase(events, session, Phase::Clean);
+        let removed = clean::remove_expired(root, &mut state, || sync(session)).map_err(StateOr::into_command)?;
+        account.deleted(removed);
+        if clean && self.settings.keep.clean == Clean::Foreign {
+            let found = clean::find_foreign(root, &state, &named_elsewhere).map_err(|error| state_error(&error))?;
+            account.deleted(clean::remove_foreign(root, &found).map_err(|error| disk(&error))?);
+        }
+        clean::stale_parts(root, &session.journal.unfinished(), self.plan).map_err(|error| disk(&error))?;
+        store::sweep(root).map_err(|error| disk(&error))?;
+        Ok(state)
+    }
+
+    /// The names of one suite.
+    fn publication(&self, session: &Session, place: usize) -> Result<Publication, CommandError> {
+        let offer = &self.offers[place];
+        let mut stored = BTreeMap::new();
+        for (name, content) in &offer.files {
+            let sha256 = store::put(&session.root, content).map_err(|error| state_error(&error))?;
+            stored.insert(*name, StoredFile { path: (*name).to_owned(), size: content.len() as u64, sha256 });
+        }
+        let mut files = self.suites[place].stored();
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        let left_out = offer
+            .release
+            .entries
+            .iter()
+            .filter(|entry| files.binary_search_by(|file| file.path.as_str().cmp(entry.path.as_str())).is_err())
+            .map(|entry| StoredFile { path: entry.path.as_str().to_owned(), size: entry.size, sha256: entry.sha256 })
+            .collect();
+        Ok(Publication {
+            id: self.ids[place],
+            layout: offer.layout.clone(),
+            by_hash: offer.release.acquire_by_hash,
+            indexes: files,
+            left_out,
+            release_gpg: stored.remove("Release.gpg"),
+            release: stored.remove("Release"),
+            inrelease: stored.remove("InRelease"),
+        })
+    }
+
+    fn update(&self, place: usize, state: &State, published: bool) -> SuiteUpdate {
+        let offer = &self.offers[place];
+        let before = state.suite(&offer.layout.directory);
+        SuiteUpdate {
+            id: self.ids[place],
+            record: SuiteRecord {
+                directory: offer.layout.directory.clone(),
+                requested: offer.requested.clone(),
+                origins: self.settings.origins.clone(),
+                links: offer.layout.links.iter().map(|(link, _)| link.clone()).collect(),
+                inrelease: offer.identity,
+                date: offer.release.date.unwrap_or_default(),
+                signed: offer.signed,
+                fingerprint: offer.fingerprint,
+                selection: offer.selection.describe(),
+                filtered: !self.settings.filters.is_empty(),
+                generation: before.map_or(1, |before| before.generation),
+                published_at: self.now,
+                retired: false,
+            },
+            published,
+        }
+    }
+
+    /// Trace files, snapshot, marks.
+    fn finish(
+        &self,
+        session: &Session,
+        state: &State,
+        account: &mut Account,
+        events: &mut dyn Events,
+    ) -> Result<(), CommandError> {
+        let trace = account.trace(self.settings, self.offers, &session.fetcher.hosts());
+        let written = trace_files::write(&session.root, &trace)
+            .and_then(|()| trace_files::unmark_in_progress(&session.root, &trace.host));
+        if let Err(error) = written {
+            account.warn(events, format!("trace files: {error}"));
+        }
+        snapshot_of(self.settings, session, state)
+    }
+}
+
+fn snapshot_of(settings: &MirrorSettings, session: &Session, state: &State) -> Result<(), CommandError> {
+    let (Some(name), false) = (&settings.snapshot, settings.dry_run) else { return Ok(()) };
+    snapshot::make(&session.root, state, name).map_err(|error| disk(&error))?;
+    sync(session).map_err(StateOr::into_command)
+}
+
+/// Tells others, in ftpsync's way, that the tree is being changed.
+fn mark(root: &Root, account: &mut Account, events: &mut dyn Events) {
+    if let Err(error) = trace_files::mark_in_progress(root, &account.host) {
+        account.warn(events, format!("trace files: {error}"));
+    }
+}
+
+/// A failure on the way to a new state: of the state's own files, or of the sync before it.
+enum StateOr {
+    State(state::StateError),
+    Sync(CommandError),
+}
+
+impl From<state::StateError> for StateOr {
+    fn from(error: state::StateError) -> Self {
+        StateOr::State(error)
+    }
+}
+
+impl StateOr {
+    fn into_command(self) -> CommandError {
+        match self {
+            StateOr::State(error) => state_error(&error),
+            StateOr::Sync(error) => error,
+        }
+    }
+}
+
+fn sync(session: &Session) -> Result<(), StateOr> {
+    session.sync.device(|| session.target.barrier()).map_err(|error| StateOr::Sync(disk(&error)))?;
+    Ok(())
+}
+
+/// The kernel's id of this boot; empty where it has none, which trusts nothing unsynced.
+fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(|_| String::new(), |id| id.trim().to_owned())
 }

@@ -5,9 +5,7 @@
 //! than the copy on disk verifies again (CVE-2014-0487).
 
 use std::path::Path;
-use std::sync::Arc;
 
-use fullbore_debian::keys::{Fingerprint, KeySource};
 use fullbore_debian::release::Release;
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
@@ -71,11 +69,8 @@ pub fn fetch(
 ) -> Result<Vec<Offered>, CommandError> {
     let wanted: Vec<(&SourceSpec, &String)> =
         settings.sources.iter().flat_map(|source| source.suites.iter().map(move |suite| (source, suite))).collect();
-    let verifiers = settings
-        .sources
-        .iter()
-        .map(|source| verifier(source, session.root.path()))
-        .collect::<Result<Vec<_>, _>>()?;
+    let verifiers: Vec<Option<Verifier>> =
+        settings.sources.iter().map(|source| verifier(source, session.root.path())).collect();
     let place = |source: &SourceSpec| settings.sources.iter().position(|other| std::ptr::eq(other, source)).unwrap_or(0);
     let conditions: Vec<Option<Kept>> = wanted.iter().map(|(_, suite)| kept(session, state, suite)).collect();
     let origin_answers = session.runtime.block_on(receive_all(&session.fetcher, 0, &wanted, &conditions));
@@ -168,6 +163,7 @@ async fn receive(fetcher: &Fetcher, host: HostId, suite: &str, kept: Option<&Kep
         limit_bytes: limit as u64,
         if_none_match: None,
         if_modified_since: since,
+        head_only: false,
     };
     let since = kept.map(|kept| kept.modified);
     let inrelease = fetcher.get(host, get("InRelease", RELEASE_BYTES_MAX, since)).await?;
@@ -290,16 +286,17 @@ fn judge(
 ) -> Result<Offered, CommandError> {
     let Received { files, text, release } = received;
     check_suite(suite, &release).map_err(CommandError::usage)?;
-    if release.is_expired(now) {
+    let until = valid_until(source, &release).filter(|until| *until < now);
+    if let Some(until) = until.filter(|_| source.check_valid_until) {
         if !settings.ignore_valid_until {
             return Err(CommandError::new(
                 ErrorKind::Stale,
-                format_args!("{suite}: the Release was valid until {}", date(release.valid_until.unwrap_or_default())),
+                format_args!("{suite}: the Release was valid until {}", date(until)),
             )
             .context(format_args!("from {}", settings.origins[0]))
             .hint("the mirror may be stuck; for an archive that is no longer updated use --ignore-valid-until"));
         }
-        warn(format!("{suite}: accepted although valid only until {}", date(release.valid_until.unwrap_or_default())));
+        warn(format!("{suite}: accepted although valid only until {}", date(until)));
     }
     let selection = Selection {
         flat: suite.ends_with('/'),
@@ -348,26 +345,28 @@ pub fn state_error(error: &StateError) -> CommandError {
     }
 }
 
-fn verifier(source: &SourceSpec, dir: &Path) -> Result<Option<Verifier>, CommandError> {
-    let keyrings = |paths: &[std::path::PathBuf]| paths.iter().cloned().map(KeySource::File).collect::<Vec<_>>();
-    let scratch = dir.join(OWN_DIRECTORY);
-    Ok(match &source.signed_by {
+fn verifier(source: &SourceSpec, dir: &Path) -> Option<Verifier> {
+    match &source.signed_by {
         SignedBy::Trusted => None,
-        SignedBy::Keyrings(paths) => Some(Verifier::new(scratch, keyrings(paths))),
-        SignedBy::Inline(key) => Some(Verifier::new(scratch, vec![KeySource::Inline(key.clone())])),
-        SignedBy::Fingerprints { fingerprints, keyrings: paths } => {
-            let fingerprints = fingerprints
-                .iter()
-                .map(|text| text.parse::<Fingerprint>().map_err(CommandError::usage))
-                .collect::<Result<Vec<_>, _>>()?;
-            Some(Verifier::new(scratch, keyrings(paths)).with_fingerprints(fingerprints))
+        SignedBy::Keys { keys, fingerprints } => {
+            let verifier = Verifier::new(dir.join(OWN_DIRECTORY), keys.clone());
+            Some(verifier.with_fingerprints(fingerprints.clone()))
         }
-    })
+    }
+}
+
+/// When a Release ends, by itself and by what the source says (sources.list(5)).
+fn valid_until(source: &SourceSpec, release: &Release) -> Option<i64> {
+    let after = |limit_s: Option<u64>| {
+        limit_s.zip(release.date).map(|(limit_s, date)| date.saturating_add(i64::try_from(limit_s).unwrap_or(i64::MAX)))
+    };
+    let until = match (release.valid_until, after(source.valid_until_max_s)) {
+        (Some(told), Some(most)) => Some(told.min(most)),
+        (told, most) => told.or(most),
+    };
+    until.map(|until| after(source.valid_until_min_s).map_or(until, |least| until.max(least)))
 }
 
 fn date(unix_s: i64) -> String {
     jiff::Timestamp::from_second(unix_s).map_or_else(|_| unix_s.to_string(), |time| time.to_string())
 }
-
-/// A shared reference to the offers of a run.
-pub type Offers = Arc<Vec<Offered>>;

@@ -1,6 +1,5 @@
 //! From plan to files: what is there, what must come, and the coming of it.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,7 +15,7 @@ use super::room::{Need, Room, RoomError};
 use super::session::{Session, Stop, disk};
 use super::standing::SuiteId;
 use super::state::State;
-use super::subtract::{self, Subtraction, Tally};
+use super::subtract::{Comparison, Subtraction, Tally};
 use crate::error::{CommandError, ErrorKind};
 use crate::events::Events;
 
@@ -34,19 +33,20 @@ pub struct Wanted {
     pub resumed_bytes: u64,
 }
 
-/// Subtracts what is there from the plan; hashes what is there and unknown.
+/// Subtracts what is there from the plan; hashes what is there and unknown. `suites` are those of
+/// this run, and whether each is signed.
 pub fn need(
     plan: &Plan,
     state: &State,
     session: &mut Session,
-    signed: &BTreeMap<SuiteId, bool>,
+    suites: &[(SuiteId, bool)],
     warn: &mut dyn FnMut(String),
 ) -> Result<Wanted, CommandError> {
-    let logged = std::mem::take(&mut session.logged);
-    let is_signed = |id: SuiteId| signed.get(&id).copied().unwrap_or(false);
-    let mut subtraction =
-        subtract::subtract(plan, state, logged, &session.root, is_signed, |id| signed.contains_key(&id))
-            .map_err(|error| state_error(&error))?;
+    let mut comparison = Comparison::new(plan, state, suites);
+    for (file, durable) in std::mem::take(&mut session.logged) {
+        comparison.logged(file, durable);
+    }
+    let mut subtraction = comparison.finish(state, &session.root).map_err(|error| state_error(&error))?;
     if let Some(damage) = &subtraction.damage {
         warn(format!("the list of files was damaged ({damage}); what it did not tell was read from the disk"));
     }
@@ -127,10 +127,10 @@ fn learn_sizes(plan: &Plan, fetch: &[FileId], session: &Session) -> Result<Vec<(
 
 async fn size_on_some_host(watch: &fullbore_wire::fetch::Watch, path: String) -> Option<u64> {
     for host in 0..watch.hosts().len() {
-        let get = Get { path: path.clone(), limit_bytes: 0, if_none_match: None, if_modified_since: None };
-        if let Ok(head) = watch.head(host as HostId, get).await
-            && head.status == 200
-            && let Some(length) = head.content_length
+        let get = Get { path: path.clone(), limit_bytes: 0, if_none_match: None, if_modified_since: None, head_only: true };
+        if let Ok(got) = watch.get(host as HostId, get).await
+            && got.head.status == 200
+            && let Some(length) = got.head.content_length
         {
             return Some(length);
         }

@@ -48,8 +48,8 @@ pub struct Session {
     pub root: Arc<Root>,
     pub target: Arc<LocalTarget>,
     pub journal: Arc<Journal>,
-    /// Files that a killed run had finished.
-    pub logged: Vec<LoggedFile>,
+    /// Files that a killed run had finished, and whether they are on the disk for certain.
+    pub logged: Vec<(LoggedFile, bool)>,
     pub ledger: Ledger,
     pub landing: Landing,
     pub fetcher: Fetcher,
@@ -102,13 +102,7 @@ impl Session {
         root.create_directory(OWN_DIRECTORY, 0o700).map_err(|error| disk(&error))?;
         let mut logged = Vec::new();
         let journal = Journal::open(&root, LOG_PATH, &mut |file, trusted| {
-            logged.push(LoggedFile {
-                path: file.path,
-                size: file.size,
-                sha256: file.sha256,
-                durable: trusted,
-                unsigned: false,
-            });
+            logged.push((LoggedFile { path: file.path, size: file.size, sha256: file.sha256 }, trusted));
         })
         .map_err(|error| disk(&error))?;
         let journal = Arc::new(journal);

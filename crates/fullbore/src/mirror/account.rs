@@ -1,0 +1,231 @@
+//! What a run did, gathered for events and report.
+
+use std::time::Instant;
+
+use fullbore_wire::fetch::HostReport as WireHost;
+
+use super::batch::StoredIndex;
+use super::offer::Offered;
+use super::plan::Plan;
+use super::pool::Wanted;
+use super::retention::GuardError;
+use super::room::Room;
+use super::session::Session;
+use super::state::Novelty;
+use super::subtract::Tally;
+use super::trace_files::Trace;
+use crate::error::{CommandError, ErrorKind};
+use crate::events::{self, Event, Events, Phase};
+use crate::report::{FaultReport, HostReport, Report, Summary, SuiteReport, SuiteState, Timeline, VerdictReport};
+use crate::settings::MirrorSettings;
+
+/// Missing files named in an error; the report has more.
+const MISSING_NAMED: usize = 8;
+
+/// Totals and course of one run.
+pub struct Account {
+    /// Name of this mirror in trace files.
+    pub host: String,
+    summary: Summary,
+    phases: Vec<(u64, Phase)>,
+    started: Instant,
+    started_unix_s: i64,
+    directories: Vec<String>,
+    refused_deletion: Option<String>,
+}
+
+impl Account {
+    /// Begins; tells so.
+    pub fn new(settings: &MirrorSettings, events: &mut dyn Events) -> Account {
+        let started_unix_s = jiff::Timestamp::now().as_second();
+        events.emit(Event::Started {
+            command: "mirror".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            name: settings.name.clone(),
+            dir: settings.dir.display().to_string(),
+            started_unix_s,
+        });
+        let summary = Summary { dry_run: settings.dry_run, started_unix_s, ..Summary::default() };
+        Account {
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            summary,
+            phases: Vec::new(),
+            started: Instant::now(),
+            started_unix_s,
+            directories: Vec::new(),
+            refused_deletion: None,
+        }
+    }
+
+    /// The next part of the walk.
+    pub fn phase(&mut self, events: &mut dyn Events, session: &Session, phase: Phase) {
+        self.phases.push((self.started.elapsed().as_millis() as u64, phase));
+        session.ledger.mark(phase.name());
+        events.emit(Event::Phase { phase });
+    }
+
+    /// Something the reader should know.
+    pub fn warn(&mut self, events: &mut dyn Events, line: String) {
+        self.summary.warn(line.clone());
+        events.warn(line);
+    }
+
+    /// The suites as offered.
+    pub fn offered(&mut self, offers: &[Offered]) {
+        for offer in offers {
+            self.directories.push(offer.layout.directory.clone());
+            self.summary.suites.push(SuiteReport {
+                suite: offer.requested.clone(),
+                codename: offer.release.codename.clone().unwrap_or_else(|| offer.requested.clone()),
+                version: offer.release.version.clone(),
+                date_unix_s: offer.release.date.unwrap_or_default(),
+                valid_until_unix_s: offer.release.valid_until,
+                state: if offer.novelty == Novelty::Unchanged { SuiteState::Unchanged } else { SuiteState::NotPublished },
+            });
+        }
+    }
+
+    /// The plan.
+    pub fn planned(&mut self, events: &mut dyn Events, plan: &Plan, wanted: &Wanted, indexes: &[StoredIndex], room: &Room) {
+        let index_bytes: u64 = indexes.iter().map(|index| index.size).sum();
+        self.summary.plan = events::Plan {
+            wanted_files: plan.len() as u64,
+            wanted_bytes: plan.bytes(),
+            fetch_files: wanted.fetch.files + indexes.len() as u64,
+            fetch_bytes: (wanted.fetch.bytes + index_bytes).saturating_sub(wanted.resumed_bytes),
+            delete_files: 0,
+            delete_bytes: 0,
+            free_bytes: room.free_bytes,
+            free_inodes: room.free_inodes.unwrap_or(u64::MAX),
+        };
+        self.summary.totals.kept_files = wanted.subtraction.present.files;
+        self.summary.totals.kept_bytes = wanted.subtraction.present.bytes;
+        self.summary.totals.resumed_bytes = wanted.resumed_bytes;
+        events.emit(Event::Plan(self.summary.plan));
+    }
+
+    /// A suite became visible.
+    pub fn published(&mut self, events: &mut dyn Events, directory: &str) {
+        let Some(place) = self.directories.iter().position(|own| own == directory) else { return };
+        let suite = &mut self.summary.suites[place];
+        if suite.state != SuiteState::Unchanged {
+            suite.state = SuiteState::Published;
+            self.summary.changed = true;
+        }
+        events.emit(Event::Published {
+            suite: suite.suite.clone(),
+            codename: suite.codename.clone(),
+            date_unix_s: suite.date_unix_s,
+        });
+    }
+
+    /// Files were deleted.
+    pub fn deleted(&mut self, removed: Tally) {
+        self.summary.totals.deleted_files += removed.files;
+        self.summary.totals.deleted_bytes += removed.bytes;
+        self.summary.plan.delete_files += removed.files;
+        self.summary.plan.delete_bytes += removed.bytes;
+    }
+
+    /// The delete guard refused.
+    pub fn guarded(&mut self, events: &mut dyn Events, error: &GuardError) {
+        self.refused_deletion = Some(error.to_string());
+        self.warn(events, error.to_string());
+    }
+
+    /// Ends the run with an error if files are missing, or deletion was refused.
+    pub fn missing(&mut self, missing: Vec<String>) -> Result<(), CommandError> {
+        if missing.is_empty() {
+            return match self.refused_deletion.take() {
+                Some(message) => Err(CommandError::new(ErrorKind::Partial, message)
+                    .context("the new state is published; nothing was deleted")
+                    .hint("look whether the archive really shrank; --force-delete deletes, --max-delete changes the limit")),
+                None => Ok(()),
+            };
+        }
+        self.summary.totals.missing_files = missing.len() as u64;
+        let mut error = CommandError::new(
+            ErrorKind::Partial,
+            format_args!("{} files could not be fetched; suites that need them stay as they were", missing.len()),
+        );
+        for line in missing.iter().take(MISSING_NAMED) {
+            error = error.context(line);
+        }
+        missing.into_iter().for_each(|line| self.summary.problem(line));
+        Err(error.hint("the mirrors may be half-way through an update: run again later, or add another --from"))
+    }
+
+    /// The run, for ftpsync's trace files.
+    pub fn trace(&self, settings: &MirrorSettings, offers: &[Offered], hosts: &[WireHost]) -> Trace {
+        let mut architectures: Vec<String> =
+            settings.sources.iter().flat_map(|source| source.architectures.iter().cloned()).collect();
+        if settings.sources.iter().any(|source| source.sources) {
+            architectures.push("source".to_owned());
+        }
+        if settings.sources.iter().any(|source| source.binaries && source.architectures.is_empty()) {
+            architectures.extend(offers.iter().flat_map(|offer| offer.release.architectures.iter().cloned()));
+        }
+        architectures.sort_unstable();
+        architectures.dedup();
+        Trace {
+            host: self.host.clone(),
+            started: self.started_unix_s,
+            finished: jiff::Timestamp::now().as_second(),
+            archive_serial: None,
+            all_architectures: settings
+                .sources
+                .iter()
+                .all(|source| source.binaries && source.sources && source.architectures.is_empty()),
+            architectures,
+            suites: self.summary.suites.iter().map(|suite| suite.suite.clone()).collect(),
+            upstream: hosts.first().map(|host| host.name.clone()).unwrap_or_default(),
+            upstream_hierarchy: None,
+            received_bytes: hosts.iter().map(|host| host.totals.received_bytes).sum(),
+        }
+    }
+
+    /// Everything, at the end.
+    pub fn report(mut self, session: &mut Session) -> Report {
+        let hosts = session.fetcher.hosts();
+        let counts = session.landing.counts();
+        let (files, bytes) = session.done();
+        let totals = &mut self.summary.totals;
+        totals.files = files;
+        totals.written_bytes = bytes;
+        totals.needed_bytes = session.needed_bytes();
+        totals.received_bytes = hosts.iter().map(|host| host.totals.received_bytes).sum();
+        totals.wasted_bytes = counts.wasted_bytes + hosts.iter().map(|host| host.totals.wasted_bytes).sum::<u64>();
+        totals.requests = hosts.iter().map(|host| host.totals.requests).sum();
+        totals.connections = hosts.iter().map(|host| host.totals.connections).sum();
+        totals.hedged_requests = hosts.iter().map(|host| host.totals.hedged).sum();
+        self.summary.hosts = hosts.iter().enumerate().map(|(place, host)| host_report(place, host)).collect();
+        self.summary.duration_ms = self.started.elapsed().as_millis() as u64;
+        let mut timeline = Timeline::default();
+        if let Some(verdict) = session.verdict() {
+            timeline = Timeline::of(&verdict, &self.phases);
+            self.summary.verdict = Some(VerdictReport::of(&verdict));
+        }
+        Report { summary: self.summary, timeline }
+    }
+}
+
+fn host_report(place: usize, host: &WireHost) -> HostReport {
+    let totals = &host.totals;
+    HostReport {
+        host: host.name.clone(),
+        origin: place == 0,
+        received_bytes: totals.received_bytes,
+        wasted_bytes: totals.wasted_bytes,
+        requests: totals.requests,
+        connections: totals.connections,
+        rtt_ms: Some(host.rtt.as_secs_f64() * 1000.0),
+        faults: totals.last_fault.iter().map(|fault| FaultReport { fault: fault.clone(), ..FaultReport::default() }).collect(),
+        strikes: u32::try_from(totals.faults + totals.missing).unwrap_or(u32::MAX),
+        state: match &host.out {
+            Some(reason) => format!("dropped: {reason}"),
+            None if totals.received_bytes == 0 && totals.requests == 0 => "not needed".to_owned(),
+            None => "good".to_owned(),
+        },
+        ..HostReport::default()
+    }
+}
