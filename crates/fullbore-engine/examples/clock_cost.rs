@@ -121,46 +121,57 @@ fn run(ledger: &Ledger, pace: Pace, items: u64) -> Result<Duration, Box<dyn std:
     Ok(process_cpu() - before)
 }
 
-fn pair(pace: Pace, items: u64, clocks_first: bool) -> Result<f64, Box<dyn std::error::Error>> {
-    let with = || -> Result<Duration, Box<dyn std::error::Error>> {
+/// CPU seconds with and without clocks.
+fn pair(
+    pace: Pace,
+    items: u64,
+    clocks_first: bool,
+) -> Result<(f64, f64), Box<dyn std::error::Error>> {
+    let with = || -> Result<f64, Box<dyn std::error::Error>> {
         let ledger = Ledger::new();
         let before = process_cpu();
         let sampler = Sampler::start(&ledger, SamplerConfig::default())?;
         run(&ledger, pace, items)?;
         std::hint::black_box(sampler.finish());
-        Ok(process_cpu() - before)
+        Ok((process_cpu() - before).as_secs_f64())
     };
-    let without = || run(&Ledger::off(), pace, items);
-    let (with, without) = if clocks_first {
+    let without = || run(&Ledger::off(), pace, items).map(|time| time.as_secs_f64());
+    if clocks_first {
         let with = with()?;
-        (with, without()?)
+        Ok((with, without()?))
     } else {
         let without = without()?;
-        (with()?, without)
-    };
-    Ok(with.as_secs_f64() / without.as_secs_f64())
+        Ok((with()?, without))
+    }
 }
 
 fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
-    let mut arguments = std::env::args()
+    let numbers = std::env::args()
         .skip(1)
         .filter_map(|argument| argument.parse::<u64>().ok());
-    let pairs = arguments.next().unwrap_or(20);
-    let items = arguments.next().unwrap_or(ITEMS_PER_S);
+    let mut numbers = numbers.fuse();
+    let pairs = numbers.next().unwrap_or(20);
+    let items = numbers.next().unwrap_or(ITEMS_PER_S);
     let mut within = true;
     for (name, pace) in [("saturated", Pace::Saturated), ("starved", Pace::Starved)] {
         pair(pace, items / 10, true)?; // warm up
         let mut ratios = Vec::new();
+        let (mut least_with, mut least_without) = (f64::INFINITY, f64::INFINITY);
         for number in 0..pairs {
-            ratios.push(pair(pace, items, number % 2 == 0)?);
+            let (with, without) = pair(pace, items, number % 2 == 0)?;
+            ratios.push(with / without);
+            least_with = least_with.min(with);
+            least_without = least_without.min(without);
         }
         ratios.sort_by(f64::total_cmp);
-        let median = ratios[ratios.len() / 2];
-        let at = |share: f64| ratios[((ratios.len() - 1) as f64 * share) as usize];
+        let at = |share: f64| ratios[((ratios.len() - 1) as f64 * share).round() as usize];
+        let median = at(0.5);
         println!(
-            "{name}: CPU with clocks / without, median of {pairs} pairs {median:.4} (quartiles {:.4} to {:.4})",
+            "{name}: CPU with clocks / without, median of {pairs} pairs {median:.4} \
+             (quartiles {:.4} to {:.4}); least of all runs {least_with:.4} s / {least_without:.4} s = {:.4}",
             at(0.25),
-            at(0.75)
+            at(0.75),
+            least_with / least_without,
         );
         within &= median <= 1.01;
     }
