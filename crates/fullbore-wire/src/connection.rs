@@ -7,20 +7,25 @@
 mod http1;
 mod http2;
 mod part;
+mod plus;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use fullbore_engine::stage::HostClock;
+
 use crate::connect::{Connected, Endpoint, ProxyServer, Scheme, connect};
-use crate::dispatcher::Ended;
+use crate::dispatcher::{Dispatcher, Ended};
 use crate::fetch::{Base, GetError, PendingGet, Shared, lock};
 use crate::hosts::{Fault, HostId};
 use crate::http1::RequestHead;
 use crate::proxy::Route;
 use crate::redirect::{self, REDIRECTS_MAX};
 use crate::tls::Protocol;
-use crate::url::{self, Url, UrlError};
+use crate::url::{self, Plus, Url, UrlError};
+
+pub(crate) use plus::PlusForm;
 
 /// How often a waiting task looks whether a connection is wanted although nobody woke it: work
 /// becomes worth taking from a slow host by time alone.
@@ -34,7 +39,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
         let woken = shared.wake.notified();
         tokio::pin!(woken);
         woken.as_mut().enable();
-        if !wanted(&shared, host, slot) {
+        if !begin_opening(&shared, host, slot) {
             let _ = tokio::time::timeout(LOOK_AGAIN, woken).await;
             continue;
         }
@@ -50,6 +55,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
                 continue;
             }
         };
+        // What this connection owed is free for others now; the run sees whether it is hopeless.
         if let Ended::Fault(fault) = &how {
             fail_gets(&shared, host, fault);
             tracing::debug!(host = %base.url, %fault, "connection ended");
@@ -59,17 +65,26 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
     }
 }
 
-fn wanted(shared: &Shared, host: HostId, slot: usize) -> bool {
+/// Whether one more connection is wanted; if so, the dispatcher knows that it is being opened.
+fn begin_opening(shared: &Shared, host: HostId, slot: usize) -> bool {
     let now = Instant::now();
-    if slot == 0 && !lock(&shared.gets)[host as usize].is_empty() {
-        return true;
-    }
+    let got = slot == 0 && !lock(&shared.gets)[host as usize].is_empty();
+    let warm = shared.warm.load(Ordering::Relaxed);
     let mut dispatcher = shared.dispatcher();
-    let warm = shared.warm.load(Ordering::Relaxed)
-        && dispatcher.connections_to(host) < shared.options.limits.connections_per_host
+    if slot == 0 {
+        shared.host_clocks[host as usize].set_capped(dispatcher.host_mut(host).is_told_to_wait(now));
+    }
+    let wanted = got || warm && may_warm(shared, &mut dispatcher, host, now) || dispatcher.wants_connection(host, now);
+    if wanted {
+        dispatcher.opening(host);
+    }
+    wanted
+}
+
+fn may_warm(shared: &Shared, dispatcher: &mut Dispatcher, host: HostId, now: Instant) -> bool {
+    dispatcher.connections_begun_to(host) < shared.options.limits.connections_per_host
         && dispatcher.paused_until(host, now).is_none()
-        && !dispatcher.host_mut(host).is_out();
-    warm || dispatcher.wants_connection(host, now)
+        && !dispatcher.host_mut(host).is_out()
 }
 
 /// Whoever waits for a small file of this host is told, rather than waiting for another try: the
@@ -107,18 +122,48 @@ async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Conne
     let id = shared.dispatcher().opened(host, rtt, now);
     shared.host_clocks[host as usize].round_trip(rtt);
     shared.probes.add(host, id, connected.tcp.clone());
-    let how = match connected.protocol {
-        Protocol::Http1 => http1::serve(shared, host, id, base, connected).await,
-        Protocol::Http2 => http2::serve(shared, host, id, base, connected).await,
+    let serving = async {
+        match connected.protocol {
+            Protocol::Http1 => http1::serve(shared, host, id, base, connected).await,
+            Protocol::Http2 => http2::serve(shared, host, id, base, connected).await,
+        }
     };
+    let how = shared.network.watch(serving).await;
     shared.dispatcher().ended(id, &how, Instant::now());
     shared.probes.remove(id);
     how
 }
 
+/// Tells the verdict whether a connection has something to wait for.
+struct Busy<'a> {
+    clock: &'a HostClock,
+    busy: bool,
+}
+
+impl<'a> Busy<'a> {
+    fn new(clock: &'a HostClock) -> Self {
+        Busy { clock, busy: false }
+    }
+
+    fn set(&mut self, busy: bool) {
+        match (self.busy, busy) {
+            (false, true) => self.clock.connection_busy(),
+            (true, false) => self.clock.connection_idle(),
+            _ => {}
+        }
+        self.busy = busy;
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}
+
 /// A request for a path below the host's address.
-fn request(base: &Base, path: &str, absolute: bool) -> Result<RequestHead, UrlError> {
-    let url = base.url.join(path, base.plus)?;
+fn request(base: &Base, path: &str, plus: Plus, absolute: bool) -> Result<RequestHead, UrlError> {
+    let url = base.url.join(path, plus)?;
     let target = if absolute { url.to_string() } else { url.target().to_owned() };
     let mut head = RequestHead::get(url.host_field(), target);
     head.authorization = base.authorization.clone();
@@ -130,7 +175,7 @@ fn request(base: &Base, path: &str, absolute: bool) -> Result<RequestHead, UrlEr
 
 /// A host that sends its files elsewhere is followed there; credentials are not, unless those of the
 /// new place are known too. `None` is success: what was asked for is asked for again.
-fn follow(shared: &Shared, host: HostId, asked: &Base, path: &str, location: &str) -> Option<Fault> {
+fn follow(shared: &Shared, host: HostId, asked: &Base, path: &str, plus: Plus, location: &str) -> Option<Fault> {
     let wrong = |why: String| Some(Fault::WrongAnswer(why));
     let mut bases = lock(&shared.bases);
     let base = &mut bases[host as usize];
@@ -143,7 +188,7 @@ fn follow(shared: &Shared, host: HostId, asked: &Base, path: &str, location: &st
     }
     let moved = asked
         .url
-        .join(path, asked.plus)
+        .join(path, plus)
         .map_err(|error| error.to_string())
         .and_then(|from| {
             let to = redirect::resolve(&from, location).map_err(|error| error.to_string())?;

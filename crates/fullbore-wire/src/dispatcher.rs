@@ -80,6 +80,19 @@ const DRAIN_BYTES: u64 = 64 << 10;
 /// Files per host that are remembered as asked for: what four connections can have in flight.
 const RECENT_FILES: usize = 4 * PIPELINE_DEPTH;
 
+/// Times that a host may break off a file, or have trouble with it, before another is asked.
+const TROUBLES_PER_HOST: u32 = 3;
+
+/// The same for answers that ask for patience (429, 503), between which the host is left alone.
+const TROUBLES_PER_BUSY_HOST: u32 = 12;
+
+/// A broken answer that brought this much was progress, and the next one goes on from there.
+const PROGRESS_BYTES: u64 = SEGMENT_MIN_BYTES;
+
+/// A connection that found nothing to take over looks again after this; the search passes over
+/// everything in flight.
+const HEDGE_LOOK_EVERY: Duration = Duration::from_millis(20);
+
 /// Times a file may come with wrong bytes before it is given up, whatever hosts are left.
 const ATTEMPTS_MAX: u32 = 6;
 
@@ -114,9 +127,10 @@ pub enum Keep {
 /// How a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Closed between answers, or announced (`Connection: close`, GOAWAY): normal.
+    /// The server closed between answers although more was asked, or announced it
+    /// (`Connection: close`, GOAWAY): normal, and the number of answers is what it takes.
     Clean,
-    /// We closed it.
+    /// We closed it, or it was idle and the server closed it: says nothing.
     Ours,
     /// It failed.
     Fault(Fault),
@@ -142,6 +156,15 @@ pub struct GivenUp {
     pub tried: HostSet,
     /// Whether every one of them said that it is not there.
     pub missing: bool,
+}
+
+/// What is asked for nothing more while a trial lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// All connections to a host.
+    Host(HostId),
+    /// One connection.
+    Connection(ConnectionId),
 }
 
 /// Settings of a run.
@@ -198,6 +221,11 @@ struct Connection {
     asked: VecDeque<Asked>,
     next_tag: u64,
     answered: u64,
+    /// Requests it may be given in all, when it is to find out whether the host's known number
+    /// still holds.
+    explores: Option<u64>,
+    /// Not before this it looks for work to take over again.
+    hedge_again: Instant,
     rate: Rate,
     opened: Instant,
     last_byte: Instant,
@@ -226,10 +254,15 @@ impl Connection {
 
 /// A file in the hands of the run that is not verified yet.
 #[derive(Debug, Default)]
-struct Trial {
+struct History {
+    /// Times it came complete and wrong.
     attempts: u32,
+    /// Hosts that do not have it.
     misses: HostSet,
-    judged: HostSet,
+    /// Hosts that failed it in another way.
+    failed: HostSet,
+    /// Times it was broken off, per host.
+    troubles: BTreeMap<HostId, u32>,
 }
 
 /// The decisions of a run.
@@ -242,8 +275,12 @@ pub struct Dispatcher {
     queue: Queue,
     connections: BTreeMap<ConnectionId, Connection>,
     next_connection: ConnectionId,
+    /// Connections that are being opened, per host.
+    opening: Vec<usize>,
+    /// Who gets nothing more for the moment, for a trial.
+    held: Option<Hold>,
     /// Only files with a history: an ordinary file never gets here.
-    trials: BTreeMap<ItemId, Trial>,
+    histories: BTreeMap<ItemId, History>,
     planned_bytes: u64,
     hedged_bytes: u64,
     unfinished_files: u64,
@@ -254,21 +291,24 @@ impl Dispatcher {
     pub fn new(hosts: Vec<Host>, limits: Limits) -> Self {
         Dispatcher {
             recent: hosts.iter().map(|_| VecDeque::new()).collect(),
+            opening: vec![0; hosts.len()],
             hosts,
             limits,
             queue: Queue::default(),
             connections: BTreeMap::new(),
             next_connection: 0,
-            trials: BTreeMap::new(),
+            held: None,
+            histories: BTreeMap::new(),
             planned_bytes: 0,
             hedged_bytes: 0,
             unfinished_files: 0,
         }
     }
 
-    /// Adds files to fetch.
-    pub fn add(&mut self, items: Vec<Item>) {
+    /// Adds files to fetch. Empty ones are counted, but nobody is asked for them.
+    pub fn add(&mut self, mut items: Vec<Item>) {
         self.unfinished_files += items.len() as u64;
+        items.retain(|item| item.size > 0);
         let before = self.queue.unasked_bytes();
         self.queue.add(items);
         self.planned_bytes += self.queue.unasked_bytes() - before;
@@ -302,24 +342,43 @@ impl Dispatcher {
         }
     }
 
+    /// Open connections to a host, and those being opened.
+    pub fn connections_begun_to(&self, host: HostId) -> usize {
+        self.connections_to(host) + self.opening[host as usize]
+    }
+
     /// Whether one more connection to this host would have something to do.
     pub fn wants_connection(&mut self, host: HostId, now: Instant) -> bool {
         if *self.hosts[host as usize].standing(now) != Standing::Up
-            || self.connections_to(host) >= self.limits.connections_per_host
+            || self.connections_begun_to(host) >= self.limits.connections_per_host
+            || self.held == Some(Hold::Host(host))
         {
             return false;
         }
         // A connection that was opened for nothing costs the server more than us.
-        let idle = self.connections.values().any(|c| c.host == host && !c.owes());
-        !idle && (!self.queue.is_drained() || self.hedge_candidate(host, None, now).is_some())
+        if self.connections.values().any(|c| c.host == host && !c.owes()) {
+            return false;
+        }
+        let opening: usize = self.opening.iter().sum();
+        if self.queue.requests_at_least(opening + 1, SEGMENT_MIN_BYTES) {
+            return true;
+        }
+        self.queue.is_drained() && opening == 0 && self.hedge_candidate(host, None, now).is_some()
+    }
+
+    /// A connection is being opened; [`Dispatcher::opened`] or [`Dispatcher::not_opened`] follows.
+    pub fn opening(&mut self, host: HostId) {
+        self.opening[host as usize] += 1;
     }
 
     /// A connection is open.
     pub fn opened(&mut self, host: HostId, rtt: Duration, now: Instant) -> ConnectionId {
         let id = self.next_connection;
         self.next_connection += 1;
+        self.opening[host as usize] = self.opening[host as usize].saturating_sub(1);
         let entry = &mut self.hosts[host as usize];
         entry.saw_rtt(rtt);
+        let explores = entry.requests_on_next_connection();
         entry.totals.connections += 1;
         let small_taken =
             self.connections.values().any(|c| c.host == host && c.lane == Lane::Small);
@@ -334,6 +393,8 @@ impl Dispatcher {
                 asked: VecDeque::new(),
                 next_tag: 0,
                 answered: 0,
+                explores,
+                hedge_again: now,
                 rate: Rate::new(now),
                 opened: now,
                 last_byte: now,
@@ -347,13 +408,19 @@ impl Dispatcher {
     /// when the run wakes all connections.
     pub fn next(&mut self, id: ConnectionId, now: Instant) -> Next {
         let Some(connection) = self.connections.get(&id) else { return Next::Close };
+        if self.hosts[connection.host as usize].is_told_to_wait(now) {
+            return Next::Wait;
+        }
         let host = &self.hosts[connection.host as usize];
         if host.is_out() {
             return Next::Close;
         }
         let sent = connection.answered + connection.asked.len() as u64;
-        if sent >= host.requests_per_connection() {
+        if sent >= connection.explores.unwrap_or_else(|| host.requests_per_connection()) {
             return if connection.owes() { Next::Wait } else { Next::Close };
+        }
+        if self.held == Some(Hold::Host(connection.host)) || self.held == Some(Hold::Connection(id)) {
+            return Next::Wait;
         }
         if connection.owes() && connection.owed() == 0 && connection.unwanted() > DRAIN_BYTES {
             return Next::Close;
@@ -404,12 +471,45 @@ impl Dispatcher {
     }
 
     /// A request was not looked at (HTTP/2: GOAWAY, REFUSED_STREAM): no fault of anybody.
-    pub fn unanswered(&mut self, id: ConnectionId, tag: u64) {
+    pub fn unanswered(&mut self, id: ConnectionId, tag: u64, now: Instant) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(place) = connection.asked.iter().position(|asked| asked.tag == tag) else { return };
         let asked = connection.asked.remove(place).expect("position was just found");
-        if let Some(rest) = asked.rest() {
-            self.queue.give_back(&rest);
+        self.give_back(&asked, now);
+    }
+
+    /// What of a part did not arrive goes back to the queue; or to the connection that it was taken
+    /// from, if that one is still at it, so that nothing comes twice.
+    fn give_back(&mut self, asked: &Asked, now: Instant) {
+        let Some(rest) = asked.rest() else { return };
+        let excluded = self.queue.excluded(rest.item);
+        let giver = self
+            .connections
+            .values_mut()
+            .filter(|connection| !excluded.contains(connection.host))
+            .filter(|connection| connection.silent_for(now) < SILENCE_UNTIL_HEDGED)
+            .flat_map(|connection| connection.asked.iter_mut())
+            .find(|other| {
+                other.segment.item == rest.item
+                    && other.until == rest.start
+                    && other.at() <= rest.start
+                    && other.segment.end >= rest.end
+                    && !rest.is_empty()
+            });
+        match giver {
+            Some(giver) => giver.until = rest.end,
+            None => self.queue.give_back(&rest),
+        }
+    }
+
+    /// A host broke off a file, or has trouble with it. After some times another one is asked.
+    fn trouble(&mut self, item: ItemId, size: u64, host: HostId, limit: u32) {
+        let history = self.histories.entry(item).or_default();
+        let troubles = history.troubles.entry(host).or_default();
+        *troubles += 1;
+        if *troubles >= limit {
+            history.failed.insert(host);
+            self.queue.exclude(item, size, host);
         }
     }
 
@@ -425,14 +525,23 @@ impl Dispatcher {
             match &fault {
                 Fault::Missing(_) => {
                     self.queue.exclude(rest.item, rest.size, host);
-                    self.trials.entry(rest.item).or_default().misses.insert(host);
+                    self.histories.entry(rest.item).or_default().misses.insert(host);
                 }
                 Fault::WrongAnswer(_) => {
                     self.queue.exclude(rest.item, rest.size, host);
+                    self.histories.entry(rest.item).or_default().failed.insert(host);
+                }
+                // Told to wait, it is a matter of the host; otherwise it may be one of the file.
+                Fault::Busy { status: 429 | 503, .. } => {
+                    self.trouble(rest.item, rest.size, host, TROUBLES_PER_BUSY_HOST);
+                }
+                Fault::Busy { .. } => self.trouble(rest.item, rest.size, host, TROUBLES_PER_HOST),
+                Fault::Broken(_) if asked.received < PROGRESS_BYTES => {
+                    self.trouble(rest.item, rest.size, host, TROUBLES_PER_HOST);
                 }
                 _ => {}
             }
-            self.queue.give_back(&rest);
+            self.give_back(&asked, now);
         }
         self.hosts[host as usize].fault(&fault, now);
     }
@@ -440,12 +549,15 @@ impl Dispatcher {
     /// The connection is gone; what it owed goes back to the queue.
     pub fn ended(&mut self, id: ConnectionId, how: &Ended, now: Instant) {
         let Some(connection) = self.connections.remove(&id) else { return };
-        for asked in &connection.asked {
-            if let Some(rest) = asked.rest() {
-                self.queue.give_back(&rest);
-            }
+        if let (Ended::Fault(_), Some(front)) = (how, connection.asked.front())
+            && front.received < PROGRESS_BYTES
+            && front.rest().is_some()
+        {
+            self.trouble(front.segment.item, front.segment.size, connection.host, TROUBLES_PER_HOST);
         }
+        connection.asked.iter().for_each(|asked| self.give_back(asked, now));
         let host = &mut self.hosts[connection.host as usize];
+        host.saw_connection_rate(connection.rate.average());
         match how {
             Ended::Clean => host.closed_after(connection.answered),
             Ended::Ours => {}
@@ -455,6 +567,7 @@ impl Dispatcher {
 
     /// A connection could not be opened.
     pub fn not_opened(&mut self, host: HostId, fault: &Fault, now: Instant) {
+        self.opening[host as usize] = self.opening[host as usize].saturating_sub(1);
         self.hosts[host as usize].fault(fault, now);
     }
 
@@ -488,7 +601,7 @@ impl Dispatcher {
     pub fn verified(&mut self, item: ItemId, sources: &[HostId], culprits: &[HostId], now: Instant) {
         self.unfinished_files = self.unfinished_files.saturating_sub(1);
         self.queue.forget(item);
-        self.trials.remove(&item);
+        self.histories.remove(&item);
         for connection in self.connections.values_mut() {
             for asked in connection.asked.iter_mut().filter(|asked| asked.segment.item == item) {
                 asked.until = asked.until.min(asked.at());
@@ -509,20 +622,20 @@ impl Dispatcher {
     /// their bytes. What the remedy says is then to be asked for with [`Dispatcher::ask_again`].
     pub fn mismatch(&mut self, item: ItemId, size: u64, shares: &[(HostId, u64)], now: Instant) -> Remedy {
         let usable = self.usable();
-        let trial = self.trials.entry(item).or_default();
-        trial.attempts += 1;
-        if trial.attempts >= ATTEMPTS_MAX {
+        let history = self.histories.entry(item).or_default();
+        history.attempts += 1;
+        if history.attempts >= ATTEMPTS_MAX {
             return Remedy::GiveUp;
         }
         self.queue.include_all(item);
         if let [(host, _)] = shares {
-            trial.judged.insert(*host);
+            history.failed.insert(*host);
             // With one host only, a second try tells a bad transfer from a bad file.
-            let retry_same = usable.iter().count() == 1 && trial.attempts < 2;
-            let judged = trial.judged;
-            let misses = trial.misses;
+            let retry_same = usable.iter().count() == 1 && history.attempts < 2;
+            let failed = history.failed;
+            let misses = history.misses;
             if !retry_same {
-                for host in judged.iter().chain(misses.iter()) {
+                for host in failed.iter().chain(misses.iter()) {
                     self.queue.exclude(item, size, host);
                 }
             }
@@ -560,14 +673,41 @@ impl Dispatcher {
 
     /// The file has another name that no host was asked for yet.
     pub fn ask_under_other_name(&mut self, item: ItemId) {
-        self.trials.remove(&item);
+        self.histories.remove(&item);
         self.queue.include_all(item);
+    }
+
+    /// Asks this host or connection for nothing more until it is let go.
+    pub fn hold(&mut self, hold: Option<Hold>) {
+        self.held = hold;
+    }
+
+    /// Whether what is held has nothing left to bring.
+    pub fn held_is_quiet(&self) -> bool {
+        match self.held {
+            None => false,
+            Some(Hold::Host(host)) => !self.connections.values().any(|c| c.host == host && c.owes()),
+            Some(Hold::Connection(id)) => !self.connections.get(&id).is_some_and(Connection::owes),
+        }
+    }
+
+    /// The slowest of several busy connections to a host, which a trial can spare best.
+    pub fn sparable(&self, host: HostId) -> Option<ConnectionId> {
+        let busy = || self.connections.iter().filter(move |(_, c)| c.host == host && c.owes());
+        let slowest = busy().min_by(|(_, a), (_, b)| a.rate.average().unwrap_or(0.0).total_cmp(&b.rate.average().unwrap_or(0.0)));
+        slowest.filter(|_| busy().count() >= 2).map(|(id, _)| *id)
+    }
+
+    /// Bytes nobody is asked for yet.
+    pub fn unasked_bytes(&self) -> u64 {
+        self.queue.unasked_bytes()
     }
 
     /// Files that no host is left to serve. They stay until [`Dispatcher::abandon`] or
     /// [`Dispatcher::ask_under_other_name`].
     pub fn hopeless(&mut self) -> Vec<GivenUp> {
         let usable = self.usable();
+        self.queue.take_whole_again(self.usable_with_ranges());
         let mut items = self.queue.unservable(usable);
         if usable == HostSet::default() {
             self.queue.abandon_waiting();
@@ -577,7 +717,7 @@ impl Dispatcher {
             .into_iter()
             .map(|item| {
                 let tried = self.queue.excluded(item);
-                let misses = self.trials.get(&item).map_or(HostSet::default(), |trial| trial.misses);
+                let misses = self.histories.get(&item).map_or(HostSet::default(), |history| history.misses);
                 GivenUp { item, tried, missing: tried != HostSet::default() && misses.covers(tried) }
             })
             .collect()
@@ -586,9 +726,9 @@ impl Dispatcher {
     /// A file that waits for one judge ([`Remedy::AllBut`]) which is out by now goes back to all
     /// hosts that never failed it. Whether there are any.
     fn readmit(&mut self, item: ItemId, usable: HostSet) -> bool {
-        let Some(trial) = self.trials.get(&item) else { return false };
-        let mut failed = trial.judged;
-        trial.misses.iter().for_each(|host| failed.insert(host));
+        let Some(history) = self.histories.get(&item) else { return false };
+        let mut failed = history.failed;
+        history.misses.iter().for_each(|host| failed.insert(host));
         if failed.covers(usable) || failed == self.queue.excluded(item) {
             return false;
         }
@@ -598,6 +738,15 @@ impl Dispatcher {
             self.queue.exclude(item, size, host);
         }
         true
+    }
+
+    /// Hosts that are not out and answer ranges.
+    fn usable_with_ranges(&self) -> HostSet {
+        let mut set = HostSet::default();
+        for host in self.usable().iter().filter(|host| self.hosts[*host as usize].answers_ranges()) {
+            set.insert(host);
+        }
+        set
     }
 
     /// Hosts that are not out.
@@ -632,13 +781,15 @@ impl Dispatcher {
     /// next round trip brings twice as much, and the request needs half of one: three in all, and
     /// a tenth of a second for jitter.
     fn ahead_bytes(&self, connection: &Connection) -> u64 {
-        let Some(rate) = connection.rate.latest() else { return AHEAD_UNKNOWN_BYTES };
+        let rate = connection.rate.latest().or(self.hosts[connection.host as usize].connection_rate());
+        let Some(rate) = rate else { return AHEAD_UNKNOWN_BYTES };
         let rtt = self.hosts[connection.host as usize].rtt().as_secs_f64();
         ((3.0 * rate * rtt + 0.1 * rate) as u64).clamp(AHEAD_MIN_BYTES, AHEAD_MAX_BYTES)
     }
 
     fn segment_bytes(&self, connection: &Connection) -> u64 {
-        let by_rate = match connection.rate.latest() {
+        let known = self.hosts[connection.host as usize].connection_rate();
+        let by_rate = match connection.rate.latest().or(known) {
             Some(rate) => ((rate * SEGMENT_TIME_S) as u64).clamp(SEGMENT_MIN_BYTES, SEGMENT_MAX_BYTES),
             None => AHEAD_UNKNOWN_BYTES,
         };
@@ -736,8 +887,14 @@ impl Dispatcher {
 
     /// Takes a part over from a slower connection.
     fn hedge(&mut self, id: ConnectionId, now: Instant) -> Option<Segment> {
-        let host = self.connections.get(&id)?.host;
+        let taker = self.connections.get_mut(&id)?;
+        let host = taker.host;
+        if now < taker.hedge_again {
+            return None;
+        }
+        taker.hedge_again = now + HEDGE_LOOK_EVERY;
         let (victim_id, tag, from) = self.hedge_candidate(host, Some(id), now)?;
+        self.connections.get_mut(&id)?.hedge_again = now;
         let ranges = self.hosts[host as usize].answers_ranges();
         let victim = self.connections.get_mut(&victim_id)?;
         let victim_host = victim.host;

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::connect::ConnectOptions;
-use crate::connection;
+use crate::connection::{self, PlusForm};
 use crate::auth::{AuthConf, Authorization};
 use crate::conditional::EntityTag;
 use crate::dispatcher::{ConnectionId, Dispatcher, GivenUp, Limits, Remedy};
@@ -31,7 +31,7 @@ use crate::queue::{Item, ItemId, Segment};
 use crate::rate_limit::RateLimit;
 use crate::socket::TcpProbe;
 use crate::tcp_info::TcpInfo;
-use crate::url::{Plus, Url};
+use crate::url::Url;
 
 /// Read buffers kept for reuse; at 256 KiB each this is 8 MiB.
 const BUFFERS_KEPT: usize = 32;
@@ -57,7 +57,7 @@ pub trait Catalogue: Send + Sync {
 }
 
 /// How a run uses the network.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct FetchOptions {
     /// Connections per host, hedging.
     pub limits: Limits,
@@ -116,6 +116,8 @@ pub struct Get {
     pub if_none_match: Option<EntityTag>,
     /// … or has not changed since, in seconds since 1970.
     pub if_modified_since: Option<i64>,
+    /// Only the head is wanted (HEAD).
+    pub head_only: bool,
 }
 
 /// The answer to a [`Get`], whatever its status.
@@ -146,7 +148,7 @@ pub(crate) struct Base {
     /// Redirects followed so far.
     pub moves: usize,
     /// How `+` is written: some object stores need `%2B`.
-    pub plus: Plus,
+    pub plus: Arc<PlusForm>,
 }
 
 impl Base {
@@ -156,7 +158,7 @@ impl Base {
             route: options.proxies.route(&url),
             url,
             moves: 0,
-            plus: Plus::Raw,
+            plus: Arc::default(),
         }
     }
 }
@@ -171,6 +173,8 @@ pub(crate) struct Shared {
     pub window: Window,
     pub buffers: Buffers,
     pub network: Arc<StageClock>,
+    /// Decryption, within the polls of the connections.
+    pub tls: Arc<StageClock>,
     pub host_clocks: Vec<Arc<HostClock>>,
     pub probes: Probes,
     pub rate_limit: Option<RateLimit>,
@@ -294,6 +298,7 @@ impl Fetcher {
             window: parts.window,
             buffers: Buffers::new(BUFFERS_KEPT),
             network: parts.ledger.stage("network", Kind::Task),
+            tls: parts.ledger.stage("TLS", Kind::Task),
             host_clocks,
             probes: Probes::default(),
             rate_limit,
@@ -318,21 +323,7 @@ impl Fetcher {
     /// # Errors
     /// The host is not to be reached, or the file is too large.
     pub async fn get(&self, host: HostId, get: Get) -> Result<Got, GetError> {
-        let unreachable = |reason: &str| GetError::Unreachable {
-            host: self.shared.dispatcher().host_mut(host).name.clone(),
-            reason: reason.to_owned(),
-        };
-        if let Some(reason) = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned) {
-            return Err(unreachable(&reason));
-        }
-        let (reply, answer) = oneshot::channel();
-        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply });
-        self.shared.wake.notify_waiters();
-        match tokio::time::timeout(GET_LIMIT, answer).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(unreachable("connection lost")),
-            Err(_) => Err(unreachable(&format!("no answer within {} s", GET_LIMIT.as_secs()))),
-        }
+        self.watch().get(host, get).await
     }
 
     /// Opens connections in advance: files will follow in a moment.
@@ -352,7 +343,12 @@ impl Fetcher {
         lock(&self.shared.begun).clear();
         lock(&self.shared.other_name).clear();
         let total = items.len() as u64;
+        // Nothing needs to be asked for to have an empty file.
+        let empty: Vec<ItemId> = items.iter().filter(|item| item.size == 0).map(|item| item.id).collect();
         self.shared.dispatcher().add(items);
+        for item in empty {
+            self.shared.begin(item);
+        }
         self.shared.warm.store(false, Ordering::Relaxed);
         self.shared.wake.notify_waiters();
         let mut open = total;
@@ -395,10 +391,14 @@ impl Fetcher {
     fn outcome(&self, outcome: Outcome, on_event: &mut (dyn FnMut(FetchEvent) + Send)) {
         let now = Instant::now();
         match outcome {
-            Outcome::Verified { item, sources, culprits } => {
+            Outcome::Verified { item, mut sources, mut culprits } => {
+                sources.retain(|source| *source != RESUMED);
+                culprits.retain(|source| *source != RESUMED);
                 self.shared.dispatcher().verified(item, &sources, &culprits, now);
                 lock(&self.shared.begun).remove(&item);
                 on_event(FetchEvent::Verified(item));
+                // Nobody waits for this: it brings no work.
+                return;
             }
             Outcome::Mismatch { item, size, got, ranges } => {
                 let remedy = self.mismatch(item, size, got, &ranges, now);
@@ -423,6 +423,10 @@ impl Fetcher {
     fn mismatch(&self, item: ItemId, size: u64, got: Sha256, ranges: &[RangeDigest], now: Instant) -> Remedy {
         let segment = |range: &Range<u64>| Segment { item, start: range.start, end: range.end, size };
         let whole = segment(&(0..size));
+        if size == 0 {
+            // The index contradicts itself, and no host can help that.
+            return Remedy::GiveUp;
+        }
         let mut shares: BTreeMap<HostId, u64> = BTreeMap::new();
         for range in ranges.iter().filter(|range| range.source != RESUMED) {
             *shares.entry(range.source).or_default() += range.range.end - range.range.start;
@@ -489,6 +493,28 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// As [`Fetcher::get`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn get(&self, host: HostId, get: Get) -> Result<Got, GetError> {
+        let unreachable = |reason: &str| GetError::Unreachable {
+            host: self.shared.dispatcher().host_mut(host).name.clone(),
+            reason: reason.to_owned(),
+        };
+        if let Some(reason) = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned) {
+            return Err(unreachable(&reason));
+        }
+        let (reply, answer) = oneshot::channel();
+        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply });
+        self.shared.wake.notify_waiters();
+        match tokio::time::timeout(GET_LIMIT, answer).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(unreachable("connection lost")),
+            Err(_) => Err(unreachable(&format!("no answer within {} s", GET_LIMIT.as_secs()))),
+        }
+    }
+
     /// Name, body bytes received, and open connections of every host.
     pub fn hosts(&self) -> Vec<(String, u64, usize)> {
         let dispatcher = self.shared.dispatcher();

@@ -22,8 +22,25 @@ const STRIKES_UNTIL_BANNED: u32 = 3;
 const MISSES_UNTIL_STALE: u32 = 24;
 
 /// Failed or cut connections in a row after which a host counts as dead. With the doubling
-/// pause this is about 15 s of trying.
+/// pause this is about 8 s of trying; time to connect comes on top.
 const FAILURES_UNTIL_DEAD: u32 = 6;
+
+/// Wrong bytes in this many files, and more than one in [`FILES_PER_WRONG_ONE`], are a habit even
+/// with good files between them: a host may spoil ranges only, or what its cache holds.
+const WRONG_FILES_UNTIL_BANNED: u64 = 3;
+
+/// Good files that outweigh one with wrong bytes. A guess.
+const FILES_PER_WRONG_ONE: u64 = 50;
+
+/// For this long a host may answer nothing but "busy" without telling when it will be ready, and …
+const BUSY_LIMIT: Duration = Duration::from_secs(20);
+
+/// … for this long when it does (`Retry-After`), before it is left alone for the run.
+const BUSY_LIMIT_TOLD: Duration = Duration::from_secs(300);
+
+/// Of so many connections to a host with a known number of requests per connection, one tries
+/// whether it takes more by now: the known number may stem from a restart of the server.
+const EXPLORE_EVERY: u64 = 16;
 
 /// First pause after a broken connection; doubles up to [`BACK_OFF_MAX`].
 const BACK_OFF_FIRST: Duration = Duration::from_millis(250);
@@ -151,7 +168,13 @@ pub struct Host {
     strikes: u32,
     misses: u32,
     failures: u32,
+    busy_since: Option<Instant>,
+    /// The pause is one that the host asked for: connections that are open keep it as well.
+    told_to_wait: bool,
+    verified_files: u64,
+    wrong_files: u64,
     delivered: bool,
+    connection_rate: Option<f64>,
     requests_per_connection: Option<u64>,
     pipelines: bool,
     ranges: bool,
@@ -168,7 +191,12 @@ impl Host {
             strikes: 0,
             misses: 0,
             failures: 0,
+            busy_since: None,
+            told_to_wait: false,
+            verified_files: 0,
+            wrong_files: 0,
             delivered: false,
+            connection_rate: None,
             requests_per_connection: None,
             pipelines: true,
             ranges: true,
@@ -180,8 +208,15 @@ impl Host {
     pub fn standing(&mut self, now: Instant) -> &Standing {
         if matches!(self.standing, Standing::Paused(until) if until <= now) {
             self.standing = Standing::Up;
+            self.told_to_wait = false;
         }
         &self.standing
+    }
+
+    /// Whether the host has asked us to leave it alone at present (429, 503 and the like): open
+    /// connections wait as well. After a broken connection the others go on.
+    pub fn is_told_to_wait(&mut self, now: Instant) -> bool {
+        matches!(self.standing(now), Standing::Paused(_)) && self.told_to_wait
     }
 
     /// Whether it is out for the rest of the run.
@@ -207,6 +242,23 @@ impl Host {
         self.requests_per_connection.unwrap_or(u64::MAX)
     }
 
+    /// Requests that the connection now opened may be given: what was learned, now and then twice
+    /// as much.
+    pub fn requests_on_next_connection(&self) -> Option<u64> {
+        let explores = self.totals.connections % EXPLORE_EVERY == EXPLORE_EVERY - 1;
+        explores.then(|| self.requests_per_connection().saturating_mul(2))
+    }
+
+    /// Rate of the last connection that ended, in bytes per second: a guess for the next one.
+    pub fn connection_rate(&self) -> Option<f64> {
+        self.connection_rate
+    }
+
+    /// Notes the rate at which a connection ended.
+    pub fn saw_connection_rate(&mut self, bytes_per_s: Option<f64>) {
+        self.connection_rate = bytes_per_s.or(self.connection_rate);
+    }
+
     /// Whether it answers `Range` with 206.
     pub fn answers_ranges(&self) -> bool {
         self.ranges
@@ -224,12 +276,11 @@ impl Host {
         }
     }
 
-    /// A clean close after `answers` answers: normal, and the length of the next connection.
-    /// Fewer than two answers say nothing about a limit.
+    /// A clean close by the server after `answers` answers: normal, and the length of the next
+    /// connection. The last observation counts.
     pub fn closed_after(&mut self, answers: u64) {
-        if answers >= 2 {
-            self.requests_per_connection =
-                Some(self.requests_per_connection.map_or(answers, |known| known.min(answers)));
+        if answers >= 1 {
+            self.requests_per_connection = Some(answers);
         }
     }
 
@@ -238,11 +289,13 @@ impl Host {
         self.delivered = true;
         self.misses = 0;
         self.failures = 0;
+        self.busy_since = None;
     }
 
-    /// A whole file verified, all of it from this host.
+    /// A file verified to which this host brought right bytes.
     pub fn verified(&mut self) {
         self.strikes = 0;
+        self.verified_files += 1;
     }
 
     /// Notes a fault and decides on the host's standing.
@@ -259,22 +312,31 @@ impl Host {
             }
             Fault::WrongAnswer(_) | Fault::WrongBytes => {
                 self.strikes += 1;
+                self.wrong_files += u64::from(*fault == Fault::WrongBytes);
                 if self.strikes >= STRIKES_UNTIL_BANNED {
                     self.out(format!("{} times in a row: {fault}", self.strikes));
+                } else if self.wrong_files >= WRONG_FILES_UNTIL_BANNED
+                    && self.wrong_files * FILES_PER_WRONG_ONE > self.verified_files
+                {
+                    self.out(format!("{} files: {fault}", self.wrong_files));
                 }
             }
             Fault::Busy { retry_after, .. } => {
-                let pause = retry_after.unwrap_or_else(|| self.next_pause());
-                self.failures += 1;
-                self.pause(pause, now);
+                let since = *self.busy_since.get_or_insert(now);
+                let limit = if retry_after.is_some() { BUSY_LIMIT_TOLD } else { BUSY_LIMIT };
+                if now.saturating_duration_since(since) >= limit {
+                    self.out(format!("nothing else for {} s: {fault}", limit.as_secs()));
+                }
+                self.told_to_wait = true;
+                match retry_after {
+                    Some(pause) => self.pause(*pause, now),
+                    None => self.failed(now),
+                }
             }
             Fault::Broken(_) | Fault::Slow => {
-                let pause = self.next_pause();
-                self.failures += 1;
+                self.failed(now);
                 if self.failures >= FAILURES_UNTIL_DEAD {
                     self.out(format!("{} failures in a row, at last: {fault}", self.failures));
-                } else {
-                    self.pause(pause, now);
                 }
             }
             Fault::Untrusted(why) => self.out(why.clone()),
@@ -284,13 +346,23 @@ impl Host {
         self.totals.faults += 1;
     }
 
-    fn next_pause(&self) -> Duration {
-        BACK_OFF_FIRST * 2u32.pow(self.failures.min(8))
+    /// One failure more, and a longer pause. What fails during a pause is the same incident: the
+    /// other connections of a host that went down.
+    fn failed(&mut self, now: Instant) {
+        if matches!(self.standing(now), Standing::Up) {
+            let pause = BACK_OFF_FIRST * 2u32.pow(self.failures.min(8));
+            self.failures += 1;
+            self.pause(pause, now);
+        }
     }
 
+    /// Leaves the host alone for so long from now, or for longer if that was decided before.
     fn pause(&mut self, pause: Duration, now: Instant) {
-        if !self.is_out() {
-            self.standing = Standing::Paused(now + pause.min(BACK_OFF_MAX));
+        let until = now + pause.min(BACK_OFF_MAX);
+        match &mut self.standing {
+            Standing::Up => self.standing = Standing::Paused(until),
+            Standing::Paused(known) => *known = until.max(*known),
+            Standing::Out(_) => {}
         }
     }
 
@@ -315,13 +387,54 @@ mod tests {
     }
 
     #[test]
+    fn connections_that_fail_together_are_one_failure() {
+        let mut now = Instant::now();
+        let mut host = Host::new("a");
+        for _ in 0..4 {
+            host.fault(&Fault::Broken("reset".into()), now);
+        }
+        assert_eq!(host.standing(now), &Standing::Paused(now + BACK_OFF_FIRST));
+        now += BACK_OFF_FIRST;
+        host.fault(&Fault::Broken("refused".into()), now);
+        assert_eq!(host.standing(now), &Standing::Paused(now + 2 * BACK_OFF_FIRST));
+    }
+
+    #[test]
+    fn a_host_that_is_busy_for_ever_is_left_alone() {
+        let mut now = Instant::now();
+        let mut host = Host::new("a");
+        let mut asked = 0;
+        while !host.is_out() {
+            host.fault(&Fault::Busy { status: 503, retry_after: None }, now);
+            if let Standing::Paused(until) = host.standing(now).clone() {
+                now = until;
+            }
+            asked += 1;
+        }
+        assert!((6..12).contains(&asked), "{asked}");
+    }
+
+    #[test]
+    fn wrong_bytes_now_and_then_are_a_habit_unless_good_files_are_many() {
+        let now = Instant::now();
+        let (mut bad, mut good) = (Host::new("bad"), Host::new("good"));
+        for _ in 0..3 {
+            bad.fault(&Fault::WrongBytes, now);
+            bad.verified();
+            good.fault(&Fault::WrongBytes, now);
+            (0..100).for_each(|_| good.verified());
+        }
+        assert!(bad.is_out() && !good.is_out());
+    }
+
+    #[test]
     fn three_wrong_answers_in_a_row_end_it_but_good_files_between_do_not() {
         let now = Instant::now();
         let mut host = Host::new("a");
         for _ in 0..2 {
             host.fault(&Fault::WrongBytes, now);
         }
-        host.verified();
+        (0..1000).for_each(|_| host.verified());
         host.fault(&Fault::WrongBytes, now);
         assert!(!host.is_out());
         host.fault(&Fault::WrongAnswer("html".into()), now);

@@ -142,6 +142,24 @@ impl Queue {
         self.waiting.is_empty() && self.ready.is_empty()
     }
 
+    /// Whether what is here would make at least so many requests of this size.
+    pub fn requests_at_least(&self, requests: usize, segment_bytes: u64) -> bool {
+        let files = self.waiting.len() + self.ready.len();
+        files >= requests || (files > 0 && self.unasked_bytes / segment_bytes >= requests as u64)
+    }
+
+    /// Files of which a part is there, while no host of `with_ranges` may serve the rest, are to come
+    /// again as a whole: other hosts send nothing less.
+    pub fn take_whole_again(&mut self, with_ranges: HostSet) {
+        for item in &self.ready {
+            let Some(begun) = self.begun.get_mut(item) else { continue };
+            if begun.excluded.covers(with_ranges) && begun.unasked != [0..begun.size] {
+                self.unasked_bytes += begun.size - begun.unasked_bytes();
+                begun.unasked = vec![Range { start: 0, end: begun.size }];
+            }
+        }
+    }
+
     /// Files not begun yet.
     pub fn waiting_files(&self) -> usize {
         self.waiting.len()

@@ -12,12 +12,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use fullbore_engine::stage::StageClock;
 use fullbore_engine::window::{Permit, Place};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::part::{FilePart, Part, SmallPart, land};
-use super::follow;
+use super::{Busy, follow};
 use crate::answer::{Answer, judge};
 use crate::connect::Connected;
 use crate::dispatcher::{ConnectionId, Ended, Keep, Next};
@@ -28,6 +29,11 @@ use crate::stream::Stream;
 
 /// How often a connection looks whether it is overdue.
 const OVERDUE_EVERY: Duration = Duration::from_millis(250);
+
+/// A connection without anything to do for so long may be closed by the server at any moment: a
+/// close that crosses our next requests says nothing then. Servers wait 5 s (Apache) and more, but a
+/// load balancer or a restart does not.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// A body that is not wanted is read to its end only if that is cheaper than a new connection.
 const DISCARD_BYTES: u64 = 64 << 10;
@@ -50,6 +56,10 @@ pub(super) async fn serve(
         parts: VecDeque::new(),
         gets: 0,
         moved: false,
+        busy: Busy::new(&shared.host_clocks[host as usize]),
+        idle_since: Instant::now(),
+        after_idle: false,
+        served: 0,
     };
     let mut stream = connected.stream;
     let mut inbox = shared.buffers.take();
@@ -72,6 +82,12 @@ struct Serving<'a> {
     gets: u64,
     /// The host is somewhere else now: this connection ends when it is idle.
     moved: bool,
+    busy: Busy<'a>,
+    idle_since: Instant,
+    /// What is asked now was asked after a long silence, and nothing was answered since.
+    after_idle: bool,
+    /// Answers that were what was asked for.
+    served: u64,
 }
 
 impl Serving<'_> {
@@ -85,9 +101,11 @@ impl Serving<'_> {
             if let Some(how) = self.ask() {
                 return how;
             }
+            self.busy.set(!self.parts.is_empty());
+            let idle = self.parts.is_empty();
             tokio::select! {
                 biased;
-                moved = shared.network.socket_read(turn(stream, &mut self.http)) => match moved {
+                moved = self.turn(stream, idle) => match moved {
                     Ok(Turn::Readable) => {}
                     Ok(Turn::Written) => continue,
                     Err(error) => return broken(&error),
@@ -103,6 +121,16 @@ impl Serving<'_> {
             if let Some(how) = self.read(stream, inbox).await {
                 return how;
             }
+        }
+    }
+
+    /// A wait for data, which counts as one only if something was asked for.
+    async fn turn(&mut self, stream: &mut Stream, idle: bool) -> io::Result<Turn> {
+        let (network, tls) = (&self.shared.network, &self.shared.tls);
+        if idle {
+            turn(stream, &mut self.http, tls).await
+        } else {
+            network.socket_read(turn(stream, &mut self.http, tls)).await
         }
     }
 
@@ -142,6 +170,9 @@ impl Serving<'_> {
     }
 
     fn queue_request(&mut self, head: &RequestHead, tag: u64) -> Result<(), String> {
+        if self.parts.is_empty() {
+            self.after_idle = self.http.answered() > 0 && self.idle_since.elapsed() > IDLE;
+        }
         self.http.request(head, tag, BodyLength::None).map_err(|error| error.to_string())
     }
 
@@ -156,7 +187,7 @@ impl Serving<'_> {
         let room = inbox.capacity() - inbox.len();
         let mut permit = shared.network.blocked(shared.window.acquire_bytes(room as u64)).await;
         permit.at(Place::Wire);
-        let (bytes, end) = match read_now(stream, inbox) {
+        let (bytes, end) = match read_now(stream, inbox, &shared.tls).await {
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
             Err(error) => return Some(broken(&error)),
@@ -175,15 +206,16 @@ impl Serving<'_> {
                 Err(error) => return Some(self.protocol_error(&error)),
             }
         }
-        shared.throttle(bytes as u64).await;
         if end {
             return Some(self.end_of_stream(&mut permit).await);
         }
+        // What was read is on its way; nobody else is to wait for us.
+        drop(permit);
+        shared.throttle(bytes as u64).await;
         None
     }
 
     async fn end_of_stream(&mut self, permit: &mut Permit) -> Ended {
-        let answered = self.http.answered();
         loop {
             match self.http.end_of_stream() {
                 Ok(Some(event)) => {
@@ -191,8 +223,10 @@ impl Serving<'_> {
                         return how;
                     }
                 }
-                Ok(None) if self.parts.is_empty() => return Ended::Ours,
-                Ok(None) if answered > 0 => return Ended::Clean,
+                // Idle, or idle until a moment ago: no fault, and no count to learn.
+                Ok(None) if self.parts.is_empty() || self.after_idle => return Ended::Ours,
+                Ok(None) if self.served > 0 => return Ended::Clean,
+                Ok(None) if self.http.answered() > 0 => return Ended::Ours,
                 Ok(None) => return Ended::Fault(Fault::Broken("closed without an answer".into())),
                 Err(error) => return self.protocol_error(&error),
             }
@@ -221,9 +255,14 @@ impl Serving<'_> {
             self.cannot_pipeline();
         }
         let others: Vec<u64> = self.parts.iter().skip(1).filter_map(|(_, part)| expected_length(part)).collect();
+        self.after_idle = false;
         let (_, part) = self.parts.front_mut()?;
         let part = match part {
             Part::Small(small) => {
+                // Elsewhere: asked for there again, by `give_up`.
+                if small.follow(self.shared, self.host, self.base, &head) {
+                    return Some(Ended::Ours);
+                }
                 small.head(head);
                 return None;
             }
@@ -231,13 +270,14 @@ impl Serving<'_> {
         };
         match judge(&head, &part.path, &part.segment, unix_now_s()) {
             Answer::Body => {
+                part.note_form(self.base, true);
                 if let Some(modified) = head.last_modified {
                     self.shared.landing.set_mtime(part.segment.item, modified);
                 }
                 return None;
             }
             Answer::Redirect(location) => {
-                part.fault = follow(self.shared, self.host, self.base, &part.path, &location);
+                part.fault = follow(self.shared, self.host, self.base, &part.path, part.plus(self.base), &location);
                 if part.fault.is_none() {
                     // Asked again at the new place; what else is in flight here is answered alike.
                     self.moved = true;
@@ -307,10 +347,23 @@ impl Serving<'_> {
 
     fn end(&mut self, keep_alive: bool) -> Option<Ended> {
         let (tag, part) = self.parts.pop_front()?;
+        self.idle_since = Instant::now();
+        let mut good = true;
         match part {
             Part::Small(small) => small.done(),
             Part::File(mut part) => {
+                if keep_alive && part.try_other_form(self.base) {
+                    match part.request(self.base, self.absolute).and_then(|head| self.queue_request(&head, tag)) {
+                        Ok(()) => self.parts.push_back((tag, Part::File(part))),
+                        Err(reason) => return Some(Ended::Fault(Fault::WrongAnswer(reason))),
+                    }
+                    return None;
+                }
+                if matches!(part.fault, Some(Fault::Missing(_))) {
+                    part.note_form(self.base, false);
+                }
                 let fault = part.fault.take().or_else(|| part.shortfall());
+                good = fault.is_none();
                 let mut dispatcher = self.shared.dispatcher();
                 match fault {
                     None => dispatcher.answered(self.id, tag),
@@ -322,7 +375,9 @@ impl Serving<'_> {
                 }
             }
         }
-        (!keep_alive).then_some(Ended::Clean)
+        self.served += u64::from(good);
+        // A close after an error is about the error, not about the number of requests.
+        (!keep_alive).then_some(if good { Ended::Clean } else { Ended::Ours })
     }
 
     fn cannot_pipeline(&self) {
@@ -365,7 +420,7 @@ enum Turn {
 }
 
 /// Writes what waits to be written, or waits until something is there to be read.
-async fn turn(stream: &mut Stream, http: &mut Http1) -> io::Result<Turn> {
+async fn turn(stream: &mut Stream, http: &mut Http1, tls: &StageClock) -> io::Result<Turn> {
     poll_fn(|cx| {
         if http.outgoing().has_remaining() {
             match pin!(stream.write_buf(http.outgoing())).poll(cx) {
@@ -374,34 +429,48 @@ async fn turn(stream: &mut Stream, http: &mut Http1) -> io::Result<Turn> {
                 Poll::Pending => {}
             }
         }
-        stream.poll_readable(cx).map_ok(|()| Turn::Readable)
+        // Over TLS this decrypts a first record.
+        let readable = if stream.is_tls() {
+            tls.work(|| stream.poll_readable(cx))
+        } else {
+            stream.poll_readable(cx)
+        };
+        readable.map_ok(|()| Turn::Readable)
     })
     .await
 }
 
-/// Reads until nothing is there or the buffer is full: bytes read, and whether that was the end.
-fn read_now(stream: &mut Stream, inbox: &mut BytesMut) -> io::Result<(usize, bool)> {
+/// Reads what is there, at most what the buffer has room for: bytes read, and whether that was the
+/// end. Does not wait.
+async fn read_now(stream: &mut Stream, inbox: &mut BytesMut, tls: &StageClock) -> io::Result<(usize, bool)> {
+    if stream.is_tls() {
+        return tls.work(|| read_records(stream, inbox));
+    }
+    let room = inbox.capacity() - inbox.len();
+    let mut limited = (&mut *inbox).limit(room);
+    // `poll_read` and not `try_read`: after a short read it knows that the socket is empty, which
+    // saves a system call that would only say so.
+    let read = poll_fn(|cx| match pin!(stream.read_buf(&mut limited)).poll(cx) {
+        Poll::Ready(read) => Poll::Ready(read),
+        Poll::Pending => Poll::Ready(Err(io::ErrorKind::WouldBlock.into())),
+    });
+    let bytes = read.await?;
+    Ok((bytes, bytes == 0 && room > 0))
+}
+
+/// Reads TLS records until there is none or the buffer is full.
+fn read_records(stream: &mut Stream, inbox: &mut BytesMut) -> io::Result<(usize, bool)> {
     let mut total = 0;
-    loop {
-        let room = inbox.capacity() - inbox.len();
-        if room == 0 {
-            return Ok((total, false));
-        }
+    while inbox.capacity() > inbox.len() {
         match stream.try_read_buf(inbox) {
             Ok(0) => return Ok((total, true)),
-            Ok(bytes) => {
-                total += bytes;
-                // A short read from a plain socket means that it is empty.
-                if bytes < room && matches!(stream, Stream::Plain(_)) {
-                    return Ok((total, false));
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && total > 0 => return Ok((total, false)),
+            Ok(bytes) => total += bytes,
             // What came before the error is good; the next read meets the error again.
-            Err(_) if total > 0 => return Ok((total, false)),
+            Err(_) if total > 0 => break,
             Err(error) => return Err(error),
         }
     }
+    Ok((total, false))
 }
 
 fn broken(error: &io::Error) -> Ended {

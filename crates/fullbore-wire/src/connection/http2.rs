@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use fullbore_engine::window::Place;
 use tokio::task::JoinSet;
 
-use super::follow;
 use super::part::{FilePart, SmallPart, land};
+use super::{Busy, follow};
 use crate::answer::{Answer, judge};
 use crate::connect::{Connected, Scheme};
 use crate::dispatcher::{ConnectionId, Ended, Keep, Next};
@@ -29,11 +29,15 @@ enum StreamEnd {
     /// Answered, rightly or not; the dispatcher knows.
     Answered,
     /// The server did not look at the request.
-    Unanswered { gone_away: bool },
+    Unanswered,
+    /// The same, and it takes no more on this connection.
+    GoneAway,
     /// Not wanted any more.
     Superseded,
     /// This connection is to end.
     Connection(Ended),
+    /// Not there: to be asked for once more, with `+` written in the other form.
+    OtherForm(u64, Box<FilePart>),
 }
 
 /// Serves one connection until it ends.
@@ -52,10 +56,12 @@ pub(super) async fn serve(
         Ok(spawned) => spawned,
         Err(error) => return Ended::Fault(Fault::Broken(error.to_string())),
     };
-    let mut serving = Serving { shared, host, id, base, http, streams: JoinSet::new(), closing: false };
+    let mut serving = Serving { shared, host, id, base, http, streams: JoinSet::new(), closing: None };
     let how = tokio::select! {
         how = serving.run() => how,
         ended = &mut driver => match ended {
+            // Closed while idle says nothing; with requests unanswered it is a count to learn.
+            Ok(Ok(())) if serving.streams.is_empty() => Ended::Ours,
             Ok(Ok(())) => Ended::Clean,
             Ok(Err(error)) => Ended::Fault(Fault::Broken(error.to_string())),
             Err(_) => Ended::Fault(Fault::Broken("connection task ended".into())),
@@ -72,28 +78,43 @@ struct Serving<'a> {
     base: &'a Base,
     http: Http2,
     streams: JoinSet<StreamEnd>,
-    /// The server takes no more requests, or is elsewhere now: end when all streams have.
-    closing: bool,
+    /// The server takes no more requests, or is elsewhere now: end so when all streams have.
+    closing: Option<Ended>,
 }
 
 impl Serving<'_> {
     async fn run(&mut self) -> Ended {
         let shared = self.shared;
         let mut overdue = tokio::time::interval(OVERDUE_EVERY);
+        let mut busy = Busy::new(&shared.host_clocks[self.host as usize]);
         loop {
             let mut woken = pin!(shared.wake.notified());
             woken.as_mut().enable();
             if let Some(how) = self.ask().await {
                 return how;
             }
-            if self.closing && self.streams.is_empty() {
-                return Ended::Clean;
+            busy.set(!self.streams.is_empty());
+            if self.streams.is_empty() && let Some(how) = self.closing.take() {
+                return how;
             }
             tokio::select! {
                 Some(ended) = self.streams.join_next() => match ended {
-                    Ok(StreamEnd::Answered | StreamEnd::Superseded) => {}
-                    Ok(StreamEnd::Unanswered { gone_away }) => self.closing |= gone_away,
+                    Ok(StreamEnd::Answered | StreamEnd::Superseded | StreamEnd::Unanswered) => {}
+                    Ok(StreamEnd::GoneAway) => self.closing = Some(Ended::Clean),
                     Ok(StreamEnd::Connection(how)) => return how,
+                    Ok(StreamEnd::OtherForm(tag, part)) => {
+                        let ready = self.http.ready().await;
+                        let ended = match ready {
+                            Ok(()) => self.send(tag, *part),
+                            Err(error) => {
+                                shared.dispatcher().unanswered(self.id, tag, Instant::now());
+                                self.cannot_send(&error)
+                            }
+                        };
+                        if let Some(how) = ended {
+                            return how;
+                        }
+                    }
                     Err(_) => return Ended::Fault(Fault::Broken("stream task ended".into())),
                 },
                 () = woken => {}
@@ -107,7 +128,7 @@ impl Serving<'_> {
     }
 
     async fn ask(&mut self) -> Option<Ended> {
-        while !self.closing && self.streams.len() < self.http.streams_allowed() {
+        while self.closing.is_none() && self.streams.len() < self.http.streams_allowed() {
             if let Err(error) = self.http.ready().await {
                 return self.cannot_send(&error);
             }
@@ -116,7 +137,10 @@ impl Serving<'_> {
                 let small = SmallPart::new(pending);
                 match small.request(self.base, false) {
                     Ok(head) => match self.http.send(&head) {
-                        Ok(response) => drop(self.streams.spawn(get(self.base.url.host_and_port(), small, response))),
+                        Ok(response) => {
+                            let task = SmallStream { shared: self.shared.clone(), host: self.host, base: self.base.clone() };
+                            self.streams.spawn(task.run(small, response));
+                        }
                         Err(error) => {
                             lock(&self.shared.gets)[self.host as usize].push_back(small.again());
                             return self.cannot_send(&error);
@@ -131,26 +155,8 @@ impl Serving<'_> {
                 Next::Ask { tag, segment } => {
                     let path = self.shared.begin(segment.item);
                     let part = FilePart::new(segment, path);
-                    let head = match part.request(self.base, false) {
-                        Ok(head) => head,
-                        Err(reason) => return Some(Ended::Fault(Fault::WrongAnswer(reason))),
-                    };
-                    match self.http.send(&head) {
-                        Ok(response) => {
-                            let stream = Stream {
-                                shared: self.shared.clone(),
-                                host: self.host,
-                                id: self.id,
-                                base: self.base.clone(),
-                                tag,
-                                part,
-                            };
-                            self.streams.spawn(stream.run(response));
-                        }
-                        Err(error) => {
-                            self.shared.dispatcher().unanswered(self.id, tag);
-                            return self.cannot_send(&error);
-                        }
+                    if let Some(how) = self.send(tag, part) {
+                        return Some(how);
                     }
                 }
                 Next::Wait => break,
@@ -160,46 +166,97 @@ impl Serving<'_> {
         None
     }
 
+    /// Asks for a part of a file, on a stream of its own.
+    fn send(&mut self, tag: u64, part: FilePart) -> Option<Ended> {
+        let head = match part.request(self.base, false) {
+            Ok(head) => head,
+            Err(reason) => return Some(Ended::Fault(Fault::WrongAnswer(reason))),
+        };
+        match self.http.send(&head) {
+            Ok(response) => {
+                let stream = Stream {
+                    shared: self.shared.clone(),
+                    host: self.host,
+                    id: self.id,
+                    base: self.base.clone(),
+                    tag,
+                    part,
+                };
+                self.streams.spawn(stream.run(response));
+                None
+            }
+            Err(error) => {
+                self.shared.dispatcher().unanswered(self.id, tag, Instant::now());
+                self.cannot_send(&error)
+            }
+        }
+    }
+
     fn cannot_send(&mut self, error: &Http2Error) -> Option<Ended> {
-        if error.is_unanswered() {
-            self.closing = true;
+        if is_goodbye(error) {
+            self.closing = Some(Ended::Clean);
             return None;
         }
         Some(Ended::Fault(Fault::Broken(error.to_string())))
     }
 }
 
+/// A GOAWAY without an error: the normal end after so many requests.
+fn is_goodbye(error: &Http2Error) -> bool {
+    matches!(error, Http2Error::GoneAway { reason: h2::Reason::NO_ERROR })
+}
+
 /// Gathers a small file.
-async fn get(host: String, mut small: SmallPart, response: Http2Response) -> StreamEnd {
-    let unreachable = |error: Http2Error| GetError::Unreachable { host: host.clone(), reason: error.to_string() };
-    let (head, mut body) = match response.await {
-        Ok(answer) => answer,
-        Err(error) => {
-            small.fail(unreachable(error));
-            return StreamEnd::Answered;
+struct SmallStream {
+    shared: Arc<Shared>,
+    host: HostId,
+    base: Base,
+}
+
+impl SmallStream {
+    async fn run(self, mut small: SmallPart, response: Http2Response) -> StreamEnd {
+        let (head, mut body) = match response.await {
+            Ok(answer) => answer,
+            Err(error) => return self.failed(small, &error),
+        };
+        if small.follow(&self.shared, self.host, &self.base, &head) {
+            self.again(small);
+            return StreamEnd::Connection(Ended::Ours);
         }
-    };
-    small.head(head);
-    let mut release = body.release();
-    loop {
-        match body.chunk().await {
-            Ok(Some(data)) => {
-                release.release(data.len());
-                if !small.body(&data) {
-                    let (path, limit_bytes) = (small.get.path.clone(), small.get.limit_bytes);
-                    small.fail(GetError::TooLarge { host, path, limit_bytes });
+        small.head(head);
+        let mut release = body.release();
+        loop {
+            match body.chunk().await {
+                Ok(Some(data)) => {
+                    release.release(data.len());
+                    if !small.body(&data) {
+                        let (path, limit_bytes) = (small.get.path.clone(), small.get.limit_bytes);
+                        let host = self.base.url.host_and_port();
+                        small.fail(GetError::TooLarge { host, path, limit_bytes });
+                        return StreamEnd::Answered;
+                    }
+                }
+                Ok(None) => {
+                    small.done();
                     return StreamEnd::Answered;
                 }
-            }
-            Ok(None) => {
-                small.done();
-                return StreamEnd::Answered;
-            }
-            Err(error) => {
-                small.fail(unreachable(error));
-                return StreamEnd::Answered;
+                Err(error) => return self.failed(small, &error),
             }
         }
+    }
+
+    fn again(&self, small: SmallPart) {
+        lock(&self.shared.gets)[self.host as usize].push_back(small.again());
+    }
+
+    fn failed(&self, small: SmallPart, error: &Http2Error) -> StreamEnd {
+        if is_goodbye(error) {
+            self.again(small);
+            return StreamEnd::GoneAway;
+        }
+        let host = self.base.url.host_and_port();
+        small.fail(GetError::Unreachable { host, reason: error.to_string() });
+        StreamEnd::Answered
     }
 }
 
@@ -221,17 +278,28 @@ impl Stream {
         };
         match judge(&head, &self.part.path, &self.part.segment, super::http1::unix_now_s()) {
             Answer::Body => {
+                self.part.note_form(&self.base, true);
                 if let Some(modified) = head.last_modified {
                     self.shared.landing.set_mtime(self.part.segment.item, modified);
                 }
             }
             Answer::Redirect(location) => {
-                match follow(&self.shared, self.host, &self.base, &self.part.path, &location) {
+                match follow(&self.shared, self.host, &self.base, &self.part.path, self.part.plus(&self.base), &location) {
                     None => return StreamEnd::Connection(Ended::Ours),
                     Some(fault) => return self.refused(fault),
                 }
             }
-            Answer::Fault(fault) => return self.refused(fault),
+            Answer::Fault(fault) => {
+                let missing = matches!(fault, Fault::Missing(_));
+                self.part.fault = Some(fault.clone());
+                if self.part.try_other_form(&self.base) {
+                    return StreamEnd::OtherForm(self.tag, Box::new(self.part));
+                }
+                if missing {
+                    self.part.note_form(&self.base, false);
+                }
+                return self.refused(fault);
+            }
         }
         self.body(body).await
     }
@@ -287,11 +355,15 @@ impl Stream {
     }
 
     fn failed(&self, error: &Http2Error) -> StreamEnd {
-        if error.is_unanswered() {
-            self.shared.dispatcher().unanswered(self.id, self.tag);
-            return StreamEnd::Unanswered { gone_away: matches!(error, Http2Error::GoneAway { .. }) };
-        }
         match error {
+            Http2Error::Refused => {
+                self.shared.dispatcher().unanswered(self.id, self.tag, Instant::now());
+                StreamEnd::Unanswered
+            }
+            Http2Error::GoneAway { .. } if is_goodbye(error) => {
+                self.shared.dispatcher().unanswered(self.id, self.tag, Instant::now());
+                StreamEnd::GoneAway
+            }
             Http2Error::Reset { .. } => self.refused(Fault::Broken(error.to_string())),
             Http2Error::Protocol { .. } | Http2Error::Head(_) => self.refused(Fault::WrongAnswer(error.to_string())),
             _ => StreamEnd::Connection(Ended::Fault(Fault::Broken(error.to_string()))),

@@ -7,12 +7,13 @@ use fullbore_engine::landing::Chunk;
 use fullbore_engine::window::{Permit, Place, Work};
 use tokio::sync::oneshot;
 
-use super::request;
+use super::{follow, request};
 use crate::answer::range_of;
 use crate::fetch::{Base, Get, GetError, Got, PendingGet, Shared};
 use crate::hosts::{Fault, HostId};
-use crate::http1::{RequestHead, ResponseHead};
+use crate::http1::{Method, RequestHead, ResponseHead};
 use crate::queue::Segment;
+use crate::url::Plus;
 
 /// The answer to one request, as far as it has come.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub(super) enum Part {
 pub(super) struct FilePart {
     pub segment: Segment,
     pub path: String,
+    /// It was not there under its name with `+`, and is asked for with `%2B`.
+    pub other_form: bool,
     /// Offset in the file of the next byte.
     pub at: u64,
     /// The answer is not the file: its body is read and thrown away.
@@ -36,12 +39,36 @@ pub(super) struct FilePart {
 
 impl FilePart {
     pub fn new(segment: Segment, path: String) -> Self {
-        FilePart { at: segment.start, segment, path, fault: None }
+        FilePart { at: segment.start, segment, path, other_form: false, fault: None }
+    }
+
+    /// How `+` is written in the request.
+    pub fn plus(&self, base: &Base) -> Plus {
+        if self.other_form { Plus::Encoded } else { base.plus.form() }
+    }
+
+    /// The answer is "not there". Whether to ask once more, with `+` written in the other form.
+    pub fn try_other_form(&mut self, base: &Base) -> bool {
+        let again = matches!(self.fault, Some(Fault::Missing(_)))
+            && !self.other_form
+            && base.plus.is_worth_a_try(&self.path);
+        if again {
+            self.other_form = true;
+            self.fault = None;
+        }
+        again
+    }
+
+    /// The answer is the file, or it is not there.
+    pub fn note_form(&self, base: &Base, found: bool) {
+        if self.other_form {
+            base.plus.tried(found);
+        }
     }
 
     /// The request for it.
     pub fn request(&self, base: &Base, absolute: bool) -> Result<RequestHead, String> {
-        let mut head = request(base, &self.path, absolute).map_err(|error| error.to_string())?;
+        let mut head = request(base, &self.path, self.plus(base), absolute).map_err(|error| error.to_string())?;
         head.range = range_of(&self.segment);
         Ok(head)
     }
@@ -70,10 +97,20 @@ impl SmallPart {
 
     /// The request for it.
     pub fn request(&self, base: &Base, absolute: bool) -> Result<RequestHead, String> {
-        let mut head = request(base, &self.get.path, absolute).map_err(|error| error.to_string())?;
+        let mut head = request(base, &self.get.path, base.plus.form(), absolute).map_err(|error| error.to_string())?;
+        if self.get.head_only {
+            head.method = Method::Head;
+        }
         head.if_none_match = self.get.if_none_match.clone();
         head.if_modified_since = self.get.if_modified_since;
         Ok(head)
+    }
+
+    /// Whether the answer says that the whole mirror is elsewhere, and it can be followed there.
+    pub fn follow(&self, shared: &Shared, host: HostId, base: &Base, head: &ResponseHead) -> bool {
+        let moved = matches!(head.status, 301 | 302 | 303 | 307 | 308);
+        let location = head.location.as_deref().filter(|_| moved);
+        location.is_some_and(|to| follow(shared, host, base, &self.get.path, base.plus.form(), to).is_none())
     }
 
     pub fn head(&mut self, head: ResponseHead) {

@@ -1,0 +1,58 @@
+//! How a host wants `+` written in paths: as it is, or `%2B`.
+//!
+//! Some object stores read `+` as a space (RFC 1866 forms) and say "not there" to every `g++`. So a
+//! miss of such a name is asked once more in the other form, and what worked is kept for the host.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::url::Plus;
+
+/// Names missed in both forms after which a host counts as one that knows `+` but lacks files.
+const MISSED_IN_BOTH_FORMS: u32 = 4;
+
+/// State of a host whose form is `%2B`.
+const ENCODED: u32 = u32::MAX;
+
+/// What is known of one host. Below [`ENCODED`], the names missed in both forms.
+#[derive(Debug, Default)]
+pub(crate) struct PlusForm(AtomicU32);
+
+impl PlusForm {
+    /// The form to ask in.
+    pub fn form(&self) -> Plus {
+        if self.0.load(Ordering::Relaxed) == ENCODED { Plus::Encoded } else { Plus::Raw }
+    }
+
+    /// Whether a miss of this path is worth another try in the other form.
+    pub fn is_worth_a_try(&self, path: &str) -> bool {
+        path.contains('+') && self.0.load(Ordering::Relaxed) < MISSED_IN_BOTH_FORMS
+    }
+
+    /// The other form was asked for; whether the file was there.
+    pub fn tried(&self, found: bool) {
+        let next = |known: u32| {
+            if found { Some(ENCODED) } else { (known != ENCODED).then(|| known + 1) }
+        };
+        // An update that is refused leaves what is known, as it should.
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_worked_is_kept_and_a_host_that_lacks_files_is_not_asked_twice_for_ever() {
+        let store = PlusForm::default();
+        assert!(store.is_worth_a_try("pool/g++.deb") && !store.is_worth_a_try("pool/gcc.deb"));
+        store.tried(true);
+        store.tried(false);
+        assert_eq!(store.form(), Plus::Encoded);
+        assert!(!store.is_worth_a_try("pool/g++.deb"));
+        let patchy = PlusForm::default();
+        (0..MISSED_IN_BOTH_FORMS).for_each(|_| patchy.tried(false));
+        assert!(!patchy.is_worth_a_try("pool/g++.deb"));
+        assert_eq!(patchy.form(), Plus::Raw);
+    }
+}
