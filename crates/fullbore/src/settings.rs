@@ -6,9 +6,12 @@
 //! have to decide. The environment is read here and nowhere else in the program.
 
 pub mod apt;
+pub mod archive;
 pub mod environment;
 pub mod file;
 pub mod filters;
+mod keys;
+mod layers;
 pub mod resolve;
 pub mod values;
 

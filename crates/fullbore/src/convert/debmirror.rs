@@ -468,7 +468,7 @@ $mirrordir="$ENV{HOME}/mirror";
 1;
 "#;
         insta::assert_snapshot!(
-            crate::convert::convert(ForeignFormat::Debmirror, &text)
+            crate::convert::convert(ForeignFormat::Debmirror, text)
                 .unwrap()
                 .render("debmirror.conf", ForeignFormat::Debmirror)
         );

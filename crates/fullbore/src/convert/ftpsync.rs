@@ -192,8 +192,7 @@ fn assignments(text: &str, draft: &mut Draft) -> Vec<Assignment> {
             rest = &rest[end..];
         }
         // What separates words; a comment reaches to the end of its line.
-        loop {
-            let Some(c) = rest.chars().next() else { break };
+        while let Some(c) = rest.chars().next() {
             if c == '#' {
                 rest = &rest[rest.find('\n').unwrap_or(rest.len())..];
             } else if c.is_whitespace() || c == ';' {
@@ -292,7 +291,7 @@ export LOGDIR=${BASEDIR}/log
 if [ -f /etc/x ]; then . /etc/x; fi
 "#;
         insta::assert_snapshot!(
-            crate::convert::convert(ForeignFormat::Ftpsync, &text)
+            crate::convert::convert(ForeignFormat::Ftpsync, text)
                 .unwrap()
                 .render("ftpsync.conf", ForeignFormat::Ftpsync)
         );

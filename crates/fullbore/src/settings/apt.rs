@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use fullbore_debian::sources_list::{self, ArchiveSource, Suite};
 
+use super::archive::Archive;
 use super::file::read_text;
-use super::resolve::Archive;
 use crate::error::CommandError;
 
 /// Largest file of sources read. A guess: a thousand entries with inline keys.

@@ -44,7 +44,10 @@ pub struct SettingsFile {
 /// One `[mirror.NAME]` section; nothing is resolved yet.
 #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-#[expect(missing_docs, reason = "each field is the flag of the same name, documented in cli.rs")]
+#[expect(
+    missing_docs,
+    reason = "each field is the flag of the same name, documented in cli.rs"
+)]
 pub struct Section {
     pub from: List<String>,
     pub suite: List<String>,
@@ -87,7 +90,10 @@ pub struct Section {
 /// One `[[mirror.NAME.source]]`: what is not given is taken from the section.
 #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-#[expect(missing_docs, reason = "each field is the flag of the same name, documented in cli.rs")]
+#[expect(
+    missing_docs,
+    reason = "each field is the flag of the same name, documented in cli.rs"
+)]
 pub struct SourceSection {
     pub suite: List<String>,
     pub component: List<String>,
@@ -140,8 +146,12 @@ const FILE_KEYS: &[&str] = &["defaults", "mirror"];
 /// Reads a settings file.
 pub fn read(path: &Path) -> Result<SettingsFile, CommandError> {
     parse(&read_text(path, FILE_BYTES_MAX)?).map_err(|error| {
-        let place = error.line.map(|line| format!(":{line}")).unwrap_or_default();
-        let failure = CommandError::usage(format_args!("{}{place}: {}", path.display(), error.message));
+        let place = error
+            .line
+            .map(|line| format!(":{line}"))
+            .unwrap_or_default();
+        let failure =
+            CommandError::usage(format_args!("{}{place}: {}", path.display(), error.message));
         match error.hint {
             Some(hint) => failure.hint(hint),
             None => failure,
@@ -152,14 +162,22 @@ pub fn read(path: &Path) -> Result<SettingsFile, CommandError> {
 /// Reads a text file of at most so many bytes that the user named.
 pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, CommandError> {
     use std::io::Read;
-    let failed = |error: std::io::Error| CommandError::usage(format_args!("cannot read {}: {error}", path.display()));
+    let failed = |error: std::io::Error| {
+        CommandError::usage(format_args!("cannot read {}: {error}", path.display()))
+    };
     let mut bytes = Vec::new();
-    std::fs::File::open(path).and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    std::fs::File::open(path)
+        .and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes))
+        .map_err(failed)?;
     if bytes.len() as u64 > bytes_max {
-        return Err(CommandError::usage(format_args!("{}: larger than {bytes_max} bytes", path.display())));
+        return Err(CommandError::usage(format_args!(
+            "{}: larger than {bytes_max} bytes",
+            path.display()
+        )));
     }
     // Old shell and perl files may hold a name in Latin-1 in a comment; nothing we take does.
-    Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    Ok(String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 /// What is wrong in a settings file.
@@ -175,7 +193,14 @@ pub struct FileError {
 
 /// Parses the text of a settings file.
 pub fn parse(text: &str) -> Result<SettingsFile, FileError> {
-    let line_of = |offset: usize| text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count() + 1;
+    let line_of = |offset: usize| {
+        text.as_bytes()
+            .iter()
+            .take(offset)
+            .filter(|byte| **byte == b'\n')
+            .count()
+            + 1
+    };
     let failed = |error: toml::de::Error| FileError {
         line: error.span().map(|span| line_of(span.start)),
         message: error.message().lines().collect::<Vec<_>>().join("; "),
@@ -203,10 +228,15 @@ type Table<'a> = toml::de::DeTable<'a>;
 
 fn check_file(file: &Table<'_>) -> Result<(), UnknownKey> {
     check_keys(file, FILE_KEYS, "the file")?;
-    if let Some(defaults) = file.get("defaults").and_then(|value| value.get_ref().as_table()) {
+    if let Some(defaults) = file
+        .get("defaults")
+        .and_then(|value| value.get_ref().as_table())
+    {
         check_section(defaults, "[defaults]")?;
     }
-    let mirrors = file.get("mirror").and_then(|value| value.get_ref().as_table());
+    let mirrors = file
+        .get("mirror")
+        .and_then(|value| value.get_ref().as_table());
     for (name, section) in mirrors.into_iter().flatten() {
         if let Some(section) = section.get_ref().as_table() {
             check_section(section, &format!("[mirror.{}]", name.get_ref()))?;
@@ -217,7 +247,9 @@ fn check_file(file: &Table<'_>) -> Result<(), UnknownKey> {
 
 fn check_section(section: &Table<'_>, place: &str) -> Result<(), UnknownKey> {
     check_keys(section, SECTION_KEYS, place)?;
-    let sources = section.get("source").and_then(|value| value.get_ref().as_array());
+    let sources = section
+        .get("source")
+        .and_then(|value| value.get_ref().as_array());
     for source in sources.into_iter().flat_map(|array| array.iter()) {
         if let Some(source) = source.get_ref().as_table() {
             check_keys(source, SOURCE_KEYS, &format!("a source of {place}"))?;
@@ -226,8 +258,15 @@ fn check_section(section: &Table<'_>, place: &str) -> Result<(), UnknownKey> {
     Ok(())
 }
 
-fn check_keys(table: &Table<'_>, keys: &'static [&'static str], place: &str) -> Result<(), UnknownKey> {
-    match table.keys().find(|key| !keys.contains(&key.get_ref().as_ref())) {
+fn check_keys(
+    table: &Table<'_>,
+    keys: &'static [&'static str],
+    place: &str,
+) -> Result<(), UnknownKey> {
+    match table
+        .keys()
+        .find(|key| !keys.contains(&key.get_ref().as_ref()))
+    {
         None => Ok(()),
         Some(key) => Err(UnknownKey {
             key: key.get_ref().to_string(),
@@ -297,12 +336,16 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
                 Ok(list)
             }
         }
-        deserializer.deserialize_any(OneOrMany(PhantomData)).map(List)
+        deserializer
+            .deserialize_any(OneOrMany(PhantomData))
+            .map(List)
     }
 }
 
 /// Reads a value by its text form; a bare number is taken as its text.
-fn by_text<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(deserializer: D) -> Result<T, D::Error> {
+fn by_text<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
     struct Text;
     impl Visitor<'_> for Text {
         type Value = String;
@@ -322,7 +365,10 @@ fn by_text<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(deserialize
             Ok(number.to_string())
         }
     }
-    deserializer.deserialize_any(Text)?.parse().map_err(de::Error::custom)
+    deserializer
+        .deserialize_any(Text)?
+        .parse()
+        .map_err(de::Error::custom)
 }
 
 macro_rules! deserialize_by_text {
@@ -387,18 +433,36 @@ mod tests {
     fn a_wrong_value_is_named_with_its_line() {
         let error = parse("[mirror.a]\n\nlimit-rate = 'fast'\n").unwrap_err();
         assert_eq!(error.line, Some(3));
-        assert!(error.message.contains("expected bytes per second"), "{}", error.message);
+        assert!(
+            error.message.contains("expected bytes per second"),
+            "{}",
+            error.message
+        );
         let error = parse("[mirror.a]\nwithout = ['content']\n").unwrap_err();
         assert!(error.message.contains("`contents`"), "{}", error.message);
         assert!(parse("[mirror.a]\nto = [").is_err());
+    }
+
+    #[test]
+    fn the_example_of_the_package_can_be_read() {
+        let file = parse(include_str!("../../../../packaging/mirror.toml")).unwrap();
+        assert_eq!(file.mirror.len(), 2);
+        assert_eq!(file.mirror["debian"].from.0.len(), 2);
     }
 
     /// serde's own list of fields, as its error for an unknown one names them.
     fn fields_by_serde<'de, T: Deserialize<'de> + fmt::Debug>() -> Vec<String> {
         let message = toml::from_str::<toml::Value>("").map(|_| ()).err();
         assert!(message.is_none());
-        let error = T::deserialize(toml::Deserializer::parse("no-such-key = 1").unwrap()).unwrap_err();
-        error.message().split('`').skip(3).step_by(2).map(str::to_owned).collect()
+        let error =
+            T::deserialize(toml::Deserializer::parse("no-such-key = 1").unwrap()).unwrap_err();
+        error
+            .message()
+            .split('`')
+            .skip(3)
+            .step_by(2)
+            .map(str::to_owned)
+            .collect()
     }
 
     #[test]
@@ -414,7 +478,12 @@ mod tests {
         let mirror = command.find_subcommand("mirror").unwrap();
         for key in SECTION_KEYS {
             if !matches!(*key, "trusted" | "source") {
-                assert!(mirror.get_arguments().any(|flag| flag.get_long() == Some(key)), "{key}");
+                assert!(
+                    mirror
+                        .get_arguments()
+                        .any(|flag| flag.get_long() == Some(key)),
+                    "{key}"
+                );
             }
         }
     }

@@ -2,14 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use fullbore_debian::keys::KeySource;
-use fullbore_debian::sources_list::{ArchiveSource, ListOption};
-
-use super::apt;
-use super::file::{self, List, Section, SourceSection};
+use super::archive::{address, archives};
+use super::file::{self, Section};
+use super::keys::{absolute, readable, signed_by};
+use super::layers::flags;
 use super::{
     CheckSettings, Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings,
-    NetworkSettings, OutputSettings, SignedBy, SourceSpec,
+    NetworkSettings, OutputSettings, apt,
 };
 use crate::cli::{CheckArgs, MirrorArgs, NetworkArgs, OutputArgs};
 use crate::error::CommandError;
@@ -24,13 +23,6 @@ const MAX_DELETE: f64 = 0.4;
 const KEEP_GENERATIONS: u32 = 3;
 /// Hours they are kept at least; apt clients update daily.
 const KEEP_HOURS: u32 = 24;
-
-/// Where Debian and its derivatives keep the keys of their archives.
-const DEFAULT_KEYRINGS: &[&str] = &[
-    "/usr/share/keyrings/debian-archive-keyring.pgp",
-    "/usr/share/keyrings/debian-archive-keyring.gpg",
-    "/usr/share/keyrings/ubuntu-archive-keyring.gpg",
-];
 
 /// The mirrors to be made and what is to be shown about them. Never an empty list.
 pub fn mirrors(
@@ -125,103 +117,6 @@ fn sections(arguments: &MirrorArgs) -> Result<Vec<(Option<String>, Section)>, Co
     Ok(sections)
 }
 
-/// What the flags (and the environment through them) say, in the form of a section.
-fn flags(arguments: &MirrorArgs) -> Section {
-    let set = |flag: bool| flag.then_some(true);
-    Section {
-        from: List(arguments.from.clone()),
-        suite: List(arguments.suite.clone()),
-        component: List(arguments.component.clone()),
-        arch: List(arguments.arch.clone()),
-        sources: arguments.sources.clone(),
-        to: arguments.to.clone(),
-        snapshot: arguments.snapshot.clone(),
-        include: List(arguments.include.clone()),
-        exclude: List(arguments.exclude.clone()),
-        section: List(arguments.section.clone()),
-        priority: List(arguments.priority.clone()),
-        source_package: List(arguments.source_package.clone()),
-        newest: arguments.newest,
-        index_formats: List(arguments.index_formats.clone()),
-        without: List(arguments.without.clone()),
-        languages: List(arguments.languages.clone()),
-        keyring: List(arguments.trust.keyring.clone()),
-        trusted: None,
-        cacert: arguments.trust.cacert.clone(),
-        ignore_valid_until: set(arguments.ignore_valid_until),
-        max_delete: arguments.max_delete,
-        force_delete: set(arguments.force_delete),
-        clean_foreign: set(arguments.clean_foreign),
-        no_clean: set(arguments.no_clean),
-        keep_generations: arguments.keep_generations,
-        keep_hours: arguments.keep_hours,
-        durability: arguments.durability,
-        limit_rate: arguments.network.limit_rate,
-        connections: arguments.network.connections,
-        http1: set(arguments.network.http1),
-        no_hedge: set(arguments.network.no_hedge),
-        auth: arguments.network.auth.clone(),
-        origin: arguments.origin.clone(),
-        origin_only: set(arguments.origin_only),
-        source: Vec::new(),
-    }
-}
-
-impl Section {
-    /// This section with everything replaced that the upper one says.
-    fn under(self, upper: Section) -> Section {
-        // A section that names its archive by other means does not get the lower one's.
-        let source = if !upper.source.is_empty() {
-            upper.source
-        } else {
-            self.source
-        };
-        Section {
-            from: upper.from.or(self.from),
-            suite: upper.suite.or(self.suite),
-            component: upper.component.or(self.component),
-            arch: upper.arch.or(self.arch),
-            sources: upper.sources.or(self.sources),
-            to: upper.to.or(self.to),
-            snapshot: upper.snapshot.or(self.snapshot),
-            include: upper.include.or(self.include),
-            exclude: upper.exclude.or(self.exclude),
-            section: upper.section.or(self.section),
-            priority: upper.priority.or(self.priority),
-            source_package: upper.source_package.or(self.source_package),
-            newest: upper.newest.or(self.newest),
-            index_formats: upper.index_formats.or(self.index_formats),
-            without: upper.without.or(self.without),
-            languages: upper.languages.or(self.languages),
-            keyring: upper.keyring.or(self.keyring),
-            trusted: upper.trusted.or(self.trusted),
-            cacert: upper.cacert.or(self.cacert),
-            ignore_valid_until: upper.ignore_valid_until.or(self.ignore_valid_until),
-            max_delete: upper.max_delete.or(self.max_delete),
-            force_delete: upper.force_delete.or(self.force_delete),
-            clean_foreign: upper.clean_foreign.or(self.clean_foreign),
-            no_clean: upper.no_clean.or(self.no_clean),
-            keep_generations: upper.keep_generations.or(self.keep_generations),
-            keep_hours: upper.keep_hours.or(self.keep_hours),
-            durability: upper.durability.or(self.durability),
-            limit_rate: upper.limit_rate.or(self.limit_rate),
-            connections: upper.connections.or(self.connections),
-            http1: upper.http1.or(self.http1),
-            no_hedge: upper.no_hedge.or(self.no_hedge),
-            auth: upper.auth.or(self.auth),
-            origin: upper.origin.or(self.origin),
-            origin_only: upper.origin_only.or(self.origin_only),
-            source,
-        }
-    }
-}
-
-impl<T> List<T> {
-    fn or(self, lower: List<T>) -> List<T> {
-        if self.0.is_empty() { lower } else { self }
-    }
-}
-
 /// The mirrors one section stands for: one, or one per archive of its `sources`.
 fn mirror(
     name: Option<&str>,
@@ -300,261 +195,6 @@ fn mirror(
     Ok(mirrors)
 }
 
-/// One archive and what to take from it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Archive {
-    /// Its addresses, the origin first.
-    pub origins: Vec<String>,
-    /// What to take from it.
-    pub sources: Vec<SourceSpec>,
-}
-
-fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
-    if let Some(sources) = &wishes.sources {
-        if !wishes.from.0.is_empty() {
-            return Err(
-                CommandError::usage("--sources and --from both name the archive")
-                    .hint("give one of them"),
-            );
-        }
-        let entries = apt::read(sources)?;
-        return apt_archives(entries, wishes, sources);
-    }
-    let mut origins = Vec::new();
-    for from in &wishes.from.0 {
-        let from = address(from)?;
-        if !origins.contains(&from) {
-            origins.push(from);
-        }
-    }
-    if origins.is_empty() {
-        return Err(CommandError::usage("no archive to mirror from")
-            .hint("say `--from URL`, or `--sources FILE`"));
-    }
-    let mut parts: Vec<SourceSection> = Vec::new();
-    if wishes.source.is_empty() || !wishes.suite.0.is_empty() {
-        parts.push(SourceSection {
-            suite: wishes.suite.clone(),
-            ..SourceSection::default()
-        });
-    }
-    parts.extend(wishes.source.iter().cloned());
-    let mut sources = Vec::new();
-    for part in parts {
-        if part.suite.0.is_empty() {
-            return Err(CommandError::usage("no suite to mirror")
-                .hint("say `--suite NAME`, such as trixie or stable"));
-        }
-        for suite in &part.suite.0 {
-            check_name("suite", suite)?;
-        }
-        let components = part.component.or(wishes.component.clone()).0;
-        for component in &components {
-            check_name("component", component)?;
-        }
-        let wanted = part.arch.or(wishes.arch.clone()).0;
-        let (architectures, with_sources) = split_architectures(&wanted)?;
-        let trusted = part.trusted.or(wishes.trusted).unwrap_or(false);
-        let keyrings = part.keyring.or(wishes.keyring.clone()).0;
-        sources.push(SourceSpec {
-            suites: part.suite.0.into_iter().map(flat_suite).collect(),
-            components,
-            binaries: wanted.is_empty() || !architectures.is_empty(),
-            sources: wanted.is_empty() || with_sources,
-            architectures,
-            signed_by: if trusted && keyrings.is_empty() {
-                SignedBy::Trusted
-            } else {
-                signed_by(&keyrings)?
-            },
-            check_valid_until: true,
-            valid_until_max_s: None,
-            valid_until_min_s: None,
-        });
-    }
-    Ok(vec![Archive { origins, sources }])
-}
-
-/// Entries of apt's sources, grouped by archive; flags restrict or override them.
-fn apt_archives(
-    entries: Vec<ArchiveSource>,
-    wishes: &Section,
-    path: &Path,
-) -> Result<Vec<Archive>, CommandError> {
-    let mut archives: Vec<Archive> = Vec::new();
-    let (wanted_architectures, wanted_sources) = split_architectures(&wishes.arch.0)?;
-    for entry in entries {
-        let suites: Vec<String> = entry
-            .suites
-            .iter()
-            .map(apt::suite_name)
-            .filter(|suite| wishes.suite.0.is_empty() || wishes.suite.0.contains(suite))
-            .collect();
-        if suites.is_empty() {
-            continue;
-        }
-        let mut origins = Vec::new();
-        for uri in &entry.uris {
-            for uri in apt::expand(uri)? {
-                let uri = address(&uri)?;
-                if !origins.contains(&uri) {
-                    origins.push(uri);
-                }
-            }
-        }
-        let Some(origin) = origins.first().cloned() else {
-            continue;
-        };
-        let architectures = if wanted_architectures.is_empty() {
-            apt_architectures(&entry.architectures)
-        } else {
-            wanted_architectures.clone()
-        };
-        let spec = SourceSpec {
-            suites,
-            components: if wishes.component.0.is_empty() {
-                entry.components.clone()
-            } else {
-                wishes.component.0.clone()
-            },
-            architectures,
-            binaries: entry.binary
-                && (wishes.arch.0.is_empty() || !wanted_architectures.is_empty()),
-            sources: entry.source || wanted_sources,
-            signed_by: apt_signed_by(&entry, &wishes.keyring.0)?,
-            check_valid_until: entry.check_valid_until,
-            valid_until_max_s: entry.valid_until_max_s,
-            valid_until_min_s: entry.valid_until_min_s,
-        };
-        match archives
-            .iter_mut()
-            .find(|archive| archive.origins[0] == origin)
-        {
-            Some(archive) => {
-                for origin in origins {
-                    if !archive.origins.contains(&origin) {
-                        archive.origins.push(origin);
-                    }
-                }
-                merge_source(&mut archive.sources, spec);
-            }
-            None => archives.push(Archive {
-                origins,
-                sources: vec![spec],
-            }),
-        }
-    }
-    if archives.is_empty() {
-        return Err(CommandError::usage(format_args!(
-            "{}: no enabled source for these suites",
-            path.display()
-        )));
-    }
-    Ok(archives)
-}
-
-/// The architectures of an entry. apt fetches the machine's own by default, with `all` in them.
-fn apt_architectures(option: &ListOption) -> Vec<String> {
-    let native = [apt::native_architecture().to_owned()];
-    let mut architectures = option.resolve(&native);
-    if !architectures.iter().any(|name| name == "all") {
-        architectures.push("all".to_owned());
-    }
-    architectures
-}
-
-/// Whose signatures count for an entry: `--keyring` over what it says itself.
-fn apt_signed_by(entry: &ArchiveSource, keyrings: &[PathBuf]) -> Result<SignedBy, CommandError> {
-    if !keyrings.is_empty() {
-        return signed_by(keyrings);
-    }
-    if entry.trusted == Some(true) {
-        return Ok(SignedBy::Trusted);
-    }
-    let Some(named) = &entry.signed_by else {
-        return signed_by(&[]);
-    };
-    for key in &named.keys {
-        if let KeySource::File(file) = key {
-            readable(file)?;
-        }
-    }
-    let keys = if named.keys.is_empty() {
-        keys_or_default(&[])?
-    } else {
-        named.keys.clone()
-    };
-    Ok(SignedBy::Keys {
-        keys,
-        fingerprints: named.fingerprints.clone(),
-    })
-}
-
-/// `deb` and `deb-src` lines of one-line files become one source.
-fn merge_source(sources: &mut Vec<SourceSpec>, spec: SourceSpec) {
-    let twin = sources.iter_mut().find(|other| {
-        other.suites == spec.suites
-            && other.components == spec.components
-            && other.signed_by == spec.signed_by
-    });
-    match twin {
-        Some(other)
-            if other.architectures == spec.architectures || !(other.binaries && spec.binaries) =>
-        {
-            if spec.binaries && !other.binaries {
-                other.architectures = spec.architectures;
-            }
-            other.binaries |= spec.binaries;
-            other.sources |= spec.sources;
-        }
-        _ => sources.push(spec),
-    }
-}
-
-/// Splits `amd64,source,all` into binary architectures and whether sources are wanted.
-fn split_architectures(wanted: &[String]) -> Result<(Vec<String>, bool), CommandError> {
-    let mut architectures: Vec<String> = Vec::new();
-    for name in wanted.iter().filter(|name| *name != "source") {
-        if name.is_empty()
-            || !name
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-        {
-            return Err(CommandError::usage(format_args!(
-                "{name:?} is not the name of an architecture"
-            )));
-        }
-        if !architectures.contains(name) {
-            architectures.push(name.clone());
-        }
-    }
-    Ok((architectures, wanted.iter().any(|name| name == "source")))
-}
-
-/// A suite or component becomes part of paths; the final check is the archive path's own.
-fn check_name(what: &str, name: &str) -> Result<(), CommandError> {
-    let bad = name.is_empty()
-        || (name.starts_with('/') && name != "/")
-        || name.split('/').any(|part| part == "..")
-        || name.chars().any(|c| c.is_control() || c.is_whitespace());
-    if bad {
-        Err(CommandError::usage(format_args!(
-            "{name:?} is not the name of a {what}"
-        )))
-    } else {
-        Ok(())
-    }
-}
-
-/// `./`, as many sources have it, is the archive's own directory: `/`.
-fn flat_suite(suite: String) -> String {
-    match suite.strip_prefix("./") {
-        Some("") => "/".to_owned(),
-        Some(rest) => rest.to_owned(),
-        None => suite,
-    }
-}
-
 /// A snapshot's name becomes a directory.
 fn check_snapshot(name: &str) -> Result<(), CommandError> {
     let good = !name.is_empty()
@@ -571,26 +211,6 @@ fn check_snapshot(name: &str) -> Result<(), CommandError> {
                 .hint("letters, digits and . _ + ~ : - are allowed, with no dot in front"),
         )
     }
-}
-
-/// An archive's address without slashes at its end; only its scheme and host are checked here.
-pub fn address(text: &str) -> Result<String, CommandError> {
-    let text = text.trim().trim_end_matches('/');
-    let bad = |why: &str| CommandError::usage(format_args!("{text:?}: {why}"));
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return Err(
-            bad("not an address").hint("an archive is named like https://deb.debian.org/debian")
-        );
-    };
-    if !matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https") {
-        return Err(bad("only http and https archives can be mirrored")
-            .hint("most archives offer https under the same name"));
-    }
-    let host = rest.split('/').next().unwrap_or_default();
-    if host.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err(bad("not an address"));
-    }
-    Ok(text.to_owned())
 }
 
 fn keep(wishes: &Section) -> Result<Keep, CommandError> {
@@ -694,59 +314,6 @@ fn output(arguments: &OutputArgs, changed_exit: bool) -> OutputSettings {
         verbose: arguments.verbose,
         changed_exit,
     }
-}
-
-/// Any key of the keyrings named, or of the system's.
-fn signed_by(keyrings: &[PathBuf]) -> Result<SignedBy, CommandError> {
-    Ok(SignedBy::Keys {
-        keys: keys_or_default(keyrings)?,
-        fingerprints: Vec::new(),
-    })
-}
-
-/// The keyrings named, which must be readable, or those of the system.
-fn keys_or_default(named: &[PathBuf]) -> Result<Vec<KeySource>, CommandError> {
-    if !named.is_empty() {
-        return named
-            .iter()
-            .map(|file| {
-                readable(file)
-                    .and_then(|()| absolute(file))
-                    .map(KeySource::File)
-            })
-            .collect();
-    }
-    let found: Vec<KeySource> = DEFAULT_KEYRINGS
-        .iter()
-        .map(PathBuf::from)
-        .filter(|path| readable(path).is_ok())
-        .map(KeySource::File)
-        .collect();
-    if found.is_empty() {
-        return Err(CommandError::usage("no keyring to verify signatures with")
-            .context(format_args!("looked for {}", DEFAULT_KEYRINGS.join(", ")))
-            .hint("install debian-archive-keyring, or say `--keyring FILE`"));
-    }
-    Ok(found)
-}
-
-fn readable(file: &Path) -> Result<(), CommandError> {
-    match std::fs::File::open(file).and_then(|file| file.metadata()) {
-        Ok(metadata) if metadata.is_dir() => Err(CommandError::usage(format_args!(
-            "{}: is a directory",
-            file.display()
-        ))),
-        Ok(_) => Ok(()),
-        Err(error) => Err(CommandError::usage(format_args!(
-            "cannot read {}: {error}",
-            file.display()
-        ))),
-    }
-}
-
-fn absolute(path: &Path) -> Result<PathBuf, CommandError> {
-    std::path::absolute(path)
-        .map_err(|error| CommandError::usage(format_args!("{}: {error}", path.display())))
 }
 
 #[cfg(test)]

@@ -1,0 +1,287 @@
+//! Which archives are meant: by `--from` and `--suite`, or by apt's sources.
+
+use std::path::{Path, PathBuf};
+
+use fullbore_debian::keys::KeySource;
+use fullbore_debian::sources_list::{ArchiveSource, ListOption};
+
+use super::file::{Section, SourceSection};
+use super::keys::{keys_or_default, readable, signed_by};
+use super::{SignedBy, SourceSpec, apt};
+use crate::error::CommandError;
+
+/// One archive and what to take from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Archive {
+    /// Its addresses, the origin first.
+    pub origins: Vec<String>,
+    /// What to take from it.
+    pub sources: Vec<SourceSpec>,
+}
+
+/// The archives that a section names; never none.
+pub(super) fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
+    if let Some(sources) = &wishes.sources {
+        if !wishes.from.0.is_empty() {
+            return Err(
+                CommandError::usage("--sources and --from both name the archive")
+                    .hint("give one of them"),
+            );
+        }
+        let entries = apt::read(sources)?;
+        return apt_archives(entries, wishes, sources);
+    }
+    let mut origins = Vec::new();
+    for from in &wishes.from.0 {
+        let from = address(from)?;
+        if !origins.contains(&from) {
+            origins.push(from);
+        }
+    }
+    if origins.is_empty() {
+        return Err(CommandError::usage("no archive to mirror from")
+            .hint("say `--from URL`, or `--sources FILE`"));
+    }
+    let mut parts: Vec<SourceSection> = Vec::new();
+    if wishes.source.is_empty() || !wishes.suite.0.is_empty() {
+        parts.push(SourceSection {
+            suite: wishes.suite.clone(),
+            ..SourceSection::default()
+        });
+    }
+    parts.extend(wishes.source.iter().cloned());
+    let mut sources = Vec::new();
+    for part in parts {
+        if part.suite.0.is_empty() {
+            return Err(CommandError::usage("no suite to mirror")
+                .hint("say `--suite NAME`, such as trixie or stable"));
+        }
+        for suite in &part.suite.0 {
+            check_name("suite", suite)?;
+        }
+        let components = part.component.or(wishes.component.clone()).0;
+        for component in &components {
+            check_name("component", component)?;
+        }
+        let wanted = part.arch.or(wishes.arch.clone()).0;
+        let (architectures, with_sources) = split_architectures(&wanted)?;
+        let trusted = part.trusted.or(wishes.trusted).unwrap_or(false);
+        let keyrings = part.keyring.or(wishes.keyring.clone()).0;
+        sources.push(SourceSpec {
+            suites: part.suite.0.into_iter().map(flat_suite).collect(),
+            components,
+            binaries: wanted.is_empty() || !architectures.is_empty(),
+            sources: wanted.is_empty() || with_sources,
+            architectures,
+            signed_by: if trusted && keyrings.is_empty() {
+                SignedBy::Trusted
+            } else {
+                signed_by(&keyrings)?
+            },
+            check_valid_until: true,
+            valid_until_max_s: None,
+            valid_until_min_s: None,
+        });
+    }
+    Ok(vec![Archive { origins, sources }])
+}
+
+/// Entries of apt's sources, grouped by archive; flags restrict or override them.
+fn apt_archives(
+    entries: Vec<ArchiveSource>,
+    wishes: &Section,
+    path: &Path,
+) -> Result<Vec<Archive>, CommandError> {
+    let mut archives: Vec<Archive> = Vec::new();
+    let (wanted_architectures, wanted_sources) = split_architectures(&wishes.arch.0)?;
+    for entry in entries {
+        let suites: Vec<String> = entry
+            .suites
+            .iter()
+            .map(apt::suite_name)
+            .filter(|suite| wishes.suite.0.is_empty() || wishes.suite.0.contains(suite))
+            .collect();
+        if suites.is_empty() {
+            continue;
+        }
+        let mut origins = Vec::new();
+        for uri in &entry.uris {
+            for uri in apt::expand(uri)? {
+                let uri = address(&uri)?;
+                if !origins.contains(&uri) {
+                    origins.push(uri);
+                }
+            }
+        }
+        let Some(origin) = origins.first().cloned() else {
+            continue;
+        };
+        let architectures = if wanted_architectures.is_empty() {
+            apt_architectures(&entry.architectures)
+        } else {
+            wanted_architectures.clone()
+        };
+        let spec = SourceSpec {
+            suites,
+            components: if wishes.component.0.is_empty() {
+                entry.components.clone()
+            } else {
+                wishes.component.0.clone()
+            },
+            architectures,
+            binaries: entry.binary
+                && (wishes.arch.0.is_empty() || !wanted_architectures.is_empty()),
+            sources: entry.source || wanted_sources,
+            signed_by: apt_signed_by(&entry, &wishes.keyring.0)?,
+            check_valid_until: entry.check_valid_until,
+            valid_until_max_s: entry.valid_until_max_s,
+            valid_until_min_s: entry.valid_until_min_s,
+        };
+        match archives
+            .iter_mut()
+            .find(|archive| archive.origins[0] == origin)
+        {
+            Some(archive) => {
+                for origin in origins {
+                    if !archive.origins.contains(&origin) {
+                        archive.origins.push(origin);
+                    }
+                }
+                merge_source(&mut archive.sources, spec);
+            }
+            None => archives.push(Archive {
+                origins,
+                sources: vec![spec],
+            }),
+        }
+    }
+    if archives.is_empty() {
+        return Err(CommandError::usage(format_args!(
+            "{}: no enabled source for these suites",
+            path.display()
+        )));
+    }
+    Ok(archives)
+}
+
+/// The architectures of an entry. apt fetches the machine's own by default, with `all` in them.
+fn apt_architectures(option: &ListOption) -> Vec<String> {
+    let native = [apt::native_architecture().to_owned()];
+    let mut architectures = option.resolve(&native);
+    if !architectures.iter().any(|name| name == "all") {
+        architectures.push("all".to_owned());
+    }
+    architectures
+}
+
+/// Whose signatures count for an entry: `--keyring` over what it says itself.
+fn apt_signed_by(entry: &ArchiveSource, keyrings: &[PathBuf]) -> Result<SignedBy, CommandError> {
+    if !keyrings.is_empty() {
+        return signed_by(keyrings);
+    }
+    if entry.trusted == Some(true) {
+        return Ok(SignedBy::Trusted);
+    }
+    let Some(named) = &entry.signed_by else {
+        return signed_by(&[]);
+    };
+    for key in &named.keys {
+        if let KeySource::File(file) = key {
+            readable(file)?;
+        }
+    }
+    let keys = if named.keys.is_empty() {
+        keys_or_default(&[])?
+    } else {
+        named.keys.clone()
+    };
+    Ok(SignedBy::Keys {
+        keys,
+        fingerprints: named.fingerprints.clone(),
+    })
+}
+
+/// `deb` and `deb-src` lines of one-line files become one source.
+fn merge_source(sources: &mut Vec<SourceSpec>, spec: SourceSpec) {
+    let twin = sources.iter_mut().find(|other| {
+        other.suites == spec.suites
+            && other.components == spec.components
+            && other.signed_by == spec.signed_by
+    });
+    match twin {
+        Some(other)
+            if other.architectures == spec.architectures || !(other.binaries && spec.binaries) =>
+        {
+            if spec.binaries && !other.binaries {
+                other.architectures = spec.architectures;
+            }
+            other.binaries |= spec.binaries;
+            other.sources |= spec.sources;
+        }
+        _ => sources.push(spec),
+    }
+}
+
+/// Splits `amd64,source,all` into binary architectures and whether sources are wanted.
+fn split_architectures(wanted: &[String]) -> Result<(Vec<String>, bool), CommandError> {
+    let mut architectures: Vec<String> = Vec::new();
+    for name in wanted.iter().filter(|name| *name != "source") {
+        if name.is_empty()
+            || !name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        {
+            return Err(CommandError::usage(format_args!(
+                "{name:?} is not the name of an architecture"
+            )));
+        }
+        if !architectures.contains(name) {
+            architectures.push(name.clone());
+        }
+    }
+    Ok((architectures, wanted.iter().any(|name| name == "source")))
+}
+
+/// A suite or component becomes part of paths; the final check is the archive path's own.
+fn check_name(what: &str, name: &str) -> Result<(), CommandError> {
+    let bad = name.is_empty()
+        || (name.starts_with('/') && name != "/")
+        || name.split('/').any(|part| part == "..")
+        || name.chars().any(|c| c.is_control() || c.is_whitespace());
+    if bad {
+        Err(CommandError::usage(format_args!(
+            "{name:?} is not the name of a {what}"
+        )))
+    } else {
+        Ok(())
+    }
+}
+
+/// `./`, as many sources have it, is the archive's own directory: `/`.
+fn flat_suite(suite: String) -> String {
+    match suite.strip_prefix("./") {
+        Some("") => "/".to_owned(),
+        Some(rest) => rest.to_owned(),
+        None => suite,
+    }
+}
+
+/// An archive's address without slashes at its end; only its scheme and host are checked here.
+pub fn address(text: &str) -> Result<String, CommandError> {
+    let text = text.trim().trim_end_matches('/');
+    let bad = |why: &str| CommandError::usage(format_args!("{text:?}: {why}"));
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return Err(
+            bad("not an address").hint("an archive is named like https://deb.debian.org/debian")
+        );
+    };
+    if !matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https") {
+        return Err(bad("only http and https archives can be mirrored")
+            .hint("most archives offer https under the same name"));
+    }
+    let host = rest.split('/').next().unwrap_or_default();
+    if host.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err(bad("not an address"));
+    }
+    Ok(text.to_owned())
+}
