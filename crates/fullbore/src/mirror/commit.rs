@@ -10,13 +10,13 @@ use std::collections::HashSet;
 use std::iter::Peekable;
 
 use fullbore_engine::digest::Sha256;
-use fullbore_engine::files::{PartFile, Root};
+use fullbore_engine::files::{FileError, PartFile, Root};
 
 use super::plan::Plan;
 use super::records::{Record, RecordWriter};
 use super::retention::{DeleteGuard, GuardError, Retention};
 use super::standing::{Left, Standing, StandingTable, SuiteId};
-use super::state::{Header, PartWriter, Removal, State, StateError, SuiteRecord, list_path};
+use super::state::{Header, OWN_DIRECTORY, PartWriter, Removal, State, StateError, SuiteRecord, list_path};
 use super::subtract::{FileSet, LoggedFile, Tally};
 
 /// A suite of this run.
@@ -95,7 +95,6 @@ pub struct Pending {
     /// What it holds.
     pub counts: Counts,
     list: PartFile,
-    old_list: Option<String>,
 }
 
 /// A file as one of the streams gives it.
@@ -113,7 +112,7 @@ pub fn write(commit: Commit<'_>) -> Result<Pending, StateError> {
     let number = commit.state.header.number + 1;
     let path = list_path(number);
     let list_error = |source| StateError::List { path: path.clone(), source };
-    commit.root.create_directory(super::state::OWN_DIRECTORY, 0o700)?;
+    commit.root.create_directory(OWN_DIRECTORY, 0o700)?;
     let part = commit.root.create_part(&path, 0)?;
     let mut writer = RecordWriter::new(PartWriter::new(part)).map_err(list_error)?;
     let mut merge = Merge::new(&commit)?;
@@ -137,8 +136,7 @@ pub fn write(commit: Commit<'_>) -> Result<Pending, StateError> {
         standings: table.as_slice().to_vec(),
     };
     let state = State { header, trusted: true, ..State::default() };
-    let old_list = (commit.state.header.number > 0).then(|| commit.state.list_path());
-    Ok(Pending { state, counts, list: out.into_part(), old_list })
+    Ok(Pending { state, counts, list: out.into_part() })
 }
 
 impl Pending {
@@ -156,25 +154,37 @@ impl Pending {
     }
 
     /// Makes the new state the present one: the list gets its name, `sync` makes it and all
-    /// files before it durable, the header is renamed over the old one, and only then the
-    /// old list goes. The caller may compact the log then.
+    /// files before it durable, the header is renamed over the old one, `sync` again, and
+    /// only then old lists go. The caller may compact the log then.
     ///
     /// # Errors
     /// Refusals of the system; the old state is intact then.
     pub fn publish<E: From<StateError>>(
         self,
         root: &Root,
-        sync: impl FnOnce() -> Result<(), E>,
+        sync: impl Fn() -> Result<(), E>,
     ) -> Result<State, E> {
         self.list.finish().map_err(StateError::from)?;
         sync()?;
         self.state.write_header(root)?;
-        if let Some(old) = &self.old_list {
-            root.unlink(old).map_err(StateError::from)?;
-        }
+        sync()?;
+        remove_other_lists(root, &self.state).map_err(StateError::from)?;
         State::end(root)?;
         Ok(self.state)
     }
+}
+
+/// Removes the list of the state before, and those of runs that were killed here.
+fn remove_other_lists(root: &Root, state: &State) -> Result<(), FileError> {
+    let present = state.list_path();
+    for (name, _) in root.list(OWN_DIRECTORY)? {
+        let Some(name) = name.to_str() else { continue };
+        let path = format!("{OWN_DIRECTORY}/{name}");
+        if name.starts_with("files-") && path != present {
+            root.unlink(&path)?;
+        }
+    }
+    Ok(())
 }
 
 type SortedFiles<'a, T> = Peekable<std::vec::IntoIter<T>>;
@@ -424,8 +434,15 @@ impl<'a> Merge<'a> {
             self.counts.expired.add(size);
         } else if standing.members.is_empty() {
             self.counts.waiting.add(size);
-            let hours = i64::from(self.commit.retention.hours) * 3600;
-            let due = standing.left.iter().map(|left| left.at.saturating_add(hours)).max();
+            // Where generations are still to come, a new publication decides, not time.
+            let at_once = Retention { hours: 0, ..self.commit.retention };
+            let hours_s = i64::from(self.commit.retention.hours) * 3600;
+            let due = |left: &Left| {
+                let generation = self.suites.get(usize::from(left.suite)).filter(|suite| !suite.retired).map(|suite| suite.generation);
+                at_once.is_over(left, generation, left.at).then(|| left.at.saturating_add(hours_s))
+            };
+            let due: Option<Vec<i64>> = standing.left.iter().map(due).collect();
+            let due = due.and_then(|due| due.into_iter().max());
             self.clean_due = [self.clean_due, due].into_iter().flatten().min();
         }
         if standing.left.iter().any(|left| left.at == self.commit.now && self.decided.contains(&left.suite)) {

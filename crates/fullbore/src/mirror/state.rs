@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{self, Write};
 
 use fullbore_engine::digest::Sha256;
+use fullbore_engine::durability::sync_file;
 use fullbore_engine::files::{FileError, PartFile, Root};
 use serde::{Deserialize, Serialize};
 
@@ -253,7 +254,20 @@ impl State {
         }
     }
 
-    /// The number of the suite in this directory, a new one if it has none yet.
+    /// Numbers for the suites in these directories: their own, or the next that are free.
+    pub fn number_suites(&self, directories: &[&str]) -> Vec<SuiteId> {
+        let mut next = self.header.suites.len();
+        let mut number = |directory: &&str| {
+            self.suite_id(directory).unwrap_or_else(|| {
+                next += 1;
+                // 65,535 suites in one directory: the header would be refused at the next run.
+                SuiteId::try_from(next - 1).unwrap_or(SuiteId::MAX)
+            })
+        };
+        directories.iter().map(&mut number).collect()
+    }
+
+    /// The number of the suite in this directory, if it has one.
     pub fn suite_id(&self, directory: &str) -> Option<SuiteId> {
         self.header.suites.iter().position(|suite| suite.directory == directory).and_then(|at| SuiteId::try_from(at).ok())
     }
@@ -313,7 +327,12 @@ impl State {
     /// # Errors
     /// Refusals of the system.
     pub fn write_header(&self, root: &Root) -> Result<(), StateError> {
-        Ok(root.write_part(STATE_PATH, &render(&self.header))?.finish()?)
+        let part = root.write_part(STATE_PATH, &render(&self.header))?;
+        if self.header.synced {
+            // Some file systems write a rename before the content: an empty state.
+            sync_file(&part, STATE_PATH)?;
+        }
+        Ok(part.finish()?)
     }
 
     /// To be called before a run changes anything; `unsigned`: a suite of it has no valid

@@ -39,16 +39,12 @@ impl Mirror {
 
     fn updates(&self, archive: &Archive<'_>, signed: bool) -> Vec<SuiteUpdate> {
         let state = self.state();
-        let mut next = state.header.suites.len() as SuiteId;
-        let mut update = |suite: &str| {
-            let directory = format!("dists/{suite}");
-            let id = state.suite_id(&directory).unwrap_or_else(|| {
-                next += 1;
-                next - 1
-            });
+        let directories: Vec<String> = archive.keys().map(|suite| format!("dists/{suite}")).collect();
+        let ids = state.number_suites(&directories.iter().map(String::as_str).collect::<Vec<_>>());
+        let update = |((suite, directory), id): ((&&str, &String), SuiteId)| {
             let record = SuiteRecord {
-                directory,
-                requested: suite.to_owned(),
+                directory: directory.clone(),
+                requested: (*suite).to_owned(),
                 origins: Vec::new(),
                 links: Vec::new(),
                 inrelease: Sha256::of(suite.as_bytes()),
@@ -63,7 +59,7 @@ impl Mirror {
             };
             SuiteUpdate { id, record, published: true }
         };
-        archive.keys().map(|suite| update(suite)).collect()
+        archive.keys().zip(&directories).zip(ids).map(update).collect()
     }
 
     fn plan(&self, archive: &Archive<'_>, updates: &[SuiteUpdate], filters: Filters) -> Plan {
@@ -207,11 +203,15 @@ fn a_file_gone_from_the_index_stays_for_generations_and_hours() {
     let (old, new) = (archive(&[("a", &[("pool/1", "one")])]), archive(&[("a", &[("pool/2", "two")])]));
     mirror.run(&old, true);
     mirror.run(&new, true);
+    let left_at = mirror.now;
     assert!(!mirror.files()["pool/1"].expired);
-    assert_eq!(mirror.state().header.clean_due, Some(mirror.now + 24 * HOUR_S));
-    mirror.now += 30 * HOUR_S;
+    assert_eq!(mirror.state().header.clean_due, None, "generations are to come");
+    mirror.now += HOUR_S;
     mirror.run(&new, true);
-    assert!(!mirror.files()["pool/1"].expired, "hours are over, generations are not");
+    mirror.run(&new, true);
+    assert!(!mirror.files()["pool/1"].expired, "generations are over, hours are not");
+    assert_eq!(mirror.state().header.clean_due, Some(left_at + 24 * HOUR_S));
+    mirror.now = left_at + 24 * HOUR_S;
     mirror.run(&new, true);
     assert!(mirror.files()["pool/1"].expired);
     // Back again before it was deleted: present, not fetched.
@@ -370,6 +370,34 @@ fn a_suite_that_could_not_be_published_keeps_its_old_record() {
 }
 
 #[test]
+fn m13_killed_while_the_state_is_written_the_old_one_counts() {
+    let mirror = Mirror::new();
+    let files = archive(&[("a", &[("pool/1", "one")])]);
+    mirror.run(&files, true);
+    let old = mirror.state().header;
+    for step in 0..2 {
+        let updates = mirror.updates(&files, true);
+        let plan = mirror.plan(&files, &updates, Filters::default());
+        let mut done = FileSet::new(1);
+        done.insert(0);
+        let pending = mirror.commit(&plan, &done, updates);
+        let calls = std::cell::Cell::new(0);
+        let killed = pending.publish(&mirror.root, || {
+            calls.set(calls.get() + 1);
+            let killed = StateError::Newer { found: 99 };
+            if calls.get() > step { Err(killed) } else { Ok(()) }
+        });
+        assert!(killed.is_err());
+        // Between the list and the header: the old. Behind the header: the new, and its list.
+        assert_eq!(mirror.state().header.number, old.number + step);
+        assert_eq!(mirror.files().len(), 1);
+    }
+    mirror.run(&files, true);
+    let lists = mirror.root.list(OWN_DIRECTORY).unwrap();
+    assert_eq!(lists.iter().filter(|(name, _)| name.to_string_lossy().starts_with("files-")).count(), 1);
+}
+
+#[test]
 fn m15_a_refused_deletion_leaves_a_usable_state() {
     let mut mirror = Mirror::new();
     let names: Vec<String> = (0..100).map(|number| format!("pool/{number}")).collect();
@@ -431,7 +459,9 @@ fn scale_of_a_plan_and_a_state() {
     assert_eq!(subtraction.fetch.len(), files as usize);
     lap("compared with nothing");
     let mut done = FileSet::new(first.len());
-    (0..files).for_each(|id| drop(done.insert(id)));
+    for id in 0..files {
+        done.insert(id);
+    }
     mirror.commit(&first, &done, updates.clone()).publish(&mirror.root, || Ok::<_, StateError>(())).unwrap();
     lap("state written");
     let bytes = std::fs::metadata(mirror.directory.path().join(mirror.state().list_path())).unwrap().len();
