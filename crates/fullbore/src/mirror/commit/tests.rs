@@ -419,6 +419,56 @@ fn m15_a_refused_deletion_leaves_a_usable_state() {
     assert_eq!(mirror.run(&archive(&[("a", &files)]), true).subtraction.fetch.len(), 0);
 }
 
+#[test]
+fn what_was_deleted_is_fetched_again_when_it_comes_back() {
+    let mut mirror = Mirror::new();
+    let keep: Vec<String> = (0..30).map(|number| format!("pool/keep/{number}")).collect();
+    let mut old: Vec<(&str, &str)> = keep.iter().map(|path| (path.as_str(), "kept")).collect();
+    let new = archive(&[("a", &old)]);
+    old.push(("pool/gone/1", "one"));
+    let old = archive(&[("a", &old)]);
+    mirror.run(&old, true);
+    for _ in 0..3 {
+        mirror.run(&new, true);
+        mirror.now += 24 * HOUR_S;
+    }
+    let updates = mirror.updates(&new, true);
+    let plan = mirror.plan(&new, &updates, Filters::default());
+    let subtraction = mirror.subtract(&plan, &updates, Vec::new()).unwrap();
+    let mut pending = mirror.commit(&plan, &subtraction.done, updates);
+    pending.allow_removal(&DeleteGuard::default()).unwrap();
+    let mut state = pending.publish(&mirror.root, || Ok::<_, StateError>(())).unwrap();
+    // Killed here, the next run would find the deletion begun and would not believe in the file.
+    assert!(mirror.state().unfinished);
+    let removed = crate::mirror::clean::remove_expired(&mirror.root, &mut state, || Ok::<_, StateError>(())).unwrap();
+    assert_eq!(removed, Tally { files: 1, bytes: 3 });
+    assert!(!mirror.directory.path().join("pool/gone").exists());
+    let back = mirror.run(&old, true);
+    assert_eq!((back.subtraction.fetch.len(), back.subtraction.present.files), (1, 30));
+}
+
+#[test]
+fn a_snapshot_holds_what_the_suites_name_and_stays() {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use crate::mirror::snapshot;
+
+    let mirror = Mirror::new();
+    mirror.run(&archive(&[("a", &[("pool/1", "one"), ("pool/2", "two")])]), true);
+    mirror.run(&archive(&[("a", &[("pool/1", "one"), ("pool/3", "three")])]), true);
+    assert_eq!(snapshot::make(&mirror.root, &mirror.state(), "first").unwrap().files, 2);
+    let at = |path: &str| mirror.directory.path().join(path);
+    let inode = |path: &str| std::fs::metadata(at(path)).unwrap().ino();
+    assert_eq!(inode("snapshots/first/pool/1"), inode("pool/1"));
+    assert!(at("snapshots/first/pool/3").exists() && !at("snapshots/first/pool/2").exists());
+    // A file that gets other content later keeps the old one in the snapshot.
+    mirror.run(&archive(&[("a", &[("pool/1", "eins")])]), true);
+    assert_eq!(std::fs::read(at("pool/1")).unwrap(), b"eins");
+    assert_eq!(std::fs::read(at("snapshots/first/pool/1")).unwrap(), b"one");
+    assert!(snapshot::make(&mirror.root, &mirror.state(), "first").is_err());
+    assert!(!at(".fullbore/snapshot-first").exists());
+}
+
 /// Resident memory of this process at its highest, in MB.
 fn peak_rss_mb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
