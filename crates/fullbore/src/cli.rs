@@ -404,7 +404,13 @@ fn with_environment(command: clap::Command) -> clap::Command {
                 return argument;
             }
             let variable = format!("FULLBORE_{}", long.to_ascii_uppercase().replace('-', "_"));
-            argument.env(variable).hide_env(true)
+            let argument = argument.env(variable).hide_env(true);
+            // FULLBORE_DRY_RUN=1 and =yes count as well as =true.
+            if matches!(argument.get_action(), clap::ArgAction::SetTrue) {
+                argument.value_parser(clap::builder::BoolishValueParser::new())
+            } else {
+                argument
+            }
         })
         .mut_subcommands(with_environment)
 }

@@ -147,7 +147,7 @@ impl Screen {
         self.terminal.bar.finish_and_clear();
         if self.json {
             self.emit_json(&Event::Summary(Box::new(summary.clone())));
-        } else if !self.quiet {
+        } else if !self.quiet && !nothing_came_of_it(summary) {
             let name = summary
                 .name
                 .as_ref()
@@ -273,6 +273,14 @@ impl Events for Screen {
     }
 }
 
+/// Whether the error that was shown says it all.
+fn nothing_came_of_it(summary: &Summary) -> bool {
+    summary.exit_code != 0
+        && summary.totals.written_bytes == 0
+        && summary.totals.checked_files == 0
+        && !summary.dry_run
+}
+
 /// Whether it is time again; notes that it was done.
 fn due(last: &mut Option<Instant>, interval: Duration) -> bool {
     let now = Instant::now();
@@ -382,6 +390,12 @@ mod tests {
         screen.finish(&Summary {
             command: "mirror".into(),
             exit_code: 2,
+            totals: crate::report::Totals {
+                files: 2,
+                written_bytes: 3_000_000,
+                ..Default::default()
+            },
+            duration_ms: 1500,
             ..Summary::default()
         });
     }
@@ -402,7 +416,7 @@ mod tests {
         <3>error: 1 file is missing
         <3>hint: run again
         ");
-        assert_eq!(stdout.text(), "0 B in 0.0 s, 0 B/s.\n");
+        assert_eq!(stdout.text(), "3.00 MB in 1.5 s, 2.00 MB/s.\n");
     }
 
     #[test]
