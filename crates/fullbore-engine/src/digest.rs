@@ -3,13 +3,18 @@
 //! The name of everything we move is its SHA-256, taken from a signed index. A
 //! [`Sha256`] is that name; a [`Sha256Hasher`] makes one from bytes; a [`Verified`]
 //! is the proof, made only here, that bytes of a known length had the expected
-//! name. Whatever gives a file its final name asks for that proof.
+//! name. Whatever gives a file its final name asks for that proof. The compression itself
+//! is the sha2 crate's where the processor has SHA instructions, else `vector`'s.
+
+mod streams;
+mod vector;
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use sha2::Digest as _;
+pub use streams::update_many;
+use vector::Tier;
 
 /// A SHA-256 value (FIPS 180-4), 32 bytes; text form is 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -137,11 +142,26 @@ impl<'de> Deserialize<'de> for Sha256 {
     }
 }
 
+/// FIPS 180-4, 5.3.3.
+const FIRST_STATE: vector::State = [
+    0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19,
+];
+
 /// SHA-256 over bytes as they pass.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Sha256Hasher {
-    state: sha2::Sha256,
+    state: vector::State,
+    /// The beginning of a block that is not full.
+    block: vector::Block,
+    filled: usize,
     bytes: u64,
+    tier: Tier,
+}
+
+impl Default for Sha256Hasher {
+    fn default() -> Sha256Hasher {
+        Sha256Hasher::of_tier(Tier::of_this_machine())
+    }
 }
 
 impl Sha256Hasher {
@@ -150,10 +170,39 @@ impl Sha256Hasher {
         Sha256Hasher::default()
     }
 
+    fn of_tier(tier: Tier) -> Sha256Hasher {
+        Sha256Hasher { state: FIRST_STATE, block: [0; 64], filled: 0, bytes: 0, tier }
+    }
+
     /// Takes the next bytes.
     pub fn update(&mut self, data: &[u8]) {
-        self.state.update(data);
+        let (blocks, rest) = self.align(data);
+        vector::compress(self.tier, &mut self.state, blocks);
+        self.keep(rest);
+    }
+
+    /// Fills the block that was begun; returns the whole blocks behind it and what is left,
+    /// which the caller takes with `compress` and then `keep`.
+    fn align<'d>(&mut self, data: &'d [u8]) -> (&'d [vector::Block], &'d [u8]) {
         self.bytes += data.len() as u64;
+        let mut data = data;
+        if self.filled > 0 {
+            let (head, behind) = data.split_at(data.len().min(64 - self.filled));
+            self.block[self.filled..self.filled + head.len()].copy_from_slice(head);
+            self.filled += head.len();
+            data = behind;
+            if self.filled == 64 {
+                vector::compress(self.tier, &mut self.state, std::slice::from_ref(&self.block));
+                self.filled = 0;
+            }
+        }
+        data.as_chunks()
+    }
+
+    /// Begins a block with less than one.
+    fn keep(&mut self, rest: &[u8]) {
+        self.block[self.filled..self.filled + rest.len()].copy_from_slice(rest);
+        self.filled += rest.len();
     }
 
     /// How many bytes it has taken.
@@ -162,8 +211,21 @@ impl Sha256Hasher {
     }
 
     /// The value of everything taken.
-    pub fn finish(self) -> Sha256 {
-        Sha256(self.state.finalize().into())
+    pub fn finish(mut self) -> Sha256 {
+        // One bit, zeros, and the length in bits, up to the end of a block (FIPS 180-4, 5.1.1).
+        let bits = self.bytes.wrapping_mul(8);
+        let mut end = [0_u8; 128];
+        end[..self.filled].copy_from_slice(&self.block[..self.filled]);
+        end[self.filled] = 0x80;
+        let len = if self.filled < 56 { 64 } else { 128 };
+        end[len - 8..len].copy_from_slice(&bits.to_be_bytes());
+        let (blocks, _) = end[..len].as_chunks();
+        vector::compress(self.tier, &mut self.state, blocks);
+        let mut bytes = [0; 32];
+        for (out, word) in bytes.chunks_exact_mut(4).zip(self.state) {
+            out.copy_from_slice(&word.to_be_bytes());
+        }
+        Sha256(bytes)
     }
 
     /// Compares with what a signed index said. Only this makes a [`Verified`].

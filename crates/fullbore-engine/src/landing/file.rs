@@ -36,7 +36,7 @@ pub(super) struct FileState<P> {
     /// Everything before this is hashed, or in `pending`.
     front: u64,
     /// Bytes at the front, still in memory, in order.
-    pub(super) pending: Vec<(Bytes, Permit)>,
+    pub(super) pending: Pending,
     /// Digests of what was there when the whole was wrong.
     suspects: Vec<RangeDigest>,
     /// It was found wrong and waits for what the caller decides.
@@ -44,6 +44,13 @@ pub(super) struct FileState<P> {
     pub(super) is_catching_up: bool,
     /// See [`Entry`].
     pub(super) round: u32,
+}
+
+/// Bytes that wait for the hash, and their permits.
+#[derive(Default)]
+pub(super) struct Pending {
+    data: Vec<Bytes>,
+    permits: Vec<Permit>,
 }
 
 /// How it stands with a file.
@@ -55,6 +62,23 @@ pub(super) enum Progress {
     Behind,
     /// All is hashed.
     Whole,
+}
+
+impl Pending {
+    pub(super) fn begin(&mut self) -> &[Bytes] {
+        for permit in &mut self.permits {
+            permit.at(Place::In(Work::Hash));
+        }
+        &self.data
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.data.iter().map(|data| data.len() as u64).sum()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.data.is_empty()
+    }
 }
 
 impl<P: Send + 'static> FileState<P> {
@@ -91,7 +115,7 @@ impl<P: Send + 'static> FileState<P> {
             sources,
             hasher: Sha256Hasher::new(),
             front: 0,
-            pending: Vec::new(),
+            pending: Pending::default(),
             suspects: Vec::new(),
             is_wrong: false,
             is_catching_up: false,
@@ -159,19 +183,18 @@ impl<P: Send + 'static> FileState<P> {
         if range.start == self.front {
             self.front = range.end;
             permit.at(Place::Before(Work::Hash));
-            self.pending.push((data, permit));
+            self.pending.data.push(data);
+            self.pending.permits.push(permit);
         }
     }
 
-    /// Hashes what waits in memory, and gives its permits back.
-    pub(super) fn hash_pending(&mut self) -> u64 {
-        let mut bytes = 0;
-        for (data, mut permit) in self.pending.drain(..) {
-            permit.at(Place::In(Work::Hash));
-            self.hasher.update(&data);
-            bytes += data.len() as u64;
-        }
-        bytes
+    /// What waits in memory, and the hasher that is to take it; back with `put_back`.
+    pub(super) fn take_pending(&mut self) -> (Sha256Hasher, Pending) {
+        (std::mem::take(&mut self.hasher), std::mem::take(&mut self.pending))
+    }
+
+    pub(super) fn put_back(&mut self, hasher: Sha256Hasher) {
+        self.hasher = hasher;
     }
 
     /// Reads back and hashes up to `buffer.len()` bytes behind the front.
@@ -246,7 +269,7 @@ impl<P: Send + 'static> FileState<P> {
             self.present.remove(range.clone());
             self.sources.remove(range);
         }
-        self.pending.clear();
+        self.pending = Pending::default();
         self.hasher = Sha256Hasher::new();
         self.front = 0;
         self.is_wrong = false;

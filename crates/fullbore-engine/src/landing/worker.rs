@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::file::{Conclusion, FileState, Progress};
 use super::{Cause, Chunk, Entry, Load, Message, Order, Outcome, Retry, Shared, locked};
+use crate::digest::update_many;
 use crate::pipeline::Receiver;
 use crate::stage::StageClock;
 use crate::target::Target;
@@ -181,15 +182,26 @@ impl<T: Target> Worker<T> {
         self.touched.insert(item);
     }
 
+    /// Hashes the new bytes of all files of the batch side by side.
     fn hash(&mut self) {
-        let touched: Vec<u32> = self.touched.drain().collect();
-        for item in touched {
-            let Some(file) = self.files.get_mut(&item) else {
-                continue;
-            };
-            let bytes = file.hash_pending();
-            self.clocks.hash.add_items(1, bytes);
-            self.settle(item);
+        let mut jobs = Vec::with_capacity(self.touched.len());
+        for item in self.touched.drain() {
+            let Some(file) = self.files.get_mut(&item) else { continue };
+            let (hasher, pending) = file.take_pending();
+            jobs.push((item, hasher, pending));
+        }
+        update_many(
+            jobs.iter_mut()
+                .filter(|(_, _, pending)| !pending.is_empty())
+                .map(|(_, hasher, pending)| (hasher, pending.begin())),
+        );
+        for (item, hasher, pending) in jobs {
+            self.clocks.hash.add_items(1, pending.bytes());
+            drop(pending); // the permits go home
+            if let Some(file) = self.files.get_mut(&item) {
+                file.put_back(hasher);
+                self.settle(item);
+            }
         }
     }
 
