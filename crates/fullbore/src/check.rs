@@ -1,13 +1,243 @@
 //! `fullbore check`: an archive read again against its signed indexes.
+//!
+//! Reading is local (`local`): signature → indexes → every file's size and hash, or a random share of
+//! them. With `--repair` what is wrong is set aside and fetched as a mirror run would, under the same
+//! rule: nothing gets its name before its hash is right.
 
 pub mod local;
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fullbore_debian::signature::Verifier;
+use fullbore_engine::files::Root;
+use fullbore_engine::stage::{Kind, Ledger};
+use fullbore_engine::verdict::{Sampler, SamplerConfig};
+
 use crate::error::{CommandError, ErrorKind};
-use crate::events::Events;
-use crate::report::Report;
-use crate::settings::CheckSettings;
+use crate::events::{Event, Events, Phase, Progress};
+use crate::mirror::batch::{Files, StoredIndex};
+use crate::mirror::lock::{Lock, LockError};
+use crate::mirror::offer::state_error;
+use crate::mirror::session::{Session, Stop, boot_id, disk};
+use crate::mirror::state::{OWN_DIRECTORY, State, index_path};
+use crate::report::{Report, Summary, Timeline, VerdictReport};
+use crate::settings::{CheckSettings, DurabilityChoice, SignedBy};
+use local::{CheckError, Findings, Options, Problem};
+
+/// Problems named in an error; the report has more.
+const PROBLEMS_NAMED: usize = 10;
 
 /// Checks the archive, and repairs it where asked to.
-pub fn run(settings: &CheckSettings, _events: &mut dyn Events) -> Result<Report, CommandError> {
-    Err(CommandError::new(ErrorKind::Internal, format_args!("{}: check is not built in", settings.dir.display())))
+///
+/// # Errors
+/// [`ErrorKind::Verification`] when files are missing or wrong (and, with `--repair`, still are).
+pub fn run(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
+    let root = Arc::new(Root::open(&settings.dir).map_err(CommandError::usage)?);
+    // A run in progress changes what is checked; repairs change it themselves.
+    let _lock = match Lock::take(&root) {
+        Ok(lock) => Some(lock),
+        Err(error @ LockError::Held { .. }) => return Err(CommandError::new(ErrorKind::Locked, error)),
+        // A tree that we may only read can be checked, not repaired.
+        Err(error) if settings.repair => return Err(disk(&error)),
+        Err(_) => None,
+    };
+    events.emit(Event::Started {
+        command: "check".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        name: None,
+        dir: settings.dir.display().to_string(),
+        started_unix_s: jiff::Timestamp::now().as_second(),
+    });
+    events.emit(Event::Phase { phase: Phase::Read });
+    let started = Instant::now();
+    let ledger = Ledger::new();
+    let config = SamplerConfig {
+        destination: Some(settings.dir.clone()),
+        delivery_stage: "local scan".to_owned(),
+        ..SamplerConfig::default()
+    };
+    let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+    let state = State::open(&root, &boot_id()).map_err(|error| state_error(&error))?;
+    let findings = read(settings, &root, &state, &ledger, events)?;
+    let verdict = sampler.finish();
+    let mut summary = summary(&findings);
+    summary.duration_ms = started.elapsed().as_millis() as u64;
+    summary.verdict = Some(VerdictReport::of(&verdict));
+    let timeline = Timeline::of(&verdict, &[(0, Phase::Read)]);
+
+    let mut left: Vec<&Problem> = findings.problems.iter().collect();
+    if settings.repair && !left.is_empty() {
+        let repaired = repair(settings, root, &state, &findings, events)?;
+        left.retain(|problem| !repaired.contains(&problem.path));
+        summary.totals.files = repaired.len() as u64;
+        summary.changed = true;
+    }
+    summary.totals.missing_files = left.len() as u64;
+    left.iter().for_each(|problem| summary.problem(problem.to_string()));
+    let unsigned: Vec<String> = findings
+        .suites
+        .iter()
+        .filter_map(|suite| suite.release.as_ref().err().map(|fault| format!("{}: {fault}", suite.directory)))
+        .collect();
+    unsigned.iter().for_each(|line| summary.problem(line.clone()));
+    let lines: Vec<String> = unsigned.into_iter().chain(left.iter().map(|problem| problem.to_string())).collect();
+    let report = Report { summary, timeline };
+    if lines.is_empty() { Ok(report) } else { Err(damaged(&lines, settings).with_report(report)) }
+}
+
+/// Reads the archive.
+fn read(
+    settings: &CheckSettings,
+    root: &Root,
+    state: &State,
+    ledger: &Ledger,
+    events: &mut dyn Events,
+) -> Result<Findings, CommandError> {
+    let verifier = match &settings.signed_by {
+        SignedBy::Trusted => None,
+        SignedBy::Keys { keys, fingerprints } => {
+            // Beside the tree if it may be written to; a tree that may only be read needs another place.
+            let own = settings.dir.join(OWN_DIRECTORY);
+            let scratch = if own.is_dir() { own } else { std::env::temp_dir() };
+            Some(Verifier::new(scratch, keys.clone()).with_fingerprints(fingerprints.clone()))
+        }
+    };
+    let stop = AtomicBool::new(false);
+    let course = Course::new(state.header.records, state.header.bytes, events);
+    let options = Options {
+        verifier: verifier.as_ref(),
+        read_share: settings.read_share,
+        seed: jiff::Timestamp::now().as_nanosecond() as u64,
+        threads: std::thread::available_parallelism().map_or(2, |cores| cores.get()),
+        clock: &ledger.stage("local scan", Kind::Thread),
+        stop: &stop,
+        progress: &|bytes| course.looked_at(bytes),
+    };
+    let findings = local::check(root, state, &options).map_err(|error| match error {
+        CheckError::NoSuites { .. } => CommandError::usage(error),
+        CheckError::File(error) => disk(&error),
+        CheckError::State(error) => state_error(&error),
+    })?;
+    Ok(findings)
+}
+
+/// How far the reading is, told a few times a second by whichever thread is at it.
+struct Course<'a> {
+    files: AtomicU64,
+    bytes: AtomicU64,
+    total_files: u64,
+    total_bytes: u64,
+    began: Instant,
+    told: Mutex<(Instant, &'a mut dyn Events)>,
+}
+
+/// Time between two tellings.
+const TELL_EVERY: Duration = Duration::from_millis(250);
+
+impl<'a> Course<'a> {
+    fn new(total_files: u64, total_bytes: u64, events: &'a mut dyn Events) -> Self {
+        let (files, bytes, began) = (AtomicU64::new(0), AtomicU64::new(0), Instant::now());
+        Course { files, bytes, total_files, total_bytes, began, told: Mutex::new((began, events)) }
+    }
+
+    fn looked_at(&self, bytes: u64) {
+        let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
+        let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let Ok(mut told) = self.told.try_lock() else { return };
+        if told.0.elapsed() < TELL_EVERY {
+            return;
+        }
+        told.0 = Instant::now();
+        let rate = bytes as f64 / self.began.elapsed().as_secs_f64();
+        let to_go = self.total_bytes.saturating_sub(bytes) as f64;
+        told.1.emit(Event::Progress(Progress {
+            files,
+            bytes,
+            total_files: self.total_files,
+            total_bytes: self.total_bytes,
+            rate_bytes_per_s: rate as u64,
+            eta_s: (rate > 1.0).then(|| (to_go / rate) as u64),
+            limit: None,
+        }));
+    }
+}
+
+fn summary(findings: &Findings) -> Summary {
+    let mut summary = Summary { command: "check".to_owned(), ..Summary::default() };
+    summary.totals.checked_files = findings.read.files;
+    summary.totals.checked_bytes = findings.read.bytes;
+    summary.plan.wanted_files = findings.wanted.files;
+    summary.plan.wanted_bytes = findings.wanted.bytes;
+    if !findings.extra.is_empty() {
+        let bytes: u64 = findings.extra.iter().map(|(_, size)| size).sum();
+        summary.warn(format!("{} files ({bytes} bytes) are named by no signed index", findings.extra.len()));
+    }
+    summary
+}
+
+/// Fetches what is wrong; gives back the paths that are right now. A wrong file keeps its name until
+/// the right one takes its place.
+fn repair(
+    settings: &CheckSettings,
+    root: Arc<Root>,
+    state: &State,
+    findings: &Findings,
+    events: &mut dyn Events,
+) -> Result<Vec<String>, CommandError> {
+    let known = || state.header.suites.iter().flat_map(|suite| suite.origins.iter().cloned()).collect::<Vec<_>>();
+    let mut origins = if settings.origins.is_empty() { known() } else { settings.origins.clone() };
+    let mut seen = std::collections::HashSet::new();
+    origins.retain(|origin| seen.insert(origin.clone()));
+    if origins.is_empty() {
+        return Err(CommandError::usage("--repair: it is not known where this archive came from").hint("name a mirror with --from URL"));
+    }
+    let mut session = Session::open(root.clone(), &origins, false, &settings.network, DurabilityChoice::AtEnd)?;
+    let stop = Stop::listen(&session.runtime);
+    events.emit(Event::Phase { phase: Phase::Fetch });
+    let sized: Vec<&Problem> = findings.problems.iter().filter(|problem| problem.size.is_some()).collect();
+    let mut wanted: Vec<StoredIndex> = Vec::new();
+    for problem in &sized {
+        if wanted.iter().all(|other| other.sha256 != problem.sha256) {
+            wanted.push(StoredIndex {
+                path: problem.path.clone(),
+                other_path: None,
+                size: problem.size.unwrap_or_default(),
+                sha256: problem.sha256,
+            });
+        }
+    }
+    let files = Arc::new(Files::of_indexes(wanted));
+    let items = files.items(&[], &session);
+    let fetched = session.fetch(files.clone(), items, &stop, events)?;
+    session.landing.finish().map_err(|error| disk(&error))?;
+    let came: Vec<_> = fetched.verified.iter().filter_map(|item| files.index(*item)).map(|index| index.sha256).collect();
+    let mut repaired = Vec::new();
+    for problem in sized.iter().filter(|problem| came.contains(&problem.sha256)) {
+        root.hard_link(&index_path(problem.sha256), &problem.path).map_err(|error| disk(&error))?;
+        repaired.push(problem.path.clone());
+    }
+    crate::mirror::store::sweep(&root).map_err(|error| disk(&error))?;
+    session.journal.compact().map_err(|error| disk(&error))?;
+    Ok(repaired)
+}
+
+fn damaged(lines: &[String], settings: &CheckSettings) -> CommandError {
+    let mut error = CommandError::new(
+        ErrorKind::Verification,
+        format_args!("{}: {} files are not as signed", settings.dir.display(), lines.len()),
+    );
+    for line in lines.iter().take(PROBLEMS_NAMED) {
+        error = error.context(line);
+    }
+    if lines.len() > PROBLEMS_NAMED {
+        error = error.context(format_args!("and {} more", lines.len() - PROBLEMS_NAMED));
+    }
+    let hint = if settings.repair {
+        "what is left could not be had from the mirrors; a `fullbore mirror` run brings a newer state"
+    } else {
+        "--repair fetches what is wrong"
+    };
+    error.hint(hint)
 }

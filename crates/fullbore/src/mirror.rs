@@ -51,7 +51,7 @@ use plan::Plan;
 use pool::{Came, Wanted};
 use publish::{Publication, StoredFile};
 use retention::{DeleteGuard, Retention};
-use session::{Session, Stop, disk};
+use session::{Session, Stop, boot_id, disk};
 use standing::SuiteId;
 use state::{Novelty, State, SuiteRecord};
 
@@ -106,7 +106,7 @@ fn walk(
     account.offered(&offers);
     let due = settings.keep.clean != Clean::Nothing && state.header.clean_due.is_some_and(|due| due <= now);
     let news = |offer: &Offered| offer.novelty != Novelty::Unchanged || due || settings.keep.clean == Clean::Foreign;
-    let offers: Vec<Offered> = offers.into_iter().filter(|offer| news(offer)).collect();
+    let mut offers: Vec<Offered> = offers.into_iter().filter(|offer| news(offer)).collect();
     if offers.is_empty() {
         return snapshot_of(settings, session, &state);
     }
@@ -120,6 +120,7 @@ fn walk(
         state.begin(&root, offers.iter().any(|offer| !offer.signed)).map_err(|error| state_error(&error))?;
         mark(&root, account, events);
     }
+    let side = offer::ask_for_side_files(session, &offers);
     let mut suites = indexes::select(&offers, session)?;
     indexes::fetch(&offers, &mut suites, session, &stop, events)?;
 
@@ -141,6 +142,7 @@ fn walk(
     for sha256 in &came.indexes {
         suites.iter_mut().for_each(|suite| suite.came(*sha256));
     }
+    offer::take_side_files(side, session, &mut offers);
     stop.check()?;
 
     account.phase(events, session, Phase::Sync);
@@ -262,7 +264,7 @@ impl Run<'_> {
         let offer = &self.offers[place];
         let mut stored = BTreeMap::new();
         for (name, content) in &offer.files {
-            let sha256 = store::put(&session.root, content).map_err(|error| state_error(&error))?;
+            let sha256 = store::put_dated(&session.root, content, Some(offer.modified)).map_err(|error| state_error(&error))?;
             stored.insert(*name, StoredFile { path: (*name).to_owned(), size: content.len() as u64, sha256 });
         }
         let mut files = self.suites[place].stored();
@@ -365,9 +367,4 @@ impl StateOr {
 fn sync(session: &Session) -> Result<(), StateOr> {
     session.sync.device(|| session.target.barrier()).map_err(|error| StateOr::Sync(disk(&error)))?;
     Ok(())
-}
-
-/// The kernel's id of this boot; empty where it has none, which trusts nothing unsynced.
-fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(|_| String::new(), |id| id.trim().to_owned())
 }

@@ -42,11 +42,17 @@ pub struct Offered {
     pub fingerprint: Sha256,
     /// The files themselves: name and content.
     pub files: Vec<(&'static str, Vec<u8>)>,
+    /// When the origin says it last changed, Unix seconds: what makes the next request conditional.
+    /// Where it does not say, the Release's own date, which is never too late.
+    pub modified: i64,
+    text: SignedText,
+    verifier: Option<Verifier>,
 }
 
 /// The signed files of a suite, as received.
 struct Received {
     files: Vec<(&'static str, Vec<u8>)>,
+    modified: Option<i64>,
     text: SignedText,
     release: Release,
 }
@@ -90,7 +96,7 @@ pub fn fetch(
             Err(Refusal::Verification(why, hint)) => return Err(unverified(&settings.origins[0], suite, &why, hint)),
             Err(Refusal::Unreachable(why)) => newest_of_others(settings, session, suite, verifier.as_ref(), &why, warn)?,
         };
-        offered.push(judge(settings, session, state, source, suite, received, now, warn)?);
+        offered.push(judge(settings, session, state, source, suite, received, verifier.clone(), now, warn)?);
     }
     Ok(offered)
 }
@@ -180,10 +186,17 @@ fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) -> R
     let answer = answer.map_err(|error| Refusal::Unreachable(error.to_string()))?;
     let mut files: Vec<(&'static str, Vec<u8>)> = Vec::new();
     let mut statuses = Vec::new();
+    let mut modified = None;
     for (name, got) in answer {
         match (got.head.status, kept) {
-            (200, _) => files.push((name, got.body)),
-            (304, Some(kept)) => files.push((kept.name, kept.content.clone())),
+            (200, _) => {
+                modified = modified.or(got.head.last_modified);
+                files.push((name, got.body));
+            }
+            (304, Some(kept)) => {
+                modified = Some(kept.modified);
+                files.push((kept.name, kept.content.clone()));
+            }
             (status, _) => statuses.push(format!("{name}: {status}")),
         }
     }
@@ -204,7 +217,7 @@ fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) -> R
         (None, None, _, _) => return Err(Refusal::Unreachable(statuses.join(", "))),
     };
     let release = Release::parse(&text).map_err(|error| Refusal::Verification(error.to_string(), None))?;
-    Ok(Received { files, text, release })
+    Ok(Received { files, modified, text, release })
 }
 
 fn hint_of(error: &SignatureError) -> Option<&'static str> {
@@ -281,10 +294,11 @@ fn judge(
     source: &SourceSpec,
     suite: &str,
     received: Received,
+    verifier: Option<Verifier>,
     now: i64,
     warn: &mut dyn FnMut(String),
 ) -> Result<Offered, CommandError> {
-    let Received { files, text, release } = received;
+    let Received { files, modified, text, release } = received;
     check_suite(suite, &release).map_err(CommandError::usage)?;
     let until = valid_until(source, &release).filter(|until| *until < now);
     if let Some(until) = until.filter(|_| source.check_valid_until) {
@@ -319,6 +333,7 @@ fn judge(
         fingerprint,
     };
     let novelty = state.judge(&offer, false).map_err(|error| state_error(&error))?;
+    let date_of_release = release.date.unwrap_or_default();
     Ok(Offered {
         requested: suite.to_owned(),
         remote: remote_directory(suite),
@@ -330,7 +345,60 @@ fn judge(
         identity,
         fingerprint,
         files,
+        modified: modified.unwrap_or(date_of_release),
+        text,
+        verifier,
     })
+}
+
+/// `Release` and `Release.gpg` of suites that have an `InRelease`: for clients and mirrors that do not
+/// know it. Asked for beside the indexes, so that they cost no time.
+pub struct SideFiles(Vec<Option<tokio::task::JoinHandle<Vec<(&'static str, Got)>>>>);
+
+/// Asks the origin for them.
+pub fn ask_for_side_files(session: &Session, offers: &[Offered]) -> SideFiles {
+    let ask = |offer: &Offered| {
+        let missing = offer.files.iter().all(|(name, _)| *name == "InRelease");
+        missing.then(|| {
+            let (watch, directory) = (session.fetcher.watch(), offer.remote.clone());
+            session.runtime.spawn(async move {
+                let mut files = Vec::new();
+                for (name, limit) in [("Release", RELEASE_BYTES_MAX), ("Release.gpg", SIGNATURE_BYTES_MAX)] {
+                    let get = Get {
+                        path: format!("{directory}{name}"),
+                        limit_bytes: limit as u64,
+                        if_none_match: None,
+                        if_modified_since: None,
+                        head_only: false,
+                    };
+                    match watch.get(0, get).await {
+                        Ok(got) if got.head.status == 200 => files.push((name, got)),
+                        _ => break,
+                    }
+                }
+                files
+            })
+        })
+    };
+    SideFiles(offers.iter().map(ask).collect())
+}
+
+/// Takes those that say the same as the `InRelease` and are signed as well; others would contradict it.
+pub fn take_side_files(side: SideFiles, session: &Session, offers: &mut [Offered]) {
+    for (offer, asked) in offers.iter_mut().zip(side.0) {
+        let files = asked.and_then(|asked| session.runtime.block_on(asked).ok()).unwrap_or_default();
+        let content = |wanted: &str| files.iter().find(|(name, _)| *name == wanted).map(|(_, got)| &got.body);
+        let (Some(release), signature) = (content("Release"), content("Release.gpg")) else { continue };
+        let same = std::str::from_utf8(release).is_ok_and(|text| text.trim_end() == offer.text.as_str().trim_end());
+        let signed = match (&offer.verifier, signature) {
+            (Some(verifier), Some(signature)) => verifier.verify_detached(release, signature).is_ok(),
+            (Some(_), None) => false,
+            (None, _) => true,
+        };
+        if same && signed {
+            offer.files.extend(files.into_iter().map(|(name, got)| (name, got.body)));
+        }
+    }
 }
 
 /// A state that refuses, with the kind it is of.

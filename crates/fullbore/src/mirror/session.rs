@@ -275,6 +275,11 @@ fn durability_of(choice: DurabilityChoice) -> Durability {
     }
 }
 
+/// The kernel's id of this boot; empty where it has none, which trusts nothing unsynced.
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(|_| String::new(), |id| id.trim().to_owned())
+}
+
 /// A failure to do with the destination.
 pub fn disk(error: &dyn std::error::Error) -> CommandError {
     let error = CommandError::new(ErrorKind::Disk, error);

@@ -54,12 +54,24 @@ pub fn verify(root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError
 /// # Errors
 /// Refusals of the system.
 pub fn put(root: &Root, content: &[u8]) -> Result<Sha256, StateError> {
+    put_dated(root, content, None)
+}
+
+/// As [`put`], with a time of last change (Unix seconds).
+///
+/// # Errors
+/// Refusals of the system.
+pub fn put_dated(root: &Root, content: &[u8], modified: Option<i64>) -> Result<Sha256, StateError> {
     let sha256 = Sha256::of(content);
     if verify(root, sha256, content.len() as u64)? {
         return Ok(sha256);
     }
     root.create_directory(super::state::OWN_DIRECTORY, 0o700)?;
-    root.write_part(&index_path(sha256), content)?.finish()?;
+    let part = root.write_part(&index_path(sha256), content)?;
+    if let Some(modified) = modified {
+        part.set_mtime(modified)?;
+    }
+    part.finish()?;
     Ok(sha256)
 }
 
