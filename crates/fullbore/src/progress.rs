@@ -215,6 +215,8 @@ impl Events for Screen {
         }
         match event {
             Event::Started { name, dir, .. } => {
+                // The bar of the mirror before is finished and would stay hidden.
+                self.terminal.bar.reset();
                 let name = name.map(|name| format!("{name}, ")).unwrap_or_default();
                 if !self.is_terminal {
                     self.line(Level::Info, &format!("started: {name}{dir}"));
