@@ -164,9 +164,14 @@ struct IndexInfo {
 /// Versions of packages held back until their index ends, for `newest`.
 #[derive(Debug, Default)]
 struct Versions {
-    /// (package, architecture) → versions with their files.
-    packages: HashMap<(String, String), Vec<(String, Vec<HeldFile>)>>,
+    packages: HashMap<PackageKey, Vec<VersionFiles>>,
 }
+
+/// Name and architecture.
+type PackageKey = (String, String);
+
+/// A version, and its files: one, or those of a source package.
+type VersionFiles = (String, Vec<HeldFile>);
 
 #[derive(Debug)]
 struct HeldFile {
@@ -280,7 +285,8 @@ impl PlanBuilder {
         }
         let mut order: Vec<u32> = (0..self.slots.len() as u32).collect();
         let (arena, slots) = (&self.arena, &self.slots);
-        order.sort_unstable_by(|&a, &b| path_of(arena, &slots[a as usize]).cmp(path_of(arena, &slots[b as usize])));
+        // Indexes are in order of package, so paths come in long runs: a stable sort uses them.
+        order.sort_by(|&a, &b| path_of(arena, &slots[a as usize]).cmp(path_of(arena, &slots[b as usize])));
         // Numbers in the table of paths are places in the order of arrival; now they become file numbers.
         let mut file_of = vec![0_u32; order.len()];
         for (file, &slot) in order.iter().enumerate() {

@@ -107,7 +107,8 @@ impl<R: Read> RecordReader<R> {
         Ok(RecordReader { input, path: String::new(), remaining: records, standings, started: false })
     }
 
-    /// The next record, `None` after the last.
+    /// The next record, `None` after the last. It is lent, which an iterator cannot do.
+    #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> io::Result<Option<Record<'_>>> {
         if self.remaining == 0 {
             // Reading to the end makes zstd check its checksum.

@@ -485,10 +485,14 @@ fn scale_of_a_plan_and_a_state() {
     let mirror = Mirror::new();
     let updates = mirror.updates(&archive(&[("a", &[])]), true);
     let path = |number: u32, version: u32| {
-        // In the order of an index (by package) paths are nearly, not quite, sorted.
-        let package = number / 3;
-        let letter = char::from(b'a' + (package % 26) as u8);
-        format!("pool/main/{letter}/package-{package:06}-with-name/package-{package:06}-part{}_{version}.2.3-{}+deb13u1_amd64.deb", number % 3, number % 7)
+        // Three indexes, each in order of package, so that paths come in runs.
+        let third = files.div_ceil(3);
+        let (index, package) = (number / third, number % third);
+        let letter = char::from(b'a' + (u64::from(package) * 26 / u64::from(third)) as u8);
+        format!(
+            "pool/main/{letter}/package-{package:06}-with-name/package-{package:06}-part{index}_{version}.2.3-{}+deb13u1_amd64.deb",
+            package % 7
+        )
     };
     let plan = |changed: u32| {
         let mut plan = PlanBuilder::new(Filters::default());
