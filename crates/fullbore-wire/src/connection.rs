@@ -57,7 +57,6 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
         };
         // What this connection owed is free for others now; the run sees whether it is hopeless.
         if let Ended::Fault(fault) = &how {
-            fail_gets(&shared, host, fault);
             tracing::debug!(host = %base.url, %fault, "connection ended");
         }
         shared.wake.notify_waiters();

@@ -96,6 +96,9 @@ const HEDGE_LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Times a file may come with wrong bytes before it is given up, whatever hosts are left.
 const ATTEMPTS_MAX: u32 = 6;
 
+/// The first host of a run: what it does not have, nobody needs to have.
+const ORIGIN: HostId = 0;
+
 /// What a connection is to do now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -261,6 +264,8 @@ struct History {
     misses: HostSet,
     /// Hosts that failed it in another way.
     failed: HostSet,
+    /// Hosts that have answered for wrong bytes of it already.
+    blamed: HostSet,
     /// Times it was broken off, per host.
     troubles: BTreeMap<HostId, u32>,
 }
@@ -601,7 +606,7 @@ impl Dispatcher {
     pub fn verified(&mut self, item: ItemId, sources: &[HostId], culprits: &[HostId], now: Instant) {
         self.unfinished_files = self.unfinished_files.saturating_sub(1);
         self.queue.forget(item);
-        self.histories.remove(&item);
+        let history = self.histories.remove(&item).unwrap_or_default();
         for connection in self.connections.values_mut() {
             for asked in connection.asked.iter_mut().filter(|asked| asked.segment.item == item) {
                 asked.until = asked.until.min(asked.at());
@@ -610,7 +615,7 @@ impl Dispatcher {
                 connection.current = None;
             }
         }
-        for host in culprits {
+        for host in culprits.iter().filter(|host| !history.blamed.contains(**host)) {
             self.hosts[*host as usize].fault(&Fault::WrongBytes, now);
         }
         for host in sources.iter().filter(|host| !culprits.contains(host)) {
@@ -630,6 +635,7 @@ impl Dispatcher {
         self.queue.include_all(item);
         if let [(host, _)] = shares {
             history.failed.insert(*host);
+            history.blamed.insert(*host);
             // With one host only, a second try tells a bad transfer from a bad file.
             let retry_same = usable.iter().count() == 1 && history.attempts < 2;
             let failed = history.failed;
@@ -642,18 +648,27 @@ impl Dispatcher {
             self.hosts[*host as usize].fault(&Fault::WrongBytes, now);
             return Remedy::Whole;
         }
-        // Several hosts: one of them, the one with most bytes, serves the others' parts too. If the
-        // file is right then, the parts that changed name the culprit; if not, it is this one.
-        let judge = shares
-            .iter()
-            .filter(|(host, _)| usable.contains(*host))
-            .max_by_key(|(_, bytes)| *bytes)
-            .map(|(host, _)| *host);
+        // Several hosts: one of them serves the others' parts too, the origin if it can, for it must
+        // have the right bytes; else the one with most of them. If the file is right then, the parts
+        // that changed name the culprit; if not, it is the judge.
+        let lacks = history.failed.contains(ORIGIN) || history.misses.contains(ORIGIN);
+        let origin = (usable.contains(ORIGIN) && !lacks).then_some(ORIGIN);
+        let most = shares.iter().filter(|(host, _)| usable.contains(*host)).max_by_key(|(_, bytes)| *bytes);
+        let judge = origin.or(most.map(|(host, _)| *host));
         let Some(judge) = judge else { return Remedy::Whole };
         for host in (0..self.hosts.len() as HostId).filter(|host| *host != judge) {
             self.queue.exclude(item, size, host);
         }
         Remedy::AllBut(judge)
+    }
+
+    /// The bytes of another file came for this one: its host cannot pipeline. They were right
+    /// otherwise, which is no strike.
+    pub fn mixed_up(&mut self, item: ItemId, host: HostId, now: Instant) {
+        self.histories.entry(item).or_default().blamed.insert(host);
+        if self.hosts[host as usize].depth() > 1 {
+            self.hosts[host as usize].fault(&Fault::CannotPipeline, now);
+        }
     }
 
     /// The files last asked for from a host, newest last.

@@ -18,19 +18,21 @@ use fullbore_engine::stage::{HostClock, Kind, Ledger, StageClock};
 use fullbore_engine::window::Window;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 use crate::connect::ConnectOptions;
 use crate::connection::{self, PlusForm};
 use crate::auth::{AuthConf, Authorization};
 use crate::conditional::EntityTag;
-use crate::dispatcher::{ConnectionId, Dispatcher, GivenUp, Limits, Remedy};
-use crate::hosts::{Fault, Host, HostId, HostSet, HostTotals, MAX_HOSTS};
+use crate::dispatcher::{ConnectionId, Dispatcher, GivenUp, Hold, Limits, Remedy};
+use crate::hosts::{Host, HostId, HostSet, HostTotals, MAX_HOSTS};
 use crate::http1::ResponseHead;
 use crate::proxy::{ProxySettings, Route};
 use crate::queue::{Item, ItemId, Segment};
 use crate::rate_limit::RateLimit;
 use crate::socket::TcpProbe;
 use crate::tcp_info::TcpInfo;
+use crate::trial::{Seen, Step, Subject, TICK, Trials};
 use crate::url::Url;
 
 /// Read buffers kept for reuse; at 256 KiB each this is 8 MiB.
@@ -178,6 +180,7 @@ pub(crate) struct Shared {
     pub host_clocks: Vec<Arc<HostClock>>,
     pub probes: Probes,
     pub rate_limit: Option<RateLimit>,
+    ledger: Ledger,
     pub options: FetchOptions,
     begun: Mutex<BTreeSet<ItemId>>,
     other_name: Mutex<BTreeSet<ItemId>>,
@@ -302,6 +305,7 @@ impl Fetcher {
             host_clocks,
             probes: Probes::default(),
             rate_limit,
+            ledger: parts.ledger,
             options,
             begun: Mutex::default(),
             other_name: Mutex::default(),
@@ -352,6 +356,11 @@ impl Fetcher {
         self.shared.warm.store(false, Ordering::Relaxed);
         self.shared.wake.notify_waiters();
         let mut open = total;
+        let mut trials = self.trials();
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut look = tokio::time::interval(LOOK_FOR_HOPELESS);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while open > 0 {
             tokio::select! {
                 outcome = self.outcomes.recv() => match outcome {
@@ -359,10 +368,53 @@ impl Fetcher {
                     // The landing is gone; its last outcome said why.
                     None => return,
                 },
+                _ = tick.tick(), if trials.is_some() => if let Some(trials) = &mut trials {
+                    self.try_out(trials);
+                    // Only to look at the clock: nothing has changed for the files.
+                    continue;
+                },
                 () = self.shared.attention.notified() => self.give_up_hopeless(on_event),
-                () = tokio::time::sleep(LOOK_FOR_HOPELESS) => self.give_up_hopeless(on_event),
+                _ = look.tick() => self.give_up_hopeless(on_event),
             }
             open = self.shared.dispatcher().unfinished_files();
+        }
+        self.shared.dispatcher().hold(None);
+    }
+
+    /// Under a limit of ours there is nothing to find out.
+    fn trials(&self) -> Option<Trials> {
+        let names = self.shared.host_clocks.iter().map(|clock| clock.name().to_owned()).collect();
+        self.shared.rate_limit.is_none().then(|| Trials::new(names, Instant::now()))
+    }
+
+    fn try_out(&self, trials: &mut Trials) {
+        let shared = &self.shared;
+        let received: Vec<u64> = shared.host_clocks.iter().map(|clock| clock.reading().bytes).collect();
+        let mut dispatcher = shared.dispatcher();
+        let used = dispatcher.hosts().iter().filter(|host| !host.is_out() && host.totals.received_bytes > 0);
+        let seen = Seen {
+            received: &received,
+            rtt: used.map(Host::rtt).max().unwrap_or_default(),
+            unasked_bytes: dispatcher.unasked_bytes(),
+            held_is_quiet: dispatcher.held_is_quiet(),
+        };
+        match trials.tick(Instant::now(), &seen) {
+            Step::Go => {}
+            Step::Hold(Subject::Host(host)) => dispatcher.hold(Some(Hold::Host(host))),
+            // Without a second busy connection nothing is held, and so nothing is ever quiet.
+            Step::Hold(Subject::OneConnection(host)) => {
+                let hold = dispatcher.sparable(host).map(Hold::Connection);
+                dispatcher.hold(hold);
+            }
+            Step::Release(trial) => {
+                dispatcher.hold(None);
+                drop(dispatcher);
+                if let Some(trial) = trial {
+                    tracing::debug!(?trial, "trial");
+                    shared.ledger.trial(trial);
+                }
+                shared.wake.notify_waiters();
+            }
         }
     }
 
@@ -445,7 +497,7 @@ impl Fetcher {
             // Right bytes of another file: no wrong bytes, but the wrong order.
             let recent = dispatcher.recently_asked(host);
             if self.shared.is_hash_of(got, &recent) {
-                dispatcher.host_mut(host).fault(&Fault::CannotPipeline, now);
+                dispatcher.mixed_up(item, host, now);
                 self.shared.landing.retry(item, Retry::Whole);
                 dispatcher.ask_again(&whole);
                 return Remedy::Whole;

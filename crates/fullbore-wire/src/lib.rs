@@ -30,4 +30,5 @@ pub mod socket;
 pub mod stream;
 pub mod tcp_info;
 pub mod tls;
+pub mod trial;
 pub mod url;

@@ -118,15 +118,24 @@ pub struct Trial {
     pub before_bytes_per_s: f64,
     /// Total rate after, in bytes per second, once steady.
     pub after_bytes_per_s: f64,
+    /// What the new host itself brings of the total after; 0 when not known (one more connection).
+    pub brought_bytes_per_s: f64,
 }
 
 /// Gains below this are noise: rates over a second or two vary by a few per
 /// cent on a quiet path (a guess, to be tuned on the matrix).
 const RAISED: f64 = 1.08;
 
+/// Share of what a new host brings that must be extra, when that is known: what the others lose to it
+/// came over the same link.
+const EXTRA: f64 = 0.5;
+
 impl Trial {
     /// Whether the total rose.
     pub fn raised(&self) -> bool {
+        if self.brought_bytes_per_s > 0.0 {
+            return self.after_bytes_per_s - self.before_bytes_per_s > EXTRA * self.brought_bytes_per_s;
+        }
         self.after_bytes_per_s > self.before_bytes_per_s * RAISED
     }
 }
@@ -177,6 +186,19 @@ mod tests {
             host.round_trip(Duration::from_millis(ms));
         }
         assert_eq!(host.reading().round_trip_us, 20_000);
+    }
+
+    #[test]
+    fn what_a_new_host_takes_from_the_others_is_not_extra() {
+        let trial = |before| Trial {
+            before_bytes_per_s: before,
+            after_bytes_per_s: 100.0,
+            brought_bytes_per_s: 25.0,
+            ..Default::default()
+        };
+        // Without it the others brought 90, more than the 75 they bring beside it.
+        assert!(!trial(90.0).raised());
+        assert!(trial(76.0).raised());
     }
 
     #[test]

@@ -256,21 +256,22 @@ fn wrong_bytes_from_one_host_go_to_the_other() {
 }
 
 #[test]
-fn wrong_bytes_from_several_hosts_are_judged_by_the_one_with_most() {
+fn wrong_bytes_from_several_hosts_are_judged_by_the_origin() {
     let (mut dispatcher, now) = two_hosts();
     let a = dispatcher.opened(0, Duration::from_millis(1), now);
     let Next::Ask { tag, segment } = dispatcher.next(a, now) else { panic!("work") };
     dispatcher.received(a, tag, segment.len(), now);
     dispatcher.answered(a, tag);
-    assert_eq!(dispatcher.mismatch(7, 1000, &[(0, 300), (1, 700)], now), Remedy::AllBut(1));
-    dispatcher.ask_again(&Segment { item: 7, start: 0, end: 300, size: 1000 });
-    assert_eq!(dispatcher.next(a, now), Next::Wait, "the other host is not asked again");
+    assert_eq!(dispatcher.mismatch(7, 1000, &[(0, 300), (1, 700)], now), Remedy::AllBut(0));
+    dispatcher.ask_again(&Segment { item: 7, start: 300, end: 1000, size: 1000 });
     let b = dispatcher.opened(1, Duration::from_millis(1), now);
-    assert!(matches!(dispatcher.next(b, now), Next::Ask { segment, .. } if segment.end == 300));
+    assert_eq!(dispatcher.next(b, now), Next::Wait, "the other host is not asked again");
+    let next = dispatcher.next(a, now);
+    assert!(matches!(next, Next::Ask { segment, .. } if (segment.start, segment.end) == (300, 1000)));
     // Still wrong, and all of it from the judge now: then it is the judge.
-    assert_eq!(dispatcher.mismatch(7, 1000, &[(1, 1000)], now), Remedy::Whole);
+    assert_eq!(dispatcher.mismatch(7, 1000, &[(0, 1000)], now), Remedy::Whole);
     dispatcher.ask_again(&Segment { item: 7, start: 0, end: 1000, size: 1000 });
-    assert!(matches!(dispatcher.next(a, now), Next::Ask { segment, .. } if segment.is_whole()));
+    assert!(matches!(dispatcher.next(b, now), Next::Ask { segment, .. } if segment.is_whole()));
 }
 
 #[test]

@@ -266,6 +266,7 @@ fn trial(new_host: bool, after: f64) -> Trial {
         new_host,
         before_bytes_per_s: 1e8,
         after_bytes_per_s: after,
+        ..Trial::default()
     }
 }
 

@@ -1,0 +1,333 @@
+//! Runs in which one of two mirrors answers wrongly: all files arrive, from the other one.
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server};
+
+/// Some files of every size; enough that each host is asked for several.
+fn sizes() -> Vec<u64> {
+    let mut sizes = vec![3 * MIB, 2 * MIB];
+    sizes.extend((0..30).map(|n| 2000 + n * 3001));
+    sizes
+}
+
+/// The first mirror does this to everything, the second is good.
+fn beside_a_good_one(fault: Fault) -> (Tree, Ran, Server) {
+    let tree = Tree::of(&sizes());
+    let bad = tree.faulty(fault);
+    let good = tree.good();
+    let ran = all_arrives(&tree, &[&bad, &good]);
+    (tree, ran, bad)
+}
+
+/// As above, and the bad one is out for the run, which took no longer than it should.
+fn is_put_out(fault: Fault) -> Ran {
+    let (_, ran, _) = beside_a_good_one(fault);
+    assert!(ran.hosts[0].out.is_some(), "{ran:#?}");
+    assert!(ran.took < Duration::from_secs(4), "{ran:#?}");
+    ran
+}
+
+/// Everything comes from a host that does this, alone.
+fn is_no_fault(fault: Fault) -> Ran {
+    let tree = Tree::of(&sizes());
+    let server = tree.faulty(fault);
+    let ran = all_arrives(&tree, &[&server]);
+    assert!(ran.hosts[0].out.is_none(), "{ran:#?}");
+    ran
+}
+
+#[test]
+fn missing_on_some_comes_from_another() {
+    let tree = Tree::of(&sizes());
+    let patchy = tree.server().fault(FaultRule { sticky: true, ..FaultRule::pool(0.5, Fault::Status(404)) });
+    let patchy = patchy.start().unwrap();
+    let ran = all_arrives(&tree, &[&patchy, &tree.slow(10 * MIB)]);
+    assert!(ran.hosts[0].out.is_none() && ran.hosts[0].totals.missing > 0, "{ran:#?}");
+    assert!(ran.excess(&tree) <= 1.03, "{}", ran.excess(&tree));
+}
+
+#[test]
+fn missing_on_all_is_given_up_as_missing() {
+    let tree = Tree::of(&[5000, 6000, 7000]);
+    let lost = || FaultRule::always(PathMatch::Exact("/pool/f1".into()), Fault::Status(404));
+    let (a, b) = (tree.server().fault(lost()).start().unwrap(), tree.server().fault(lost()).start().unwrap());
+    let mut client = Client::new(&[&a, &b]);
+    let ran = client.fetch(&tree);
+    assert_eq!(ran.verified, [0, 2]);
+    assert_eq!(ran.given_up.len(), 1);
+    assert!(ran.given_up[0].item == 1 && ran.given_up[0].missing, "{ran:#?}");
+    assert!(ran.took < Duration::from_secs(2));
+}
+
+#[test]
+fn the_other_path_is_asked_for_when_no_host_has_the_first() {
+    let mut tree = Tree::of(&[5000]);
+    let by_hash = tree.add("dists/by-hash/aa", 7000);
+    tree.files[by_hash as usize].path = "dists/Packages".into();
+    tree.files[by_hash as usize].other_path = Some("dists/by-hash/aa".into());
+    all_arrives(&tree, &[&tree.good(), &tree.good()]);
+}
+
+#[test]
+fn plus_is_asked_for_in_its_other_form_where_a_store_wants_that() {
+    let mut tree = Tree::of(&[5000]);
+    for n in 0..5 {
+        tree.add(&format!("pool/g++/g++_{n}+b1.deb"), 9000 + n);
+    }
+    // A store that reads `+` as a space serves only what is asked for as %2B.
+    let store = PlusStore::start(&tree);
+    let mut client = Setup::default().client(&[store.url.clone()]);
+    let ran = client.fetch(&tree);
+    ran.all_verified(&tree);
+    client.check(&tree);
+    assert!(ran.hosts[0].out.is_none(), "{ran:#?}");
+}
+
+#[test]
+fn corrupt_bodies() {
+    let ran = is_put_out(Fault::Corrupt);
+    assert!(ran.given_up.is_empty());
+}
+
+#[test]
+fn corrupt_ranges_of_a_split_file_name_their_host() {
+    let tree = Tree::of(&[16 * MIB]);
+    let bad = tree.server().behaviour(|own| own.rate_bytes_per_s = Some(12 * MIB));
+    let bad = bad.fault(FaultRule::always(PathMatch::Any, Fault::CorruptRanges)).start().unwrap();
+    let good = tree.slow(16 * MIB);
+    let ran = all_arrives(&tree, &[&bad, &good]);
+    assert!(ran.hosts[0].totals.faults >= 1, "{ran:#?}");
+    assert_eq!(ran.hosts[1].totals.faults, 0, "{ran:#?}");
+}
+
+#[test]
+fn corrupt_on_the_only_host_is_given_up() {
+    let tree = Tree::of(&[5000, 9000]);
+    let server = tree.server().fault(FaultRule::always(PathMatch::Exact("/pool/f1".into()), Fault::Corrupt)).start().unwrap();
+    let mut client = Client::new(&[&server]);
+    let ran = client.fetch(&tree);
+    assert_eq!((ran.verified.len(), ran.given_up.len()), (1, 1), "{ran:#?}");
+    assert!(!ran.given_up[0].missing && !client.has(&tree.files[1]));
+}
+
+#[test]
+fn truncated_bodies() {
+    let (tree, ran, _) = beside_a_good_one(Fault::Truncate);
+    assert!(ran.excess(&tree) <= 1.05, "{}", ran.excess(&tree));
+}
+
+#[test]
+fn truncated_always_and_no_other_host() {
+    let tree = Tree::of(&[200_000, 50_000]);
+    let server = tree.server().fault(FaultRule::always(PathMatch::Exact("/pool/f0".into()), Fault::Truncate)).start().unwrap();
+    let mut client = Client::new(&[&server]);
+    let ran = client.fetch(&tree);
+    // Each try goes on where the last one broke off; whether that is enough is luck, an end is not.
+    assert!(ran.verified.contains(&1) && ran.verified.len() + ran.given_up.len() == 2, "{ran:#?}");
+    assert!(ran.took < Duration::from_secs(6), "{ran:#?}");
+}
+
+#[test]
+fn resets_now_and_then() {
+    let tree = Tree::of(&sizes());
+    let rough = || tree.server().fault(FaultRule::pool(0.1, Fault::Reset)).start().unwrap();
+    let ran = all_arrives(&tree, &[&rough(), &rough()]);
+    assert!(ran.took < Duration::from_secs(4), "{ran:#?}");
+}
+
+#[test]
+fn a_captive_portal() {
+    is_put_out(Fault::Portal);
+}
+
+#[test]
+fn lengths_too_short() {
+    is_put_out(Fault::ShortLength);
+}
+
+#[test]
+fn lengths_too_long() {
+    is_put_out(Fault::LongLength);
+}
+
+#[test]
+fn another_range_than_asked_for() {
+    let tree = Tree::of(&[12 * MIB]);
+    let ran = all_arrives(&tree, &[&tree.faulty(Fault::WrongRange), &tree.slow(20 * MIB)]);
+    assert!(ran.hosts[0].out.is_some() || ran.hosts[0].totals.faults > 0, "{ran:#?}");
+}
+
+#[test]
+fn another_range_than_claimed() {
+    let tree = Tree::of(&[12 * MIB]);
+    let lying = tree.server().behaviour(|own| own.rate_bytes_per_s = Some(20 * MIB));
+    let lying = lying.fault(FaultRule::always(PathMatch::Any, Fault::LyingRange)).start().unwrap();
+    let ran = all_arrives(&tree, &[&lying, &tree.slow(20 * MIB)]);
+    assert!(ran.hosts[0].totals.faults > 0 && ran.hosts[1].totals.faults == 0, "{ran:#?}");
+}
+
+#[test]
+fn no_ranges() {
+    let tree = Tree::of(&sizes());
+    let server = tree.server().behaviour(|own| own.ranges = false).start().unwrap();
+    all_arrives(&tree, &[&server]);
+}
+
+#[test]
+fn no_ranges_and_the_host_that_had_some_dies() {
+    let tree = Tree::of(&[12 * MIB]);
+    let dies = tree.server().behaviour(|own| {
+        own.rate_bytes_per_s = Some(40 * MIB);
+        own.die_after_bytes = Some(3 * MIB);
+    });
+    let dies = dies.start().unwrap();
+    let whole_only = tree.server().behaviour(|own| own.ranges = false).start().unwrap();
+    let mut client = Client::new(&[&dies, &whole_only]);
+    let ran = client.fetch(&tree);
+    ran.all_verified(&tree);
+    client.check(&tree);
+}
+
+#[test]
+fn a_redirect_to_another_host_moves_the_mirror() {
+    let tree = Tree::of(&sizes());
+    let target = tree.good();
+    let server = tree.faulty(Fault::Redirect(target.url()));
+    let ran = all_arrives(&tree, &[&server]);
+    assert!(ran.hosts[0].out.is_none(), "{ran:#?}");
+    assert!(target.counters().max_open_connections <= 4);
+}
+
+#[test]
+fn a_redirect_loop() {
+    is_put_out(Fault::RedirectLoop);
+}
+
+#[test]
+fn two_hosts_that_redirect_to_each_other() {
+    let tree = Tree::of(&[5000]);
+    let (a, b) = (tree.good(), tree.good());
+    a.add_fault(FaultRule::always(PathMatch::Any, Fault::Redirect(b.url())));
+    b.add_fault(FaultRule::always(PathMatch::Any, Fault::Redirect(a.url())));
+    let mut client = Client::new(&[&a]);
+    let ran = client.fetch(&tree);
+    assert!(ran.verified.is_empty() && ran.given_up.len() == 1, "{ran:#?}");
+}
+
+#[test]
+fn a_redirect_with_encoded_newlines() {
+    is_put_out(Fault::RedirectInjection);
+}
+
+#[test]
+fn a_body_without_end() {
+    let ran = is_put_out(Fault::Endless);
+    assert!(ran.received() < 12 * MIB, "{ran:#?}");
+}
+
+#[test]
+fn chunked_bodies() {
+    is_no_fault(Fault::Chunked);
+}
+
+#[test]
+fn bodies_that_end_with_the_connection() {
+    is_no_fault(Fault::UntilClose);
+}
+
+#[test]
+fn http_1_0() {
+    is_no_fault(Fault::Http10);
+}
+
+#[test]
+fn a_content_encoding_that_nobody_asked_for() {
+    is_put_out(Fault::GzipEncoding);
+}
+
+#[test]
+fn not_modified_unasked() {
+    is_put_out(Fault::NotModified);
+}
+
+#[test]
+fn a_head_too_long() {
+    let (_, ran, _) = beside_a_good_one(Fault::BigHeader(100_000));
+    assert!(ran.took < Duration::from_secs(4), "{ran:#?}");
+}
+
+#[test]
+fn permuted_answers_end_pipelining_on_that_host_only() {
+    let tree = Tree::of(&sizes());
+    let permutes = tree.server().behaviour(|own| own.permute = true).start().unwrap();
+    let good = tree.server().behaviour(|own| own.delay = Duration::from_millis(20)).start().unwrap();
+    let ran = all_arrives(&tree, &[&permutes, &good]);
+    assert!(ran.hosts[0].out.is_none(), "{ran:#?}");
+    assert_eq!(ran.hosts[1].totals.faults, 0, "{ran:#?}");
+}
+
+#[test]
+fn permuted_answers_of_the_only_host() {
+    // Sizes that are equal, so that only the hash can tell.
+    let tree = Tree::of(&[20_000; 24]);
+    let permutes = tree.server().behaviour(|own| own.permute = true).start().unwrap();
+    let ran = all_arrives(&tree, &[&permutes]);
+    assert!(ran.hosts[0].out.is_none(), "{ran:#?}");
+}
+
+#[test]
+fn trouble_with_one_file_does_not_hold_up_the_others() {
+    let tree = Tree::of(&sizes());
+    let server = tree.server().fault(FaultRule::always(PathMatch::Exact("/pool/f5".into()), Fault::Status(500))).start().unwrap();
+    let mut client = Client::new(&[&server]);
+    let ran = client.fetch(&tree);
+    assert_eq!((ran.verified.len(), ran.given_up.len()), (tree.files.len() - 1, 1), "{ran:#?}");
+    assert!(!ran.given_up[0].missing);
+    assert!(ran.took < Duration::from_secs(4), "{ran:#?}");
+}
+
+/// Serves a tree by the undecoded target; `+` must come as `%2B`.
+struct PlusStore {
+    url: String,
+}
+
+impl PlusStore {
+    fn start(tree: &Tree) -> PlusStore {
+        use std::io::{Read, Write};
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let root = tree.directory.path().to_owned();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, root) = (stream.unwrap(), root.clone());
+                std::thread::spawn(move || {
+                    let mut asked = Vec::new();
+                    let mut buffer = [0; 4096];
+                    while let Ok(bytes @ 1..) = stream.read(&mut buffer) {
+                        asked.extend_from_slice(&buffer[..bytes]);
+                        while let Some(end) = asked.windows(4).position(|four| four == b"\r\n\r\n") {
+                            let head = String::from_utf8(asked.drain(..end + 4).collect()).unwrap();
+                            let target = head.split(' ').nth(1).unwrap();
+                            let file = (!target.contains('+'))
+                                .then(|| target.trim_start_matches('/').replace("%2B", "+"))
+                                .and_then(|path| std::fs::read(root.join(path)).ok());
+                            let (status, body) = match file {
+                                Some(body) => ("200 OK", body),
+                                None => ("404 Not Found", b"not here\n".to_vec()),
+                            };
+                            let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", body.len());
+                            if stream.write_all(&[head.as_bytes(), &body].concat()).is_err() {
+                                return;
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        PlusStore { url }
+    }
+}

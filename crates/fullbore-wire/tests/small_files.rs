@@ -1,0 +1,95 @@
+//! Small files in memory: the first of a chain of trust.
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use fullbore_testkit::server::{Fault, FaultRule, Life, PathMatch};
+use fullbore_wire::fetch::{Get, GetError};
+
+fn get(path: &str, limit_bytes: u64) -> Get {
+    Get { path: path.into(), limit_bytes, if_none_match: None, if_modified_since: None, head_only: false }
+}
+
+#[test]
+fn found_unchanged_missing_too_large() {
+    let tree = Tree::of(&[1000]);
+    let server = tree.good();
+    let client = Client::new(&[&server]);
+    let found = client.get(0, get("pool/f0", 5000)).unwrap();
+    assert_eq!((found.head.status, found.body.len()), (200, 1000));
+    let known = Get { if_none_match: found.head.etag.clone(), ..get("pool/f0", 5000) };
+    let unchanged = client.get(0, known).unwrap();
+    assert_eq!((unchanged.head.status, unchanged.body.len()), (304, 0));
+    assert_eq!(client.get(0, get("pool/none", 5000)).unwrap().head.status, 404);
+    let large = client.get(0, get("pool/f0", 999));
+    assert!(matches!(large, Err(GetError::TooLarge { limit_bytes: 999, .. })), "{large:?}");
+    // A run that finds nothing new opens one connection; being too large cost another.
+    assert!(server.counters().connections <= 2);
+    assert_eq!(client.get(0, get("pool/f0", 1000)).unwrap().body.len(), 1000);
+}
+
+#[test]
+fn only_the_head() {
+    let tree = Tree::of(&[1000]);
+    let server = tree.good();
+    let client = Client::new(&[&server]);
+    let head = client.get(0, Get { head_only: true, ..get("pool/f0", 5000) }).unwrap();
+    assert_eq!((head.head.content_length, head.body.len()), (Some(1000), 0));
+}
+
+#[test]
+fn unreachable() {
+    let tree = Tree::of(&[1000]);
+    let server = tree.good();
+    server.live(Life::Refusing);
+    let client = Client::new(&[&server]);
+    let began = std::time::Instant::now();
+    let refused = client.get(0, get("pool/f0", 5000));
+    assert!(matches!(refused, Err(GetError::Unreachable { .. })), "{refused:?}");
+    assert!(began.elapsed() < Duration::from_secs(1));
+}
+
+#[test]
+fn redirected() {
+    let tree = Tree::of(&[1000]);
+    let target = tree.good();
+    let server = tree.faulty(Fault::Redirect(target.url()));
+    let client = Client::new(&[&server]);
+    let found = client.get(0, get("pool/f0", 5000)).unwrap();
+    assert_eq!((found.head.status, found.body.len()), (200, 1000));
+    let there = client.get(0, get("pool/f0", 5000)).unwrap();
+    assert_eq!((there.head.status, target.counters().requests), (200, 2));
+}
+
+#[test]
+fn redirected_to_nowhere_is_told_as_it_is() {
+    let tree = Tree::of(&[1000]);
+    let server = tree.faulty(Fault::RedirectLoop);
+    let client = Client::new(&[&server]);
+    assert_eq!(client.get(0, get("pool/f0", 5000)).unwrap().head.status, 302);
+}
+
+#[test]
+fn reset_in_the_middle_is_an_error_and_the_next_try_is_answered() {
+    let tree = Tree::of(&[100_000]);
+    let server = tree.server().fault(FaultRule::once(PathMatch::Any, Fault::Reset)).start().unwrap();
+    let client = Client::new(&[&server]);
+    assert!(client.get(0, get("pool/f0", MIB)).is_err());
+    assert_eq!(client.get(0, get("pool/f0", MIB)).unwrap().body.len(), 100_000);
+}
+
+#[test]
+fn the_next_after_a_long_pause_is_answered() {
+    let tree = Tree::of(&[1000]);
+    let server = tree.good();
+    let client = Client::new(&[&server]);
+    assert!(client.get(0, get("pool/f0", 5000)).is_ok());
+    // The server drops its idle connections, as they do after some seconds.
+    server.live(Life::Refusing);
+    std::thread::sleep(Duration::from_millis(50));
+    server.live(Life::Alive);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(client.get(0, get("pool/f0", 5000)).is_ok());
+}

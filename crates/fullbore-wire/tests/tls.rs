@@ -1,0 +1,106 @@
+//! The same over TLS and HTTP/2.
+
+mod common;
+
+use std::path::Path;
+
+use common::*;
+use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server, TestCa, TlsSpec};
+use fullbore_wire::connect::ConnectOptions;
+use fullbore_wire::tls::{Authorities, Tls, Trust};
+
+fn secure(tree: &Tree, authority: &TestCa, http2: bool) -> fullbore_testkit::server::ServerBuilder {
+    tree.server().tls(authority, &TlsSpec { http2, ..TlsSpec::default() }).unwrap()
+}
+
+fn trusting(authority: &TestCa) -> Setup {
+    let authorities = Authorities::parse(authority.pem().as_bytes(), Path::new("test.pem")).unwrap();
+    let mut setup = Setup::default();
+    setup.options.connect =
+        ConnectOptions { tls: Tls::new(Trust::Only(authorities)), ..ConnectOptions::default() };
+    setup
+}
+
+fn arrives(tree: &Tree, authority: &TestCa, servers: &[&Server]) -> Ran {
+    let urls: Vec<String> = servers.iter().map(|server| server.url()).collect();
+    let mut client = trusting(authority).client(&urls);
+    let ran = client.fetch(tree);
+    ran.all_verified(tree);
+    client.check(tree);
+    ran
+}
+
+#[test]
+fn http_1_1_over_tls() {
+    let authority = TestCa::new().unwrap();
+    let tree = Tree::of(&archive());
+    let server = secure(&tree, &authority, false).start().unwrap();
+    arrives(&tree, &authority, &[&server]);
+    assert!(server.log().iter().all(|entry| !entry.http2));
+}
+
+#[test]
+fn http_2() {
+    let authority = TestCa::new().unwrap();
+    let tree = Tree::of(&archive());
+    let server = secure(&tree, &authority, true).start().unwrap();
+    let ran = arrives(&tree, &authority, &[&server]);
+    assert!(server.log().iter().all(|entry| entry.http2));
+    assert!(ran.excess(&tree) <= 1.03, "{}", ran.excess(&tree));
+}
+
+#[test]
+fn goodbye_after_some_requests() {
+    let authority = TestCa::new().unwrap();
+    let tree = Tree::of(&(0..200).map(|n| 500 + n * 131).collect::<Vec<_>>());
+    let server = secure(&tree, &authority, true);
+    let server = server.behaviour(|own| own.requests_per_connection = Some(20)).start().unwrap();
+    let ran = arrives(&tree, &authority, &[&server]);
+    assert_eq!((ran.hosts[0].totals.faults, &ran.hosts[0].out), (0, &None), "{ran:#?}");
+}
+
+fn beside_a_good_one(fault: Fault) -> Ran {
+    let authority = TestCa::new().unwrap();
+    let mut sizes = vec![3 * MIB, 2 * MIB];
+    sizes.extend((0..30).map(|n| 2000 + n * 3001));
+    let tree = Tree::of(&sizes);
+    let bad = secure(&tree, &authority, true).fault(FaultRule::always(PathMatch::Any, fault)).start().unwrap();
+    let good = secure(&tree, &authority, true).start().unwrap();
+    arrives(&tree, &authority, &[&bad, &good])
+}
+
+#[test]
+fn corrupt_over_http_2() {
+    let ran = beside_a_good_one(Fault::Corrupt);
+    assert!(ran.hosts[0].out.is_some(), "{ran:#?}");
+}
+
+#[test]
+fn missing_over_http_2() {
+    let ran = beside_a_good_one(Fault::Status(404));
+    assert_eq!(ran.hosts[0].totals.received_bytes, 0);
+}
+
+#[test]
+fn resets_stalls_and_truncation_over_http_2() {
+    for fault in [Fault::Reset, Fault::Stall, Fault::Truncate] {
+        beside_a_good_one(fault);
+    }
+}
+
+#[test]
+fn a_portal_over_http_2() {
+    let ran = beside_a_good_one(Fault::Portal);
+    assert!(ran.hosts[0].out.is_some(), "{ran:#?}");
+}
+
+#[test]
+fn a_certificate_of_nobody_we_know_puts_a_host_out_at_once() {
+    let (ours, other) = (TestCa::new().unwrap(), TestCa::new().unwrap());
+    let tree = Tree::of(&[50_000; 5]);
+    let stranger = secure(&tree, &other, true).start().unwrap();
+    let good = secure(&tree, &ours, true).start().unwrap();
+    let ran = arrives(&tree, &ours, &[&stranger, &good]);
+    assert!(ran.hosts[0].out.is_some(), "{ran:#?}");
+    assert_eq!(ran.hosts[0].totals.received_bytes, 0);
+}

@@ -1,0 +1,20 @@
+//! The verdict's question, answered by an experiment in mid-run: the access link or the hosts?
+
+mod common;
+
+use common::*;
+
+/// 6 s of two hosts that bring no more than they do.
+#[test]
+fn hosts_that_give_no_more_are_found_out() {
+    let tree = Tree::of(&[20 * MIB, 20 * MIB, 20 * MIB, 20 * MIB]);
+    let (a, b) = (tree.slow(10 * MIB), tree.slow(2300 * KIB));
+    let mut client = Client::new(&[&a, &b]);
+    let ran = client.fetch(&tree);
+    ran.all_verified(&tree);
+    let trials = client.reading().trials;
+    assert_eq!(trials.len(), 1, "{trials:?}");
+    assert!(trials[0].new_host && trials[0].raised(), "{trials:?}");
+    // 80 MiB at 12.2 MiB/s are 6.5 s; trial, start and end are allowed half a second.
+    assert!(ran.took.as_secs_f64() < 7.2, "{:?}", ran.took);
+}
