@@ -423,6 +423,17 @@ impl Drop for Journal {
     }
 }
 
+/// How many whole records a log has from its beginning, and their bytes. For the fuzzer:
+/// [`Journal::open`] reads with the same parser.
+pub fn whole_records(log: &[u8]) -> (usize, u64) {
+    let Ok(Some(mut reader)) = record::Reader::new(log) else { return (0, 0) };
+    let mut count = 0;
+    while let Ok(Some(_)) = reader.next() {
+        count += 1;
+    }
+    (count, reader.bytes)
+}
+
 /// Identifies this run of the kernel: page-cache content of another one is gone.
 fn boot_id() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();

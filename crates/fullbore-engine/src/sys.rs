@@ -19,9 +19,5 @@ pub fn start_write_back(file: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> io
     let result = unsafe {
         libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE)
     };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

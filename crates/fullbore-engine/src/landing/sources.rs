@@ -61,6 +61,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn taking_nothing_away_splits_nothing() {
+        let mut sources = Sources::default();
+        sources.insert(9..19, 1);
+        sources.remove(&(10..10));
+        assert_eq!(sources.iter().count(), 1);
+    }
+
     proptest! {
         /// The same as a row of owners, each byte set only where it has none.
         #[test]
