@@ -62,7 +62,7 @@ Examples:
         --suite trixie --component main --arch amd64,all --to /srv/mirror/debian
   Mirror what apt on this machine uses:
     fullbore mirror --sources /etc/apt/sources.list.d/debian.sources --to /srv/mirror
-  See what an update would fetch and delete:
+  See what an update would fetch:
     fullbore mirror --config /etc/fullbore/mirror.toml debian --dry-run
   Take at most 20 MB/s and draw the run:
     fullbore mirror debian --limit-rate 20M --report run.html
@@ -88,8 +88,7 @@ pub struct MirrorArgs {
     /// Fetch from this archive; repeat for more mirrors of it. The first is the origin
     ///
     /// The address is the directory that holds dists/, as in apt's sources. The origin decides
-    /// which state of the archive is mirrored, and is asked last for files that no other mirror
-    /// has.
+    /// which state of the archive is mirrored; files come from all of them, whoever is faster.
     #[arg(long, value_name = "URL", help_heading = WHAT, value_delimiter = ' ')]
     pub from: Vec<String>,
 
@@ -216,7 +215,7 @@ pub struct MirrorArgs {
     #[arg(long, help_heading = NETWORK)]
     pub origin_only: bool,
 
-    /// Show what would be fetched and deleted, in files and bytes, and change nothing
+    /// Show what would be fetched, in files and bytes; no file of the mirror changes
     #[arg(long, short = 'n', help_heading = OUTPUT)]
     pub dry_run: bool,
 
@@ -332,7 +331,7 @@ pub struct OutputArgs {
     #[arg(long, value_name = "FILE.prom", help_heading = OUTPUT)]
     pub metrics: Option<PathBuf>,
 
-    /// Write a trace of the stages, to be opened in Perfetto
+    /// Write a trace of the run's phases and stages, to be opened in Perfetto
     #[arg(long, value_name = "FILE.json", help_heading = OUTPUT)]
     pub trace: Option<PathBuf>,
 

@@ -40,7 +40,7 @@ use fullbore_engine::target::Target;
 
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Events, Phase};
-use crate::report::Report;
+use crate::report::{Report, perfetto, write_atomically};
 use crate::settings::{Clean, DurabilityChoice, MirrorSettings};
 use account::Account;
 use commit::{Commit, SuiteUpdate};
@@ -55,6 +55,9 @@ use session::{Session, Stop, boot_id, disk};
 use standing::SuiteId;
 use state::{Novelty, State, SuiteRecord};
 
+/// Times that one run goes over the archive when it is told, again and again, that there is news.
+const ROUNDS_MAX: u32 = 3;
+
 /// Makes or updates a mirror.
 ///
 /// # Errors
@@ -65,9 +68,21 @@ pub fn run(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
     let mut account = Account::new(settings, events);
     let mut session =
         Session::open(root, &settings.origins, settings.origin_only, &settings.network, settings.durability)?;
-    let result = walk(settings, &mut session, &mut account, events);
+    let stop = Stop::listen(&session.runtime);
+    let mut result = walk(settings, &mut session, &stop, &mut account, events);
+    for _ in 1..ROUNDS_MAX {
+        // Somebody pushed while we were at it: what we have may be old already (ftpsync).
+        let again = trace_files::take_update_required(&session.root, &account.host).unwrap_or(false);
+        if !again || result.is_err() || settings.dry_run {
+            break;
+        }
+        result = walk(settings, &mut session, &stop, &mut account, events);
+    }
     let ended = session.landing.finish().map_err(|error| disk(&error));
     let report = account.report(&mut session);
+    if let Some(path) = &settings.trace {
+        write_atomically(path, perfetto::render(&report).as_bytes()).map_err(|error| CommandError::disk(path, &error))?;
+    }
     match result.and(ended) {
         Ok(()) => Ok(report),
         Err(error) => Err(error.with_report(report)),
@@ -87,10 +102,10 @@ fn take_lock(root: &Root) -> Result<Lock, CommandError> {
 fn walk(
     settings: &MirrorSettings,
     session: &mut Session,
+    stop: &Stop,
     account: &mut Account,
     events: &mut dyn Events,
 ) -> Result<(), CommandError> {
-    let stop = Stop::listen(&session.runtime);
     let now = jiff::Timestamp::now().as_second();
     let root = session.root.clone();
     if let Some(name) = &settings.snapshot {
@@ -122,10 +137,11 @@ fn walk(
     }
     let side = offer::ask_for_side_files(session, &offers);
     let mut suites = indexes::select(&offers, session)?;
-    indexes::fetch(&offers, &mut suites, session, &stop, events)?;
+    indexes::fetch(&offers, &mut suites, session, stop, events)?;
 
     account.phase(events, session, Phase::Plan);
-    let ids = suite_ids(&state, &offers);
+    let directories: Vec<&str> = offers.iter().map(|offer| offer.layout.directory.as_str()).collect();
+    let ids = state.number_suites(&directories);
     let plan = Arc::new(indexes::plan(settings, &offers, &suites, &ids, session)?);
     let signed: Vec<(SuiteId, bool)> = ids.iter().copied().zip(offers.iter().map(|offer| offer.signed)).collect();
     let mut wanted = pool::need(&plan, &state, session, &signed, &mut |line| account.warn(events, line))?;
@@ -138,7 +154,7 @@ fn walk(
     room.check().map_err(|error| pool::no_room(&error))?;
 
     account.phase(events, session, Phase::Fetch);
-    let came = pool::fetch(&plan, &mut wanted, others, session, &stop, events)?;
+    let came = pool::fetch(&plan, &mut wanted, others, session, stop, events)?;
     for sha256 in &came.indexes {
         suites.iter_mut().for_each(|suite| suite.came(*sha256));
     }
@@ -153,20 +169,6 @@ fn walk(
     let state = run.publish(session, state, wanted, &came, account, events)?;
     run.finish(session, &state, account, events)?;
     account.missing(came.missing)
-}
-
-/// A suite's number in the state, or the next free one.
-fn suite_ids(state: &State, offers: &[Offered]) -> Vec<SuiteId> {
-    let mut next = state.header.suites.len() as SuiteId;
-    offers
-        .iter()
-        .map(|offer| {
-            state.suite_id(&offer.layout.directory).unwrap_or_else(|| {
-                next += 1;
-                next - 1
-            })
-        })
-        .collect()
 }
 
 /// What publishing needs to know.

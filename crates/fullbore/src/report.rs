@@ -6,6 +6,7 @@
 mod engine;
 pub mod html;
 pub mod json;
+pub mod perfetto;
 pub mod prometheus;
 #[cfg(test)]
 mod sample;

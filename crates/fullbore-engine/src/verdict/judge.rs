@@ -112,6 +112,8 @@ pub(super) struct Judge {
     next: usize,
     findings: Findings,
     other_s: BTreeMap<String, f64>,
+    /// What limited the sample judged last.
+    present: &'static str,
 }
 
 impl Judge {
@@ -130,6 +132,11 @@ impl Judge {
         }
     }
 
+    /// What limited the sample judged last; empty if nothing could be named.
+    pub(super) fn present(&self) -> &str {
+        self.present
+    }
+
     fn judge_next(&mut self) {
         let from = self.next.saturating_sub(SPAN - 1 - AHEAD);
         let to = (self.next + AHEAD + 1).min(self.recent.len());
@@ -141,9 +148,8 @@ impl Judge {
         let cause = cause(&around, &facts);
         let findings = &mut self.findings;
         findings.wall_s += seconds;
-        findings
-            .timeline
-            .push(sample, cause.as_ref().map_or("", Cause::label));
+        self.present = cause.as_ref().map_or("", Cause::label);
+        findings.timeline.push(sample, self.present);
         match &cause {
             Some(cause) => {
                 let tally = findings.causes.entry(cause.clone()).or_default();

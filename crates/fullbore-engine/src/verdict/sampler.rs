@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -60,6 +61,7 @@ pub struct Sampler {
     began: Instant,
     stop: mpsc::Sender<()>,
     thread: JoinHandle<(Judge, u64)>,
+    now: Arc<Mutex<String>>,
 }
 
 impl Sampler {
@@ -68,6 +70,8 @@ impl Sampler {
         let (stop, stopped) = mpsc::channel();
         let began = Instant::now();
         let mut eyes = Eyes::new(ledger.clone(), config, began);
+        let now = Arc::new(Mutex::new(String::new()));
+        let told = now.clone();
         let thread = std::thread::Builder::new()
             .name("sampler".to_owned())
             .spawn(move || {
@@ -77,6 +81,9 @@ impl Sampler {
                     Err(RecvTimeoutError::Timeout)
                 ) {
                     judge.push(eyes.look());
+                    if let Ok(mut now) = told.lock() {
+                        judge.present().clone_into(&mut now);
+                    }
                 }
                 judge.push(eyes.look());
                 (judge, eyes.delivered_bytes)
@@ -86,7 +93,14 @@ impl Sampler {
             began,
             stop,
             thread,
+            now,
         })
+    }
+
+    /// What limits the run at the moment, for progress; `None` while nothing can be named.
+    pub fn present(&self) -> Option<String> {
+        let now = self.now.lock().ok()?;
+        (!now.is_empty()).then(|| now.clone())
     }
 
     /// Takes the last sample and judges. If the sampler's thread has died (a

@@ -72,6 +72,8 @@ impl Account {
 
     /// The suites as offered.
     pub fn offered(&mut self, offers: &[Offered]) {
+        self.directories.clear();
+        self.summary.suites.clear();
         for offer in offers {
             self.directories.push(offer.layout.directory.clone());
             self.summary.suites.push(SuiteReport {

@@ -26,6 +26,7 @@ use crate::settings::MirrorSettings;
 
 /// The wanted indexes of a suite, and which of them are in the store.
 pub struct SuiteIndexes {
+    /// The wanted entries of its Release.
     pub wants: Vec<IndexWant>,
     have: BTreeSet<Sha256>,
 }
@@ -140,7 +141,7 @@ pub fn fetch(
     }
     for (offer, suite) in offers.iter().zip(suites.iter()) {
         let read = |want: &&IndexWant| want.reading.is_some();
-        if let Some(want) = suite.missing().filter(|want| read(&want)) {
+        if let Some(want) = suite.missing().filter(&read) {
             return Err(CommandError::new(
                 ErrorKind::Network,
                 format_args!("{}: no mirror has {}{}", offer.requested, offer.remote, want.path),

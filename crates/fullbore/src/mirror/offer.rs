@@ -130,7 +130,7 @@ fn remote_directory(suite: &str) -> String {
     }
 }
 
-type Answer = Result<Vec<(&'static str, Got)>, GetError>;
+type Answer = Result<NamedAnswers, GetError>;
 
 /// Asks one host for the signed files of all suites at once.
 async fn receive_all(
@@ -353,7 +353,10 @@ fn judge(
 
 /// `Release` and `Release.gpg` of suites that have an `InRelease`: for clients and mirrors that do not
 /// know it. Asked for beside the indexes, so that they cost no time.
-pub struct SideFiles(Vec<Option<tokio::task::JoinHandle<Vec<(&'static str, Got)>>>>);
+pub struct SideFiles(Vec<Option<tokio::task::JoinHandle<NamedAnswers>>>);
+
+/// Answers with the names of the files asked for.
+type NamedAnswers = Vec<(&'static str, Got)>;
 
 /// Asks the origin for them.
 pub fn ask_for_side_files(session: &Session, offers: &[Offered]) -> SideFiles {

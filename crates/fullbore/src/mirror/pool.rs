@@ -24,6 +24,7 @@ const HEADS_AT_ONCE: usize = 64;
 
 /// What is there and what must come.
 pub struct Wanted {
+    /// The files of the plan, sorted by what has to be done for them.
     pub subtraction: Subtraction,
     /// Sizes learned from mirrors, sorted by file.
     pub learned: Vec<(FileId, u64)>,
@@ -118,7 +119,7 @@ fn learn_sizes(plan: &Plan, fetch: &[FileId], session: &Session) -> Result<Vec<(
                 format_args!("{}: no mirror tells its size", plan.file(id).path),
             )
             .context(format_args!("named by {}", plan.index_of(id)))
-            .hint("leave installer images out with --exclude-kinds installer"));
+            .hint("leave installer images out with --without installer"));
         };
         sizes.push((id, size));
     }

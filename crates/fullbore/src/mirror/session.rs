@@ -45,17 +45,27 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
 /// A run's means.
 pub struct Session {
+    /// The mirror's directory.
     pub root: Arc<Root>,
+    /// The same, as what is written to.
     pub target: Arc<LocalTarget>,
+    /// What a killed run goes on from.
     pub journal: Arc<Journal>,
     /// Files that a killed run had finished, and whether they are on the disk for certain.
     pub logged: Vec<(LoggedFile, bool)>,
+    /// The clocks of the stages.
     pub ledger: Ledger,
+    /// Where bytes become files.
     pub landing: Landing,
+    /// Where they come from.
     pub fetcher: Fetcher,
+    /// Where connections live.
     pub runtime: tokio::runtime::Runtime,
+    /// The clock of the stage "local scan".
     pub scan: Arc<StageClock>,
+    /// The clock of the stage "sync".
     pub sync: Arc<StageClock>,
+    /// When the run began.
     pub started: Instant,
     sampler: Option<Sampler>,
     counters: Arc<Counters>,
@@ -177,8 +187,9 @@ impl Session {
             }
         };
         let mut pace = Pace::new(self.counters.clone(), self.started);
+        let (sampler, fetcher) = (&self.sampler, &mut self.fetcher);
         let interrupted = self.runtime.block_on(async {
-            let mut fetch = pin!(self.fetcher.fetch(batch, items, &mut on_event));
+            let mut fetch = pin!(fetcher.fetch(batch, items, &mut on_event));
             let mut tick = tokio::time::interval(PROGRESS_EVERY);
             loop {
                 tokio::select! {
@@ -186,7 +197,8 @@ impl Session {
                     () = failed.notified() => break false,
                     () = stop.requested() => break true,
                     _ = tick.tick() => {
-                        events.emit(Event::Progress(pace.progress()));
+                        let limit = sampler.as_ref().and_then(Sampler::present);
+                        events.emit(Event::Progress(Progress { limit, ..pace.progress() }));
                     }
                 }
             }

@@ -198,17 +198,17 @@ fn mirror(
 /// A snapshot's name becomes a directory.
 fn check_snapshot(name: &str) -> Result<(), CommandError> {
     let good = !name.is_empty()
-        && name.len() <= 128
-        && !name.starts_with('.')
+        && name.len() <= 100
+        && name.as_bytes()[0].is_ascii_alphanumeric()
         && name
             .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"._+~:-".contains(&byte));
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte));
     if good {
         Ok(())
     } else {
         Err(
             CommandError::usage(format_args!("{name:?} cannot name a snapshot"))
-                .hint("letters, digits and . _ + ~ : - are allowed, with no dot in front"),
+                .hint("letters, digits and . _ + - are allowed, with a letter or digit in front"),
         )
     }
 }
