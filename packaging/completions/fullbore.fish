@@ -71,7 +71,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l auth -d 'Re
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l origin -d 'Name the origin: it decides the state to mirror (default: the first --from)' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l report -d 'Write a report of the run: one HTML page, or all its data if the name ends in .json' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l metrics -d 'Write metrics for Prometheus\' textfile collector' -r -F
-complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l trace -d 'Write a trace of the stages, to be opened in Perfetto' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l trace -d 'Write a trace of the run\'s phases and stages, to be opened in Perfetto' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l ignore-valid-until -d 'Accept a Release whose Valid-Until has passed; logged at every run'
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l force-delete -d 'Delete even when --max-delete is exceeded'
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l clean-foreign -d 'Delete also files that fullbore did not put there'
@@ -79,7 +79,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l no-clean -d
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l http1 -d 'Speak only HTTP/1.1, never HTTP/2'
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l no-hedge -d 'Never ask a second host for what a slow one is sending'
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l origin-only -d 'Fetch everything from the origin alone'
-complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -s n -l dry-run -d 'Show what would be fetched and deleted, in files and bytes, and change nothing'
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -s n -l dry-run -d 'Show what would be fetched, in files and bytes; no file of the mirror changes'
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l json -d 'Print events as lines of JSON on stdout, the totals last'
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -s q -l quiet -d 'Print only errors'
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -s v -l verbose -d 'Log more; repeat for still more'
@@ -94,7 +94,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l connections 
 complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l auth -d 'Read credentials from this file in apt\'s auth.conf format (default: apt\'s own files)' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l report -d 'Write a report of the run: one HTML page, or all its data if the name ends in .json' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l metrics -d 'Write metrics for Prometheus\' textfile collector' -r -F
-complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l trace -d 'Write a trace of the stages, to be opened in Perfetto' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l trace -d 'Write a trace of the run\'s phases and stages, to be opened in Perfetto' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l repair -d 'Fetch what is missing or wrong'
 complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l http1 -d 'Speak only HTTP/1.1, never HTTP/2'
 complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l no-hedge -d 'Never ask a second host for what a slow one is sending'

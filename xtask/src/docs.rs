@@ -14,11 +14,7 @@ fn files() -> io::Result<Vec<(String, Vec<u8>)>> {
     let mut command = fullbore::cli::command();
     command.build();
     man_pages(&command, &mut files)?;
-    for (shell, name) in [
-        (Shell::Bash, "fullbore.bash"),
-        (Shell::Zsh, "_fullbore"),
-        (Shell::Fish, "fullbore.fish"),
-    ] {
+    for (shell, name) in [(Shell::Bash, "fullbore.bash"), (Shell::Zsh, "_fullbore"), (Shell::Fish, "fullbore.fish")] {
         let mut text = Vec::new();
         clap_complete::generate(shell, &mut fullbore::cli::command(), "fullbore", &mut text);
         files.push((format!("completions/{name}"), text));
@@ -28,10 +24,7 @@ fn files() -> io::Result<Vec<(String, Vec<u8>)>> {
 
 /// A page for the command and one for each command below it; `help` needs none.
 fn man_pages(command: &clap::Command, files: &mut Vec<(String, Vec<u8>)>) -> io::Result<()> {
-    let name = command
-        .get_display_name()
-        .unwrap_or(command.get_name())
-        .to_owned();
+    let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
     let page = clap_mangen::Man::new(command.clone())
         .title(name.to_uppercase())
         .manual("fullbore")
@@ -40,10 +33,7 @@ fn man_pages(command: &clap::Command, files: &mut Vec<(String, Vec<u8>)>) -> io:
     let mut text = Vec::new();
     page.render(&mut text)?;
     files.push((format!("man/{name}.1"), text));
-    for below in command
-        .get_subcommands()
-        .filter(|below| below.get_name() != "help")
-    {
+    for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
         man_pages(below, files)?;
     }
     Ok(())
@@ -66,9 +56,7 @@ pub fn write(packaging: &Path) -> io::Result<()> {
 pub fn check(packaging: &Path) -> io::Result<()> {
     for (name, text) in files()? {
         if fs::read(packaging.join(&name)).ok().as_ref() != Some(&text) {
-            return Err(io::Error::other(format!(
-                "packaging/{name} is out of date{NOTE}"
-            )));
+            return Err(io::Error::other(format!("packaging/{name} is out of date{NOTE}")));
         }
     }
     Ok(())
@@ -86,12 +74,7 @@ mod tests {
     #[test]
     fn every_command_has_a_page() {
         let names: Vec<String> = files().unwrap().into_iter().map(|(name, _)| name).collect();
-        for page in [
-            "fullbore",
-            "fullbore-mirror",
-            "fullbore-check",
-            "fullbore-convert",
-        ] {
+        for page in ["fullbore", "fullbore-mirror", "fullbore-check", "fullbore-convert"] {
             assert!(names.contains(&format!("man/{page}.1")), "{names:?}");
         }
     }

@@ -96,8 +96,7 @@ fn packages_compressed(bencher: divan::Bencher, name: &str) {
             encoder.finish().expect("memory")
         }
         _ => {
-            let mut encoder =
-                flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
             encoder.write_all(text.as_bytes()).expect("memory");
             encoder.finish().expect("memory")
         }

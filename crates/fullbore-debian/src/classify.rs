@@ -1,6 +1,6 @@
 //! What a path in a `Release` file is: which index, of which component,
 //! architecture or language. From the name alone, as the archive lays it out
-//! (wiki.debian.org/DebianRepository/Format, and what dak and Ubuntu publish).
+//! (wiki.example.org/DebianRepository/Format, and what dak and Ubuntu publish).
 
 use crate::compression::Form;
 use crate::path::without_dot;
@@ -76,16 +76,8 @@ pub fn classify(path: &str) -> IndexName<'_> {
         _ => (stem, false),
     };
     let (directory, name) = base.rsplit_once('/').unwrap_or(("", base));
-    let (kind, component, architecture) =
-        kind_of(directory, name).unwrap_or((IndexKind::Other, None, None));
-    IndexName {
-        kind,
-        component: component.filter(|component| !component.is_empty()),
-        architecture,
-        form,
-        stem,
-        diff,
-    }
+    let (kind, component, architecture) = kind_of(directory, name).unwrap_or((IndexKind::Other, None, None));
+    IndexName { kind, component: component.filter(|component| !component.is_empty()), architecture, form, stem, diff }
 }
 
 type Parts<'a> = (IndexKind<'a>, Option<&'a str>, Option<&'a str>);
@@ -108,14 +100,8 @@ fn kind_of<'a>(directory: &'a str, name: &'a str) -> Option<Parts<'a>> {
         return Some((kind, Some(component), Some(architecture)));
     }
     if let Some(contents) = name.strip_prefix("Contents-") {
-        let (architecture, udeb) = contents
-            .strip_prefix("udeb-")
-            .map_or((contents, false), |rest| (rest, true));
-        return Some((
-            IndexKind::Contents { udeb },
-            Some(directory),
-            Some(architecture),
-        ));
+        let (architecture, udeb) = contents.strip_prefix("udeb-").map_or((contents, false), |rest| (rest, true));
+        return Some((IndexKind::Contents { udeb }, Some(directory), Some(architecture)));
     }
     match (last, name) {
         ("source", "Sources") => Some((IndexKind::Sources, Some(before), Some("source"))),
@@ -126,11 +112,7 @@ fn kind_of<'a>(directory: &'a str, name: &'a str) -> Option<Parts<'a>> {
             Some((IndexKind::Translation { language }, Some(before), None))
         }
         ("dep11", _) => dep11(before, name),
-        ("cnf", _) => Some((
-            IndexKind::Commands,
-            Some(before),
-            Some(name.strip_prefix("Commands-")?),
-        )),
+        ("cnf", _) => Some((IndexKind::Commands, Some(before), Some(name.strip_prefix("Commands-")?))),
         (_, "SHA256SUMS" | "MD5SUMS") => installer(directory, name),
         // A flat repository has its indexes beside its packages; in one directory or several.
         (_, "Packages") => Some((IndexKind::Packages { udeb: false }, None, None)),
@@ -140,20 +122,12 @@ fn kind_of<'a>(directory: &'a str, name: &'a str) -> Option<Parts<'a>> {
 }
 
 fn dep11<'a>(component: &'a str, name: &'a str) -> Option<Parts<'a>> {
-    if let Some(architecture) = name
-        .strip_prefix("Components-")
-        .and_then(|rest| rest.strip_suffix(".yml"))
-    {
+    if let Some(architecture) = name.strip_prefix("Components-").and_then(|rest| rest.strip_suffix(".yml")) {
         Some((IndexKind::Components, Some(component), Some(architecture)))
-    } else if let Some(size) = name
-        .strip_prefix("icons-")
-        .and_then(|rest| rest.strip_suffix(".tar"))
-    {
+    } else if let Some(size) = name.strip_prefix("icons-").and_then(|rest| rest.strip_suffix(".tar")) {
         Some((IndexKind::Icons { size }, Some(component), None))
     } else {
-        let architecture = name
-            .strip_prefix("CID-Index-")
-            .and_then(|rest| rest.strip_suffix(".json"))?;
+        let architecture = name.strip_prefix("CID-Index-").and_then(|rest| rest.strip_suffix(".json"))?;
         Some((IndexKind::ComponentIds, Some(component), Some(architecture)))
     }
 }
@@ -169,10 +143,7 @@ fn installer<'a>(directory: &'a str, name: &str) -> Option<Parts<'a>> {
     if !images.ends_with("images") || parts.next().is_some() {
         return None;
     }
-    let kind = IndexKind::InstallerSums {
-        version,
-        sha256: name == "SHA256SUMS",
-    };
+    let kind = IndexKind::InstallerSums { version, sha256: name == "SHA256SUMS" };
     Some((kind, Some(component), Some(architecture)))
 }
 
@@ -184,13 +155,7 @@ mod tests {
 
     fn parts(path: &str) -> (IndexKind<'_>, &str, &str, Form, bool) {
         let name = classify(path);
-        (
-            name.kind,
-            name.component.unwrap_or("-"),
-            name.architecture.unwrap_or("-"),
-            name.form,
-            name.diff,
-        )
+        (name.kind, name.component.unwrap_or("-"), name.architecture.unwrap_or("-"), name.form, name.diff)
     }
 
     #[test]
@@ -199,117 +164,39 @@ mod tests {
         use IndexKind::*;
         let sums = |version, sha256| InstallerSums { version, sha256 };
         for (path, expected) in [
-            (
-                "main/binary-amd64/Packages.xz",
-                (Packages { udeb: false }, "main", "amd64", Xz, false),
-            ),
-            (
-                "main/binary-all/Packages",
-                (Packages { udeb: false }, "main", "all", Plain, false),
-            ),
-            (
-                "non-free-firmware/binary-arm64/Release",
-                (InnerRelease, "non-free-firmware", "arm64", Plain, false),
-            ),
-            (
-                "main/debian-installer/binary-i386/Packages.gz",
-                (Packages { udeb: true }, "main", "i386", Gz, false),
-            ),
-            (
-                "main/binary-amd64/Packages.diff/Index",
-                (Packages { udeb: false }, "main", "amd64", Plain, true),
-            ),
-            (
-                "updates/main/binary-amd64/Packages.gz",
-                (Packages { udeb: false }, "updates/main", "amd64", Gz, false),
-            ),
-            (
-                "main/source/Sources.xz",
-                (Sources, "main", "source", Xz, false),
-            ),
-            (
-                "main/source/Sources.diff/Index",
-                (Sources, "main", "source", Plain, true),
-            ),
-            (
-                "main/source/Release",
-                (InnerRelease, "main", "source", Plain, false),
-            ),
-            (
-                "main/Contents-amd64.gz",
-                (Contents { udeb: false }, "main", "amd64", Gz, false),
-            ),
-            (
-                "main/Contents-all.diff/Index",
-                (Contents { udeb: false }, "main", "all", Plain, true),
-            ),
-            (
-                "main/Contents-udeb-amd64.gz",
-                (Contents { udeb: true }, "main", "amd64", Gz, false),
-            ),
-            (
-                "main/Contents-source.gz",
-                (Contents { udeb: false }, "main", "source", Gz, false),
-            ),
-            (
-                "Contents-amd64.gz",
-                (Contents { udeb: false }, "-", "amd64", Gz, false),
-            ),
-            (
-                "main/i18n/Translation-pt_BR.xz",
-                (Translation { language: "pt_BR" }, "main", "-", Xz, false),
-            ),
-            (
-                "main/i18n/Index",
-                (TranslationIndex, "main", "-", Plain, false),
-            ),
-            (
-                "main/dep11/Components-amd64.yml.gz",
-                (Components, "main", "amd64", Gz, false),
-            ),
-            (
-                "main/dep11/icons-48x48@2.tar.gz",
-                (Icons { size: "48x48@2" }, "main", "-", Gz, false),
-            ),
-            (
-                "main/dep11/CID-Index-amd64.json.gz",
-                (ComponentIds, "main", "amd64", Gz, false),
-            ),
-            (
-                "universe/cnf/Commands-riscv64.xz",
-                (Commands, "universe", "riscv64", Xz, false),
-            ),
-            (
-                "main/installer-amd64/current/images/SHA256SUMS",
-                (sums("current", true), "main", "amd64", Plain, false),
-            ),
+            ("main/binary-amd64/Packages.xz", (Packages { udeb: false }, "main", "amd64", Xz, false)),
+            ("main/binary-all/Packages", (Packages { udeb: false }, "main", "all", Plain, false)),
+            ("non-free-firmware/binary-arm64/Release", (InnerRelease, "non-free-firmware", "arm64", Plain, false)),
+            ("main/debian-installer/binary-i386/Packages.gz", (Packages { udeb: true }, "main", "i386", Gz, false)),
+            ("main/binary-amd64/Packages.diff/Index", (Packages { udeb: false }, "main", "amd64", Plain, true)),
+            ("updates/main/binary-amd64/Packages.gz", (Packages { udeb: false }, "updates/main", "amd64", Gz, false)),
+            ("main/source/Sources.xz", (Sources, "main", "source", Xz, false)),
+            ("main/source/Sources.diff/Index", (Sources, "main", "source", Plain, true)),
+            ("main/source/Release", (InnerRelease, "main", "source", Plain, false)),
+            ("main/Contents-amd64.gz", (Contents { udeb: false }, "main", "amd64", Gz, false)),
+            ("main/Contents-all.diff/Index", (Contents { udeb: false }, "main", "all", Plain, true)),
+            ("main/Contents-udeb-amd64.gz", (Contents { udeb: true }, "main", "amd64", Gz, false)),
+            ("main/Contents-source.gz", (Contents { udeb: false }, "main", "source", Gz, false)),
+            ("Contents-amd64.gz", (Contents { udeb: false }, "-", "amd64", Gz, false)),
+            ("main/i18n/Translation-pt_BR.xz", (Translation { language: "pt_BR" }, "main", "-", Xz, false)),
+            ("main/i18n/Index", (TranslationIndex, "main", "-", Plain, false)),
+            ("main/dep11/Components-amd64.yml.gz", (Components, "main", "amd64", Gz, false)),
+            ("main/dep11/icons-48x48@2.tar.gz", (Icons { size: "48x48@2" }, "main", "-", Gz, false)),
+            ("main/dep11/CID-Index-amd64.json.gz", (ComponentIds, "main", "amd64", Gz, false)),
+            ("universe/cnf/Commands-riscv64.xz", (Commands, "universe", "riscv64", Xz, false)),
+            ("main/installer-amd64/current/images/SHA256SUMS", (sums("current", true), "main", "amd64", Plain, false)),
             (
                 "main/installer-arm64/20230607+deb12u12/images/MD5SUMS",
-                (
-                    sums("20230607+deb12u12", false),
-                    "main",
-                    "arm64",
-                    Plain,
-                    false,
-                ),
+                (sums("20230607+deb12u12", false), "main", "arm64", Plain, false),
             ),
             (
                 "main/installer-amd64/current/legacy-images/SHA256SUMS",
                 (sums("current", true), "main", "amd64", Plain, false),
             ),
-            (
-                "Packages.gz",
-                (Packages { udeb: false }, "-", "-", Gz, false),
-            ),
-            (
-                "./Packages.gz",
-                (Packages { udeb: false }, "-", "-", Gz, false),
-            ),
+            ("Packages.gz", (Packages { udeb: false }, "-", "-", Gz, false)),
+            ("./Packages.gz", (Packages { udeb: false }, "-", "-", Gz, false)),
             ("Sources", (Sources, "-", "source", Plain, false)),
-            (
-                "xUbuntu/Packages",
-                (Packages { udeb: false }, "-", "-", Plain, false),
-            ),
+            ("xUbuntu/Packages", (Packages { udeb: false }, "-", "-", Plain, false)),
             ("main/SHA256SUMS", (Other, "-", "-", Plain, false)),
             ("main/something.new", (Other, "-", "-", Plain, false)),
             ("main/dep11/what", (Other, "-", "-", Plain, false)),
@@ -321,17 +208,9 @@ mod tests {
     #[test]
     fn variants_share_their_stem() {
         let stems: Vec<_> = ["", ".gz", ".xz"]
-            .map(|extension| {
-                classify(&format!("main/binary-amd64/Packages{extension}"))
-                    .stem
-                    .to_owned()
-            })
+            .map(|extension| classify(&format!("main/binary-amd64/Packages{extension}")).stem.to_owned())
             .into();
-        assert!(
-            stems
-                .iter()
-                .all(|stem| stem == "main/binary-amd64/Packages")
-        );
+        assert!(stems.iter().all(|stem| stem == "main/binary-amd64/Packages"));
     }
 
     proptest! {

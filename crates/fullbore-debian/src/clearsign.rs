@@ -58,10 +58,7 @@ pub(crate) fn text_within(message: &str) -> Result<String, FrameFault> {
         match line.strip_prefix("- ") {
             Some(escaped) => text.push_str(escaped),
             None if line.starts_with('-') => {
-                return Err(FrameFault::Extra {
-                    line: number,
-                    what: "a dash at the start of a line is not escaped",
-                });
+                return Err(FrameFault::Extra { line: number, what: "a dash at the start of a line is not escaped" });
             }
             None => text.push_str(line),
         }
@@ -69,10 +66,7 @@ pub(crate) fn text_within(message: &str) -> Result<String, FrameFault> {
     finish_signature(&mut lines)?;
     // Empty lines at the very end carry nothing and do occur.
     match lines.find(|&(line, _)| line != "\n") {
-        Some((_, line)) => Err(FrameFault::Extra {
-            line,
-            what: "something follows the signature",
-        }),
+        Some((_, line)) => Err(FrameFault::Extra { line, what: "something follows the signature" }),
         None => Ok(text),
     }
 }
@@ -92,10 +86,7 @@ pub(crate) fn check_detached(signature: &str) -> Result<(), FrameFault> {
     }
     while let Some((line, number)) = lines.next() {
         if line.trim_end_matches('\n') != SIGNATURE_BEGIN {
-            return Err(FrameFault::Extra {
-                line: number,
-                what: "not an armoured signature",
-            });
+            return Err(FrameFault::Extra { line: number, what: "not an armoured signature" });
         }
         finish_signature(&mut lines)?;
     }
@@ -107,18 +98,12 @@ fn refuse_bytes(message: &str) -> Result<(), FrameFault> {
         return Ok(());
     };
     let line = message[..at].bytes().filter(|&byte| byte == b'\n').count() + 1;
-    let what = if message.as_bytes()[at] == 0 {
-        "NUL byte"
-    } else {
-        "carriage return"
-    };
+    let what = if message.as_bytes()[at] == 0 { "NUL byte" } else { "carriage return" };
     Err(FrameFault::Extra { line, what })
 }
 
 /// Only `Hash:` may stand before the text; `NotDashEscaped:` would change how it is read.
-fn skip_hash_headers<'a>(
-    lines: &mut impl Iterator<Item = (&'a str, usize)>,
-) -> Result<(), FrameFault> {
+fn skip_hash_headers<'a>(lines: &mut impl Iterator<Item = (&'a str, usize)>) -> Result<(), FrameFault> {
     for _ in 0..=HASH_HEADERS_MAX {
         let Some((line, number)) = lines.next() else {
             return Err(FrameFault::Truncated(SIGNATURE_BEGIN));
@@ -126,40 +111,22 @@ fn skip_hash_headers<'a>(
         if line == "\n" {
             return Ok(());
         }
-        let names = line
-            .strip_prefix("Hash: ")
-            .filter(|_| line.len() <= ARMOUR_LINE_BYTES_MAX);
-        let plain = |names: &str| {
-            names
-                .trim_end()
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"-, ".contains(&b))
-        };
+        let names = line.strip_prefix("Hash: ").filter(|_| line.len() <= ARMOUR_LINE_BYTES_MAX);
+        let plain = |names: &str| names.trim_end().bytes().all(|b| b.is_ascii_alphanumeric() || b"-, ".contains(&b));
         if !names.is_some_and(plain) {
-            return Err(FrameFault::Extra {
-                line: number,
-                what: "a header other than `Hash:`",
-            });
+            return Err(FrameFault::Extra { line: number, what: "a header other than `Hash:`" });
         }
     }
-    Err(FrameFault::Extra {
-        line: HASH_HEADERS_MAX + 2,
-        what: "too many headers",
-    })
+    Err(FrameFault::Extra { line: HASH_HEADERS_MAX + 2, what: "too many headers" })
 }
 
 /// Reads to the end of a signature block: headers, an empty line, base64.
-fn finish_signature<'a>(
-    lines: &mut impl Iterator<Item = (&'a str, usize)>,
-) -> Result<(), FrameFault> {
+fn finish_signature<'a>(lines: &mut impl Iterator<Item = (&'a str, usize)>) -> Result<(), FrameFault> {
     let mut in_headers = true;
     for (line, number) in lines {
         let content = line.trim_end_matches(['\n', ' ', '\t']);
         if line.len() > ARMOUR_LINE_BYTES_MAX {
-            return Err(FrameFault::Extra {
-                line: number,
-                what: "a long line in the signature",
-            });
+            return Err(FrameFault::Extra { line: number, what: "a long line in the signature" });
         }
         if content == SIGNATURE_END {
             return Ok(());
@@ -168,14 +135,9 @@ fn finish_signature<'a>(
             continue;
         }
         // The first line that is no header ends them; it should be the empty one.
-        let base64 = content
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
+        let base64 = content.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
         if !base64 || (content.is_empty() && !in_headers) {
-            return Err(FrameFault::Extra {
-                line: number,
-                what: "something in the signature that is not base64",
-            });
+            return Err(FrameFault::Extra { line: number, what: "something in the signature that is not base64" });
         }
         in_headers = false;
     }
@@ -210,16 +172,10 @@ pub(crate) fn dearmour(text: &str, kind: &str) -> Result<Vec<u8>, &'static str> 
                 body.push_str(line);
             }
         }
-        let block = base64::engine::general_purpose::STANDARD
-            .decode(&body)
-            .map_err(|_| "not base64")?;
+        let block = base64::engine::general_purpose::STANDARD.decode(&body).map_err(|_| "not base64")?;
         bytes.extend_from_slice(&block);
     }
-    if bytes.is_empty() {
-        Err("no armoured key block")
-    } else {
-        Ok(bytes)
-    }
+    if bytes.is_empty() { Err("no armoured key block") } else { Ok(bytes) }
 }
 
 #[cfg(test)]
@@ -233,18 +189,9 @@ mod tests {
 
     #[test]
     fn text_is_what_stands_within() {
-        assert_eq!(
-            text_within(MESSAGE).as_deref(),
-            Ok("Origin: x\n-dash\nDate: y\n")
-        );
-        assert_eq!(
-            text_within(&format!("{MESSAGE}\n\n")).as_deref(),
-            Ok("Origin: x\n-dash\nDate: y\n")
-        );
-        assert_eq!(
-            text_within(MESSAGE.trim_end()).as_deref(),
-            Ok("Origin: x\n-dash\nDate: y\n")
-        );
+        assert_eq!(text_within(MESSAGE).as_deref(), Ok("Origin: x\n-dash\nDate: y\n"));
+        assert_eq!(text_within(&format!("{MESSAGE}\n\n")).as_deref(), Ok("Origin: x\n-dash\nDate: y\n"));
+        assert_eq!(text_within(MESSAGE.trim_end()).as_deref(), Ok("Origin: x\n-dash\nDate: y\n"));
     }
 
     #[test]
@@ -256,42 +203,18 @@ mod tests {
             ("stanza behind", format!("{MESSAGE}\nOrigin: evil\n")),
             ("space behind", format!("{MESSAGE} \n")),
             ("two messages", format!("{MESSAGE}{MESSAGE}")),
-            (
-                "second signature",
-                format!(
-                    "{MESSAGE}{}",
-                    &MESSAGE[MESSAGE.find(SIGNATURE_BEGIN).expect("there")..]
-                ),
-            ),
+            ("second signature", format!("{MESSAGE}{}", &MESSAGE[MESSAGE.find(SIGNATURE_BEGIN).expect("there")..])),
             ("CRLF", replaced("Origin: x\n", "Origin: x\r\n")),
             ("CRLF in the frame", MESSAGE.replace('\n', "\r\n")),
             ("NUL", replaced("Origin", "Ori\0gin")),
-            (
-                "other header",
-                replaced("Hash: SHA512\n", "NotDashEscaped: yes\n"),
-            ),
-            (
-                "header line of 1 MB",
-                replaced("Hash: SHA512", &format!("Hash: {}", "A".repeat(1 << 20))),
-            ),
-            (
-                "many headers",
-                replaced("Hash: SHA512\n", &"Hash: SHA512\n".repeat(20)),
-            ),
-            (
-                "text before the empty line",
-                replaced("Hash: SHA512\n", "Hash: SHA512\nOrigin: evil\n"),
-            ),
+            ("other header", replaced("Hash: SHA512\n", "NotDashEscaped: yes\n")),
+            ("header line of 1 MB", replaced("Hash: SHA512", &format!("Hash: {}", "A".repeat(1 << 20)))),
+            ("many headers", replaced("Hash: SHA512\n", &"Hash: SHA512\n".repeat(20))),
+            ("text before the empty line", replaced("Hash: SHA512\n", "Hash: SHA512\nOrigin: evil\n")),
             ("unescaped dash", replaced("- -dash", "-dash")),
             ("nested begin", replaced("- -dash", MESSAGE_BEGIN)),
-            (
-                "text in the signature",
-                replaced("abcd+/==", "Origin: evil stanza\n"),
-            ),
-            (
-                "no signature",
-                MESSAGE[..MESSAGE.find(SIGNATURE_BEGIN).expect("there")].to_owned(),
-            ),
+            ("text in the signature", replaced("abcd+/==", "Origin: evil stanza\n")),
+            ("no signature", MESSAGE[..MESSAGE.find(SIGNATURE_BEGIN).expect("there")].to_owned()),
             ("cut", MESSAGE[..MESSAGE.len() - 10].to_owned()),
             ("login page", "<html>Please log in</html>\n".to_owned()),
             ("empty", String::new()),
@@ -314,14 +237,8 @@ mod tests {
     #[test]
     fn keys_out_of_armour() {
         let key = "a comment\n-----BEGIN PGP PUBLIC KEY BLOCK-----\nComment: x\n\nYWJj\nZGVm\n=abcd\n-----END PGP PUBLIC KEY BLOCK-----\n";
-        assert_eq!(
-            dearmour(key, "PGP PUBLIC KEY BLOCK").as_deref(),
-            Ok(&b"abcdef"[..])
-        );
-        assert_eq!(
-            dearmour(&key.repeat(2), "PGP PUBLIC KEY BLOCK").as_deref(),
-            Ok(&b"abcdefabcdef"[..])
-        );
+        assert_eq!(dearmour(key, "PGP PUBLIC KEY BLOCK").as_deref(), Ok(&b"abcdef"[..]));
+        assert_eq!(dearmour(&key.repeat(2), "PGP PUBLIC KEY BLOCK").as_deref(), Ok(&b"abcdefabcdef"[..]));
         assert!(dearmour("nothing", "PGP PUBLIC KEY BLOCK").is_err());
         assert!(dearmour(&key[..60], "PGP PUBLIC KEY BLOCK").is_err());
     }

@@ -118,11 +118,9 @@ impl<R: BufRead> Decoder<R> {
             Form::Plain => Decoder::Plain(input),
             Form::Gz => Decoder::Gz(flate2::bufread::MultiGzDecoder::new(input)),
             Form::Xz => {
-                let stream = liblzma::stream::Stream::new_stream_decoder(
-                    XZ_MEMORY_BYTES,
-                    liblzma::stream::CONCATENATED,
-                )
-                .map_err(io::Error::from)?;
+                let stream =
+                    liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY_BYTES, liblzma::stream::CONCATENATED)
+                        .map_err(io::Error::from)?;
                 Decoder::Xz(liblzma::bufread::XzDecoder::new_stream(input, stream))
             }
             Form::Zst => {
@@ -155,11 +153,7 @@ pub struct Reader<R: BufRead> {
 impl<R: BufRead> Reader<R> {
     /// `limit_bytes` is the size of the plain text as the signed `Release` has it.
     pub fn open(form: Form, input: R, limit_bytes: u64) -> io::Result<Self> {
-        Ok(Reader {
-            decoder: Decoder::open(form, input)?,
-            limit_bytes,
-            produced_bytes: 0,
-        })
+        Ok(Reader { decoder: Decoder::open(form, input)?, limit_bytes, produced_bytes: 0 })
     }
 
     /// Bytes of plain text handed out so far.
@@ -178,17 +172,10 @@ impl<R: BufRead> Read for Reader<R> {
             // One byte more tells an honest end from a bomb.
             return match self.decoder.read(&mut [0])? {
                 0 => Ok(0),
-                _ => Err(io::Error::new(
-                    io::ErrorKind::FileTooLarge,
-                    TooLarge {
-                        limit_bytes: self.limit_bytes,
-                    },
-                )),
+                _ => Err(io::Error::new(io::ErrorKind::FileTooLarge, TooLarge { limit_bytes: self.limit_bytes })),
             };
         }
-        let length = buffer
-            .len()
-            .min(usize::try_from(room).unwrap_or(usize::MAX));
+        let length = buffer.len().min(usize::try_from(room).unwrap_or(usize::MAX));
         let count = self.decoder.read(&mut buffer[..length])?;
         self.produced_bytes += count as u64;
         Ok(count)
@@ -198,9 +185,7 @@ impl<R: BufRead> Read for Reader<R> {
 /// The plain text of an index is not what the signed `Release` says. Arrives as the inner error
 /// of an [`io::Error`] of kind `InvalidData`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error(
-    "content of {bytes} bytes has SHA-256 {actual}; the signed Release says {expected_bytes} bytes, {expected}"
-)]
+#[error("content of {bytes} bytes has SHA-256 {actual}; the signed Release says {expected_bytes} bytes, {expected}")]
 pub struct Mismatch {
     /// Bytes read.
     pub bytes: u64,
@@ -228,12 +213,7 @@ pub struct Checked<R> {
 impl<R: Read> Checked<R> {
     /// Size and hash are those of the bytes that `reader` gives.
     pub fn new(reader: R, expected_bytes: u64, expected: Sha256) -> Self {
-        Checked {
-            reader,
-            hasher: Some(Sha256Hasher::new()),
-            expected_bytes,
-            expected,
-        }
+        Checked { reader, hasher: Some(Sha256Hasher::new()), expected_bytes, expected }
     }
 }
 
@@ -257,15 +237,7 @@ impl<R: Read> Read for Checked<R> {
             Ok(_) => Ok(0),
             Err(actual) => {
                 let (expected_bytes, expected) = (self.expected_bytes, self.expected);
-                Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    Mismatch {
-                        bytes,
-                        expected_bytes,
-                        actual,
-                        expected,
-                    },
-                ))
+                Err(io::Error::new(io::ErrorKind::InvalidData, Mismatch { bytes, expected_bytes, actual, expected }))
             }
         }
     }
@@ -286,8 +258,7 @@ mod tests {
         match form {
             Form::Plain => out.extend_from_slice(content),
             Form::Gz => {
-                let mut encoder =
-                    flate2::write::GzEncoder::new(&mut out, flate2::Compression::fast());
+                let mut encoder = flate2::write::GzEncoder::new(&mut out, flate2::Compression::fast());
                 encoder.write_all(content).expect("memory");
                 encoder.finish().expect("memory");
             }
@@ -298,8 +269,7 @@ mod tests {
             }
             Form::Zst => out = zstd::encode_all(content, 1).expect("memory"),
             Form::Bz2 => {
-                let mut encoder =
-                    bzip2::write::BzEncoder::new(&mut out, bzip2::Compression::fast());
+                let mut encoder = bzip2::write::BzEncoder::new(&mut out, bzip2::Compression::fast());
                 encoder.write_all(content).expect("memory");
                 encoder.finish().expect("memory");
             }
@@ -315,10 +285,7 @@ mod tests {
 
     #[test]
     fn forms_by_extension() {
-        assert_eq!(
-            Form::split("main/binary-amd64/Packages.xz"),
-            ("main/binary-amd64/Packages", Form::Xz)
-        );
+        assert_eq!(Form::split("main/binary-amd64/Packages.xz"), ("main/binary-amd64/Packages", Form::Xz));
         assert_eq!(Form::split("Packages"), ("Packages", Form::Plain));
         for form in FORMS {
             assert_eq!(Form::of(&format!("x{}", form.extension())), form);
@@ -347,9 +314,7 @@ mod tests {
         options.dict_size(1 << 30);
         let mut filters = liblzma::stream::Filters::new();
         filters.lzma2(&options);
-        let Ok(stream) =
-            liblzma::stream::Stream::new_stream_encoder(&filters, liblzma::stream::Check::Crc32)
-        else {
+        let Ok(stream) = liblzma::stream::Stream::new_stream_encoder(&filters, liblzma::stream::Check::Crc32) else {
             return; // Not enough memory to build the sample.
         };
         let mut bytes = Vec::new();
@@ -369,16 +334,11 @@ mod tests {
                 let cached = compress(form, content);
                 let mut out = Vec::new();
                 let reader = Reader::open(form, &cached[..], size).expect("opens");
-                Checked::new(reader, size, sha256)
-                    .read_to_end(&mut out)
-                    .map(|_| out)
+                Checked::new(reader, size, sha256).read_to_end(&mut out).map(|_| out)
             };
             assert_eq!(read(&honest).expect("untouched"), honest, "{form}");
             let error = read(&altered).expect_err("altered");
-            assert!(
-                error.get_ref().is_some_and(|inner| inner.is::<Mismatch>()),
-                "{form}: {error}"
-            );
+            assert!(error.get_ref().is_some_and(|inner| inner.is::<Mismatch>()), "{form}: {error}");
             read(&honest[..10]).expect_err("short");
         }
     }
@@ -388,17 +348,10 @@ mod tests {
         let content = b"Package: a\n".repeat(1000);
         for form in FORMS {
             let bytes = compress(form, &content);
-            assert_eq!(
-                expand(form, &bytes, content.len() as u64).expect("exact"),
-                content,
-                "{form}"
-            );
+            assert_eq!(expand(form, &bytes, content.len() as u64).expect("exact"), content, "{form}");
             if form != Form::Plain {
                 let cut = &bytes[..bytes.len() - 3];
-                assert!(
-                    expand(form, cut, content.len() as u64).is_err(),
-                    "{form} cut"
-                );
+                assert!(expand(form, cut, content.len() as u64).is_err(), "{form} cut");
             }
         }
     }
@@ -407,11 +360,7 @@ mod tests {
     fn several_members_are_one_file() {
         for form in FORMS {
             let bytes = [compress(form, b"one "), compress(form, b"two")].concat();
-            assert_eq!(
-                expand(form, &bytes, 7).expect("two members"),
-                b"one two",
-                "{form}"
-            );
+            assert_eq!(expand(form, &bytes, 7).expect("two members"), b"one two", "{form}");
         }
     }
 

@@ -11,9 +11,7 @@ use thiserror::Error;
 pub struct DateError(pub String);
 
 /// Months as RFC 5322 section 3.3 names them.
-const MONTHS: [&str; 12] = [
-    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-];
+const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 /// Seconds since 1970 UTC.
 pub fn parse(text: &str) -> Result<i64, DateError> {
@@ -26,47 +24,24 @@ fn parse_parts(text: &str) -> Option<i64> {
     let mut words = text.split_ascii_whitespace();
     let day = number(words.next()?, 2)?;
     let month = words.next()?;
-    let month = MONTHS
-        .iter()
-        .position(|name| name.eq_ignore_ascii_case(month))?
-        + 1;
-    let year = words
-        .next()
-        .filter(|year| year.len() == 4)
-        .and_then(|year| number(year, 4))?;
+    let month = MONTHS.iter().position(|name| name.eq_ignore_ascii_case(month))? + 1;
+    let year = words.next().filter(|year| year.len() == 4).and_then(|year| number(year, 4))?;
     let mut time = words.next()?.split(':');
-    let (hour, minute, second) = (
-        number(time.next()?, 2)?,
-        number(time.next()?, 2)?,
-        number(time.next()?, 2)?,
-    );
+    let (hour, minute, second) = (number(time.next()?, 2)?, number(time.next()?, 2)?, number(time.next()?, 2)?);
     let zone = words.next()?;
-    if time.next().is_some()
-        || words.next().is_some()
-        || !matches!(zone, "UTC" | "GMT" | "Z" | "+0000" | "-0000")
-    {
+    if time.next().is_some() || words.next().is_some() || !matches!(zone, "UTC" | "GMT" | "Z" | "+0000" | "-0000") {
         return None;
     }
     // A leap second counts as the second before it.
     let second = if second == 60 { 59 } else { second };
     let small = |value: u16| i8::try_from(value).ok();
     let (year, month) = (i16::try_from(year).ok()?, i8::try_from(month).ok()?);
-    let civil = DateTime::new(
-        year,
-        month,
-        small(day)?,
-        small(hour)?,
-        small(minute)?,
-        small(second)?,
-        0,
-    )
-    .ok()?;
+    let civil = DateTime::new(year, month, small(day)?, small(hour)?, small(minute)?, small(second)?, 0).ok()?;
     Some(civil.to_zoned(TimeZone::UTC).ok()?.timestamp().as_second())
 }
 
 fn number(text: &str, digits_max: usize) -> Option<u16> {
-    if text.is_empty() || text.len() > digits_max || !text.bytes().all(|byte| byte.is_ascii_digit())
-    {
+    if text.is_empty() || text.len() > digits_max || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
     text.parse().ok()

@@ -153,57 +153,37 @@ impl<'a> Stanza<'a> {
     /// keep their line ends and leading white space.
     pub fn fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let text = self.text;
-        self.spans
-            .iter()
-            .map(move |span| (slice(text, span.name), trim(slice(text, span.value))))
+        self.spans.iter().map(move |span| (slice(text, span.name), trim(slice(text, span.value))))
     }
 
     /// As [`Stanza::fields`], but values as they stand in the text, for loops that want few of them.
     pub(crate) fn raw_fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let text = self.text;
-        self.spans
-            .iter()
-            .map(move |span| (slice(text, span.name), slice(text, span.value)))
+        self.spans.iter().map(move |span| (slice(text, span.name), slice(text, span.value)))
     }
 
     /// The value of the first field of this name, whatever its case.
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
-        let span = self
-            .spans
-            .iter()
-            .find(|span| slice(self.text, span.name).eq_ignore_ascii_case(name.as_bytes()))?;
+        let span = self.spans.iter().find(|span| slice(self.text, span.name).eq_ignore_ascii_case(name.as_bytes()))?;
         Some(trim(slice(self.text, span.value)))
     }
 
     /// The value as text; refuses a second field of the name and bytes that are not UTF-8.
     pub fn get_text(&self, name: &'static str) -> Result<Option<&'a str>, Deb822Error> {
-        let mut found = self
-            .spans
-            .iter()
-            .filter(|span| slice(self.text, span.name).eq_ignore_ascii_case(name.as_bytes()));
+        let mut found =
+            self.spans.iter().filter(|span| slice(self.text, span.name).eq_ignore_ascii_case(name.as_bytes()));
         let Some(span) = found.next() else {
             return Ok(None);
         };
         if found.next().is_some() {
-            return Err(Deb822Error::Duplicate {
-                line: self.line,
-                field: name,
-            });
+            return Err(Deb822Error::Duplicate { line: self.line, field: name });
         }
-        self.decode(name, trim(slice(self.text, span.value)))
-            .map(Some)
+        self.decode(name, trim(slice(self.text, span.value))).map(Some)
     }
 
     /// `value`, which belongs to `field` of this stanza, as text.
-    pub(crate) fn decode(
-        &self,
-        field: &'static str,
-        value: &'a [u8],
-    ) -> Result<&'a str, Deb822Error> {
-        std::str::from_utf8(value).map_err(|_| Deb822Error::NotUtf8 {
-            line: self.line,
-            field,
-        })
+    pub(crate) fn decode(&self, field: &'static str, value: &'a [u8]) -> Result<&'a str, Deb822Error> {
+        std::str::from_utf8(value).map_err(|_| Deb822Error::NotUtf8 { line: self.line, field })
     }
 }
 
@@ -246,10 +226,7 @@ impl<R: Read> Stanzas<R> {
     }
 
     /// The next stanza, or `None` at the end. After an error the reader is of no further use.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "a stanza borrows from the reader, which Iterator cannot say"
-    )]
+    #[expect(clippy::should_implement_trait, reason = "a stanza borrows from the reader, which Iterator cannot say")]
     pub fn next(&mut self) -> Result<Option<Stanza<'_>>, Deb822Error> {
         loop {
             let Some(range) = self.next_text()? else {
@@ -259,11 +236,7 @@ impl<R: Read> Stanzas<R> {
             let text = &self.buffer[range.clone()];
             self.lines += find_fields(text, line, &self.limits, &mut self.spans)?;
             if !self.spans.is_empty() {
-                return Ok(Some(Stanza {
-                    text: &self.buffer[range],
-                    spans: &self.spans,
-                    line,
-                }));
+                return Ok(Some(Stanza { text: &self.buffer[range], spans: &self.spans, line }));
             }
         }
     }
@@ -283,11 +256,7 @@ impl<R: Read> Stanzas<R> {
             if self.at_end {
                 let rest = self.pending.clone();
                 self.pending.start = self.pending.end;
-                return if rest.is_empty() {
-                    Ok(None)
-                } else {
-                    self.bounded(rest).map(Some)
-                };
+                return if rest.is_empty() { Ok(None) } else { self.bounded(rest).map(Some) };
             }
             if pending.len() > self.limits.stanza_bytes {
                 return Err(self.stanza_too_large());
@@ -299,19 +268,11 @@ impl<R: Read> Stanzas<R> {
     }
 
     fn bounded(&self, range: Range<usize>) -> Result<Range<usize>, Deb822Error> {
-        if range.len() > self.limits.stanza_bytes {
-            Err(self.stanza_too_large())
-        } else {
-            Ok(range)
-        }
+        if range.len() > self.limits.stanza_bytes { Err(self.stanza_too_large()) } else { Ok(range) }
     }
 
     fn stanza_too_large(&self) -> Deb822Error {
-        Deb822Error::TooLarge {
-            line: self.lines + 1,
-            what: "stanza",
-            limit: self.limits.stanza_bytes,
-        }
+        Deb822Error::TooLarge { line: self.lines + 1, what: "stanza", limit: self.limits.stanza_bytes }
     }
 
     fn skip_empty_lines(&mut self) -> Result<(), Deb822Error> {
@@ -349,10 +310,7 @@ impl<R: Read> Stanzas<R> {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => {
-                    return Err(Deb822Error::Read {
-                        line: self.lines + 1,
-                        source,
-                    });
+                    return Err(Deb822Error::Read { line: self.lines + 1, source });
                 }
             }
         }
@@ -360,12 +318,7 @@ impl<R: Read> Stanzas<R> {
 }
 
 /// Splits a stanza into fields; returns how many lines it has.
-fn find_fields(
-    text: &[u8],
-    first_line: u64,
-    limits: &Limits,
-    spans: &mut Vec<Span>,
-) -> Result<u64, Deb822Error> {
+fn find_fields(text: &[u8], first_line: u64, limits: &Limits, spans: &mut Vec<Span>) -> Result<u64, Deb822Error> {
     spans.clear();
     let line_of = |at: usize| first_line + memchr_iter(b'\n', &text[..at]).count() as u64;
     if let Some(at) = memchr(0, text) {
@@ -409,19 +362,12 @@ fn find_field(
 ) -> Result<(), Deb822Error> {
     let content = &text[range.clone()];
     if content.len() > limits.line_bytes {
-        return Err(Deb822Error::TooLarge {
-            line,
-            what: "line",
-            limit: limits.line_bytes,
-        });
+        return Err(Deb822Error::TooLarge { line, what: "line", limit: limits.line_bytes });
     }
     match content.first() {
         Some(b' ' | b'\t') => {
             let Some(last) = spans.last_mut() else {
-                return Err(Deb822Error::Line {
-                    line,
-                    what: "continuation line before any field",
-                });
+                return Err(Deb822Error::Line { line, what: "continuation line before any field" });
             };
             last.value.1 = range.end as u32;
             return Ok(());
@@ -433,20 +379,11 @@ fn find_field(
     }
     // Policy 5.1: field names are printable ASCII without space and colon, not starting with `#` or `-`.
     let colon = content.iter().position(|&byte| !IN_NAME[usize::from(byte)]);
-    let Some(colon) =
-        colon.filter(|&at| content[at] == b':' && at > 0 && !matches!(content[0], b'#' | b'-'))
-    else {
-        return Err(Deb822Error::Line {
-            line,
-            what: "neither `Field: value` nor a continuation",
-        });
+    let Some(colon) = colon.filter(|&at| content[at] == b':' && at > 0 && !matches!(content[0], b'#' | b'-')) else {
+        return Err(Deb822Error::Line { line, what: "neither `Field: value` nor a continuation" });
     };
     if spans.len() == limits.fields {
-        return Err(Deb822Error::TooLarge {
-            line,
-            what: "number of fields",
-            limit: limits.fields,
-        });
+        return Err(Deb822Error::TooLarge { line, what: "number of fields", limit: limits.fields });
     }
     spans.push(Span {
         name: (range.start as u32, (range.start + colon) as u32),
@@ -468,13 +405,7 @@ mod tests {
         let mut all = Vec::new();
         while let Some(stanza) = stanzas.next()? {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            all.push((
-                stanza.line(),
-                stanza
-                    .fields()
-                    .map(|(name, value)| (text(name), text(value)))
-                    .collect(),
-            ));
+            all.push((stanza.line(), stanza.fields().map(|(name, value)| (text(name), text(value))).collect()));
         }
         Ok(all)
     }
@@ -495,12 +426,7 @@ mod tests {
 
     impl Read for Pieces<'_> {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-            let length = self
-                .lengths
-                .next()
-                .unwrap_or(1)
-                .min(self.rest.len())
-                .min(buffer.len());
+            let length = self.lengths.next().unwrap_or(1).min(self.rest.len()).min(buffer.len());
             buffer[..length].copy_from_slice(&self.rest[..length]);
             self.rest = &self.rest[length..];
             Ok(length)
@@ -509,24 +435,10 @@ mod tests {
 
     #[test]
     fn stanzas_fields_and_lines() {
-        let text =
-            "\n\nPackage: a\nDescription: one\n two\n .\n\tthree\n\n\nPackage:b\nEmpty:\nLast: x";
+        let text = "\n\nPackage: a\nDescription: one\n two\n .\n\tthree\n\n\nPackage:b\nEmpty:\nLast: x";
         let expected = vec![
-            (
-                3,
-                vec![
-                    field("Package", "a"),
-                    field("Description", "one\n two\n .\n\tthree"),
-                ],
-            ),
-            (
-                10,
-                vec![
-                    field("Package", "b"),
-                    field("Empty", ""),
-                    field("Last", "x"),
-                ],
-            ),
+            (3, vec![field("Package", "a"), field("Description", "one\n two\n .\n\tthree")]),
+            (10, vec![field("Package", "b"), field("Empty", ""), field("Last", "x")]),
         ];
         assert_eq!(parse(text).expect("well formed"), expected);
         assert_eq!(parse("").expect("empty"), vec![]);
@@ -535,21 +447,12 @@ mod tests {
 
     #[test]
     fn get_ignores_case_and_refuses_doubt() {
-        let mut stanzas = Stanzas::new(
-            &b"SHA256: x\nsize: 1\nSIZE: 2\nName: \xff\n"[..],
-            Limits::INDEX,
-        );
+        let mut stanzas = Stanzas::new(&b"SHA256: x\nsize: 1\nSIZE: 2\nName: \xff\n"[..], Limits::INDEX);
         let stanza = stanzas.next().expect("well formed").expect("one stanza");
         assert_eq!(stanza.get("sha256"), Some(&b"x"[..]));
         assert_eq!(stanza.get("Missing"), None);
-        assert!(matches!(
-            stanza.get_text("Size"),
-            Err(Deb822Error::Duplicate { line: 1, .. })
-        ));
-        assert!(matches!(
-            stanza.get_text("Name"),
-            Err(Deb822Error::NotUtf8 { .. })
-        ));
+        assert!(matches!(stanza.get_text("Size"), Err(Deb822Error::Duplicate { line: 1, .. })));
+        assert!(matches!(stanza.get_text("Name"), Err(Deb822Error::NotUtf8 { .. })));
     }
 
     #[test]
@@ -565,19 +468,13 @@ mod tests {
             ("A: 1\n\r\nB: 2\n", 2),
         ] {
             let error = parse(text).expect_err(text);
-            assert!(
-                error.to_string().starts_with(&format!("line {line}:")),
-                "{text:?}: {error}"
-            );
+            assert!(error.to_string().starts_with(&format!("line {line}:")), "{text:?}: {error}");
         }
     }
 
     #[test]
     fn carriage_returns() {
-        assert_eq!(
-            parse("A: 1\r\nB: 2\r\n").expect("as apt"),
-            vec![(1, vec![field("A", "1"), field("B", "2")])]
-        );
+        assert_eq!(parse("A: 1\r\nB: 2\r\n").expect("as apt"), vec![(1, vec![field("A", "1"), field("B", "2")])]);
         let error = read_all(&b"A: 1\nB: 2\r\n"[..], Limits::RELEASE).expect_err("strict");
         assert!(matches!(error, Deb822Error::CarriageReturn { line: 2 }));
     }
@@ -594,22 +491,13 @@ mod tests {
         // A reader that would go on for 1 GB: the limit stops it, in bounded memory.
         let endless = io::repeat(b'x').take(1 << 30);
         let error = read_all(endless, Limits::RELEASE).expect_err("no end");
-        assert!(matches!(
-            error,
-            Deb822Error::TooLarge { what: "stanza", .. }
-        ));
+        assert!(matches!(error, Deb822Error::TooLarge { what: "stanza", .. }));
         let line = format!("A: {}\n", "x".repeat(100 << 10));
         let error = read_all(line.as_bytes(), Limits::RELEASE).expect_err("long line");
         assert!(matches!(error, Deb822Error::TooLarge { what: "line", .. }));
         let fields: String = (0..1000).map(|n| format!("F{n}: x\n")).collect();
         let error = parse(&fields).expect_err("many fields");
-        assert!(matches!(
-            error,
-            Deb822Error::TooLarge {
-                what: "number of fields",
-                ..
-            }
-        ));
+        assert!(matches!(error, Deb822Error::TooLarge { what: "number of fields", .. }));
     }
 
     proptest! {

@@ -56,16 +56,11 @@ impl DiffIndex {
     pub fn parse(reader: impl Read) -> Result<DiffIndex, IndexError> {
         let mut stanzas = Stanzas::new(reader, Limits::RELEASE);
         let Some(stanza) = stanzas.next()? else {
-            return Err(IndexError::Missing {
-                line: 1,
-                field: "SHA256-Current",
-            });
+            return Err(IndexError::Missing { line: 1, field: "SHA256-Current" });
         };
         let index = DiffIndex {
             current: current(&stanza)?,
-            merged: stanza
-                .get("X-Patch-Precedence")
-                .is_some_and(|value| value.eq_ignore_ascii_case(b"merged")),
+            merged: stanza.get("X-Patch-Precedence").is_some_and(|value| value.eq_ignore_ascii_case(b"merged")),
             main: PatchSet {
                 history: list(&stanza, "SHA256-History")?,
                 patches: list(&stanza, "SHA256-Patches")?,
@@ -78,11 +73,7 @@ impl DiffIndex {
             },
         };
         match stanzas.next()? {
-            Some(second) => Err(Deb822Error::Line {
-                line: second.line(),
-                what: "a second stanza",
-            }
-            .into()),
+            Some(second) => Err(Deb822Error::Line { line: second.line(), what: "a second stanza" }.into()),
             None => Ok(index),
         }
     }
@@ -95,14 +86,9 @@ impl DiffIndex {
 
 fn current(stanza: &Stanza<'_>) -> Result<(Sha256, u64), IndexError> {
     const FIELD: &str = "SHA256-Current";
-    let value = stanza.get_text(FIELD)?.ok_or(IndexError::Missing {
-        line: stanza.line(),
-        field: FIELD,
-    })?;
+    let value = stanza.get_text(FIELD)?.ok_or(IndexError::Missing { line: stanza.line(), field: FIELD })?;
     let mut words = value.split_ascii_whitespace();
-    let hash = words
-        .next()
-        .and_then(|hex| Sha256::from_hex(hex.as_bytes()).ok());
+    let hash = words.next().and_then(|hex| Sha256::from_hex(hex.as_bytes()).ok());
     let size = words.next().and_then(|size| parse_size(size.as_bytes()));
     match (hash, size, words.next()) {
         (Some(hash), Some(size), None) => Ok((hash, size)),
@@ -118,47 +104,23 @@ fn list(stanza: &Stanza<'_>, field: &'static str) -> Result<Vec<DiffFile>, Index
     for line in value.lines().filter(|line| !line.trim().is_empty()) {
         if files.len() == LIST_ENTRIES_MAX {
             let line = stanza.line();
-            return Err(Deb822Error::TooLarge {
-                line,
-                what: "number of patches",
-                limit: LIST_ENTRIES_MAX,
-            }
-            .into());
+            return Err(Deb822Error::TooLarge { line, what: "number of patches", limit: LIST_ENTRIES_MAX }.into());
         }
         let mut words = line.split_ascii_whitespace();
-        let hash = words
-            .next()
-            .and_then(|hex| Sha256::from_hex(hex.as_bytes()).ok());
+        let hash = words.next().and_then(|hex| Sha256::from_hex(hex.as_bytes()).ok());
         let size = words.next().and_then(|size| parse_size(size.as_bytes()));
-        let (Some(sha256), Some(size), Some(name), None) = (hash, size, words.next(), words.next())
-        else {
+        let (Some(sha256), Some(size), Some(name), None) = (hash, size, words.next(), words.next()) else {
             return Err(invalid(stanza, field, line, "is not `hash size name`"));
         };
-        path::check_name(name).map_err(|fault| IndexError::Path {
-            line: stanza.line(),
-            source: PathError::new(name, fault),
-        })?;
-        files.push(DiffFile {
-            name: name.to_owned(),
-            size,
-            sha256,
-        });
+        path::check_name(name)
+            .map_err(|fault| IndexError::Path { line: stanza.line(), source: PathError::new(name, fault) })?;
+        files.push(DiffFile { name: name.to_owned(), size, sha256 });
     }
     Ok(files)
 }
 
-fn invalid(
-    stanza: &Stanza<'_>,
-    field: &'static str,
-    value: &str,
-    what: &'static str,
-) -> IndexError {
-    IndexError::Invalid {
-        line: stanza.line(),
-        field,
-        value: value.chars().take(120).collect(),
-        what,
-    }
+fn invalid(stanza: &Stanza<'_>, field: &'static str, value: &str, what: &'static str) -> IndexError {
+    IndexError::Invalid { line: stanza.line(), field, value: value.chars().take(120).collect(), what }
 }
 
 #[cfg(test)]
@@ -170,9 +132,7 @@ mod tests {
     const HASH: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
     fn sample(lists: &str) -> String {
-        format!(
-            "SHA1-Current: da39a3ee5e6b4b0d3255bfef95601890afd80709 65\nSHA256-Current: {HASH} 65012345\n{lists}"
-        )
+        format!("SHA1-Current: da39a3ee5e6b4b0d3255bfef95601890afd80709 65\nSHA256-Current: {HASH} 65012345\n{lists}")
     }
 
     #[test]
@@ -188,10 +148,7 @@ mod tests {
         assert!(index.merged);
         assert_eq!(index.current.1, 65_012_345);
         assert_eq!((index.main.history.len(), index.main.patches.len()), (1, 1));
-        let downloads: Vec<_> = index
-            .downloads()
-            .map(|file| (file.name.as_str(), file.size))
-            .collect();
+        let downloads: Vec<_> = index.downloads().map(|file| (file.name.as_str(), file.size)).collect();
         assert_eq!(
             downloads,
             [
@@ -209,17 +166,10 @@ mod tests {
             format!("SHA256-Download:\n {HASH} 1 a/x.gz\n"),
             format!("SHA256-Download:\n {HASH} x a.gz\n"),
             format!("SHA256-Download:\n {HASH} a.gz\n"),
-            format!(
-                "SHA256-Download:{}\n",
-                format!("\n {HASH} 1 a.gz").repeat(LIST_ENTRIES_MAX + 1)
-            ),
+            format!("SHA256-Download:{}\n", format!("\n {HASH} 1 a.gz").repeat(LIST_ENTRIES_MAX + 1)),
             "\nA: second stanza\n".to_owned(),
         ] {
-            assert!(
-                DiffIndex::parse(sample(&list).as_bytes()).is_err(),
-                "{}",
-                &list[..60.min(list.len())]
-            );
+            assert!(DiffIndex::parse(sample(&list).as_bytes()).is_err(), "{}", &list[..60.min(list.len())]);
         }
         assert!(DiffIndex::parse(&b""[..]).is_err());
         assert!(DiffIndex::parse(&b"SHA1-Current: x 1\n"[..]).is_err());

@@ -82,10 +82,7 @@ pub(crate) fn read(status: &str) -> Report {
         let key = words.first().copied().unwrap_or_default();
         match keyword {
             "PLAINTEXT" => report.texts += 1,
-            "NEWSIG" => report.signatures.push(Signature {
-                key: String::new(),
-                standing: Standing::Unknown,
-            }),
+            "NEWSIG" => report.signatures.push(Signature { key: String::new(), standing: Standing::Unknown }),
             "GOODSIG" => stand(&mut report, key, Standing::Good),
             "BADSIG" => stand(&mut report, key, Standing::Bad),
             "EXPSIG" | "EXPKEYSIG" => stand(&mut report, key, Standing::Expired),
@@ -102,29 +99,16 @@ pub(crate) fn read(status: &str) -> Report {
 fn stand(report: &mut Report, key: &str, standing: Standing) {
     match report.signatures.last_mut() {
         Some(last) if last.standing == Standing::Unknown => {
-            *last = Signature {
-                key: key.to_owned(),
-                standing,
-            };
+            *last = Signature { key: key.to_owned(), standing };
         }
-        _ => report.signatures.push(Signature {
-            key: key.to_owned(),
-            standing,
-        }),
+        _ => report.signatures.push(Signature { key: key.to_owned(), standing }),
     }
 }
 
 /// `ERRSIG keyid pkalgo hashalgo sig_class time rc fpr`; rc 9 means that the key is missing.
 fn stand_error(report: &mut Report, key: &str, words: &[&str]) {
-    let fingerprint = words
-        .get(6)
-        .filter(|word| word.len() >= 40)
-        .copied()
-        .unwrap_or(key);
-    let standing = match (
-        weak_digest(words.get(2).copied().unwrap_or_default()),
-        words.get(5).copied(),
-    ) {
+    let fingerprint = words.get(6).filter(|word| word.len() >= 40).copied().unwrap_or(key);
+    let standing = match (weak_digest(words.get(2).copied().unwrap_or_default()), words.get(5).copied()) {
         (_, Some("9")) => Standing::NoKey,
         (Some(digest), _) => Standing::Weak(digest),
         _ => Standing::Error,
@@ -140,8 +124,7 @@ fn confirm(report: &mut Report, words: &[&str]) {
     if last.standing != Standing::Good {
         return;
     }
-    let (Some(fingerprint), Some(hash), Some(class)) = (words.first(), words.get(7), words.get(8))
-    else {
+    let (Some(fingerprint), Some(hash), Some(class)) = (words.first(), words.get(7), words.get(8)) else {
         return;
     };
     last.key = fingerprint.to_ascii_uppercase();
@@ -152,10 +135,7 @@ fn confirm(report: &mut Report, words: &[&str]) {
         last.standing = Standing::Weak(digest);
     } else {
         let primary = words.get(9).unwrap_or(fingerprint).to_ascii_uppercase();
-        last.standing = Standing::Valid(Signer {
-            fingerprint: last.key.clone(),
-            primary,
-        });
+        last.standing = Standing::Valid(Signer { fingerprint: last.key.clone(), primary });
     }
 }
 
@@ -166,38 +146,21 @@ mod tests {
     use super::*;
 
     fn standings(status: &str) -> Vec<Standing> {
-        let lines: String = status
-            .lines()
-            .map(|line| format!("[GNUPG:] {}\n", line.trim()))
-            .collect();
-        read(&lines)
-            .signatures
-            .into_iter()
-            .map(|signature| signature.standing)
-            .collect()
+        let lines: String = status.lines().map(|line| format!("[GNUPG:] {}\n", line.trim())).collect();
+        read(&lines).signatures.into_iter().map(|signature| signature.standing).collect()
     }
 
     fn valid(hash: u8) -> String {
-        format!(
-            "VALIDSIG {} 2026-01-01 1767225600 0 4 0 1 {hash} 01 {}",
-            "A".repeat(40),
-            "B".repeat(40)
-        )
+        format!("VALIDSIG {} 2026-01-01 1767225600 0 4 0 1 {hash} 01 {}", "A".repeat(40), "B".repeat(40))
     }
 
     fn signer() -> Signer {
-        Signer {
-            fingerprint: "A".repeat(40),
-            primary: "B".repeat(40),
-        }
+        Signer { fingerprint: "A".repeat(40), primary: "B".repeat(40) }
     }
 
     #[test]
     fn good_and_valid() {
-        let status = format!(
-            "NEWSIG\nGOODSIG 0123456789ABCDEF Some One <x@y>\n{}",
-            valid(10)
-        );
+        let status = format!("NEWSIG\nGOODSIG 0123456789ABCDEF Some One <x@y>\n{}", valid(10));
         assert_eq!(standings(&status), [Standing::Valid(signer())]);
     }
 
@@ -230,10 +193,7 @@ mod tests {
             "C".repeat(40),
             valid(8)
         );
-        assert_eq!(
-            standings(&status),
-            [Standing::NoKey, Standing::Valid(signer())]
-        );
+        assert_eq!(standings(&status), [Standing::NoKey, Standing::Valid(signer())]);
     }
 
     #[test]

@@ -67,19 +67,11 @@ pub enum IndexError {
 impl IndexError {
     fn invalid(line: u64, field: &'static str, value: &[u8], what: &'static str) -> Self {
         let value = String::from_utf8_lossy(&value[..value.len().min(120)]).into_owned();
-        IndexError::Invalid {
-            line,
-            field,
-            value,
-            what,
-        }
+        IndexError::Invalid { line, field, value, what }
     }
 
     fn path(line: u64, path: &str, fault: PathFault) -> Self {
-        IndexError::Path {
-            line,
-            source: PathError::new(path, fault),
-        }
+        IndexError::Path { line, source: PathError::new(path, fault) }
     }
 }
 
@@ -129,42 +121,28 @@ fn pick<'a, const N: usize>(
     wanted: &[&'static str; N],
 ) -> Result<[Option<&'a [u8]>; N], IndexError> {
     // The lengths that occur, one bit each: most of the thirty fields of a package end at this test.
-    let lengths = wanted
-        .iter()
-        .fold(0u64, |lengths, field| lengths | 1 << (field.len() & 63));
+    let lengths = wanted.iter().fold(0u64, |lengths, field| lengths | 1 << (field.len() & 63));
     let mut picked = [None; N];
     for (name, value) in stanza.raw_fields() {
         if lengths & (1 << (name.len() & 63)) == 0 {
             continue;
         }
-        let is_name =
-            |field: &&str| field.len() == name.len() && field.as_bytes().eq_ignore_ascii_case(name);
+        let is_name = |field: &&str| field.len() == name.len() && field.as_bytes().eq_ignore_ascii_case(name);
         let Some(at) = wanted.iter().position(is_name) else {
             continue;
         };
         if picked[at].replace(value.trim_ascii()).is_some() {
-            return Err(Deb822Error::Duplicate {
-                line: stanza.line(),
-                field: wanted[at],
-            }
-            .into());
+            return Err(Deb822Error::Duplicate { line: stanza.line(), field: wanted[at] }.into());
         }
     }
     Ok(picked)
 }
 
 /// A field that must be there, not empty, and text.
-fn required<'a>(
-    stanza: &Stanza<'a>,
-    field: &'static str,
-    value: Option<&'a [u8]>,
-) -> Result<&'a str, IndexError> {
+fn required<'a>(stanza: &Stanza<'a>, field: &'static str, value: Option<&'a [u8]>) -> Result<&'a str, IndexError> {
     match value {
         Some(value) if !value.is_empty() => Ok(stanza.decode(field, value)?),
-        _ => Err(IndexError::Missing {
-            line: stanza.line(),
-            field,
-        }),
+        _ => Err(IndexError::Missing { line: stanza.line(), field }),
     }
 }
 
@@ -181,37 +159,17 @@ fn optional<'a>(
 }
 
 fn package(stanza: Stanza<'_>) -> Result<PackageEntry<'_>, IndexError> {
-    const FIELDS: [&str; 9] = [
-        "Package",
-        "Version",
-        "Architecture",
-        "Source",
-        "Section",
-        "Priority",
-        "Filename",
-        "Size",
-        "SHA256",
-    ];
+    const FIELDS: [&str; 9] =
+        ["Package", "Version", "Architecture", "Source", "Section", "Priority", "Filename", "Size", "SHA256"];
     let line = stanza.line();
-    let [
-        package,
-        version,
-        architecture,
-        source,
-        section,
-        priority,
-        filename,
-        size,
-        sha256,
-    ] = pick(&stanza, &FIELDS)?;
+    let [package, version, architecture, source, section, priority, filename, size, sha256] = pick(&stanza, &FIELDS)?;
     let package = required(&stanza, "Package", package)?;
     let filename = path::without_dot(required(&stanza, "Filename", filename)?);
     path::check(filename).map_err(|fault| IndexError::path(line, filename, fault))?;
     let size = required(&stanza, "Size", size)?;
     let sha256 = sha256.ok_or(IndexError::NoSha256 { line })?;
     // `Source: glibc (2.36-9)` where the versions differ.
-    let source = optional(&stanza, "Source", source)?
-        .and_then(|source| source.split_ascii_whitespace().next());
+    let source = optional(&stanza, "Source", source)?.and_then(|source| source.split_ascii_whitespace().next());
     Ok(PackageEntry {
         package,
         version: required(&stanza, "Version", version)?,
@@ -260,9 +218,7 @@ impl<'a> SourceEntry<'a> {
     /// Its files: the `.dsc` and what it names. All lines were checked before.
     pub fn files(&self) -> impl Iterator<Item = SourceFile<'a>> + use<'a> {
         let (directory, line) = (self.directory, self.stanza.line());
-        self.checksums
-            .lines()
-            .filter_map(move |text| source_file(directory, line, text).ok().flatten())
+        self.checksums.lines().filter_map(move |text| source_file(directory, line, text).ok().flatten())
     }
 }
 
@@ -307,25 +263,10 @@ pub fn sources<R: Read, E: From<IndexError>>(
 }
 
 fn source(stanza: Stanza<'_>) -> Result<SourceEntry<'_>, IndexError> {
-    const FIELDS: [&str; 7] = [
-        "Package",
-        "Version",
-        "Directory",
-        "Section",
-        "Priority",
-        "Extra-Source-Only",
-        "Checksums-Sha256",
-    ];
+    const FIELDS: [&str; 7] =
+        ["Package", "Version", "Directory", "Section", "Priority", "Extra-Source-Only", "Checksums-Sha256"];
     let line = stanza.line();
-    let [
-        package,
-        version,
-        directory,
-        section,
-        priority,
-        extra,
-        checksums,
-    ] = pick(&stanza, &FIELDS)?;
+    let [package, version, directory, section, priority, extra, checksums] = pick(&stanza, &FIELDS)?;
     let directory = match optional(&stanza, "Directory", directory)? {
         None | Some("." | "./") => "",
         Some(directory) => path::without_dot(directory).trim_end_matches('/'),
@@ -351,23 +292,14 @@ fn source(stanza: Stanza<'_>) -> Result<SourceEntry<'_>, IndexError> {
 }
 
 /// `hash size name`; `None` for an empty line.
-fn source_file<'a>(
-    directory: &'a str,
-    line: u64,
-    text: &'a str,
-) -> Result<Option<SourceFile<'a>>, IndexError> {
+fn source_file<'a>(directory: &'a str, line: u64, text: &'a str) -> Result<Option<SourceFile<'a>>, IndexError> {
     const FIELD: &str = "Checksums-Sha256";
     let mut words = text.split_ascii_whitespace();
     let Some(hex) = words.next() else {
         return Ok(None);
     };
     let (Some(size), Some(name), None) = (words.next(), words.next(), words.next()) else {
-        return Err(IndexError::invalid(
-            line,
-            FIELD,
-            text.as_bytes(),
-            "is not `hash size name`",
-        ));
+        return Err(IndexError::invalid(line, FIELD, text.as_bytes(), "is not `hash size name`"));
     };
     path::check_name(name).map_err(|fault| IndexError::path(line, name, fault))?;
     if directory.len() + 1 + name.len() > path::PATH_BYTES_MAX {
@@ -375,12 +307,7 @@ fn source_file<'a>(
     }
     let size = file_size(line, FIELD, size.as_bytes())?;
     let sha256 = hash(line, FIELD, hex.as_bytes())?;
-    Ok(Some(SourceFile {
-        directory,
-        name,
-        size,
-        sha256,
-    }))
+    Ok(Some(SourceFile { directory, name, size, sha256 }))
 }
 
 /// One line of an installer's `SHA256SUMS`. Sizes are not told there.
@@ -401,10 +328,7 @@ pub fn sha256sums<R: BufRead, E: From<IndexError>>(
     let mut buffer = Vec::new();
     for line in 1u64.. {
         buffer.clear();
-        let read = reader
-            .by_ref()
-            .take(SUM_LINE_BYTES_MAX as u64 + 1)
-            .read_until(b'\n', &mut buffer);
+        let read = reader.by_ref().take(SUM_LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut buffer);
         if read.map_err(|source| IndexError::from(Deb822Error::Read { line, source }))? == 0 {
             break;
         }
@@ -420,30 +344,18 @@ pub fn sha256sums<R: BufRead, E: From<IndexError>>(
 fn sum(text: &[u8], line: u64) -> Result<SumEntry<'_>, IndexError> {
     const FIELD: &str = "SHA256SUMS";
     if text.len() > SUM_LINE_BYTES_MAX {
-        return Err(Deb822Error::TooLarge {
-            line,
-            what: "line",
-            limit: SUM_LINE_BYTES_MAX,
-        }
-        .into());
+        return Err(Deb822Error::TooLarge { line, what: "line", limit: SUM_LINE_BYTES_MAX }.into());
     }
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     let invalid = |what| IndexError::invalid(line, FIELD, text, what);
     // Two blanks before the name, or a blank and an asterisk (binary mode).
-    let (hex, name) = text
-        .split_at_checked(64)
-        .ok_or_else(|| invalid("is not `hash  name`"))?;
-    let name = name
-        .strip_prefix(b"  ")
-        .or_else(|| name.strip_prefix(b" *"))
-        .ok_or_else(|| invalid("is not `hash  name`"))?;
+    let (hex, name) = text.split_at_checked(64).ok_or_else(|| invalid("is not `hash  name`"))?;
+    let name =
+        name.strip_prefix(b"  ").or_else(|| name.strip_prefix(b" *")).ok_or_else(|| invalid("is not `hash  name`"))?;
     let name = std::str::from_utf8(name).map_err(|_| invalid("is not UTF-8"))?;
     let name = path::without_dot(name);
     path::check(name).map_err(|fault| IndexError::path(line, name, fault))?;
-    Ok(SumEntry {
-        path: name,
-        sha256: hash(line, FIELD, hex)?,
-    })
+    Ok(SumEntry { path: name, sha256: hash(line, FIELD, hex)? })
 }
 
 #[cfg(test)]
@@ -462,10 +374,7 @@ mod tests {
             ("Architecture", "amd64"),
             ("Section", "libs"),
             ("Priority", "optional"),
-            (
-                "Filename",
-                "pool/main/g/glibc/libc6_2.36-9+deb12u4_amd64.deb",
-            ),
+            ("Filename", "pool/main/g/glibc/libc6_2.36-9+deb12u4_amd64.deb"),
             ("Size", "2753796"),
             ("SHA256", HASH),
         ];
@@ -475,19 +384,13 @@ mod tests {
                 stanza.push((name, value));
             }
         }
-        stanza
-            .into_iter()
-            .map(|(name, value)| format!("{name}: {value}\n"))
-            .collect()
+        stanza.into_iter().map(|(name, value)| format!("{name}: {value}\n")).collect()
     }
 
     fn read_packages(text: &str) -> Result<Vec<String>, IndexError> {
         let mut found = Vec::new();
         packages(text.as_bytes(), |entry| {
-            found.push(format!(
-                "{} {} {} {}",
-                entry.package, entry.source, entry.path, entry.size
-            ));
+            found.push(format!("{} {} {} {}", entry.package, entry.source, entry.path, entry.size));
             Ok::<_, IndexError>(())
         })?;
         Ok(found)
@@ -498,12 +401,7 @@ mod tests {
         let text = format!(
             "{}Installed-Size: 12986\nMaintainer: Å\nDescription: GNU C Library\n\n{}",
             package_text(&[]),
-            package_text(&[
-                ("Package", "flat"),
-                ("Source", "-"),
-                ("Filename", "./flat_1_all.deb"),
-                ("Section", "-")
-            ])
+            package_text(&[("Package", "flat"), ("Source", "-"), ("Filename", "./flat_1_all.deb"), ("Section", "-")])
         );
         let expected = [
             "libc6 glibc pool/main/g/glibc/libc6_2.36-9+deb12u4_amd64.deb 2753796",
@@ -515,25 +413,14 @@ mod tests {
 
     #[test]
     fn m7_hostile_names() {
-        for path in [
-            "../../etc/passwd",
-            "/etc/passwd",
-            "pool/%2e%2e/x",
-            "pool/.fullbore/x",
-            "a\\..\\x",
-            &"a/".repeat(2048),
-        ] {
+        for path in
+            ["../../etc/passwd", "/etc/passwd", "pool/%2e%2e/x", "pool/.fullbore/x", "a\\..\\x", &"a/".repeat(2048)]
+        {
             let error = read_packages(&package_text(&[("Filename", path)])).expect_err(path);
-            assert!(
-                matches!(error, IndexError::Path { line: 1, .. }),
-                "{path}: {error}"
-            );
+            assert!(matches!(error, IndexError::Path { line: 1, .. }), "{path}: {error}");
         }
         let nul = package_text(&[("Filename", "pool/x\0")]);
-        assert!(matches!(
-            read_packages(&nul),
-            Err(IndexError::Syntax(Deb822Error::Nul { line: 9 }))
-        ));
+        assert!(matches!(read_packages(&nul), Err(IndexError::Syntax(Deb822Error::Nul { line: 9 }))));
     }
 
     #[test]
@@ -552,24 +439,12 @@ mod tests {
         ] {
             let text = format!("{}\n{}", package_text(&[]), package_text(&[(field, value)]));
             let error = read_packages(&text).expect_err(field).to_string();
-            assert!(
-                error.starts_with("entry at line 11:"),
-                "{field} {value}: {error}"
-            );
+            assert!(error.starts_with("entry at line 11:"), "{field} {value}: {error}");
         }
-        let md5_only = package_text(&[
-            ("SHA256", "-"),
-            ("MD5sum", "d41d8cd98f00b204e9800998ecf8427e"),
-        ]);
-        assert!(matches!(
-            read_packages(&md5_only),
-            Err(IndexError::NoSha256 { .. })
-        ));
+        let md5_only = package_text(&[("SHA256", "-"), ("MD5sum", "d41d8cd98f00b204e9800998ecf8427e")]);
+        assert!(matches!(read_packages(&md5_only), Err(IndexError::NoSha256 { .. })));
         let twice = format!("{}filename: other\n", package_text(&[]));
-        assert!(matches!(
-            read_packages(&twice),
-            Err(IndexError::Syntax(Deb822Error::Duplicate { .. }))
-        ));
+        assert!(matches!(read_packages(&twice), Err(IndexError::Syntax(Deb822Error::Duplicate { .. }))));
     }
 
     #[test]
@@ -595,11 +470,7 @@ mod tests {
         let (mut found, mut path) = (Vec::new(), String::new());
         sources(text.as_bytes(), |entry| {
             assert!(entry.extra_source_only);
-            found.extend(
-                entry
-                    .files()
-                    .map(|file| format!("{} {}", file.path_in(&mut path), file.size)),
-            );
+            found.extend(entry.files().map(|file| format!("{} {}", file.path_in(&mut path), file.size)));
             Ok::<_, IndexError>(())
         })?;
         Ok(found)
@@ -608,10 +479,7 @@ mod tests {
     #[test]
     fn sources_join_directory_and_name() {
         let text = source_text("Directory: pool/main/h/hello\n", "hello_2.10.orig.tar.gz");
-        let expected = [
-            "pool/main/h/hello/hello_2.10-3.dsc 1701",
-            "pool/main/h/hello/hello_2.10.orig.tar.gz 725946",
-        ];
+        let expected = ["pool/main/h/hello/hello_2.10-3.dsc 1701", "pool/main/h/hello/hello_2.10.orig.tar.gz 725946"];
         assert_eq!(read_sources(&text).expect("valid"), expected);
         for directory in ["", "Directory: .\n", "Directory: ./\n"] {
             let found = read_sources(&source_text(directory, "x.tar.gz")).expect("flat");
@@ -631,17 +499,10 @@ mod tests {
             ("Directory: pool\n", "%2e%2e"),
         ] {
             let error = read_sources(&source_text(directory, name)).expect_err(name);
-            assert!(
-                matches!(error, IndexError::Path { .. }),
-                "{directory}{name}: {error}"
-            );
+            assert!(matches!(error, IndexError::Path { .. }), "{directory}{name}: {error}");
         }
-        let only_md5 =
-            "Package: a\nVersion: 1\nFiles:\n d41d8cd98f00b204e9800998ecf8427e 1 a.dsc\n";
-        assert!(matches!(
-            read_sources(only_md5),
-            Err(IndexError::NoSha256 { line: 1 })
-        ));
+        let only_md5 = "Package: a\nVersion: 1\nFiles:\n d41d8cd98f00b204e9800998ecf8427e 1 a.dsc\n";
+        assert!(matches!(read_sources(only_md5), Err(IndexError::NoSha256 { line: 1 })));
     }
 
     fn read_sums(text: &[u8]) -> Result<Vec<String>, IndexError> {
@@ -655,18 +516,9 @@ mod tests {
 
     #[test]
     fn sums_of_the_installer() {
-        let text =
-            format!("{HASH}  ./cdrom/initrd.gz\n{HASH} *netboot/mini.iso\n\n{HASH}  udeb.list");
-        assert_eq!(
-            read_sums(text.as_bytes()).expect("valid"),
-            ["cdrom/initrd.gz", "netboot/mini.iso", "udeb.list"]
-        );
-        for wrong in [
-            format!("{HASH} x"),
-            format!("{HASH}  ../x"),
-            format!("{HASH}  /x"),
-            "abc  x".to_owned(),
-        ] {
+        let text = format!("{HASH}  ./cdrom/initrd.gz\n{HASH} *netboot/mini.iso\n\n{HASH}  udeb.list");
+        assert_eq!(read_sums(text.as_bytes()).expect("valid"), ["cdrom/initrd.gz", "netboot/mini.iso", "udeb.list"]);
+        for wrong in [format!("{HASH} x"), format!("{HASH}  ../x"), format!("{HASH}  /x"), "abc  x".to_owned()] {
             assert!(read_sums(wrong.as_bytes()).is_err(), "{wrong}");
         }
         assert!(read_sums(&vec![b'a'; 1 << 20]).is_err());

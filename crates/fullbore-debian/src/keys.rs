@@ -58,10 +58,7 @@ impl FromStr for Fingerprint {
         if !matches!(hex.len(), 40 | 64) || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(FingerprintError(text.chars().take(80).collect()));
         }
-        Ok(Fingerprint {
-            hex: hex.to_ascii_uppercase(),
-            exact,
-        })
+        Ok(Fingerprint { hex: hex.to_ascii_uppercase(), exact })
     }
 }
 
@@ -80,18 +77,8 @@ mod tests {
         let hex = "a".repeat(40);
         let any: Fingerprint = hex.parse().expect("40 digits");
         let exact: Fingerprint = format!("{hex}!").parse().expect("with !");
-        assert_eq!(
-            (any.to_string(), exact.to_string()),
-            (hex.to_uppercase(), format!("{}!", hex.to_uppercase()))
-        );
-        for wrong in [
-            "",
-            "!",
-            "DEADBEEF",
-            "0123456789ABCDEF",
-            &"g".repeat(40),
-            &"a".repeat(41),
-        ] {
+        assert_eq!((any.to_string(), exact.to_string()), (hex.to_uppercase(), format!("{}!", hex.to_uppercase())));
+        for wrong in ["", "!", "DEADBEEF", "0123456789ABCDEF", &"g".repeat(40), &"a".repeat(41)] {
             assert!(wrong.parse::<Fingerprint>().is_err(), "{wrong}");
         }
     }
@@ -99,11 +86,7 @@ mod tests {
     #[test]
     fn exact_means_this_subkey_only() {
         let (primary, signing) = ("A".repeat(40), "B".repeat(40));
-        let covers = |text: String| {
-            text.parse::<Fingerprint>()
-                .expect("valid")
-                .covers(&signing, &primary)
-        };
+        let covers = |text: String| text.parse::<Fingerprint>().expect("valid").covers(&signing, &primary);
         assert!(covers(primary.clone()));
         assert!(covers(signing.clone()));
         assert!(covers(format!("{signing}!")));

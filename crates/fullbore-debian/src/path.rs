@@ -67,10 +67,7 @@ pub struct PathError {
 
 impl PathError {
     pub(crate) fn new(path: &str, fault: PathFault) -> Self {
-        PathError {
-            shown: path.chars().take(SHOWN_CHARS_MAX).collect(),
-            fault,
-        }
+        PathError { shown: path.chars().take(SHOWN_CHARS_MAX).collect(), fault }
     }
 }
 
@@ -108,11 +105,7 @@ pub fn check(path: &str) -> Result<(), PathFault> {
 /// Checks one part: a file name as `Checksums-Sha256` gives it.
 pub fn check_name(name: &str) -> Result<(), PathFault> {
     if name.contains('/') {
-        return Err(if name.starts_with('/') {
-            PathFault::Absolute
-        } else {
-            PathFault::EmptyPart
-        });
+        return Err(if name.starts_with('/') { PathFault::Absolute } else { PathFault::EmptyPart });
     }
     check(name)
 }
@@ -199,9 +192,7 @@ impl ArchivePath {
 
     /// The directory, empty for a path of one part.
     pub fn directory(&self) -> &str {
-        self.0
-            .rsplit_once('/')
-            .map_or("", |(directory, _)| directory)
+        self.0.rsplit_once('/').map_or("", |(directory, _)| directory)
     }
 
     /// `self/relative`, checked as a whole.
@@ -308,10 +299,7 @@ mod tests {
             "pool/ä/x_1:2.deb",
             "main/dep11/icons-48x48@2.tar.gz",
         ] {
-            assert_eq!(
-                ArchivePath::parse(path).map(|p| p.to_string()).as_deref(),
-                Ok(path)
-            );
+            assert_eq!(ArchivePath::parse(path).map(|p| p.to_string()).as_deref(), Ok(path));
         }
     }
 
@@ -341,11 +329,7 @@ mod tests {
             (".fullbore/state.zst", PathFault::Hidden),
             ("pool/.x.deb.part", PathFault::Hidden),
         ] {
-            assert_eq!(
-                ArchivePath::parse(path).map_err(|e| e.fault),
-                Err(fault),
-                "{path:?}"
-            );
+            assert_eq!(ArchivePath::parse(path).map_err(|e| e.fault), Err(fault), "{path:?}");
         }
         let long_part = format!("pool/{}", "a".repeat(256));
         assert_eq!(check(&long_part), Err(PathFault::PartTooLong));
@@ -361,10 +345,7 @@ mod tests {
 
     #[test]
     fn a_leading_dot_of_flat_repositories_goes() {
-        assert_eq!(
-            ArchivePath::parse_dotted("./a.deb").map(|p| p.to_string()),
-            Ok("a.deb".into())
-        );
+        assert_eq!(ArchivePath::parse_dotted("./a.deb").map(|p| p.to_string()), Ok("a.deb".into()));
         assert!(ArchivePath::parse_dotted("./../a.deb").is_err());
         assert!(ArchivePath::parse_dotted(".//etc/x").is_err());
     }
@@ -373,10 +354,7 @@ mod tests {
     fn plus_has_two_forms() {
         let path = ArchivePath::parse("pool/g++ (1)~a:b%3a.deb").expect("legal");
         assert_eq!(path.encoded(Plus::Raw), "pool/g++%20%281%29~a:b%253a.deb");
-        assert_eq!(
-            path.encoded(Plus::Encoded),
-            "pool/g%2B%2B%20%281%29~a:b%253a.deb"
-        );
+        assert_eq!(path.encoded(Plus::Encoded), "pool/g%2B%2B%20%281%29~a:b%253a.deb");
         assert!(matches!(encode("pool/a+b", Plus::Raw), Cow::Borrowed(_)));
     }
 
@@ -385,10 +363,7 @@ mod tests {
         let path = ArchivePath::parse("main/binary-amd64/Packages.xz").expect("legal");
         let hashed = path.by_hash("00ff").expect("legal");
         assert_eq!(hashed.as_str(), "main/binary-amd64/by-hash/SHA256/00ff");
-        let flat = ArchivePath::parse("Packages")
-            .expect("legal")
-            .by_hash("00ff")
-            .expect("legal");
+        let flat = ArchivePath::parse("Packages").expect("legal").by_hash("00ff").expect("legal");
         assert_eq!(flat.as_str(), "by-hash/SHA256/00ff");
     }
 

@@ -137,29 +137,17 @@ impl Release {
     }
 
     fn from_stanza(stanza: &Stanza<'_>) -> Result<Release, ReleaseError> {
-        let text = |field| {
-            stanza
-                .get_text(field)
-                .map(|value| value.filter(|value| !value.is_empty()))
-        };
+        let text = |field| stanza.get_text(field).map(|value| value.filter(|value| !value.is_empty()));
         let owned = |field| text(field).map(|value| value.map(str::to_owned));
         let words = |field| text(field).map(|value| list(value, char::is_whitespace));
-        let yes = |field| {
-            text(field).map(|value| value.is_some_and(|value| value.eq_ignore_ascii_case("yes")))
-        };
+        let yes = |field| text(field).map(|value| value.is_some_and(|value| value.eq_ignore_ascii_case("yes")));
         let date = |field| match text(field)? {
             None => Ok(None),
-            Some(value) => date::parse(value)
-                .map(Some)
-                .map_err(|source| ReleaseError::Date { field, source }),
+            Some(value) => date::parse(value).map(Some).map_err(|source| ReleaseError::Date { field, source }),
         };
         let Some(sha256) = text("SHA256")? else {
-            let weaker = ["MD5Sum", "SHA1"]
-                .into_iter()
-                .filter(|field| stanza.get(field).is_some());
-            return Err(ReleaseError::NoSha256 {
-                found: weaker.collect(),
-            });
+            let weaker = ["MD5Sum", "SHA1"].into_iter().filter(|field| stanza.get(field).is_some());
+            return Err(ReleaseError::NoSha256 { found: weaker.collect() });
         };
         Ok(Release {
             origin: owned("Origin")?,
@@ -183,19 +171,14 @@ impl Release {
 
     /// The entry of a path, by binary search.
     pub fn find(&self, path: &str) -> Option<&IndexEntry> {
-        let at = self
-            .entries
-            .binary_search_by(|entry| entry.path.as_str().cmp(path))
-            .ok()?;
+        let at = self.entries.binary_search_by(|entry| entry.path.as_str().cmp(path)).ok()?;
         self.entries.get(at)
     }
 
     /// Whether the suite has `component`. The security archive once wrote `updates/main` for what
     /// people call `main`; as apt does, the last part counts too.
     pub fn has_component(&self, component: &str) -> bool {
-        self.components
-            .iter()
-            .any(|own| own == component || own.rsplit('/').next() == Some(component))
+        self.components.iter().any(|own| own == component || own.rsplit('/').next() == Some(component))
     }
 
     /// Whether `Valid-Until` lies before `now` (seconds since 1970).
@@ -205,21 +188,12 @@ impl Release {
 }
 
 fn list(value: Option<&str>, separator: impl Fn(char) -> bool) -> Vec<String> {
-    value
-        .unwrap_or_default()
-        .split(separator)
-        .filter(|word| !word.is_empty())
-        .map(str::to_owned)
-        .collect()
+    value.unwrap_or_default().split(separator).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
 fn entries(list: &str) -> Result<Vec<IndexEntry>, ReleaseError> {
     let mut entries: HashMap<ArchivePath, (u64, Sha256)> = HashMap::new();
-    for (line, number) in list
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .zip(1usize..)
-    {
+    for (line, number) in list.lines().filter(|line| !line.trim().is_empty()).zip(1usize..) {
         if number > ENTRIES_MAX {
             return Err(ReleaseError::TooMany);
         }
@@ -231,31 +205,22 @@ fn entries(list: &str) -> Result<Vec<IndexEntry>, ReleaseError> {
             _ => {}
         }
     }
-    let mut entries: Vec<_> = entries
-        .into_iter()
-        .map(|(path, (size, sha256))| IndexEntry { path, size, sha256 })
-        .collect();
+    let mut entries: Vec<_> =
+        entries.into_iter().map(|(path, (size, sha256))| IndexEntry { path, size, sha256 }).collect();
     entries.sort_unstable_by(|left, right| left.path.cmp(&right.path));
     Ok(entries)
 }
 
 fn entry(line: &str, number: usize) -> Result<IndexEntry, ReleaseError> {
-    let fault = |what| ReleaseError::Entry {
-        number,
-        text: line.trim().chars().take(120).collect(),
-        what,
-    };
+    let fault = |what| ReleaseError::Entry { number, text: line.trim().chars().take(120).collect(), what };
     let mut words = line.split_ascii_whitespace();
-    let (Some(hash), Some(size), Some(path), None) =
-        (words.next(), words.next(), words.next(), words.next())
-    else {
+    let (Some(hash), Some(size), Some(path), None) = (words.next(), words.next(), words.next(), words.next()) else {
         return Err(fault("is not `hash size path`"));
     };
     let sha256 = Sha256::from_hex(hash.as_bytes()).map_err(|_| fault("the hash is no SHA-256"))?;
     let size = parse_size(size.as_bytes()).filter(|&size| size <= INDEX_BYTES_MAX);
     let size = size.ok_or_else(|| fault("the size is no number, or beyond every index"))?;
-    let path =
-        ArchivePath::parse_dotted(path).map_err(|source| ReleaseError::Path { number, source })?;
+    let path = ArchivePath::parse_dotted(path).map_err(|source| ReleaseError::Path { number, source })?;
     Ok(IndexEntry { path, size, sha256 })
 }
 
@@ -286,7 +251,7 @@ mod tests {
     fn bookworm() -> String {
         format!(
             "Origin: Debian\nLabel: Debian\nSuite: stable\nVersion: 12.5\nCodename: bookworm\n\
-             Changelogs: https://metadata.ftp-master.debian.org/changelogs/@CHANGEPATH@_changelog\n\
+             Changelogs: https://metadata.ftp-master.example.org/changelogs/@CHANGEPATH@_changelog\n\
              Date: Sat, 10 Feb 2024 11:07:25 UTC\nAcquire-By-Hash: yes\nNo-Support-for-Architecture-all: Packages\n\
              Architectures: all amd64 arm64\nComponents: main contrib non-free-firmware non-free\n\
              Description: Debian 12.5 Released 10 February 2024\n\
@@ -299,26 +264,12 @@ mod tests {
     #[test]
     fn a_release_of_debian() {
         let release = parse(&bookworm()).expect("valid");
-        assert_eq!(
-            (release.codename.as_deref(), release.suite.as_deref()),
-            (Some("bookworm"), Some("stable"))
-        );
-        assert_eq!(
-            (release.date, release.valid_until),
-            (Some(1_707_563_245), None)
-        );
-        assert_eq!(
-            release.components,
-            ["main", "contrib", "non-free-firmware", "non-free"]
-        );
+        assert_eq!((release.codename.as_deref(), release.suite.as_deref()), (Some("bookworm"), Some("stable")));
+        assert_eq!((release.date, release.valid_until), (Some(1_707_563_245), None));
+        assert_eq!(release.components, ["main", "contrib", "non-free-firmware", "non-free"]);
         assert!(release.acquire_by_hash && release.no_support_for_architecture_all);
         assert_eq!(release.entries.len(), 3);
-        assert_eq!(
-            release
-                .find("main/binary-amd64/Packages.xz")
-                .map(|entry| entry.size),
-            Some(738_242)
-        );
+        assert_eq!(release.find("main/binary-amd64/Packages.xz").map(|entry| entry.size), Some(738_242));
         assert!(release.find("main").is_none());
         assert!(!release.is_expired(i64::MAX));
     }
@@ -344,31 +295,15 @@ mod tests {
     #[test]
     fn only_weaker_hashes_are_refused_by_name() {
         let error = parse("Suite: x\nMD5Sum:\n 0 1 x\nSHA1:\n 0 1 x\n").expect_err("weak");
-        assert_eq!(
-            error.to_string(),
-            "Release has no SHA256 list, only MD5Sum and SHA1, which can be forged"
-        );
-        assert!(
-            matches!(parse("Suite: x\n"), Err(ReleaseError::NoSha256 { found }) if found.is_empty())
-        );
+        assert_eq!(error.to_string(), "Release has no SHA256 list, only MD5Sum and SHA1, which can be forged");
+        assert!(matches!(parse("Suite: x\n"), Err(ReleaseError::NoSha256 { found }) if found.is_empty()));
     }
 
     #[test]
     fn m7_hostile_names() {
-        for path in [
-            "../x",
-            "/etc/passwd",
-            "main/../../x",
-            "main/%2e%2e/x",
-            ".fullbore/lock",
-            "a\\..\\b",
-            "a//b",
-        ] {
+        for path in ["../x", "/etc/passwd", "main/../../x", "main/%2e%2e/x", ".fullbore/lock", "a\\..\\b", "a//b"] {
             let error = parse(&format!("SHA256:\n {HASH} 1 {path}\n")).expect_err(path);
-            assert!(
-                matches!(error, ReleaseError::Path { .. }),
-                "{path}: {error}"
-            );
+            assert!(matches!(error, ReleaseError::Path { .. }), "{path}: {error}");
         }
         let long = "x/".repeat(2048);
         assert!(parse(&format!("SHA256:\n {HASH} 1 {long}x\n")).is_err());
@@ -377,15 +312,9 @@ mod tests {
     #[test]
     fn m1_second_stanza_or_field() {
         let two = format!("{}\nOrigin: evil\n", bookworm());
-        assert!(matches!(
-            parse(&two),
-            Err(ReleaseError::Stanzas("has a second stanza"))
-        ));
+        assert!(matches!(parse(&two), Err(ReleaseError::Stanzas("has a second stanza"))));
         let twice = format!("{}sha256:\n {HASH} 1 evil\n", bookworm());
-        assert!(matches!(
-            parse(&twice),
-            Err(ReleaseError::Syntax(Deb822Error::Duplicate { .. }))
-        ));
+        assert!(matches!(parse(&twice), Err(ReleaseError::Syntax(Deb822Error::Duplicate { .. }))));
         assert!(matches!(parse(""), Err(ReleaseError::Stanzas("is empty"))));
     }
 

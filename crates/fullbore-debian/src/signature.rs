@@ -62,15 +62,8 @@ impl SignedText {
     /// frame must still be right and only the text within counts.
     pub fn trusted(bytes: &[u8]) -> Result<SignedText, SignatureError> {
         let text = bounded_text(bytes)?;
-        let text = if clearsign::is_clearsigned(bytes) {
-            clearsign::text_within(text)?
-        } else {
-            text.to_owned()
-        };
-        Ok(SignedText {
-            text,
-            signers: Vec::new(),
-        })
+        let text = if clearsign::is_clearsigned(bytes) { clearsign::text_within(text)? } else { text.to_owned() };
+        Ok(SignedText { text, signers: Vec::new() })
     }
 }
 
@@ -183,9 +176,7 @@ pub enum SignatureError {
 impl From<FrameFault> for SignatureError {
     fn from(fault: FrameFault) -> Self {
         match fault {
-            FrameFault::NotClearsigned => SignatureError::NotClearsigned {
-                start: String::new(),
-            },
+            FrameFault::NotClearsigned => SignatureError::NotClearsigned { start: String::new() },
             other => SignatureError::Tampered(other.to_string()),
         }
     }
@@ -240,9 +231,7 @@ impl Verifier {
     pub fn verify_inrelease(&self, bytes: &[u8]) -> Result<SignedText, SignatureError> {
         let message = bounded_text(bytes)?;
         let expected = clearsign::text_within(message).map_err(|fault| match fault {
-            FrameFault::NotClearsigned => SignatureError::NotClearsigned {
-                start: message.chars().take(60).collect(),
-            },
+            FrameFault::NotClearsigned => SignatureError::NotClearsigned { start: message.chars().take(60).collect() },
             other => other.into(),
         })?;
         let room = Room::create(&self.scratch)?;
@@ -253,27 +242,17 @@ impl Verifier {
         // gpgv skips what it takes for no part of the message; the text that we found in the
         // frame must be the text that it verified, or somebody plays with the difference.
         if !same_lines(&text, &expected) {
-            return Err(SignatureError::Tampered(
-                "gpgv verified another text than the frame holds".to_owned(),
-            ));
+            return Err(SignatureError::Tampered("gpgv verified another text than the frame holds".to_owned()));
         }
         Ok(SignedText { text, signers })
     }
 
     /// Checks a `Release` with its detached, armoured `Release.gpg`.
-    pub fn verify_detached(
-        &self,
-        release: &[u8],
-        signature: &[u8],
-    ) -> Result<SignedText, SignatureError> {
+    pub fn verify_detached(&self, release: &[u8], signature: &[u8]) -> Result<SignedText, SignatureError> {
         let text = bounded_text(release)?.to_owned();
         if signature.len() > SIGNATURE_BYTES_MAX {
             let bytes = signature.len();
-            return Err(SignatureError::TooLarge {
-                what: "signature",
-                bytes,
-                limit: SIGNATURE_BYTES_MAX,
-            });
+            return Err(SignatureError::TooLarge { what: "signature", bytes, limit: SIGNATURE_BYTES_MAX });
         }
         let armour = std::str::from_utf8(signature)
             .map_err(|_| SignatureError::Tampered("the signature is not armoured".to_owned()))?;
@@ -286,22 +265,13 @@ impl Verifier {
     }
 
     /// Runs `gpgv` and judges what it says; returns the good signers.
-    fn run(
-        &self,
-        room: &Room,
-        output: Option<&Path>,
-        files: &[&Path],
-    ) -> Result<Vec<Signer>, SignatureError> {
+    fn run(&self, room: &Room, output: Option<&Path>, files: &[&Path]) -> Result<Vec<Signer>, SignatureError> {
         if self.keys.is_empty() {
             return Err(SignatureError::NoKeyring);
         }
         let mut command = Command::new(&self.gpgv);
         // Its own home, so that the user's ~/.gnupg/trustedkeys.gpg counts for nothing.
-        command.arg("--homedir").arg(&room.path).args([
-            "--status-fd",
-            "1",
-            "--ignore-time-conflict",
-        ]);
+        command.arg("--homedir").arg(&room.path).args(["--status-fd", "1", "--ignore-time-conflict"]);
         for weak in ["MD5", "SHA1", "RIPEMD160"] {
             command.args(["--weak-digest", weak]);
         }
@@ -316,54 +286,31 @@ impl Verifier {
         self.judge(&status, &messages, output.is_some())
     }
 
-    fn judge(
-        &self,
-        status: &str,
-        messages: &str,
-        clearsigned: bool,
-    ) -> Result<Vec<Signer>, SignatureError> {
+    fn judge(&self, status: &str, messages: &str, clearsigned: bool) -> Result<Vec<Signer>, SignatureError> {
         let report = gpgv_status::read(status);
         // A "detached" signature that brings its own text is not one.
         if report.texts > usize::from(clearsigned) {
-            return Err(SignatureError::Tampered(
-                "more than one text in the signed file".to_owned(),
-            ));
+            return Err(SignatureError::Tampered("more than one text in the signed file".to_owned()));
         }
         let keys = |wanted: &dyn Fn(&Standing) -> bool| -> Vec<String> {
-            report
-                .signatures
-                .iter()
-                .filter(|s| wanted(&s.standing))
-                .map(|s| s.key.clone())
-                .collect()
+            report.signatures.iter().filter(|s| wanted(&s.standing)).map(|s| s.key.clone()).collect()
         };
         let bad = keys(&|standing| *standing == Standing::Bad);
         if !bad.is_empty() {
             return Err(SignatureError::Bad { keys: bad });
         }
-        let good: Vec<Signer> = report
-            .signatures
-            .iter()
-            .filter_map(|s| s.good_signer())
-            .collect();
+        let good: Vec<Signer> = report.signatures.iter().filter_map(|s| s.good_signer()).collect();
         if !good.is_empty() {
-            let (accepted, others): (Vec<_>, Vec<_>) =
-                good.into_iter().partition(|signer| self.accepts(signer));
+            let (accepted, others): (Vec<_>, Vec<_>) = good.into_iter().partition(|signer| self.accepts(signer));
             if accepted.is_empty() {
-                let found = others
-                    .into_iter()
-                    .map(|signer| signer.fingerprint)
-                    .collect();
+                let found = others.into_iter().map(|signer| signer.fingerprint).collect();
                 return Err(SignatureError::OtherKey { found });
             }
             return Ok(accepted);
         }
         for signature in &report.signatures {
             if let Standing::Weak(digest) = signature.standing {
-                return Err(SignatureError::WeakDigest {
-                    digest,
-                    keys: vec![signature.key.clone()],
-                });
+                return Err(SignatureError::WeakDigest { digest, keys: vec![signature.key.clone()] });
             }
         }
         let revoked = keys(&|standing| *standing == Standing::Revoked);
@@ -376,46 +323,29 @@ impl Verifier {
         }
         let unknown = keys(&|standing| *standing == Standing::NoKey);
         if !unknown.is_empty() {
-            return Err(SignatureError::NoPublicKey {
-                fingerprints: unknown,
-            });
+            return Err(SignatureError::NoPublicKey { fingerprints: unknown });
         }
         if report.signatures.is_empty() && !messages.contains("keyring") {
             return Err(SignatureError::NoSignature);
         }
-        Err(SignatureError::GpgvFailed {
-            what: "found no valid signature",
-            messages: shorten(messages),
-        })
+        Err(SignatureError::GpgvFailed { what: "found no valid signature", messages: shorten(messages) })
     }
 
     fn accepts(&self, signer: &Signer) -> bool {
         self.fingerprints.is_empty()
-            || self
-                .fingerprints
-                .iter()
-                .any(|wanted| wanted.covers(&signer.fingerprint, &signer.primary))
+            || self.fingerprints.iter().any(|wanted| wanted.covers(&signer.fingerprint, &signer.primary))
     }
 }
 
 fn bounded_text(bytes: &[u8]) -> Result<&str, SignatureError> {
     if bytes.len() > RELEASE_BYTES_MAX {
-        return Err(SignatureError::TooLarge {
-            what: "Release file",
-            bytes: bytes.len(),
-            limit: RELEASE_BYTES_MAX,
-        });
+        return Err(SignatureError::TooLarge { what: "Release file", bytes: bytes.len(), limit: RELEASE_BYTES_MAX });
     }
-    std::str::from_utf8(bytes).map_err(|error| SignatureError::NotUtf8 {
-        offset: error.valid_up_to(),
-    })
+    std::str::from_utf8(bytes).map_err(|error| SignatureError::NotUtf8 { offset: error.valid_up_to() })
 }
 
 fn read_output(path: &Path) -> Result<String, SignatureError> {
-    let scratch = |source| SignatureError::Scratch {
-        path: path.to_owned(),
-        source,
-    };
+    let scratch = |source| SignatureError::Scratch { path: path.to_owned(), source };
     let mut text = Vec::new();
     fs::File::open(path)
         .map_err(scratch)?
@@ -432,13 +362,7 @@ fn same_lines(left: &str, right: &str) -> bool {
 }
 
 fn shorten(messages: &str) -> String {
-    messages
-        .trim()
-        .replace('\n', "; ")
-        .chars()
-        .filter(|c| !c.is_control())
-        .take(400)
-        .collect()
+    messages.trim().replace('\n', "; ").chars().filter(|c| !c.is_control()).take(400).collect()
 }
 
 #[cfg(test)]

@@ -69,9 +69,7 @@ impl Suite {
     pub fn release_directory(&self) -> String {
         match self {
             Suite::Distribution(name) => format!("dists/{name}"),
-            Suite::Flat(directory) => directory
-                .as_ref()
-                .map_or_else(String::new, ArchivePath::to_string),
+            Suite::Flat(directory) => directory.as_ref().map_or_else(String::new, ArchivePath::to_string),
         }
     }
 }
@@ -168,25 +166,19 @@ impl ArchiveSource {
             "deb" => self.binary = true,
             "deb-src" => self.source = true,
             _ => {
-                return Err(invalid(
-                    self.line,
-                    "Types",
-                    word,
-                    "is neither deb nor deb-src",
-                ));
+                return Err(invalid(self.line, "Types", word, "is neither deb nor deb-src"));
             }
         }
         Ok(())
     }
 
     fn add_suite(&mut self, word: &str) -> Result<(), SourcesListError> {
-        let fault =
-            |error: path::PathError| invalid(self.line, "Suites", word, &error.fault.to_string());
+        let fault = |error: path::PathError| invalid(self.line, "Suites", word, &error.fault.to_string());
         let suite = match word.strip_suffix('/') {
             Some("" | ".") => Suite::Flat(None),
-            Some(directory) => Suite::Flat(Some(
-                ArchivePath::parse_dotted(directory.trim_matches('/')).map_err(fault)?,
-            )),
+            Some(directory) => {
+                Suite::Flat(Some(ArchivePath::parse_dotted(directory.trim_matches('/')).map_err(fault)?))
+            }
             None => Suite::Distribution(ArchivePath::parse(word).map_err(fault)?),
         };
         self.suites.push(suite);
@@ -198,10 +190,7 @@ impl ArchiveSource {
         let line = self.line;
         let words = || split_list(value);
         let seconds = |option| {
-            value
-                .parse::<u64>()
-                .map(Some)
-                .map_err(|_| invalid(line, option, value, "is no number of seconds"))
+            value.parse::<u64>().map(Some).map_err(|_| invalid(line, option, value, "is no number of seconds"))
         };
         match name {
             "architectures" => self.architectures.set = Some(words()),
@@ -214,15 +203,9 @@ impl ArchiveSource {
             "trusted" => self.trusted = Some(boolean(line, "Trusted", value)?),
             "by-hash" if value.eq_ignore_ascii_case("force") => self.by_hash = ByHash::Force,
             "by-hash" => {
-                self.by_hash = if boolean(line, "By-Hash", value)? {
-                    ByHash::Announced
-                } else {
-                    ByHash::No
-                };
+                self.by_hash = if boolean(line, "By-Hash", value)? { ByHash::Announced } else { ByHash::No };
             }
-            "check-valid-until" => {
-                self.check_valid_until = boolean(line, "Check-Valid-Until", value)?
-            }
+            "check-valid-until" => self.check_valid_until = boolean(line, "Check-Valid-Until", value)?,
             "valid-until-max" => self.valid_until_max_s = seconds("Valid-Until-Max")?,
             "valid-until-min" => self.valid_until_min_s = seconds("Valid-Until-Min")?,
             _ => self.ignored.push(name.to_owned()),
@@ -232,10 +215,7 @@ impl ArchiveSource {
 
     /// Puts the architecture in, and checks what belongs together.
     fn finish(mut self, architecture: &str) -> Result<Self, SourcesListError> {
-        let missing = |what| SourcesListError::Missing {
-            line: self.line,
-            what,
-        };
+        let missing = |what| SourcesListError::Missing { line: self.line, what };
         if !self.binary && !self.source {
             return Err(missing("type (deb or deb-src)"));
         }
@@ -245,24 +225,13 @@ impl ArchiveSource {
         if self.suites.is_empty() {
             return Err(missing("suite"));
         }
-        let flat = self
-            .suites
-            .iter()
-            .filter(|suite| matches!(suite, Suite::Flat(_)))
-            .count();
+        let flat = self.suites.iter().filter(|suite| matches!(suite, Suite::Flat(_))).count();
         if flat == 0 && self.components.is_empty() {
-            return Err(missing(
-                "component (a flat repository's suite ends with a slash)",
-            ));
+            return Err(missing("component (a flat repository's suite ends with a slash)"));
         }
         if flat > 0 && !self.components.is_empty() {
             let components = self.components.join(" ");
-            return Err(invalid(
-                self.line,
-                "Components",
-                &components,
-                "a suite that ends with a slash has none",
-            ));
+            return Err(invalid(self.line, "Components", &components, "a suite that ends with a slash has none"));
         }
         for uri in &mut self.uris {
             *uri = with_architecture(uri, architecture);
@@ -271,8 +240,7 @@ impl ArchiveSource {
             }
         }
         for component in &self.components {
-            path::check(component)
-                .map_err(|fault| invalid(self.line, "Components", component, &fault.to_string()))?;
+            path::check(component).map_err(|fault| invalid(self.line, "Components", component, &fault.to_string()))?;
         }
         Ok(self)
     }
@@ -280,10 +248,7 @@ impl ArchiveSource {
 
 /// Parses a deb822 `.sources` file; `architecture` stands for `$(ARCH)`. Stanzas with
 /// `Enabled: no` are left out.
-pub fn parse_deb822(
-    text: &str,
-    architecture: &str,
-) -> Result<Vec<ArchiveSource>, SourcesListError> {
+pub fn parse_deb822(text: &str, architecture: &str) -> Result<Vec<ArchiveSource>, SourcesListError> {
     let mut stanzas = Stanzas::new(text.as_bytes(), Limits::SOURCES_LIST);
     let mut sources = Vec::new();
     while let Some(stanza) = stanzas.next()? {
@@ -294,10 +259,7 @@ pub fn parse_deb822(
     Ok(sources)
 }
 
-fn from_stanza(
-    stanza: &Stanza<'_>,
-    architecture: &str,
-) -> Result<Option<ArchiveSource>, SourcesListError> {
+fn from_stanza(stanza: &Stanza<'_>, architecture: &str) -> Result<Option<ArchiveSource>, SourcesListError> {
     let line = stanza.line();
     if let Some(enabled) = stanza.get_text("Enabled")?
         && !boolean(line, "Enabled", enabled)?
@@ -313,15 +275,11 @@ fn from_stanza(
             return Err(invalid(line, "field", &name, "stands twice in one stanza"));
         }
         match name.as_str() {
-            "types" => split_list(&value)
-                .iter()
-                .try_for_each(|word| source.set_type(word))?,
+            "types" => split_list(&value).iter().try_for_each(|word| source.set_type(word))?,
             "uris" => source.uris = split_list(&value),
             "suites" => {
                 let value = with_architecture(&value, architecture);
-                split_list(&value)
-                    .iter()
-                    .try_for_each(|word| source.add_suite(word))?;
+                split_list(&value).iter().try_for_each(|word| source.add_suite(word))?;
             }
             "components" => source.components = split_list(&value),
             "enabled" | "x-repolib-name" | "description" => {}
@@ -332,19 +290,11 @@ fn from_stanza(
 }
 
 /// Parses a one-line `.list` file; `architecture` stands for `$(ARCH)`.
-pub fn parse_one_line(
-    text: &str,
-    architecture: &str,
-) -> Result<Vec<ArchiveSource>, SourcesListError> {
+pub fn parse_one_line(text: &str, architecture: &str) -> Result<Vec<ArchiveSource>, SourcesListError> {
     let mut sources = Vec::new();
     for (content, line) in text.lines().zip(1u64..) {
         if content.len() > LINE_BYTES_MAX {
-            return Err(Deb822Error::TooLarge {
-                line,
-                what: "line",
-                limit: LINE_BYTES_MAX,
-            }
-            .into());
+            return Err(Deb822Error::TooLarge { line, what: "line", limit: LINE_BYTES_MAX }.into());
         }
         let content = content.split('#').next().unwrap_or_default().trim();
         if !content.is_empty() {
@@ -354,19 +304,14 @@ pub fn parse_one_line(
     Ok(sources)
 }
 
-fn from_line(
-    content: &str,
-    line: u64,
-    architecture: &str,
-) -> Result<ArchiveSource, SourcesListError> {
+fn from_line(content: &str, line: u64, architecture: &str) -> Result<ArchiveSource, SourcesListError> {
     let mut source = ArchiveSource::new(line);
     let (kind, mut rest) = content.split_once([' ', '\t']).unwrap_or((content, ""));
     source.set_type(kind)?;
     rest = rest.trim_start();
     if let Some(options) = rest.strip_prefix('[') {
-        let (options, behind) = options
-            .split_once(']')
-            .ok_or_else(|| invalid(line, "options", options, "have no closing bracket"))?;
+        let (options, behind) =
+            options.split_once(']').ok_or_else(|| invalid(line, "options", options, "have no closing bracket"))?;
         for option in options.split_ascii_whitespace() {
             set_short_option(&mut source, option)?;
         }
@@ -437,14 +382,9 @@ fn signed_by(line: u64, value: &str) -> Result<SignedBy, SourcesListError> {
         if word.starts_with('/') {
             signed_by.keys.push(KeySource::File(PathBuf::from(word)));
         } else {
-            let fingerprint = word.parse().map_err(|_| {
-                invalid(
-                    line,
-                    "Signed-By",
-                    &word,
-                    "is neither an absolute path nor a fingerprint",
-                )
-            })?;
+            let fingerprint = word
+                .parse()
+                .map_err(|_| invalid(line, "Signed-By", &word, "is neither an absolute path nor a fingerprint"))?;
             signed_by.fingerprints.push(fingerprint);
         }
     }
@@ -464,28 +404,15 @@ fn boolean(line: u64, option: &'static str, value: &str) -> Result<bool, Sources
 }
 
 fn invalid(line: u64, option: &'static str, value: &str, what: &str) -> SourcesListError {
-    SourcesListError::Invalid {
-        line,
-        option,
-        value: value.chars().take(200).collect(),
-        what: what.to_owned(),
-    }
+    SourcesListError::Invalid { line, option, value: value.chars().take(200).collect(), what: what.to_owned() }
 }
 
 fn without_comments(value: &str) -> String {
-    value
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .collect::<Vec<_>>()
-        .join("\n")
+    value.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
 }
 
 fn split_list(value: &str) -> Vec<String> {
-    value
-        .split(|c: char| c.is_whitespace() || c == ',')
-        .filter(|word| !word.is_empty())
-        .map(str::to_owned)
-        .collect()
+    value.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
 fn with_architecture(text: &str, architecture: &str) -> String {
@@ -514,19 +441,10 @@ mod tests {
     fn the_file_of_an_installed_system() {
         let source = one(DEBIAN);
         assert!(source.binary && source.source);
-        assert_eq!(
-            source.uris,
-            [
-                "http://deb.example.org/debian/",
-                "http://mirror.example.net/debian"
-            ]
-        );
+        assert_eq!(source.uris, ["http://deb.example.org/debian/", "http://mirror.example.net/debian"]);
         assert_eq!(names(&source), ["dists/bookworm", "dists/bookworm-updates"]);
         assert_eq!(source.components, ["main", "contrib", "non-free-firmware"]);
-        assert_eq!(
-            (source.line, source.trusted, source.by_hash),
-            (3, None, ByHash::Announced)
-        );
+        assert_eq!((source.line, source.trusted, source.by_hash), (3, None, ByHash::Announced));
         let keyring = KeySource::File("/usr/share/keyrings/debian-archive-keyring.gpg".into());
         assert_eq!(source.signed_by.expect("given").keys, [keyring]);
     }
@@ -538,20 +456,11 @@ mod tests {
              Architectures-Add: arm64\nArchitectures-Remove: i386\nLanguages: en, de\nTrusted: yes\nBy-Hash: force\n\
              Check-Valid-Until: no\nValid-Until-Max: 3600\nTargets: Packages\nPDiffs: no\n",
         );
-        assert_eq!(
-            (source.uris[0].as_str(), names(&source)[0].as_str()),
-            ("https://x/amd64", "dists/a-amd64")
-        );
+        assert_eq!((source.uris[0].as_str(), names(&source)[0].as_str()), ("https://x/amd64", "dists/a-amd64"));
         assert_eq!(source.architectures.resolve(&[]), ["amd64", "arm64"]);
         assert_eq!(source.languages.resolve(&[]), ["en", "de"]);
-        assert_eq!(
-            (source.trusted, source.by_hash),
-            (Some(true), ByHash::Force)
-        );
-        assert_eq!(
-            (source.check_valid_until, source.valid_until_max_s),
-            (false, Some(3600))
-        );
+        assert_eq!((source.trusted, source.by_hash), (Some(true), ByHash::Force));
+        assert_eq!((source.check_valid_until, source.valid_until_max_s), (false, Some(3600)));
         assert_eq!(source.ignored, ["targets", "pdiffs"]);
     }
 
@@ -559,14 +468,9 @@ mod tests {
     fn keys_within_and_fingerprints() {
         let inline = "Types: deb\nURIs: http://x\nSuites: ./\nSigned-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abcd\n -----END PGP PUBLIC KEY BLOCK-----\n";
         let signed_by = one(inline).signed_by.expect("given");
-        assert!(
-            matches!(&signed_by.keys[..], [KeySource::Inline(text)] if text.contains("\n .\n"))
-        );
-        let fingerprints = format!(
-            "Types: deb\nURIs: http://x\nSuites: ./\nSigned-By: {},{}!\n",
-            "A".repeat(40),
-            "b".repeat(40)
-        );
+        assert!(matches!(&signed_by.keys[..], [KeySource::Inline(text)] if text.contains("\n .\n")));
+        let fingerprints =
+            format!("Types: deb\nURIs: http://x\nSuites: ./\nSigned-By: {},{}!\n", "A".repeat(40), "b".repeat(40));
         let signed_by = one(&fingerprints).signed_by.expect("given");
         assert_eq!((signed_by.keys.len(), signed_by.fingerprints.len()), (0, 2));
         assert!(signed_by.fingerprints[1].is_exact());
@@ -574,12 +478,7 @@ mod tests {
 
     #[test]
     fn flat_repositories() {
-        for (suite, directory) in [
-            ("./", ""),
-            ("/", ""),
-            ("xUbuntu_22.04/", "xUbuntu_22.04"),
-            ("./a/b/", "a/b"),
-        ] {
+        for (suite, directory) in [("./", ""), ("/", ""), ("xUbuntu_22.04/", "xUbuntu_22.04"), ("./a/b/", "a/b")] {
             let source = one(&format!("Types: deb\nURIs: http://x\nSuites: {suite}\n"));
             assert_eq!(names(&source), [directory], "{suite}");
         }
@@ -598,73 +497,34 @@ mod tests {
             deb [arch+=all] https://[2001:db8::1]/flat ./\n\tdeb cdrom:[Debian 12 \"x\"]/ bookworm main\n";
         let sources = parse_one_line(text, "amd64").expect("valid");
         assert_eq!(sources.len(), 4);
-        assert_eq!(
-            (sources[0].binary, sources[0].source, sources[0].line),
-            (true, false, 3)
-        );
+        assert_eq!((sources[0].binary, sources[0].source, sources[0].line), (true, false, 3));
         assert_eq!(sources[0].components, ["main", "contrib"]);
         assert_eq!(sources[1].architectures.resolve(&[]), ["amd64", "arm64"]);
-        assert_eq!(
-            (sources[1].trusted, names(&sources[1])[0].as_str()),
-            (Some(false), "dists/buster/updates")
-        );
+        assert_eq!((sources[1].trusted, names(&sources[1])[0].as_str()), (Some(false), "dists/buster/updates"));
         assert_eq!(sources[1].ignored, ["pdiffs"]);
-        assert_eq!(
-            sources[2].architectures.resolve(&["amd64".to_owned()]),
-            ["amd64", "all"]
-        );
-        assert_eq!(
-            (sources[2].uris[0].as_str(), names(&sources[2])[0].as_str()),
-            ("https://[2001:db8::1]/flat", "")
-        );
+        assert_eq!(sources[2].architectures.resolve(&["amd64".to_owned()]), ["amd64", "all"]);
+        assert_eq!((sources[2].uris[0].as_str(), names(&sources[2])[0].as_str()), ("https://[2001:db8::1]/flat", ""));
         assert_eq!(sources[3].uris, ["cdrom:[Debian 12 x]/"]);
     }
 
     #[test]
     fn what_cannot_be_understood_is_refused_with_its_line() {
         for (text, part) in [
-            (
-                "Types: rpm\nURIs: http://x\nSuites: a\nComponents: main\n",
-                "neither deb nor deb-src",
-            ),
+            ("Types: rpm\nURIs: http://x\nSuites: a\nComponents: main\n", "neither deb nor deb-src"),
             ("URIs: http://x\nSuites: a\nComponents: main\n", "no type"),
             ("Types: deb\nSuites: a\nComponents: main\n", "no URI"),
             ("Types: deb\nURIs: http://x\nComponents: main\n", "no suite"),
             ("Types: deb\nURIs: http://x\nSuites: a\n", "no component"),
-            (
-                "Types: deb\nURIs: http://x\nSuites: ./\nComponents: main\n",
-                "has none",
-            ),
-            (
-                "Types: deb\nURIs: http://x\nSuites: ../../etc\nComponents: main\n",
-                "`..`",
-            ),
-            (
-                "Types: deb\nURIs: http://x\nSuites: a\nComponents: ../x\n",
-                "`..`",
-            ),
-            (
-                "Types: deb\nURIs: http://x\nSuites: a\nComponents: main\nTrusted: maybe\n",
-                "neither yes nor no",
-            ),
-            (
-                "Types: deb\nURIs: http://x\nSuites: a\nComponents: main\nSigned-By: DEADBEEF\n",
-                "fingerprint",
-            ),
-            (
-                "Types: deb\nURIs: http://x\nSuites: a\nComponents: main\nSigned-By: relative.gpg\n",
-                "absolute",
-            ),
-            (
-                "Types: deb\nURIs: http://x\nSuites: a\nComponents: main\nSuites: b\n",
-                "twice",
-            ),
+            ("Types: deb\nURIs: http://x\nSuites: ./\nComponents: main\n", "has none"),
+            ("Types: deb\nURIs: http://x\nSuites: ../../etc\nComponents: main\n", "`..`"),
+            ("Types: deb\nURIs: http://x\nSuites: a\nComponents: ../x\n", "`..`"),
+            ("Types: deb\nURIs: http://x\nSuites: a\nComponents: main\nTrusted: maybe\n", "neither yes nor no"),
+            ("Types: deb\nURIs: http://x\nSuites: a\nComponents: main\nSigned-By: DEADBEEF\n", "fingerprint"),
+            ("Types: deb\nURIs: http://x\nSuites: a\nComponents: main\nSigned-By: relative.gpg\n", "absolute"),
+            ("Types: deb\nURIs: http://x\nSuites: a\nComponents: main\nSuites: b\n", "twice"),
         ] {
             let error = parse_deb822(text, "amd64").expect_err(text).to_string();
-            assert!(
-                error.contains("line 1") && error.contains(part),
-                "{text}: {error}"
-            );
+            assert!(error.contains("line 1") && error.contains(part), "{text}: {error}");
         }
         for text in [
             "deb",

@@ -32,11 +32,8 @@ fn releases_verify_and_parse() {
     let verifier = Verifier::new(scratch.path(), vec![KeySource::File(keyring.to_owned())]);
     for path in lists("_InRelease") {
         let bytes = std::fs::read(&path).expect("readable");
-        let signed = verifier
-            .verify_inrelease(&bytes)
-            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let release =
-            Release::parse(&signed).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let signed = verifier.verify_inrelease(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let release = Release::parse(&signed).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let others: Vec<_> = release
             .entries
             .iter()
@@ -88,10 +85,6 @@ fn sources_files_parse() {
             Some("list") => sources_list::parse_one_line(&text, "amd64"),
             _ => continue,
         };
-        println!(
-            "{}: {:?}",
-            path.display(),
-            sources.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-        );
+        println!("{}: {:?}", path.display(), sources.unwrap_or_else(|error| panic!("{}: {error}", path.display())));
     }
 }

@@ -28,12 +28,7 @@ fn permit_through_four_places(bencher: Bencher<'_, '_>) {
     let window = Window::new(1 << 30, 1 << 20);
     bencher.bench(|| {
         let mut permit = window.acquire_blocking(65_536);
-        for place in [
-            Place::Wire,
-            Place::Before(Work::Hash),
-            Place::In(Work::Hash),
-            Place::In(Work::Write),
-        ] {
+        for place in [Place::Wire, Place::Before(Work::Hash), Place::In(Work::Hash), Place::In(Work::Write)] {
             permit.at(place);
         }
     });

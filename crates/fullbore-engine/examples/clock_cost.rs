@@ -46,27 +46,20 @@ impl Pacer {
 }
 
 fn work(clock: &StageClock, item: &Item) {
-    let sum = item.iter().fold(0_u64, |sum, byte| {
-        sum.wrapping_mul(31).wrapping_add(u64::from(*byte))
-    });
+    let sum = item.iter().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
     std::hint::black_box(sum);
     clock.add_items(1, ITEM_BYTES as u64);
 }
 
 fn process_cpu() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(
-        time.tv_sec.unsigned_abs(),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// CPU time of one run.
 fn run(ledger: &Ledger, pace: Pace, items: u64) -> Result<Duration, Box<dyn std::error::Error>> {
     let before = process_cpu();
-    let clocks: Vec<_> = (0..STAGES)
-        .map(|number| ledger.stage(&format!("stage {number}"), Kind::Thread))
-        .collect();
+    let clocks: Vec<_> = (0..STAGES).map(|number| ledger.stage(&format!("stage {number}"), Kind::Thread)).collect();
     let mut crew: Crew<String> = Crew::new(Cancel::new());
     let mut upstream = None;
     for number in 0..STAGES {
@@ -79,16 +72,9 @@ fn run(ledger: &Ledger, pace: Pace, items: u64) -> Result<Duration, Box<dyn std:
             None => (None, None),
         };
         let input = std::mem::replace(&mut upstream, receiver);
-        let mut pacer = Pacer {
-            began: Instant::now(),
-            items: 0,
-        };
+        let mut pacer = Pacer { began: Instant::now(), items: 0 };
         let first = number == 0;
-        let paced = if pace == Pace::Starved {
-            first
-        } else {
-            number + 1 == STAGES
-        };
+        let paced = if pace == Pace::Starved { first } else { number + 1 == STAGES };
         let role = clock.clone();
         crew.spawn(&role, move || {
             let item: Item = Arc::new([7; ITEM_BYTES]);
@@ -108,9 +94,7 @@ fn run(ledger: &Ledger, pace: Pace, items: u64) -> Result<Duration, Box<dyn std:
                     pacer.step();
                 }
                 if let Some(sender) = &sender {
-                    sender
-                        .send_blocking(item)
-                        .map_err(|error| error.to_string())?;
+                    sender.send_blocking(item).map_err(|error| error.to_string())?;
                 }
             }
             Ok(())
@@ -122,11 +106,7 @@ fn run(ledger: &Ledger, pace: Pace, items: u64) -> Result<Duration, Box<dyn std:
 }
 
 /// CPU seconds with and without clocks.
-fn pair(
-    pace: Pace,
-    items: u64,
-    clocks_first: bool,
-) -> Result<(f64, f64), Box<dyn std::error::Error>> {
+fn pair(pace: Pace, items: u64, clocks_first: bool) -> Result<(f64, f64), Box<dyn std::error::Error>> {
     let with = || -> Result<f64, Box<dyn std::error::Error>> {
         let ledger = Ledger::new();
         let before = process_cpu();
@@ -146,9 +126,7 @@ fn pair(
 }
 
 fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
-    let numbers = std::env::args()
-        .skip(1)
-        .filter_map(|argument| argument.parse::<u64>().ok());
+    let numbers = std::env::args().skip(1).filter_map(|argument| argument.parse::<u64>().ok());
     let mut numbers = numbers.fuse();
     let pairs = numbers.next().unwrap_or(20);
     let items = numbers.next().unwrap_or(ITEMS_PER_S);
@@ -175,9 +153,5 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
         );
         within &= median <= 1.01;
     }
-    Ok(if within {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if within { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

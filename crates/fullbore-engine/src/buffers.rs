@@ -52,22 +52,12 @@ impl Buffers {
 
     /// A pool of buffers of another size.
     pub fn with_size(keep: usize, size: usize) -> Buffers {
-        Buffers {
-            shared: Arc::new(Pool {
-                keep,
-                size: size.max(1),
-                resting: Mutex::default(),
-            }),
-        }
+        Buffers { shared: Arc::new(Pool { keep, size: size.max(1), resting: Mutex::default() }) }
     }
 
     /// An empty buffer to read into.
     pub fn take(&self) -> BytesMut {
-        let mut resting = self
-            .shared
-            .resting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut resting = self.shared.resting.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..LOOKS.min(resting.buffers.len()) {
             let Some(mut buffer) = resting.buffers.pop_front() else {
                 break;
@@ -105,11 +95,7 @@ impl Buffers {
     /// once the slices made from it are dropped.
     pub fn put_back(&self, mut buffer: BytesMut) {
         buffer.clear();
-        let mut resting = self
-            .shared
-            .resting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut resting = self.shared.resting.lock().unwrap_or_else(PoisonError::into_inner);
         resting.buffers.push_back(buffer);
         if resting.buffers.len() > self.shared.keep {
             resting.buffers.pop_front();
@@ -118,11 +104,7 @@ impl Buffers {
 
     /// Buffers allocated and buffers used again so far.
     pub fn counts(&self) -> (u64, u64) {
-        let resting = self
-            .shared
-            .resting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let resting = self.shared.resting.lock().unwrap_or_else(PoisonError::into_inner);
         (resting.allocated, resting.reused)
     }
 }
@@ -141,11 +123,7 @@ mod tests {
         let first = inbox.split_to(SIZE / 2).freeze();
         let second = inbox.split().freeze();
         buffers.refill(&mut inbox);
-        assert_eq!(
-            buffers.counts(),
-            (2, 0),
-            "slices are alive, so new memory was needed"
-        );
+        assert_eq!(buffers.counts(), (2, 0), "slices are alive, so new memory was needed");
         assert!(first.iter().chain(&second).all(|byte| *byte == 7));
         drop((first, second));
         inbox.resize(SIZE, 8);
@@ -187,15 +165,6 @@ mod tests {
         for _ in 0..5 {
             buffers.put_back(BytesMut::with_capacity(SIZE));
         }
-        assert_eq!(
-            buffers
-                .shared
-                .resting
-                .lock()
-                .expect("no panic holds it")
-                .buffers
-                .len(),
-            2
-        );
+        assert_eq!(buffers.shared.resting.lock().expect("no panic holds it").buffers.len(), 2);
     }
 }

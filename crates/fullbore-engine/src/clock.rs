@@ -38,9 +38,7 @@ impl Clock {
     pub fn now(&self) -> Duration {
         match self {
             Clock::Real(origin) => origin.elapsed(),
-            Clock::Simulated(nanoseconds) => {
-                Duration::from_nanos(nanoseconds.load(Ordering::Acquire))
-            }
+            Clock::Simulated(nanoseconds) => Duration::from_nanos(nanoseconds.load(Ordering::Acquire)),
         }
     }
 

@@ -34,9 +34,8 @@ pub enum ParseSha256Error {
 impl Sha256 {
     /// The value of no bytes at all.
     pub const EMPTY: Sha256 = Sha256([
-        0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9,
-        0x24, 0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52,
-        0xb8, 0x55,
+        0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27, 0xae,
+        0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
     ]);
 
     /// Hashes `data` in one go.
@@ -143,9 +142,8 @@ impl<'de> Deserialize<'de> for Sha256 {
 }
 
 /// FIPS 180-4, 5.3.3.
-const FIRST_STATE: vector::State = [
-    0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19,
-];
+const FIRST_STATE: vector::State =
+    [0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19];
 
 /// SHA-256 over bytes as they pass.
 #[derive(Clone)]
@@ -235,11 +233,7 @@ impl Sha256Hasher {
     pub fn verify(self, size: u64, expected: Sha256) -> Result<Verified, Sha256> {
         let bytes = self.bytes;
         let actual = self.finish();
-        if bytes == size && actual == expected {
-            Ok(Verified { size, sha256: actual })
-        } else {
-            Err(actual)
-        }
+        if bytes == size && actual == expected { Ok(Verified { size, sha256: actual }) } else { Err(actual) }
     }
 }
 
@@ -307,10 +301,7 @@ mod tests {
         for _ in 0..1000 {
             hasher.update(&[b'a'; 1000]);
         }
-        assert_eq!(
-            hasher.finish().to_string(),
-            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"
-        );
+        assert_eq!(hasher.finish().to_string(), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
         assert_eq!(Sha256::of(b""), Sha256::EMPTY);
     }
 
@@ -320,9 +311,7 @@ mod tests {
         use std::io::Write as _;
         use std::process::{Command, Stdio};
         let data: Vec<u8> = (0..100_003_u32).map(|i| (i % 7919 * 31 % 251) as u8).collect();
-        let Ok(mut child) =
-            Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
-        else {
+        let Ok(mut child) = Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
             return; // not every machine has coreutils; the vectors above stand
         };
         child.stdin.take().unwrap().write_all(&data).unwrap();

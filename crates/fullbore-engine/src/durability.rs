@@ -135,12 +135,7 @@ impl Barrier {
     ///
     /// # Errors
     /// What the disk reports, with the path.
-    pub fn before_name(
-        &self,
-        part: &PartFile,
-        state: &mut WriteBack,
-        size_bytes: u64,
-    ) -> Result<(), FileError> {
+    pub fn before_name(&self, part: &PartFile, state: &mut WriteBack, size_bytes: u64) -> Result<(), FileError> {
         match self.durability {
             Durability::None => Ok(()),
             Durability::AtEnd if !self.per_file => {
@@ -186,9 +181,8 @@ impl Barrier {
             return Ok(());
         }
         for file_system in self.root.file_systems() {
-            rustix::fs::syncfs(&*file_system).map_err(|errno| {
-                FileError::io("sync the file system of", self.root.path().to_string_lossy(), errno)
-            })?;
+            rustix::fs::syncfs(&*file_system)
+                .map_err(|errno| FileError::io("sync the file system of", self.root.path().to_string_lossy(), errno))?;
         }
         Ok(())
     }
@@ -198,9 +192,7 @@ impl Barrier {
         *state = WriteBack::default();
         match sys::start_write_back(part.as_fd(), low, high - low) {
             Ok(()) => Ok(()),
-            Err(error) if is_disk_trouble(&error) => {
-                Err(FileError::io("write back", part.path(), error))
-            }
+            Err(error) if is_disk_trouble(&error) => Err(FileError::io("write back", part.path(), error)),
             // Only an advice: file systems that do not take it lose nothing but time.
             Err(_) => Ok(()),
         }

@@ -39,9 +39,7 @@ pub enum FileError {
         reason: &'static str,
     },
     /// A symbolic link where a directory or file of ours should be.
-    #[error(
-        "{path}: a symbolic link is in the way (links are not followed beneath the destination)"
-    )]
+    #[error("{path}: a symbolic link is in the way (links are not followed beneath the destination)")]
     Symlink {
         /// The path that could not be opened.
         path: String,
@@ -73,11 +71,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    pub(crate) fn io(
-        operation: &'static str,
-        path: impl Into<String>,
-        source: impl Into<io::Error>,
-    ) -> FileError {
+    pub(crate) fn io(operation: &'static str, path: impl Into<String>, source: impl Into<io::Error>) -> FileError {
         FileError::Io { operation, path: path.into(), source: source.into() }
     }
 
@@ -257,8 +251,7 @@ impl Root {
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(self.directories.explain("open", path, errno)),
         };
-        let status =
-            rustix::fs::fstat(&file).map_err(|errno| FileError::io("look at", path, errno))?;
+        let status = rustix::fs::fstat(&file).map_err(|errno| FileError::io("look at", path, errno))?;
         let status = status_of(&status);
         if status.kind != Kind::File {
             return Err(FileError::NotRegular { path: path.to_owned() });

@@ -105,11 +105,7 @@ impl Journal {
     ///
     /// # Errors
     /// When it cannot be read or written. Damage in it is no error.
-    pub fn open(
-        root: &Arc<Root>,
-        path: &str,
-        finished: &mut dyn FnMut(Finished, bool),
-    ) -> Result<Journal, FileError> {
+    pub fn open(root: &Arc<Root>, path: &str, finished: &mut dyn FnMut(Finished, bool)) -> Result<Journal, FileError> {
         let boot = boot_id();
         let mut replayed = replay::replay(root, path, &boot, finished)?;
         let file = root.open_append(path)?;
@@ -170,13 +166,7 @@ impl Journal {
     ///
     /// # Errors
     /// When the log cannot be written.
-    pub fn part(
-        &self,
-        path: &str,
-        size: u64,
-        sha256: Sha256,
-        afresh: bool,
-    ) -> Result<Key, FileError> {
+    pub fn part(&self, path: &str, size: u64, sha256: Sha256, afresh: bool) -> Result<Key, FileError> {
         let mut inner = self.lock();
         if inner.log.is_none() {
             return Ok(Key(0));
@@ -279,10 +269,8 @@ impl Journal {
         }
         inner.append(&Record::Mark { upto: checkpoint.upto })?;
         inner.flush()?;
-        let stale = inner
-            .log
-            .as_ref()
-            .is_some_and(|log| log.stale_bytes > STALE_BYTES && log.stale_bytes > log.bytes / 2);
+        let stale =
+            inner.log.as_ref().is_some_and(|log| log.stale_bytes > STALE_BYTES && log.stale_bytes > log.bytes / 2);
         drop(inner);
         if stale { self.rewrite_keeping_finished() } else { Ok(()) }
     }

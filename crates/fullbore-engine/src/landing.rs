@@ -304,8 +304,7 @@ impl Landing {
         for _ in 0..threads.max(1) {
             let (sender, receiver) = pipeline::channel(QUEUE_CHUNKS, &clocks.network, &clocks.hash);
             let load = Arc::new(Load::default());
-            let worker =
-                worker::Worker::new(target.clone(), shared.clone(), load.clone(), clocks.clone());
+            let worker = worker::Worker::new(target.clone(), shared.clone(), load.clone(), clocks.clone());
             let work = move || worker.run(receiver);
             handles.push(std::thread::Builder::new().name("hash and write".into()).spawn(work)?);
             lanes.push(Lane { chunks: sender, load });
@@ -508,8 +507,7 @@ impl Shared {
     /// The thread of an abandoned file has closed it.
     fn left(&self, entry: &Entry) {
         let mut registry = self.registry();
-        if registry.leaving.get(&entry.spec.path).is_some_and(|(_, item)| *item == entry.spec.item)
-        {
+        if registry.leaving.get(&entry.spec.path).is_some_and(|(_, item)| *item == entry.spec.item) {
             registry.leaving.remove(&entry.spec.path);
         }
     }

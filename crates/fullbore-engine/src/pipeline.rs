@@ -20,22 +20,9 @@ use crate::window::Window;
 /// A bounded channel from one stage to the next. Waits of senders count as
 /// blocked on `from`, waits of the receiver as starved on `to`. A capacity of
 /// zero is taken as one.
-pub fn channel<T>(
-    capacity: usize,
-    from: &Arc<StageClock>,
-    to: &Arc<StageClock>,
-) -> (Sender<T>, Receiver<T>) {
+pub fn channel<T>(capacity: usize, from: &Arc<StageClock>, to: &Arc<StageClock>) -> (Sender<T>, Receiver<T>) {
     let (sender, receiver) = mpsc::channel(capacity.max(1));
-    (
-        Sender {
-            inner: sender,
-            clock: from.clone(),
-        },
-        Receiver {
-            inner: receiver,
-            clock: to.clone(),
-        },
-    )
+    (Sender { inner: sender, clock: from.clone() }, Receiver { inner: receiver, clock: to.clone() })
 }
 
 /// The next stage is gone; the item comes back.
@@ -52,10 +39,7 @@ pub struct Sender<T> {
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Sender<T> {
-        Sender {
-            inner: self.inner.clone(),
-            clock: self.clock.clone(),
-        }
+        Sender { inner: self.inner.clone(), clock: self.clock.clone() }
     }
 }
 
@@ -65,11 +49,9 @@ impl<T> Sender<T> {
         match self.inner.try_send(item) {
             Ok(()) => Ok(()),
             Err(TrySendError::Closed(item)) => Err(Closed(item)),
-            Err(TrySendError::Full(item)) => self
-                .clock
-                .blocked(self.inner.send(item))
-                .await
-                .map_err(|error| Closed(error.0)),
+            Err(TrySendError::Full(item)) => {
+                self.clock.blocked(self.inner.send(item)).await.map_err(|error| Closed(error.0))
+            }
         }
     }
 
@@ -78,18 +60,15 @@ impl<T> Sender<T> {
         match self.inner.try_send(item) {
             Ok(()) => Ok(()),
             Err(TrySendError::Closed(item)) => Err(Closed(item)),
-            Err(TrySendError::Full(item)) => self
-                .clock
-                .blocked_in(|| self.inner.blocking_send(item))
-                .map_err(|error| Closed(error.0)),
+            Err(TrySendError::Full(item)) => {
+                self.clock.blocked_in(|| self.inner.blocking_send(item)).map_err(|error| Closed(error.0))
+            }
         }
     }
 
     /// Sends if there is room now; gives the item back otherwise.
     pub fn try_send(&self, item: T) -> Result<(), Closed<T>> {
-        self.inner
-            .try_send(item)
-            .map_err(|error| Closed(error.into_inner()))
+        self.inner.try_send(item).map_err(|error| Closed(error.into_inner()))
     }
 
     /// Whether the receiver is gone.
@@ -223,10 +202,7 @@ impl Drop for CancelOnFailure {
 impl<E: Send + 'static> Crew<E> {
     /// An empty crew that shares `cancel` with the rest of the run.
     pub fn new(cancel: Cancel) -> Crew<E> {
-        Crew {
-            cancel,
-            threads: Vec::new(),
-        }
+        Crew { cancel, threads: Vec::new() }
     }
 
     /// What ends this crew.
@@ -243,26 +219,18 @@ impl<E: Send + 'static> Crew<E> {
     ) -> Result<(), CrewError<E>> {
         let name = clock.name().to_owned();
         let clock = clock.clone();
-        let mut guard = CancelOnFailure {
-            cancel: self.cancel.clone(),
-            armed: true,
-        };
-        let thread = std::thread::Builder::new()
-            .name(name.clone())
-            .spawn(move || {
-                clock.adopt_thread();
-                let result = work();
-                guard.armed = result.is_err();
-                drop(guard);
-                result
-            });
+        let mut guard = CancelOnFailure { cancel: self.cancel.clone(), armed: true };
+        let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
+            clock.adopt_thread();
+            let result = work();
+            guard.armed = result.is_err();
+            drop(guard);
+            result
+        });
         match thread {
             Ok(thread) => self.threads.push((name, thread)),
             Err(error) => {
-                return Err(CrewError::Spawn {
-                    thread: name,
-                    error,
-                });
+                return Err(CrewError::Spawn { thread: name, error });
             }
         }
         Ok(())
@@ -327,35 +295,25 @@ mod tests {
 
     fn clocks() -> (Arc<StageClock>, Arc<StageClock>) {
         let ledger = Ledger::new();
-        (
-            ledger.stage("network", Kind::Task),
-            ledger.stage("hash", Kind::Thread),
-        )
+        (ledger.stage("network", Kind::Task), ledger.stage("hash", Kind::Thread))
     }
 
     fn runtime() -> tokio::runtime::Runtime {
-        tokio::runtime::Builder::new_current_thread()
-            .build()
-            .expect("a small runtime")
+        tokio::runtime::Builder::new_current_thread().build().expect("a small runtime")
     }
 
     #[test]
     fn async_to_thread_keeps_order_and_ends_when_the_senders_are_gone() {
         let (network, hash) = clocks();
         let (sender, mut receiver) = channel(2, &network, &hash);
-        let receiving = thread::spawn(move || {
-            std::iter::from_fn(|| receiver.recv_blocking()).collect::<Vec<u32>>()
-        });
+        let receiving = thread::spawn(move || std::iter::from_fn(|| receiver.recv_blocking()).collect::<Vec<u32>>());
         runtime().block_on(async {
             for number in 0..1000 {
                 sender.send(number).await.expect("the receiver lives");
             }
         });
         drop(sender);
-        assert_eq!(
-            receiving.join().expect("no panic"),
-            (0..1000).collect::<Vec<u32>>()
-        );
+        assert_eq!(receiving.join().expect("no panic"), (0..1000).collect::<Vec<u32>>());
     }
 
     #[test]
@@ -378,16 +336,8 @@ mod tests {
             assert_eq!(receiver.recv_blocking(), Some(2));
             assert_eq!(receiver.recv_blocking(), None);
         });
-        assert!(
-            hash.reading().starved_ns >= 20_000_000,
-            "{:?}",
-            hash.reading()
-        );
-        assert!(
-            network.reading().blocked_ns >= 20_000_000,
-            "{:?}",
-            network.reading()
-        );
+        assert!(hash.reading().starved_ns >= 20_000_000, "{:?}", hash.reading());
+        assert!(network.reading().blocked_ns >= 20_000_000, "{:?}", network.reading());
     }
 
     #[test]
@@ -398,10 +348,7 @@ mod tests {
             sender.send_blocking(number).expect("room");
             assert_eq!(receiver.recv_blocking(), Some(number));
         }
-        assert_eq!(
-            (hash.reading().starved_ns, network.reading().blocked_ns),
-            (0, 0)
-        );
+        assert_eq!((hash.reading().starved_ns, network.reading().blocked_ns), (0, 0));
     }
 
     #[test]
@@ -423,9 +370,7 @@ mod tests {
         let mut crew: Crew<String> = Crew::new(Cancel::new());
         let cancel = crew.cancel().clone();
         crew.spawn(&read, move || {
-            (0..)
-                .take_while(|number| to_hash.send_blocking(*number).is_ok())
-                .for_each(drop);
+            (0..).take_while(|number| to_hash.send_blocking(*number).is_ok()).for_each(drop);
             Ok(())
         })
         .expect("a thread");
@@ -434,9 +379,7 @@ mod tests {
                 if number == 500 {
                     return Err(format!("item {number} is broken"));
                 }
-                to_write
-                    .send_blocking(number)
-                    .map_err(|_| "no writer".to_owned())?;
+                to_write.send_blocking(number).map_err(|_| "no writer".to_owned())?;
             }
             Ok(())
         })
@@ -456,8 +399,7 @@ mod tests {
     fn a_panic_is_an_error_that_names_the_thread() {
         let clock = Ledger::new().stage("hash", Kind::Thread);
         let mut crew: Crew<String> = Crew::new(Cancel::new());
-        crew.spawn(&clock, || panic!("number {}", 7))
-            .expect("a thread");
+        crew.spawn(&clock, || panic!("number {}", 7)).expect("a thread");
         let error = crew.join().expect_err("it panics");
         assert_eq!(error.to_string(), "thread `hash` panicked: number 7");
     }
@@ -473,10 +415,7 @@ mod tests {
             drop::<crate::window::Permit>(take.recv().expect("sent"));
         });
         let mut crew: Crew<String> = Crew::new(Cancel::new());
-        crew.spawn(&clock, move || {
-            give.send(permit).map_err(|error| error.to_string())
-        })
-        .expect("a thread");
+        crew.spawn(&clock, move || give.send(permit).map_err(|error| error.to_string())).expect("a thread");
         crew.join_and_flush(&window).expect("all went well");
         assert_eq!(window.reading().held_bytes, 0);
         returner.join().expect("no panic");

@@ -152,11 +152,7 @@ impl StageClock {
     pub fn reading(&self) -> StageReading {
         let slots = self.slots();
         let now_ns = self.now_ns();
-        let mut reading = self
-            .past
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let mut reading = self.past.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for slot in slots.iter() {
             slot.reading(now_ns).add_to(&mut reading);
             reading.threads += u64::from(slot.is_owner());
@@ -228,10 +224,7 @@ mod tests {
         assert!((30..60).contains(&ms(reading.starved_ns)), "{reading:?}");
         assert!((60..120).contains(&ms(reading.blocked_ns)), "{reading:?}");
         assert!((30..60).contains(&ms(reading.device_ns)), "{reading:?}");
-        assert_eq!(
-            (reading.items, reading.bytes, reading.device_calls),
-            (3, 300, 1)
-        );
+        assert_eq!((reading.items, reading.bytes, reading.device_calls), (3, 300, 1));
     }
 
     #[test]
@@ -242,10 +235,7 @@ mod tests {
             scope.spawn(|| clock.device(|| std::thread::sleep(4 * WAIT)));
             std::thread::sleep(2 * WAIT);
             let device_ns = clock.reading().device_ns;
-            assert!(
-                ms(device_ns) >= 20,
-                "only {device_ns} ns after {WAIT:?} of a call"
-            );
+            assert!(ms(device_ns) >= 20, "only {device_ns} ns after {WAIT:?} of a call");
         });
     }
 
@@ -266,17 +256,10 @@ mod tests {
         // which a scope does not wait for.
         std::thread::sleep(WAIT);
         let reading = clock.reading();
-        assert!(
-            ms(reading.compute_ns + reading.run_delay_ns) >= 40,
-            "{reading:?}"
-        );
+        assert!(ms(reading.compute_ns + reading.run_delay_ns) >= 40, "{reading:?}");
         assert_eq!(reading.threads, 1);
         assert!(clock.thread_readings().iter().all(|thread| thread.ended));
-        assert_eq!(
-            clock.reading().compute_ns,
-            reading.compute_ns,
-            "folding loses nothing"
-        );
+        assert_eq!(clock.reading().compute_ns, reading.compute_ns, "folding loses nothing");
         assert!(clock.thread_readings().is_empty());
     }
 
@@ -297,11 +280,7 @@ mod tests {
         drop(entered);
         let scanned = scan.reading();
         spin(WAIT);
-        assert_eq!(
-            scan.reading().compute_ns,
-            scanned.compute_ns,
-            "the guard has ended the role"
-        );
+        assert_eq!(scan.reading().compute_ns, scanned.compute_ns, "the guard has ended the role");
         assert!(scanned.compute_ns > 0 && hash.reading().compute_ns > 0);
     }
 
@@ -313,9 +292,6 @@ mod tests {
         clock.add_items(1, 1);
         clock.device(|| std::thread::sleep(Duration::from_millis(1)));
         let reading = clock.reading();
-        assert_eq!(
-            (reading.items, reading.device_ns, reading.threads),
-            (0, 0, 0)
-        );
+        assert_eq!((reading.items, reading.device_ns, reading.threads), (0, 0, 0));
     }
 }

@@ -16,8 +16,6 @@ pub fn start_write_back(file: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> io
     let offset = libc::off64_t::try_from(offset).map_err(too_far)?;
     let len = libc::off64_t::try_from(len_bytes).map_err(too_far)?;
     // SAFETY: no memory is passed; the descriptor is borrowed, hence open during the call.
-    let result = unsafe {
-        libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE)
-    };
+    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

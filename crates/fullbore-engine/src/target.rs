@@ -129,24 +129,14 @@ pub trait Target: Send + Sync + 'static {
     ///
     /// # Errors
     /// A broken destination.
-    fn read_at(
-        &self,
-        part: &mut Self::Part,
-        offset: u64,
-        buffer: &mut [u8],
-    ) -> Result<usize, TargetError>;
+    fn read_at(&self, part: &mut Self::Part, offset: u64, buffer: &mut [u8]) -> Result<usize, TargetError>;
 
     /// Makes verified content visible under its path. `mtime` in Unix seconds.
     ///
     /// # Errors
     /// Content of another length than proven; a full or broken destination. Nothing
     /// is visible then, and the unfinished content is still there.
-    fn commit(
-        &self,
-        part: Self::Part,
-        proof: &Verified,
-        mtime: Option<i64>,
-    ) -> Result<(), TargetError>;
+    fn commit(&self, part: Self::Part, proof: &Verified, mtime: Option<i64>) -> Result<(), TargetError>;
 
     /// Removes unfinished content.
     ///
@@ -230,21 +220,11 @@ impl Target for LocalTarget {
         Ok(())
     }
 
-    fn read_at(
-        &self,
-        part: &mut LocalPart,
-        offset: u64,
-        buffer: &mut [u8],
-    ) -> Result<usize, TargetError> {
+    fn read_at(&self, part: &mut LocalPart, offset: u64, buffer: &mut [u8]) -> Result<usize, TargetError> {
         Ok(part.file.read_at(offset, buffer)?)
     }
 
-    fn commit(
-        &self,
-        mut part: LocalPart,
-        proof: &Verified,
-        mtime: Option<i64>,
-    ) -> Result<(), TargetError> {
+    fn commit(&self, mut part: LocalPart, proof: &Verified, mtime: Option<i64>) -> Result<(), TargetError> {
         let (actual, expected) = (part.file.size()?, proof.size());
         if actual > expected {
             // Left over from a longer file of that name which was once begun.

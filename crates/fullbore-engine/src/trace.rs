@@ -40,10 +40,7 @@ struct Output {
 
 impl fmt::Debug for Trace {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Trace")
-            .field("on", &self.shared.is_some())
-            .finish()
+        formatter.debug_struct("Trace").field("on", &self.shared.is_some()).finish()
     }
 }
 
@@ -59,22 +56,9 @@ impl Trace {
     }
 
     fn with_limit(to: impl Write + Send + 'static, limit: u64) -> Trace {
-        let output = Output {
-            to: Box::new(to),
-            written: 0,
-            dropped: 0,
-            failed: None,
-            ended: false,
-        };
-        let shared = Shared {
-            origin: Instant::now(),
-            next_lane: AtomicU32::new(1),
-            limit,
-            output: Mutex::new(output),
-        };
-        Trace {
-            shared: Some(Arc::new(shared)),
-        }
+        let output = Output { to: Box::new(to), written: 0, dropped: 0, failed: None, ended: false };
+        let shared = Shared { origin: Instant::now(), next_lane: AtomicU32::new(1), limit, output: Mutex::new(output) };
+        Trace { shared: Some(Arc::new(shared)) }
     }
 
     /// A lane of the picture: a thread, a connection, a file.
@@ -85,10 +69,7 @@ impl Trace {
             shared.lock().write(&event);
             number
         });
-        Lane {
-            trace: self.clone(),
-            number,
-        }
+        Lane { trace: self.clone(), number }
     }
 
     /// Ends the file. The number of spans dropped because of the bound, or the
@@ -125,9 +106,7 @@ impl Output {
     fn end(&mut self) {
         if self.failed.is_none() && !self.ended {
             let before = if self.written == 0 { "[" } else { "" };
-            self.failed = write!(self.to, "{before}\n]\n")
-                .and_then(|()| self.to.flush())
-                .err();
+            self.failed = write!(self.to, "{before}\n]\n").and_then(|()| self.to.flush()).err();
         }
         self.ended = true;
     }
@@ -150,11 +129,7 @@ impl Lane {
     /// Begins a span that ends when the guard is dropped. The name is made
     /// only if the trace is on.
     pub fn span<S: Into<String>>(&self, name: impl FnOnce() -> S) -> Span<'_> {
-        let begun = self
-            .trace
-            .shared
-            .is_some()
-            .then(|| (name().into(), Instant::now()));
+        let begun = self.trace.shared.is_some().then(|| (name().into(), Instant::now()));
         Span { lane: self, begun }
     }
 }
@@ -169,13 +144,13 @@ pub struct Span<'a> {
 
 impl Drop for Span<'_> {
     fn drop(&mut self) {
-        let (Some(shared), Some((name, begun))) = (&self.lane.trace.shared, self.begun.take())
-        else {
+        let (Some(shared), Some((name, begun))) = (&self.lane.trace.shared, self.begun.take()) else {
             return;
         };
         let start_us = begun.saturating_duration_since(shared.origin).as_nanos() as f64 / 1000.0;
         let length_us = begun.elapsed().as_nanos() as f64 / 1000.0;
-        let event = json!({"ph": "X", "name": name, "pid": 1, "tid": self.lane.number, "ts": start_us, "dur": length_us});
+        let event =
+            json!({"ph": "X", "name": name, "pid": 1, "tid": self.lane.number, "ts": start_us, "dur": length_us});
         let mut output = shared.lock();
         if output.written >= shared.limit {
             output.dropped += 1;
@@ -194,10 +169,7 @@ mod tests {
 
     impl Write for Memory {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0
-                .lock()
-                .expect("no panic holds it")
-                .extend_from_slice(bytes);
+            self.0.lock().expect("no panic holds it").extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -208,8 +180,7 @@ mod tests {
 
     impl Memory {
         fn events(&self) -> Vec<serde_json::Value> {
-            serde_json::from_slice(&self.0.lock().expect("no panic holds it"))
-                .expect("a JSON array")
+            serde_json::from_slice(&self.0.lock().expect("no panic holds it")).expect("a JSON array")
         }
     }
 
@@ -241,11 +212,7 @@ mod tests {
     #[test]
     fn a_trace_that_is_off_makes_no_names() {
         let trace = Trace::off();
-        drop(
-            trace
-                .lane("a")
-                .span(|| -> String { unreachable!("names are made only when on") }),
-        );
+        drop(trace.lane("a").span(|| -> String { unreachable!("names are made only when on") }));
         assert_eq!(trace.finish().expect("nothing to write"), 0);
     }
 }

@@ -147,11 +147,7 @@ impl Verdict {
     /// The limit and its reason without the figures of the run:
     /// `disk writes (busy 91 %; network blocked 74 %)`.
     pub fn limited_by(&self) -> String {
-        if self.reason.is_empty() {
-            self.part.clone()
-        } else {
-            format!("{} ({})", self.part, self.reason)
-        }
+        if self.reason.is_empty() { self.part.clone() } else { format!("{} ({})", self.part, self.reason) }
     }
 }
 
@@ -167,8 +163,6 @@ impl fmt::Display for Verdict {
 }
 
 fn shares_text(shares: &[Share]) -> String {
-    let texts = shares
-        .iter()
-        .map(|share| format!("{} {}", share.part, percent_text(share.share)));
+    let texts = shares.iter().map(|share| format!("{} {}", share.part, percent_text(share.share)));
     texts.collect::<Vec<_>>().join(", ")
 }

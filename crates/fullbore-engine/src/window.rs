@@ -38,13 +38,7 @@ pub enum Work {
 }
 
 impl Work {
-    const ALL: [Work; 5] = [
-        Work::Read,
-        Work::Encode,
-        Work::Hash,
-        Work::Write,
-        Work::Send,
-    ];
+    const ALL: [Work; 5] = [Work::Read, Work::Encode, Work::Hash, Work::Write, Work::Send];
 }
 
 /// Where the bytes of a permit stand.
@@ -108,10 +102,7 @@ impl Places {
 
     /// Bytes before or in any of the given works.
     pub fn before_or_in(&self, works: &[Work]) -> u64 {
-        works
-            .iter()
-            .map(|work| self.at(Place::Before(*work)) + self.at(Place::In(*work)))
-            .sum()
+        works.iter().map(|work| self.at(Place::Before(*work)) + self.at(Place::In(*work))).sum()
     }
 }
 
@@ -219,13 +210,7 @@ impl Window {
     }
 
     fn acquire_parts(&self, bytes: u64, items: u32) -> Acquire {
-        Acquire {
-            shared: self.shared.clone(),
-            bytes: bytes.min(self.shared.bytes),
-            items,
-            ticket: None,
-            done: false,
-        }
+        Acquire { shared: self.shared.clone(), bytes: bytes.min(self.shared.bytes), items, ticket: None, done: false }
     }
 
     /// As [`Window::acquire`], for a plain thread.
@@ -254,9 +239,7 @@ impl Window {
 
     /// Returns when every permit is home.
     pub fn flush(&self) -> Flush {
-        Flush {
-            shared: self.shared.clone(),
-        }
+        Flush { shared: self.shared.clone() }
     }
 
     /// As [`Window::flush`], for a plain thread.
@@ -272,9 +255,7 @@ impl Window {
             *reading = counter.load(Ordering::Relaxed);
         }
         let state = shared.lock();
-        let waiting = state
-            .waiting_since
-            .map_or(Duration::ZERO, |since| since.elapsed());
+        let waiting = state.waiting_since.map_or(Duration::ZERO, |since| since.elapsed());
         WindowReading {
             bytes: shared.bytes,
             items: shared.items,
@@ -296,12 +277,7 @@ impl Shared {
 
     fn permit(self: &Arc<Self>, bytes: u64, items: u32) -> Permit {
         self.places[Place::Asked.index()].fetch_add(bytes, Ordering::Relaxed);
-        Permit {
-            shared: self.clone(),
-            bytes,
-            items,
-            place: Place::Asked,
-        }
+        Permit { shared: self.clone(), bytes, items, place: Place::Asked }
     }
 
     /// Takes bytes, items and permits back and serves whoever waits.
@@ -342,10 +318,7 @@ impl State {
             self.granted.swap_remove(position);
             return true;
         }
-        if let Ok(position) = self
-            .waiters
-            .binary_search_by_key(&ticket, |waiter| waiter.ticket)
-        {
+        if let Ok(position) = self.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket) {
             self.waiters[position].waker.clone_from(waker);
         }
         false
@@ -357,10 +330,7 @@ impl State {
             self.granted.swap_remove(position);
             return true;
         }
-        if let Ok(position) = self
-            .waiters
-            .binary_search_by_key(&ticket, |waiter| waiter.ticket)
-        {
+        if let Ok(position) = self.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket) {
             self.waiters.remove(position);
         }
         false
@@ -425,12 +395,7 @@ impl Future for Acquire {
             state.waiting_since.get_or_insert_with(Instant::now);
             let (bytes, items) = (self.bytes, self.items);
             let waker = context.waker().clone();
-            state.waiters.push_back(Waiter {
-                ticket,
-                bytes,
-                items,
-                waker,
-            });
+            state.waiters.push_back(Waiter { ticket, bytes, items, waker });
             self.ticket = Some(ticket);
         }
         Poll::Pending
@@ -470,11 +435,7 @@ impl Future for Flush {
         if state.permits == 0 {
             return Poll::Ready(());
         }
-        if !state
-            .flushers
-            .iter()
-            .any(|waker| waker.will_wake(context.waker()))
-        {
+        if !state.flushers.iter().any(|waker| waker.will_wake(context.waker())) {
             state.flushers.push(context.waker().clone());
         }
         Poll::Pending
@@ -530,12 +491,7 @@ impl Permit {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         self.shared.lock().permits += 1;
-        Permit {
-            shared: self.shared.clone(),
-            bytes,
-            items: 0,
-            place: self.place,
-        }
+        Permit { shared: self.shared.clone(), bytes, items: 0, place: self.place }
     }
 }
 
@@ -595,10 +551,7 @@ mod tests {
         assert!(window.try_acquire(41).is_none(), "too many bytes");
         let second = window.try_acquire(10).expect("room");
         assert!(window.try_acquire(1).is_none(), "too many items");
-        assert!(
-            poll(&mut window.acquire_bytes(30)).is_some(),
-            "bytes of an item that has its permit"
-        );
+        assert!(poll(&mut window.acquire_bytes(30)).is_some(), "bytes of an item that has its permit");
         drop((first, second));
         assert_eq!(window.reading().held_bytes, 0);
     }
@@ -654,12 +607,7 @@ mod tests {
         let mut chunk = permit.split(100);
         chunk.at(Place::Before(Work::Hash));
         let places = window.reading().places;
-        assert_eq!(
-            places,
-            Places::default()
-                .with(Place::Wire, 200)
-                .with(Place::Before(Work::Hash), 100)
-        );
+        assert_eq!(places, Places::default().with(Place::Wire, 200).with(Place::Before(Work::Hash), 100));
         chunk.at(Place::In(Work::Write));
         permit.shrink(50);
         assert_eq!(window.reading().held_bytes, 150);
@@ -701,10 +649,7 @@ mod tests {
             drop(held);
         });
         let reading = window.reading();
-        assert!(
-            (20_000_000..500_000_000).contains(&reading.exhausted_ns),
-            "{reading:?}"
-        );
+        assert!((20_000_000..500_000_000).contains(&reading.exhausted_ns), "{reading:?}");
         assert_eq!(reading.waits, 1);
     }
 
@@ -724,37 +669,32 @@ mod tests {
                 drop(permit);
             }
         });
-        let work =
-            |seed: u64, window: Window, held: Arc<AtomicU64>, give: std::sync::mpsc::Sender<_>| {
-                move |permit: Permit, turn: u64| {
-                    let bytes = permit.bytes();
-                    let now = held.fetch_add(bytes, Ordering::SeqCst) + bytes;
-                    assert!(now <= BYTES, "{now} bytes out");
-                    if (seed + turn).is_multiple_of(3) {
-                        held.fetch_sub(bytes, Ordering::SeqCst);
-                        drop(permit);
-                    } else {
-                        let _ = give.send((permit, bytes));
-                    }
-                    drop(window.try_acquire(1));
+        let work = |seed: u64, window: Window, held: Arc<AtomicU64>, give: std::sync::mpsc::Sender<_>| {
+            move |permit: Permit, turn: u64| {
+                let bytes = permit.bytes();
+                let now = held.fetch_add(bytes, Ordering::SeqCst) + bytes;
+                assert!(now <= BYTES, "{now} bytes out");
+                if (seed + turn).is_multiple_of(3) {
+                    held.fetch_sub(bytes, Ordering::SeqCst);
+                    drop(permit);
+                } else {
+                    let _ = give.send((permit, bytes));
                 }
-            };
+                drop(window.try_acquire(1));
+            }
+        };
         let size = |seed: u64, turn: u64| (seed * 7919 + turn * 104_729) % 1300;
         let threads: Vec<_> = (0..4)
             .map(|seed| {
                 let window = window.clone();
                 let turn_of = work(seed, window.clone(), held.clone(), give.clone());
                 thread::spawn(move || {
-                    (0..TURNS)
-                        .for_each(|turn| turn_of(window.acquire_blocking(size(seed, turn)), turn))
+                    (0..TURNS).for_each(|turn| turn_of(window.acquire_blocking(size(seed, turn)), turn))
                 })
             })
             .collect();
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_time()
-            .build()
-            .expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().expect("a runtime");
         let tasks: Vec<_> = (4..8)
             .map(|seed| {
                 let window = window.clone();
@@ -763,18 +703,14 @@ mod tests {
                     for turn in 0..TURNS {
                         // Some give up while they wait.
                         let wait = window.acquire(size(seed, turn));
-                        if let Ok(permit) =
-                            tokio::time::timeout(Duration::from_millis(turn % 2), wait).await
-                        {
+                        if let Ok(permit) = tokio::time::timeout(Duration::from_millis(turn % 2), wait).await {
                             turn_of(permit, turn);
                         }
                     }
                 })
             })
             .collect();
-        threads
-            .into_iter()
-            .for_each(|thread| thread.join().expect("no assertion failed"));
+        threads.into_iter().for_each(|thread| thread.join().expect("no assertion failed"));
         runtime.block_on(async {
             for task in tasks {
                 task.await.expect("no assertion failed");
@@ -784,14 +720,7 @@ mod tests {
         returner.join().expect("no panic");
         window.flush_blocking();
         let reading = window.reading();
-        assert_eq!(
-            (
-                reading.held_bytes,
-                reading.held_items,
-                reading.places.total()
-            ),
-            (0, 0, 0)
-        );
+        assert_eq!((reading.held_bytes, reading.held_items, reading.places.total()), (0, 0, 0));
     }
 
     #[derive(Clone, Debug)]

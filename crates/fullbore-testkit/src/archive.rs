@@ -49,30 +49,17 @@ impl SuiteSpec {
     /// The main suite: every package.
     pub fn main(codename: &str, suite: &str) -> SuiteSpec {
         let version = Some("13.0".to_string());
-        SuiteSpec {
-            codename: codename.into(),
-            suite: suite.into(),
-            version,
-            share: 1.0,
-            valid_for_s: None,
-        }
+        SuiteSpec { codename: codename.into(), suite: suite.into(), version, share: 1.0, valid_for_s: None }
     }
 
     /// A small suite beside the main one, as `trixie-updates`.
     pub fn updates(codename: &str, suite: &str) -> SuiteSpec {
-        SuiteSpec {
-            version: None,
-            share: 0.1,
-            ..SuiteSpec::main(codename, suite)
-        }
+        SuiteSpec { version: None, share: 0.1, ..SuiteSpec::main(codename, suite) }
     }
 
     /// As [`SuiteSpec::updates`], with `Valid-Until` so many seconds after `Date`.
     pub fn security(codename: &str, suite: &str, valid_for_s: i64) -> SuiteSpec {
-        SuiteSpec {
-            valid_for_s: Some(valid_for_s),
-            ..SuiteSpec::updates(codename, suite)
-        }
+        SuiteSpec { valid_for_s: Some(valid_for_s), ..SuiteSpec::updates(codename, suite) }
     }
 }
 
@@ -140,11 +127,7 @@ pub struct State {
 impl State {
     /// The files chosen by the filter, each path once.
     pub fn select(&self, filter: impl Fn(&ArchiveFile) -> bool) -> BTreeMap<&str, &ArchiveFile> {
-        self.files
-            .iter()
-            .filter(|file| filter(file))
-            .map(|file| (file.path.as_str(), file))
-            .collect()
+        self.files.iter().filter(|file| filter(file)).map(|file| (file.path.as_str(), file)).collect()
     }
 
     /// The files a mirror of these suites, components and architectures holds; with any
@@ -159,8 +142,7 @@ impl State {
         self.select(|file| {
             suites.contains(&file.suite.as_str())
                 && components.contains(&file.component.as_str())
-                && (architectures.contains(&file.architecture.as_str())
-                    || (binaries && file.architecture == "all"))
+                && (architectures.contains(&file.architecture.as_str()) || (binaries && file.architecture == "all"))
         })
     }
 }

@@ -58,10 +58,7 @@ impl ArchiveBuilder {
         ArchiveBuilder {
             directory: directory.into(),
             seed: 1,
-            suites: vec![
-                SuiteSpec::main("trixie", "stable"),
-                SuiteSpec::updates("trixie-updates", "stable-updates"),
-            ],
+            suites: vec![SuiteSpec::main("trixie", "stable"), SuiteSpec::updates("trixie-updates", "stable-updates")],
             components: vec!["main".into(), "contrib".into()],
             architectures: vec!["amd64".into(), "arm64".into()],
             sources: 50,
@@ -113,18 +110,12 @@ impl ArchiveBuilder {
 
     /// Components, the first is the largest.
     pub fn components(self, names: &[&str]) -> Self {
-        Self {
-            components: names.iter().map(ToString::to_string).collect(),
-            ..self
-        }
+        Self { components: names.iter().map(ToString::to_string).collect(), ..self }
     }
 
     /// Architectures without `all` and `source`.
     pub fn architectures(self, names: &[&str]) -> Self {
-        Self {
-            architectures: names.iter().map(ToString::to_string).collect(),
-            ..self
-        }
+        Self { architectures: names.iter().map(ToString::to_string).collect(), ..self }
     }
 
     /// Source packages; each has about six files in the pool with two architectures.
@@ -139,10 +130,7 @@ impl ArchiveBuilder {
 
     /// Nothing is larger. Default: a sixth of the pool.
     pub fn largest_file_bytes(self, bytes: u64) -> Self {
-        Self {
-            largest_file_bytes: Some(bytes),
-            ..self
-        }
+        Self { largest_file_bytes: Some(bytes), ..self }
     }
 
     /// How many states; T0 is the first.
@@ -157,10 +145,7 @@ impl ArchiveBuilder {
 
     /// `Date` of T0, seconds since 1970. Default 2025-06-15.
     pub fn date_unix_s(self, date_unix_s: i64) -> Self {
-        Self {
-            date_unix_s,
-            ..self
-        }
+        Self { date_unix_s, ..self }
     }
 
     /// Seconds between states. Default six hours, Debian's own pace.
@@ -176,26 +161,17 @@ impl ArchiveBuilder {
     /// `No-Support-for-Architecture-all: Packages`: with it (the default, as in Debian) the
     /// packages for all are in each architecture's Packages too, without it only in `binary-all`.
     pub fn no_support_for_architecture_all(self, all_in_packages: bool) -> Self {
-        Self {
-            all_in_packages,
-            ..self
-        }
+        Self { all_in_packages, ..self }
     }
 
     /// Whether the plain forms that Release lists are on the server too. Default no, as in Debian.
     pub fn plain_present(self, plain_present: bool) -> Self {
-        Self {
-            plain_present,
-            ..self
-        }
+        Self { plain_present, ..self }
     }
 
     /// Compressed forms of the indexes. Default gz and xz.
     pub fn forms(self, forms: &[Form]) -> Self {
-        Self {
-            forms: forms.to_vec(),
-            ..self
-        }
+        Self { forms: forms.to_vec(), ..self }
     }
 
     /// Whether there are `*.diff/Index` and patches from state to state.
@@ -205,11 +181,7 @@ impl ArchiveBuilder {
 
     /// Patches from each old state straight to the newest, as Debian's unstable has them.
     pub fn merged_pdiffs(self, merged_pdiffs: bool) -> Self {
-        Self {
-            merged_pdiffs,
-            pdiffs: merged_pdiffs || self.pdiffs,
-            ..self
-        }
+        Self { merged_pdiffs, pdiffs: merged_pdiffs || self.pdiffs, ..self }
     }
 
     /// Whether there are `Contents-ARCH`.
@@ -234,10 +206,7 @@ impl ArchiveBuilder {
 
     /// Makes real, if tiny, packages that apt and dpkg can install.
     pub fn installable(self, installable: bool) -> Self {
-        Self {
-            installable,
-            ..self
-        }
+        Self { installable, ..self }
     }
 
     /// Whether a package has `+`, `~` and `:` in its file names. Default yes.
@@ -247,10 +216,7 @@ impl ArchiveBuilder {
 
     /// Signs with a key that exists already, which saves its generation.
     pub fn signer(self, signer: Arc<Signer>) -> Self {
-        Self {
-            signer: Some(signer),
-            ..self
-        }
+        Self { signer: Some(signer), ..self }
     }
 
     /// Writes the archive.
@@ -260,37 +226,19 @@ impl ArchiveBuilder {
             None => Arc::new(Signer::new("Test archive")?),
         };
         make_directories(&self.directory)?;
-        replace(
-            &self.directory.join("key.gpg"),
-            &signer.public_key()?,
-            self.date_unix_s,
-        )?;
+        replace(&self.directory.join("key.gpg"), &signer.public_key()?, self.date_unix_s)?;
         let mut model = Model::new(&self.shape());
         let mut states: Vec<State> = Vec::new();
-        let mut pool = Pool {
-            known: HashMap::new(),
-        };
+        let mut pool = Pool { known: HashMap::new() };
         let mut history = publish::History::new();
         for number in 0..self.states.max(1) {
             if number > 0 {
                 model.step(self.churn);
             }
-            let state = self.state(
-                number,
-                &model,
-                states.last(),
-                &mut pool,
-                &mut history,
-                &signer,
-            )?;
+            let state = self.state(number, &model, states.last(), &mut pool, &mut history, &signer)?;
             states.push(state);
         }
-        Ok(Archive {
-            directory: self.directory.clone(),
-            states,
-            signer,
-            settings: self,
-        })
+        Ok(Archive { directory: self.directory.clone(), states, signer, settings: self })
     }
 
     fn shape(&self) -> Shape {
@@ -326,11 +274,8 @@ impl ArchiveBuilder {
         let installable: Vec<(usize, String)> = installable(&model.packages);
         let mut suites = Vec::new();
         for spec in &self.suites {
-            let packages = if spec.share >= 1.0 {
-                model.packages.clone()
-            } else {
-                model.offshoot(&spec.codename, spec.share)
-            };
+            let packages =
+                if spec.share >= 1.0 { model.packages.clone() } else { model.offshoot(&spec.codename, spec.share) };
             let listed = self.fill(&mut state, previous, pool, spec, &packages, &installable)?;
             suites.push((spec, packages, listed));
         }
@@ -366,26 +311,11 @@ impl ArchiveBuilder {
                 for (name, size) in version.source_files() {
                     let path = format!("{directory}/{name}");
                     let digest = pool.put(self, state, previous, &path, size, None)?;
-                    state.files.push(file(
-                        spec,
-                        version,
-                        "source",
-                        FileKind::Source,
-                        path,
-                        digest,
-                    ));
+                    state.files.push(file(spec, version, "source", FileKind::Source, path, digest));
                     files.push((name, digest.1, digest.0));
                 }
-                let key = (
-                    version.component.clone(),
-                    "source".to_string(),
-                    BinaryKind::Any as u8,
-                );
-                stanzas
-                    .texts
-                    .entry(key)
-                    .or_default()
-                    .push_str(&stanza::sources(version, &directory, &files, extra));
+                let key = (version.component.clone(), "source".to_string(), BinaryKind::Any as u8);
+                stanzas.texts.entry(key).or_default().push_str(&stanza::sources(version, &directory, &files, extra));
             }
             for binary in &package.binaries {
                 let own: &[String] = match binary.kind {
@@ -393,29 +323,14 @@ impl ArchiveBuilder {
                     _ => &self.architectures,
                 };
                 for architecture in own {
-                    let path = format!(
-                        "{}/{}",
-                        package.directory(),
-                        package.binary_file(binary, architecture)
-                    );
+                    let path = format!("{}/{}", package.directory(), package.binary_file(binary, architecture));
                     let control = stanza::control(package, binary, architecture, installable);
-                    let deb = (self.installable && binary.kind != BinaryKind::Udeb)
-                        .then_some((&binary.name, &control));
+                    let deb = (self.installable && binary.kind != BinaryKind::Udeb).then_some((&binary.name, &control));
                     let digest = pool.put(self, state, previous, &path, binary.size, deb)?;
                     let text = stanza::packages(&control, binary, &path, digest.1, digest.0);
-                    let kind = if binary.kind == BinaryKind::Udeb {
-                        FileKind::Udeb
-                    } else {
-                        FileKind::Deb
-                    };
-                    state
-                        .files
-                        .push(file(spec, package, architecture, kind, path, digest));
-                    let key = (
-                        package.component.clone(),
-                        architecture.clone(),
-                        binary.kind as u8,
-                    );
+                    let kind = if binary.kind == BinaryKind::Udeb { FileKind::Udeb } else { FileKind::Deb };
+                    state.files.push(file(spec, package, architecture, kind, path, digest));
+                    let key = (package.component.clone(), architecture.clone(), binary.kind as u8);
                     stanzas.texts.entry(key).or_default().push_str(&text);
                 }
             }
@@ -488,10 +403,7 @@ impl Pool {
         if let Some(known) = self.known.get(path) {
             if !target.exists() {
                 // It may be gone from the state before last; then its bytes are made again below.
-                if let Some(old) = previous
-                    .map(|state| state.root.join(path))
-                    .filter(|old| old.exists())
-                {
+                if let Some(old) = previous.map(|state| state.root.join(path)).filter(|old| old.exists()) {
                     link(&old, &target)?;
                     return Ok(*known);
                 }
@@ -512,11 +424,7 @@ impl Pool {
 
 /// Pool files leave one state after the indexes stop naming them, as in a real archive.
 fn keep_one_state_longer(state: &State, previous: &State) -> Result<(), ArchiveError> {
-    for file in previous
-        .files
-        .iter()
-        .filter(|file| file.kind != FileKind::Image)
-    {
+    for file in previous.files.iter().filter(|file| file.kind != FileKind::Image) {
         let target = state.root.join(&file.path);
         if !target.exists() {
             link(&previous.root.join(&file.path), &target)?;

@@ -34,8 +34,7 @@ impl Form {
         match self {
             Form::Plain => Ok(bytes.to_vec()),
             Form::Gz => {
-                let mut out =
-                    flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(4));
+                let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(4));
                 out.write_all(bytes)?;
                 out.finish()
             }
@@ -65,25 +64,16 @@ mod tests {
         let text = b"Package: a\n\n".repeat(100);
         let mut back = Vec::new();
         let gz = Form::Gz.compress(&text).unwrap();
-        flate2::read::GzDecoder::new(&gz[..])
-            .read_to_end(&mut back)
-            .unwrap();
+        flate2::read::GzDecoder::new(&gz[..]).read_to_end(&mut back).unwrap();
         assert_eq!(back, text);
         back.clear();
         let xz = Form::Xz.compress(&text).unwrap();
-        liblzma::read::XzDecoder::new(&xz[..])
-            .read_to_end(&mut back)
-            .unwrap();
+        liblzma::read::XzDecoder::new(&xz[..]).read_to_end(&mut back).unwrap();
         assert_eq!(back, text);
-        assert_eq!(
-            zstd::bulk::decompress(&Form::Zst.compress(&text).unwrap(), 1 << 20).unwrap(),
-            text
-        );
+        assert_eq!(zstd::bulk::decompress(&Form::Zst.compress(&text).unwrap(), 1 << 20).unwrap(), text);
         back.clear();
         let bz2 = Form::Bz2.compress(&text).unwrap();
-        bzip2::read::BzDecoder::new(&bz2[..])
-            .read_to_end(&mut back)
-            .unwrap();
+        bzip2::read::BzDecoder::new(&bz2[..]).read_to_end(&mut back).unwrap();
         assert_eq!(back, text);
     }
 }

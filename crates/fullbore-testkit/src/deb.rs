@@ -10,41 +10,21 @@ const COMPRESS_BELOW: usize = 16 << 10;
 
 /// A `.deb` with the given `control` file and one file `usr/share/PACKAGE/payload`.
 /// Times inside are `time_unix_s`, owners root.
-pub fn build(
-    package: &str,
-    control: &str,
-    payload: &[u8],
-    time_unix_s: i64,
-) -> io::Result<Vec<u8>> {
+pub fn build(package: &str, control: &str, payload: &[u8], time_unix_s: i64) -> io::Result<Vec<u8>> {
     let mut control_tar = Tar::new(time_unix_s);
     control_tar.directory("./");
     control_tar.file("./control", control.as_bytes());
     let mut data_tar = Tar::new(time_unix_s);
-    for directory in [
-        "./",
-        "./usr/",
-        "./usr/share/",
-        &format!("./usr/share/{package}/"),
-    ] {
+    for directory in ["./", "./usr/", "./usr/share/", &format!("./usr/share/{package}/")] {
         data_tar.directory(directory);
     }
     data_tar.file(&format!("./usr/share/{package}/payload"), payload);
 
     let mut deb = b"!<arch>\n".to_vec();
     member(&mut deb, "debian-binary", b"2.0\n", time_unix_s);
-    member(
-        &mut deb,
-        "control.tar.xz",
-        &Form::Xz.compress(&control_tar.finish())?,
-        time_unix_s,
-    );
+    member(&mut deb, "control.tar.xz", &Form::Xz.compress(&control_tar.finish())?, time_unix_s);
     if payload.len() < COMPRESS_BELOW {
-        member(
-            &mut deb,
-            "data.tar.xz",
-            &Form::Xz.compress(&data_tar.finish())?,
-            time_unix_s,
-        );
+        member(&mut deb, "data.tar.xz", &Form::Xz.compress(&data_tar.finish())?, time_unix_s);
     } else {
         member(&mut deb, "data.tar", &data_tar.finish(), time_unix_s);
     }
@@ -54,14 +34,7 @@ pub fn build(
 /// Appends an ar member (ar(5), the common format: 60 bytes of header, even length).
 fn member(ar: &mut Vec<u8>, name: &str, bytes: &[u8], time: i64) {
     ar.extend_from_slice(
-        format!(
-            "{name:<16}{time:<12}{:<6}{:<6}{:<8}{:<10}`\n",
-            0,
-            0,
-            "100644",
-            bytes.len()
-        )
-        .as_bytes(),
+        format!("{name:<16}{time:<12}{:<6}{:<6}{:<8}{:<10}`\n", 0, 0, "100644", bytes.len()).as_bytes(),
     );
     ar.extend_from_slice(bytes);
     if bytes.len() % 2 == 1 {
@@ -81,10 +54,7 @@ const BLOCK_BYTES: usize = 512;
 impl Tar {
     /// An empty archive whose members all have the given time.
     pub fn new(time_unix_s: i64) -> Tar {
-        Tar {
-            bytes: Vec::new(),
-            time: time_unix_s,
-        }
+        Tar { bytes: Vec::new(), time: time_unix_s }
     }
 
     /// Adds a directory; the name ends with a slash and has at most 99 bytes.
@@ -96,8 +66,7 @@ impl Tar {
     pub fn file(&mut self, name: &str, content: &[u8]) {
         self.header(name, 0o644, content.len(), b'0');
         self.bytes.extend_from_slice(content);
-        self.bytes
-            .resize(self.bytes.len().next_multiple_of(BLOCK_BYTES), 0);
+        self.bytes.resize(self.bytes.len().next_multiple_of(BLOCK_BYTES), 0);
     }
 
     /// The archive with its two empty blocks at the end.
@@ -135,28 +104,13 @@ mod tests {
         let control = "Package: a\nVersion: 1\nArchitecture: all\nMaintainer: a <a@example.org>\nDescription: a\n";
         for length in [10, 40_000] {
             let file = tempfile::NamedTempFile::new().unwrap();
-            std::fs::write(
-                file.path(),
-                build("a", control, &vec![7; length], 1_750_000_000).unwrap(),
-            )
-            .unwrap();
-            let Ok(output) = Command::new("dpkg-deb")
-                .arg("--contents")
-                .arg(file.path())
-                .output()
-            else {
+            std::fs::write(file.path(), build("a", control, &vec![7; length], 1_750_000_000).unwrap()).unwrap();
+            let Ok(output) = Command::new("dpkg-deb").arg("--contents").arg(file.path()).output() else {
                 return; // no dpkg here
             };
-            assert!(
-                output.status.success(),
-                "{}",
-                String::from_utf8_lossy(&output.stderr)
-            );
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             let listing = String::from_utf8_lossy(&output.stdout).to_string();
-            assert!(
-                listing.contains("./usr/share/a/payload") && listing.contains(&length.to_string()),
-                "{listing}"
-            );
+            assert!(listing.contains("./usr/share/a/payload") && listing.contains(&length.to_string()), "{listing}");
         }
     }
 }

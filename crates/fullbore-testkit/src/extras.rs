@@ -13,9 +13,7 @@ use crate::{
 
 /// `dep11/Components-ARCH.yml`: a header document and one document per third package.
 pub(crate) fn components(suite: &str, component: &str, packages: &[&SourcePackage]) -> String {
-    let mut text = format!(
-        "---\nFile: DEP-11\nVersion: '1.0'\nOrigin: test-{suite}-{component}\nPriority: 10\n"
-    );
+    let mut text = format!("---\nFile: DEP-11\nVersion: '1.0'\nOrigin: test-{suite}-{component}\nPriority: 10\n");
     for package in packages.iter().step_by(3) {
         let name = &package.name;
         let _ = write!(
@@ -37,31 +35,18 @@ pub(crate) fn icons(seed: u64, packages: &[&SourcePackage], time_unix_s: i64) ->
 }
 
 /// `cnf/Commands-ARCH`, what command-not-found reads.
-pub(crate) fn commands(
-    suite: &str,
-    component: &str,
-    architecture: &str,
-    packages: &[&SourcePackage],
-) -> String {
+pub(crate) fn commands(suite: &str, component: &str, architecture: &str, packages: &[&SourcePackage]) -> String {
     let mut text = format!("suite: {suite}\ncomponent: {component}\narch: {architecture}\n\n");
     for binary in packages.iter().flat_map(|package| &package.binaries) {
         if binary.kind != BinaryKind::Udeb {
-            let _ = write!(
-                text,
-                "name: {0}\nversion: 1\ncommands: {0}\n\n",
-                binary.name
-            );
+            let _ = write!(text, "name: {0}\nversion: 1\ncommands: {0}\n\n", binary.name);
         }
     }
     text
 }
 
 /// Installer images as (path below `images/`, bytes), `SHA256SUMS` last.
-pub(crate) fn installer_images(
-    seed: u64,
-    generation: &str,
-    scale_bytes: u64,
-) -> Vec<(String, Vec<u8>)> {
+pub(crate) fn installer_images(seed: u64, generation: &str, scale_bytes: u64) -> Vec<(String, Vec<u8>)> {
     let sizes = [
         ("MANIFEST", 1_100),
         ("cdrom/initrd.gz", scale_bytes / 3),
@@ -82,11 +67,7 @@ pub(crate) fn installer_images(
 }
 
 /// A file in several forms: (name, bytes), the plain one first.
-pub(crate) fn in_forms(
-    name: &str,
-    bytes: Vec<u8>,
-    forms: &[Form],
-) -> io::Result<Vec<(String, Vec<u8>)>> {
+pub(crate) fn in_forms(name: &str, bytes: Vec<u8>, forms: &[Form]) -> io::Result<Vec<(String, Vec<u8>)>> {
     let mut files = Vec::with_capacity(forms.len() + 1);
     for form in forms.iter().filter(|form| **form != Form::Plain) {
         files.push((format!("{name}{}", form.suffix()), form.compress(&bytes)?));

@@ -31,11 +31,7 @@ pub fn kill_when(command: &mut Command, mut condition: impl FnMut() -> bool) -> 
     // A file, not a pipe: a program must never wait for us to read.
     let mut said = tempfile::tempfile()?;
     let start = Instant::now();
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(said.try_clone()?)
-        .stderr(said.try_clone()?)
-        .spawn()?;
+    let mut child = command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?).spawn()?;
     let finished = loop {
         if let Some(status) = child.try_wait()? {
             break Some(status);
@@ -51,11 +47,7 @@ pub fn kill_when(command: &mut Command, mut condition: impl FnMut() -> bool) -> 
     let mut bytes = Vec::new();
     said.seek(SeekFrom::Start(0))?;
     said.read_to_end(&mut bytes)?;
-    Ok(Killed {
-        finished,
-        ran,
-        said: String::from_utf8_lossy(&bytes).into_owned(),
-    })
+    Ok(Killed { finished, ran, said: String::from_utf8_lossy(&bytes).into_owned() })
 }
 
 /// Starts a program and kills it after the given time.
@@ -65,11 +57,7 @@ pub fn kill_after(command: &mut Command, delay: Duration) -> io::Result<Killed> 
 }
 
 /// Starts a program and kills it after a time drawn between 0 and `longest`.
-pub fn kill_at_random(
-    command: &mut Command,
-    random: &mut Random,
-    longest: Duration,
-) -> io::Result<Killed> {
+pub fn kill_at_random(command: &mut Command, random: &mut Random, longest: Duration) -> io::Result<Killed> {
     kill_after(command, longest.mul_f64(random.unit()))
 }
 
@@ -85,11 +73,7 @@ pub fn flip_bit(path: &Path, offset: u64) -> io::Result<()> {
 
 /// Whether this process may mount: root, or user namespaces are allowed.
 pub fn can_mount() -> bool {
-    let probe = namespace_command()
-        .arg("true")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
+    let probe = namespace_command().arg("true").stdout(Stdio::null()).stderr(Stdio::null()).status();
     probe.is_ok_and(|status| status.success())
 }
 
@@ -119,12 +103,7 @@ impl SmallDisk {
         let mount = tempfile::tempdir()?;
         let options = format!("size={bytes},nr_inodes={inodes},mode=0755");
         let mut holder = namespace_command()
-            .args([
-                "sh",
-                "-c",
-                "mount -t tmpfs -o \"$1\" small \"$2\" && echo ready && exec cat",
-                "sh",
-            ])
+            .args(["sh", "-c", "mount -t tmpfs -o \"$1\" small \"$2\" && echo ready && exec cat", "sh"])
             .arg(&options)
             .arg(mount.path())
             .stdin(Stdio::piped())
@@ -137,19 +116,12 @@ impl SmallDisk {
         }
         if line.trim() != "ready" {
             holder.wait()?;
-            return Err(io::Error::other(format!(
-                "mount -t tmpfs -o {options} failed; see stderr"
-            )));
+            return Err(io::Error::other(format!("mount -t tmpfs -o {options} failed; see stderr")));
         }
         // Everything in the other namespace is reached through its process.
         let inside = mount.path().strip_prefix("/").unwrap_or(mount.path());
         let path = PathBuf::from(format!("/proc/{}/root", holder.id())).join(inside);
-        Ok(SmallDisk {
-            holder,
-            hold,
-            mount,
-            path,
-        })
+        Ok(SmallDisk { holder, hold, mount, path })
     }
 
     /// The disk, as seen from this process.
@@ -165,10 +137,7 @@ impl SmallDisk {
     /// A command that runs where the disk is mounted.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
-        command
-            .arg("--target")
-            .arg(self.holder.id().to_string())
-            .arg("--mount");
+        command.arg("--target").arg(self.holder.id().to_string()).arg("--mount");
         if !rustix::process::getuid().is_root() {
             command.args(["--user", "--preserve-credentials"]);
         }
@@ -181,10 +150,7 @@ impl SmallDisk {
         let free = rustix::fs::statvfs(&self.path).map_err(io::Error::from)?;
         let zeros = vec![0; 64 << 10];
         let mut to_write = (free.f_bavail * free.f_frsize).saturating_sub(left_bytes);
-        let mut file = File::options()
-            .create(true)
-            .append(true)
-            .open(self.path.join("filler"))?;
+        let mut file = File::options().create(true).append(true).open(self.path.join("filler"))?;
         while to_write > 0 {
             let n = to_write.min(zeros.len() as u64);
             file.write_all(&zeros[..n as usize])?;
@@ -214,11 +180,8 @@ mod tests {
 
     #[test]
     fn kills_in_time_and_reports_what_was_said() {
-        let killed = kill_after(
-            Command::new("sh").args(["-c", "echo begun; sleep 60"]),
-            Duration::from_millis(100),
-        )
-        .unwrap();
+        let killed =
+            kill_after(Command::new("sh").args(["-c", "echo begun; sleep 60"]), Duration::from_millis(100)).unwrap();
         assert!(killed.finished.is_none() && killed.ran < Duration::from_secs(20));
         assert_eq!(killed.said, "begun\n");
         let ended = kill_after(&mut Command::new("true"), Duration::from_secs(60)).unwrap();

@@ -34,47 +34,27 @@ pub(crate) fn write(
         }
         // The directory of a flat source package is relative to the repository.
         sources_text.push_str(&stanza::sources(package, ".", &files, false));
-        for binary in package
-            .binaries
-            .iter()
-            .filter(|binary| binary.kind == BinaryKind::All)
-        {
+        for binary in package.binaries.iter().filter(|binary| binary.kind == BinaryKind::All) {
             let name = package.binary_file(binary, "all");
             let control = stanza::control(package, binary, "all", &[]);
-            let mut bytes =
-                random::content_vec(settings.seed, &format!("flat/{name}"), binary.size);
+            let mut bytes = random::content_vec(settings.seed, &format!("flat/{name}"), binary.size);
             if settings.installable {
-                bytes = deb::build(&binary.name, &control, &bytes, settings.date_unix_s)
-                    .map_err(at(&directory))?;
+                bytes = deb::build(&binary.name, &control, &bytes, settings.date_unix_s).map_err(at(&directory))?;
             }
             put(state, &directory, &name, &bytes, "all", FileKind::Deb)?;
             let path = format!("./{name}");
-            packages_text.push_str(&stanza::packages(
-                &control,
-                binary,
-                &path,
-                bytes.len() as u64,
-                Digest::of(&bytes),
-            ));
+            packages_text.push_str(&stanza::packages(&control, binary, &path, bytes.len() as u64, Digest::of(&bytes)));
         }
     }
-    let mut release = format!(
-        "Origin: Test\nLabel: Test flat\nDate: {}\nSHA256:\n",
-        release_date(state.date_unix_s)
-    );
+    let mut release = format!("Origin: Test\nLabel: Test flat\nDate: {}\nSHA256:\n", release_date(state.date_unix_s));
     for (name, text) in [("Packages", packages_text), ("Sources", sources_text)] {
-        let forms =
-            extras::in_forms(name, text.into_bytes(), &settings.forms).map_err(at(&directory))?;
+        let forms = extras::in_forms(name, text.into_bytes(), &settings.forms).map_err(at(&directory))?;
         for (name, bytes) in forms {
             release.push_str(&format!(" {} {} {name}\n", Digest::of(&bytes), bytes.len()));
             replace(&directory.join(name), &bytes, state.date_unix_s)?;
         }
     }
-    replace(
-        &directory.join("Release"),
-        release.as_bytes(),
-        state.date_unix_s,
-    )?;
+    replace(&directory.join("Release"), release.as_bytes(), state.date_unix_s)?;
     publish::sign_directory(&directory, signer, state.date_unix_s)
 }
 

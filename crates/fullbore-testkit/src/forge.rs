@@ -48,17 +48,12 @@ impl<'a> Forge<'a> {
 
     /// The text of `Release`.
     pub fn release(&self) -> Result<String, ArchiveError> {
-        read(&self.directory.join("Release"))
-            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        read(&self.directory.join("Release")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Replaces the text of `Release` and signs it.
     pub fn set_release(&self, text: &str) -> Result<(), ArchiveError> {
-        replace(
-            &self.directory.join("Release"),
-            text.as_bytes(),
-            self.date_unix_s,
-        )?;
+        replace(&self.directory.join("Release"), text.as_bytes(), self.date_unix_s)?;
         publish::sign_directory(&self.directory, self.signer, self.date_unix_s)
     }
 
@@ -66,11 +61,8 @@ impl<'a> Forge<'a> {
     pub fn set_field(&self, name: &str, value: &str) -> Result<(), ArchiveError> {
         let text = self.release()?;
         let start = format!("{name}: ");
-        let mut lines: Vec<String> = text
-            .lines()
-            .filter(|line| !line.starts_with(&start))
-            .map(ToString::to_string)
-            .collect();
+        let mut lines: Vec<String> =
+            text.lines().filter(|line| !line.starts_with(&start)).map(ToString::to_string).collect();
         lines.insert(0, format!("{name}: {value}"));
         self.set_release(&(lines.join("\n") + "\n"))
     }
@@ -131,9 +123,7 @@ impl<'a> Forge<'a> {
 
     /// A NUL behind the first field of `Release`, properly signed.
     pub fn nul(&self) -> Result<(), ArchiveError> {
-        let text = self
-            .release()?
-            .replacen("Origin: Test", "Origin: Te\0st", 1);
+        let text = self.release()?.replacen("Origin: Test", "Origin: Te\0st", 1);
         self.set_release(&text)
     }
 
@@ -151,9 +141,7 @@ impl<'a> Forge<'a> {
 
     /// Signs by a digest that nobody should accept any more, such as `SHA1`.
     pub fn weak_digest(&self, digest: &str) -> Result<(), ArchiveError> {
-        let signed = self
-            .signer
-            .clearsign_with_digest(self.release()?.as_bytes(), digest)?;
+        let signed = self.signer.clearsign_with_digest(self.release()?.as_bytes(), digest)?;
         self.set_in_release(&signed)
     }
 
@@ -173,8 +161,7 @@ impl<'a> Forge<'a> {
                 Form::Plain => (&bytes[..]).read_to_string(&mut text),
                 Form::Gz => flate2::read::GzDecoder::new(&bytes[..]).read_to_string(&mut text),
                 Form::Xz => liblzma::read::XzDecoder::new(&bytes[..]).read_to_string(&mut text),
-                Form::Zst => zstd::Decoder::new(&bytes[..])
-                    .and_then(|mut reader| reader.read_to_string(&mut text)),
+                Form::Zst => zstd::Decoder::new(&bytes[..]).and_then(|mut reader| reader.read_to_string(&mut text)),
                 Form::Bz2 => bzip2::read::BzDecoder::new(&bytes[..]).read_to_string(&mut text),
             };
             read.map_err(at(&file))?;
@@ -188,9 +175,7 @@ impl<'a> Forge<'a> {
         let mut release = with_entry(&self.release()?, path, text.as_bytes());
         for form in self.forms.iter().filter(|form| **form != Form::Plain) {
             let name = format!("{path}{}", form.suffix());
-            let bytes = form
-                .compress(text.as_bytes())
-                .map_err(at(Path::new(&name)))?;
+            let bytes = form.compress(text.as_bytes()).map_err(at(Path::new(&name)))?;
             release = self.put(&release, &name, &bytes)?;
         }
         if self.directory.join(path).exists() {
@@ -216,10 +201,7 @@ impl<'a> Forge<'a> {
         replace(&file, bytes, self.date_unix_s)?;
         let by_hash = file.with_file_name("by-hash");
         if by_hash.exists() {
-            link(
-                &file,
-                &by_hash.join("SHA256").join(Digest::of(bytes).to_string()),
-            )?;
+            link(&file, &by_hash.join("SHA256").join(Digest::of(bytes).to_string()))?;
         }
         Ok(with_entry(release, path, bytes))
     }
@@ -241,10 +223,5 @@ fn without_entry(release: &str, path: &str) -> String {
 
 /// `Release` with the entry of a path corrected. The list of files is its last field.
 fn with_entry(release: &str, path: &str, bytes: &[u8]) -> String {
-    format!(
-        "{} {} {} {path}\n",
-        without_entry(release, path),
-        Digest::of(bytes),
-        bytes.len()
-    )
+    format!("{} {} {} {path}\n", without_entry(release, path), Digest::of(bytes), bytes.len())
 }

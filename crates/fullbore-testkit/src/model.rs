@@ -6,20 +6,14 @@
 use crate::random::Random;
 
 const SYLLABLES: &[&str] = &[
-    "ba", "bo", "da", "di", "fa", "go", "ha", "ke", "ki", "la", "lo", "ma", "mi", "na", "no", "pa",
-    "pe", "ra", "ri", "sa", "so", "ta", "te", "va", "we", "xi", "za", "zo",
+    "ba", "bo", "da", "di", "fa", "go", "ha", "ke", "ki", "la", "lo", "ma", "mi", "na", "no", "pa", "pe", "ra", "ri",
+    "sa", "so", "ta", "te", "va", "we", "xi", "za", "zo",
 ];
 
 /// Sizes of the files of Debian's source packages (bytes at a share of all files), read off
 /// a full suite: 10 % are below 2.0 kB, half below 3.8 kB, 90 % below 308 kB, 99 % below 11.9 MB.
-const SIZE_QUANTILES: &[(f64, f64)] = &[
-    (0.0, 700.0),
-    (0.1, 2_000.0),
-    (0.5, 3_800.0),
-    (0.9, 308_000.0),
-    (0.99, 11_900_000.0),
-    (1.0, 60_000_000.0),
-];
+const SIZE_QUANTILES: &[(f64, f64)] =
+    &[(0.0, 700.0), (0.1, 2_000.0), (0.5, 3_800.0), (0.9, 308_000.0), (0.99, 11_900_000.0), (1.0, 60_000_000.0)];
 
 /// Smallest file other than a `.dsc`: room for the mark and a tiny package.
 const SMALLEST_BYTES: u64 = 900;
@@ -96,11 +90,7 @@ impl SourcePackage {
     }
 
     pub fn directory(&self) -> String {
-        let prefix = if self.name.starts_with("lib") {
-            &self.name[..4]
-        } else {
-            &self.name[..1]
-        };
+        let prefix = if self.name.starts_with("lib") { &self.name[..4] } else { &self.name[..1] };
         format!("pool/{}/{prefix}/{}", self.component, self.name)
     }
 
@@ -108,15 +98,9 @@ impl SourcePackage {
     pub fn source_files(&self) -> Vec<(String, u64)> {
         let name = &self.name;
         let version = self.file_version();
-        let description = (
-            format!("{name}_{version}.dsc"),
-            1_200 + (self.upload as u64 * 37) % 900,
-        );
+        let description = (format!("{name}_{version}.dsc"), 1_200 + (self.upload as u64 * 37) % 900);
         if self.revision.is_none() {
-            return vec![
-                description,
-                (format!("{name}_{version}.tar.xz"), self.original_bytes),
-            ];
+            return vec![description, (format!("{name}_{version}.tar.xz"), self.original_bytes)];
         }
         let original = format!("{name}_{}.orig.tar.xz", self.upstream);
         let mut files = vec![description, (original.clone(), self.original_bytes)];
@@ -129,29 +113,16 @@ impl SourcePackage {
 
     /// Name of a binary package's file for an architecture.
     pub fn binary_file(&self, binary: &Binary, architecture: &str) -> String {
-        let version = if self.colon_in_names {
-            self.version()
-        } else {
-            self.file_version()
-        };
-        let architecture = if binary.kind == BinaryKind::All {
-            "all"
-        } else {
-            architecture
-        };
-        let ending = if binary.kind == BinaryKind::Udeb {
-            "udeb"
-        } else {
-            "deb"
-        };
+        let version = if self.colon_in_names { self.version() } else { self.file_version() };
+        let architecture = if binary.kind == BinaryKind::All { "all" } else { architecture };
+        let ending = if binary.kind == BinaryKind::Udeb { "udeb" } else { "deb" };
         format!("{}_{version}_{architecture}.{ending}", binary.name)
     }
 
     /// A new upload: mostly a new revision, sometimes a new upstream version.
     fn update(&mut self, random: &mut Random) {
         self.upload += 1;
-        let around =
-            |random: &mut Random, size: u64| (size as f64 * (0.97 + 0.08 * random.unit())) as u64;
+        let around = |random: &mut Random, size: u64| (size as f64 * (0.97 + 0.08 * random.unit())) as u64;
         match self.revision {
             Some(revision) if random.chance(0.65) => self.revision = Some(revision + 1),
             _ => {
@@ -192,12 +163,7 @@ pub(crate) struct Model {
 impl Model {
     pub fn new(shape: &Shape) -> Model {
         let random = Random::new(shape.seed, "model");
-        let mut model = Model {
-            packages: Vec::new(),
-            random,
-            places: 0,
-            shape: shape.clone(),
-        };
+        let mut model = Model { packages: Vec::new(), random, places: 0, shape: shape.clone() };
         for number in 0..shape.sources.max(1) {
             let package = model.draw_package(number);
             model.packages.push(package);
@@ -210,9 +176,7 @@ impl Model {
     fn draw_name(&mut self) -> String {
         loop {
             let random = &mut self.random;
-            let word: String = (0..2 + random.below(3))
-                .map(|_| *random.pick(SYLLABLES))
-                .collect();
+            let word: String = (0..2 + random.below(3)).map(|_| *random.pick(SYLLABLES)).collect();
             let name = match random.below(100) {
                 0..18 => format!("lib{word}"),
                 18..26 => format!("python-{word}"),
@@ -268,37 +232,16 @@ impl Model {
         for ordinal in 0..1 + self.random.below(2) {
             let name = match ordinal {
                 0 => package.name.clone(),
-                _ => format!(
-                    "{}-{}",
-                    package.name,
-                    ["doc", "dev", "data"][self.random.below(3) as usize]
-                ),
+                _ => format!("{}-{}", package.name, ["doc", "dev", "data"][self.random.below(3) as usize]),
             };
-            let kind = if self.random.chance(0.4) {
-                BinaryKind::All
-            } else {
-                BinaryKind::Any
-            };
-            package.binaries.push(Binary {
-                name,
-                kind,
-                size: draw_size(&mut self.random),
-                place: self.places,
-            });
+            let kind = if self.random.chance(0.4) { BinaryKind::All } else { BinaryKind::Any };
+            package.binaries.push(Binary { name, kind, size: draw_size(&mut self.random), place: self.places });
             self.places += 1;
         }
-        if self.shape.udebs
-            && package.component == "main"
-            && (number == 0 || self.random.chance(0.1))
-        {
+        if self.shape.udebs && package.component == "main" && (number == 0 || self.random.chance(0.1)) {
             let name = format!("{}-udeb", package.name);
             let size = draw_size(&mut self.random).min(90_000);
-            package.binaries.push(Binary {
-                name,
-                kind: BinaryKind::Udeb,
-                size,
-                place: self.places,
-            });
+            package.binaries.push(Binary { name, kind: BinaryKind::Udeb, size, place: self.places });
             self.places += 1;
         }
         if self.random.chance(0.08) || number == 1 {
@@ -314,8 +257,7 @@ impl Model {
     fn scale(&mut self) {
         let architectures = self.shape.architectures as u64;
         let largest = self.shape.largest_file_bytes.max(SMALLEST_BYTES);
-        let resize =
-            |size: u64, factor: f64| ((size as f64 * factor) as u64).clamp(SMALLEST_BYTES, largest);
+        let resize = |size: u64, factor: f64| ((size as f64 * factor) as u64).clamp(SMALLEST_BYTES, largest);
         let mut factor = 1.0;
         // The floor and the cap make the sum not quite linear in the factor.
         for _ in 0..8 {
@@ -324,14 +266,9 @@ impl Model {
                 .iter()
                 .map(|package| {
                     let extra = if package.extra.is_some() { 2 } else { 1 };
-                    let source = resize(package.original_bytes, factor)
-                        + resize(package.debian_bytes, factor);
+                    let source = resize(package.original_bytes, factor) + resize(package.debian_bytes, factor);
                     let binaries = package.binaries.iter().map(|binary| {
-                        let copies = if binary.kind == BinaryKind::All {
-                            1
-                        } else {
-                            architectures
-                        };
+                        let copies = if binary.kind == BinaryKind::All { 1 } else { architectures };
                         resize(binary.size, factor) * copies
                     });
                     source * extra + binaries.sum::<u64>()
@@ -355,9 +292,7 @@ impl Model {
     /// One update of the archive: a share `churn` of the packages is new, changed or gone;
     /// at least one of each.
     pub fn step(&mut self, churn: f64) {
-        let count = ((self.packages.len() as f64 * churn) as usize)
-            .max(3)
-            .min(self.packages.len());
+        let count = ((self.packages.len() as f64 * churn) as usize).max(3).min(self.packages.len());
         for number in 0..count {
             let at = self.random.below(self.packages.len() as u64) as usize;
             match number % 10 {
@@ -368,10 +303,7 @@ impl Model {
                     package.original_bytes = model.original_bytes;
                     package.debian_bytes = model.debian_bytes;
                     for binary in &mut package.binaries {
-                        binary.size = model
-                            .binaries
-                            .first()
-                            .map_or(SMALLEST_BYTES, |other| other.size);
+                        binary.size = model.binaries.first().map_or(SMALLEST_BYTES, |other| other.size);
                     }
                     package.extra = None;
                     self.packages.push(package);
@@ -438,17 +370,9 @@ mod tests {
     #[test]
     fn a_step_changes_adds_and_removes() {
         let mut model = Model::new(&shape(50));
-        let before: Vec<String> = model
-            .packages
-            .iter()
-            .map(|p| format!("{} {}", p.name, p.version()))
-            .collect();
+        let before: Vec<String> = model.packages.iter().map(|p| format!("{} {}", p.name, p.version())).collect();
         model.step(0.1);
-        let after: Vec<String> = model
-            .packages
-            .iter()
-            .map(|p| format!("{} {}", p.name, p.version()))
-            .collect();
+        let after: Vec<String> = model.packages.iter().map(|p| format!("{} {}", p.name, p.version())).collect();
         assert!(after.iter().any(|line| !before.contains(line)));
         assert!(before.iter().any(|line| !after.contains(line)));
         assert!(after.iter().filter(|line| before.contains(line)).count() > 40);

@@ -17,33 +17,13 @@ pub fn ed_script(old: &str, new: &str) -> String {
     let (old_pieces, new_pieces) = (pieces(old), pieces(new));
     let mut script = String::new();
     for (removed, added) in changes(&old_pieces, &new_pieces).into_iter().rev() {
-        let first_line: usize = old_pieces[..removed.start]
-            .iter()
-            .map(|piece| lines(piece))
-            .sum();
-        let gone: Vec<&str> = old_pieces[removed]
-            .iter()
-            .flat_map(|piece| piece.split_inclusive('\n'))
-            .collect();
-        let come: Vec<&str> = new_pieces[added]
-            .iter()
-            .flat_map(|piece| piece.split_inclusive('\n'))
-            .collect();
+        let first_line: usize = old_pieces[..removed.start].iter().map(|piece| lines(piece)).sum();
+        let gone: Vec<&str> = old_pieces[removed].iter().flat_map(|piece| piece.split_inclusive('\n')).collect();
+        let come: Vec<&str> = new_pieces[added].iter().flat_map(|piece| piece.split_inclusive('\n')).collect();
         let head = gone.iter().zip(&come).take_while(|(a, b)| a == b).count();
         let rest = gone.len().min(come.len()) - head;
-        let tail = gone
-            .iter()
-            .rev()
-            .zip(come.iter().rev())
-            .take(rest)
-            .take_while(|(a, b)| a == b)
-            .count();
-        command(
-            &mut script,
-            first_line + head,
-            &gone[head..gone.len() - tail],
-            &come[head..come.len() - tail],
-        );
+        let tail = gone.iter().rev().zip(come.iter().rev()).take(rest).take_while(|(a, b)| a == b).count();
+        command(&mut script, first_line + head, &gone[head..gone.len() - tail], &come[head..come.len() - tail]);
     }
     script
 }
@@ -51,11 +31,7 @@ pub fn ed_script(old: &str, new: &str) -> String {
 /// One ed command; `before` lines stand unchanged in front of it.
 fn command(script: &mut String, before: usize, gone: &[&str], come: &[&str]) {
     let (first, last) = (before + 1, before + gone.len());
-    let range = if first == last {
-        format!("{first}")
-    } else {
-        format!("{first},{last}")
-    };
+    let range = if first == last { format!("{first}") } else { format!("{first},{last}") };
     let _ = match (gone.is_empty(), come.is_empty()) {
         (true, true) => return,
         (true, false) => writeln!(script, "{before}a"),
@@ -93,13 +69,7 @@ type Change = (std::ops::Range<usize>, std::ops::Range<usize>);
 fn changes(old: &[&str], new: &[&str]) -> Vec<Change> {
     let head = old.iter().zip(new).take_while(|(a, b)| a == b).count();
     let rest = old.len().min(new.len()) - head;
-    let tail = old
-        .iter()
-        .rev()
-        .zip(new.iter().rev())
-        .take(rest)
-        .take_while(|(a, b)| a == b)
-        .count();
+    let tail = old.iter().rev().zip(new.iter().rev()).take(rest).take_while(|(a, b)| a == b).count();
     let (a, b) = (&old[head..old.len() - tail], &new[head..new.len() - tail]);
     let Some(kept) = common(a, b) else {
         return vec![(head..old.len() - tail, head..new.len() - tail)];
@@ -123,11 +93,7 @@ fn common(a: &[&str], b: &[&str]) -> Option<Vec<(usize, usize)>> {
     let reach = |row: Option<&Vec<usize>>, d: usize, slot: usize| -> usize {
         let Some(row) = row else { return 0 };
         let down = if slot < d { Some(row[slot]) } else { None };
-        let right = if slot > 0 {
-            Some(row[slot - 1] + 1)
-        } else {
-            None
-        };
+        let right = if slot > 0 { Some(row[slot - 1] + 1) } else { None };
         down.max(right).unwrap_or(0)
     };
     for d in 0..=(a.len() + b.len()).min(DIFFERENCES) {
@@ -185,10 +151,7 @@ pub(crate) struct Version {
 }
 
 /// Files of a `NAME.diff` directory: (name, bytes), `Index` included.
-pub(crate) fn directory(
-    history: &[Version],
-    merged: bool,
-) -> std::io::Result<Vec<(String, Vec<u8>)>> {
+pub(crate) fn directory(history: &[Version], merged: bool) -> std::io::Result<Vec<(String, Vec<u8>)>> {
     let Some((current, earlier)) = history.split_last() else {
         return Ok(Vec::new());
     };
@@ -202,25 +165,15 @@ pub(crate) fn directory(
         };
         let script = ed_script(&version.text, &next.text);
         let packed = crate::compression::Form::Gz.compress(script.as_bytes())?;
-        let (old, patch, gz) = (
-            Digest::of(version.text.as_bytes()),
-            Digest::of(script.as_bytes()),
-            Digest::of(&packed),
-        );
+        let (old, patch, gz) =
+            (Digest::of(version.text.as_bytes()), Digest::of(script.as_bytes()), Digest::of(&packed));
         let _ = writeln!(past, " {old} {} {name}", version.text.len());
         let _ = writeln!(patches, " {patch} {} {name}", script.len());
         let _ = writeln!(download, " {gz} {} {name}.gz", packed.len());
         files.push((format!("{name}.gz"), packed));
     }
-    let mut index = format!(
-        "SHA256-Current: {} {}\n",
-        Digest::of(current.text.as_bytes()),
-        current.text.len()
-    );
-    let _ = write!(
-        index,
-        "SHA256-History:\n{past}SHA256-Patches:\n{patches}SHA256-Download:\n{download}"
-    );
+    let mut index = format!("SHA256-Current: {} {}\n", Digest::of(current.text.as_bytes()), current.text.len());
+    let _ = write!(index, "SHA256-History:\n{past}SHA256-Patches:\n{patches}SHA256-Download:\n{download}");
     if merged {
         index.push_str("X-Patch-Precedence: merged\n");
     }
@@ -238,19 +191,9 @@ fn apply(old: &str, script: &str) -> String {
         let (range, verb) = line.split_at(line.len() - 1);
         let (from, to) = range.split_once(',').unwrap_or((range, range));
         let (from, to): (usize, usize) = (from.parse().unwrap(), to.parse().unwrap());
-        let text: Vec<&str> = if verb == "d" {
-            Vec::new()
-        } else {
-            commands
-                .by_ref()
-                .take_while(|line| *line != ".\n")
-                .collect()
-        };
-        let at = if verb == "a" {
-            from..from
-        } else {
-            from - 1..to
-        };
+        let text: Vec<&str> =
+            if verb == "d" { Vec::new() } else { commands.by_ref().take_while(|line| *line != ".\n").collect() };
+        let at = if verb == "a" { from..from } else { from - 1..to };
         lines.splice(at, text);
     }
     lines.concat()

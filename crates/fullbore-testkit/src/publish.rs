@@ -27,18 +27,9 @@ pub(crate) fn suite(
     packages: &[SourcePackage],
     stanzas: &Stanzas,
 ) -> Result<(), ArchiveError> {
-    let mut writer = Writer {
-        settings,
-        state,
-        history,
-        spec,
-        entries: Vec::new(),
-    };
+    let mut writer = Writer { settings, state, history, spec, entries: Vec::new() };
     for component in &settings.components {
-        let members: Vec<&SourcePackage> = packages
-            .iter()
-            .filter(|p| p.component == *component)
-            .collect();
+        let members: Vec<&SourcePackage> = packages.iter().filter(|p| p.component == *component).collect();
         writer.packages(component, stanzas)?;
         writer.index(
             &format!("{component}/source/Sources"),
@@ -58,22 +49,16 @@ pub(crate) fn suite(
     let Writer { mut entries, .. } = writer;
     entries.sort_by(|a, b| a.path.cmp(&b.path));
     let directory = state.root.join("dists").join(&spec.codename);
-    replace(
-        &directory.join("Release"),
-        release(settings, state, spec, &entries).as_bytes(),
-        state.date_unix_s,
-    )?;
+    replace(&directory.join("Release"), release(settings, state, spec, &entries).as_bytes(), state.date_unix_s)?;
     state.indexes.extend(entries);
     if spec.suite != spec.codename {
         let alias = state.root.join("dists").join(&spec.suite);
         symlink(&spec.codename, &alias).map_err(at(&alias))?;
     }
     match previous {
-        Some(previous) if settings.by_hash => keep_by_hash(
-            &previous.root.join("dists").join(&spec.codename),
-            &directory,
-        )
-        .map_err(at(&directory)),
+        Some(previous) if settings.by_hash => {
+            keep_by_hash(&previous.root.join("dists").join(&spec.codename), &directory).map_err(at(&directory))
+        }
         _ => Ok(()),
     }
 }
@@ -95,22 +80,10 @@ impl Writer<'_> {
             let target = self.state.root.join("dists").join(&suite).join(path);
             replace(&target, bytes, self.state.date_unix_s)?;
             if self.settings.by_hash {
-                link(
-                    &target,
-                    &target
-                        .with_file_name("by-hash")
-                        .join("SHA256")
-                        .join(sha256.to_string()),
-                )?;
+                link(&target, &target.with_file_name("by-hash").join("SHA256").join(sha256.to_string()))?;
             }
         }
-        self.entries.push(IndexFile {
-            suite,
-            path: path.to_string(),
-            size: bytes.len() as u64,
-            sha256,
-            present,
-        });
+        self.entries.push(IndexFile { suite, path: path.to_string(), size: bytes.len() as u64, sha256, present });
         Ok(())
     }
 
@@ -120,22 +93,15 @@ impl Writer<'_> {
         if !(patched && self.settings.pdiffs) {
             return Ok(());
         }
-        let versions = self
-            .history
-            .entry((self.spec.codename.clone(), path.to_string()))
-            .or_default();
+        let versions = self.history.entry((self.spec.codename.clone(), path.to_string())).or_default();
         if versions.last().is_none_or(|last| last.text != text) {
-            versions.push(pdiff::Version {
-                stamp: stamp(self.state.date_unix_s),
-                text: text.to_string(),
-            });
+            versions.push(pdiff::Version { stamp: stamp(self.state.date_unix_s), text: text.to_string() });
         }
         if versions.len() < 2 {
             return Ok(());
         }
         let directory = format!("{path}.diff");
-        let files = pdiff::directory(versions, self.settings.merged_pdiffs)
-            .map_err(at(Path::new(&directory)))?;
+        let files = pdiff::directory(versions, self.settings.merged_pdiffs).map_err(at(Path::new(&directory)))?;
         for (name, bytes) in files {
             let path = format!("{directory}/{name}");
             self.file(&path, &bytes, true)?;
@@ -148,8 +114,7 @@ impl Writer<'_> {
     }
 
     fn forms(&mut self, path: &str, bytes: Vec<u8>) -> Result<(), ArchiveError> {
-        let forms =
-            extras::in_forms(path, bytes, &self.settings.forms).map_err(at(Path::new(path)))?;
+        let forms = extras::in_forms(path, bytes, &self.settings.forms).map_err(at(Path::new(path)))?;
         for (number, (name, bytes)) in forms.iter().enumerate() {
             self.file(name, bytes, number > 0 || self.settings.plain_present)?;
         }
@@ -161,34 +126,20 @@ impl Writer<'_> {
         let mut architectures = self.settings.architectures.clone();
         architectures.push("all".to_string());
         for architecture in &architectures {
-            let mut text = stanzas
-                .get(component, architecture, BinaryKind::Any)
-                .to_string();
+            let mut text = stanzas.get(component, architecture, BinaryKind::Any).to_string();
             if architecture == "all" || self.settings.all_in_packages {
                 text.push_str(all);
             }
-            self.index(
-                &format!("{component}/binary-{architecture}/Packages"),
-                &text,
-                true,
-            )?;
+            self.index(&format!("{component}/binary-{architecture}/Packages"), &text, true)?;
             if self.settings.installer && component == "main" {
                 let text = stanzas.get(component, architecture, BinaryKind::Udeb);
-                self.index(
-                    &format!("{component}/debian-installer/binary-{architecture}/Packages"),
-                    text,
-                    true,
-                )?;
+                self.index(&format!("{component}/debian-installer/binary-{architecture}/Packages"), text, true)?;
             }
         }
         Ok(())
     }
 
-    fn contents(
-        &mut self,
-        component: &str,
-        packages: &[&SourcePackage],
-    ) -> Result<(), ArchiveError> {
+    fn contents(&mut self, component: &str, packages: &[&SourcePackage]) -> Result<(), ArchiveError> {
         let mut architectures = self.settings.architectures.clone();
         architectures.push("all".to_string());
         for architecture in &architectures {
@@ -206,43 +157,24 @@ impl Writer<'_> {
                 }
             }
             lines.sort();
-            self.index(
-                &format!("{component}/Contents-{architecture}"),
-                &lines.concat(),
-                true,
-            )?;
+            self.index(&format!("{component}/Contents-{architecture}"), &lines.concat(), true)?;
         }
         Ok(())
     }
 
     /// Translations, AppStream, command names, inner Release files.
     fn extras(&mut self, component: &str, packages: &[&SourcePackage]) -> Result<(), ArchiveError> {
-        let translation: String = packages
-            .iter()
-            .flat_map(|package| &package.binaries)
-            .map(stanza::translation)
-            .collect();
-        self.index(
-            &format!("{component}/i18n/Translation-en"),
-            &translation,
-            true,
-        )?;
+        let translation: String =
+            packages.iter().flat_map(|package| &package.binaries).map(stanza::translation).collect();
+        self.index(&format!("{component}/i18n/Translation-en"), &translation, true)?;
         let components = extras::components(&self.spec.suite, component, packages);
         let icons = extras::icons(self.settings.seed, packages, self.state.date_unix_s);
         self.forms(&format!("{component}/dep11/icons-48x48.tar"), icons)?;
         let mut places = vec!["source".to_string()];
         for architecture in self.settings.architectures.clone() {
-            self.index(
-                &format!("{component}/dep11/Components-{architecture}.yml"),
-                &components,
-                false,
-            )?;
+            self.index(&format!("{component}/dep11/Components-{architecture}.yml"), &components, false)?;
             let commands = extras::commands(&self.spec.suite, component, &architecture, packages);
-            self.index(
-                &format!("{component}/cnf/Commands-{architecture}"),
-                &commands,
-                false,
-            )?;
+            self.index(&format!("{component}/cnf/Commands-{architecture}"), &commands, false)?;
             places.push(format!("binary-{architecture}"));
         }
         for place in places {
@@ -252,11 +184,7 @@ impl Writer<'_> {
                 if self.settings.by_hash { "yes" } else { "no" },
                 place.trim_start_matches("binary-"),
             );
-            self.file(
-                &format!("{component}/{place}/Release"),
-                text.as_bytes(),
-                true,
-            )?;
+            self.file(&format!("{component}/{place}/Release"), text.as_bytes(), true)?;
         }
         Ok(())
     }
@@ -267,11 +195,9 @@ impl Writer<'_> {
             return Ok(());
         };
         // A new installer comes with every second state.
-        let generation =
-            (self.state.date_unix_s - self.settings.date_unix_s) / self.settings.step_s.max(1) / 2;
+        let generation = (self.state.date_unix_s - self.settings.date_unix_s) / self.settings.step_s.max(1) / 2;
         let scale_bytes = (self.settings.pool_bytes / 20).clamp(6_000, 8_000_000);
-        let images =
-            extras::installer_images(self.settings.seed, &generation.to_string(), scale_bytes);
+        let images = extras::installer_images(self.settings.seed, &generation.to_string(), scale_bytes);
         let directory = format!("main/installer-{architecture}/current/images");
         for (name, bytes) in images {
             let path = format!("{directory}/{name}");
@@ -295,26 +221,14 @@ impl Writer<'_> {
     }
 }
 
-fn release(
-    settings: &ArchiveBuilder,
-    state: &State,
-    spec: &SuiteSpec,
-    entries: &[IndexFile],
-) -> String {
+fn release(settings: &ArchiveBuilder, state: &State, spec: &SuiteSpec, entries: &[IndexFile]) -> String {
     let mut text = format!("Origin: Test\nLabel: Test\nSuite: {}\n", spec.suite);
     if let Some(version) = &spec.version {
         text.push_str(&format!("Version: {version}\n"));
     }
-    text.push_str(&format!(
-        "Codename: {}\nDate: {}\n",
-        spec.codename,
-        release_date(state.date_unix_s)
-    ));
+    text.push_str(&format!("Codename: {}\nDate: {}\n", spec.codename, release_date(state.date_unix_s)));
     if let Some(seconds) = spec.valid_for_s {
-        text.push_str(&format!(
-            "Valid-Until: {}\n",
-            release_date(state.date_unix_s + seconds)
-        ));
+        text.push_str(&format!("Valid-Until: {}\n", release_date(state.date_unix_s + seconds)));
     }
     if settings.by_hash {
         text.push_str("Acquire-By-Hash: yes\n");
@@ -328,46 +242,32 @@ fn release(
         settings.components.join(" "),
     ));
     for entry in entries {
-        text.push_str(&format!(
-            " {} {:>8} {}\n",
-            entry.sha256, entry.size, entry.path
-        ));
+        text.push_str(&format!(" {} {:>8} {}\n", entry.sha256, entry.size, entry.path));
     }
     text
 }
 
 /// Signs the Release of every suite, all signatures at once: gpg mostly waits for itself.
-pub(crate) fn sign(
-    state: &State,
-    suites: &[SuiteSpec],
-    signer: &Signer,
-) -> Result<(), ArchiveError> {
+pub(crate) fn sign(state: &State, suites: &[SuiteSpec], signer: &Signer) -> Result<(), ArchiveError> {
     thread::scope(|scope| {
         let mut waits = Vec::new();
         for spec in suites {
             let directory = state.root.join("dists").join(&spec.codename);
             waits.push(scope.spawn(move || sign_directory(&directory, signer, state.date_unix_s)));
         }
-        waits
-            .into_iter()
-            .try_for_each(|wait| wait.join().unwrap_or(Ok(())))
+        waits.into_iter().try_for_each(|wait| wait.join().unwrap_or(Ok(())))
     })
 }
 
 /// Signs `DIRECTORY/Release`: writes `Release.gpg` and `InRelease` beside it.
-pub(crate) fn sign_directory(
-    directory: &Path,
-    signer: &Signer,
-    date_unix_s: i64,
-) -> Result<(), ArchiveError> {
+pub(crate) fn sign_directory(directory: &Path, signer: &Signer, date_unix_s: i64) -> Result<(), ArchiveError> {
     let release = directory.join("Release");
     let text = fs::read(&release).map_err(at(&release))?;
-    let (detached, clear): (Result<_, SignerError>, Result<_, SignerError>) =
-        thread::scope(|scope| {
-            let detached = scope.spawn(|| signer.detached(&text));
-            let clear = signer.clearsign(&text);
-            (detached.join().unwrap_or(Err(SignerError::Missing)), clear)
-        });
+    let (detached, clear): (Result<_, SignerError>, Result<_, SignerError>) = thread::scope(|scope| {
+        let detached = scope.spawn(|| signer.detached(&text));
+        let clear = signer.clearsign(&text);
+        (detached.join().unwrap_or(Err(SignerError::Missing)), clear)
+    });
     replace(&directory.join("Release.gpg"), &detached?, date_unix_s)?;
     replace(&directory.join("InRelease"), &clear?, date_unix_s)
 }

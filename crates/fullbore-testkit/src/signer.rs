@@ -14,9 +14,7 @@ use tempfile::TempDir;
 #[derive(Debug, thiserror::Error)]
 pub enum SignerError {
     /// gpg is not installed.
-    #[error(
-        "gpg is not installed (Debian: apt-get install gpg); the test archives are signed by it"
-    )]
+    #[error("gpg is not installed (Debian: apt-get install gpg); the test archives are signed by it")]
     Missing,
     /// gpg could not be run or ended badly.
     #[error("gpg {arguments}: {message}")]
@@ -41,30 +39,10 @@ pub struct Signer {
 impl Signer {
     /// Makes a key under the given name. About 0.1 s.
     pub fn new(name: &str) -> Result<Signer, SignerError> {
-        let home = tempfile::Builder::new()
-            .prefix("fbkey.")
-            .tempdir_in("/tmp")
-            .map_err(SignerError::Home)?;
-        let mut signer = Signer {
-            home,
-            fingerprint: String::new(),
-        };
-        let identity = format!(
-            "{name} <{}@example.org>",
-            name.replace(' ', "-").to_lowercase()
-        );
-        let made = signer.gpg(
-            &[
-                "--status-fd",
-                "1",
-                "--quick-gen-key",
-                &identity,
-                "ed25519",
-                "sign",
-                "never",
-            ],
-            b"",
-        )?;
+        let home = tempfile::Builder::new().prefix("fbkey.").tempdir_in("/tmp").map_err(SignerError::Home)?;
+        let mut signer = Signer { home, fingerprint: String::new() };
+        let identity = format!("{name} <{}@example.org>", name.replace(' ', "-").to_lowercase());
+        let made = signer.gpg(&["--status-fd", "1", "--quick-gen-key", &identity, "ed25519", "sign", "never"], b"")?;
         let status = String::from_utf8_lossy(&made);
         signer.fingerprint = status
             .split_whitespace()
@@ -101,32 +79,18 @@ impl Signer {
 
     /// An armoured signature beside the text: what `Release.gpg` is.
     pub fn detached(&self, text: &[u8]) -> Result<Vec<u8>, SignerError> {
-        self.gpg(
-            &["--digest-algo", "SHA512", "--armor", "--detach-sign"],
-            text,
-        )
+        self.gpg(&["--digest-algo", "SHA512", "--armor", "--detach-sign"], text)
     }
 
     fn gpg(&self, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>, SignerError> {
-        let failed = |message: String| SignerError::Failed {
-            arguments: arguments.join(" "),
-            message,
-        };
+        let failed = |message: String| SignerError::Failed { arguments: arguments.join(" "), message };
         // The input is a file: with two pipes a long text could block both sides for ever.
         let mut text = tempfile::tempfile_in(self.home.path()).map_err(SignerError::Home)?;
-        text.write_all(input)
-            .and_then(|()| text.seek(SeekFrom::Start(0)))
-            .map_err(SignerError::Home)?;
+        text.write_all(input).and_then(|()| text.seek(SeekFrom::Start(0))).map_err(SignerError::Home)?;
         let output = Command::new("gpg")
             .arg("--homedir")
             .arg(self.home.path())
-            .args([
-                "--batch",
-                "--quiet",
-                "--no-tty",
-                "--no-options",
-                "--allow-weak-digest-algos",
-            ])
+            .args(["--batch", "--quiet", "--no-tty", "--no-options", "--allow-weak-digest-algos"])
             .args(["--pinentry-mode", "loopback", "--passphrase", ""])
             .args(arguments)
             .stdin(text)
@@ -136,9 +100,7 @@ impl Signer {
                 _ => failed(error.to_string()),
             })?;
         if !output.status.success() {
-            return Err(failed(
-                String::from_utf8_lossy(&output.stderr).trim().to_string(),
-            ));
+            return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_string()));
         }
         Ok(output.stdout)
     }
@@ -168,12 +130,7 @@ mod tests {
         let text = String::from_utf8(signer.clearsign(b"Suite: stable\n").unwrap()).unwrap();
         assert!(text.starts_with("-----BEGIN PGP SIGNED MESSAGE-----"));
         assert!(text.contains("Suite: stable\n"));
-        assert!(
-            signer
-                .detached(b"a\n")
-                .unwrap()
-                .starts_with(b"-----BEGIN PGP SIGNATURE-----")
-        );
+        assert!(signer.detached(b"a\n").unwrap().starts_with(b"-----BEGIN PGP SIGNATURE-----"));
         assert!(!signer.public_key().unwrap().is_empty());
         assert_eq!(signer.fingerprint().len(), 40);
     }

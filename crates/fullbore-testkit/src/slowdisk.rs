@@ -21,9 +21,9 @@ use std::{
 };
 
 use fuser::{
-    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
-    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr,
-    ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, WriteFlags,
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
 use tempfile::TempDir;
 
@@ -114,9 +114,8 @@ impl Filesystem for Platter {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // Each of these only makes requests larger; an old kernel does without.
         let _ = config.set_max_write(WRITE_BYTES);
-        let _ = config.add_capabilities(
-            InitFlags::FUSE_MAX_PAGES | InitFlags::FUSE_ASYNC_DIO | InitFlags::FUSE_ASYNC_READ,
-        );
+        let _ =
+            config.add_capabilities(InitFlags::FUSE_MAX_PAGES | InitFlags::FUSE_ASYNC_DIO | InitFlags::FUSE_ASYNC_READ);
         Ok(())
     }
 
@@ -152,15 +151,8 @@ impl Filesystem for Platter {
         if self.backing.read_exact_at(&mut bytes, offset).is_err() {
             return reply.error(Errno::EIO);
         }
-        let cost = cost(
-            bytes.len(),
-            self.speed.read_bytes_per_s.load(Ordering::Relaxed),
-        );
-        if cost.is_zero() {
-            reply.data(&bytes)
-        } else {
-            self.later(cost, move || reply.data(&bytes))
-        }
+        let cost = cost(bytes.len(), self.speed.read_bytes_per_s.load(Ordering::Relaxed));
+        if cost.is_zero() { reply.data(&bytes) } else { self.later(cost, move || reply.data(&bytes)) }
     }
 
     fn write(
@@ -175,21 +167,14 @@ impl Filesystem for Platter {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        if self.speed.broken.load(Ordering::Relaxed)
-            || self.backing.write_all_at(data, offset).is_err()
-        {
+        if self.speed.broken.load(Ordering::Relaxed) || self.backing.write_all_at(data, offset).is_err() {
             return reply.error(Errno::EIO);
         }
         let length = data.len();
-        self.speed
-            .written_bytes
-            .fetch_add(length as u64, Ordering::Relaxed);
-        self.later(
-            cost(length, self.speed.write_bytes_per_s.load(Ordering::Relaxed)),
-            move || {
-                reply.written(length as u32);
-            },
-        );
+        self.speed.written_bytes.fetch_add(length as u64, Ordering::Relaxed);
+        self.later(cost(length, self.speed.write_bytes_per_s.load(Ordering::Relaxed)), move || {
+            reply.written(length as u32);
+        });
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
@@ -229,25 +214,14 @@ fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> SlowDiskError {
 
 fn run(program: &str, arguments: &[&OsStr]) -> Result<String, SlowDiskError> {
     // mkfs and losetup live where only root's PATH leads.
-    let path = format!(
-        "{}:/usr/sbin:/sbin",
-        std::env::var("PATH").unwrap_or_default()
-    );
-    let failed = |said: String| SlowDiskError::Command {
-        command: format!("{program} {arguments:?}"),
-        said,
-    };
-    let output = Command::new(program)
-        .args(arguments)
-        .env("PATH", path)
-        .output()
-        .map_err(|error| failed(error.to_string()))?;
+    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    let failed = |said: String| SlowDiskError::Command { command: format!("{program} {arguments:?}"), said };
+    let output =
+        Command::new(program).args(arguments).env("PATH", path).output().map_err(|error| failed(error.to_string()))?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
     } else {
-        Err(failed(
-            String::from_utf8_lossy(&output.stderr).trim().to_string(),
-        ))
+        Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_string()))
     }
 }
 
@@ -266,11 +240,7 @@ impl SlowDisk {
     /// Whether this process could make one.
     pub fn available() -> bool {
         rustix::process::getuid().is_root()
-            && File::options()
-                .read(true)
-                .write(true)
-                .open("/dev/fuse")
-                .is_ok()
+            && File::options().read(true).write(true).open("/dev/fuse").is_ok()
             && Path::new("/dev/loop-control").exists()
             && Path::new("/usr/sbin/mkfs.ext4").exists()
     }
@@ -278,21 +248,10 @@ impl SlowDisk {
     /// Mounts a disk of so many bytes on `mount`, which must exist. Its contents go to `backing`
     /// (made, sparse; best on a tmpfs) and are of no use afterwards. The rate counts from the
     /// moment this returns; 0 is no limit.
-    pub fn mount(
-        mount: &Path,
-        backing: &Path,
-        size: u64,
-        rate_bytes_per_s: u64,
-    ) -> Result<SlowDisk, SlowDiskError> {
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(backing);
+    pub fn mount(mount: &Path, backing: &Path, size: u64, rate_bytes_per_s: u64) -> Result<SlowDisk, SlowDiskError> {
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(backing);
         let file = file.map_err(io_error("backing file"))?;
-        file.set_len(size)
-            .map_err(io_error("size of the backing file"))?;
+        file.set_len(size).map_err(io_error("size of the backing file"))?;
         let below = tempfile::tempdir().map_err(io_error("directory for FUSE"))?;
         let speed = Arc::new(Speed {
             write_bytes_per_s: AtomicU64::new(0),
@@ -302,20 +261,11 @@ impl SlowDisk {
             written_bytes: AtomicU64::new(0),
         });
         let (queue, jobs) = mpsc::sync_channel(QUEUE);
-        thread::Builder::new()
-            .name("slow-disk".into())
-            .spawn(|| spin(jobs))
-            .map_err(io_error("thread"))?;
-        let platter = Platter {
-            backing: file,
-            size,
-            speed: speed.clone(),
-            queue,
-        };
+        thread::Builder::new().name("slow-disk".into()).spawn(|| spin(jobs)).map_err(io_error("thread"))?;
+        let platter = Platter { backing: file, size, speed: speed.clone(), queue };
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("slowdisk".into()), MountOption::NoExec];
-        let session =
-            fuser::spawn_mount(platter, below.path(), &config).map_err(io_error("FUSE"))?;
+        let session = fuser::spawn_mount(platter, below.path(), &config).map_err(io_error("FUSE"))?;
         let mut disk = SlowDisk {
             mount: mount.to_path_buf(),
             device: String::new(),
@@ -324,56 +274,30 @@ impl SlowDisk {
             _below: below,
         };
         let image = disk._below.path().join(DISK);
-        disk.device = run(
-            "losetup",
-            &["--find".as_ref(), "--show".as_ref(), image.as_os_str()],
-        )?;
+        disk.device = run("losetup", &["--find".as_ref(), "--show".as_ref(), image.as_os_str()])?;
         let device = disk.device.clone();
         // Everything that ext4 would otherwise write in the background is written now, unthrottled.
-        let make = [
-            "-q",
-            "-F",
-            "-m",
-            "0",
-            "-E",
-            "nodiscard,lazy_itable_init=0,lazy_journal_init=0",
-            "-i",
-            "65536",
-            &device,
-        ];
+        let make =
+            ["-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0", "-i", "65536", &device];
         run("mkfs.ext4", &make.map(OsStr::new))?;
-        run(
-            "mount",
-            &[
-                "-o".as_ref(),
-                "noatime".as_ref(),
-                OsStr::new(&device),
-                mount.as_os_str(),
-            ],
-        )?;
+        run("mount", &["-o".as_ref(), "noatime".as_ref(), OsStr::new(&device), mount.as_os_str()])?;
         disk.set_rate(rate_bytes_per_s);
         Ok(disk)
     }
 
     /// Bytes per second of writes; 0 is no limit.
     pub fn set_rate(&self, bytes_per_s: u64) {
-        self.speed
-            .write_bytes_per_s
-            .store(bytes_per_s, Ordering::Relaxed);
+        self.speed.write_bytes_per_s.store(bytes_per_s, Ordering::Relaxed);
     }
 
     /// Bytes per second of reads; 0, the default, is no limit.
     pub fn set_read_rate(&self, bytes_per_s: u64) {
-        self.speed
-            .read_bytes_per_s
-            .store(bytes_per_s, Ordering::Relaxed);
+        self.speed.read_bytes_per_s.store(bytes_per_s, Ordering::Relaxed);
     }
 
     /// What a cache flush costs beyond the writes before it.
     pub fn set_flush(&self, time: Duration) {
-        self.speed
-            .flush_us
-            .store(time.as_micros() as u64, Ordering::Relaxed);
+        self.speed.flush_us.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 
     /// Every write fails with EIO from now on, or no longer.
@@ -425,12 +349,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mount = directory.path().join("mount");
         std::fs::create_dir(&mount).unwrap();
-        let disk = match SlowDisk::mount(
-            &mount,
-            &directory.path().join("backing"),
-            256 << 20,
-            20_000_000,
-        ) {
+        let disk = match SlowDisk::mount(&mount, &directory.path().join("backing"), 256 << 20, 20_000_000) {
             Ok(disk) => disk,
             // Containers may have the devices and yet forbid their use.
             Err(error) => return eprintln!("no slow disk here: {error}"),
@@ -441,10 +360,7 @@ mod tests {
         let buffered = start.elapsed();
         rustix::fs::syncfs(&file).unwrap();
         let synced = start.elapsed();
-        assert!(
-            synced > Duration::from_millis(380) && synced < Duration::from_secs(4),
-            "{synced:?}"
-        );
+        assert!(synced > Duration::from_millis(380) && synced < Duration::from_secs(4), "{synced:?}");
         assert!(buffered < Duration::from_millis(350), "{buffered:?}");
         assert!(disk.written_bytes() > 8_000_000);
         disk.set_broken(true);
@@ -453,10 +369,6 @@ mod tests {
         drop(file);
         let device = disk.device().to_string();
         drop(disk);
-        assert!(
-            !std::fs::read_to_string("/proc/mounts")
-                .unwrap()
-                .contains(&format!("{device} "))
-        );
+        assert!(!std::fs::read_to_string("/proc/mounts").unwrap().contains(&format!("{device} ")));
     }
 }

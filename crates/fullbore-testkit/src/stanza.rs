@@ -7,9 +7,7 @@ use crate::{
     model::{Binary, BinaryKind, SourcePackage},
 };
 
-const SECTIONS: &[&str] = &[
-    "admin", "devel", "doc", "fonts", "libs", "net", "python", "utils",
-];
+const SECTIONS: &[&str] = &["admin", "devel", "doc", "fonts", "libs", "net", "python", "utils"];
 
 /// Something that looks like an MD5 and is the same for the same text. Nothing checks these,
 /// and a second hash over every file would slow the tests.
@@ -19,11 +17,7 @@ pub(crate) fn invented_md5(text: &str) -> String {
 
 pub(crate) fn section(package: &SourcePackage, component: &str) -> String {
     let section = SECTIONS[package.name.len() % SECTIONS.len()];
-    if component == "main" {
-        section.to_string()
-    } else {
-        format!("{component}/{section}")
-    }
+    if component == "main" { section.to_string() } else { format!("{component}/{section}") }
 }
 
 fn priority(place: usize) -> &'static str {
@@ -56,11 +50,7 @@ pub(crate) fn control(
     if binary.name != package.name {
         let _ = writeln!(text, "Source: {}", package.name);
     }
-    let architecture = if binary.kind == BinaryKind::All {
-        "all"
-    } else {
-        architecture
-    };
+    let architecture = if binary.kind == BinaryKind::All { "all" } else { architecture };
     let _ = write!(
         text,
         "Version: {}\nInstalled-Size: {}\nMaintainer: Test Maintainers <maintainers@example.org>\nArchitecture: {architecture}\n",
@@ -91,17 +81,9 @@ pub(crate) fn short_description(binary: &Binary) -> String {
 }
 
 /// A stanza of `Packages`, empty line included.
-pub(crate) fn packages(
-    control: &str,
-    binary: &Binary,
-    path: &str,
-    size: u64,
-    sha256: Digest,
-) -> String {
+pub(crate) fn packages(control: &str, binary: &Binary, path: &str, size: u64, sha256: Digest) -> String {
     let description_md5 = invented_md5(&short_description(binary));
-    format!(
-        "{control}Description-md5: {description_md5}\nFilename: {path}\nSize: {size}\nSHA256: {sha256}\n\n"
-    )
+    format!("{control}Description-md5: {description_md5}\nFilename: {path}\nSize: {size}\nSHA256: {sha256}\n\n")
 }
 
 /// A stanza of `Translation-en`.
@@ -121,16 +103,8 @@ pub(crate) fn sources(
     files: &[(String, u64, Digest)],
     extra_source_only: bool,
 ) -> String {
-    let binaries: Vec<&str> = package
-        .binaries
-        .iter()
-        .map(|binary| binary.name.as_str())
-        .collect();
-    let format = if package.revision.is_some() {
-        "3.0 (quilt)"
-    } else {
-        "3.0 (native)"
-    };
+    let binaries: Vec<&str> = package.binaries.iter().map(|binary| binary.name.as_str()).collect();
+    let format = if package.revision.is_some() { "3.0 (quilt)" } else { "3.0 (native)" };
     let mut text = format!(
         "Package: {}\nBinary: {}\nVersion: {}\nMaintainer: Test Maintainers <maintainers@example.org>\nBuild-Depends: debhelper-compat (= 13)\nArchitecture: any all\nStandards-Version: 4.7.2\nFormat: {format}\nChecksums-Sha256:\n",
         package.name,
@@ -141,21 +115,14 @@ pub(crate) fn sources(
         let _ = writeln!(text, " {digest} {size} {name}");
     }
     let section = section(package, &package.component);
-    let _ = write!(
-        text,
-        "Homepage: https://example.org/{}\nPackage-List:\n",
-        package.name
-    );
+    let _ = write!(text, "Homepage: https://example.org/{}\nPackage-List:\n", package.name);
     for name in &binaries {
         let _ = writeln!(text, " {name} deb {section} optional arch=any");
     }
     if extra_source_only {
         text.push_str("Extra-Source-Only: yes\n");
     }
-    let _ = write!(
-        text,
-        "Directory: {directory}\nPriority: optional\nSection: {section}\n\n"
-    );
+    let _ = write!(text, "Directory: {directory}\nPriority: optional\nSection: {section}\n\n");
     text
 }
 
@@ -169,8 +136,5 @@ pub(crate) fn contents(package: &SourcePackage, binary: &Binary) -> Vec<String> 
         format!("usr/share/{name}/data-{}", package.version()),
     ];
     paths.extend((0..binary.place % 20).map(|number| format!("usr/share/{name}/part {number:02}")));
-    paths
-        .into_iter()
-        .map(|path| format!("{path:<55} {section}/{name}\n"))
-        .collect()
+    paths.into_iter().map(|path| format!("{path:<55} {section}/{name}\n")).collect()
 }

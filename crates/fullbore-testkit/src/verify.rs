@@ -30,8 +30,7 @@ impl fmt::Display for Problem {
 
 /// Compares each expected file with the one in `mirror`, by SHA-256.
 pub fn files(mirror: &Path, expected: &BTreeMap<&str, &ArchiveFile>) -> Vec<Problem> {
-    let check =
-        |(path, file): (&&str, &&ArchiveFile)| compare(mirror, path, file.size, file.sha256);
+    let check = |(path, file): (&&str, &&ArchiveFile)| compare(mirror, path, file.size, file.sha256);
     expected.iter().filter_map(check).collect()
 }
 
@@ -42,10 +41,7 @@ pub fn suite(mirror: &Path, state: &State, codename: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
     for name in ["InRelease", "Release", "Release.gpg"] {
         let path = format!("dists/{codename}/{name}");
-        match (
-            fs::read(state.root.join(&path)),
-            fs::read(mirror.join(&path)),
-        ) {
+        match (fs::read(state.root.join(&path)), fs::read(mirror.join(&path))) {
             (Ok(there), Ok(here)) if there == here => {}
             (Ok(_), Ok(_)) => problems.push(Problem::Wrong(path)),
             (Ok(_), Err(_)) => problems.push(Problem::Missing(path)),
@@ -66,10 +62,7 @@ pub fn leftovers(mirror: &Path) -> Vec<Problem> {
     let mut problems = Vec::new();
     for top in ["dists", "pool"] {
         let mut visit = |path: &Path| {
-            let name = path
-                .file_name()
-                .map(|name| name.to_string_lossy().to_string())
-                .unwrap_or_default();
+            let name = path.file_name().map(|name| name.to_string_lossy().to_string()).unwrap_or_default();
             if name.starts_with('.') && name.ends_with(".part") {
                 problems.push(Problem::Leftover(path.display().to_string()));
             }
@@ -101,9 +94,7 @@ fn compare(mirror: &Path, path: &str, size: u64, sha256: Digest) -> Option<Probl
     match Digest::of_file(&mirror.join(path)) {
         Ok((digest, length)) if digest == sha256 && length == size => None,
         Ok(_) => Some(Problem::Wrong(path.to_string())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Some(Problem::Missing(path.to_string()))
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Some(Problem::Missing(path.to_string())),
         Err(error) => Some(Problem::Unreadable(format!("{path}: {error}"))),
     }
 }

@@ -19,12 +19,7 @@ use fullbore_testkit::{
 };
 
 fn gpgv(archive: &Archive, signed: &Path) -> bool {
-    let output = Command::new("gpgv")
-        .arg("--keyring")
-        .arg(archive.key())
-        .arg(signed)
-        .output()
-        .unwrap();
+    let output = Command::new("gpgv").arg("--keyring").arg(archive.key()).arg(signed).output().unwrap();
     output.status.success()
 }
 
@@ -32,11 +27,7 @@ fn gpgv(archive: &Archive, signed: &Path) -> bool {
 fn snapshot(root: &Path) -> BTreeMap<String, Digest> {
     let mut files = BTreeMap::new();
     verify::walk(root, &mut |path| {
-        let name = path
-            .strip_prefix(root)
-            .unwrap()
-            .to_string_lossy()
-            .into_owned();
+        let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
         if !name.ends_with("Release.gpg") && !name.ends_with("InRelease") && name != "key.gpg" {
             files.insert(name, Digest::of_file(path).unwrap().0);
         }
@@ -69,111 +60,45 @@ fn a_usual_archive_is_complete_and_is_quickly_made() {
             );
         }
         for index in &state.indexes {
-            let path = state
-                .root
-                .join("dists")
-                .join(&index.suite)
-                .join(&index.path);
+            let path = state.root.join("dists").join(&index.suite).join(&index.path);
             assert_eq!(path.exists(), index.present, "{}", path.display());
             if index.present {
                 assert_eq!(Digest::of_file(&path).unwrap(), (index.sha256, index.size));
-                let by_hash = path
-                    .with_file_name("by-hash")
-                    .join("SHA256")
-                    .join(index.sha256.to_string());
+                let by_hash = path.with_file_name("by-hash").join("SHA256").join(index.sha256.to_string());
                 assert!(by_hash.exists(), "{}", by_hash.display());
             }
         }
     }
-    for kind in [
-        FileKind::Source,
-        FileKind::Deb,
-        FileKind::Udeb,
-        FileKind::Image,
-    ] {
+    for kind in [FileKind::Source, FileKind::Deb, FileKind::Udeb, FileKind::Image] {
         assert!(files.values().any(|file| file.kind == kind), "{kind:?}");
     }
-    assert!(
-        files
-            .keys()
-            .any(|path| path.contains(':') && path.contains('~') && path.contains('+'))
-    );
+    assert!(files.keys().any(|path| path.contains(':') && path.contains('~') && path.contains('+')));
     assert!(files.values().any(|file| file.component == "contrib"));
 }
 
 #[test]
 fn states_differ_a_little_and_keep_old_files_for_one_state() {
     let directory = tempfile::tempdir().unwrap();
-    let archive = ArchiveBuilder::tiny(directory.path())
-        .states(3)
-        .churn(0.3)
-        .build()
-        .unwrap();
-    let names = |number: usize| {
-        archive
-            .state(number)
-            .select(|_| true)
-            .into_keys()
-            .collect::<Vec<_>>()
-    };
+    let archive = ArchiveBuilder::tiny(directory.path()).states(3).churn(0.3).build().unwrap();
+    let names = |number: usize| archive.state(number).select(|_| true).into_keys().collect::<Vec<_>>();
     assert_ne!(names(0), names(1));
-    assert!(
-        names(1)
-            .iter()
-            .filter(|path| names(0).contains(path))
-            .count()
-            > 10
-    );
+    assert!(names(1).iter().filter(|path| names(0).contains(path)).count() > 10);
     for path in names(0) {
         assert!(archive.state(1).root.join(path).exists(), "{path}");
     }
-    for index in archive
-        .state(0)
-        .indexes
-        .iter()
-        .filter(|index| index.present)
-    {
-        let path = archive
-            .state(2)
-            .root
-            .join("dists")
-            .join(&index.suite)
-            .join(&index.path);
-        assert!(
-            path.with_file_name("by-hash")
-                .join("SHA256")
-                .join(index.sha256.to_string())
-                .exists()
-        );
+    for index in archive.state(0).indexes.iter().filter(|index| index.present) {
+        let path = archive.state(2).root.join("dists").join(&index.suite).join(&index.path);
+        assert!(path.with_file_name("by-hash").join("SHA256").join(index.sha256.to_string()).exists());
     }
 }
 
 #[test]
 fn the_same_seed_gives_the_same_bytes() {
-    let (a, b, c) = (
-        tempfile::tempdir().unwrap(),
-        tempfile::tempdir().unwrap(),
-        tempfile::tempdir().unwrap(),
-    );
-    let first = ArchiveBuilder::tiny(a.path())
-        .pdiffs(true)
-        .flat(true)
-        .build()
-        .unwrap();
+    let (a, b, c) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let first = ArchiveBuilder::tiny(a.path()).pdiffs(true).flat(true).build().unwrap();
     let signer = first.signer().clone();
-    ArchiveBuilder::tiny(b.path())
-        .pdiffs(true)
-        .flat(true)
-        .signer(signer.clone())
-        .build()
-        .unwrap();
-    ArchiveBuilder::tiny(c.path())
-        .pdiffs(true)
-        .flat(true)
-        .signer(signer)
-        .seed(2)
-        .build()
-        .unwrap();
+    ArchiveBuilder::tiny(b.path()).pdiffs(true).flat(true).signer(signer.clone()).build().unwrap();
+    ArchiveBuilder::tiny(c.path()).pdiffs(true).flat(true).signer(signer).seed(2).build().unwrap();
     assert_eq!(snapshot(a.path()), snapshot(b.path()));
     assert_ne!(snapshot(a.path()), snapshot(c.path()));
 }
@@ -197,54 +122,27 @@ fn switches_do_what_they_say() {
     let state = archive.state(2);
     let suite = state.root.join("dists/trixie");
     assert!(!suite.join("main/binary-amd64/by-hash").exists());
-    assert!(
-        suite.join("main/binary-amd64/Packages").exists()
-            && suite.join("main/binary-amd64/Packages.zst").exists()
-    );
+    assert!(suite.join("main/binary-amd64/Packages").exists() && suite.join("main/binary-amd64/Packages.zst").exists());
     let packages = fs::read_to_string(suite.join("main/binary-amd64/Packages")).unwrap();
     assert!(!packages.contains("Architecture: all\n"));
     let index = fs::read_to_string(suite.join("main/binary-amd64/Packages.diff/Index")).unwrap();
-    assert!(
-        index.contains("X-Patch-Precedence: merged") && index.contains("T-2025-06-"),
-        "{index}"
-    );
+    assert!(index.contains("X-Patch-Precedence: merged") && index.contains("T-2025-06-"), "{index}");
     let security = fs::read_to_string(state.root.join("dists/trixie-security/Release")).unwrap();
-    assert!(
-        security.contains("Valid-Until: Mon, 16 Jun 2025 03:07:40 UTC\n"),
-        "{security}"
-    );
+    assert!(security.contains("Valid-Until: Mon, 16 Jun 2025 03:07:40 UTC\n"), "{security}");
 }
 
 #[test]
 fn forged_indexes_are_signed_or_not_as_meant() {
     let directory = tempfile::tempdir().unwrap();
-    let archive = ArchiveBuilder::tiny(directory.path())
-        .states(1)
-        .build()
-        .unwrap();
+    let archive = ArchiveBuilder::tiny(directory.path()).states(1).build().unwrap();
     let forge = archive.forge(0, "trixie");
     let signed = archive.state(0).root.join("dists/trixie/InRelease");
     let packages = forge.index("main/binary-amd64/Packages").unwrap();
-    forge
-        .set_index(
-            "main/binary-amd64/Packages",
-            &packages.replace("Filename: pool/", "Filename: ../pool/"),
-        )
-        .unwrap();
-    assert!(
-        forge
-            .index("main/binary-amd64/Packages")
-            .unwrap()
-            .contains("Filename: ../pool/")
-    );
+    forge.set_index("main/binary-amd64/Packages", &packages.replace("Filename: pool/", "Filename: ../pool/")).unwrap();
+    assert!(forge.index("main/binary-amd64/Packages").unwrap().contains("Filename: ../pool/"));
     assert!(gpgv(&archive, &signed));
     forge.valid_until(1_000_000_000).unwrap();
-    assert!(
-        forge
-            .release()
-            .unwrap()
-            .contains("Valid-Until: Sun, 09 Sep 2001 01:46:40 UTC\n")
-    );
+    assert!(forge.release().unwrap().contains("Valid-Until: Sun, 09 Sep 2001 01:46:40 UTC\n"));
     assert!(gpgv(&archive, &signed));
     forge.flip_signed_byte().unwrap();
     assert!(!gpgv(&archive, &signed));
@@ -270,14 +168,7 @@ fn apt_installs_from_it() {
     let served = directory.path().join("served");
     let apt = |arguments: &[&str]| {
         let output = Command::new("apt-get")
-            .args([
-                "-o",
-                "APT::Architecture=amd64",
-                "-o",
-                "APT::Architectures=amd64",
-                "-o",
-                "Debug::NoLocking=1",
-            ])
+            .args(["-o", "APT::Architecture=amd64", "-o", "APT::Architectures=amd64", "-o", "Debug::NoLocking=1"])
             .args([
                 "-o",
                 "APT::Sandbox::User=root",
@@ -289,10 +180,7 @@ fn apt_installs_from_it() {
             .arg("-o")
             .arg(format!("Dir::State={}", root.display()))
             .arg("-o")
-            .arg(format!(
-                "Dir::State::status={}",
-                root.join("status").display()
-            ))
+            .arg(format!("Dir::State::status={}", root.join("status").display()))
             .arg("-o")
             .arg(format!("Dir::Cache={}", root.join("cache").display()))
             .arg("-o")
@@ -301,21 +189,11 @@ fn apt_installs_from_it() {
             .output()
             .unwrap();
         let said = [output.stdout, output.stderr].concat();
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&said)
-        );
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
         String::from_utf8_lossy(&said).into_owned()
     };
     let key = archive.key();
-    let line = |suite: &str| {
-        format!(
-            "[signed-by={}] file:{} {suite}\n",
-            key.display(),
-            served.display()
-        )
-    };
+    let line = |suite: &str| format!("[signed-by={}] file:{} {suite}\n", key.display(), served.display());
     let list = format!(
         "deb {}deb {}deb-src {}deb [signed-by={}] file:{}/flat ./\n",
         line("trixie main contrib"),
@@ -330,12 +208,7 @@ fn apt_installs_from_it() {
         std::os::unix::fs::symlink(&archive.state(number).root, &served).unwrap();
         let said = apt(&["update"]);
         assert!(!said.contains("W:") && !said.contains("E:"), "{said}");
-        let packages = fs::read_to_string(
-            archive
-                .state(number)
-                .root
-                .join("dists/trixie/main/i18n/Translation-en"),
-        );
+        let packages = fs::read_to_string(archive.state(number).root.join("dists/trixie/main/i18n/Translation-en"));
         assert!(packages.is_err(), "the plain form is listed, not present");
         let file = archive.state(number).select(|file| {
             file.kind == FileKind::Deb
@@ -343,11 +216,8 @@ fn apt_installs_from_it() {
                 && file.component == "main"
                 && file.architecture == "amd64"
         });
-        let names: Vec<&str> = file
-            .keys()
-            .filter_map(|path| path.rsplit('/').next()?.split('_').next())
-            .take(5)
-            .collect();
+        let names: Vec<&str> =
+            file.keys().filter_map(|path| path.rsplit('/').next()?.split('_').next()).take(5).collect();
         apt(&[&["install", "-y", "--download-only"], &names[..]].concat());
     }
 }

@@ -11,11 +11,7 @@ use std::{
 
 fn get(url: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"
-    )
-    .unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer

@@ -51,16 +51,12 @@ struct Seen {
 impl Client {
     fn new(address: SocketAddr) -> Client {
         let stream = TcpStream::connect(address).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(5)))
-            .unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         Client(stream, Vec::new())
     }
 
     fn ask(&mut self, path: &str, fields: &str) {
-        self.0
-            .write_all(format!("GET {path} HTTP/1.1\r\nHost: t\r\n{fields}\r\n").as_bytes())
-            .unwrap();
+        self.0.write_all(format!("GET {path} HTTP/1.1\r\nHost: t\r\n{fields}\r\n").as_bytes()).unwrap();
     }
 
     fn more(&mut self) -> std::io::Result<usize> {
@@ -80,11 +76,7 @@ impl Client {
             if let Some(at) = self.1.windows(4).position(|four| four == b"\r\n\r\n") {
                 break at + 4;
             }
-            assert!(
-                self.more().unwrap() > 0,
-                "closed in the head: {:?}",
-                String::from_utf8_lossy(&self.1)
-            );
+            assert!(self.more().unwrap() > 0, "closed in the head: {:?}", String::from_utf8_lossy(&self.1));
         };
         let head = String::from_utf8(self.1.drain(..end).collect()).unwrap();
         (head[9..12].parse().unwrap(), head)
@@ -92,18 +84,12 @@ impl Client {
 
     fn answer(&mut self) -> Seen {
         let (status, head) = self.head();
-        let length = head
-            .lines()
-            .find_map(|line| line.strip_prefix("Content-Length: "))
-            .map_or(0, |n| n.parse().unwrap());
+        let length =
+            head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).map_or(0, |n| n.parse().unwrap());
         while self.1.len() < length {
             assert!(self.more().unwrap() > 0, "closed in the body");
         }
-        Seen {
-            status,
-            head,
-            body: self.1.drain(..length).collect(),
-        }
+        Seen { status, head, body: self.1.drain(..length).collect() }
     }
 
     fn closed(&mut self) -> bool {
@@ -122,37 +108,16 @@ fn pipelined_requests_are_answered_in_order() {
     let tree = tree();
     let server = server(tree.path(), None);
     let mut client = Client::new(server.address());
-    for path in [
-        "/pool/a",
-        "/pool/big",
-        "/pool/none",
-        "/pool/a%2Bb~1%3A2",
-        "/pool/../pool/a",
-        "http://h/pool/b",
-    ] {
+    for path in ["/pool/a", "/pool/big", "/pool/none", "/pool/a%2Bb~1%3A2", "/pool/../pool/a", "http://h/pool/b"] {
         client.ask(path, "");
     }
-    let statuses: Vec<(u16, usize)> = (0..6)
-        .map(|_| client.answer())
-        .map(|seen| (seen.status, seen.body.len()))
-        .collect();
-    assert_eq!(
-        statuses,
-        [
-            (200, 1),
-            (200, BIG_BYTES as usize),
-            (404, 10),
-            (200, 7),
-            (404, 10),
-            (200, 1)
-        ]
-    );
+    let statuses: Vec<(u16, usize)> =
+        (0..6).map(|_| client.answer()).map(|seen| (seen.status, seen.body.len())).collect();
+    assert_eq!(statuses, [(200, 1), (200, BIG_BYTES as usize), (404, 10), (200, 7), (404, 10), (200, 1)]);
     let log = server.log();
     assert_eq!(log[3].path, "/pool/a+b~1:2");
     assert_eq!(
-        log.iter()
-            .map(|entry| (entry.connection, entry.number))
-            .collect::<Vec<_>>(),
+        log.iter().map(|entry| (entry.connection, entry.number)).collect::<Vec<_>>(),
         (1..=6).map(|n| (1, n)).collect::<Vec<_>>()
     );
     assert_eq!(server.counters().requests, 6);
@@ -164,42 +129,12 @@ fn ranges_and_conditions() {
     let server = server(tree.path(), None);
     let seen = get(&server, "/pool/big", "Range: bytes=100-199\r\n");
     assert_eq!((seen.status, &seen.body[..]), (206, &big()[100..200]));
-    assert!(
-        seen.head
-            .contains("Content-Range: bytes 100-199/300000\r\n")
-    );
-    let tag = seen
-        .head
-        .lines()
-        .find_map(|line| line.strip_prefix("ETag: "))
-        .unwrap()
-        .to_string();
-    assert_eq!(
-        get(&server, "/pool/big", &format!("If-None-Match: {tag}\r\n")).status,
-        304
-    );
-    assert_eq!(
-        get(
-            &server,
-            "/pool/big",
-            &format!("Range: bytes=5-\r\nIf-Range: {tag}\r\n")
-        )
-        .status,
-        206
-    );
-    assert_eq!(
-        get(
-            &server,
-            "/pool/big",
-            "Range: bytes=5-\r\nIf-Range: \"other\"\r\n"
-        )
-        .status,
-        200
-    );
-    assert_eq!(
-        get(&server, "/pool/big", "Range: bytes=300000-\r\n").status,
-        416
-    );
+    assert!(seen.head.contains("Content-Range: bytes 100-199/300000\r\n"));
+    let tag = seen.head.lines().find_map(|line| line.strip_prefix("ETag: ")).unwrap().to_string();
+    assert_eq!(get(&server, "/pool/big", &format!("If-None-Match: {tag}\r\n")).status, 304);
+    assert_eq!(get(&server, "/pool/big", &format!("Range: bytes=5-\r\nIf-Range: {tag}\r\n")).status, 206);
+    assert_eq!(get(&server, "/pool/big", "Range: bytes=5-\r\nIf-Range: \"other\"\r\n").status, 200);
+    assert_eq!(get(&server, "/pool/big", "Range: bytes=300000-\r\n").status, 416);
     server.change(|behaviour| behaviour.ranges = false);
     assert_eq!(get(&server, "/pool/big", "Range: bytes=5-\r\n").status, 200);
 }
@@ -209,34 +144,15 @@ fn statuses_and_redirects() {
     let tree = tree();
     for (fault, status, text) in [
         (Fault::Status(503), 503, ""),
-        (
-            Fault::RetryAfter {
-                status: 429,
-                seconds: 7,
-            },
-            429,
-            "Retry-After: 7\r\n",
-        ),
+        (Fault::RetryAfter { status: 429, seconds: 7 }, 429, "Retry-After: 7\r\n"),
         (Fault::Portal, 200, "text/html"),
-        (
-            Fault::Redirect("http://other:1/x/".into()),
-            302,
-            "Location: http://other:1/x/pool/big\r\n",
-        ),
+        (Fault::Redirect("http://other:1/x/".into()), 302, "Location: http://other:1/x/pool/big\r\n"),
         (Fault::RedirectLoop, 302, "Location: /pool/big\r\n"),
-        (
-            Fault::RedirectInjection,
-            302,
-            "Location: /pool/big%0A%0A201",
-        ),
+        (Fault::RedirectInjection, 302, "Location: /pool/big%0A%0A201"),
         (Fault::NotModified, 304, ""),
         (Fault::GzipEncoding, 200, "Content-Encoding: x-gzip\r\n"),
         (Fault::BigHeader(70_000), 200, "X-Big: xxxx"),
-        (
-            Fault::Body(Arc::from(&b"hello"[..])),
-            200,
-            "Content-Length: 5\r\n",
-        ),
+        (Fault::Body(Arc::from(&b"hello"[..])), 200, "Content-Length: 5\r\n"),
     ] {
         let server = server(tree.path(), Some(fault.clone()));
         let seen = get(&server, "/pool/big", "");
@@ -256,10 +172,7 @@ fn broken_bodies() {
         let (status, head) = client.head();
         (status, head, client.rest())
     };
-    assert_eq!(
-        read(Fault::Reset, "").2.unwrap_err().kind(),
-        ErrorKind::ConnectionReset
-    );
+    assert_eq!(read(Fault::Reset, "").2.unwrap_err().kind(), ErrorKind::ConnectionReset);
     assert!(read(Fault::Truncate, "").2.unwrap().len() < BIG_BYTES as usize);
     let (_, head, body) = read(Fault::UntilClose, "");
     assert_eq!(body.unwrap(), big());
@@ -270,47 +183,22 @@ fn broken_bodies() {
     assert_eq!(body.unwrap(), big());
     let (_, head, body) = read(Fault::Chunked, "Connection: close\r\n");
     let body = body.unwrap();
-    assert!(
-        head.contains("Transfer-Encoding: chunked")
-            && body.ends_with(b"0\r\nX-Trailer: end\r\n\r\n")
-    );
+    assert!(head.contains("Transfer-Encoding: chunked") && body.ends_with(b"0\r\nX-Trailer: end\r\n\r\n"));
     for (fault, more) in [(Fault::ShortLength, false), (Fault::LongLength, true)] {
         let (_, head, body) = read(fault, "Connection: close\r\n");
-        let length: u64 = head
-            .split_once("Content-Length: ")
-            .unwrap()
-            .1
-            .split_once('\r')
-            .unwrap()
-            .0
-            .parse()
-            .unwrap();
-        assert!(if more {
-            length > BIG_BYTES
-        } else {
-            length < BIG_BYTES
-        });
+        let length: u64 = head.split_once("Content-Length: ").unwrap().1.split_once('\r').unwrap().0.parse().unwrap();
+        assert!(if more { length > BIG_BYTES } else { length < BIG_BYTES });
         assert_eq!(body.unwrap(), big());
     }
     let wrong = |a: &[u8], b: &[u8]| a.iter().zip(b).filter(|(a, b)| a != b).count();
     let (_, _, body) = read(Fault::Corrupt, "Connection: close\r\n");
     let differing = wrong(&body.unwrap(), &big());
     assert!((1..=3).contains(&differing), "{differing}");
-    assert_eq!(
-        read(Fault::CorruptRanges, "Connection: close\r\n")
-            .2
-            .unwrap(),
-        big()
-    );
+    assert_eq!(read(Fault::CorruptRanges, "Connection: close\r\n").2.unwrap(), big());
     let part = "Range: bytes=1000-1999\r\nConnection: close\r\n";
-    assert_ne!(
-        read(Fault::CorruptRanges, part).2.unwrap(),
-        &big()[1000..2000]
-    );
+    assert_ne!(read(Fault::CorruptRanges, part).2.unwrap(), &big()[1000..2000]);
     let (status, head, body) = read(Fault::WrongRange, part);
-    assert!(
-        status == 206 && !head.contains("bytes 1000-1999") && body.unwrap() != big()[1000..2000]
-    );
+    assert!(status == 206 && !head.contains("bytes 1000-1999") && body.unwrap() != big()[1000..2000]);
     let (_, head, body) = read(Fault::LyingRange, part);
     assert!(head.contains("bytes 1000-1999") && body.unwrap() != big()[1000..2000]);
     assert_eq!(read(Fault::IgnoreRange, part).0, 200);
@@ -322,10 +210,7 @@ fn silence_in_all_its_forms() {
     for fault in [Fault::Hang, Fault::Stall, Fault::Drip(1000), Fault::Endless] {
         let server = server(tree.path(), Some(fault.clone()));
         let mut client = Client::new(server.address());
-        client
-            .0
-            .set_read_timeout(Some(Duration::from_millis(200)))
-            .unwrap();
+        client.0.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         client.ask("/pool/big", "");
         let (start, mut total) = (Instant::now(), 0);
         let silent = loop {
@@ -349,10 +234,7 @@ fn silence_in_all_its_forms() {
 #[test]
 fn keepalive_closes_after_k_answers_with_and_without_notice() {
     let tree = tree();
-    let server = Server::builder(tree.path())
-        .behaviour(|b| b.requests_per_connection = Some(3))
-        .start()
-        .unwrap();
+    let server = Server::builder(tree.path()).behaviour(|b| b.requests_per_connection = Some(3)).start().unwrap();
     for announced in [true, false] {
         server.change(|behaviour| behaviour.announce_close = announced);
         let mut client = Client::new(server.address());
@@ -368,10 +250,7 @@ fn keepalive_closes_after_k_answers_with_and_without_notice() {
 #[test]
 fn delay_does_not_stop_the_pipeline() {
     let tree = tree();
-    let server = Server::builder(tree.path())
-        .behaviour(|b| b.delay = Duration::from_millis(100))
-        .start()
-        .unwrap();
+    let server = Server::builder(tree.path()).behaviour(|b| b.delay = Duration::from_millis(100)).start().unwrap();
     let mut client = Client::new(server.address());
     let start = Instant::now();
     for _ in 0..20 {
@@ -381,35 +260,23 @@ fn delay_does_not_stop_the_pipeline() {
         assert_eq!(client.answer().body, b"a");
     }
     let took = start.elapsed();
-    assert!(
-        took >= Duration::from_millis(100) && took < Duration::from_millis(1000),
-        "{took:?}"
-    );
+    assert!(took >= Duration::from_millis(100) && took < Duration::from_millis(1000), "{took:?}");
 }
 
 #[test]
 fn permuted_answers_carry_the_wrong_body() {
     let tree = tree();
-    let server = Server::builder(tree.path())
-        .behaviour(|b| b.permute = true)
-        .start()
-        .unwrap();
+    let server = Server::builder(tree.path()).behaviour(|b| b.permute = true).start().unwrap();
     let mut client = Client::new(server.address());
     client.ask("/pool/a", "");
     client.ask("/pool/b", "");
-    assert_eq!(
-        (client.answer().body, client.answer().body),
-        (b"b".to_vec(), b"a".to_vec())
-    );
+    assert_eq!((client.answer().body, client.answer().body), (b"b".to_vec(), b"a".to_vec()));
 }
 
 #[test]
 fn the_rate_is_shared_by_all_connections() {
     let tree = tree();
-    let server = Server::builder(tree.path())
-        .behaviour(|b| b.rate_bytes_per_s = Some(1_500_000))
-        .start()
-        .unwrap();
+    let server = Server::builder(tree.path()).behaviour(|b| b.rate_bytes_per_s = Some(1_500_000)).start().unwrap();
     let start = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -417,20 +284,14 @@ fn the_rate_is_shared_by_all_connections() {
         }
     });
     let took = start.elapsed();
-    assert!(
-        took > Duration::from_millis(330) && took < Duration::from_millis(1500),
-        "{took:?}"
-    );
+    assert!(took > Duration::from_millis(330) && took < Duration::from_millis(1500), "{took:?}");
     assert_eq!(server.counters().max_open_connections, 2);
 }
 
 #[test]
 fn a_server_dies_in_the_middle_and_comes_back() {
     let tree = tree();
-    let server = Server::builder(tree.path())
-        .behaviour(|b| b.die_after_bytes = Some(100_000))
-        .start()
-        .unwrap();
+    let server = Server::builder(tree.path()).behaviour(|b| b.die_after_bytes = Some(100_000)).start().unwrap();
     let mut client = Client::new(server.address());
     client.ask("/pool/big", "");
     assert!(client.rest().is_err());
@@ -443,10 +304,7 @@ fn a_server_dies_in_the_middle_and_comes_back() {
     assert_eq!(get(&server, "/pool/a", "").body, b"a");
     server.live(Life::Silent);
     let mut client = Client::new(server.address());
-    client
-        .0
-        .set_read_timeout(Some(Duration::from_millis(100)))
-        .unwrap();
+    client.0.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     client.ask("/pool/a", "");
     assert!(client.more().is_err());
 }
@@ -461,26 +319,15 @@ fn draws_depend_on_the_seed_and_roots_switch() {
             .fault(FaultRule::pool(0.5, Fault::Status(500)))
             .start()
             .unwrap();
-        (0..20)
-            .map(|_| get(&server, "/pool/a", "").status)
-            .collect()
+        (0..20).map(|_| get(&server, "/pool/a", "").status).collect()
     };
     assert_eq!(outcomes(1), outcomes(1));
     assert_ne!(outcomes(1), outcomes(2));
     let server = Server::builder(tree.path())
-        .fault(FaultRule::once(
-            PathMatch::Suffix("/b".into()),
-            Fault::Status(404),
-        ))
+        .fault(FaultRule::once(PathMatch::Suffix("/b".into()), Fault::Status(404)))
         .start()
         .unwrap();
-    assert_eq!(
-        (
-            get(&server, "/pool/b", "").status,
-            get(&server, "/pool/b", "").status
-        ),
-        (404, 200)
-    );
+    assert_eq!((get(&server, "/pool/b", "").status, get(&server, "/pool/b", "").status), (404, 200));
     server.switch_root(other.path());
     assert_eq!(get(&server, "/pool/a", "").body, b"another");
 }
@@ -492,10 +339,7 @@ fn speaks_tls_and_http2() {
     let server = Server::builder(tree.path())
         .tls(&authority, &TlsSpec::default())
         .unwrap()
-        .fault(FaultRule::always(
-            PathMatch::Suffix("/b".into()),
-            Fault::Status(404),
-        ))
+        .fault(FaultRule::always(PathMatch::Suffix("/b".into()), Fault::Status(404)))
         .start()
         .unwrap();
     let ca = tree.path().join("ca.pem");
@@ -519,9 +363,7 @@ fn speaks_tls_and_http2() {
     let Ok(output) = curl("--http2", "big") else {
         return;
     };
-    let said = |output: std::process::Output| {
-        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
-    };
+    let said = |output: std::process::Output| String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert_eq!(said(output), "2 200");
     assert_eq!(said(curl("--http2", "b").unwrap()), "2 404");
     assert_eq!(said(curl("--http1.1", "big").unwrap()), "1.1 200");

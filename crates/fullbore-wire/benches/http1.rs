@@ -53,10 +53,7 @@ fn long_body(bencher: Bencher) {
             (client, reads)
         })
         .bench_local_values(|(mut client, mut reads)| {
-            let received: usize = reads
-                .iter_mut()
-                .map(|read| drain(&mut client, read).0)
-                .sum();
+            let received: usize = reads.iter_mut().map(|read| drain(&mut client, read).0).sum();
             assert_eq!(received, length);
             reads
         });
@@ -73,9 +70,7 @@ fn small_answers(bencher: Bencher) {
             let mut client = Http1::new(Limits::default());
             let request = RequestHead::get("mirror.example", "/debian/pool/x");
             for tag in 0..ANSWERS as u64 {
-                client
-                    .request(&request, tag, BodyLength::None)
-                    .expect("fits");
+                client.request(&request, tag, BodyLength::None).expect("fits");
             }
             (client, BytesMut::from(answers.as_str()))
         })
@@ -88,22 +83,17 @@ fn small_answers(bencher: Bencher) {
 #[divan::bench]
 fn requests(bencher: Bencher) {
     const REQUESTS: usize = 99;
-    bencher
-        .counter(ItemsCount::new(REQUESTS))
-        .with_inputs(|| Http1::new(Limits::default()))
-        .bench_local_values(|mut client| {
+    bencher.counter(ItemsCount::new(REQUESTS)).with_inputs(|| Http1::new(Limits::default())).bench_local_values(
+        |mut client| {
             for tag in 0..REQUESTS as u64 {
-                let request = RequestHead::get(
-                    "mirror.example",
-                    "/debian/pool/main/g/glibc/glibc_2.36-9+deb12u7.debian.tar.xz",
-                );
-                client
-                    .request(&request, tag, BodyLength::None)
-                    .expect("fits");
+                let request =
+                    RequestHead::get("mirror.example", "/debian/pool/main/g/glibc/glibc_2.36-9+deb12u7.debian.tar.xz");
+                client.request(&request, tag, BodyLength::None).expect("fits");
             }
             black_box(client.outgoing().remaining());
             client
-        });
+        },
+    );
 }
 
 /// An upload in pieces of 64 KiB: queued by reference, not copied.
@@ -112,20 +102,17 @@ fn upload(bencher: Bencher) {
     const PIECES: usize = 64;
     let piece = Bytes::from(vec![0; 64 * 1024]);
     let length = PIECES * piece.len();
-    bencher
-        .counter(BytesCount::new(length))
-        .with_inputs(|| Http1::new(Limits::default()))
-        .bench_local_values(|mut client| {
+    bencher.counter(BytesCount::new(length)).with_inputs(|| Http1::new(Limits::default())).bench_local_values(
+        |mut client| {
             let method = fullbore_wire::http1::Method::Put;
             let request = RequestHead::new(method, "mirror.example", "/x");
-            client
-                .request(&request, 1, BodyLength::Known(length as u64))
-                .expect("fits");
+            client.request(&request, 1, BodyLength::Known(length as u64)).expect("fits");
             for _ in 0..PIECES {
                 client.body(1, piece.clone()).expect("as announced");
             }
             client.body_end(1).expect("as announced");
             let outgoing = client.outgoing();
             outgoing.advance(outgoing.remaining());
-        });
+        },
+    );
 }

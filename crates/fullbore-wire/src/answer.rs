@@ -41,9 +41,8 @@ pub fn judge(head: &ResponseHead, path: &str, segment: &Segment, now_unix_s: i64
         403 | 404 | 410 => Answer::Fault(Fault::Missing(head.status)),
         401 | 407 => wrong(format!("asks for credentials ({}); see auth.conf", head.status)),
         429 | 500..=599 => {
-            let told = head
-                .retry_after
-                .map(|told: RetryAfter| Duration::from_secs(told.delay_s(head.date, now_unix_s)));
+            let told =
+                head.retry_after.map(|told: RetryAfter| Duration::from_secs(told.delay_s(head.date, now_unix_s)));
             Answer::Fault(Fault::Busy { status: head.status, retry_after: told.or(NO_PAUSE_TOLD) })
         }
         status => wrong(format!("status {status}")),

@@ -23,10 +23,7 @@ pub struct Credentials {
 impl Credentials {
     /// From plain text.
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
-        Self {
-            user: user.into(),
-            password: password.into(),
-        }
+        Self { user: user.into(), password: password.into() }
     }
 
     /// From the percent-encoded `user[:password]` of a URL; `None` if it is not.
@@ -134,10 +131,7 @@ impl AuthConf {
             .lines()
             .enumerate()
             .filter(|(_, line)| !line.starts_with('#'))
-            .flat_map(|(number, line)| {
-                line.split_ascii_whitespace()
-                    .map(move |token| (number + 1, token))
-            });
+            .flat_map(|(number, line)| line.split_ascii_whitespace().map(move |token| (number + 1, token)));
         // Login and password before the first `machine`, or of a skipped one, go nowhere.
         let mut current: Option<Entry> = None;
         while let Some((line, token)) = tokens.next() {
@@ -195,9 +189,7 @@ impl AuthConf {
     }
 
     fn add_entry(&mut self, entry: Option<Entry>) -> Result<(), AuthError> {
-        let Some(entry) =
-            entry.filter(|entry| !entry.login.is_empty() || !entry.password.is_empty())
-        else {
+        let Some(entry) = entry.filter(|entry| !entry.login.is_empty() || !entry.password.is_empty()) else {
             return Ok(());
         };
         if self.entries.len() >= ENTRIES_MAX {
@@ -246,14 +238,7 @@ fn parse_machine(token: &str) -> Option<Entry> {
         None => (rest, ""),
     };
     let (host, port) = parse_host_and_port(authority).ok()?;
-    Some(Entry {
-        scheme,
-        host,
-        port,
-        path: path.to_owned(),
-        login: String::new(),
-        password: String::new(),
-    })
+    Some(Entry { scheme, host, port, path: path.to_owned(), login: String::new(), password: String::new() })
 }
 
 /// Percent-decoding to UTF-8.
@@ -284,8 +269,7 @@ mod tests {
     }
 
     fn found(conf: &AuthConf, url: &str) -> Option<String> {
-        conf.lookup(&Url::parse(url).unwrap())
-            .map(|found| format!("{}:{}", found.user, found.password))
+        conf.lookup(&Url::parse(url).unwrap()).map(|found| format!("{}:{}", found.user, found.password))
     }
 
     /// The examples of apt_auth.conf(5). One differs on purpose: an entry with `:443` is
@@ -312,10 +296,7 @@ mod tests {
             assert_eq!(found(&one_line, url).is_some(), applies, "{machine}");
         }
         let slash = conf("machine example.org/debian/ login apt password debian");
-        assert_eq!(
-            found(&slash, "https://example.org/debian/dists").as_deref(),
-            Some("apt:debian")
-        );
+        assert_eq!(found(&slash, "https://example.org/debian/dists").as_deref(), Some("apt:debian"));
         let lines = conf("# comment\nmachine example.org\n\tlogin apt\npassword debian\n");
         assert_eq!(found(&lines, url).as_deref(), Some("apt:debian"));
     }
@@ -353,12 +334,7 @@ mod tests {
 
     #[test]
     fn odd_files() {
-        for text in [
-            "machine",
-            "machine h login",
-            "machine h login a password",
-            "login",
-        ] {
+        for text in ["machine", "machine h login", "machine h login a password", "login"] {
             assert!(AuthConf::new().add_file(text).is_err(), "{text:?}");
         }
         for text in [
@@ -374,15 +350,8 @@ mod tests {
         let two = conf("machine h login a password b machine bad::1 login c password d");
         assert_eq!(found(&two, "https://h/").as_deref(), Some("a:b"));
         // A password may be any token, a keyword too.
-        assert_eq!(
-            found(&conf("machine h login machine password #x"), "https://h/").as_deref(),
-            Some("machine:#x")
-        );
-        assert!(
-            AuthConf::new()
-                .add_file(&" ".repeat(AUTH_FILE_BYTES_MAX + 1))
-                .is_err()
-        );
+        assert_eq!(found(&conf("machine h login machine password #x"), "https://h/").as_deref(), Some("machine:#x"));
+        assert!(AuthConf::new().add_file(&" ".repeat(AUTH_FILE_BYTES_MAX + 1)).is_err());
         assert!(matches!(
             AuthConf::new().add_file(&"machine h login a ".repeat(ENTRIES_MAX + 1)),
             Err(AuthError::TooManyEntries)
@@ -395,12 +364,7 @@ mod tests {
         let mut conf = AuthConf::new();
         conf.add_for_url(&url, &credentials.unwrap()).unwrap();
         assert_eq!(found(&conf, "http://h/debian/x").as_deref(), Some("u:p w"));
-        for other in [
-            "http://h/x",
-            "http://h:81/debian/x",
-            "https://h/debian/x",
-            "http://o/debian/x",
-        ] {
+        for other in ["http://h/x", "http://h:81/debian/x", "https://h/debian/x", "http://o/debian/x"] {
             assert_eq!(found(&conf, other), None, "{other}");
         }
     }
@@ -410,14 +374,9 @@ mod tests {
         let credentials = Credentials::new("user", "secret");
         let conf = conf("machine h login user password secret");
         let shown = format!("{credentials:?} {:?} {conf:?}", credentials.basic());
-        assert!(
-            !shown.contains("secret") && !shown.contains("c2VjcmV0") && !shown.contains("Basic"),
-            "{shown}"
-        );
+        assert!(!shown.contains("secret") && !shown.contains("c2VjcmV0") && !shown.contains("Basic"), "{shown}");
         assert_eq!(
-            Credentials::new("Aladdin", "open sesame")
-                .basic()
-                .header_value(),
+            Credentials::new("Aladdin", "open sesame").basic().header_value(),
             "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="
         );
     }

@@ -34,10 +34,7 @@ impl EntityTag {
         if opaque.len() > ENTITY_TAG_BYTES_MAX || !opaque.bytes().all(valid) {
             return None;
         }
-        Some(Self {
-            weak,
-            opaque: opaque.to_owned(),
-        })
+        Some(Self { weak, opaque: opaque.to_owned() })
     }
 }
 
@@ -87,9 +84,7 @@ pub fn parse_http_date(text: &str) -> Option<i64> {
 /// IMF-fixdate of unix seconds; `None` before 1970 and after 9999.
 pub fn http_date(unix_s: i64) -> Option<String> {
     let seconds = u64::try_from(unix_s).ok().filter(|_| unix_s <= DATE_MAX)?;
-    Some(httpdate::fmt_http_date(
-        UNIX_EPOCH + Duration::from_secs(seconds),
-    ))
+    Some(httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds)))
 }
 
 #[cfg(test)]
@@ -101,17 +96,7 @@ mod tests {
         for text in ["\"\"", "\"abc\"", "W/\"abc\"", "\"a:b-c!\""] {
             assert_eq!(EntityTag::parse(text).unwrap().to_string(), text);
         }
-        for text in [
-            "",
-            "abc",
-            "\"abc",
-            "\"",
-            "w/\"abc\"",
-            "\"a\"b\"",
-            "\"a b\"",
-            "\"a\nb\"",
-            "W/",
-        ] {
+        for text in ["", "abc", "\"abc", "\"", "w/\"abc\"", "\"a\"b\"", "\"a b\"", "\"a\nb\"", "W/"] {
             assert_eq!(EntityTag::parse(text), None, "{text:?}");
         }
         assert_eq!(EntityTag::parse(&format!("\"{}\"", "x".repeat(600))), None);
@@ -119,10 +104,9 @@ mod tests {
 
     #[test]
     fn validators_come_back_from_text() {
-        for validator in [
-            Validator::EntityTag(EntityTag::parse("\"5f-3a\"").unwrap()),
-            Validator::LastModified(784_111_777),
-        ] {
+        for validator in
+            [Validator::EntityTag(EntityTag::parse("\"5f-3a\"").unwrap()), Validator::LastModified(784_111_777)]
+        {
             assert_eq!(Validator::parse(&validator.to_string()), Some(validator));
         }
         assert_eq!(Validator::parse("W/\"weak\""), None);
@@ -131,11 +115,7 @@ mod tests {
 
     #[test]
     fn dates_in_all_three_forms() {
-        for text in [
-            "Sun, 06 Nov 1994 08:49:37 GMT",
-            "Sunday, 06-Nov-94 08:49:37 GMT",
-            "Sun Nov  6 08:49:37 1994",
-        ] {
+        for text in ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"] {
             assert_eq!(parse_http_date(text), Some(784_111_777), "{text}");
         }
         for time in [i64::MIN, -1, DATE_MAX + 1, i64::MAX] {

@@ -53,28 +53,15 @@ pub struct ProxyServer {
 
 impl fmt::Debug for ProxyServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let credentials = if self.authorization.is_some() {
-            "…@"
-        } else {
-            ""
-        };
+        let credentials = if self.authorization.is_some() { "…@" } else { "" };
         let scheme = self.scheme.as_str();
-        write!(
-            f,
-            "{scheme}://{credentials}{}",
-            authority(&self.host, self.port)
-        )
+        write!(f, "{scheme}://{credentials}{}", authority(&self.host, self.port))
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}://{}",
-            self.scheme.as_str(),
-            authority(&self.host, self.port)
-        )
+        write!(f, "{}://{}", self.scheme.as_str(), authority(&self.host, self.port))
     }
 }
 
@@ -194,10 +181,7 @@ pub enum ConnectError {
         attempts: Vec<(SocketAddr, io::Error)>,
     },
     /// The proxy wants to know who asks.
-    #[error(
-        "proxy {proxy}: authentication required for {host} (407{})",
-        offered(schemes)
-    )]
+    #[error("proxy {proxy}: authentication required for {host} (407{})", offered(schemes))]
     ProxyAuthentication {
         /// The proxy's host and port.
         proxy: String,
@@ -265,38 +249,26 @@ fn after(attempts: &[(SocketAddr, io::Error)]) -> String {
 }
 
 fn offered(schemes: &Option<String>) -> String {
-    schemes
-        .as_ref()
-        .map_or_else(String::new, |schemes| format!("; it offers {schemes}"))
+    schemes.as_ref().map_or_else(String::new, |schemes| format!("; it offers {schemes}"))
 }
 
 /// `host:port`, with brackets around an IPv6 address.
 fn authority(host: &str, port: u16) -> String {
-    if host.contains(':') && !host.starts_with('[') {
-        format!("[{host}]:{port}")
-    } else {
-        format!("{host}:{port}")
-    }
+    if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 /// Connects to `endpoint`. See the module's head.
 ///
 /// # Errors
 /// [`ConnectError`], naming the host and what it failed at.
-pub async fn connect(
-    endpoint: &Endpoint,
-    options: &ConnectOptions,
-) -> Result<Connected, ConnectError> {
+pub async fn connect(endpoint: &Endpoint, options: &ConnectOptions) -> Result<Connected, ConnectError> {
     let deadline = Deadline {
         host: authority(&endpoint.host, endpoint.port),
         limit: options.limit,
         at: Instant::now() + options.limit,
     };
-    let encrypted = endpoint.scheme == Scheme::Https
-        || endpoint
-            .proxy
-            .as_ref()
-            .is_some_and(|proxy| proxy.scheme == Scheme::Https);
+    let encrypted =
+        endpoint.scheme == Scheme::Https || endpoint.proxy.as_ref().is_some_and(|proxy| proxy.scheme == Scheme::Https);
     if encrypted && !options.tls.is_loaded() {
         // Parsing the system's authorities takes milliseconds of one core: meanwhile the
         // name lookup and the TCP handshake go on. An error shows when it is asked for below.
@@ -313,27 +285,16 @@ pub async fn connect(
     let addresses = deadline
         .keep(Phase::Resolve, options.resolver.lookup(host, port))
         .await?
-        .map_err(|source| ConnectError::Resolve {
-            host: host.to_owned(),
-            source,
-        })?;
+        .map_err(|source| ConnectError::Resolve { host: host.to_owned(), source })?;
     timings.resolve_us = clock.step_us();
 
     let mut attempts = Vec::new();
-    let racing = race(
-        &addresses,
-        &options.socket,
-        options.attempt_delay,
-        &mut attempts,
-    );
+    let racing = race(&addresses, &options.socket, options.attempt_delay, &mut attempts);
     let raced = deadline.keep(Phase::Tcp, racing).await;
     let (peer, socket) = match raced {
         Ok(Some(connected)) => connected,
         Ok(None) => {
-            return Err(ConnectError::Tcp {
-                host: authority(host, port),
-                attempts,
-            });
+            return Err(ConnectError::Tcp { host: authority(host, port), attempts });
         }
         Err(_) => return Err(deadline.passed(Phase::Tcp, attempts)),
     };
@@ -365,22 +326,13 @@ pub async fn connect(
             let (tls, protocol) = deadline.keep(Phase::Tls, handshake).await??;
             timings.tls_us = clock.step_us();
             if offer == Offer::Http2 && protocol != Protocol::Http2 {
-                return Err(ConnectError::NoHttp2 {
-                    host: deadline.host,
-                });
+                return Err(ConnectError::NoHttp2 { host: deadline.host });
             }
             stream = Stream::Tls(Box::new(tls));
             protocol
         }
     };
-    Ok(Connected {
-        stream,
-        protocol,
-        tcp,
-        peer,
-        absolute_form,
-        timings,
-    })
+    Ok(Connected { stream, protocol, tcp, peer, absolute_form, timings })
 }
 
 /// The TLS configuration; where it is not there yet, waits for it without holding up other tasks.
@@ -392,9 +344,7 @@ async fn load_config(tls: &Tls, offer: Offer) -> Result<Arc<rustls::ClientConfig
     match tokio::task::spawn_blocking(move || loading.config(offer)).await {
         Ok(config) => config,
         // Only when the runtime is shutting down.
-        Err(error) => Err(TlsError::Configuration {
-            reason: error.to_string(),
-        }),
+        Err(error) => Err(TlsError::Configuration { reason: error.to_string() }),
     }
 }
 
@@ -406,23 +356,12 @@ struct Deadline {
 }
 
 impl Deadline {
-    async fn keep<T>(
-        &self,
-        phase: Phase,
-        step: impl Future<Output = T>,
-    ) -> Result<T, ConnectError> {
-        timeout_at(self.at, step)
-            .await
-            .map_err(|_| self.passed(phase, Vec::new()))
+    async fn keep<T>(&self, phase: Phase, step: impl Future<Output = T>) -> Result<T, ConnectError> {
+        timeout_at(self.at, step).await.map_err(|_| self.passed(phase, Vec::new()))
     }
 
     fn passed(&self, phase: Phase, attempts: Vec<(SocketAddr, io::Error)>) -> ConnectError {
-        ConnectError::Timeout {
-            host: self.host.clone(),
-            phase,
-            limit: self.limit,
-            attempts,
-        }
+        ConnectError::Timeout { host: self.host.clone(), phase, limit: self.limit, attempts }
     }
 }
 

@@ -48,7 +48,8 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
             Ok(connected) => serve(&shared, host, &base, connected).await,
             Err(error) => {
                 let untrusted = error.is_untrusted();
-                let fault = if untrusted { Fault::Untrusted(error.to_string()) } else { Fault::Broken(error.to_string()) };
+                let fault =
+                    if untrusted { Fault::Untrusted(error.to_string()) } else { Fault::Broken(error.to_string()) };
                 fail_gets(&shared, host, &fault);
                 shared.dispatcher().not_opened(host, &fault, Instant::now());
                 shared.attention.notify_one();
@@ -185,17 +186,13 @@ fn follow(shared: &Shared, host: HostId, asked: &Base, path: &str, plus: Plus, l
     if base.moves >= REDIRECTS_MAX {
         return wrong(format!("more than {REDIRECTS_MAX} redirects, the last of {path}"));
     }
-    let moved = asked
-        .url
-        .join(path, plus)
-        .map_err(|error| error.to_string())
-        .and_then(|from| {
-            let to = redirect::resolve(&from, location).map_err(|error| error.to_string())?;
-            if to == from {
-                return Err(format!("redirect of {from} to itself"));
-            }
-            moved_base(&asked.url, &from, &to).ok_or_else(|| format!("redirect of {from} to another file: {to}"))
-        });
+    let moved = asked.url.join(path, plus).map_err(|error| error.to_string()).and_then(|from| {
+        let to = redirect::resolve(&from, location).map_err(|error| error.to_string())?;
+        if to == from {
+            return Err(format!("redirect of {from} to itself"));
+        }
+        moved_base(&asked.url, &from, &to).ok_or_else(|| format!("redirect of {from} to another file: {to}"))
+    });
     match moved {
         Ok(url) => {
             tracing::info!(from = %base.url, to = %url, "mirror redirects");

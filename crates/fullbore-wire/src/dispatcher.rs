@@ -212,8 +212,7 @@ impl Asked {
     /// What of it did not arrive and is still ours to bring.
     fn rest(&self) -> Option<Segment> {
         let empty_file = self.segment.size == 0 && self.until == 0;
-        (self.wanted() > 0 || empty_file)
-            .then(|| Segment { start: self.at(), end: self.until, ..self.segment.clone() })
+        (self.wanted() > 0 || empty_file).then(|| Segment { start: self.at(), end: self.until, ..self.segment.clone() })
     }
 }
 
@@ -385,8 +384,7 @@ impl Dispatcher {
         entry.saw_rtt(rtt);
         let explores = entry.requests_on_next_connection();
         entry.totals.connections += 1;
-        let small_taken =
-            self.connections.values().any(|c| c.host == host && c.lane == Lane::Small);
+        let small_taken = self.connections.values().any(|c| c.host == host && c.lane == Lane::Small);
         // The first connection brings the big files; of several, one is for the small ones.
         let first = self.connections_to(host) == 0;
         let lane = if small_taken || first { Lane::Bulk } else { Lane::Small };
@@ -595,9 +593,7 @@ impl Dispatcher {
         let drips = fastest.is_some_and(|fastest| rate < DRIP_SHARE * fastest)
             && age > DRIP_GRACE
             && patience_s > DRIP_PATIENCE_S;
-        let dead_slow = rate < RATE_FLOOR_BYTES_PER_S
-            && age > RATE_FLOOR_PATIENCE
-            && patience_s > DRIP_PATIENCE_S;
+        let dead_slow = rate < RATE_FLOOR_BYTES_PER_S && age > RATE_FLOOR_PATIENCE && patience_s > DRIP_PATIENCE_S;
         (drips || dead_slow).then_some(Fault::Slow)
     }
 
@@ -709,7 +705,8 @@ impl Dispatcher {
     /// The slowest of several busy connections to a host, which a trial can spare best.
     pub fn sparable(&self, host: HostId) -> Option<ConnectionId> {
         let busy = || self.connections.iter().filter(move |(_, c)| c.host == host && c.owes());
-        let slowest = busy().min_by(|(_, a), (_, b)| a.rate.average().unwrap_or(0.0).total_cmp(&b.rate.average().unwrap_or(0.0)));
+        let slowest =
+            busy().min_by(|(_, a), (_, b)| a.rate.average().unwrap_or(0.0).total_cmp(&b.rate.average().unwrap_or(0.0)));
         slowest.filter(|_| busy().count() >= 2).map(|(id, _)| *id)
     }
 
@@ -722,7 +719,8 @@ impl Dispatcher {
     /// [`Dispatcher::ask_under_other_name`].
     pub fn hopeless(&mut self) -> Vec<GivenUp> {
         let usable = self.usable();
-        self.queue.take_whole_again(self.usable_with_ranges());
+        let (with_ranges, whole_only) = self.usable_by_ranges();
+        self.queue.take_whole_again(with_ranges, whole_only);
         let mut items = self.queue.unservable(usable);
         if usable == HostSet::default() {
             self.queue.abandon_waiting();
@@ -755,13 +753,18 @@ impl Dispatcher {
         true
     }
 
-    /// Hosts that are not out and answer ranges.
-    fn usable_with_ranges(&self) -> HostSet {
-        let mut set = HostSet::default();
-        for host in self.usable().iter().filter(|host| self.hosts[*host as usize].answers_ranges()) {
-            set.insert(host);
+    /// Hosts that are not out nor likely to be soon: those that answer ranges, and those that do not.
+    fn usable_by_ranges(&self) -> (HostSet, HostSet) {
+        let (mut with_ranges, mut whole_only) = (HostSet::default(), HostSet::default());
+        for id in self.usable().iter() {
+            let host = &self.hosts[id as usize];
+            match (host.is_failing(), host.answers_ranges()) {
+                (true, _) => {}
+                (false, true) => with_ranges.insert(id),
+                (false, false) => whole_only.insert(id),
+            }
         }
-        set
+        (with_ranges, whole_only)
     }
 
     /// Hosts that are not out.
@@ -833,7 +836,12 @@ impl Dispatcher {
 
     /// The part whose arrival is furthest off, if `taker` (or a new connection to `host`) would
     /// have it markedly sooner: the connection, the tag, and from which byte on.
-    fn hedge_candidate(&self, host: HostId, taker: Option<ConnectionId>, now: Instant) -> Option<(ConnectionId, u64, u64)> {
+    fn hedge_candidate(
+        &self,
+        host: HostId,
+        taker: Option<ConnectionId>,
+        now: Instant,
+    ) -> Option<(ConnectionId, u64, u64)> {
         if !self.limits.hedge {
             return None;
         }
@@ -884,7 +892,15 @@ impl Dispatcher {
     }
 
     /// From where on a part is taken over, so that giver and taker end at the same time.
-    fn split_point(&self, asked: &Asked, theirs_s: f64, their_rate: f64, my_rate: f64, rtt_s: f64, host: HostId) -> u64 {
+    fn split_point(
+        &self,
+        asked: &Asked,
+        theirs_s: f64,
+        their_rate: f64,
+        my_rate: f64,
+        rtt_s: f64,
+        host: HostId,
+    ) -> u64 {
         let wanted = asked.wanted();
         if !self.hosts[host as usize].answers_ranges() || their_rate < 1.0 {
             return asked.at();

@@ -20,10 +20,10 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use crate::connect::ConnectOptions;
-use crate::connection::{self, PlusForm};
 use crate::auth::{AuthConf, Authorization};
 use crate::conditional::EntityTag;
+use crate::connect::ConnectOptions;
+use crate::connection::{self, PlusForm};
 use crate::dispatcher::{ConnectionId, Dispatcher, GivenUp, Hold, Limits, Remedy};
 use crate::hosts::{Host, HostId, HostSet, HostTotals, MAX_HOSTS};
 use crate::http1::ResponseHead;
@@ -456,10 +456,13 @@ impl Fetcher {
                 let remedy = self.mismatch(item, size, got, &ranges, now);
                 if remedy == Remedy::GiveUp {
                     self.shared.landing.abandon(item);
-                    let tried = ranges.iter().filter(|range| range.source != RESUMED).fold(HostSet::default(), |mut set, range| {
-                        set.insert(range.source);
-                        set
-                    });
+                    let tried = ranges.iter().filter(|range| range.source != RESUMED).fold(
+                        HostSet::default(),
+                        |mut set, range| {
+                            set.insert(range.source);
+                            set
+                        },
+                    );
                     self.shared.dispatcher().abandon(item, now);
                     on_event(FetchEvent::GivenUp(GivenUp { item, tried, missing: false }));
                 }

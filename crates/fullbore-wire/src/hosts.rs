@@ -224,6 +224,11 @@ impl Host {
         matches!(self.standing, Standing::Out(_))
     }
 
+    /// Whether its last connections failed, two times or more, and nothing came since.
+    pub fn is_failing(&self) -> bool {
+        self.failures >= 2
+    }
+
     /// Why it is out, if it is.
     pub fn out_reason(&self) -> Option<&str> {
         match &self.standing {

@@ -52,21 +52,14 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            requests_in_flight: PIPELINE_DEPTH,
-            head_bytes: HEAD_BYTES_MAX,
-            informational: INFORMATIONAL_MAX,
-        }
+        Self { requests_in_flight: PIPELINE_DEPTH, head_bytes: HEAD_BYTES_MAX, informational: INFORMATIONAL_MAX }
     }
 }
 
 impl Limits {
     /// The default bounds with another pipeline depth; 1 means no pipelining.
     pub fn with_depth(requests_in_flight: usize) -> Self {
-        Self {
-            requests_in_flight: requests_in_flight.max(1),
-            ..Self::default()
-        }
+        Self { requests_in_flight: requests_in_flight.max(1), ..Self::default() }
     }
 }
 
@@ -252,12 +245,7 @@ impl Http1 {
 
     /// Queues a request. With a body, the caller goes on with [`body`](Self::body)
     /// and [`body_end`](Self::body_end) before the next request.
-    pub fn request(
-        &mut self,
-        head: &RequestHead,
-        tag: u64,
-        body: BodyLength,
-    ) -> Result<(), RequestError> {
+    pub fn request(&mut self, head: &RequestHead, tag: u64, body: BodyLength) -> Result<(), RequestError> {
         if self.is_closing() {
             return Err(RequestError::Closing);
         }
@@ -265,25 +253,14 @@ impl Http1 {
             return Err(RequestError::BodyOpen { tag: sending.tag });
         }
         if self.in_flight.len() >= self.limits.requests_in_flight {
-            return Err(RequestError::TooManyInFlight {
-                limit: self.limits.requests_in_flight,
-            });
+            return Err(RequestError::TooManyInFlight { limit: self.limits.requests_in_flight });
         }
         head.write(body, self.outgoing.buffer())?;
-        self.in_flight.push_back(Asked {
-            tag,
-            method: head.method,
-        });
+        self.in_flight.push_back(Asked { tag, method: head.method });
         self.sending = match body {
             BodyLength::None => None,
-            BodyLength::Known(length) => Some(Sending {
-                tag,
-                remaining: Some(length),
-            }),
-            BodyLength::Chunked => Some(Sending {
-                tag,
-                remaining: None,
-            }),
+            BodyLength::Known(length) => Some(Sending { tag, remaining: Some(length) }),
+            BodyLength::Chunked => Some(Sending { tag, remaining: None }),
         };
         Ok(())
     }
@@ -291,11 +268,8 @@ impl Http1 {
     /// Queues a piece of the open request body. The caller bounds what it queues by
     /// looking at [`Outgoing::len`].
     pub fn body(&mut self, tag: u64, data: Bytes) -> Result<(), RequestError> {
-        let sending = self
-            .sending
-            .as_mut()
-            .filter(|sending| sending.tag == tag)
-            .ok_or(RequestError::NoBodyOpen { tag })?;
+        let sending =
+            self.sending.as_mut().filter(|sending| sending.tag == tag).ok_or(RequestError::NoBodyOpen { tag })?;
         if data.is_empty() {
             return Ok(()); // an empty chunk would end a chunked body
         }
@@ -355,19 +329,13 @@ impl Http1 {
     pub fn end_of_stream(&mut self) -> Result<Option<Event>, Http1Error> {
         let tag = self.in_flight.front().map_or(0, |asked| asked.tag);
         let event = match &self.receiving {
-            Receiving::Head if self.head_seen > 0 => Err(Http1Error::TruncatedHead {
-                tag,
-                bytes: self.head_seen,
-            }),
+            Receiving::Head if self.head_seen > 0 => Err(Http1Error::TruncatedHead { tag, bytes: self.head_seen }),
             Receiving::Head | Receiving::Closed | Receiving::Tunnel => Ok(None),
             Receiving::Length(0) | Receiving::UntilClose => {
                 self.persistent = false;
                 Ok(Some(self.end_answer()))
             }
-            Receiving::Length(remaining) => Err(Http1Error::TruncatedBody {
-                tag,
-                missing: Some(*remaining),
-            }),
+            Receiving::Length(remaining) => Err(Http1Error::TruncatedBody { tag, missing: Some(*remaining) }),
             Receiving::Chunked(_) => Err(Http1Error::TruncatedBody { tag, missing: None }),
             Receiving::Failed => Err(Http1Error::Failed),
         };
@@ -414,9 +382,7 @@ impl Http1 {
         if self.is_closing() || self.sending.is_some() {
             return 0;
         }
-        self.limits
-            .requests_in_flight
-            .saturating_sub(self.in_flight.len())
+        self.limits.requests_in_flight.saturating_sub(self.in_flight.len())
     }
 
     /// Changes how many requests may be in flight (1 after permuted answers or HTTP/1.0).
@@ -426,11 +392,7 @@ impl Http1 {
 
     /// Whether the server closes after the present answer, or has closed.
     pub fn is_closing(&self) -> bool {
-        !self.persistent
-            || matches!(
-                self.receiving,
-                Receiving::Closed | Receiving::Failed | Receiving::Tunnel
-            )
+        !self.persistent || matches!(self.receiving, Receiving::Closed | Receiving::Failed | Receiving::Tunnel)
     }
 
     /// Complete answers so far: the number to learn when the server closes.
@@ -478,9 +440,7 @@ impl Http1 {
             if self.head_seen <= input.len() && !input[self.head_seen..].contains(&b'\n') {
                 self.head_seen = input.len();
                 if input.len() >= self.limits.head_bytes {
-                    return Err(Http1Error::HeadTooLong {
-                        limit: self.limits.head_bytes,
-                    });
+                    return Err(Http1Error::HeadTooLong { limit: self.limits.head_bytes });
                 }
                 return Ok(None);
             }
@@ -489,11 +449,7 @@ impl Http1 {
                 return Ok(None);
             };
             self.head_seen = 0;
-            let ParsedHead {
-                head,
-                framing,
-                head_bytes,
-            } = parsed;
+            let ParsedHead { head, framing, head_bytes } = parsed;
             bytes::Buf::advance(input, head_bytes);
             if (100..200).contains(&head.status) {
                 if head.status == 101 {
@@ -501,9 +457,7 @@ impl Http1 {
                 }
                 self.informational += 1;
                 if self.informational > self.limits.informational {
-                    return Err(Http1Error::TooManyInformational {
-                        limit: self.limits.informational,
-                    });
+                    return Err(Http1Error::TooManyInformational { limit: self.limits.informational });
                 }
                 continue;
             }
@@ -521,45 +475,25 @@ impl Http1 {
                     Receiving::Tunnel
                 }
             };
-            return Ok(Some(Event::Head {
-                tag: asked.tag,
-                head: Box::new(head),
-            }));
+            return Ok(Some(Event::Head { tag: asked.tag, head: Box::new(head) }));
         }
     }
 
     fn body_event(&self, data: Bytes) -> Option<Event> {
         let asked = self.in_flight.front()?;
-        Some(Event::Body {
-            tag: asked.tag,
-            data,
-        })
+        Some(Event::Body { tag: asked.tag, data })
     }
 
     fn end_answer(&mut self) -> Event {
-        let asked = self
-            .in_flight
-            .pop_front()
-            .expect("an answer is received only while its request is in flight");
+        let asked = self.in_flight.pop_front().expect("an answer is received only while its request is in flight");
         // Answered before the request's body was out (a refusal): the server may or may
         // not read the rest, so the connection's framing is no longer certain.
-        if self
-            .sending
-            .take_if(|sending| sending.tag == asked.tag)
-            .is_some()
-        {
+        if self.sending.take_if(|sending| sending.tag == asked.tag).is_some() {
             self.persistent = false;
         }
         self.answered += 1;
-        self.receiving = if self.persistent {
-            Receiving::Head
-        } else {
-            Receiving::Closed
-        };
-        Event::End {
-            tag: asked.tag,
-            keep_alive: self.persistent,
-        }
+        self.receiving = if self.persistent { Receiving::Head } else { Receiving::Closed };
+        Event::End { tag: asked.tag, keep_alive: self.persistent }
     }
 }
 

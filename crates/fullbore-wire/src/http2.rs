@@ -20,9 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 
 use crate::conditional::http_date;
-use crate::http1::{
-    BodyLength, HEAD_BYTES_MAX, Http1Error, Method, RequestHead, ResponseHead, USER_AGENT,
-};
+use crate::http1::{BodyLength, HEAD_BYTES_MAX, Http1Error, Method, RequestHead, ResponseHead, USER_AGENT};
 use crate::url::Scheme;
 
 /// Bytes a server may send on one stream before we give them back. The protocol's default of
@@ -69,9 +67,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
         let ended = ready!(Pin::new(&mut self.connection).poll(cx));
         Poll::Ready(ended.map_err(Http2Error::of).or_else(|error| match error {
             // The server said goodbye in good order; what it left unanswered has been told.
-            Http2Error::GoneAway {
-                reason: Reason::NO_ERROR,
-            } => Ok(()),
+            Http2Error::GoneAway { reason: Reason::NO_ERROR } => Ok(()),
             other => Err(other),
         }))
     }
@@ -104,10 +100,7 @@ impl Http2 {
     ///
     /// # Errors
     /// [`Http2Error::Io`].
-    pub async fn spawn<S>(
-        stream: S,
-        scheme: Scheme,
-    ) -> Result<(Http2, JoinHandle<Result<(), Http2Error>>), Http2Error>
+    pub async fn spawn<S>(stream: S, scheme: Scheme) -> Result<(Http2, JoinHandle<Result<(), Http2Error>>), Http2Error>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -121,9 +114,7 @@ impl Http2 {
     /// # Errors
     /// [`Http2Error::GoneAway`] when the server takes no more; the connection's end otherwise.
     pub async fn ready(&mut self) -> Result<(), Http2Error> {
-        poll_fn(|cx| self.sender.poll_ready(cx))
-            .await
-            .map_err(Http2Error::of)
+        poll_fn(|cx| self.sender.poll_ready(cx)).await.map_err(Http2Error::of)
     }
 
     /// How many streams the server lets run at once, as far as is known.
@@ -162,19 +153,14 @@ impl Http2 {
     ) -> Result<(Http2Response, SendStream<Bytes>), Http2Error> {
         let head = to_http(request, self.scheme, body)?;
         let ends = body == BodyLength::None;
-        let (response, stream) = self
-            .sender
-            .send_request(head, ends)
-            .map_err(Http2Error::of)?;
+        let (response, stream) = self.sender.send_request(head, ends).map_err(Http2Error::of)?;
         Ok((Http2Response { response }, stream))
     }
 }
 
 impl fmt::Debug for Http2 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Http2")
-            .field("streams_allowed", &self.streams_allowed())
-            .finish()
+        f.debug_struct("Http2").field("streams_allowed", &self.streams_allowed()).finish()
     }
 }
 
@@ -217,9 +203,7 @@ impl Http2Body {
     /// # Errors
     /// As `chunk`.
     pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Http2Error>> {
-        self.stream
-            .poll_data(cx)
-            .map(|data| data.transpose().map_err(Http2Error::of))
+        self.stream.poll_data(cx).map(|data| data.transpose().map_err(Http2Error::of))
     }
 
     /// Whether everything has been handed out, without waiting: true at once for an answer
@@ -232,9 +216,7 @@ impl Http2Body {
     /// A handle to give bytes back, which may travel with them to where they land.
     #[must_use]
     pub fn release(&mut self) -> Release {
-        Release {
-            flow: self.stream.flow_control().clone(),
-        }
+        Release { flow: self.stream.flow_control().clone() }
     }
 }
 
@@ -274,9 +256,7 @@ impl Http2Upload {
                 room => room,
             };
             let piece = data.split_to(room.min(data.len()));
-            self.stream
-                .send_data(piece, false)
-                .map_err(Http2Error::of)?;
+            self.stream.send_data(piece, false).map_err(Http2Error::of)?;
         }
         Ok(())
     }
@@ -286,9 +266,7 @@ impl Http2Upload {
     /// # Errors
     /// As [`Http2Upload::send`].
     pub fn finish(mut self) -> Result<(), Http2Error> {
-        self.stream
-            .send_data(Bytes::new(), true)
-            .map_err(Http2Error::of)
+        self.stream.send_data(Bytes::new(), true).map_err(Http2Error::of)
     }
 
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Http2Error>> {
@@ -356,14 +334,10 @@ impl Http2Error {
 
     fn of(error: h2::Error) -> Http2Error {
         match error.reason() {
-            Some(reason) if error.is_go_away() && error.is_remote() => {
-                Http2Error::GoneAway { reason }
-            }
+            Some(reason) if error.is_go_away() && error.is_remote() => Http2Error::GoneAway { reason },
             Some(reason) if error.is_reset() && error.is_remote() => Http2Error::of_reset(reason),
             _ if error.is_io() => Http2Error::Io(error.into_io().unwrap_or_else(broken)),
-            _ => Http2Error::Protocol {
-                reason: error.to_string(),
-            },
+            _ => Http2Error::Protocol { reason: error.to_string() },
         }
     }
 
@@ -382,11 +356,7 @@ fn broken() -> io::Error {
 
 /// A request in HTTP/2's terms: the Host field becomes `:authority`, and what belongs to a
 /// connection (RFC 9113, section 8.2.2) is left out.
-fn to_http(
-    request: &RequestHead,
-    scheme: Scheme,
-    body: BodyLength,
-) -> Result<http::Request<()>, Http2Error> {
+fn to_http(request: &RequestHead, scheme: Scheme, body: BodyLength) -> Result<http::Request<()>, Http2Error> {
     let bad = |reason: String| Http2Error::Request { reason };
     let uri = http::Uri::builder()
         .scheme(scheme.as_str())
@@ -417,8 +387,8 @@ fn to_http(
         add(header::IF_MODIFIED_SINCE, &date)?;
     }
     for (name, value) in &request.fields {
-        let name = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| bad(format!("field name {name:?} is not one")))?;
+        let name =
+            HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad(format!("field name {name:?} is not one")))?;
         if !is_of_connection(&name) {
             add(name, value)?;
         }
@@ -453,27 +423,15 @@ fn to_http(
 }
 
 fn is_of_connection(name: &HeaderName) -> bool {
-    [
-        header::CONNECTION,
-        header::HOST,
-        header::TE,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
-    ]
-    .contains(name)
+    [header::CONNECTION, header::HOST, header::TE, header::TRANSFER_ENCODING, header::UPGRADE].contains(name)
         || name == "keep-alive"
         || name == "proxy-connection"
 }
 
 /// An answer's fields in the same form as HTTP/1's.
 fn to_head(status: u16, fields: &HeaderMap) -> Result<ResponseHead, Http2Error> {
-    let fields: Vec<_> = fields
-        .iter()
-        .map(|(name, value)| httparse::Header {
-            name: name.as_str(),
-            value: value.as_bytes(),
-        })
-        .collect();
+    let fields: Vec<_> =
+        fields.iter().map(|(name, value)| httparse::Header { name: name.as_str(), value: value.as_bytes() }).collect();
     Ok(ResponseHead::from_fields(status, &fields)?)
 }
 

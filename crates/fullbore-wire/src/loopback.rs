@@ -5,10 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, PublicKeyData,
-    date_time_ymd,
-};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, PublicKeyData, date_time_ymd};
 use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
 use tokio::net::{TcpListener, TcpStream};
@@ -102,12 +99,7 @@ impl DeadAddress {
         listener.listen(0).unwrap();
         let address = listener.local_addr().unwrap().as_socket().unwrap();
         let wait = std::time::Duration::from_millis(100);
-        let queue =
-            std::iter::from_fn(|| std::net::TcpStream::connect_timeout(&address, wait).ok());
-        DeadAddress {
-            address,
-            _queue: queue.take(8).collect(),
-            _listener: listener,
-        }
+        let queue = std::iter::from_fn(|| std::net::TcpStream::connect_timeout(&address, wait).ok());
+        DeadAddress { address, _queue: queue.take(8).collect(), _listener: listener }
     }
 }

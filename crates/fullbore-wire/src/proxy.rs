@@ -114,10 +114,7 @@ impl ProxySettings {
     /// networks (`10.0.0.0/8`), each but networks with an optional port; `*` is
     /// everything. Separated by commas or blanks. Entries that are none of these are skipped.
     pub fn set_no_proxy(&mut self, value: &str) -> Result<(), ProxyError> {
-        let entries = value
-            .split([',', ' ', '\t'])
-            .map(str::trim)
-            .filter(|entry| !entry.is_empty());
+        let entries = value.split([',', ' ', '\t']).map(str::trim).filter(|entry| !entry.is_empty());
         self.no_proxy.clear();
         for entry in entries {
             if self.no_proxy.len() >= NO_PROXY_ENTRIES_MAX {
@@ -151,24 +148,18 @@ impl ProxySettings {
 
     fn is_exception(&self, url: &Url) -> bool {
         let at_port = |port: &Option<u16>| port.is_none_or(|port| port == url.port());
-        self.no_proxy
-            .iter()
-            .any(|exception| match (exception, url.host()) {
-                (Exception::Everything, _) => true,
-                (Exception::Domain(domain, port), Host::Name(name)) => {
-                    at_port(port)
-                        && name
-                            .strip_suffix(domain.as_str())
-                            .is_some_and(|before| before.is_empty() || before.ends_with('.'))
-                }
-                (Exception::Address(excepted, port), Host::Address(address)) => {
-                    at_port(port) && excepted == address
-                }
-                (Exception::Network(network, bits), Host::Address(address)) => {
-                    contains(*network, *bits, *address)
-                }
-                _ => false,
-            })
+        self.no_proxy.iter().any(|exception| match (exception, url.host()) {
+            (Exception::Everything, _) => true,
+            (Exception::Domain(domain, port), Host::Name(name)) => {
+                at_port(port)
+                    && name
+                        .strip_suffix(domain.as_str())
+                        .is_some_and(|before| before.is_empty() || before.ends_with('.'))
+            }
+            (Exception::Address(excepted, port), Host::Address(address)) => at_port(port) && excepted == address,
+            (Exception::Network(network, bits), Host::Address(address)) => contains(*network, *bits, *address),
+            _ => false,
+        })
     }
 }
 
@@ -182,21 +173,14 @@ fn parse_choice(value: &str) -> Result<Option<Choice>, ProxyError> {
     }
     let (endpoint, credentials) = match value.split_once("://") {
         None => Url::parse_with_userinfo(&format!("http://{value}"))?,
-        Some((scheme, _))
-            if scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https") =>
-        {
+        Some((scheme, _)) if scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https") => {
             Url::parse_with_userinfo(value)?
         }
         Some((scheme, _)) => {
-            return Err(ProxyError::Unsupported {
-                scheme: scheme.chars().take(20).collect(),
-            });
+            return Err(ProxyError::Unsupported { scheme: scheme.chars().take(20).collect() });
         }
     };
-    Ok(Some(Choice::Via(Proxy {
-        endpoint,
-        credentials,
-    })))
+    Ok(Some(Choice::Via(Proxy { endpoint, credentials })))
 }
 
 fn parse_exception(entry: &str) -> Option<Exception> {
@@ -223,11 +207,9 @@ fn parse_exception(entry: &str) -> Option<Exception> {
 
 fn contains(network: IpAddr, bits: u8, address: IpAddr) -> bool {
     let (network, address, width) = match (network, address) {
-        (IpAddr::V4(network), IpAddr::V4(address)) => (
-            u128::from(network.to_bits()),
-            u128::from(address.to_bits()),
-            32,
-        ),
+        (IpAddr::V4(network), IpAddr::V4(address)) => {
+            (u128::from(network.to_bits()), u128::from(address.to_bits()), 32)
+        }
         (IpAddr::V6(network), IpAddr::V6(address)) => (network.to_bits(), address.to_bits(), 128),
         _ => return false,
     };
@@ -258,31 +240,17 @@ mod tests {
         assert_eq!(route(&settings, "http://h/"), "forward http://plain:3128/");
         assert_eq!(route(&settings, "https://h/"), "tunnel https://all:1/");
         settings.set_https("proxy.local:8080").unwrap();
-        assert_eq!(
-            route(&settings, "https://h/"),
-            "tunnel http://proxy.local:8080/"
-        );
+        assert_eq!(route(&settings, "https://h/"), "tunnel http://proxy.local:8080/");
         settings.set_host("special.h", "DIRECT").unwrap();
         settings.set_host("other", "http://own").unwrap();
         settings.set_no_proxy("h, other").unwrap();
         assert_eq!(route(&settings, "http://special.h/"), "direct");
-        assert_eq!(
-            route(&settings, "http://other/"),
-            "forward http://own/",
-            "the host's own setting wins"
-        );
+        assert_eq!(route(&settings, "http://other/"), "forward http://own/", "the host's own setting wins");
         assert_eq!(route(&settings, "http://sub.h/"), "direct");
         settings.set_http("DIRECT").unwrap();
-        assert_eq!(
-            route(&settings, "http://elsewhere/"),
-            "direct",
-            "DIRECT is not the same as unset"
-        );
+        assert_eq!(route(&settings, "http://elsewhere/"), "direct", "DIRECT is not the same as unset");
         settings.set_http("").unwrap();
-        assert_eq!(
-            route(&settings, "http://elsewhere/"),
-            "forward https://all:1/"
-        );
+        assert_eq!(route(&settings, "http://elsewhere/"), "forward https://all:1/");
     }
 
     #[test]
@@ -319,31 +287,18 @@ mod tests {
         settings.set_no_proxy("0.0.0.0/0 ::/0").unwrap();
         assert_eq!(route(&settings, "http://8.8.8.8/"), "direct");
         assert_eq!(route(&settings, "http://[2001::1]/"), "direct");
-        assert!(
-            settings
-                .set_no_proxy(&"a,".repeat(NO_PROXY_ENTRIES_MAX + 1))
-                .is_err()
-        );
+        assert!(settings.set_no_proxy(&"a,".repeat(NO_PROXY_ENTRIES_MAX + 1)).is_err());
     }
 
     #[test]
     fn refused_settings_and_hidden_passwords() {
         let mut settings = ProxySettings::new();
-        for value in [
-            "socks5://h:1080",
-            "ftp://h",
-            "http://",
-            "http://h:0",
-            "a b",
-            "h\r\nx",
-        ] {
+        for value in ["socks5://h:1080", "ftp://h", "http://", "http://h:0", "a b", "h\r\nx"] {
             assert!(settings.set_http(value).is_err(), "{value:?}");
         }
         settings.set_http("http://user:secret@h").unwrap();
         assert!(!format!("{settings:?}").contains("secret"));
-        let Route::Forward(proxy) = settings.route(&Url::parse("http://x/").unwrap()) else {
-            panic!("not forwarded")
-        };
+        let Route::Forward(proxy) = settings.route(&Url::parse("http://x/").unwrap()) else { panic!("not forwarded") };
         assert_eq!(proxy.credentials, Some(Credentials::new("user", "secret")));
     }
 

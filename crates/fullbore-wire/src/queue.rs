@@ -149,11 +149,14 @@ impl Queue {
     }
 
     /// Files of which a part is there, while no host of `with_ranges` may serve the rest, are to come
-    /// again as a whole: other hosts send nothing less.
-    pub fn take_whole_again(&mut self, with_ranges: HostSet) {
+    /// again as a whole from one of `whole_only`, which send nothing less.
+    pub fn take_whole_again(&mut self, with_ranges: HostSet, whole_only: HostSet) {
         for item in &self.ready {
             let Some(begun) = self.begun.get_mut(item) else { continue };
-            if begun.excluded.covers(with_ranges) && begun.unasked != [0..begun.size] {
+            if begun.excluded.covers(with_ranges)
+                && !begun.excluded.covers(whole_only)
+                && !matches!(begun.unasked.as_slice(), [only] if *only == (0..begun.size))
+            {
                 self.unasked_bytes += begun.size - begun.unasked_bytes();
                 begun.unasked = vec![Range { start: 0, end: begun.size }];
             }

@@ -77,9 +77,7 @@ impl ContentRange {
         }
         let (range, complete) = rest.split_once('/')?;
         if range == "*" {
-            return Some(Self::Unsatisfied {
-                complete: digits(complete)?,
-            });
+            return Some(Self::Unsatisfied { complete: digits(complete)? });
         }
         let (first, last) = range.split_once('-')?;
         let (first, last) = (digits(first)?, digits(last)?);
@@ -90,11 +88,7 @@ impl ContentRange {
         if last < first || complete.is_some_and(|complete| last >= complete) {
             return None;
         }
-        Some(Self::Bytes {
-            first,
-            last,
-            complete,
-        })
+        Some(Self::Bytes { first, last, complete })
     }
 }
 
@@ -177,9 +171,7 @@ pub fn check_answer(
 ) -> Result<RangeAnswer, RangeError> {
     let status = head.status;
     let size_fits = |complete: Option<u64>| match (complete, expected) {
-        (Some(complete), Some(expected)) if complete != expected => {
-            Err(RangeError::OtherSize { complete, expected })
-        }
+        (Some(complete), Some(expected)) if complete != expected => Err(RangeError::OtherSize { complete, expected }),
         _ => Ok(()),
     };
     match (status, asked) {
@@ -195,12 +187,7 @@ pub fn check_answer(
             },
         }),
         (206, Some(asked)) => {
-            let Some(ContentRange::Bytes {
-                first,
-                last,
-                complete,
-            }) = head.content_range
-            else {
+            let Some(ContentRange::Bytes { first, last, complete }) = head.content_range else {
                 return Err(RangeError::NoContentRange);
             };
             size_fits(complete)?;
@@ -216,15 +203,8 @@ pub fn check_answer(
             // `last - first + 1` overflows only for the range of all u64.
             let length = (last - first).saturating_add(1);
             match head.content_length {
-                Some(told) if told != length => Err(RangeError::LengthMismatch {
-                    length: told,
-                    first,
-                    last,
-                }),
-                _ => Ok(RangeAnswer::Partial {
-                    start: first,
-                    end: last.saturating_add(1),
-                }),
+                Some(told) if told != length => Err(RangeError::LengthMismatch { length: told, first, last }),
+                _ => Ok(RangeAnswer::Partial { start: first, end: last.saturating_add(1) }),
             }
         }
         _ => Err(RangeError::OtherStatus { status }),
@@ -266,11 +246,7 @@ mod tests {
 
     #[test]
     fn content_range_grammar() {
-        let bytes = |first, last, complete| ContentRange::Bytes {
-            first,
-            last,
-            complete,
-        };
+        let bytes = |first, last, complete| ContentRange::Bytes { first, last, complete };
         for (text, parsed) in [
             ("bytes 0-0/1", bytes(0, 0, Some(1))),
             ("Bytes 5-9/100", bytes(5, 9, Some(100))),
@@ -295,11 +271,7 @@ mod tests {
             "bytes 0-18446744073709551616/*",
             "bytes 5-9/10/11",
         ] {
-            assert_eq!(
-                ContentRange::parse(text),
-                ContentRange::Malformed,
-                "{text:?}"
-            );
+            assert_eq!(ContentRange::parse(text), ContentRange::Malformed, "{text:?}");
         }
     }
 
@@ -318,34 +290,16 @@ mod tests {
         let open = ByteRange::new(5, None);
         let partial = Ok(RangeAnswer::Partial { start: 5, end: 10 });
         let ok = |asked, expected, head: ResponseHead| check_answer(asked, expected, &head);
-        assert_eq!(
-            ok(asked, Some(100), head(206, Some(5), Some("bytes 5-9/100"))),
-            partial
-        );
-        assert_eq!(
-            ok(asked, Some(100), head(206, None, Some("bytes 5-9/*"))),
-            partial
-        );
+        assert_eq!(ok(asked, Some(100), head(206, Some(5), Some("bytes 5-9/100"))), partial);
+        assert_eq!(ok(asked, Some(100), head(206, None, Some("bytes 5-9/*"))), partial);
         assert_eq!(
             ok(asked, Some(8), head(206, Some(3), Some("bytes 5-7/8"))),
             Ok(RangeAnswer::Partial { start: 5, end: 8 })
         );
-        assert_eq!(
-            ok(open, Some(10), head(206, Some(5), Some("bytes 5-9/10"))),
-            partial
-        );
-        assert_eq!(
-            ok(open, None, head(206, Some(5), Some("bytes 5-9/*"))),
-            partial
-        );
-        assert_eq!(
-            ok(asked, Some(100), head(200, Some(100), None)),
-            Ok(RangeAnswer::Whole)
-        );
-        assert_eq!(
-            ok(None, None, head(200, None, None)),
-            Ok(RangeAnswer::Whole)
-        );
+        assert_eq!(ok(open, Some(10), head(206, Some(5), Some("bytes 5-9/10"))), partial);
+        assert_eq!(ok(open, None, head(206, Some(5), Some("bytes 5-9/*"))), partial);
+        assert_eq!(ok(asked, Some(100), head(200, Some(100), None)), Ok(RangeAnswer::Whole));
+        assert_eq!(ok(None, None, head(200, None, None)), Ok(RangeAnswer::Whole));
         assert_eq!(
             ok(asked, Some(100), head(416, None, Some("bytes */5"))),
             Ok(RangeAnswer::Unsatisfiable { complete: Some(5) })
@@ -355,11 +309,7 @@ mod tests {
             (asked, Some(100), head(206, Some(5), None)),
             (asked, Some(100), head(206, Some(5), Some("bytes 4-8/100"))),
             (asked, Some(100), head(206, Some(4), Some("bytes 5-8/100"))),
-            (
-                asked,
-                Some(100),
-                head(206, Some(95), Some("bytes 5-99/100")),
-            ),
+            (asked, Some(100), head(206, Some(95), Some("bytes 5-99/100"))),
             (asked, Some(100), head(206, Some(5), Some("bytes 5-9/101"))),
             (asked, Some(100), head(206, Some(6), Some("bytes 5-9/100"))),
             (asked, Some(100), head(206, Some(5), Some("bytes */100"))),
@@ -370,10 +320,7 @@ mod tests {
             (asked, Some(100), head(304, None, None)),
             (asked, Some(100), head(404, Some(9), None)),
         ] {
-            assert!(
-                check_answer(asked, expected, &answer).is_err(),
-                "{asked:?} {answer:?}"
-            );
+            assert!(check_answer(asked, expected, &answer).is_err(), "{asked:?} {answer:?}");
         }
     }
 }

@@ -38,10 +38,7 @@ impl Resolver {
     /// # Errors
     /// What the system's resolver says; `NotFound` when it knows the name without an address.
     pub async fn lookup(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        let bare = host
-            .strip_prefix('[')
-            .and_then(|h| h.strip_suffix(']'))
-            .unwrap_or(host);
+        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
         if let Ok(address) = bare.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, port)]);
         }
@@ -52,10 +49,7 @@ impl Resolver {
         };
         let ordered = alternate(addresses);
         if ordered.is_empty() {
-            return Err(io::Error::new(
-                io::ErrorKind::NotFound,
-                "the name has no address",
-            ));
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
         }
         Ok(ordered)
     }
@@ -65,11 +59,7 @@ impl Resolver {
 fn alternate(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let (mut six, mut four) = (Vec::new(), Vec::new());
     for address in addresses {
-        let family = if address.is_ipv6() {
-            &mut six
-        } else {
-            &mut four
-        };
+        let family = if address.is_ipv6() { &mut six } else { &mut four };
         if family.len() < MAX_ADDRESSES && !family.contains(&address) {
             family.push(address);
         }
@@ -146,26 +136,11 @@ mod tests {
 
     #[test]
     fn families_take_turns_and_no_address_comes_twice() {
-        let mixed = addresses(&[
-            "1.1.1.1:80",
-            "2.2.2.2:80",
-            "1.1.1.1:80",
-            "3.3.3.3:80",
-            "[::1]:80",
-            "[::2]:80",
-        ]);
-        let expected = addresses(&[
-            "[::1]:80",
-            "1.1.1.1:80",
-            "[::2]:80",
-            "2.2.2.2:80",
-            "3.3.3.3:80",
-        ]);
+        let mixed = addresses(&["1.1.1.1:80", "2.2.2.2:80", "1.1.1.1:80", "3.3.3.3:80", "[::1]:80", "[::2]:80"]);
+        let expected = addresses(&["[::1]:80", "1.1.1.1:80", "[::2]:80", "2.2.2.2:80", "3.3.3.3:80"]);
         assert_eq!(alternate(mixed), expected);
         assert_eq!(alternate(vec![]), vec![]);
-        let many = (0..200)
-            .map(|n| SocketAddr::from(([10, 0, 0, n], 80)))
-            .collect();
+        let many = (0..200).map(|n| SocketAddr::from(([10, 0, 0, n], 80))).collect();
         assert_eq!(alternate(many).len(), MAX_ADDRESSES);
     }
 
@@ -180,11 +155,7 @@ mod tests {
             ("::1", "[::1]:8080"),
             ("mirror.example.ORG", "127.0.0.1:8080"),
         ] {
-            assert_eq!(
-                resolver.lookup(host, 8080).await.unwrap(),
-                addresses(&[address]),
-                "{host}"
-            );
+            assert_eq!(resolver.lookup(host, 8080).await.unwrap(), addresses(&[address]), "{host}");
         }
         let error = resolver.lookup("empty.example.org", 80).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
@@ -199,16 +170,11 @@ mod tests {
         let mut failures = Vec::new();
         let began = Instant::now();
         let both = [dead.address, alive];
-        let (peer, socket) = race(&both, &SocketOptions::default(), delay, &mut failures)
-            .await
-            .unwrap();
+        let (peer, socket) = race(&both, &SocketOptions::default(), delay, &mut failures).await.unwrap();
         assert_eq!(peer, alive);
         assert_eq!(socket.tcp().peer_addr().unwrap(), alive);
         let took = began.elapsed();
-        assert!(
-            took >= delay && took < Duration::from_millis(900),
-            "{took:?}"
-        );
+        assert!(took >= delay && took < Duration::from_millis(900), "{took:?}");
         assert!(failures.is_empty());
     }
 
@@ -224,11 +190,7 @@ mod tests {
         assert_eq!(won.unwrap().0, alive);
         assert!(began.elapsed() < Duration::from_secs(2));
         assert_eq!(failures[0].0, refusing);
-        assert!(
-            race(&[refusing, refusing], &options, delay, &mut failures)
-                .await
-                .is_none()
-        );
+        assert!(race(&[refusing, refusing], &options, delay, &mut failures).await.is_none());
         assert_eq!(failures.len(), 3);
         assert!(race(&[], &options, delay, &mut failures).await.is_none());
     }

@@ -52,11 +52,7 @@ pub struct SocketOptions {
 /// # Errors
 /// What the kernel says; an unknown congestion control is named.
 pub async fn open(address: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
-    let socket = if address.is_ipv4() {
-        TcpSocket::new_v4()?
-    } else {
-        TcpSocket::new_v6()?
-    };
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     configure(SockRef::from(&socket), options)?;
     Socket::new(socket.connect(address).await?)
 }
@@ -68,17 +64,12 @@ pub async fn open(address: SocketAddr, options: &SocketOptions) -> io::Result<So
 pub fn configure(socket: SockRef<'_>, options: &SocketOptions) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(
-        &TcpKeepalive::new()
-            .with_time(KEEPALIVE_IDLE)
-            .with_interval(KEEPALIVE_INTERVAL)
-            .with_retries(KEEPALIVE_PROBES),
+        &TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_PROBES),
     )?;
     if let Some(name) = &options.congestion_control {
         socket
             .set_tcp_congestion(name.as_bytes())
-            .map_err(|error| {
-                io::Error::new(error.kind(), format!("congestion control {name}: {error}"))
-            })?;
+            .map_err(|error| io::Error::new(error.kind(), format!("congestion control {name}: {error}")))?;
     }
     if let Some(bytes) = options.receive_buffer_bytes {
         socket.set_recv_buffer_size(bytes)?;
@@ -106,9 +97,7 @@ impl Socket {
     /// When the process is out of descriptors: the probe has one of its own.
     pub fn new(stream: TcpStream) -> io::Result<Socket> {
         let own = stream.as_fd().try_clone_to_owned()?;
-        let probe = TcpProbe {
-            state: Arc::new(Mutex::new(Probed::Open(own))),
-        };
+        let probe = TcpProbe { state: Arc::new(Mutex::new(Probed::Open(own))) };
         Ok(Socket { stream, probe })
     }
 
@@ -133,21 +122,13 @@ impl Drop for Socket {
 }
 
 impl AsyncRead for Socket {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Socket {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
@@ -201,10 +182,7 @@ impl TcpProbe {
     /// Whether the connection's [`Socket`] still exists.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        matches!(
-            &*self.state.lock().unwrap_or_else(PoisonError::into_inner),
-            Probed::Open(_)
-        )
+        matches!(&*self.state.lock().unwrap_or_else(PoisonError::into_inner), Probed::Open(_))
     }
 
     fn close(&self) {
@@ -248,10 +226,7 @@ mod tests {
         assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE_IDLE);
 
         let current = socket.tcp_congestion().unwrap();
-        let current = String::from_utf8(current)
-            .unwrap()
-            .trim_end_matches('\0')
-            .to_owned();
+        let current = String::from_utf8(current).unwrap().trim_end_matches('\0').to_owned();
         let asked = SocketOptions {
             congestion_control: Some(current.clone()),
             receive_buffer_bytes: Some(40_000),
@@ -265,10 +240,7 @@ mod tests {
         assert_eq!(socket.recv_buffer_size().unwrap(), 80_000);
         assert_eq!(socket.send_buffer_size().unwrap(), 100_000);
 
-        let unknown = SocketOptions {
-            congestion_control: Some("no-such".to_owned()),
-            ..SocketOptions::default()
-        };
+        let unknown = SocketOptions { congestion_control: Some("no-such".to_owned()), ..SocketOptions::default() };
         let error = open(address, &unknown).await.unwrap_err();
         assert!(error.to_string().contains("no-such"), "{error}");
     }

@@ -80,9 +80,9 @@ impl Stream {
         match self {
             Stream::Plain(socket) => socket.tcp().poll_read_ready(cx),
             Stream::Tls(tls) if tls.deferred.is_some() => Poll::Ready(Ok(())),
-            Stream::Tls(tls) => Pin::new(&mut tls.inner)
-                .poll_fill_buf(cx)
-                .map(|filled| filled.map(|_| ()).or_else(end_without_notice)),
+            Stream::Tls(tls) => {
+                Pin::new(&mut tls.inner).poll_fill_buf(cx).map(|filled| filled.map(|_| ()).or_else(end_without_notice))
+            }
         }
     }
 
@@ -124,20 +124,11 @@ impl Stream {
             polled
         })
         .await?;
-        Ok(Filled {
-            bytes,
-            waited,
-            end: bytes == 0 && room > 0,
-        })
+        Ok(Filled { bytes, waited, end: bytes == 0 && room > 0 })
     }
 
     /// Appends all there is, at most `room` bytes, which the buffer must have; 0 is the end.
-    fn poll_fill(
-        &mut self,
-        cx: &mut Context<'_>,
-        buf: &mut BytesMut,
-        room: usize,
-    ) -> Poll<io::Result<usize>> {
+    fn poll_fill(&mut self, cx: &mut Context<'_>, buf: &mut BytesMut, room: usize) -> Poll<io::Result<usize>> {
         let mut filled = 0;
         while filled < room {
             let mut limited = (&mut *buf).limit(room - filled);
@@ -174,11 +165,7 @@ fn end_without_notice(error: io::Error) -> io::Result<()> {
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
             Stream::Tls(tls) => {
@@ -193,11 +180,7 @@ impl AsyncRead for Stream {
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Stream::Plain(socket) => Pin::new(socket).poll_write(cx, buf),
             Stream::Tls(tls) => Pin::new(&mut tls.inner).poll_write(cx, buf),
@@ -258,26 +241,14 @@ impl TlsSocket {
     ) -> Result<(TlsSocket, Protocol), TlsError> {
         let name = server_name(host)?;
         let inner = TlsConnector::from(config)
-            .connect(
-                name,
-                ReadAhead {
-                    stream,
-                    ahead: BytesMut::new(),
-                },
-            )
+            .connect(name, ReadAhead { stream, ahead: BytesMut::new() })
             .await
             .map_err(|error| TlsError::of_handshake(host, error))?;
         let protocol = match inner.get_ref().1.alpn_protocol() {
             Some(b"h2") => Protocol::Http2,
             _ => Protocol::Http1,
         };
-        Ok((
-            TlsSocket {
-                inner,
-                deferred: None,
-            },
-            protocol,
-        ))
+        Ok((TlsSocket { inner, deferred: None }, protocol))
     }
 
     /// Whether an earlier session was taken up again, which saves the server a signature.
@@ -295,11 +266,7 @@ struct ReadAhead {
 }
 
 impl AsyncRead for ReadAhead {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.ahead.is_empty() {
             this.ahead.reserve(TLS_READ_AHEAD_BYTES);
@@ -316,11 +283,7 @@ impl AsyncRead for ReadAhead {
 }
 
 impl AsyncWrite for ReadAhead {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
@@ -357,9 +320,7 @@ mod tests {
     async fn tls_pair() -> (Stream, tokio_rustls::server::TlsStream<TcpStream>) {
         let authority = Authority::new();
         let acceptor = authority.certify("localhost", (2020, 2080)).acceptor(&[]);
-        let config = Tls::new(Trust::Only(authority.authorities()))
-            .config(Offer::Either)
-            .unwrap();
+        let config = Tls::new(Trust::Only(authority.authorities())).config(Offer::Either).unwrap();
         let (near, far) = pair().await;
         let near = TlsSocket::connect(config, "localhost", Stream::Plain(near));
         let (near, far) = tokio::join!(near, acceptor.accept(far));
@@ -382,9 +343,7 @@ mod tests {
     }
 
     fn pattern(bytes: usize) -> Vec<u8> {
-        (0..bytes)
-            .map(|index| (index / 251) as u8 ^ index as u8)
-            .collect()
+        (0..bytes).map(|index| (index / 251) as u8 ^ index as u8).collect()
     }
 
     #[tokio::test]
@@ -416,10 +375,7 @@ mod tests {
         drop(far.into_inner().0);
         let (all, _) = read_all(&mut near, 4096).await;
         assert_eq!(&all[..], b"all of it");
-        assert_eq!(
-            near.try_read_buf(&mut BytesMut::with_capacity(10)).unwrap(),
-            0
-        );
+        assert_eq!(near.try_read_buf(&mut BytesMut::with_capacity(10)).unwrap(), 0);
         near.readable().await.unwrap();
     }
 
@@ -428,10 +384,7 @@ mod tests {
         let (near, far) = pair().await;
         let (tls, tls_far) = tls_pair().await;
         type Far = Box<dyn AsyncWrite + Unpin>;
-        let kinds: [(Stream, Far); 2] = [
-            (Stream::Plain(near), Box::new(far)),
-            (tls, Box::new(tls_far)),
-        ];
+        let kinds: [(Stream, Far); 2] = [(Stream::Plain(near), Box::new(far)), (tls, Box::new(tls_far))];
         for (mut near, mut far) in kinds {
             let mut buf = BytesMut::with_capacity(64);
             // TLS has its session tickets to read first; they are no data.
@@ -448,14 +401,7 @@ mod tests {
                 far.flush().await.unwrap();
             };
             let (filled, ()) = tokio::join!(reading, writing);
-            assert_eq!(
-                filled,
-                Filled {
-                    bytes: 5,
-                    waited: true,
-                    end: false
-                }
-            );
+            assert_eq!(filled, Filled { bytes: 5, waited: true, end: false });
             far.write_all(b" again").await.unwrap();
             far.flush().await.unwrap();
             near.readable().await.unwrap();

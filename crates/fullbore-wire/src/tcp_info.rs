@@ -86,12 +86,8 @@ impl TcpInfo {
             return Err(io::Error::last_os_error());
         }
         let filled = raw.get(..length as usize).unwrap_or(&raw);
-        TcpInfo::parse(filled).ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("TCP_INFO of {length} bytes"),
-            )
-        })
+        TcpInfo::parse(filled)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("TCP_INFO of {length} bytes")))
     }
 
     /// Reads the fields out of what the kernel filled; offsets are those of `linux/tcp.h`,
@@ -100,18 +96,10 @@ impl TcpInfo {
         if raw.len() < TCP_INFO_MINIMUM_BYTES {
             return None;
         }
-        let u32_at = |offset: usize| -> Option<u32> {
-            raw.get(offset..offset + 4)?
-                .try_into()
-                .ok()
-                .map(u32::from_ne_bytes)
-        };
-        let u64_at = |offset: usize| -> Option<u64> {
-            raw.get(offset..offset + 8)?
-                .try_into()
-                .ok()
-                .map(u64::from_ne_bytes)
-        };
+        let u32_at =
+            |offset: usize| -> Option<u32> { raw.get(offset..offset + 4)?.try_into().ok().map(u32::from_ne_bytes) };
+        let u64_at =
+            |offset: usize| -> Option<u64> { raw.get(offset..offset + 8)?.try_into().ok().map(u64::from_ne_bytes) };
         let microseconds = |value: u32| Duration::from_micros(u64::from(value));
         Some(TcpInfo {
             segment_bytes: u32_at(16)?,
@@ -125,9 +113,7 @@ impl TcpInfo {
             bytes_acknowledged: u64_at(120).unwrap_or(0),
             bytes_received: u64_at(128).unwrap_or(0),
             unsent_bytes: u32_at(144).unwrap_or(0),
-            min_rtt: u32_at(148)
-                .filter(|&value| value != UNKNOWN)
-                .map(microseconds),
+            min_rtt: u32_at(148).filter(|&value| value != UNKNOWN).map(microseconds),
             delivery_rate_bytes_per_s: u64_at(160).unwrap_or(0),
             busy: Duration::from_micros(u64_at(168).unwrap_or(0)),
             receive_window_limited: Duration::from_micros(u64_at(176).unwrap_or(0)),
@@ -139,8 +125,7 @@ impl TcpInfo {
     /// the smoothed sender's and, where it measured one, the smallest seen.
     #[must_use]
     pub fn path_rtt(&self) -> Duration {
-        self.min_rtt
-            .map_or(self.rtt, |minimum| minimum.min(self.rtt))
+        self.min_rtt.map_or(self.rtt, |minimum| minimum.min(self.rtt))
     }
 }
 
@@ -163,10 +148,7 @@ mod tests {
         let info = TcpInfo::read(near.as_fd()).unwrap();
         assert_eq!(info.bytes_received, 300);
         assert!(info.bytes_acknowledged >= 5000, "{info:?}");
-        assert!(
-            info.rtt > Duration::ZERO && info.rtt < Duration::from_secs(1),
-            "{info:?}"
-        );
+        assert!(info.rtt > Duration::ZERO && info.rtt < Duration::from_secs(1), "{info:?}");
         assert!(info.path_rtt() <= info.rtt);
         assert!(info.congestion_window_segments >= 1, "{info:?}");
         assert!((500..=65_536).contains(&info.segment_bytes), "{info:?}");
@@ -200,10 +182,7 @@ mod tests {
         assert_eq!(TcpInfo::parse(&[0xff; TCP_INFO_MINIMUM_BYTES - 1]), None);
         let old = TcpInfo::parse(&[1; TCP_INFO_MINIMUM_BYTES]).unwrap();
         assert_eq!(old.rtt, Duration::from_micros(0x0101_0101));
-        assert_eq!(
-            (old.bytes_received, old.min_rtt, old.busy),
-            (0, None, Duration::ZERO)
-        );
+        assert_eq!((old.bytes_received, old.min_rtt, old.busy), (0, None, Duration::ZERO));
         // Cut within a field: that field is absent, not half read.
         let cut = TcpInfo::parse(&[1; 130]).unwrap();
         assert_eq!(cut.bytes_acknowledged, 0x0101_0101_0101_0101);

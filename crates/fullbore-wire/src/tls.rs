@@ -65,15 +65,10 @@ impl Authorities {
     /// # Errors
     /// [`TlsError::Pem`] naming the file: unreadable, over 16 MiB, malformed or without a certificate.
     pub fn read(path: &Path) -> Result<Authorities, TlsError> {
-        let unreadable = |reason: String| TlsError::Pem {
-            file: path.to_owned(),
-            reason,
-        };
+        let unreadable = |reason: String| TlsError::Pem { file: path.to_owned(), reason };
         let file = std::fs::File::open(path).map_err(|error| unreadable(error.to_string()))?;
         let mut pem = Vec::new();
-        file.take(MAX_PEM_BYTES + 1)
-            .read_to_end(&mut pem)
-            .map_err(|error| unreadable(error.to_string()))?;
+        file.take(MAX_PEM_BYTES + 1).read_to_end(&mut pem).map_err(|error| unreadable(error.to_string()))?;
         if pem.len() as u64 > MAX_PEM_BYTES {
             return Err(unreadable(format!("larger than {MAX_PEM_BYTES} bytes")));
         }
@@ -85,21 +80,15 @@ impl Authorities {
     /// # Errors
     /// [`TlsError::Pem`]: malformed, no certificate, or one that cannot be an authority.
     pub fn parse(pem: &[u8], name: &Path) -> Result<Authorities, TlsError> {
-        let bad = |reason: String| TlsError::Pem {
-            file: name.to_owned(),
-            reason,
-        };
-        let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem)
-            .collect::<Result<_, _>>()
-            .map_err(|error| bad(error.to_string()))?;
+        let bad = |reason: String| TlsError::Pem { file: name.to_owned(), reason };
+        let certificates: Vec<_> =
+            CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| bad(error.to_string()))?;
         if certificates.is_empty() {
             return Err(bad("no certificate in it".to_owned()));
         }
         let mut check = RootCertStore::empty();
         for (index, certificate) in certificates.iter().enumerate() {
-            check
-                .add(certificate.clone())
-                .map_err(|error| bad(format!("certificate {}: {error}", index + 1)))?;
+            check.add(certificate.clone()).map_err(|error| bad(format!("certificate {}: {error}", index + 1)))?;
         }
         Ok(Authorities(certificates))
     }
@@ -159,10 +148,7 @@ impl Tls {
     /// Settings that trust as told. Reads nothing yet.
     #[must_use]
     pub fn new(trust: Trust) -> Tls {
-        Tls {
-            trust: Arc::new(trust),
-            configs: Arc::default(),
-        }
+        Tls { trust: Arc::new(trust), configs: Arc::default() }
     }
 
     /// Whether [`Tls::config`] would return without reading the system's authorities.
@@ -200,21 +186,9 @@ fn build(trust: &Trust) -> Result<ClientConfig, TlsError> {
     let algorithms = provider.signature_verification_algorithms;
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| TlsError::Configuration {
-            reason: error.to_string(),
-        })?;
-    let pins = |accepted| {
-        Arc::new(PinVerifier {
-            accepted,
-            algorithms,
-        })
-    };
-    let with_pins = |verifier| {
-        builder
-            .clone()
-            .dangerous()
-            .with_custom_certificate_verifier(verifier)
-    };
+        .map_err(|error| TlsError::Configuration { reason: error.to_string() })?;
+    let pins = |accepted| Arc::new(PinVerifier { accepted, algorithms });
+    let with_pins = |verifier| builder.clone().dangerous().with_custom_certificate_verifier(verifier);
     let config = match trust {
         Trust::System => builder.with_root_certificates(system_authorities()?),
         Trust::SystemAnd(more) => {
@@ -251,10 +225,7 @@ fn system_authorities() -> Result<RootCertStore, TlsError> {
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
-        let reason = found
-            .errors
-            .first()
-            .map_or_else(|| "none found".to_owned(), ToString::to_string);
+        let reason = found.errors.first().map_or_else(|| "none found".to_owned(), ToString::to_string);
         return Err(TlsError::NoAuthorities { reason });
     }
     Ok(roots)
@@ -284,9 +255,7 @@ struct WrongKey {
 impl fmt::Display for WrongKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("key is not a pinned one; its SHA-256 is ")?;
-        self.presented
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.presented.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -305,9 +274,7 @@ impl ServerCertVerifier for PinVerifier {
         let presented = spki_pin(key.as_ref());
         let accepted = match &self.accepted {
             Pins::Sums(sums) => sums.contains(&presented),
-            Pins::Keys(keys) => keys
-                .iter()
-                .any(|accepted| accepted.as_slice() == key.as_ref()),
+            Pins::Keys(keys) => keys.iter().any(|accepted| accepted.as_slice() == key.as_ref()),
         };
         if accepted {
             return Ok(ServerCertVerified::assertion());
@@ -357,9 +324,7 @@ pub enum TlsError {
         reason: String,
     },
     /// The system has no authorities (on Debian: package ca-certificates).
-    #[error(
-        "no certificate authorities on this system ({reason}); install ca-certificates or name a file"
-    )]
+    #[error("no certificate authorities on this system ({reason}); install ca-certificates or name a file")]
     NoAuthorities {
         /// What the search said.
         reason: String,
@@ -460,60 +425,32 @@ impl TlsError {
     /// Explains an error of tokio-rustls' handshake.
     pub(crate) fn of_handshake(host: &str, error: io::Error) -> TlsError {
         let host = host.to_owned();
-        let rustls_error = error
-            .get_ref()
-            .and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        let rustls_error = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
         let Some(rustls_error) = rustls_error else {
-            return TlsError::Io {
-                host,
-                source: error,
-            };
+            return TlsError::Io { host, source: error };
         };
         let rustls::Error::InvalidCertificate(reason) = rustls_error else {
-            return TlsError::Handshake {
-                host,
-                reason: rustls_error.to_string(),
-            };
+            return TlsError::Handshake { host, reason: rustls_error.to_string() };
         };
         match reason {
-            CertificateError::Expired => TlsError::Expired {
-                host,
-                not_after: None,
-            },
-            CertificateError::ExpiredContext { not_after, .. } => TlsError::Expired {
-                host,
-                not_after: Some(not_after.as_secs()),
-            },
-            CertificateError::NotValidYet => TlsError::NotYetValid {
-                host,
-                not_before: None,
-            },
-            CertificateError::NotValidYetContext { not_before, .. } => TlsError::NotYetValid {
-                host,
-                not_before: Some(not_before.as_secs()),
-            },
+            CertificateError::Expired => TlsError::Expired { host, not_after: None },
+            CertificateError::ExpiredContext { not_after, .. } => {
+                TlsError::Expired { host, not_after: Some(not_after.as_secs()) }
+            }
+            CertificateError::NotValidYet => TlsError::NotYetValid { host, not_before: None },
+            CertificateError::NotValidYetContext { not_before, .. } => {
+                TlsError::NotYetValid { host, not_before: Some(not_before.as_secs()) }
+            }
             // A forged issuer of the right name shows as a bad signature.
-            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                TlsError::UnknownIssuer { host }
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => TlsError::UnknownIssuer { host },
+            CertificateError::NotValidForName => TlsError::WrongName { host, presented: "another name".to_owned() },
+            CertificateError::NotValidForNameContext { presented, .. } => {
+                TlsError::WrongName { host, presented: some_names(presented) }
             }
-            CertificateError::NotValidForName => TlsError::WrongName {
-                host,
-                presented: "another name".to_owned(),
-            },
-            CertificateError::NotValidForNameContext { presented, .. } => TlsError::WrongName {
-                host,
-                presented: some_names(presented),
-            },
             CertificateError::Other(OtherError(inner)) if inner.is::<WrongKey>() => {
-                TlsError::WrongKey {
-                    host,
-                    reason: inner.to_string(),
-                }
+                TlsError::WrongKey { host, reason: inner.to_string() }
             }
-            other => TlsError::Untrusted {
-                host,
-                reason: other.to_string(),
-            },
+            other => TlsError::Untrusted { host, reason: other.to_string() },
         }
     }
 }
@@ -523,12 +460,7 @@ fn some_names(presented: &[String]) -> String {
     const SHOWN: usize = 3;
     // rustls gives them as `DnsName("example.org")`; the name itself is what a person compares.
     let name = |shown: &String| shown.split('"').nth(1).unwrap_or(shown).to_owned();
-    let mut names = presented
-        .iter()
-        .take(SHOWN)
-        .map(name)
-        .collect::<Vec<_>>()
-        .join(", ");
+    let mut names = presented.iter().take(SHOWN).map(name).collect::<Vec<_>>().join(", ");
     match presented.len() {
         0 => names.push_str("no name"),
         n if n > SHOWN => names.push_str(&format!(" and {} more", n - SHOWN)),
@@ -541,10 +473,7 @@ fn when(seconds: Option<u64>) -> String {
     let time = seconds.and_then(|s| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(s)));
     // httpdate panics on years past 9999; a certificate may claim them.
     let last = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
-    time.filter(|time| *time <= last)
-        .map_or_else(String::new, |time| {
-            format!(" ({})", httpdate::fmt_http_date(time))
-        })
+    time.filter(|time| *time <= last).map_or_else(String::new, |time| format!(" ({})", httpdate::fmt_http_date(time)))
 }
 
 /// The name to verify and to send as SNI: brackets of IPv6 and a final dot removed.
@@ -552,14 +481,9 @@ fn when(seconds: Option<u64>) -> String {
 /// # Errors
 /// [`TlsError::BadName`].
 pub fn server_name(host: &str) -> Result<ServerName<'static>, TlsError> {
-    let bare = host
-        .strip_prefix('[')
-        .and_then(|h| h.strip_suffix(']'))
-        .unwrap_or(host);
+    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
     let bare = bare.strip_suffix('.').unwrap_or(bare);
-    ServerName::try_from(bare.to_owned()).map_err(|_| TlsError::BadName {
-        host: host.to_owned(),
-    })
+    ServerName::try_from(bare.to_owned()).map_err(|_| TlsError::BadName { host: host.to_owned() })
 }
 
 #[cfg(test)]

@@ -243,7 +243,8 @@ mod tests {
             }
             let bytes: Vec<u64> = received.iter().map(|sum| *sum as u64).collect();
             let left = (planned - received.iter().sum::<f64>()).max(0.0) as u64;
-            let seen = Seen { received: &bytes, rtt: Duration::from_millis(20), unasked_bytes: left, held_is_quiet: true };
+            let seen =
+                Seen { received: &bytes, rtt: Duration::from_millis(20), unasked_bytes: left, held_is_quiet: true };
             match trials.tick(now, &seen) {
                 Step::Go => {}
                 Step::Hold(subject) => held = Some(subject),

@@ -58,14 +58,9 @@ pub enum Host {
 impl Host {
     /// A name, an IPv4 address, or an IPv6 address in brackets.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
-        let bad = |reason| UrlError::Host {
-            host: shortened(text),
-            reason,
-        };
+        let bad = |reason| UrlError::Host { host: shortened(text), reason };
         if let Some(inner) = text.strip_prefix('[') {
-            let inner = inner
-                .strip_suffix(']')
-                .ok_or_else(|| bad("'[' without ']'"))?;
+            let inner = inner.strip_suffix(']').ok_or_else(|| bad("'[' without ']'"))?;
             // A zone (`%eth0`) has no meaning beyond this machine; the parser refuses it.
             let address = Ipv6Addr::from_str(inner).map_err(|_| bad("not an IPv6 address"))?;
             return Ok(Self::Address(address.into()));
@@ -86,9 +81,7 @@ impl Host {
         for label in name.split('.') {
             let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
             if label.is_empty() || label.len() > LABEL_BYTES_MAX || !label.bytes().all(allowed) {
-                return Err(bad(
-                    "a label is empty, too long or has a forbidden character",
-                ));
+                return Err(bad("a label is empty, too long or has a forbidden character"));
             }
         }
         // `127.1`, `0x7f.1` and the like: resolvers take them for addresses, which then
@@ -96,10 +89,7 @@ impl Host {
         let last = name.rsplit('.').next().unwrap_or(name);
         let hexadecimal = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_hexdigit());
         if last.bytes().all(|byte| byte.is_ascii_digit())
-            || last
-                .strip_prefix("0x")
-                .or(last.strip_prefix("0X"))
-                .is_some_and(hexadecimal)
+            || last.strip_prefix("0x").or(last.strip_prefix("0X")).is_some_and(hexadecimal)
         {
             return Err(bad("a number that is no IPv4 address"));
         }
@@ -203,9 +193,7 @@ impl Url {
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         match Self::parse_with_userinfo(text)? {
             (url, None) => Ok(url),
-            (url, Some(_)) => Err(UrlError::UserInfo {
-                host: url.host.to_string(),
-            }),
+            (url, Some(_)) => Err(UrlError::UserInfo { host: url.host.to_string() }),
         }
     }
 
@@ -215,11 +203,7 @@ impl Url {
             return Err(UrlError::TooLong { bytes: text.len() });
         }
         let (scheme, rest) = split_scheme(text).ok_or_else(|| UrlError::Scheme {
-            found: text
-                .chars()
-                .take_while(|&c| c != ':' && c != '@')
-                .take(16)
-                .collect(),
+            found: text.chars().take_while(|&c| c != ':' && c != '@').take(16).collect(),
         })?;
         if rest.contains('#') {
             return Err(UrlError::Fragment);
@@ -234,22 +218,13 @@ impl Url {
         check_path(path)?;
         let slash = if path.starts_with('/') { "" } else { "/" };
         let credentials = match userinfo {
-            Some(userinfo) => {
-                Some(
-                    Credentials::from_userinfo(userinfo).ok_or_else(|| UrlError::Host {
-                        host: host.to_string(),
-                        reason: "the user name or password before it is not properly encoded",
-                    })?,
-                )
-            }
+            Some(userinfo) => Some(Credentials::from_userinfo(userinfo).ok_or_else(|| UrlError::Host {
+                host: host.to_string(),
+                reason: "the user name or password before it is not properly encoded",
+            })?),
             None => None,
         };
-        let url = Self {
-            scheme,
-            host,
-            port: port.unwrap_or(scheme.default_port()),
-            path: format!("{slash}{path}"),
-        };
+        let url = Self { scheme, host, port: port.unwrap_or(scheme.default_port()), path: format!("{slash}{path}") };
         Ok((url, credentials))
     }
 
@@ -275,9 +250,7 @@ impl Url {
 
     /// Path without query.
     pub fn path(&self) -> &str {
-        self.path
-            .split_once('?')
-            .map_or(&self.path, |(path, _)| path)
+        self.path.split_once('?').map_or(&self.path, |(path, _)| path)
     }
 
     /// The Host field: without the scheme's own port.
@@ -304,15 +277,8 @@ impl Url {
     pub fn join(&self, path: &str, plus: Plus) -> Result<Self, UrlError> {
         let improper = |part: &str| part.is_empty() || part == "." || part == "..";
         // A final slash may stand: directories of a flat repository.
-        if path
-            .strip_suffix('/')
-            .unwrap_or(path)
-            .split('/')
-            .any(improper)
-        {
-            return Err(UrlError::ArchivePath {
-                path: shortened(path),
-            });
+        if path.strip_suffix('/').unwrap_or(path).split('/').any(improper) {
+            return Err(UrlError::ArchivePath { path: shortened(path) });
         }
         let base = self.path().trim_end_matches('/');
         let mut joined = String::with_capacity(base.len() + 1 + path.len());
@@ -336,23 +302,14 @@ impl Url {
             return Err(UrlError::TooLong { bytes: path.len() });
         }
         check_path(&path)?;
-        Ok(Self {
-            path,
-            ..self.clone()
-        })
+        Ok(Self { path, ..self.clone() })
     }
 }
 
 /// Also the absolute form of the request target towards a proxy.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}://{}{}",
-            self.scheme.as_str(),
-            self.host_field(),
-            self.path
-        )
+        write!(f, "{}://{}{}", self.scheme.as_str(), self.host_field(), self.path)
     }
 }
 
@@ -371,19 +328,15 @@ pub(crate) fn parse_host_and_port(text: &str) -> Result<(Host, Option<u16>), Url
         None => text.find(':').unwrap_or(text.len()),
     };
     let (host, port) = text.split_at(host_end);
-    let bad_port = || UrlError::Port {
-        port: shortened(port),
-    };
+    let bad_port = || UrlError::Port { port: shortened(port) };
     let port = match port.strip_prefix(':') {
         None if port.is_empty() => None,
         None => return Err(bad_port()),
         Some("") => None,
-        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-            match digits.parse::<u16>() {
-                Ok(number) if number > 0 => Some(number),
-                _ => return Err(bad_port()),
-            }
-        }
+        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => match digits.parse::<u16>() {
+            Ok(number) if number > 0 => Some(number),
+            _ => return Err(bad_port()),
+        },
         Some(_) => return Err(bad_port()),
     };
     Ok((Host::parse(host)?, port))
@@ -453,49 +406,20 @@ mod tests {
     #[test]
     fn accepted_urls() {
         for (text, shown, host_field, target) in [
-            (
-                "http://deb.debian.org",
-                "http://deb.debian.org/",
-                "deb.debian.org",
-                "/",
-            ),
-            (
-                "HTTPS://Deb.Debian.ORG./debian",
-                "https://deb.debian.org/debian",
-                "deb.debian.org",
-                "/debian",
-            ),
+            ("http://deb.example.org", "http://deb.example.org/", "deb.example.org", "/"),
+            ("HTTPS://Deb.Debian.ORG./debian", "https://deb.example.org/debian", "deb.example.org", "/debian"),
             ("http://h:80/x", "http://h/x", "h", "/x"),
             ("http://h:/x", "http://h/x", "h", "/x"),
             ("https://h:80/x", "https://h:80/x", "h:80", "/x"),
-            (
-                "http://127.0.0.1:8080/a?b=c/d",
-                "http://127.0.0.1:8080/a?b=c/d",
-                "127.0.0.1:8080",
-                "/a?b=c/d",
-            ),
-            (
-                "http://[2001:DB8::1]:8080/",
-                "http://[2001:db8::1]:8080/",
-                "[2001:db8::1]:8080",
-                "/",
-            ),
+            ("http://127.0.0.1:8080/a?b=c/d", "http://127.0.0.1:8080/a?b=c/d", "127.0.0.1:8080", "/a?b=c/d"),
+            ("http://[2001:DB8::1]:8080/", "http://[2001:db8::1]:8080/", "[2001:db8::1]:8080", "/"),
             ("http://h?q", "http://h/?q", "h", "/?q"),
-            (
-                "http://h/a%20b%2Bc+~:",
-                "http://h/a%20b%2Bc+~:",
-                "h",
-                "/a%20b%2Bc+~:",
-            ),
+            ("http://h/a%20b%2Bc+~:", "http://h/a%20b%2Bc+~:", "h", "/a%20b%2Bc+~:"),
             ("http://my_host-1/", "http://my_host-1/", "my_host-1", "/"),
         ] {
             let url = Url::parse(text).unwrap();
             assert_eq!(
-                (
-                    url.to_string().as_str(),
-                    url.host_field().as_str(),
-                    url.target()
-                ),
+                (url.to_string().as_str(), url.host_field().as_str(), url.target()),
                 (shown, host_field, target)
             );
             assert_eq!(Url::parse(shown).unwrap(), url);
@@ -573,11 +497,7 @@ mod tests {
     fn joins_archive_paths() {
         let base = Url::parse("http://h/debian/").unwrap();
         for (path, plus, target) in [
-            (
-                "pool/main/g/g++/g++_1.0~rc1+b1.deb",
-                Plus::Raw,
-                "/debian/pool/main/g/g++/g++_1.0~rc1+b1.deb",
-            ),
+            ("pool/main/g/g++/g++_1.0~rc1+b1.deb", Plus::Raw, "/debian/pool/main/g/g++/g++_1.0~rc1+b1.deb"),
             ("pool/g++/x", Plus::Encoded, "/debian/pool/g%2B%2B/x"),
             ("a:b", Plus::Raw, "/debian/a:b"),
             ("a b%20c?d#e", Plus::Raw, "/debian/a%20b%2520c%3Fd%23e"),
@@ -586,17 +506,8 @@ mod tests {
         ] {
             assert_eq!(base.join(path, plus).unwrap().target(), target);
         }
-        assert_eq!(
-            Url::parse("http://h?x")
-                .unwrap()
-                .join("a", Plus::Raw)
-                .unwrap()
-                .target(),
-            "/a"
-        );
-        for path in [
-            "", "/", "/a", "a//b", "../a", "a/..", "a/./b", "a\nb", "a\0", "a//",
-        ] {
+        assert_eq!(Url::parse("http://h?x").unwrap().join("a", Plus::Raw).unwrap().target(), "/a");
+        for path in ["", "/", "/a", "a//b", "../a", "a/..", "a/./b", "a\nb", "a\0", "a//"] {
             assert!(base.join(path, Plus::Raw).is_err(), "{path:?}");
         }
     }

@@ -16,8 +16,7 @@ fn secure(tree: &Tree, authority: &TestCa, http2: bool) -> fullbore_testkit::ser
 fn trusting(authority: &TestCa) -> Setup {
     let authorities = Authorities::parse(authority.pem().as_bytes(), Path::new("test.pem")).unwrap();
     let mut setup = Setup::default();
-    setup.options.connect =
-        ConnectOptions { tls: Tls::new(Trust::Only(authorities)), ..ConnectOptions::default() };
+    setup.options.connect = ConnectOptions { tls: Tls::new(Trust::Only(authorities)), ..ConnectOptions::default() };
     setup
 }
 

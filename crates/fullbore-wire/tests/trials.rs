@@ -4,10 +4,10 @@ mod common;
 
 use common::*;
 
-/// 6 s of two hosts that bring no more than they do.
+/// 8 s of two hosts that bring no more than they do; in a shorter run there is no trial.
 #[test]
 fn hosts_that_give_no_more_are_found_out() {
-    let tree = Tree::of(&[20 * MIB, 20 * MIB, 20 * MIB, 20 * MIB]);
+    let tree = Tree::of(&[20 * MIB; 5]);
     let (a, b) = (tree.slow(10 * MIB), tree.slow(2300 * KIB));
     let mut client = Client::new(&[&a, &b]);
     let ran = client.fetch(&tree);
@@ -15,6 +15,6 @@ fn hosts_that_give_no_more_are_found_out() {
     let trials = client.reading().trials;
     assert_eq!(trials.len(), 1, "{trials:?}");
     assert!(trials[0].new_host && trials[0].raised(), "{trials:?}");
-    // 80 MiB at 12.2 MiB/s are 6.5 s; trial, start and end are allowed half a second.
-    assert!(ran.took.as_secs_f64() < 7.2, "{:?}", ran.took);
+    // 100 MiB at 12.2 MiB/s are 8.2 s; trial, start and end are allowed half a second.
+    assert!(ran.took.as_secs_f64() < 8.8, "{:?}", ran.took);
 }

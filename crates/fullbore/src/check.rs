@@ -191,7 +191,8 @@ fn repair(
     let mut seen = std::collections::HashSet::new();
     origins.retain(|origin| seen.insert(origin.clone()));
     if origins.is_empty() {
-        return Err(CommandError::usage("--repair: it is not known where this archive came from").hint("name a mirror with --from URL"));
+        return Err(CommandError::usage("--repair: it is not known where this archive came from")
+            .hint("name a mirror with --from URL"));
     }
     let mut session = Session::open(root.clone(), &origins, false, &settings.network, DurabilityChoice::AtEnd)?;
     let stop = Stop::listen(&session.runtime);
@@ -212,7 +213,8 @@ fn repair(
     let items = files.items(&[], &session);
     let fetched = session.fetch(files.clone(), items, &stop, events)?;
     session.landing.finish().map_err(|error| disk(&error))?;
-    let came: Vec<_> = fetched.verified.iter().filter_map(|item| files.index(*item)).map(|index| index.sha256).collect();
+    let came: Vec<_> =
+        fetched.verified.iter().filter_map(|item| files.index(*item)).map(|index| index.sha256).collect();
     let mut repaired = Vec::new();
     for problem in sized.iter().filter(|problem| came.contains(&problem.sha256)) {
         root.hard_link(&index_path(problem.sha256), &problem.path).map_err(|error| disk(&error))?;

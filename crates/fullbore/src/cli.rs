@@ -58,7 +58,7 @@ trips.";
 const MIRROR_EXAMPLES: &str = "\
 Examples:
   Mirror one suite from two mirrors:
-    fullbore mirror --from https://deb.debian.org/debian --from https://ftp.debian.org/debian \\
+    fullbore mirror --from https://deb.example.org/debian --from https://ftp.example.org/debian \\
         --suite trixie --component main --arch amd64,all --to /srv/mirror/debian
   Mirror what apt on this machine uses:
     fullbore mirror --sources /etc/apt/sources.list.d/debian.sources --to /srv/mirror
@@ -243,7 +243,7 @@ Examples:
   Read a random twentieth, as a nightly job:
     fullbore check /srv/mirror/debian --read-data-subset 5%
   Fetch what is wrong:
-    fullbore check /srv/mirror/debian --repair --from https://deb.debian.org/debian";
+    fullbore check /srv/mirror/debian --repair --from https://deb.example.org/debian";
 
 /// `fullbore check`.
 #[derive(Debug, Args)]
@@ -435,20 +435,8 @@ mod tests {
 
     #[test]
     fn lists_may_be_repeated_or_separated_by_commas() {
-        let cli = parse([
-            "fullbore",
-            "mirror",
-            "--suite",
-            "a,b",
-            "--suite",
-            "c",
-            "--from",
-            "http://x/",
-        ])
-        .unwrap();
-        let Command::Mirror(arguments) = cli.command else {
-            panic!("not mirror")
-        };
+        let cli = parse(["fullbore", "mirror", "--suite", "a,b", "--suite", "c", "--from", "http://x/"]).unwrap();
+        let Command::Mirror(arguments) = cli.command else { panic!("not mirror") };
         assert_eq!(arguments.suite, ["a", "b", "c"]);
     }
 

@@ -29,11 +29,8 @@ pub fn run(arguments: &ConvertArgs, screen: &mut Screen) -> Result<(), CommandEr
     let format = match arguments.format.or_else(|| detect(&arguments.file, &text)) {
         Some(format) => format,
         None => {
-            return Err(CommandError::usage(format_args!(
-                "{}: whose settings are these?",
-                arguments.file.display()
-            ))
-            .hint("say `--format apt-mirror`, `--format debmirror` or `--format ftpsync`"));
+            return Err(CommandError::usage(format_args!("{}: whose settings are these?", arguments.file.display()))
+                .hint("say `--format apt-mirror`, `--format debmirror` or `--format ftpsync`"));
         }
     };
     let draft = convert(format, &text).map_err(|error| error.context(arguments.file.display()))?;
@@ -47,17 +44,13 @@ pub fn run(arguments: &ConvertArgs, screen: &mut Screen) -> Result<(), CommandEr
             let mut file = std::fs::File::create_new(output).map_err(|error| {
                 let failure = CommandError::disk(output, &error);
                 if error.kind() == std::io::ErrorKind::AlreadyExists {
-                    CommandError {
-                        kind: crate::error::ErrorKind::Usage,
-                        ..failure
-                    }
-                    .hint("an existing file is not replaced; move it away, or write to another")
+                    CommandError { kind: crate::error::ErrorKind::Usage, ..failure }
+                        .hint("an existing file is not replaced; move it away, or write to another")
                 } else {
                     failure
                 }
             })?;
-            file.write_all(result.as_bytes())
-                .map_err(|error| CommandError::disk(output, &error))?;
+            file.write_all(result.as_bytes()).map_err(|error| CommandError::disk(output, &error))?;
         }
     }
     Ok(())
@@ -79,11 +72,7 @@ pub fn convert(format: ForeignFormat, text: &str) -> Result<Draft, CommandError>
 
 /// Whose settings these are, by the file's name, else by what is in it.
 pub fn detect(path: &Path, text: &str) -> Option<ForeignFormat> {
-    let name = path
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .to_ascii_lowercase();
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     if name.contains("debmirror") {
         return Some(ForeignFormat::Debmirror);
     }
@@ -93,29 +82,13 @@ pub fn detect(path: &Path, text: &str) -> Option<ForeignFormat> {
     if name.contains("mirror.list") || name.ends_with(".list") {
         return Some(ForeignFormat::AptMirror);
     }
-    let lines = || {
-        text.lines()
-            .map(|line| line.trim_start().trim_start_matches('#').trim_start())
-    };
-    let any =
-        |starts: &[&str]| lines().any(|line| starts.iter().any(|start| line.starts_with(start)));
-    if any(&[
-        "deb http",
-        "deb-src http",
-        "set base_path",
-        "set nthreads",
-        "clean http",
-    ]) {
+    let lines = || text.lines().map(|line| line.trim_start().trim_start_matches('#').trim_start());
+    let any = |starts: &[&str]| lines().any(|line| starts.iter().any(|start| line.starts_with(start)));
+    if any(&["deb http", "deb-src http", "set base_path", "set nthreads", "clean http"]) {
         Some(ForeignFormat::AptMirror)
     } else if any(&["$remoteroot", "$mirrordir", "@dists", "$download_method"]) {
         Some(ForeignFormat::Debmirror)
-    } else if any(&[
-        "RSYNC_HOST=",
-        "RSYNC_PATH=",
-        "MIRRORNAME=",
-        "ARCH_INCLUDE=",
-        "TO=",
-    ]) {
+    } else if any(&["RSYNC_HOST=", "RSYNC_PATH=", "MIRRORNAME=", "ARCH_INCLUDE=", "TO="]) {
         Some(ForeignFormat::Ftpsync)
     } else {
         None
@@ -192,59 +165,33 @@ fn list_value(values: &[String]) -> Option<toml::Value> {
     match values {
         [] => None,
         [one] => Some(toml::Value::String(one.clone())),
-        many => Some(toml::Value::Array(
-            many.iter().cloned().map(toml::Value::String).collect(),
-        )),
+        many => Some(toml::Value::Array(many.iter().cloned().map(toml::Value::String).collect())),
     }
 }
 
 impl Draft {
     fn note(&mut self, line: usize, setting: impl AsRef<str>, reason: impl Into<String>) {
         if self.notes.len() < NOTES_MAX {
-            let mut shown: String = setting
-                .as_ref()
-                .trim()
-                .chars()
-                .take(SETTING_SHOWN + 1)
-                .collect();
+            let mut shown: String = setting.as_ref().trim().chars().take(SETTING_SHOWN + 1).collect();
             if shown.chars().count() > SETTING_SHOWN {
                 shown.pop();
                 shown.push('…');
             }
-            self.notes.push(Note {
-                line,
-                setting: shown,
-                reason: reason.into(),
-            });
+            self.notes.push(Note { line, setting: shown, reason: reason.into() });
         }
     }
 
     /// A name for a section that is not taken yet, made of this text.
     fn free_name(&self, wish: &str) -> String {
-        let wish: String = wish
-            .chars()
-            .map(|c| {
-                if c.is_ascii_alphanumeric() || c == '-' || c == '_' {
-                    c
-                } else {
-                    '-'
-                }
-            })
-            .collect();
-        let wish = if wish.is_empty() {
-            "mirror".to_owned()
-        } else {
-            wish
-        };
+        let wish: String =
+            wish.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '-' }).collect();
+        let wish = if wish.is_empty() { "mirror".to_owned() } else { wish };
         let taken = |name: &str| self.mirrors.iter().any(|mirror| mirror.name == name);
         if !taken(&wish) {
             return wish;
         }
         // There are fewer sections than numbers.
-        (2..)
-            .map(|i| format!("{wish}-{i}"))
-            .find(|name| !taken(name))
-            .unwrap_or(wish)
+        (2..).map(|i| format!("{wish}-{i}")).find(|name| !taken(name)).unwrap_or(wish)
     }
 
     /// The settings file.
@@ -254,10 +201,7 @@ impl Draft {
             ForeignFormat::Debmirror => "debmirror",
             ForeignFormat::Ftpsync => "ftpsync",
         };
-        let mut text = format!(
-            "# Made by `fullbore convert` from {program}'s {}.\n",
-            printable(from)
-        );
+        let mut text = format!("# Made by `fullbore convert` from {program}'s {}.\n", printable(from));
         text.push_str("# See what it would do: fullbore mirror --config THIS-FILE --dry-run\n");
         if !self.notes.is_empty() {
             text.push_str("#\n# Without counterpart, or to be looked at:\n");
@@ -281,11 +225,7 @@ impl Draft {
                 }
             }
         }
-        debug_assert!(
-            file::parse(&text).is_ok(),
-            "{:?}\n{text}",
-            file::parse(&text)
-        );
+        debug_assert!(file::parse(&text).is_ok(), "{:?}\n{text}", file::parse(&text));
         text
     }
 }
@@ -293,10 +233,7 @@ impl Draft {
 /// Names split at commas and spaces, each once, in order.
 fn names(text: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
-    for name in text
-        .split([',', ' ', '\t', '\n'])
-        .filter(|name| !name.is_empty())
-    {
+    for name in text.split([',', ' ', '\t', '\n']).filter(|name| !name.is_empty()) {
         if !names.iter().any(|other| other == name) {
             names.push(name.to_owned());
         }
@@ -306,9 +243,8 @@ fn names(text: &str) -> Vec<String> {
 
 /// Separates `main/debian-installer` from the components proper: for us udebs are a kind.
 fn without_installer(components: Vec<String>) -> (Vec<String>, bool) {
-    let (installer, components): (Vec<_>, Vec<_>) = components
-        .into_iter()
-        .partition(|component| component.ends_with("/debian-installer"));
+    let (installer, components): (Vec<_>, Vec<_>) =
+        components.into_iter().partition(|component| component.ends_with("/debian-installer"));
     (components, !installer.is_empty())
 }
 
@@ -321,23 +257,11 @@ mod tests {
     #[test]
     fn the_program_is_known_by_name_or_content() {
         let by = |name: &str, text: &str| detect(Path::new(name), text);
-        assert_eq!(
-            by("/etc/apt/mirror.list", ""),
-            Some(ForeignFormat::AptMirror)
-        );
-        assert_eq!(
-            by("/etc/debmirror.conf", ""),
-            Some(ForeignFormat::Debmirror)
-        );
-        assert_eq!(
-            by("ftpsync-security.conf", ""),
-            Some(ForeignFormat::Ftpsync)
-        );
+        assert_eq!(by("/etc/apt/mirror.list", ""), Some(ForeignFormat::AptMirror));
+        assert_eq!(by("/etc/debmirror.conf", ""), Some(ForeignFormat::Debmirror));
+        assert_eq!(by("ftpsync-security.conf", ""), Some(ForeignFormat::Ftpsync));
         assert_eq!(by("a", "set nthreads 20\n"), Some(ForeignFormat::AptMirror));
-        assert_eq!(
-            by("a", "# $remoteroot='debian';\n"),
-            Some(ForeignFormat::Debmirror)
-        );
+        assert_eq!(by("a", "# $remoteroot='debian';\n"), Some(ForeignFormat::Debmirror));
         assert_eq!(by("a", "RSYNC_HOST=x\n"), Some(ForeignFormat::Ftpsync));
         assert_eq!(by("a", "hello\n"), None);
     }

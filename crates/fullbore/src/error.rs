@@ -97,13 +97,7 @@ pub struct CommandError {
 impl CommandError {
     /// A failure of this kind.
     pub fn new(kind: ErrorKind, message: impl fmt::Display) -> Self {
-        CommandError {
-            kind,
-            message: message.to_string(),
-            context: Vec::new(),
-            hints: Vec::new(),
-            report: None,
-        }
+        CommandError { kind, message: message.to_string(), context: Vec::new(), hints: Vec::new(), report: None }
     }
 
     /// A failure made from an error and all its sources, joined by colons.
@@ -166,12 +160,7 @@ impl fmt::Display for CommandError {
         for line in self.context.iter().take(CONTEXT_SHOWN) {
             write!(f, "\n  {}", printable(line))?;
         }
-        if let Some(more) = self
-            .context
-            .len()
-            .checked_sub(CONTEXT_SHOWN)
-            .filter(|more| *more > 0)
-        {
+        if let Some(more) = self.context.len().checked_sub(CONTEXT_SHOWN).filter(|more| *more > 0) {
             write!(f, "\n  and {more} more")?;
         }
         for hint in &self.hints {
@@ -220,10 +209,7 @@ mod tests {
     #[test]
     fn control_characters_from_outside_are_escaped() {
         let error = CommandError::new(ErrorKind::Network, "host \u{1b}[31mred\nerror: forged");
-        assert_eq!(
-            error.to_string(),
-            "error: host \\u{1b}[31mred\\nerror: forged"
-        );
+        assert_eq!(error.to_string(), "error: host \\u{1b}[31mred\\nerror: forged");
     }
 
     #[test]
@@ -239,9 +225,6 @@ mod tests {
         struct Outer(#[source] std::io::Error);
         let error = Outer(std::io::Error::from_raw_os_error(13));
         let error = CommandError::from_error(ErrorKind::Usage, &error);
-        assert_eq!(
-            error.message,
-            "cannot read settings: Permission denied (os error 13)"
-        );
+        assert_eq!(error.message, "cannot read settings: Permission denied (os error 13)");
     }
 }

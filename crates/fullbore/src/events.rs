@@ -184,22 +184,11 @@ mod tests {
 
     #[test]
     fn an_event_is_one_line_with_its_name() {
-        let event = Event::Phase {
-            phase: Phase::Fetch,
-        };
-        assert_eq!(
-            serde_json::to_string(&event).unwrap(),
-            r#"{"event":"phase","phase":"fetch"}"#
-        );
-        let event = Event::Plan(Plan {
-            fetch_files: 3,
-            ..Plan::default()
-        });
+        let event = Event::Phase { phase: Phase::Fetch };
+        assert_eq!(serde_json::to_string(&event).unwrap(), r#"{"event":"phase","phase":"fetch"}"#);
+        let event = Event::Plan(Plan { fetch_files: 3, ..Plan::default() });
         let text = serde_json::to_string(&event).unwrap();
-        assert!(
-            text.starts_with(r#"{"event":"plan","wanted_files":0"#),
-            "{text}"
-        );
+        assert!(text.starts_with(r#"{"event":"plan","wanted_files":0"#), "{text}");
         assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), event);
     }
 }

@@ -81,7 +81,8 @@ pub fn run(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
     let ended = session.landing.finish().map_err(|error| disk(&error));
     let report = account.report(&mut session);
     if let Some(path) = &settings.trace {
-        write_atomically(path, perfetto::render(&report).as_bytes()).map_err(|error| CommandError::disk(path, &error))?;
+        write_atomically(path, perfetto::render(&report).as_bytes())
+            .map_err(|error| CommandError::disk(path, &error))?;
     }
     match result.and(ended) {
         Ok(()) => Ok(report),
@@ -193,9 +194,8 @@ impl Run<'_> {
         events: &mut dyn Events,
     ) -> Result<State, CommandError> {
         let root = &session.root;
-        let complete = |place: usize| {
-            !came.incomplete.contains(&self.ids[place]) && self.suites[place].missing().is_none()
-        };
+        let complete =
+            |place: usize| !came.incomplete.contains(&self.ids[place]) && self.suites[place].missing().is_none();
         let mut publications = Vec::new();
         for place in (0..self.offers.len()).filter(|place| complete(*place)) {
             publications.push(self.publication(session, place)?);
@@ -266,7 +266,8 @@ impl Run<'_> {
         let offer = &self.offers[place];
         let mut stored = BTreeMap::new();
         for (name, content) in &offer.files {
-            let sha256 = store::put_dated(&session.root, content, Some(offer.modified)).map_err(|error| state_error(&error))?;
+            let sha256 =
+                store::put_dated(&session.root, content, Some(offer.modified)).map_err(|error| state_error(&error))?;
             stored.insert(*name, StoredFile { path: (*name).to_owned(), size: content.len() as u64, sha256 });
         }
         let mut files = self.suites[place].stored();

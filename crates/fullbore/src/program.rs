@@ -10,10 +10,7 @@ use crate::settings::{self, Environment, OutputSettings};
 use crate::{check, convert, mirror};
 
 /// Runs the command line; the result is the exit code.
-pub fn run(
-    arguments: impl IntoIterator<Item = std::ffi::OsString>,
-    environment: &Environment,
-) -> u8 {
+pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
     match cli::parse(arguments) {
         Ok(cli) => match cli.command {
             Command::Mirror(arguments) => run_mirror(*arguments, environment),
@@ -23,11 +20,7 @@ pub fn run(
         Err(error) => {
             // A closed pipe (`fullbore --help | head -1`) is a normal end.
             let _ = error.print();
-            if error.use_stderr() {
-                ErrorKind::Usage.exit_code()
-            } else {
-                0
-            }
+            if error.use_stderr() { ErrorKind::Usage.exit_code() } else { 0 }
         }
     }
 }
@@ -43,9 +36,7 @@ fn run_mirror(arguments: MirrorArgs, environment: &Environment) -> u8 {
     let mut runs = Runs::new(&output, environment, mirrors.len());
     for settings in &mirrors {
         let result = mirror::run(settings, &mut screen);
-        let interrupted = result
-            .as_ref()
-            .is_err_and(|error| error.kind == ErrorKind::Interrupted);
+        let interrupted = result.as_ref().is_err_and(|error| error.kind == ErrorKind::Interrupted);
         let name = settings.name.clone();
         runs.finished(&mut screen, "mirror", name, &settings.dir, result);
         if interrupted {
@@ -80,11 +71,7 @@ fn run_convert(arguments: &ConvertArgs, environment: &Environment) -> u8 {
 
 /// As much of the output's settings as is needed to tell that the others are wrong.
 fn early_output(arguments: &cli::OutputArgs) -> OutputSettings {
-    OutputSettings {
-        json: arguments.json,
-        quiet: arguments.quiet,
-        ..OutputSettings::default()
-    }
+    OutputSettings { json: arguments.json, quiet: arguments.quiet, ..OutputSettings::default() }
 }
 
 fn refuse(output: &OutputSettings, environment: &Environment, error: &CommandError) -> u8 {
@@ -127,14 +114,7 @@ impl<'a> Runs<'a> {
     ) {
         let (report, error) = match result {
             Ok(report) => (report, None),
-            Err(mut error) => (
-                error
-                    .report
-                    .take()
-                    .map(|report| *report)
-                    .unwrap_or_default(),
-                Some(error),
-            ),
+            Err(mut error) => (error.report.take().map(|report| *report).unwrap_or_default(), Some(error)),
         };
         let mut report = self.complete(report, command, name, dir);
         if let Some(error) = &error {
@@ -164,13 +144,7 @@ impl<'a> Runs<'a> {
     }
 
     /// Fills in what the command need not know.
-    fn complete(
-        &mut self,
-        mut report: Report,
-        command: &str,
-        name: Option<String>,
-        dir: &Path,
-    ) -> Report {
+    fn complete(&mut self, mut report: Report, command: &str, name: Option<String>, dir: &Path) -> Report {
         let summary = &mut report.summary;
         summary.command = command.to_owned();
         summary.version = env!("CARGO_PKG_VERSION").to_owned();
@@ -193,15 +167,9 @@ impl<'a> Runs<'a> {
         let Some(name) = report.summary.name.as_deref().filter(|_| self.several) else {
             return path.to_owned();
         };
-        let name: String = name
-            .chars()
-            .map(|c| if c == '/' || c.is_control() { '-' } else { c })
-            .collect();
+        let name: String = name.chars().map(|c| if c == '/' || c.is_control() { '-' } else { c }).collect();
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        let ending = path
-            .extension()
-            .map(|ending| format!(".{}", ending.to_string_lossy()))
-            .unwrap_or_default();
+        let ending = path.extension().map(|ending| format!(".{}", ending.to_string_lossy())).unwrap_or_default();
         path.with_file_name(format!("{stem}-{name}{ending}"))
     }
 
@@ -218,10 +186,7 @@ impl<'a> Runs<'a> {
 
     fn exit_code(mut self, screen: &mut Screen) -> u8 {
         if let Some(path) = self.output.metrics.clone() {
-            let now = self
-                .environment
-                .source_date_epoch
-                .unwrap_or_else(|| jiff::Timestamp::now().as_second());
+            let now = self.environment.source_date_epoch.unwrap_or_else(|| jiff::Timestamp::now().as_second());
             let before = prometheus::last_successes(&path);
             let text = prometheus::render(&self.reports, now, &before);
             self.written(screen, &path, &text);
@@ -239,14 +204,8 @@ fn process_costs() -> (u64, u64) {
     let peak_rss_bytes = std::fs::read_to_string(format!("{own}/status"))
         .ok()
         .and_then(|status| {
-            let line = status
-                .lines()
-                .find_map(|line| line.strip_prefix("VmHWM:"))?;
-            line.trim()
-                .trim_end_matches("kB")
-                .trim()
-                .parse::<u64>()
-                .ok()
+            let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+            line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()
         })
         .unwrap_or(0)
         .saturating_mul(1024);
@@ -296,15 +255,9 @@ mod tests {
         let mut report = Report::default();
         report.summary.name = Some("debian/security".into());
         let runs = Runs::new(&output, &environment, 2);
-        assert_eq!(
-            runs.report_path(Path::new("/x/run.html"), &report),
-            Path::new("/x/run-debian-security.html")
-        );
+        assert_eq!(runs.report_path(Path::new("/x/run.html"), &report), Path::new("/x/run-debian-security.html"));
         let runs = Runs::new(&output, &environment, 1);
-        assert_eq!(
-            runs.report_path(Path::new("/x/run.html"), &report),
-            Path::new("/x/run.html")
-        );
+        assert_eq!(runs.report_path(Path::new("/x/run.html"), &report), Path::new("/x/run.html"));
     }
 
     #[test]

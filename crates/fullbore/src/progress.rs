@@ -76,16 +76,10 @@ impl Screen {
     /// A screen on the process's stdout and stderr.
     pub fn new(output: &OutputSettings, environment: &Environment) -> Self {
         let is_terminal = std::io::stderr().is_terminal();
-        let mut screen = Screen::on(
-            output,
-            environment,
-            is_terminal,
-            Box::new(std::io::stdout()),
-            Box::new(std::io::stderr()),
-        );
+        let mut screen =
+            Screen::on(output, environment, is_terminal, Box::new(std::io::stdout()), Box::new(std::io::stderr()));
         if screen.shows_bar() {
-            screen.terminal.bar =
-                ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+            screen.terminal.bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
             screen.terminal.bar.set_style(bar_style(screen.no_color));
         }
         screen
@@ -99,10 +93,7 @@ impl Screen {
         stderr: Box<dyn Write + Send>,
     ) -> Self {
         Screen {
-            terminal: Terminal {
-                bar: ProgressBar::hidden(),
-                stderr: Arc::new(Mutex::new(stderr)),
-            },
+            terminal: Terminal { bar: ProgressBar::hidden(), stderr: Arc::new(Mutex::new(stderr)) },
             stdout: Some(stdout),
             json: output.json,
             quiet: output.quiet,
@@ -148,11 +139,7 @@ impl Screen {
         if self.json {
             self.emit_json(&Event::Summary(Box::new(summary.clone())));
         } else if !self.quiet && !nothing_came_of_it(summary) {
-            let name = summary
-                .name
-                .as_ref()
-                .map(|name| format!("{name}: "))
-                .unwrap_or_default();
+            let name = summary.name.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
             self.print(format!("{}\n", printable(&format!("{name}{summary}"))).as_bytes());
         }
     }
@@ -160,10 +147,7 @@ impl Screen {
     /// Data for stdout.
     pub fn print(&mut self, text: &[u8]) {
         if let Some(stdout) = &mut self.stdout {
-            let written = self
-                .terminal
-                .bar
-                .suspend(|| stdout.write_all(text).and_then(|()| stdout.flush()));
+            let written = self.terminal.bar.suspend(|| stdout.write_all(text).and_then(|()| stdout.flush()));
             if written.is_err() {
                 self.stdout = None;
             }
@@ -241,32 +225,16 @@ impl Events for Screen {
                 ),
             ),
             Event::Progress(progress) => self.progress(&progress),
-            Event::HostFault {
-                host, fault, path, ..
-            } => {
+            Event::HostFault { host, fault, path, .. } => {
                 let first = self.faulty_hosts.insert(host.clone());
                 if first || self.verbose {
                     let path = path.map(|path| format!(" ({path})")).unwrap_or_default();
-                    self.line(
-                        Level::Warning,
-                        &format!("warning: {host}: {fault}{path}; asking others"),
-                    );
+                    self.line(Level::Warning, &format!("warning: {host}: {fault}{path}; asking others"));
                 }
             }
-            Event::Published {
-                suite,
-                codename,
-                date_unix_s,
-            } => {
-                let name = if suite == codename {
-                    suite
-                } else {
-                    format!("{suite} ({codename})")
-                };
-                self.line(
-                    Level::Info,
-                    &format!("published {name} of {}", units::time(date_unix_s)),
-                );
+            Event::Published { suite, codename, date_unix_s } => {
+                let name = if suite == codename { suite } else { format!("{suite} ({codename})") };
+                self.line(Level::Info, &format!("published {name} of {}", units::time(date_unix_s)));
             }
             Event::Warning { message } => self.line(Level::Warning, &format!("warning: {message}")),
             // Come by `fail` and `finish`.
@@ -277,10 +245,7 @@ impl Events for Screen {
 
 /// Whether the error that was shown says it all.
 fn nothing_came_of_it(summary: &Summary) -> bool {
-    summary.exit_code != 0
-        && summary.totals.written_bytes == 0
-        && summary.totals.checked_files == 0
-        && !summary.dry_run
+    summary.exit_code != 0 && summary.totals.written_bytes == 0 && summary.totals.checked_files == 0 && !summary.dry_run
 }
 
 /// Whether it is time again; notes that it was done.
@@ -302,10 +267,7 @@ fn progress_text(progress: &Progress) -> String {
         units::bytes(progress.rate_bytes_per_s)
     );
     if let Some(eta_s) = progress.eta_s {
-        text.push_str(&format!(
-            ", {} left",
-            units::duration(eta_s.saturating_mul(1000))
-        ));
+        text.push_str(&format!(", {} left", units::duration(eta_s.saturating_mul(1000))));
     }
     if let Some(limit) = &progress.limit {
         text.push_str(&format!(", limited by {}", printable(limit)));
@@ -351,52 +313,25 @@ mod tests {
 
     fn screen(output: OutputSettings, environment: Environment) -> (Screen, Shared, Shared) {
         let (stdout, stderr) = (Shared::default(), Shared::default());
-        let screen = Screen::on(
-            &output,
-            &environment,
-            false,
-            Box::new(stdout.clone()),
-            Box::new(stderr.clone()),
-        );
+        let screen = Screen::on(&output, &environment, false, Box::new(stdout.clone()), Box::new(stderr.clone()));
         (screen, stdout, stderr)
     }
 
     fn a_run(screen: &mut Screen) {
         screen.emit(Event::Phase { phase: Phase::Plan });
-        screen.emit(Event::Plan(Plan {
-            fetch_files: 3,
-            fetch_bytes: 5_000_000,
-            ..Plan::default()
-        }));
+        screen.emit(Event::Plan(Plan { fetch_files: 3, fetch_bytes: 5_000_000, ..Plan::default() }));
         for i in 0..1000 {
-            screen.emit(Event::Progress(Progress {
-                bytes: i,
-                total_bytes: 5_000_000,
-                ..Progress::default()
-            }));
+            screen.emit(Event::Progress(Progress { bytes: i, total_bytes: 5_000_000, ..Progress::default() }));
         }
         for strikes in 1..10 {
-            screen.emit(Event::HostFault {
-                host: "a".into(),
-                fault: "404".into(),
-                path: None,
-                strikes,
-            });
+            screen.emit(Event::HostFault { host: "a".into(), fault: "404".into(), path: None, strikes });
         }
-        screen.emit(Event::Published {
-            suite: "stable".into(),
-            codename: "trixie".into(),
-            date_unix_s: 0,
-        });
+        screen.emit(Event::Published { suite: "stable".into(), codename: "trixie".into(), date_unix_s: 0 });
         screen.fail(&CommandError::new(ErrorKind::Partial, "1 file is missing").hint("run again"));
         screen.finish(&Summary {
             command: "mirror".into(),
             exit_code: 2,
-            totals: crate::report::Totals {
-                files: 2,
-                written_bytes: 3_000_000,
-                ..Default::default()
-            },
+            totals: crate::report::Totals { files: 2, written_bytes: 3_000_000, ..Default::default() },
             duration_ms: 1500,
             ..Summary::default()
         });
@@ -404,10 +339,7 @@ mod tests {
 
     #[test]
     fn the_journal_gets_priorities_and_few_lines() {
-        let environment = Environment {
-            journal: true,
-            ..Environment::default()
-        };
+        let environment = Environment { journal: true, ..Environment::default() };
         let (mut screen, stdout, stderr) = screen(OutputSettings::default(), environment);
         a_run(&mut screen);
         insta::assert_snapshot!(stderr.text(), @r"
@@ -423,22 +355,13 @@ mod tests {
 
     #[test]
     fn json_has_the_totals_last() {
-        let output = OutputSettings {
-            json: true,
-            quiet: true,
-            ..OutputSettings::default()
-        };
+        let output = OutputSettings { json: true, quiet: true, ..OutputSettings::default() };
         let (mut screen, stdout, stderr) = screen(output, Environment::default());
         a_run(&mut screen);
         let text = stdout.text();
         let names: Vec<String> = text
             .lines()
-            .map(|line| {
-                serde_json::from_str::<serde_json::Value>(line).unwrap()["event"]
-                    .as_str()
-                    .unwrap()
-                    .to_owned()
-            })
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["event"].as_str().unwrap().to_owned())
             .collect();
         assert_eq!(names[..3], ["phase", "plan", "progress"]);
         assert_eq!(names[names.len() - 2..], ["error", "summary"]);
@@ -456,18 +379,10 @@ mod tests {
                 Ok(())
             }
         }
-        let output = OutputSettings {
-            json: true,
-            ..OutputSettings::default()
-        };
+        let output = OutputSettings { json: true, ..OutputSettings::default() };
         let stderr = Shared::default();
-        let mut screen = Screen::on(
-            &output,
-            &Environment::default(),
-            false,
-            Box::new(Closed),
-            Box::new(stderr.clone()),
-        );
+        let mut screen =
+            Screen::on(&output, &Environment::default(), false, Box::new(Closed), Box::new(stderr.clone()));
         a_run(&mut screen);
         assert!(screen.stdout.is_none());
     }

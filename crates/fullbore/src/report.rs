@@ -142,11 +142,7 @@ pub struct Totals {
 impl Totals {
     /// Bytes received per byte needed; 1 when nothing was needed.
     pub fn received_ratio(&self) -> f64 {
-        if self.needed_bytes == 0 {
-            1.0
-        } else {
-            self.received_bytes as f64 / self.needed_bytes as f64
-        }
+        if self.needed_bytes == 0 { 1.0 } else { self.received_bytes as f64 / self.needed_bytes as f64 }
     }
 }
 
@@ -296,24 +292,11 @@ impl fmt::Display for Summary {
                 units::bytes(self.plan.delete_bytes),
             );
         }
-        if !self.changed
-            && self.totals.files == 0
-            && self.totals.missing_files == 0
-            && self.exit_code == 0
-        {
-            return write!(
-                f,
-                "nothing has changed; {} requests in {time}.",
-                self.totals.requests
-            );
+        if !self.changed && self.totals.files == 0 && self.totals.missing_files == 0 && self.exit_code == 0 {
+            return write!(f, "nothing has changed; {} requests in {time}.", self.totals.requests);
         }
         let rate = units::per_second(self.totals.written_bytes, self.duration_ms);
-        write!(
-            f,
-            "{} in {time}, {}/s.",
-            units::bytes(self.totals.written_bytes),
-            units::bytes(rate)
-        )?;
+        write!(f, "{} in {time}, {}/s.", units::bytes(self.totals.written_bytes), units::bytes(rate))?;
         if self.totals.missing_files > 0 {
             write!(f, " {} files are missing.", self.totals.missing_files)?;
         }
@@ -338,11 +321,7 @@ mod tests {
             command: "mirror".into(),
             duration_ms: 692_000,
             changed: true,
-            totals: Totals {
-                files: 9,
-                written_bytes: 43_100_000_000,
-                ..Totals::default()
-            },
+            totals: Totals { files: 9, written_bytes: 43_100_000_000, ..Totals::default() },
             verdict: Some(VerdictReport {
                 limit: "disk writes".into(),
                 reason: "busy 91 %; network blocked 74 %".into(),

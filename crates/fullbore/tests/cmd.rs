@@ -4,8 +4,5 @@
 
 #[test]
 fn texts() {
-    trycmd::TestCases::new()
-        .case("tests/cmd/*.trycmd")
-        .env("COLUMNS", "100")
-        .env("NO_COLOR", "1");
+    trycmd::TestCases::new().case("tests/cmd/*.trycmd").env("COLUMNS", "100").env("NO_COLOR", "1");
 }

@@ -10,58 +10,35 @@ fn fullbore() -> Command {
 
 /// What the program says about these variables and flags; none of them names a reachable archive.
 fn error(variables: &[(&str, &str)], flags: &[&str]) -> String {
-    let output = fullbore()
-        .envs(variables.iter().copied())
-        .args(flags)
-        .output()
-        .unwrap();
+    let output = fullbore().envs(variables.iter().copied()).args(flags).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
 }
 
 #[test]
 fn a_flag_may_be_a_variable() {
-    let text = error(
-        &[("FULLBORE_FROM", "ftp://a/")],
-        &["--suite", "s", "--to", "x"],
-    );
+    let text = error(&[("FULLBORE_FROM", "ftp://a/")], &["--suite", "s", "--to", "x"]);
     assert!(text.contains("ftp://a"), "{text}");
     for on in ["1", "yes", "true"] {
-        let text = error(
-            &[("FULLBORE_NO_CLEAN", on), ("FULLBORE_FROM", "ftp://a/")],
-            &["--to", "x", "--suite", "s"],
-        );
+        let text = error(&[("FULLBORE_NO_CLEAN", on), ("FULLBORE_FROM", "ftp://a/")], &["--to", "x", "--suite", "s"]);
         assert!(text.contains("ftp://a"), "{text}");
     }
 }
 
 #[test]
 fn a_flag_wins_over_its_variable() {
-    let text = error(
-        &[("FULLBORE_FROM", "ftp://a/")],
-        &["--from", "ftp://b/", "--suite", "s", "--to", "x"],
-    );
-    assert!(
-        text.contains("ftp://b") && !text.contains("ftp://a"),
-        "{text}"
-    );
+    let text = error(&[("FULLBORE_FROM", "ftp://a/")], &["--from", "ftp://b/", "--suite", "s", "--to", "x"]);
+    assert!(text.contains("ftp://b") && !text.contains("ftp://a"), "{text}");
 }
 
 #[test]
 fn a_variable_wins_over_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("m.toml");
-    std::fs::write(
-        &file,
-        "[mirror.a]\nfrom = 'ftp://file/'\nsuite = 's'\nto = '/x'\n",
-    )
-    .unwrap();
+    std::fs::write(&file, "[mirror.a]\nfrom = 'ftp://file/'\nsuite = 's'\nto = '/x'\n").unwrap();
     let file = file.to_str().unwrap();
     let text = error(&[], &["--config", file]);
-    assert!(
-        text.contains("ftp://file") && text.contains("in [mirror.a]"),
-        "{text}"
-    );
+    assert!(text.contains("ftp://file") && text.contains("in [mirror.a]"), "{text}");
     let text = error(&[("FULLBORE_FROM", "ftp://variable/")], &["--config", file]);
     assert!(text.contains("ftp://variable"), "{text}");
 }

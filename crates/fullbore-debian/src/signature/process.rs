@@ -18,23 +18,12 @@ pub(super) fn run_bounded(
     limit: Duration,
 ) -> Result<(String, String), SignatureError> {
     let deadline = Instant::now() + limit;
-    command
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = command
-        .spawn()
-        .map_err(|source| SignatureError::GpgvMissing {
-            path: gpgv.to_owned(),
-            source,
-        })?;
+    command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|source| SignatureError::GpgvMissing { path: gpgv.to_owned(), source })?;
     let status = read_in_thread(child.stdout.take());
     let messages = read_in_thread(child.stderr.take());
     let left = || deadline.saturating_duration_since(Instant::now());
-    let outputs = status
-        .recv_timeout(left())
-        .and_then(|status| Ok((status, messages.recv_timeout(left())?)));
+    let outputs = status.recv_timeout(left()).and_then(|status| Ok((status, messages.recv_timeout(left())?)));
     let Ok((status, messages)) = outputs else {
         stop(&mut child);
         return Err(SignatureError::GpgvFailed {
@@ -55,20 +44,14 @@ pub(super) fn run_bounded(
             }
             Ok(None) => std::thread::sleep(Duration::from_millis(1)),
             Err(source) => {
-                return Err(SignatureError::GpgvMissing {
-                    path: gpgv.to_owned(),
-                    source,
-                });
+                return Err(SignatureError::GpgvMissing { path: gpgv.to_owned(), source });
             }
         }
     };
     // 1: a bad signature; 2: also "no key for a further signer". The status lines say which.
     match exit.code() {
         Some(0..=2) => Ok((status, messages)),
-        _ => Err(SignatureError::GpgvFailed {
-            what: "failed",
-            messages: super::shorten(&messages),
-        }),
+        _ => Err(SignatureError::GpgvFailed { what: "failed", messages: super::shorten(&messages) }),
     }
 }
 

@@ -29,52 +29,35 @@ impl Room {
             match DirBuilder::new().mode(0o700).create(&path) {
                 // gpgv reads a relative keyring path as one in its home directory.
                 Ok(()) => {
-                    let path = fs::canonicalize(&path)
-                        .map_err(|source| SignatureError::Scratch { path, source })?;
+                    let path = fs::canonicalize(&path).map_err(|source| SignatureError::Scratch { path, source })?;
                     return Ok(Room { path });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(source) => {
-                    return Err(SignatureError::Scratch {
-                        path: scratch.to_owned(),
-                        source,
-                    });
+                    return Err(SignatureError::Scratch { path: scratch.to_owned(), source });
                 }
             }
         }
         let source = io::Error::from(io::ErrorKind::AlreadyExists);
-        Err(SignatureError::Scratch {
-            path: scratch.to_owned(),
-            source,
-        })
+        Err(SignatureError::Scratch { path: scratch.to_owned(), source })
     }
 
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<PathBuf, SignatureError> {
         let path = self.path.join(name);
-        fs::write(&path, bytes).map_err(|source| SignatureError::Scratch {
-            path: path.clone(),
-            source,
-        })?;
+        fs::write(&path, bytes).map_err(|source| SignatureError::Scratch { path: path.clone(), source })?;
         Ok(path)
     }
 
     /// A keyring as `gpgv` reads it: binary, with an absolute path.
-    pub(super) fn keyring(
-        &self,
-        number: usize,
-        key: &KeySource,
-    ) -> Result<PathBuf, SignatureError> {
+    pub(super) fn keyring(&self, number: usize, key: &KeySource) -> Result<PathBuf, SignatureError> {
         let (name, text) = match key {
-            KeySource::Inline(text) => (
-                "Signed-By".to_owned(),
-                text.lines().map(unfold).collect::<Vec<_>>().join("\n"),
-            ),
+            KeySource::Inline(text) => {
+                ("Signed-By".to_owned(), text.lines().map(unfold).collect::<Vec<_>>().join("\n"))
+            }
             KeySource::File(path) => {
                 let name = path.display().to_string();
-                let fault = |error: io::Error| SignatureError::Keyring {
-                    keyring: name.clone(),
-                    what: error.to_string(),
-                };
+                let fault =
+                    |error: io::Error| SignatureError::Keyring { keyring: name.clone(), what: error.to_string() };
                 let path = fs::canonicalize(path).map_err(fault)?;
                 let mut bytes = Vec::new();
                 fs::File::open(&path)
@@ -82,22 +65,15 @@ impl Room {
                     .map_err(fault)?;
                 if !bytes.windows(15).any(|window| window == b"-----BEGIN PGP ") {
                     if bytes.is_empty() {
-                        return Err(SignatureError::Keyring {
-                            keyring: name,
-                            what: "is empty".to_owned(),
-                        });
+                        return Err(SignatureError::Keyring { keyring: name, what: "is empty".to_owned() });
                     }
                     return Ok(path);
                 }
                 (name, String::from_utf8_lossy(&bytes).into_owned())
             }
         };
-        let bytes = clearsign::dearmour(&text, "PGP PUBLIC KEY BLOCK").map_err(|what| {
-            SignatureError::Keyring {
-                keyring: name,
-                what: what.to_owned(),
-            }
-        })?;
+        let bytes = clearsign::dearmour(&text, "PGP PUBLIC KEY BLOCK")
+            .map_err(|what| SignatureError::Keyring { keyring: name, what: what.to_owned() })?;
         self.write(&format!("keyring-{number}.gpg"), &bytes)
     }
 }

@@ -27,9 +27,7 @@ impl<D: AsRef<[u8]>> Stream<'_, D> {
 
 /// Gives each hasher its pieces, in order. On processors without SHA instructions several
 /// streams take hardly longer than one; elsewhere this is the same as one after the other.
-pub fn update_many<'s, D: AsRef<[u8]> + 's>(
-    streams: impl IntoIterator<Item = (&'s mut Sha256Hasher, &'s [D])>,
-) {
+pub fn update_many<'s, D: AsRef<[u8]> + 's>(streams: impl IntoIterator<Item = (&'s mut Sha256Hasher, &'s [D])>) {
     let mut open: Vec<Stream<'s, D>> = streams
         .into_iter()
         .map(|(hasher, pieces)| Stream { hasher, pieces: pieces.iter(), blocks: &[], rest: &[] })

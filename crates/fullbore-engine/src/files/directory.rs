@@ -21,8 +21,7 @@ use super::{FileError, name};
 const CACHED_DIRECTORIES: usize = 256;
 
 pub(super) const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
-const OPEN_DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const OPEN_DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// An open directory beneath the root.
 #[derive(Debug)]
@@ -146,8 +145,7 @@ impl Directories {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(error(errno)),
         }
-        let descriptor =
-            rustix::fs::openat(&parent, last, OPEN_DIRECTORY, Mode::empty()).map_err(error)?;
+        let descriptor = rustix::fs::openat(&parent, last, OPEN_DIRECTORY, Mode::empty()).map_err(error)?;
         if made.is_ok() {
             let is = rustix::fs::fstat(&descriptor).map_err(error)?.st_mode;
             if is & 0o777 != mode.as_raw_mode() {
@@ -161,9 +159,7 @@ impl Directories {
 
     /// Drops handles of a directory that is gone, and of those below it.
     pub(super) fn forget(&self, path: &str) {
-        let below = |entry: &str| {
-            entry.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
+        let below = |entry: &str| entry.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         locked(&self.cache).entries.retain(|entry, _| !below(entry));
     }
 
@@ -186,12 +182,9 @@ impl Directories {
                 self.open(parent)
             };
             parent
-                .and_then(|parent| {
-                    rustix::fs::statat(&parent, last, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
-                })
+                .and_then(|parent| rustix::fs::statat(&parent, last, rustix::fs::AtFlags::SYMLINK_NOFOLLOW))
                 .is_ok_and(|status| {
-                    rustix::fs::FileType::from_raw_mode(status.st_mode)
-                        == rustix::fs::FileType::Symlink
+                    rustix::fs::FileType::from_raw_mode(status.st_mode) == rustix::fs::FileType::Symlink
                 })
         };
         match errno {
@@ -236,12 +229,7 @@ impl Cache {
 }
 
 fn handle(descriptor: OwnedFd, path: &str) -> Directory {
-    Directory {
-        descriptor,
-        path: path.to_owned(),
-        modes: AtomicU8::new(0),
-        ancestors_synced: AtomicBool::new(false),
-    }
+    Directory { descriptor, path: path.to_owned(), modes: AtomicU8::new(0), ancestors_synced: AtomicBool::new(false) }
 }
 
 fn open_beneath(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {

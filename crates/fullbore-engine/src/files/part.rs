@@ -136,8 +136,7 @@ impl Root {
         };
         let part = self.create_part(to, status.size)?;
         // Goes through copy_file_range where the file systems can.
-        io::copy(&mut &source, &mut &part.file)
-            .map_err(|error| FileError::io("copy to", to, error))?;
+        io::copy(&mut &source, &mut &part.file).map_err(|error| FileError::io("copy to", to, error))?;
         part.set_mtime(status.mtime)?;
         part.finish()
     }
@@ -200,8 +199,7 @@ impl PartFile {
             last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
             last_modification: Timespec { tv_sec: unix_s, tv_nsec: 0 },
         };
-        rustix::fs::futimens(&self.file, &times)
-            .map_err(|errno| self.error("set the time of", errno.into()))
+        rustix::fs::futimens(&self.file, &times).map_err(|errno| self.error("set the time of", errno.into()))
     }
 
     /// Gives the file its final name, replacing what has it. Content must have been

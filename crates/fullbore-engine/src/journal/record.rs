@@ -95,11 +95,7 @@ impl Record<'_> {
                 Record::Written { key, range }
             }
             4 => Record::Forget { key: fields.u32()? },
-            5 => Record::Finished {
-                size: fields.u64()?,
-                sha256: fields.sha256()?,
-                path: fields.text(BODY_BYTES)?,
-            },
+            5 => Record::Finished { size: fields.u64()?, sha256: fields.sha256()?, path: fields.text(BODY_BYTES)? },
             6 => Record::Mark { upto: fields.u64()? },
             _ => return None,
         };
@@ -144,9 +140,7 @@ impl<R: Read> Reader<R> {
             return Ok(None);
         }
         self.body.resize(len, 0);
-        if !fill(&mut self.input, &mut self.body)?
-            || checksum(&self.body) != u32::from_le_bytes([s0, s1, s2, s3])
-        {
+        if !fill(&mut self.input, &mut self.body)? || checksum(&self.body) != u32::from_le_bytes([s0, s1, s2, s3]) {
             return Ok(None);
         }
         let Some(record) = Record::decode(&self.body) else {
@@ -202,8 +196,7 @@ impl<'a> Fields<'a> {
 /// CRC-32 (IEEE 802.3). Against torn and misplaced blocks, not against an adversary;
 /// twenty lines here are lighter than a crate.
 fn checksum(data: &[u8]) -> u32 {
-    let sum =
-        data.iter().fold(!0_u32, |sum, byte| sum >> 8 ^ CRC_TABLE[usize::from(sum as u8 ^ byte)]);
+    let sum = data.iter().fold(!0_u32, |sum, byte| sum >> 8 ^ CRC_TABLE[usize::from(sum as u8 ^ byte)]);
     !sum
 }
 

@@ -17,8 +17,7 @@ fn digest(number: u8) -> Sha256 {
 
 fn open(root: &Arc<Root>) -> (Journal, Vec<(String, bool)>) {
     let mut finished = Vec::new();
-    let journal =
-        Journal::open(root, "log", &mut |file, trusted| finished.push((file.path, trusted)));
+    let journal = Journal::open(root, "log", &mut |file, trusted| finished.push((file.path, trusted)));
     (journal.unwrap(), finished)
 }
 

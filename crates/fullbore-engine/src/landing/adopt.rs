@@ -37,11 +37,7 @@ impl Adopter {
     ///
     /// # Errors
     /// When the system starts no more threads.
-    pub fn start<T: Target>(
-        target: &Arc<T>,
-        threads: usize,
-        ledger: &Ledger,
-    ) -> io::Result<Adopter> {
+    pub fn start<T: Target>(target: &Arc<T>, threads: usize, ledger: &Ledger) -> io::Result<Adopter> {
         let clock = ledger.stage("local scan", Kind::Thread);
         let plan = ledger.stage("plan", Kind::Task);
         let (requests, receiver) = pipeline::channel::<Request>(QUEUE_FILES, &plan, &clock);
@@ -70,12 +66,7 @@ impl Adopter {
     ///
     /// # Errors
     /// When it cannot be read, or a link or directory has its name.
-    pub async fn adopt(
-        &self,
-        path: String,
-        size: u64,
-        sha256: Sha256,
-    ) -> Result<bool, TargetError> {
+    pub async fn adopt(&self, path: String, size: u64, sha256: Sha256) -> Result<bool, TargetError> {
         let (reply, answer) = oneshot::channel();
         let stopped = || TargetError::Io {
             operation: "read",

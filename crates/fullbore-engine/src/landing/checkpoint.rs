@@ -29,11 +29,7 @@ pub(super) struct Checkpoints {
 }
 
 impl Checkpoints {
-    pub(super) fn start<T: Target>(
-        target: Arc<T>,
-        shared: Arc<Shared>,
-        ledger: &Ledger,
-    ) -> io::Result<Checkpoints> {
+    pub(super) fn start<T: Target>(target: Arc<T>, shared: Arc<Shared>, ledger: &Ledger) -> io::Result<Checkpoints> {
         let clock = ledger.stage("sync", Kind::Thread);
         let failure: Arc<Failure> = Arc::default();
         let stop: Arc<(Mutex<bool>, Condvar)> = Arc::default();

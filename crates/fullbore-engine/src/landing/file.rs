@@ -134,9 +134,7 @@ impl<P: Send + 'static> FileState<P> {
     ) -> Result<(), Cause> {
         let Chunk { offset, mut data, mut permit, source, .. } = chunk;
         let received = data.len() as u64;
-        data.truncate(
-            usize::try_from(self.entry.spec.size.saturating_sub(offset)).unwrap_or(usize::MAX),
-        );
+        data.truncate(usize::try_from(self.entry.spec.size.saturating_sub(offset)).unwrap_or(usize::MAX));
         permit.at(Place::In(Work::Write));
         let whole = offset..offset + data.len() as u64;
         let gaps;
@@ -324,11 +322,7 @@ impl<P: Send + 'static> FileState<P> {
         let mut digests = Vec::new();
         let ranges: Vec<_> = self.sources.iter().collect();
         for (range, source) in ranges {
-            let sha256 = if range == (0..size) {
-                whole
-            } else {
-                self.digest(target, clock, buffer, range.clone())?
-            };
+            let sha256 = if range == (0..size) { whole } else { self.digest(target, clock, buffer, range.clone())? };
             digests.push(RangeDigest { range, source, sha256 });
         }
         Ok(digests)
@@ -344,9 +338,7 @@ impl<P: Send + 'static> FileState<P> {
         let mut culprits = Vec::new();
         for suspect in std::mem::take(&mut self.suspects) {
             let known = suspect.source == RESUMED || culprits.contains(&suspect.source);
-            if !known
-                && self.digest(target, clock, buffer, suspect.range.clone())? != suspect.sha256
-            {
+            if !known && self.digest(target, clock, buffer, suspect.range.clone())? != suspect.sha256 {
                 culprits.push(suspect.source);
             }
         }

@@ -33,8 +33,7 @@ impl<T: Target> Run<T> {
         let (sender, outcomes) = unbounded_channel();
         let target = Arc::new(target);
         let ledger = Ledger::new();
-        let landing =
-            Landing::start(target.clone(), Arc::new(journal), 2, &ledger, sender).unwrap();
+        let landing = Landing::start(target.clone(), Arc::new(journal), 2, &ledger, sender).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         Run { landing, target, outcomes, window: Window::new(64 << 20, 10_000), runtime }
     }
@@ -153,11 +152,7 @@ fn the_host_that_lied_is_named() {
     assert_eq!((item, size, got), (1, 900, Sha256::of(&wrong)));
     let told: Vec<_> = ranges.iter().map(|r| (r.range.clone(), r.source, r.sha256)).collect();
     let digest = |range: Range<usize>| Sha256::of(&wrong[range]);
-    let expected = [
-        (0..300, 1, digest(0..300)),
-        (300..600, 2, digest(300..600)),
-        (600..900, 3, digest(600..900)),
-    ];
+    let expected = [(0..300, 1, digest(0..300)), (300..600, 2, digest(300..600)), (600..900, 3, digest(600..900))];
     assert_eq!(told, expected);
     assert_eq!(run.content("a"), None);
     // Late bytes of the first round are no answer to the second.
@@ -301,13 +296,11 @@ struct Piece {
 const PLAN: [usize; 4] = [0, 1, 700, 5000];
 
 fn pieces() -> impl Strategy<Value = Vec<Piece>> {
-    let piece = (0..PLAN.len() as u32, 0_usize..5000, 1_usize..900, 1_u16..5).prop_map(
-        |(item, start, len, source)| {
-            let size = PLAN[item as usize];
-            let start = start.min(size);
-            Piece { item, start, len: len.min(size - start), source }
-        },
-    );
+    let piece = (0..PLAN.len() as u32, 0_usize..5000, 1_usize..900, 1_u16..5).prop_map(|(item, start, len, source)| {
+        let size = PLAN[item as usize];
+        let start = start.min(size);
+        Piece { item, start, len: len.min(size - start), source }
+    });
     proptest::collection::vec(piece, 0..60)
 }
 
@@ -514,8 +507,7 @@ fn m13_killed_at_every_operation_and_resumed() {
             let again = sent.saturating_sub(total - written);
             let logged_every = 64 << 10;
             let small = 2 * CHUNK as u64;
-            let limit =
-                small + logged_every + if lost_bytes > 0 { logged_every + small } else { 0 };
+            let limit = small + logged_every + if lost_bytes > 0 { logged_every + small } else { 0 };
             assert!(again <= limit, "n {n}: {again} bytes were fetched again");
         }
     }

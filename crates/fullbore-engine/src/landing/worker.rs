@@ -41,12 +41,7 @@ pub(super) struct Worker<T: Target> {
 }
 
 impl<T: Target> Worker<T> {
-    pub(super) fn new(
-        target: Arc<T>,
-        shared: Arc<Shared>,
-        load: Arc<Load>,
-        clocks: Clocks,
-    ) -> Worker<T> {
+    pub(super) fn new(target: Arc<T>, shared: Arc<Shared>, load: Arc<Load>, clocks: Clocks) -> Worker<T> {
         Worker {
             target,
             shared,
@@ -215,8 +210,7 @@ impl<T: Target> Worker<T> {
         };
         file.is_catching_up = false;
         if file.progress() == Progress::Behind {
-            let read =
-                file.catch_up(&*self.target, &self.shared, &self.clocks.write, &mut self.buffer);
+            let read = file.catch_up(&*self.target, &self.shared, &self.clocks.write, &mut self.buffer);
             match read {
                 Ok(bytes) => self.clocks.hash.add_items(0, bytes),
                 Err(cause) => return self.fail(item, cause),

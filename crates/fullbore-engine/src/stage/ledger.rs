@@ -84,12 +84,7 @@ impl Ledger {
         if let Some(stage) = stages.iter().find(|stage| stage.name() == name) {
             return stage.clone();
         }
-        let stage = Arc::new(StageClock::new(
-            name,
-            kind,
-            self.shared.on,
-            self.shared.origin,
-        ));
+        let stage = Arc::new(StageClock::new(name, kind, self.shared.on, self.shared.origin));
         stages.push(stage.clone());
         stage
     }
@@ -102,10 +97,7 @@ impl Ledger {
     /// The counters of a host; the same ones for the same name.
     pub fn host(&self, name: &str) -> Arc<HostClock> {
         let mut hosts = lock(&self.shared.hosts);
-        hosts
-            .entry(name.to_owned())
-            .or_insert_with(|| Arc::new(HostClock::new(name)))
-            .clone()
+        hosts.entry(name.to_owned()).or_insert_with(|| Arc::new(HostClock::new(name))).clone()
     }
 
     /// Reports what one more host or connection did to the total rate.
@@ -121,10 +113,7 @@ impl Ledger {
         let at = self.shared.origin.elapsed();
         let mut marks = lock(&self.shared.marks);
         if marks.len() < KEPT {
-            marks.push(Mark {
-                at,
-                name: name.to_owned(),
-            });
+            marks.push(Mark { at, name: name.to_owned() });
         }
     }
 
@@ -135,9 +124,7 @@ impl Ledger {
 
     /// The user's rate limit in bytes per second; 0 for none.
     pub fn set_rate_limit(&self, bytes_per_s: u64) {
-        self.shared
-            .rate_limit_bytes_per_s
-            .store(bytes_per_s, Ordering::Relaxed);
+        self.shared.rate_limit_bytes_per_s.store(bytes_per_s, Ordering::Relaxed);
     }
 
     /// The user's rate limit in bytes per second; 0 for none.
@@ -166,14 +153,8 @@ impl Ledger {
     pub(crate) fn reading_without_stages(&self) -> LedgerReading {
         LedgerReading {
             stages: Vec::new(),
-            windows: lock(&self.shared.windows)
-                .iter()
-                .map(Window::reading)
-                .collect(),
-            hosts: lock(&self.shared.hosts)
-                .values()
-                .map(|host| host.reading())
-                .collect(),
+            windows: lock(&self.shared.windows).iter().map(Window::reading).collect(),
+            hosts: lock(&self.shared.hosts).values().map(|host| host.reading()).collect(),
             trials: lock(&self.shared.trials).clone(),
             sending: *lock(&self.shared.sending),
         }

@@ -52,11 +52,9 @@ impl HostClock {
     /// include the queues we fill ourselves.
     pub fn round_trip(&self, time: Duration) {
         let time_us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
-        let _ = self
-            .round_trip_us
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |known| {
-                (known == 0 || time_us < known).then_some(time_us)
-            });
+        let _ = self.round_trip_us.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |known| {
+            (known == 0 || time_us < known).then_some(time_us)
+        });
     }
 
     /// Whether we hold this host back ourselves (our rate limit, 429 and
@@ -157,12 +155,8 @@ impl SendReading {
     pub fn since(&self, earlier: &SendReading) -> SendReading {
         SendReading {
             busy_us: self.busy_us.saturating_sub(earlier.busy_us),
-            receiver_limited_us: self
-                .receiver_limited_us
-                .saturating_sub(earlier.receiver_limited_us),
-            buffer_limited_us: self
-                .buffer_limited_us
-                .saturating_sub(earlier.buffer_limited_us),
+            receiver_limited_us: self.receiver_limited_us.saturating_sub(earlier.receiver_limited_us),
+            buffer_limited_us: self.buffer_limited_us.saturating_sub(earlier.buffer_limited_us),
         }
     }
 }
@@ -203,11 +197,7 @@ mod tests {
 
     #[test]
     fn a_gain_within_noise_raises_nothing() {
-        let trial = |after| Trial {
-            before_bytes_per_s: 100.0,
-            after_bytes_per_s: after,
-            ..Default::default()
-        };
+        let trial = |after| Trial { before_bytes_per_s: 100.0, after_bytes_per_s: after, ..Default::default() };
         assert!(!trial(104.0).raised());
         assert!(trial(120.0).raised());
     }

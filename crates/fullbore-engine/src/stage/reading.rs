@@ -184,18 +184,9 @@ mod tests {
 
     #[test]
     fn readings_of_two_processes_merge_by_name_and_survive_json() {
-        let stage = |name: &str, bytes| StageReading {
-            bytes,
-            ..StageReading::new(name, Kind::Thread)
-        };
-        let mut mine = LedgerReading {
-            stages: vec![stage("hash", 10)],
-            ..Default::default()
-        };
-        let theirs = LedgerReading {
-            stages: vec![stage("hash", 5), stage("sync", 1)],
-            ..Default::default()
-        };
+        let stage = |name: &str, bytes| StageReading { bytes, ..StageReading::new(name, Kind::Thread) };
+        let mut mine = LedgerReading { stages: vec![stage("hash", 10)], ..Default::default() };
+        let theirs = LedgerReading { stages: vec![stage("hash", 5), stage("sync", 1)], ..Default::default() };
         let sent = serde_json::to_string(&theirs).expect("counters serialise");
         mine += serde_json::from_str(&sent).expect("and come back");
         assert_eq!(mine.stage("hash").map(|stage| stage.bytes), Some(15));
@@ -204,10 +195,7 @@ mod tests {
 
     #[test]
     fn a_lagging_reading_counts_nothing_twice() {
-        let at = |starved_ns| StageReading {
-            starved_ns,
-            ..Default::default()
-        };
+        let at = |starved_ns| StageReading { starved_ns, ..Default::default() };
         let mut highest = at(0);
         let mut counted = 0;
         for reading in [at(10), at(4), at(12), at(12)] {

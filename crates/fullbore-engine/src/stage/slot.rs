@@ -124,10 +124,7 @@ impl ThreadReading {
 }
 
 fn bump(counter: &AtomicU64, by: u64) {
-    counter.store(
-        counter.load(Ordering::Relaxed).wrapping_add(by),
-        Ordering::Relaxed,
-    );
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
 
 impl Slot {
@@ -151,11 +148,7 @@ impl Slot {
     }
 
     pub(super) fn is_owner(&self) -> bool {
-        self.owner.load(Ordering::Relaxed)
-            || self
-                .closed
-                .iter()
-                .any(|counter| counter.load(Ordering::Relaxed) > 0)
+        self.owner.load(Ordering::Relaxed) || self.closed.iter().any(|counter| counter.load(Ordering::Relaxed) > 0)
     }
 
     pub(super) fn add_items(&self, items: u64, bytes: u64) {
@@ -168,8 +161,7 @@ impl Slot {
     pub(super) fn begin(&self, activity: Activity, now_ns: u64) -> bool {
         let free = self.activity.load(Ordering::Relaxed) == 0;
         if free {
-            self.activity
-                .store(now_ns << ACTIVITY_BITS | activity as u64, Ordering::Relaxed);
+            self.activity.store(now_ns << ACTIVITY_BITS | activity as u64, Ordering::Relaxed);
         }
         free
     }
@@ -207,10 +199,8 @@ impl Slot {
 
     fn since_base(&self, cpu: SchedStat) -> (u64, u64) {
         (
-            cpu.compute_ns
-                .saturating_sub(self.base[0].load(Ordering::Relaxed)),
-            cpu.run_delay_ns
-                .saturating_sub(self.base[1].load(Ordering::Relaxed)),
+            cpu.compute_ns.saturating_sub(self.base[0].load(Ordering::Relaxed)),
+            cpu.run_delay_ns.saturating_sub(self.base[1].load(Ordering::Relaxed)),
         )
     }
 
@@ -302,29 +292,16 @@ impl Mine {
 }
 
 #[inline]
-pub(super) fn with_slot<R: Default>(
-    stage: &StageClock,
-    adopt: bool,
-    use_slot: impl FnOnce(&Slot) -> R,
-) -> R {
+pub(super) fn with_slot<R: Default>(stage: &StageClock, adopt: bool, use_slot: impl FnOnce(&Slot) -> R) -> R {
     // In a thread that is being torn down there is nothing left to count.
     MINE.try_with(|mine| {
         let Ok(mut mine) = mine.try_borrow_mut() else {
             return R::default();
         };
-        if adopt
-            && mine
-                .owner
-                .as_ref()
-                .is_none_or(|owner| Arc::strong_count(owner) <= 2)
-        {
+        if adopt && mine.owner.as_ref().is_none_or(|owner| Arc::strong_count(owner) <= 2) {
             // No role yet, or one whose ledger is gone.
             let slot = mine.slot(stage).clone();
-            if mine
-                .owner
-                .as_ref()
-                .is_none_or(|owner| !Arc::ptr_eq(owner, &slot))
-            {
+            if mine.owner.as_ref().is_none_or(|owner| !Arc::ptr_eq(owner, &slot)) {
                 mine.own(Some(slot));
             }
         }
@@ -334,11 +311,7 @@ pub(super) fn with_slot<R: Default>(
 }
 
 pub(super) fn enter(stage: &StageClock) -> Entered {
-    let nothing = Entered {
-        slot: None,
-        before: None,
-        not_send: PhantomData,
-    };
+    let nothing = Entered { slot: None, before: None, not_send: PhantomData };
     if !stage.on {
         return nothing;
     }
@@ -346,11 +319,7 @@ pub(super) fn enter(stage: &StageClock) -> Entered {
         let mut mine = mine.borrow_mut();
         let slot = mine.slot(stage).clone();
         let before = mine.own(Some(slot.clone()));
-        Entered {
-            slot: Some(slot),
-            before,
-            not_send: PhantomData,
-        }
+        Entered { slot: Some(slot), before, not_send: PhantomData }
     })
     .unwrap_or(nothing)
 }

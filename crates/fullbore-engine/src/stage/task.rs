@@ -106,18 +106,14 @@ impl StageClock {
     /// Waits for bytes from a socket. Counts a read, and "found empty" if the
     /// socket had nothing at the first look.
     pub async fn socket_read<F: Future>(&self, read: F) -> F::Output {
-        self.task
-            .reads
-            .fetch_add(u64::from(self.on), Ordering::Relaxed);
+        self.task.reads.fetch_add(u64::from(self.on), Ordering::Relaxed);
         self.span(&self.task.socket_empty, read).await
     }
 
     /// Waits until a socket takes bytes. Counts a write, and "found full" if it
     /// took none at the first look.
     pub async fn socket_write<F: Future>(&self, write: F) -> F::Output {
-        self.task
-            .writes
-            .fetch_add(u64::from(self.on), Ordering::Relaxed);
+        self.task.writes.fetch_add(u64::from(self.on), Ordering::Relaxed);
         self.span(&self.task.socket_full, write).await
     }
 
@@ -180,11 +176,7 @@ impl StageClock {
             return task.await;
         }
         let _alive = Open::new(self, &self.task.alive);
-        let stamp = Arc::new(Stamp {
-            origin: self.origin,
-            woken_ns: AtomicU64::new(0),
-            inner: Mutex::new(None),
-        });
+        let stamp = Arc::new(Stamp { origin: self.origin, woken_ns: AtomicU64::new(0), inner: Mutex::new(None) });
         let waker = Waker::from(stamp.clone());
         let mut task = pin!(task);
         poll_fn(|context| {
@@ -227,14 +219,8 @@ impl Wake for Stamp {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let now_ns = u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let _ =
-            self.woken_ns
-                .compare_exchange(0, now_ns.max(1), Ordering::AcqRel, Ordering::Relaxed);
-        let inner = self
-            .inner
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let _ = self.woken_ns.compare_exchange(0, now_ns.max(1), Ordering::AcqRel, Ordering::Relaxed);
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(inner) = inner {
             inner.wake();
         }
@@ -248,10 +234,7 @@ mod tests {
     use crate::stage::{Kind, Ledger};
 
     fn runtime() -> tokio::runtime::Runtime {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .expect("a small runtime")
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a small runtime")
     }
 
     #[test]
@@ -259,9 +242,7 @@ mod tests {
         let clock = Ledger::new().stage("network", Kind::Task);
         runtime().block_on(async {
             assert_eq!(clock.socket_read(async { 7 }).await, 7);
-            clock
-                .socket_read(tokio::time::sleep(Duration::from_millis(20)))
-                .await;
+            clock.socket_read(tokio::time::sleep(Duration::from_millis(20))).await;
         });
         let reading = clock.reading();
         assert_eq!((reading.reads, reading.socket_empty), (2, 1));
@@ -278,15 +259,8 @@ mod tests {
             let _ = tokio::time::timeout(Duration::from_millis(20), endless).await;
         });
         let first = clock.reading();
-        assert!(
-            (78_000_000..300_000_000).contains(&first.blocked_ns),
-            "{first:?}"
-        );
-        assert_eq!(
-            clock.reading().blocked_ns,
-            first.blocked_ns,
-            "nothing is waiting any more"
-        );
+        assert!((78_000_000..300_000_000).contains(&first.blocked_ns), "{first:?}");
+        assert_eq!(clock.reading().blocked_ns, first.blocked_ns, "nothing is waiting any more");
     }
 
     #[test]
@@ -310,9 +284,6 @@ mod tests {
         });
         let reading = clock.reading();
         assert!(reading.ready_ns >= 15_000_000, "{reading:?}");
-        assert!(
-            reading.polls >= 2 && reading.task_ns >= 40_000_000,
-            "{reading:?}"
-        );
+        assert!(reading.polls >= 2 && reading.task_ns >= 40_000_000, "{reading:?}");
     }
 }

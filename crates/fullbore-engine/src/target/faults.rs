@@ -50,12 +50,7 @@ pub struct FaultyTarget<T> {
 impl<T: Target> FaultyTarget<T> {
     /// Puts a fault before a target.
     pub fn new(inner: T, fault: Fault) -> FaultyTarget<T> {
-        FaultyTarget {
-            inner,
-            fault,
-            operations: AtomicU64::new(0),
-            stopped: AtomicBool::new(false),
-        }
+        FaultyTarget { inner, fault, operations: AtomicU64::new(0), stopped: AtomicBool::new(false) }
     }
 
     /// Operations so far.
@@ -117,22 +112,12 @@ impl<T: Target> Target for FaultyTarget<T> {
         self.inner.write_at(part, offset, data)
     }
 
-    fn read_at(
-        &self,
-        part: &mut T::Part,
-        offset: u64,
-        buffer: &mut [u8],
-    ) -> Result<usize, TargetError> {
+    fn read_at(&self, part: &mut T::Part, offset: u64, buffer: &mut [u8]) -> Result<usize, TargetError> {
         self.count("read back", "a part")?;
         self.inner.read_at(part, offset, buffer)
     }
 
-    fn commit(
-        &self,
-        part: T::Part,
-        proof: &Verified,
-        mtime: Option<i64>,
-    ) -> Result<(), TargetError> {
+    fn commit(&self, part: T::Part, proof: &Verified, mtime: Option<i64>) -> Result<(), TargetError> {
         self.count("commit", "a part")?;
         self.inner.commit(part, proof, mtime)
     }

@@ -81,12 +81,7 @@ impl Target for MemoryTarget {
         Ok(())
     }
 
-    fn read_at(
-        &self,
-        part: &mut Upload,
-        offset: u64,
-        buffer: &mut [u8],
-    ) -> Result<usize, TargetError> {
+    fn read_at(&self, part: &mut Upload, offset: u64, buffer: &mut [u8]) -> Result<usize, TargetError> {
         let mut state = self.state();
         let bytes = state.bytes(part)?;
         let start = usize::try_from(offset).expect("tests write little").min(bytes.len());
@@ -95,12 +90,7 @@ impl Target for MemoryTarget {
         Ok(count)
     }
 
-    fn commit(
-        &self,
-        part: Upload,
-        proof: &Verified,
-        _mtime: Option<i64>,
-    ) -> Result<(), TargetError> {
+    fn commit(&self, part: Upload, proof: &Verified, _mtime: Option<i64>) -> Result<(), TargetError> {
         let mut state = self.state();
         let bytes = state.bytes(&part)?;
         let (actual, expected) = (bytes.len() as u64, proof.size());

@@ -75,31 +75,21 @@ impl Cgroup {
             let mount = if controllers.is_empty() {
                 mounts(mounted).find(|mount| mount.kind == "cgroup2")
             } else if controllers.split(',').any(|name| name == "cpu") {
-                mounts(mounted).find(|mount| {
-                    mount.kind == "cgroup" && mount.options.split(',').any(|option| option == "cpu")
-                })
+                mounts(mounted)
+                    .find(|mount| mount.kind == "cgroup" && mount.options.split(',').any(|option| option == "cpu"))
             } else {
                 None
             };
             let Some(mount) = mount else { continue };
             let point = Path::new(mount.point);
-            let inner = path
-                .strip_prefix(mount.root)
-                .unwrap_or(path)
-                .trim_start_matches('/');
+            let inner = path.strip_prefix(mount.root).unwrap_or(path).trim_start_matches('/');
             let inner = Path::new(inner);
-            if inner
-                .components()
-                .any(|part| part == std::path::Component::ParentDir)
-            {
+            if inner.components().any(|part| part == std::path::Component::ParentDir) {
                 // A group outside our name space; its root is all we can see.
                 levels.push(point.to_owned());
                 continue;
             }
-            let up = inner
-                .ancestors()
-                .take(LEVELS)
-                .map(|level| point.join(level));
+            let up = inner.ancestors().take(LEVELS).map(|level| point.join(level));
             levels.extend(up);
         }
         Cgroup { levels }
@@ -114,9 +104,7 @@ impl Cgroup {
                 Some(text) => parse_max(&text),
                 None => read("cpu.cfs_quota_us")
                     .zip(read("cpu.cfs_period_us"))
-                    .and_then(|(quota, period)| {
-                        parse_max(&format!("{} {}", quota.trim(), period.trim()))
-                    }),
+                    .and_then(|(quota, period)| parse_max(&format!("{} {}", quota.trim(), period.trim()))),
             };
             reading.quota_cores = match (reading.quota_cores, quota) {
                 (Some(tightest), Some(quota)) => Some(tightest.min(quota)),
@@ -196,17 +184,9 @@ mod tests {
         fs::write(inner.join("cpu.max"), "max 100000\n").expect("written");
         let stat = "usage_usec 5\nnr_throttled 3\nthrottled_usec 1500\n";
         fs::write(inner.join("cpu.stat"), stat).expect("written");
-        let cgroup = Cgroup {
-            levels: vec![inner, outer.path().to_owned()],
-        };
+        let cgroup = Cgroup { levels: vec![inner, outer.path().to_owned()] };
         let reading = cgroup.reading();
-        assert_eq!(
-            reading,
-            CgroupReading {
-                quota_cores: Some(1.5),
-                throttled_ns: 1_500_000
-            }
-        );
+        assert_eq!(reading, CgroupReading { quota_cores: Some(1.5), throttled_ns: 1_500_000 });
     }
 
     #[test]

@@ -22,19 +22,13 @@ impl SchedStat {
         let mut fields = text.split_ascii_whitespace().map(str::parse);
         let compute_ns = fields.next()?.ok()?;
         let run_delay_ns = fields.next()?.ok()?;
-        Some(SchedStat {
-            compute_ns,
-            run_delay_ns,
-        })
+        Some(SchedStat { compute_ns, run_delay_ns })
     }
 }
 
 /// The kernel's number of the calling thread.
 pub fn thread_id() -> u32 {
-    rustix::thread::gettid()
-        .as_raw_nonzero()
-        .get()
-        .unsigned_abs()
+    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
 /// The counters of a thread of this process; none once it has ended.
@@ -44,10 +38,7 @@ pub fn schedstat(thread_id: u32) -> Option<SchedStat> {
 
 /// The counters of the calling thread; zero where the kernel keeps none.
 pub fn own_schedstat() -> SchedStat {
-    fs::read_to_string("/proc/thread-self/schedstat")
-        .ok()
-        .and_then(|text| SchedStat::parse(&text))
-        .unwrap_or_default()
+    fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|text| SchedStat::parse(&text)).unwrap_or_default()
 }
 
 /// Jiffies of the allowed cores from `/proc/stat` (proc_stat(5)), in USER_HZ,
@@ -83,9 +74,8 @@ pub fn parse_cores(text: &str, allowed: impl Fn(u32) -> bool) -> Cores {
         let steal_ticks = at(7);
         cores.count += 1;
         cores.steal_ticks = cores.steal_ticks.saturating_add(steal_ticks);
-        cores.busy_ticks = [at(0), at(1), at(2), at(5), at(6), steal_ticks]
-            .into_iter()
-            .fold(cores.busy_ticks, u64::saturating_add);
+        cores.busy_ticks =
+            [at(0), at(1), at(2), at(5), at(6), steal_ticks].into_iter().fold(cores.busy_ticks, u64::saturating_add);
     }
     cores
 }
@@ -172,10 +162,7 @@ mod tests {
 
     #[test]
     fn schedstat_has_compute_and_wait_for_a_core() {
-        let expected = SchedStat {
-            compute_ns: 1_077_786_632,
-            run_delay_ns: 419_179,
-        };
+        let expected = SchedStat { compute_ns: 1_077_786_632, run_delay_ns: 419_179 };
         assert_eq!(SchedStat::parse("1077786632 419179 85\n"), Some(expected));
         assert_eq!(SchedStat::parse(""), None);
         assert_eq!(SchedStat::parse("x y z"), None);
@@ -186,10 +173,7 @@ mod tests {
         let both = parse_cores(STAT, |_| true);
         assert_eq!((both.count, both.steal_ticks), (2, 3872));
         let second = parse_cores(STAT, |core| core == 1);
-        assert_eq!(
-            (second.count, second.busy_ticks),
-            (1, 72402 + 6265 + 158 + 1794)
-        );
+        assert_eq!((second.count, second.busy_ticks), (1, 72402 + 6265 + 158 + 1794));
     }
 
     #[test]
@@ -204,10 +188,7 @@ mod tests {
     #[test]
     fn this_machine_has_cores_and_this_thread_computes() {
         assert!(cores().count >= 1);
-        assert!(
-            schedstat(thread_id()).is_some(),
-            "a kernel without CONFIG_SCHED_INFO?"
-        );
+        assert!(schedstat(thread_id()).is_some(), "a kernel without CONFIG_SCHED_INFO?");
         let mut processes = Processes::default();
         processes.scan();
         processes.scan();

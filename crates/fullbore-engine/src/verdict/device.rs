@@ -45,10 +45,7 @@ const SECTOR_BYTES: u64 = 512;
 impl DiskStat {
     /// Parses `/sys/block/NAME/stat`.
     pub fn parse(text: &str) -> Option<DiskStat> {
-        let fields: Vec<u64> = text
-            .split_ascii_whitespace()
-            .map_while(|field| field.parse().ok())
-            .collect();
+        let fields: Vec<u64> = text.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
         Some(DiskStat {
             read_bytes: fields.get(2)?.saturating_mul(SECTOR_BYTES),
             written_bytes: fields.get(6)?.saturating_mul(SECTOR_BYTES),
@@ -68,16 +65,8 @@ impl Device {
             let Ok(metadata) = fs::metadata(&path) else {
                 break;
             };
-            let number = if metadata.file_type().is_block_device() {
-                metadata.rdev()
-            } else {
-                metadata.dev()
-            };
-            let number = format!(
-                "{}:{}",
-                rustix::fs::major(number),
-                rustix::fs::minor(number)
-            );
+            let number = if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() };
+            let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
             let directory = Path::new("/sys/dev/block").join(&number);
             let mount = mounts(&mounted).find(|mount| mount.device == number);
             if device.file_system.is_empty()
@@ -91,10 +80,7 @@ impl Device {
             }
             // btrfs and overlay have numbers of their own; the mount tells what is below.
             let Some(mount) = mount else { break };
-            let upper = mount
-                .options
-                .split(',')
-                .find_map(|option| option.strip_prefix("upperdir="));
+            let upper = mount.options.split(',').find_map(|option| option.strip_prefix("upperdir="));
             path = match upper {
                 Some(upper) => PathBuf::from(upper),
                 None if mount.source.starts_with("/dev/") => PathBuf::from(mount.source),
@@ -132,11 +118,7 @@ fn members(directory: &Path) -> Vec<(String, PathBuf)> {
         if directory.join("partition").exists() {
             directory.pop();
         }
-        let name = directory
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if found.len() >= MEMBERS || found.iter().any(|(_, known)| *known == directory) {
             continue;
         }
@@ -182,26 +164,14 @@ mod tests {
         for (disk, partition) in [("sda", make("sda/sda1")), ("sdb", make("sdb/sdb1"))] {
             fs::write(partition.join("partition"), "1").expect("written");
             fs::write(root.join(disk).join("stat"), STAT).expect("written");
-            symlink(
-                &partition,
-                md.join("slaves")
-                    .join(partition.file_name().expect("named")),
-            )
-            .expect("linked");
+            symlink(&partition, md.join("slaves").join(partition.file_name().expect("named"))).expect("linked");
         }
         symlink(&md, dm.join("slaves/md0")).expect("linked");
         let mut found: Vec<PathBuf> = members(&dm).into_iter().map(|(_, path)| path).collect();
         found.sort();
         assert_eq!(found, [dm, md, sda, sdb]);
-        let device = Device {
-            file_system: "ext4".into(),
-            members: members(&root.join("dm-0")),
-        };
-        assert_eq!(
-            device.reading().len(),
-            2,
-            "only those with counters are read"
-        );
+        let device = Device { file_system: "ext4".into(), members: members(&root.join("dm-0")) };
+        assert_eq!(device.reading().len(), 2, "only those with counters are read");
     }
 
     #[test]

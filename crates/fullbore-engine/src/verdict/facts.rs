@@ -83,11 +83,7 @@ impl Facts {
         let seconds = length_ns / 1e9;
         let threads = thread_facts(&sample.stages, length_ns);
         let received_bytes = sample.received_bytes();
-        let allowed = if sample.cpu.allowed_cores > 0.0 {
-            sample.cpu.allowed_cores
-        } else {
-            1.0
-        };
+        let allowed = if sample.cpu.allowed_cores > 0.0 { sample.cpu.allowed_cores } else { 1.0 };
         Facts {
             seconds,
             received_bytes,
@@ -95,10 +91,7 @@ impl Facts {
             throttled: share(sample.cpu.throttled_ns, length_ns).min(1.0),
             compute_cores: threads.iter().map(|thread| thread.compute).sum(),
             run_delay_cores: threads.iter().map(|thread| thread.run_delay).sum(),
-            device_busy: sample
-                .device
-                .as_ref()
-                .map(|device| share(device.busy_ns, length_ns).min(1.0)),
+            device_busy: sample.device.as_ref().map(|device| share(device.busy_ns, length_ns).min(1.0)),
             network: network_facts(&sample.stages),
             places: place_facts(sample),
             window_exhausted: share(sample.window.exhausted_ns, length_ns).min(1.0),
@@ -114,50 +107,33 @@ impl Facts {
 
     /// The thread asleep most in wrapped calls.
     pub(super) fn most_in_device(&self) -> Option<&ThreadFacts> {
-        self.threads
-            .iter()
-            .max_by(|one, two| one.device.total_cmp(&two.device))
+        self.threads.iter().max_by(|one, two| one.device.total_cmp(&two.device))
     }
 
     /// The thread that computes most.
     pub(super) fn most_computing(&self) -> Option<&ThreadFacts> {
-        self.threads
-            .iter()
-            .max_by(|one, two| one.compute.total_cmp(&two.compute))
+        self.threads.iter().max_by(|one, two| one.compute.total_cmp(&two.compute))
     }
 
     /// Wait for a core, of compute and that wait.
     pub(super) fn run_delay_ratio(&self) -> f64 {
         let wanted = self.compute_cores + self.run_delay_cores;
-        if wanted > 0.0 {
-            self.run_delay_cores / wanted
-        } else {
-            0.0
-        }
+        if wanted > 0.0 { self.run_delay_cores / wanted } else { 0.0 }
     }
 
     /// Utilisation per role, for the picture.
     pub(super) fn stage_points(&self, sample: &Sample) -> Vec<(String, StagePoint)> {
         let length_ns = (sample.length.as_nanos() as f64).max(1.0);
-        sample
-            .stages
-            .iter()
-            .map(|stage| (stage.name().to_owned(), stage_point(stage, length_ns)))
-            .collect()
+        sample.stages.iter().map(|stage| (stage.name().to_owned(), stage_point(stage, length_ns))).collect()
     }
 }
 
 fn stage_point(stage: &StageSample, length_ns: f64) -> StagePoint {
-    let sum = |counter: fn(&crate::stage::ThreadReading) -> u64| -> u64 {
-        stage.threads.iter().map(counter).sum()
-    };
+    let sum = |counter: fn(&crate::stage::ThreadReading) -> u64| -> u64 { stage.threads.iter().map(counter).sum() };
     let tasks = &stage.tasks;
     if tasks.kind == Kind::Task {
-        let waits = tasks.socket_empty_ns
-            + tasks.socket_full_ns
-            + tasks.starved_ns
-            + tasks.blocked_ns
-            + tasks.throttled_ns;
+        let waits =
+            tasks.socket_empty_ns + tasks.socket_full_ns + tasks.starved_ns + tasks.blocked_ns + tasks.throttled_ns;
         let compute_ns = sum(|thread| thread.compute_ns + thread.run_delay_ns).max(tasks.poll_ns);
         // Of the wall time for the computing side, of all tasks' time for the waits.
         let whole_ns = ((waits + tasks.poll_ns + tasks.ready_ns) as f64).max(1.0);
@@ -165,10 +141,7 @@ fn stage_point(stage: &StageSample, length_ns: f64) -> StagePoint {
             busy: share(compute_ns, length_ns).min(1.0) as f32,
             device: share(sum(|thread| thread.device_ns), length_ns).min(1.0) as f32,
             starved: share(tasks.socket_empty_ns + tasks.starved_ns, whole_ns) as f32,
-            blocked: share(
-                tasks.blocked_ns + tasks.socket_full_ns + tasks.throttled_ns,
-                whole_ns,
-            ) as f32,
+            blocked: share(tasks.blocked_ns + tasks.socket_full_ns + tasks.throttled_ns, whole_ns) as f32,
         };
     }
     let whole_ns = (stage.threads.len() as f64).max(1.0) * length_ns;
@@ -278,10 +251,7 @@ fn place_facts(sample: &Sample) -> PlaceFacts {
     PlaceFacts {
         known: true,
         network: share(places.network(), whole),
-        local: share(
-            places.before_or_in(&[Work::Encode, Work::Hash, Work::Write]),
-            whole,
-        ),
+        local: share(places.before_or_in(&[Work::Encode, Work::Hash, Work::Write]), whole),
         later: share(places.at(Place::AwaitingAcknowledgement), whole),
     }
 }
@@ -295,9 +265,8 @@ fn window_round_trips(sample: &Sample) -> Option<f64> {
     if bytes == 0 || sample.window.held_byte_seconds <= 0.0 {
         return None;
     }
-    let round_trip_s: f64 = timed()
-        .map(|host| host.round_trip_us as f64 * 1e-6 * (host.bytes as f64 / bytes as f64))
-        .sum();
+    let round_trip_s: f64 =
+        timed().map(|host| host.round_trip_us as f64 * 1e-6 * (host.bytes as f64 / bytes as f64)).sum();
     let stay_s = sample.window.held_byte_seconds / bytes as f64;
     Some(stay_s / round_trip_s)
 }

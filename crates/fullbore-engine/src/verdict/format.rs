@@ -26,11 +26,7 @@ fn scaled(value: f64) -> String {
         format!("{value:.0} {}", UNITS[unit])
     } else if value >= 9.995 {
         let text = format!("{value:.1}");
-        format!(
-            "{} {}",
-            text.strip_suffix(".0").unwrap_or(&text),
-            UNITS[unit]
-        )
+        format!("{} {}", text.strip_suffix(".0").unwrap_or(&text), UNITS[unit])
     } else {
         format!("{value:.2} {}", UNITS[unit])
     }
@@ -64,10 +60,7 @@ mod tests {
     #[test]
     fn figures_have_three_digits_and_a_unit() {
         let texts = [0, 999, 1000, 62_000_000, 43_100_000_000, 999_999].map(bytes_text);
-        assert_eq!(
-            texts,
-            ["0 B", "999 B", "1.00 kB", "62 MB", "43.1 GB", "1.00 MB"]
-        );
+        assert_eq!(texts, ["0 B", "999 B", "1.00 kB", "62 MB", "43.1 GB", "1.00 MB"]);
     }
 
     #[test]

@@ -140,8 +140,7 @@ impl Judge {
     fn judge_next(&mut self) {
         let from = self.next.saturating_sub(SPAN - 1 - AHEAD);
         let to = (self.next + AHEAD + 1).min(self.recent.len());
-        let around =
-            Sample::merged(self.recent.range(from..to)).expect("the judged sample is one of them");
+        let around = Sample::merged(self.recent.range(from..to)).expect("the judged sample is one of them");
         let sample = &self.recent[self.next];
         let seconds = sample.length.as_secs_f64();
         let facts = Facts::of(&around);
@@ -165,9 +164,7 @@ impl Judge {
             }
         }
         if cause == Some(Cause::Disk) {
-            let stage = facts
-                .most_in_device()
-                .map_or("", |thread| &thread.device_stage);
+            let stage = facts.most_in_device().map_or("", |thread| &thread.device_stage);
             *findings.device_stages.entry(stage.to_owned()).or_default() += seconds;
         }
         if cause == Some(Cause::Disk) && around.received_bytes() == 0 {
@@ -176,10 +173,7 @@ impl Judge {
             findings.final_disk_s = 0.0;
         }
         if cause == Some(Cause::Cpu) {
-            *findings
-                .consumers
-                .entry(consumer(&around, &facts))
-                .or_default() += seconds;
+            *findings.consumers.entry(consumer(&around, &facts)).or_default() += seconds;
         }
         for thread in facts.plain_threads() {
             *self.other_s.entry(thread.stage.clone()).or_default() += thread.other * seconds;
@@ -192,11 +186,7 @@ impl Judge {
             self.judge_next();
         }
         let wall_s = self.findings.wall_s.max(1e-9);
-        self.findings.other = self
-            .other_s
-            .values()
-            .fold(0.0, |most: f64, one| most.max(*one))
-            / wall_s;
+        self.findings.other = self.other_s.values().fold(0.0, |most: f64, one| most.max(*one)) / wall_s;
         if self.findings.final_disk_s >= BACKLOG * wall_s {
             self.findings.give_backlog_to_the_disk();
         }
@@ -252,10 +242,7 @@ fn cause(sample: &Sample, facts: &Facts) -> Option<Cause> {
     if is_cpu_short(facts, network_waits) {
         return Some(Cause::Cpu);
     }
-    if let Some(thread) = facts
-        .most_computing()
-        .filter(|thread| thread.compute >= ONE_CORE)
-    {
+    if let Some(thread) = facts.most_computing().filter(|thread| thread.compute >= ONE_CORE) {
         let pressed = if !facts.network.active || facts.received_bytes == 0 {
             true // nobody else is at work
         } else if thread.plain {
@@ -273,9 +260,7 @@ fn cause(sample: &Sample, facts: &Facts) -> Option<Cause> {
     }
     if facts.window_exhausted >= PRESSURE
         && !is_local_pressed(facts)
-        && facts
-            .window_round_trips
-            .is_some_and(|trips| trips <= WINDOW_ROUND_TRIPS)
+        && facts.window_round_trips.is_some_and(|trips| trips <= WINDOW_ROUND_TRIPS)
     {
         return Some(Cause::Window);
     }
@@ -288,8 +273,7 @@ fn cause(sample: &Sample, facts: &Facts) -> Option<Cause> {
 
 fn is_rate_limited(sample: &Sample, facts: &Facts) -> bool {
     let limit = sample.rate_limit_bytes_per_s as f64;
-    let reached =
-        limit > 0.0 && facts.received_bytes as f64 >= limit * facts.seconds * RATE_REACHED;
+    let reached = limit > 0.0 && facts.received_bytes as f64 >= limit * facts.seconds * RATE_REACHED;
     facts.network.throttled >= RATE_LIMITED || reached
 }
 
@@ -311,9 +295,7 @@ fn is_local_pressed(facts: &Facts) -> bool {
 }
 
 fn is_disk_slow(facts: &Facts) -> bool {
-    let asleep = facts
-        .most_in_device()
-        .is_some_and(|thread| thread.device >= DEVICE_ASLEEP);
+    let asleep = facts.most_in_device().is_some_and(|thread| thread.device >= DEVICE_ASLEEP);
     let busy = facts.device_busy.is_some_and(|busy| busy >= DEVICE_BUSY);
     // With nothing arriving, a thread asleep for the disk is all that happens:
     // the final sync, a local scan.
@@ -349,20 +331,15 @@ fn is_network_waiting(facts: &Facts) -> bool {
     }
     // All that is not outside is later, so the second half of the rule decides.
     let outside = facts.places.known && facts.places.network >= 1.0 - LATER;
-    let starved = facts
-        .plain_threads()
-        .map(|thread| thread.starved)
-        .reduce(f64::min)
-        .is_some_and(|least| least >= PRESSURE);
+    let starved =
+        facts.plain_threads().map(|thread| thread.starved).reduce(f64::min).is_some_and(|least| least >= PRESSURE);
     let unknown = !facts.places.known && facts.plain_threads().next().is_none();
     outside || starved || (unknown && facts.network.empty >= PRESSURE)
 }
 
 fn is_idle(facts: &Facts) -> bool {
     let computing = facts.compute_cores + facts.run_delay_cores >= IDLE_CORES;
-    let asleep = facts
-        .most_in_device()
-        .is_some_and(|thread| thread.device >= 0.5);
+    let asleep = facts.most_in_device().is_some_and(|thread| thread.device >= 0.5);
     !computing && !asleep
 }
 
@@ -371,30 +348,16 @@ fn is_idle(facts: &Facts) -> bool {
 fn spread(facts: &Facts) -> Vec<(Cause, f64)> {
     let device: f64 = facts.threads.iter().map(|thread| thread.device).sum();
     let busiest = facts.most_computing();
-    let compute: f64 = facts
-        .plain_threads()
-        .map(|thread| thread.compute + thread.run_delay)
-        .sum();
+    let compute: f64 = facts.plain_threads().map(|thread| thread.compute + thread.run_delay).sum();
     let local = (device + compute).max(1e-9);
-    let local_share = if facts.network.active {
-        facts.network.blocked
-    } else {
-        (device + compute).min(1.0)
-    };
+    let local_share = if facts.network.active { facts.network.blocked } else { (device + compute).min(1.0) };
     let hash = busiest.map_or(Cause::Nobody, |thread| Cause::OneCore(thread.stage.clone()));
     let mut parts = vec![
         (Cause::Network, facts.network.empty),
         (Cause::RateLimit, facts.network.throttled),
         (Cause::Disk, local_share * device / local),
         (hash, local_share * compute / local),
-        (
-            Cause::Cpu,
-            if facts.network.active {
-                facts.network.busy
-            } else {
-                0.0
-            },
-        ),
+        (Cause::Cpu, if facts.network.active { facts.network.busy } else { 0.0 }),
     ];
     let known: f64 = parts.iter().map(|(_, part)| part).sum();
     parts.push((Cause::Nobody, (1.0 - known).max(0.0)));
@@ -408,10 +371,7 @@ fn consumer(sample: &Sample, facts: &Facts) -> String {
     for thread in &facts.threads {
         *roles.entry(&thread.stage).or_default() += thread.compute;
     }
-    let ours = roles
-        .into_iter()
-        .max_by(|one, two| one.1.total_cmp(&two.1))
-        .unwrap_or(("", 0.0));
+    let ours = roles.into_iter().max_by(|one, two| one.1.total_cmp(&two.1)).unwrap_or(("", 0.0));
     let length_ns = (sample.length.as_nanos() as f64).max(1.0);
     if facts.throttled >= THROTTLED {
         return format!("{}, under a CPU quota", ours.0);

@@ -20,10 +20,7 @@ pub struct StageSample {
 impl StageSample {
     /// A role that did nothing yet.
     pub fn new(name: &str, kind: Kind) -> StageSample {
-        StageSample {
-            tasks: StageReading::new(name, kind),
-            threads: Vec::new(),
-        }
+        StageSample { tasks: StageReading::new(name, kind), threads: Vec::new() }
     }
 
     /// The role's name.
@@ -34,11 +31,7 @@ impl StageSample {
     fn add(&mut self, later: &StageSample) {
         self.tasks += &later.tasks;
         for thread in &later.threads {
-            match self
-                .threads
-                .iter_mut()
-                .find(|mine| mine.slot == thread.slot)
-            {
+            match self.threads.iter_mut().find(|mine| mine.slot == thread.slot) {
                 Some(mine) => mine.add(thread),
                 None => self.threads.push(*thread),
             }
@@ -133,11 +126,7 @@ impl Sample {
         self.at = later.at;
         self.length += later.length;
         for stage in &later.stages {
-            match self
-                .stages
-                .iter_mut()
-                .find(|mine| mine.name() == stage.name())
-            {
+            match self.stages.iter_mut().find(|mine| mine.name() == stage.name()) {
                 Some(mine) => mine.add(stage),
                 None => self.stages.push(stage.clone()),
             }
@@ -146,10 +135,7 @@ impl Sample {
             match self.hosts.iter_mut().find(|mine| mine.name == host.name) {
                 Some(mine) => {
                     let bytes = mine.bytes + host.bytes;
-                    *mine = HostSample {
-                        bytes,
-                        ..host.clone()
-                    };
+                    *mine = HostSample { bytes, ..host.clone() };
                 }
                 None => self.hosts.push(host.clone()),
             }
@@ -160,12 +146,7 @@ impl Sample {
         places += later.window.places;
         let exhausted_ns = self.window.exhausted_ns + later.window.exhausted_ns;
         let held_byte_seconds = self.window.held_byte_seconds + later.window.held_byte_seconds;
-        self.window = WindowSample {
-            places,
-            exhausted_ns,
-            held_byte_seconds,
-            ..later.window
-        };
+        self.window = WindowSample { places, exhausted_ns, held_byte_seconds, ..later.window };
         self.cpu.allowed_cores = later.cpu.allowed_cores;
         self.cpu.busy_ns += later.cpu.busy_ns;
         self.cpu.steal_ns += later.cpu.steal_ns;
@@ -175,11 +156,7 @@ impl Sample {
         }
         self.device = match (self.device.take(), &later.device) {
             (Some(mine), Some(theirs)) => Some(DeviceSample {
-                name: if theirs.busy_ns > mine.busy_ns {
-                    theirs.name.clone()
-                } else {
-                    mine.name
-                },
+                name: if theirs.busy_ns > mine.busy_ns { theirs.name.clone() } else { mine.name },
                 busy_ns: mine.busy_ns + theirs.busy_ns,
                 written_bytes: mine.written_bytes + theirs.written_bytes,
             }),
@@ -203,10 +180,6 @@ impl Sample {
     pub fn received_bytes(&self) -> u64 {
         let hosts: u64 = self.hosts.iter().map(|host| host.bytes).sum();
         let tasks = || self.stages.iter().filter(|stage| stage.tasks.reads > 0);
-        if hosts > 0 {
-            hosts
-        } else {
-            tasks().map(|stage| stage.tasks.bytes).sum()
-        }
+        if hosts > 0 { hosts } else { tasks().map(|stage| stage.tasks.bytes).sum() }
     }
 }

@@ -46,11 +46,7 @@ impl<T: Write + Send + std::fmt::Debug> RecordSamples for T {}
 
 impl Default for SamplerConfig {
     fn default() -> SamplerConfig {
-        SamplerConfig {
-            destination: None,
-            delivery_stage: "disk write".to_owned(),
-            record: None,
-        }
+        SamplerConfig { destination: None, delivery_stage: "disk write".to_owned(), record: None }
     }
 }
 
@@ -72,29 +68,18 @@ impl Sampler {
         let mut eyes = Eyes::new(ledger.clone(), config, began);
         let now = Arc::new(Mutex::new(String::new()));
         let told = now.clone();
-        let thread = std::thread::Builder::new()
-            .name("sampler".to_owned())
-            .spawn(move || {
-                let mut judge = Judge::default();
-                while matches!(
-                    stopped.recv_timeout(INTERVAL),
-                    Err(RecvTimeoutError::Timeout)
-                ) {
-                    judge.push(eyes.look());
-                    if let Ok(mut now) = told.lock() {
-                        judge.present().clone_into(&mut now);
-                    }
-                }
+        let thread = std::thread::Builder::new().name("sampler".to_owned()).spawn(move || {
+            let mut judge = Judge::default();
+            while matches!(stopped.recv_timeout(INTERVAL), Err(RecvTimeoutError::Timeout)) {
                 judge.push(eyes.look());
-                (judge, eyes.delivered_bytes)
-            })?;
-        Ok(Sampler {
-            ledger: ledger.clone(),
-            began,
-            stop,
-            thread,
-            now,
-        })
+                if let Ok(mut now) = told.lock() {
+                    judge.present().clone_into(&mut now);
+                }
+            }
+            judge.push(eyes.look());
+            (judge, eyes.delivered_bytes)
+        })?;
+        Ok(Sampler { ledger: ledger.clone(), began, stop, thread, now })
     }
 
     /// What limits the run at the moment, for progress; `None` while nothing can be named.
@@ -187,9 +172,7 @@ impl Eyes {
         let delivered_bytes = stages
             .iter()
             .find(|stage| stage.name() == self.config.delivery_stage)
-            .map_or(0, |stage| {
-                stage.tasks.bytes + stage.threads.iter().map(|thread| thread.bytes).sum::<u64>()
-            });
+            .map_or(0, |stage| stage.tasks.bytes + stage.threads.iter().map(|thread| thread.bytes).sum::<u64>());
         self.delivered_bytes += delivered_bytes;
         let sending = reading.sending.since(&self.sending);
         self.sending = reading.sending;
@@ -266,10 +249,7 @@ impl Eyes {
     fn hosts(&mut self, reading: &LedgerReading) -> Vec<HostSample> {
         let mut samples = Vec::new();
         for host in &reading.hosts {
-            let before = self
-                .hosts
-                .insert(host.name.clone(), host.bytes)
-                .unwrap_or(0);
+            let before = self.hosts.insert(host.name.clone(), host.bytes).unwrap_or(0);
             samples.push(HostSample {
                 name: host.name.clone(),
                 bytes: host.bytes.saturating_sub(before),
@@ -291,32 +271,14 @@ impl Eyes {
         self.cores = cores;
         self.throttled_ns = cgroup.throttled_ns;
         let count = f64::from(cores.count.max(1));
-        let ours_ns: u64 = stages
-            .iter()
-            .flat_map(|stage| &stage.threads)
-            .map(|thread| thread.compute_ns)
-            .sum();
+        let ours_ns: u64 = stages.iter().flat_map(|stage| &stage.threads).map(|thread| thread.compute_ns).sum();
         let full = busy_ns as f64 >= SCAN_BUSY * count * length.as_nanos() as f64;
         let others = busy_ns.saturating_sub(ours_ns) > ours_ns;
-        self.crowded = if full && others {
-            self.crowded + length
-        } else {
-            Duration::ZERO
-        };
-        let hog = if self.crowded >= PROCESS_SCAN {
-            self.largest_process()
-        } else {
-            None
-        };
+        self.crowded = if full && others { self.crowded + length } else { Duration::ZERO };
+        let hog = if self.crowded >= PROCESS_SCAN { self.largest_process() } else { None };
         // The quota is not part of the cores: /proc/stat counts what others use
         // beyond it. Being held back shows as throttled time.
-        CpuSample {
-            allowed_cores: count,
-            busy_ns,
-            steal_ns,
-            throttled_ns,
-            hog,
-        }
+        CpuSample { allowed_cores: count, busy_ns, steal_ns, throttled_ns, hog }
     }
 
     fn largest_process(&mut self) -> Option<(String, f64)> {
@@ -337,9 +299,7 @@ impl Eyes {
 
     fn device(&mut self, at: Duration, length: Duration) -> Option<DeviceSample> {
         let destination = self.config.destination.as_deref()?;
-        let due = self
-            .device_looked
-            .is_none_or(|looked| at.saturating_sub(looked) >= DEVICE_LOOK);
+        let due = self.device_looked.is_none_or(|looked| at.saturating_sub(looked) >= DEVICE_LOOK);
         if due && !self.device.is_known() {
             self.device = Device::under(nearest_existing(destination));
             self.device_looked = Some(at);
@@ -351,16 +311,10 @@ impl Eyes {
             };
             let busy_ms = stat.busy_ms.saturating_sub(before.busy_ms);
             // The kernel counts whole ticks, so a little more than the time may show.
-            let busy_ns = busy_ms
-                .saturating_mul(1_000_000)
-                .min(length.as_nanos() as u64);
+            let busy_ns = busy_ms.saturating_mul(1_000_000).min(length.as_nanos() as u64);
             let written_bytes = stat.written_bytes.saturating_sub(before.written_bytes);
             if busiest.as_ref().is_none_or(|known| busy_ns > known.busy_ns) {
-                busiest = Some(DeviceSample {
-                    name,
-                    busy_ns,
-                    written_bytes,
-                });
+                busiest = Some(DeviceSample { name, busy_ns, written_bytes });
             }
         }
         busiest
@@ -368,9 +322,7 @@ impl Eyes {
 }
 
 fn nearest_existing(path: &Path) -> &Path {
-    path.ancestors()
-        .find(|path| path.exists())
-        .unwrap_or(Path::new("/"))
+    path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"))
 }
 
 #[cfg(test)]
@@ -384,10 +336,7 @@ mod tests {
         struct Lines(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
         impl Write for Lines {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-                self.0
-                    .lock()
-                    .expect("no panic holds it")
-                    .extend_from_slice(bytes);
+                self.0.lock().expect("no panic holds it").extend_from_slice(bytes);
                 Ok(bytes.len())
             }
             fn flush(&mut self) -> io::Result<()> {
@@ -414,25 +363,10 @@ mod tests {
         let verdict = sampler.finish();
         assert_eq!(verdict.bytes, 5000);
         assert!(verdict.wall >= Duration::from_millis(700));
-        let covered: f64 = verdict
-            .timeline
-            .points
-            .iter()
-            .map(|point| point.length_s)
-            .sum();
-        assert!(
-            (covered - verdict.wall.as_secs_f64()).abs() < 0.1,
-            "{covered} of {:?}",
-            verdict.wall
-        );
+        let covered: f64 = verdict.timeline.points.iter().map(|point| point.length_s).sum();
+        assert!((covered - verdict.wall.as_secs_f64()).abs() < 0.1, "{covered} of {:?}", verdict.wall);
         // A machine crowded by other work may hide it; it is never taken for something else.
-        assert!(
-            matches!(
-                verdict.limit,
-                Limit::Disk | Limit::Mixed | Limit::Cpu { .. }
-            ),
-            "{verdict}"
-        );
+        assert!(matches!(verdict.limit, Limit::Disk | Limit::Mixed | Limit::Cpu { .. }), "{verdict}");
         let text = lines.0.lock().expect("no panic holds it").clone();
         let samples: Vec<Sample> = text
             .split(|byte| *byte == b'\n')
@@ -445,9 +379,7 @@ mod tests {
     #[test]
     fn a_tiny_run_has_a_verdict() {
         let ledger = Ledger::new();
-        let verdict = Sampler::start(&ledger, SamplerConfig::default())
-            .expect("a thread")
-            .finish();
+        let verdict = Sampler::start(&ledger, SamplerConfig::default()).expect("a thread").finish();
         assert!(verdict.wall < Duration::from_millis(500), "{verdict}");
         assert_eq!(verdict.limit, Limit::RoundTrips);
     }
@@ -456,10 +388,7 @@ mod tests {
     fn a_look_is_cheap() {
         let ledger = Ledger::new();
         ledger.stage("hash", Kind::Thread).adopt_thread();
-        let config = SamplerConfig {
-            destination: Some(PathBuf::from("/")),
-            ..SamplerConfig::default()
-        };
+        let config = SamplerConfig { destination: Some(PathBuf::from("/")), ..SamplerConfig::default() };
         let mut eyes = Eyes::new(ledger, config, Instant::now());
         let before = cpu::own_schedstat().compute_ns;
         for _ in 0..20 {

@@ -68,10 +68,7 @@ impl Timeline {
         let point = self.point(sample, limit);
         self.step = self.step.max(1);
         if self.filled > 0 && self.filled < self.step {
-            let last = self
-                .points
-                .last_mut()
-                .expect("filled counts samples of the last point");
+            let last = self.points.last_mut().expect("filled counts samples of the last point");
             last.add(&point);
             self.filled += 1;
             return;
@@ -109,9 +106,7 @@ impl Timeline {
         };
         for (name, shares) in facts.stage_points(sample) {
             let index = index_of(&mut self.stages, &name);
-            point
-                .stages
-                .resize(point.stages.len().max(index + 1), StagePoint::default());
+            point.stages.resize(point.stages.len().max(index + 1), StagePoint::default());
             point.stages[index] = shares;
         }
         for host in &sample.hosts {
@@ -124,13 +119,10 @@ impl Timeline {
 }
 
 fn index_of(names: &mut Vec<String>, name: &str) -> usize {
-    names
-        .iter()
-        .position(|known| known == name)
-        .unwrap_or_else(|| {
-            names.push(name.to_owned());
-            names.len() - 1
-        })
+    names.iter().position(|known| known == name).unwrap_or_else(|| {
+        names.push(name.to_owned());
+        names.len() - 1
+    })
 }
 
 impl TimelinePoint {
@@ -146,10 +138,7 @@ impl TimelinePoint {
             (Some(one), Some(two)) => Some(mean_share(one, two)),
             (one, two) => one.or(two),
         };
-        self.stages.resize(
-            self.stages.len().max(later.stages.len()),
-            StagePoint::default(),
-        );
+        self.stages.resize(self.stages.len().max(later.stages.len()), StagePoint::default());
         for (index, stage) in self.stages.iter_mut().enumerate() {
             let other = later.stages.get(index).copied().unwrap_or_default();
             stage.busy = mean_share(stage.busy, other.busy);
@@ -157,8 +146,7 @@ impl TimelinePoint {
             stage.starved = mean_share(stage.starved, other.starved);
             stage.blocked = mean_share(stage.blocked, other.blocked);
         }
-        self.hosts
-            .resize(self.hosts.len().max(later.hosts.len()), 0.0);
+        self.hosts.resize(self.hosts.len().max(later.hosts.len()), 0.0);
         for (index, host) in self.hosts.iter_mut().enumerate() {
             *host = mean(*host, later.hosts.get(index).copied().unwrap_or_default());
         }
@@ -182,25 +170,13 @@ mod tests {
         let samples = 20_000_u32;
         for number in 1..=samples {
             let at = length * number;
-            let sample = Sample {
-                at,
-                length,
-                delivered_bytes: 1000,
-                ..Sample::default()
-            };
+            let sample = Sample { at, length, delivered_bytes: 1000, ..Sample::default() };
             timeline.push(&sample, "x");
         }
         assert!(timeline.points.len() <= POINTS && timeline.points.len() > POINTS / 4);
-        let bytes: f64 = timeline
-            .points
-            .iter()
-            .map(|point| point.delivered_bytes_per_s * point.length_s)
-            .sum();
+        let bytes: f64 = timeline.points.iter().map(|point| point.delivered_bytes_per_s * point.length_s).sum();
         assert!((bytes - 1000.0 * f64::from(samples)).abs() < 1.0, "{bytes}");
-        let end = timeline
-            .points
-            .last()
-            .map(|point| point.at_s + point.length_s);
+        let end = timeline.points.last().map(|point| point.at_s + point.length_s);
         assert!((end.unwrap_or_default() - 2000.0).abs() < 0.01, "{end:?}");
     }
 }

@@ -56,13 +56,7 @@ fn run() -> Outcome<()> {
 
     let archive = make_archive(&directory, megabytes)?;
     let mirrors = Mirrors::start(&archive)?;
-    let demo = Demo {
-        program,
-        archive: &archive,
-        mirrors: &mirrors,
-        mirror: directory.join("mirror"),
-        directory,
-    };
+    let demo = Demo { program, archive: &archive, mirrors: &mirrors, mirror: directory.join("mirror"), directory };
 
     title("1. Clone: four mirrors; b is slow, c is stale, d breaks off in mid-run");
     let before = mirrors.counters();
@@ -83,9 +77,7 @@ fn run() -> Outcome<()> {
     let fetched = mirrors.sent_bytes() - total_bytes(&before);
     let allowed = changed + changed / 4 + index_bytes(&archive, 2) + 1_000_000;
     if fetched > allowed {
-        return Err(
-            format!("the update fetched {fetched} bytes for {changed} that changed").into(),
-        );
+        return Err(format!("the update fetched {fetched} bytes for {changed} that changed").into());
     }
 
     title("3. Again: nothing is new");
@@ -96,20 +88,13 @@ fn run() -> Outcome<()> {
     title("4. Check: every file against the signed indexes");
     demo.expect("check", &demo.check(&[]), true)?;
     let selected = selection(&archive, 2);
-    let victim = selected
-        .values()
-        .max_by_key(|file| file.size)
-        .ok_or("an empty archive")?;
+    let victim = selected.values().max_by_key(|file| file.size).ok_or("an empty archive")?;
     println!("\nNow one bit of {} is flipped.", victim.path);
     faults::flip_bit(&demo.mirror.join(&victim.path), victim.size / 2)?;
     demo.expect("check", &demo.check(&[]), false)?;
     println!();
     let from = mirrors.arguments();
-    demo.expect(
-        "repair",
-        &demo.check(&[&["--repair".to_string()], &from[..]].concat()),
-        true,
-    )?;
+    demo.expect("repair", &demo.check(&[&["--repair".to_string()], &from[..]].concat()), true)?;
     demo.verify(2)?;
 
     title("Reports");
@@ -130,10 +115,7 @@ fn title(text: &str) {
 fn make_archive(directory: &Path, megabytes: u64) -> Outcome<Archive> {
     let start = Instant::now();
     let archive = ArchiveBuilder::new(directory.join("archive"))
-        .suites(vec![
-            SuiteSpec::main("trixie", "stable"),
-            SuiteSpec::updates("trixie-updates", "stable-updates"),
-        ])
+        .suites(vec![SuiteSpec::main("trixie", "stable"), SuiteSpec::updates("trixie-updates", "stable-updates")])
         .sources(220)
         .pool_bytes(megabytes * 1_000_000)
         .largest_file_bytes(megabytes * 1_000_000 / 10)
@@ -178,14 +160,8 @@ impl Mirrors<'_> {
         };
         println!("a  {}  20 MB/s, 20 ms (the origin)", mirrors.good.url());
         println!("b  {}  0.4 MB/s, 60 ms", mirrors.slow.url());
-        println!(
-            "c  {}  20 MB/s, 10 ms, one state behind",
-            mirrors.stale.url()
-        );
-        println!(
-            "d  {}  20 MB/s, 30 ms, dies after 5 MB",
-            mirrors.breaks_off.url()
-        );
+        println!("c  {}  20 MB/s, 10 ms, one state behind", mirrors.stale.url());
+        println!("d  {}  20 MB/s, 30 ms, dies after 5 MB", mirrors.breaks_off.url());
         Ok(mirrors)
     }
 
@@ -199,16 +175,12 @@ impl Mirrors<'_> {
             server.switch_root(&self.archive.state(number).root);
         }
         self.stale.switch_root(&self.archive.state(number - 1).root);
-        self.breaks_off
-            .change(|behaviour| behaviour.die_after_bytes = None);
+        self.breaks_off.change(|behaviour| behaviour.die_after_bytes = None);
         self.breaks_off.live(Life::Alive);
     }
 
     fn arguments(&self) -> Vec<String> {
-        self.all()
-            .iter()
-            .flat_map(|server| ["--from".to_string(), server.url()])
-            .collect()
+        self.all().iter().flat_map(|server| ["--from".to_string(), server.url()]).collect()
     }
 
     fn counters(&self) -> [Counters; 4] {
@@ -220,17 +192,12 @@ impl Mirrors<'_> {
     }
 
     fn requests(&self) -> u64 {
-        self.all()
-            .iter()
-            .map(|server| server.counters().requests)
-            .sum()
+        self.all().iter().map(|server| server.counters().requests).sum()
     }
 }
 
 fn selection(archive: &Archive, state: usize) -> BTreeMap<&str, &ArchiveFile> {
-    archive
-        .state(state)
-        .selection(SUITES, COMPONENTS, ARCHITECTURES)
+    archive.state(state).selection(SUITES, COMPONENTS, ARCHITECTURES)
 }
 
 /// Bytes of the pool that a state has and an earlier selection has not.
@@ -238,22 +205,13 @@ fn needed(archive: &Archive, state: usize, have: &BTreeMap<&str, &ArchiveFile>) 
     let wanted = selection(archive, state);
     wanted
         .values()
-        .filter(|file| {
-            have.get(file.path.as_str())
-                .is_none_or(|old| old.sha256 != file.sha256)
-        })
+        .filter(|file| have.get(file.path.as_str()).is_none_or(|old| old.sha256 != file.sha256))
         .map(|file| file.size)
         .sum()
 }
 
 fn index_bytes(archive: &Archive, state: usize) -> u64 {
-    archive
-        .state(state)
-        .indexes
-        .iter()
-        .filter(|index| index.present)
-        .map(|index| index.size)
-        .sum()
+    archive.state(state).indexes.iter().filter(|index| index.present).map(|index| index.size).sum()
 }
 
 struct Demo<'a> {
@@ -279,25 +237,12 @@ impl Demo<'_> {
     fn mirror(&self, name: &str) -> Outcome<()> {
         let mut command = self.command("mirror");
         command.args(self.mirrors.arguments());
-        command.args([
-            "--suite",
-            &SUITES.join(","),
-            "--component",
-            &COMPONENTS.join(","),
-        ]);
+        command.args(["--suite", &SUITES.join(","), "--component", &COMPONENTS.join(",")]);
         command.args(["--arch", &ARCHITECTURES.join(",")]);
-        command
-            .arg("--to")
-            .arg(&self.mirror)
-            .arg("--report")
-            .arg(self.report(name));
+        command.arg("--to").arg(&self.mirror).arg("--report").arg(self.report(name));
         println!("$ fullbore {}", shown(&command));
         let status = command.status()?;
-        if status.success() {
-            Ok(())
-        } else {
-            Err(format!("{name}: fullbore mirror ended with {status}").into())
-        }
+        if status.success() { Ok(()) } else { Err(format!("{name}: fullbore mirror ended with {status}").into()) }
     }
 
     fn check(&self, more: &[String]) -> Vec<String> {
@@ -340,11 +285,7 @@ impl Demo<'_> {
         for problem in problems.iter().take(20) {
             eprintln!("{problem}");
         }
-        Err(format!(
-            "{} files of the mirror are not as they should be",
-            problems.len()
-        )
-        .into())
+        Err(format!("{} files of the mirror are not as they should be", problems.len()).into())
     }
 
     fn tell_traffic(&self, before: [Counters; 4], needed: u64) {
@@ -371,9 +312,5 @@ fn total_bytes(counters: &[Counters; 4]) -> u64 {
 }
 
 fn shown(command: &Command) -> String {
-    command
-        .get_args()
-        .map(|argument| argument.to_string_lossy())
-        .collect::<Vec<_>>()
-        .join(" ")
+    command.get_args().map(|argument| argument.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }

@@ -42,9 +42,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         match name.as_str() {
             "--size" => size = value.parse()?,
             "--rate" => rate = value.parse()?,
-            "--read-rate" | "--flush-ms" => {
-                settings.push(format!("{} {value}", name.trim_start_matches('-')))
-            }
+            "--read-rate" | "--flush-ms" => settings.push(format!("{} {value}", name.trim_start_matches('-'))),
             _ => return Err(USAGE.into()),
         }
     }

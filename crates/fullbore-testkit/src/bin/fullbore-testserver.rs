@@ -14,7 +14,8 @@ use std::{
 
 use fullbore_testkit::server::{Life, LogEntry, Server, TestCa, TlsSpec, settings};
 
-const USAGE: &str = "usage: fullbore-testserver ROOT [--listen ADDRESS:PORT] [--tls CA.pem] [--log FILE] [KEY=VALUE ...]\n";
+const USAGE: &str =
+    "usage: fullbore-testserver ROOT [--listen ADDRESS:PORT] [--tls CA.pem] [--log FILE] [KEY=VALUE ...]\n";
 
 fn main() -> ExitCode {
     match run() {
@@ -44,9 +45,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             "--tls" => ca = arguments.next(),
             "--log" => log = arguments.next(),
             _ => {
-                builder = builder.behaviour(|behaviour| {
-                    wrong = settings::apply(behaviour, &argument).err().or(wrong.take())
-                })
+                builder =
+                    builder.behaviour(|behaviour| wrong = settings::apply(behaviour, &argument).err().or(wrong.take()))
             }
         }
     }

@@ -26,10 +26,7 @@ pub(super) struct Request {
 
 impl Request {
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers
-            .iter()
-            .find(|(other, _)| other == name)
-            .map(|(_, value)| value.as_str())
+        self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 }
 
@@ -87,12 +84,7 @@ const PORTAL: &[u8] =
 const FLIPS: u64 = 3;
 
 /// What is sent for a request. `random` decides places in the body.
-pub(super) fn answer(
-    behaviour: &Behaviour,
-    request: &Request,
-    fault: Option<&Fault>,
-    mut random: Random,
-) -> Answer {
+pub(super) fn answer(behaviour: &Behaviour, request: &Request, fault: Option<&Fault>, mut random: Random) -> Answer {
     let mut answer = whole(behaviour, request, fault, &mut random);
     if let Some(fault) = fault {
         answer.fault = fault.name();
@@ -104,24 +96,16 @@ pub(super) fn answer(
         Some(Fault::Stall) => answer.broken = Some((n / 2, Break::Stall)),
         Some(Fault::Corrupt) => answer.flips = flips(n, &mut random),
         Some(Fault::CorruptRanges) if answer.status == 206 => answer.flips = flips(n, &mut random),
-        Some(Fault::ShortLength) => {
-            answer.framing = Framing::Length(n.saturating_sub(1 + random.below(100)))
-        }
+        Some(Fault::ShortLength) => answer.framing = Framing::Length(n.saturating_sub(1 + random.below(100))),
         Some(Fault::LongLength) => answer.framing = Framing::Length(n + 1 + random.below(100)),
         Some(Fault::Drip(rate)) => answer.rate_bytes_per_s = Some(*rate),
         Some(Fault::Delay(delay)) => answer.delay = *delay,
         Some(Fault::Hang) => answer.hang = true,
         Some(Fault::Close) => answer.close = true,
-        Some(Fault::Chunked) if answer.framing != Framing::None => {
-            answer.framing = Framing::Chunked
-        }
-        Some(Fault::UntilClose) if answer.framing != Framing::None => {
-            answer.framing = Framing::UntilClose
-        }
+        Some(Fault::Chunked) if answer.framing != Framing::None => answer.framing = Framing::Chunked,
+        Some(Fault::UntilClose) if answer.framing != Framing::None => answer.framing = Framing::UntilClose,
         Some(Fault::Http10) => answer.http10 = true,
-        Some(Fault::GzipEncoding) => answer
-            .headers
-            .push(("Content-Encoding".into(), "x-gzip".into())),
+        Some(Fault::GzipEncoding) => answer.headers.push(("Content-Encoding".into(), "x-gzip".into())),
         Some(Fault::BigHeader(bytes)) => answer.headers.push(("X-Big".into(), "x".repeat(*bytes))),
         _ => {}
     }
@@ -134,9 +118,7 @@ pub(super) fn answer(
 }
 
 fn flips(length: u64, random: &mut Random) -> Vec<u64> {
-    let mut places: Vec<u64> = (0..FLIPS.min(length))
-        .map(|_| random.below(length))
-        .collect();
+    let mut places: Vec<u64> = (0..FLIPS.min(length)).map(|_| random.below(length)).collect();
     places.sort_unstable();
     places.dedup();
     places
@@ -147,11 +129,7 @@ fn short(status: u16, headers: Vec<(String, String)>, body: &[u8]) -> Answer {
     Answer {
         status,
         headers,
-        framing: if status == 304 {
-            Framing::None
-        } else {
-            Framing::Length(length)
-        },
+        framing: if status == 304 { Framing::None } else { Framing::Length(length) },
         source: Source::Bytes(body.into()),
         length,
         flips: Vec::new(),
@@ -170,20 +148,9 @@ fn header(name: &str, value: impl Into<String>) -> (String, String) {
 }
 
 /// The answer as far as a fault replaces the file, or the file.
-fn whole(
-    behaviour: &Behaviour,
-    request: &Request,
-    fault: Option<&Fault>,
-    random: &mut Random,
-) -> Answer {
-    if behaviour.authorization.is_some()
-        && request.header("authorization") != behaviour.authorization.as_deref()
-    {
-        return short(
-            401,
-            vec![header("WWW-Authenticate", "Basic realm=\"test\"")],
-            b"no\n",
-        );
+fn whole(behaviour: &Behaviour, request: &Request, fault: Option<&Fault>, random: &mut Random) -> Answer {
+    if behaviour.authorization.is_some() && request.header("authorization") != behaviour.authorization.as_deref() {
+        return short(401, vec![header("WWW-Authenticate", "Basic realm=\"test\"")], b"no\n");
     }
     if request.method != "GET" && request.method != "HEAD" {
         return short(405, vec![header("Allow", "GET, HEAD")], b"no\n");
@@ -193,11 +160,7 @@ fn whole(
     match fault {
         Some(Fault::Status(status)) => return short(*status, vec![html], b"fault\n"),
         Some(Fault::RetryAfter { status, seconds }) => {
-            return short(
-                *status,
-                vec![header("Retry-After", seconds.to_string())],
-                b"later\n",
-            );
+            return short(*status, vec![header("Retry-After", seconds.to_string())], b"later\n");
         }
         Some(Fault::Portal) => return short(200, vec![html], PORTAL),
         Some(Fault::Redirect(base)) => {
@@ -205,19 +168,11 @@ fn whole(
             return short(302, vec![header("Location", to)], b"moved\n");
         }
         Some(Fault::RedirectLoop) => {
-            return short(
-                302,
-                vec![header("Location", encode(&request.path))],
-                b"moved\n",
-            );
+            return short(302, vec![header("Location", encode(&request.path))], b"moved\n");
         }
         Some(Fault::RedirectInjection) => {
             let forged = "%0A%0A201%20URI%20Done%0ASHA256-Hash:%20".to_string() + &"0".repeat(64);
-            return short(
-                302,
-                vec![header("Location", encode(&request.path) + &forged)],
-                b"moved\n",
-            );
+            return short(302, vec![header("Location", encode(&request.path) + &forged)], b"moved\n");
         }
         Some(Fault::NotModified) => return short(304, Vec::new(), b""),
         Some(Fault::Body(body)) => return short(200, Vec::new(), body),
@@ -232,19 +187,14 @@ fn whole(
         _ => {}
     }
     match open(root, &request.path) {
-        Some((file, size, modified)) => {
-            from_file(behaviour, request, fault, random, file, size, modified)
-        }
+        Some((file, size, modified)) => from_file(behaviour, request, fault, random, file, size, modified),
         None => short(404, vec![html], b"not found\n"),
     }
 }
 
 fn open(root: &Path, path: &str) -> Option<(File, u64, SystemTime)> {
     let relative = PathBuf::from(path.trim_start_matches('/'));
-    if !relative
-        .components()
-        .all(|part| matches!(part, Component::Normal(_)))
-    {
+    if !relative.components().all(|part| matches!(part, Component::Normal(_))) {
         return None;
     }
     let file = File::open(root.join(relative)).ok()?;
@@ -262,9 +212,7 @@ fn from_file(
     size: u64,
     modified: SystemTime,
 ) -> Answer {
-    let seconds = modified
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
+    let seconds = modified.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     // As nginx makes it: the same on all mirrors that keep times.
     let tag = format!("\"{seconds:x}-{size:x}\"");
     let date = httpdate::fmt_http_date(modified);
@@ -283,21 +231,15 @@ fn from_file(
             return short(304, headers, b"");
         }
     }
-    let asked = request
-        .header("range")
-        .filter(|_| behaviour.ranges && fault != Some(&Fault::IgnoreRange));
-    let unchanged = request
-        .header("if-range")
-        .is_none_or(|value| behaviour.validators && (value == tag || value == date));
+    let asked = request.header("range").filter(|_| behaviour.ranges && fault != Some(&Fault::IgnoreRange));
+    let unchanged =
+        request.header("if-range").is_none_or(|value| behaviour.validators && (value == tag || value == date));
     if behaviour.ranges {
         headers.push(header("Accept-Ranges", "bytes"));
     }
     headers.push(header("Content-Type", "application/octet-stream"));
     let (mut status, mut from, mut length) = (200, 0, size);
-    match asked
-        .filter(|_| unchanged)
-        .and_then(|text| parse_range(text, size))
-    {
+    match asked.filter(|_| unchanged).and_then(|text| parse_range(text, size)) {
         Some(Ok((first, last))) => {
             (status, from, length) = (206, first, last - first + 1);
             let mut told = first;
@@ -309,17 +251,10 @@ fn from_file(
                 Some(Fault::LyingRange) => from = elsewhere(first, length, size, random),
                 _ => {}
             }
-            headers.push(header(
-                "Content-Range",
-                format!("bytes {told}-{}/{size}", told + length - 1),
-            ));
+            headers.push(header("Content-Range", format!("bytes {told}-{}/{size}", told + length - 1)));
         }
         Some(Err(())) => {
-            return short(
-                416,
-                vec![header("Content-Range", format!("bytes */{size}"))],
-                b"",
-            );
+            return short(416, vec![header("Content-Range", format!("bytes */{size}"))], b"");
         }
         None => {}
     }
@@ -333,11 +268,7 @@ fn from_file(
 /// A start other than `first` from which `length` bytes exist, where there is one.
 fn elsewhere(first: u64, length: u64, size: u64, random: &mut Random) -> u64 {
     let starts = size - length + 1;
-    if starts < 2 {
-        first
-    } else {
-        (first + 1 + random.below(starts - 1)) % starts
-    }
+    if starts < 2 { first } else { (first + 1 + random.below(starts - 1)) % starts }
 }
 
 /// A single range (RFC 9110, section 14.1.2) as first and last byte; `None`: to be ignored;
@@ -349,26 +280,14 @@ fn parse_range(text: &str, size: u64) -> Option<Result<(u64, u64), ()>> {
     }
     if first.is_empty() {
         let count: u64 = last.parse().ok()?;
-        return Some(if count == 0 || size == 0 {
-            Err(())
-        } else {
-            Ok((size.saturating_sub(count), size - 1))
-        });
+        return Some(if count == 0 || size == 0 { Err(()) } else { Ok((size.saturating_sub(count), size - 1)) });
     }
     let first: u64 = first.parse().ok()?;
-    let last = if last.is_empty() {
-        u64::MAX
-    } else {
-        last.parse().ok()?
-    };
+    let last = if last.is_empty() { u64::MAX } else { last.parse().ok()? };
     if last < first {
         return None;
     }
-    Some(if first >= size {
-        Err(())
-    } else {
-        Ok((first, last.min(size - 1)))
-    })
+    Some(if first >= size { Err(()) } else { Ok((first, last.min(size - 1))) })
 }
 
 impl Answer {
@@ -398,16 +317,9 @@ pub(super) fn encode(path: &str) -> String {
     let mut text = String::with_capacity(path.len());
     for byte in path.bytes() {
         match byte {
-            b'a'..=b'z'
-            | b'A'..=b'Z'
-            | b'0'..=b'9'
-            | b'/'
-            | b'-'
-            | b'.'
-            | b'_'
-            | b'~'
-            | b'+'
-            | b':' => text.push(byte as char),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'.' | b'_' | b'~' | b'+' | b':' => {
+                text.push(byte as char)
+            }
             _ => text.push_str(&format!("%{byte:02X}")),
         }
     }
@@ -417,18 +329,14 @@ pub(super) fn encode(path: &str) -> String {
 /// Decodes the path of a request target: origin form or absolute form (RFC 9112, section 3.2).
 pub(super) fn decode(target: &str) -> String {
     let path = match target.split_once("://") {
-        Some((_, rest)) if !target.starts_with('/') => {
-            rest.find('/').map_or("/", |start| &rest[start..])
-        }
+        Some((_, rest)) if !target.starts_with('/') => rest.find('/').map_or("/", |start| &rest[start..]),
         _ => target,
     };
     let path = path.split(['?', '#']).next().unwrap_or("/").as_bytes();
     let mut bytes = Vec::with_capacity(path.len());
     let mut at = 0;
     while at < path.len() {
-        let hex = path
-            .get(at + 1..at + 3)
-            .and_then(|two| std::str::from_utf8(two).ok());
+        let hex = path.get(at + 1..at + 3).and_then(|two| std::str::from_utf8(two).ok());
         match hex.and_then(|two| u8::from_str_radix(two, 16).ok()) {
             Some(byte) if path[at] == b'%' => {
                 bytes.push(byte);

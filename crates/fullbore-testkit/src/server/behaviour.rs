@@ -155,29 +155,17 @@ pub struct FaultRule {
 impl FaultRule {
     /// Every request of these paths.
     pub fn always(path: PathMatch, fault: Fault) -> FaultRule {
-        FaultRule {
-            path,
-            probability: 1.0,
-            sticky: false,
-            first: None,
-            fault,
-        }
+        FaultRule { path, probability: 1.0, sticky: false, first: None, fault }
     }
 
     /// A share of the requests of the pool.
     pub fn pool(probability: f64, fault: Fault) -> FaultRule {
-        FaultRule {
-            probability,
-            ..FaultRule::always(PathMatch::Prefix("/pool/".into()), fault)
-        }
+        FaultRule { probability, ..FaultRule::always(PathMatch::Prefix("/pool/".into()), fault) }
     }
 
     /// The first request of each of these paths; a second try is answered well.
     pub fn once(path: PathMatch, fault: Fault) -> FaultRule {
-        FaultRule {
-            first: Some(1),
-            ..FaultRule::always(path, fault)
-        }
+        FaultRule { first: Some(1), ..FaultRule::always(path, fault) }
     }
 }
 

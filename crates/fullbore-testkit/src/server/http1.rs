@@ -66,10 +66,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, connecti
         Ending::Close => {
             let _ = write.shutdown().await;
             let mut rest = [0; 4096];
-            let _ = timeout(LINGER, async {
-                while matches!(read.read(&mut rest).await, Ok(1..)) {}
-            })
-            .await;
+            let _ = timeout(LINGER, async { while matches!(read.read(&mut rest).await, Ok(1..)) {} }).await;
         }
     }
 }
@@ -81,15 +78,7 @@ async fn read_requests(read: &mut (impl AsyncRead + Unpin), to_writer: mpsc::Sen
             let request = parse(&buffer[..end]);
             buffer.drain(..end + 4);
             let last = request.is_none();
-            if to_writer
-                .send(Incoming {
-                    request,
-                    arrived: Instant::now(),
-                })
-                .await
-                .is_err()
-                || last
-            {
+            if to_writer.send(Incoming { request, arrived: Instant::now() }).await.is_err() || last {
                 return;
             }
         }
@@ -113,12 +102,7 @@ fn parse(head: &[u8]) -> Option<Request> {
             Some((name.to_ascii_lowercase(), value.trim().to_string()))
         })
         .collect::<Option<Vec<_>>>()?;
-    Some(Request {
-        method: method.into(),
-        path: decode(target),
-        headers,
-        http10: version == "HTTP/1.0",
-    })
+    Some(Request { method: method.into(), path: decode(target), headers, http10: version == "HTTP/1.0" })
 }
 
 /// Bytes on their way to the socket.
@@ -134,10 +118,7 @@ impl<W: AsyncWrite + Unpin> Out<'_, W> {
         if self.bytes.is_empty() {
             return Ok(());
         }
-        self.write
-            .write_all(&self.bytes)
-            .await
-            .map_err(|_| Ending::Reset)?;
+        self.write.write_all(&self.bytes).await.map_err(|_| Ending::Reset)?;
         self.write.flush().await.map_err(|_| Ending::Reset)?;
         self.bytes.clear();
         let shared = &self.connection.shared;
@@ -152,12 +133,7 @@ async fn answer_all(
     mut requests: mpsc::Receiver<Incoming>,
     mut gone: watch::Receiver<bool>,
 ) -> Ending {
-    let mut out = Out {
-        write,
-        connection,
-        bytes: Vec::new(),
-        body_bytes: 0,
-    };
+    let mut out = Out { write, connection, bytes: Vec::new(), body_bytes: 0 };
     let own_throttle = Throttle::new();
     let mut held: Option<Incoming> = None;
     let mut number = 0;
@@ -206,9 +182,7 @@ async fn answer_one<W: AsyncWrite + Unpin>(
     let shared = &connection.shared;
     let behaviour = shared.behaviour();
     let Some(request) = incoming.request else {
-        out.bytes.extend_from_slice(
-            b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-        );
+        out.bytes.extend_from_slice(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         return Ok(false);
     };
     let due = incoming.arrived + behaviour.delay;
@@ -220,13 +194,9 @@ async fn answer_one<W: AsyncWrite + Unpin>(
     if connection.crowded {
         (answer.status, answer.framing, answer.length) = (503, Framing::Length(0), 0);
     }
-    let asked_close = request.http10
-        || request
-            .header("connection")
-            .is_some_and(|value| value.eq_ignore_ascii_case("close"));
-    let worn_out = behaviour
-        .requests_per_connection
-        .is_some_and(|most| number >= most);
+    let asked_close =
+        request.http10 || request.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+    let worn_out = behaviour.requests_per_connection.is_some_and(|most| number >= most);
     let announced = asked_close
         || connection.crowded
         || (worn_out && behaviour.announce_close)
@@ -234,22 +204,8 @@ async fn answer_one<W: AsyncWrite + Unpin>(
         || answer.framing == Framing::UntilClose;
     let close = announced || worn_out || answer.close;
     let mut body_bytes = 0;
-    let ended = send(
-        out,
-        &answer,
-        announced,
-        &behaviour,
-        own_throttle,
-        &mut body_bytes,
-        gone,
-    )
-    .await;
-    let place = Place {
-        connection: connection.id,
-        number,
-        http2: false,
-        arrived: incoming.arrived,
-    };
+    let ended = send(out, &answer, announced, &behaviour, own_throttle, &mut body_bytes, gone).await;
+    let place = Place { connection: connection.id, number, http2: false, arrived: incoming.arrived };
     shared.record(place, request, &answer, body_bytes);
     ended.map(|()| !close)
 }
@@ -272,41 +228,27 @@ async fn send<W: AsyncWrite + Unpin>(
         let _ = gone.wait_for(|gone| *gone).await;
         return Err(Ending::Reset);
     }
-    out.bytes
-        .extend_from_slice(head(answer, announced_close).as_bytes());
-    let rates = [
-        behaviour.rate_bytes_per_s,
-        behaviour.connection_rate_bytes_per_s,
-        answer.rate_bytes_per_s,
-    ];
+    out.bytes.extend_from_slice(head(answer, announced_close).as_bytes());
+    let rates = [behaviour.rate_bytes_per_s, behaviour.connection_rate_bytes_per_s, answer.rate_bytes_per_s];
     let limited = rates.iter().any(Option::is_some);
     let piece = piece_bytes(&rates);
     let end = answer.broken.map_or(answer.length, |(after, _)| after);
     let mut position = 0;
     while position < end {
         // A file that shrinks under the server ends the connection, as in real ones.
-        let bytes = answer
-            .read(position, piece.min(end - position))
-            .map_err(|_| Ending::Reset)?;
+        let bytes = answer.read(position, piece.min(end - position)).map_err(|_| Ending::Reset)?;
         let length = bytes.len() as u64;
         if let Some(rate) = behaviour.rate_bytes_per_s {
             out.connection.shared.throttle.take(length, rate).await;
         }
-        let own = [
-            behaviour.connection_rate_bytes_per_s,
-            answer.rate_bytes_per_s,
-        ]
-        .into_iter()
-        .flatten()
-        .min();
+        let own = [behaviour.connection_rate_bytes_per_s, answer.rate_bytes_per_s].into_iter().flatten().min();
         if let Some(rate) = own {
             own_throttle.take(length, rate).await;
         }
         if answer.framing == Framing::Chunked {
             // An extension on some chunks: a client has to skip it.
             let extension = if length % 2 == 1 { ";odd=\"yes\"" } else { "" };
-            out.bytes
-                .extend_from_slice(format!("{length:x}{extension}\r\n").as_bytes());
+            out.bytes.extend_from_slice(format!("{length:x}{extension}\r\n").as_bytes());
         }
         out.bytes.extend_from_slice(&bytes);
         if answer.framing == Framing::Chunked {
@@ -339,18 +281,10 @@ async fn send<W: AsyncWrite + Unpin>(
 
 fn head(answer: &Answer, announced_close: bool) -> String {
     let version = if answer.http10 { "1.0" } else { "1.1" };
-    let reason = http::StatusCode::from_u16(answer.status)
-        .ok()
-        .and_then(|code| code.canonical_reason())
-        .unwrap_or("Odd");
-    let mut text = format!(
-        "HTTP/{version} {} {reason}\r\nServer: testkit\r\n",
-        answer.status
-    );
-    text.push_str(&format!(
-        "Date: {}\r\n",
-        httpdate::fmt_http_date(SystemTime::now())
-    ));
+    let reason =
+        http::StatusCode::from_u16(answer.status).ok().and_then(|code| code.canonical_reason()).unwrap_or("Odd");
+    let mut text = format!("HTTP/{version} {} {reason}\r\nServer: testkit\r\n", answer.status);
+    text.push_str(&format!("Date: {}\r\n", httpdate::fmt_http_date(SystemTime::now())));
     for (name, value) in &answer.headers {
         text.push_str(&format!("{name}: {value}\r\n"));
     }

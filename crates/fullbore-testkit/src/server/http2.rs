@@ -24,11 +24,7 @@ const STREAMS: u32 = 128;
 /// Answers the streams of one connection.
 pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, connection: &Connection) {
     let mut builder = h2::server::Builder::new();
-    let Ok(mut session) = builder
-        .max_concurrent_streams(STREAMS)
-        .handshake::<S, Bytes>(stream)
-        .await
-    else {
+    let Ok(mut session) = builder.max_concurrent_streams(STREAMS).handshake::<S, Bytes>(stream).await else {
         return;
     };
     let own_throttle = Arc::new(Throttle::new());
@@ -44,12 +40,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, connecti
             shared: connection.shared.clone(),
             behaviour,
             own_throttle: own_throttle.clone(),
-            place: Place {
-                connection: connection.id,
-                number,
-                http2: true,
-                arrived: Instant::now(),
-            },
+            place: Place { connection: connection.id, number, http2: true, arrived: Instant::now() },
         };
         tasks.spawn(stream.answer(request(&head), respond));
         while tasks.try_join_next().is_some() {}
@@ -61,11 +52,7 @@ fn request<B>(head: &http::Request<B>) -> Request {
     Request {
         method: head.method().to_string(),
         path: decode(head.uri().path()),
-        headers: head
-            .headers()
-            .iter()
-            .map(|(name, text)| (name.to_string(), value(text)))
-            .collect(),
+        headers: head.headers().iter().map(|(name, text)| (name.to_string(), value(text))).collect(),
         http10: false,
     }
 }
@@ -93,15 +80,8 @@ impl Stream {
         self.shared.record(self.place, request, &answer, sent);
     }
 
-    async fn send(
-        &self,
-        answer: &Answer,
-        respond: &mut SendResponse<Bytes>,
-        sent: &mut u64,
-    ) -> Result<(), h2::Error> {
-        let mut head = http::Response::builder()
-            .status(answer.status)
-            .header("server", "testkit");
+    async fn send(&self, answer: &Answer, respond: &mut SendResponse<Bytes>, sent: &mut u64) -> Result<(), h2::Error> {
+        let mut head = http::Response::builder().status(answer.status).header("server", "testkit");
         for (name, value) in &answer.headers {
             head = head.header(name, value);
         }
@@ -119,11 +99,8 @@ impl Stream {
         let end = answer.broken.map_or(length, |(after, _)| after);
         let empty = length == 0 && answer.broken.is_none();
         let mut stream = respond.send_response(head, empty)?;
-        let rates = [
-            self.behaviour.rate_bytes_per_s,
-            self.behaviour.connection_rate_bytes_per_s,
-            answer.rate_bytes_per_s,
-        ];
+        let rates =
+            [self.behaviour.rate_bytes_per_s, self.behaviour.connection_rate_bytes_per_s, answer.rate_bytes_per_s];
         let piece = piece_bytes(&rates);
         while *sent < end {
             let Ok(bytes) = answer.read(*sent, piece.min(end - *sent)) else {
@@ -137,8 +114,7 @@ impl Stream {
                 self.own_throttle.take(bytes.len() as u64, *rate).await;
             }
             let last = answer.broken.is_none() && *sent + bytes.len() as u64 == end;
-            self.send_piece(&mut stream, bytes.into(), last, sent)
-                .await?;
+            self.send_piece(&mut stream, bytes.into(), last, sent).await?;
         }
         match answer.broken {
             None => {}

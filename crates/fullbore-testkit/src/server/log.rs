@@ -37,10 +37,7 @@ pub struct LogEntry {
 impl LogEntry {
     /// A header field by its lower-case name.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers
-            .iter()
-            .find(|(other, _)| other == name)
-            .map(|(_, value)| value.as_str())
+        self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 }
 

@@ -62,9 +62,7 @@ struct Shared {
 
 /// A poisoned lock means that a thread of a test died; its data are as good as before.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Shared {
@@ -91,11 +89,7 @@ impl Shared {
                 continue;
             }
             let count = if rule.sticky { 0 } else { count };
-            let draw = Random::new(
-                behaviour.seed,
-                &format!("{number}/{}/{count}", request.path),
-            )
-            .unit();
+            let draw = Random::new(behaviour.seed, &format!("{number}/{}/{count}", request.path)).unit();
             if draw < rule.probability {
                 fault = Some(&rule.fault);
                 self.faults.fetch_add(1, Ordering::Relaxed);
@@ -103,21 +97,13 @@ impl Shared {
             }
         }
         let label = format!("place/{}/{count}", request.path);
-        answer::answer(
-            behaviour,
-            request,
-            fault,
-            Random::new(behaviour.seed, &label),
-        )
+        answer::answer(behaviour, request, fault, Random::new(behaviour.seed, &label))
     }
 
     /// Counts bytes that the kernel took; ends the server when they were its last.
     fn sent(&self, behaviour: &Behaviour, body_bytes: u64) {
         let total = self.body_bytes.fetch_add(body_bytes, Ordering::Relaxed) + body_bytes;
-        if behaviour
-            .die_after_bytes
-            .is_some_and(|limit| total >= limit)
-        {
+        if behaviour.die_after_bytes.is_some_and(|limit| total >= limit) {
             self.life.send_if_modified(|life| {
                 let dies = *life == Life::Alive;
                 if dies {
@@ -197,10 +183,7 @@ impl ServerBuilder {
 
     /// Speaks TLS with a certificate of this authority.
     pub fn tls(self, authority: &TestCa, spec: &TlsSpec) -> Result<Self, CertificateError> {
-        Ok(Self {
-            tls: Some(authority.server(spec)?),
-            ..self
-        })
+        Ok(Self { tls: Some(authority.server(spec)?), ..self })
     }
 
     /// Changes the behaviour before the first request.
@@ -234,30 +217,20 @@ impl ServerBuilder {
             throttle: Throttle::new(),
             started: Instant::now(),
         });
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel::<()>();
         let (for_thread, secure) = (shared.clone(), self.tls.is_some());
         let tls = self.tls.map(tokio_rustls::TlsAcceptor::from);
-        let thread = thread::Builder::new()
-            .name("test-server".into())
-            .spawn(move || {
-                // Dropping the runtime ends all connections.
-                runtime.block_on(async {
-                    tokio::select! {
-                        _ = stopped => {}
-                        () = listen(listener, address, for_thread, tls) => {}
-                    }
-                });
-            })?;
-        Ok(Server {
-            address,
-            secure,
-            shared,
-            stop: Some(stop),
-            thread: Some(thread),
-        })
+        let thread = thread::Builder::new().name("test-server".into()).spawn(move || {
+            // Dropping the runtime ends all connections.
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = stopped => {}
+                    () = listen(listener, address, for_thread, tls) => {}
+                }
+            });
+        })?;
+        Ok(Server { address, secure, shared, stop: Some(stop), thread: Some(thread) })
     }
 }
 
@@ -410,16 +383,8 @@ fn take(stream: TcpStream, shared: &Arc<Shared>, tls: Option<tokio_rustls::TlsAc
     let id = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
     let open = shared.open.fetch_add(1, Ordering::Relaxed) + 1;
     shared.most_open.fetch_max(open, Ordering::Relaxed);
-    let crowded = shared
-        .behaviour()
-        .max_connections
-        .is_some_and(|most| open > most);
-    let connection = Connection {
-        shared: shared.clone(),
-        id,
-        socket: socket.into(),
-        crowded,
-    };
+    let crowded = shared.behaviour().max_connections.is_some_and(|most| open > most);
+    let connection = Connection { shared: shared.clone(), id, socket: socket.into(), crowded };
     tokio::spawn(async move {
         let mut life = connection.shared.life.subscribe();
         let ends = async {

@@ -31,14 +31,9 @@ pub struct SettingError {
 
 /// Applies one setting.
 pub fn apply(behaviour: &mut Behaviour, setting: &str) -> Result<(), SettingError> {
-    let wrong = |reason| SettingError {
-        setting: setting.to_string(),
-        reason,
-    };
+    let wrong = |reason| SettingError { setting: setting.to_string(), reason };
     // A fault's argument may be a URL, which holds no `=` before the probability's.
-    let (key, value) = setting
-        .rsplit_once('=')
-        .ok_or_else(|| wrong("not KEY=VALUE"))?;
+    let (key, value) = setting.rsplit_once('=').ok_or_else(|| wrong("not KEY=VALUE"))?;
     let number = || value.parse::<u64>().map_err(|_| wrong("not a number"));
     let some = || number().map(|n| (n > 0).then_some(n));
     match key {
@@ -68,16 +63,8 @@ pub fn apply(behaviour: &mut Behaviour, setting: &str) -> Result<(), SettingErro
                 Some((paths, probability)) => (paths_of(paths), probability),
                 None => (PathMatch::Prefix("/pool/".into()), value),
             };
-            let probability = probability
-                .parse()
-                .map_err(|_| wrong("not a probability"))?;
-            behaviour.faults.push(FaultRule {
-                path,
-                probability,
-                sticky: false,
-                first: None,
-                fault,
-            });
+            let probability = probability.parse().map_err(|_| wrong("not a probability"))?;
+            behaviour.faults.push(FaultRule { path, probability, sticky: false, first: None, fault });
         }
     }
     Ok(())
@@ -95,10 +82,7 @@ fn fault(key: &str) -> Option<Fault> {
     let (name, argument) = key.split_once(':').unwrap_or((key, ""));
     Some(match name {
         "status" => Fault::Status(argument.parse().ok()?),
-        "retry" => Fault::RetryAfter {
-            status: 429,
-            seconds: argument.parse().unwrap_or(1),
-        },
+        "retry" => Fault::RetryAfter { status: 429, seconds: argument.parse().unwrap_or(1) },
         "reset" => Fault::Reset,
         "truncate" => Fault::Truncate,
         "corrupt" => Fault::Corrupt,
@@ -136,34 +120,15 @@ mod tests {
     #[test]
     fn settings_are_read() {
         let mut behaviour = Behaviour::good("/a");
-        for text in [
-            "rate=1000",
-            "reset=0.5",
-            "status:404=*.deb:1",
-            "redirect:http://h:1/x=*:0.1",
-            "keepalive=0",
-        ] {
+        for text in ["rate=1000", "reset=0.5", "status:404=*.deb:1", "redirect:http://h:1/x=*:0.1", "keepalive=0"] {
             apply(&mut behaviour, text).unwrap();
         }
         assert_eq!(behaviour.rate_bytes_per_s, Some(1000));
         assert_eq!(behaviour.requests_per_connection, None);
-        let faults: Vec<_> = behaviour
-            .faults
-            .iter()
-            .map(|rule| (&rule.path, &rule.fault))
-            .collect();
-        assert_eq!(
-            faults[0],
-            (&PathMatch::Prefix("/pool/".into()), &Fault::Reset)
-        );
-        assert_eq!(
-            faults[1],
-            (&PathMatch::Suffix(".deb".into()), &Fault::Status(404))
-        );
-        assert_eq!(
-            faults[2],
-            (&PathMatch::Any, &Fault::Redirect("http://h:1/x".into()))
-        );
+        let faults: Vec<_> = behaviour.faults.iter().map(|rule| (&rule.path, &rule.fault)).collect();
+        assert_eq!(faults[0], (&PathMatch::Prefix("/pool/".into()), &Fault::Reset));
+        assert_eq!(faults[1], (&PathMatch::Suffix(".deb".into()), &Fault::Status(404)));
+        assert_eq!(faults[2], (&PathMatch::Any, &Fault::Redirect("http://h:1/x".into())));
         assert!(apply(&mut behaviour, "nonsense=1").is_err());
     }
 }

@@ -24,10 +24,7 @@ impl Throttle {
         let cost = Duration::from_secs_f64(bytes as f64 / rate_bytes_per_s.max(1) as f64);
         let start = {
             // A poisoned lock only means that another task of a test died.
-            let mut next = self
-                .0
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut next = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let now = Instant::now();
             let start = next.map_or(now, |next| next.max(now.checked_sub(BURST).unwrap_or(now)));
             *next = Some(start + cost);

@@ -35,11 +35,7 @@ pub struct TlsSpec {
 
 impl Default for TlsSpec {
     fn default() -> Self {
-        TlsSpec {
-            names: vec!["localhost".into(), "127.0.0.1".into(), "::1".into()],
-            expired: false,
-            http2: true,
-        }
+        TlsSpec { names: vec!["localhost".into(), "127.0.0.1".into(), "::1".into()], expired: false, http2: true }
     }
 }
 
@@ -49,14 +45,9 @@ impl TestCa {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(Vec::new())?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "fullbore test authority");
+        params.distinguished_name.push(DnType::CommonName, "fullbore test authority");
         let pem = params.self_signed(&key)?.pem();
-        Ok(TestCa {
-            issuer: Issuer::new(params, key),
-            pem,
-        })
+        Ok(TestCa { issuer: Issuer::new(params, key), pem })
     }
 
     /// The authority's certificate, for `--cacert`.
@@ -65,10 +56,7 @@ impl TestCa {
     }
 
     /// Settings of a server with a new certificate.
-    pub(super) fn server(
-        &self,
-        spec: &TlsSpec,
-    ) -> Result<Arc<rustls::ServerConfig>, CertificateError> {
+    pub(super) fn server(&self, spec: &TlsSpec) -> Result<Arc<rustls::ServerConfig>, CertificateError> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(spec.names.clone())?;
         if spec.expired {

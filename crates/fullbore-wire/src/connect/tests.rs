@@ -19,22 +19,12 @@ fn options(authority: &Authority) -> ConnectOptions {
 }
 
 fn endpoint(scheme: Scheme, port: u16, proxy: Option<ProxyServer>) -> Endpoint {
-    Endpoint {
-        scheme,
-        host: HOST.to_owned(),
-        port,
-        proxy,
-    }
+    Endpoint { scheme, host: HOST.to_owned(), port, proxy }
 }
 
 fn proxy(scheme: Scheme, port: u16) -> Option<ProxyServer> {
     let authorization = Some("Basic c2VjcmV0".to_owned());
-    Some(ProxyServer {
-        scheme,
-        host: "127.0.0.1".to_owned(),
-        port,
-        authorization,
-    })
+    Some(ProxyServer { scheme, host: "127.0.0.1".to_owned(), port, authorization })
 }
 
 /// Says "ok" to whoever connects, after TLS.
@@ -81,28 +71,17 @@ async fn https_with_timings_and_counters() {
     let (listener, address) = listen().await;
     serve_tls(listener, &authority, HOST, &["h2", "http/1.1"]);
     let options = options(&authority);
-    let connected = connect(&endpoint(Scheme::Https, address.port(), None), &options)
-        .await
-        .unwrap();
-    assert_eq!(
-        (connected.protocol, connected.peer),
-        (Protocol::Http2, address)
-    );
+    let connected = connect(&endpoint(Scheme::Https, address.port(), None), &options).await.unwrap();
+    assert_eq!((connected.protocol, connected.peer), (Protocol::Http2, address));
     assert!(!connected.absolute_form && connected.stream.is_tls());
     let timings = connected.timings;
     assert!(timings.tls_us > 0 && timings.proxy_us == 0, "{timings:?}");
-    assert!(
-        timings.tls_us < 5_000_000 && timings.tcp_us < 5_000_000,
-        "{timings:?}"
-    );
+    assert!(timings.tls_us < 5_000_000 && timings.tcp_us < 5_000_000, "{timings:?}");
     let tcp = connected.tcp.clone();
     assert!(tcp.read().unwrap().path_rtt() > Duration::ZERO);
     says_ok(connected).await;
     assert!(tcp.read().unwrap().bytes_received > 500);
-    let only_one = ConnectOptions {
-        offer: Offer::Http1,
-        ..options
-    };
+    let only_one = ConnectOptions { offer: Offer::Http1, ..options };
     let connected = connect(&endpoint(Scheme::Https, address.port(), None), &only_one).await;
     assert_eq!(connected.unwrap().protocol, Protocol::Http1);
 }
@@ -112,13 +91,8 @@ async fn a_server_without_http2_is_named_when_nothing_else_was_offered() {
     let authority = Authority::new();
     let (listener, address) = listen().await;
     serve_tls(listener, &authority, HOST, &[]);
-    let options = ConnectOptions {
-        offer: Offer::Http2,
-        ..options(&authority)
-    };
-    let error = connect(&endpoint(Scheme::Https, address.port(), None), &options)
-        .await
-        .unwrap_err();
+    let options = ConnectOptions { offer: Offer::Http2, ..options(&authority) };
+    let error = connect(&endpoint(Scheme::Https, address.port(), None), &options).await.unwrap_err();
     assert!(matches!(error, ConnectError::NoHttp2 { .. }), "{error}");
     assert!(error.to_string().contains(HOST), "{error}");
 }
@@ -127,30 +101,17 @@ async fn a_server_without_http2_is_named_when_nothing_else_was_offered() {
 async fn plain_http_direct_and_by_proxy() {
     let (_listener, address) = listen().await;
     let options = options(&Authority::new());
-    let direct = connect(&endpoint(Scheme::Http, address.port(), None), &options)
-        .await
-        .unwrap();
-    assert_eq!(
-        (direct.protocol, direct.absolute_form),
-        (Protocol::Http1, false)
-    );
-    let forced = ConnectOptions {
-        offer: Offer::Http2,
-        ..options.clone()
-    };
-    let direct = connect(&endpoint(Scheme::Http, address.port(), None), &forced)
-        .await
-        .unwrap();
+    let direct = connect(&endpoint(Scheme::Http, address.port(), None), &options).await.unwrap();
+    assert_eq!((direct.protocol, direct.absolute_form), (Protocol::Http1, false));
+    let forced = ConnectOptions { offer: Offer::Http2, ..options.clone() };
+    let direct = connect(&endpoint(Scheme::Http, address.port(), None), &forced).await.unwrap();
     assert_eq!(direct.protocol, Protocol::Http2);
     // The server's own name is the proxy's business, so it is never looked up.
     let mut elsewhere = endpoint(Scheme::Http, 80, proxy(Scheme::Http, address.port()));
     elsewhere.host = "unknown.invalid".to_owned();
     for options in [&options, &forced] {
         let by_proxy = connect(&elsewhere, options).await.unwrap();
-        assert_eq!(
-            (by_proxy.protocol, by_proxy.absolute_form),
-            (Protocol::Http1, true)
-        );
+        assert_eq!((by_proxy.protocol, by_proxy.absolute_form), (Protocol::Http1, true));
         assert_eq!(by_proxy.peer, address);
     }
 }
@@ -160,9 +121,7 @@ async fn tunnels_through_a_proxy_plain_or_encrypted() {
     let authority = Authority::new();
     let (listener, server) = listen().await;
     serve_tls(listener, &authority, HOST, &["http/1.1"]);
-    let acceptor = authority
-        .certify("127.0.0.1", (2020, 2080))
-        .acceptor(&["http/1.1"]);
+    let acceptor = authority.certify("127.0.0.1", (2020, 2080)).acceptor(&["http/1.1"]);
     for scheme in [Scheme::Http, Scheme::Https] {
         let (listener, address) = listen().await;
         let acceptor = acceptor.clone();
@@ -171,9 +130,7 @@ async fn tunnels_through_a_proxy_plain_or_encrypted() {
             let answer = "HTTP/1.1 200 Connection established\r\nVia: test\r\n\r\n";
             match scheme {
                 Scheme::Http => act_as_proxy(near, answer, server).await,
-                Scheme::Https => {
-                    act_as_proxy(acceptor.accept(near).await.unwrap(), answer, server).await
-                }
+                Scheme::Https => act_as_proxy(acceptor.accept(near).await.unwrap(), answer, server).await,
             }
         });
         let endpoint = endpoint(Scheme::Https, 443, proxy(scheme, address.port()));
@@ -199,14 +156,8 @@ async fn what_proxies_say_instead_of_yes() {
             "HTTP/1.1 407 No\r\nProxy-Authenticate: Negotiate\r\nContent-Length: 3\r\n\r\nwho",
             "authentication required for mirror.example.org:443 (407; it offers Negotiate)",
         ),
-        (
-            "HTTP/1.1 403 Forbidden\r\n\r\n",
-            "no tunnel to mirror.example.org:443: 403 Forbidden",
-        ),
-        (
-            "HTTP/1.1 200 OK\r\n\r\nhello",
-            "sent data before the tunnel was used",
-        ),
+        ("HTTP/1.1 403 Forbidden\r\n\r\n", "no tunnel to mirror.example.org:443: 403 Forbidden"),
+        ("HTTP/1.1 200 OK\r\n\r\nhello", "sent data before the tunnel was used"),
         ("SSH-2.0-server\r\n\r\n", "answer is not HTTP"),
         ("HTTP/1.1 200", "closed the connection instead of answering"),
         (long.as_str(), "head is longer than 32768 bytes"),
@@ -223,45 +174,29 @@ async fn what_proxies_say_instead_of_yes() {
         assert!(error.starts_with(&format!("proxy {address}: ")), "{error}");
         assert!(!error.contains("c2VjcmV0"), "{error}");
     }
-    let mut crooked = endpoint(
-        Scheme::Https,
-        443,
-        proxy(Scheme::Http, listen().await.1.port()),
-    );
+    let mut crooked = endpoint(Scheme::Https, 443, proxy(Scheme::Http, listen().await.1.port()));
     crooked.host = "a\r\nX: y".to_owned();
     assert!(connect(&crooked, &options).await.is_err());
-    assert_eq!(
-        format!("{:?}", proxy(Scheme::Http, 3128).unwrap()),
-        "http://…@127.0.0.1:3128"
-    );
+    assert_eq!(format!("{:?}", proxy(Scheme::Http, 3128).unwrap()), "http://…@127.0.0.1:3128");
 }
 
 #[tokio::test]
 async fn one_limit_covers_every_step_and_errors_name_it() {
     let authority = Authority::new();
     let limit = Duration::from_millis(150);
-    let options = ConnectOptions {
-        limit,
-        ..options(&authority)
-    };
+    let options = ConnectOptions { limit, ..options(&authority) };
     let began = std::time::Instant::now();
 
     let dead = DeadAddress::new(Ipv4Addr::LOCALHOST, 0);
     let error = connect(&endpoint(Scheme::Http, dead.address.port(), None), &options).await;
     let error = error.unwrap_err().to_string();
-    assert!(
-        error.ends_with(": no TCP connection within 0.15 s"),
-        "{error}"
-    );
+    assert!(error.ends_with(": no TCP connection within 0.15 s"), "{error}");
 
     // Accepted by the kernel, then silence.
     let (_silent, silent) = listen().await;
     let error = connect(&endpoint(Scheme::Https, silent.port(), None), &options).await;
     let error = error.unwrap_err().to_string();
-    assert_eq!(
-        error,
-        format!("{HOST}:{}: no TLS handshake within 0.15 s", silent.port())
-    );
+    assert_eq!(error, format!("{HOST}:{}: no TLS handshake within 0.15 s", silent.port()));
 
     let tunnel = endpoint(Scheme::Https, 443, proxy(Scheme::Http, silent.port()));
     let error = connect(&tunnel, &options).await.unwrap_err().to_string();
@@ -272,24 +207,11 @@ async fn one_limit_covers_every_step_and_errors_name_it() {
 #[tokio::test]
 async fn refusals_name_each_address() {
     let mut resolver = Resolver::default();
-    resolver.fix(
-        HOST,
-        vec![
-            Ipv4Addr::LOCALHOST.into(),
-            Ipv4Addr::new(127, 0, 0, 2).into(),
-        ],
-    );
-    let options = ConnectOptions {
-        resolver: Arc::new(resolver),
-        ..options(&Authority::new())
-    };
+    resolver.fix(HOST, vec![Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(127, 0, 0, 2).into()]);
+    let options = ConnectOptions { resolver: Arc::new(resolver), ..options(&Authority::new()) };
     let port = listen().await.1.port();
-    let error = connect(&endpoint(Scheme::Http, port, None), &options)
-        .await
-        .unwrap_err();
-    let ConnectError::Tcp { attempts, .. } = &error else {
-        panic!("{error}")
-    };
+    let error = connect(&endpoint(Scheme::Http, port, None), &options).await.unwrap_err();
+    let ConnectError::Tcp { attempts, .. } = &error else { panic!("{error}") };
     assert_eq!(attempts.len(), 2);
     for part in [HOST, "127.0.0.1:", "127.0.0.2:", "refused"] {
         assert!(error.to_string().contains(part), "{error}");

@@ -7,23 +7,14 @@ use crate::http1::{HEAD_BYTES_MAX, HEADERS_MAX};
 use crate::stream::Stream;
 
 /// Asks the proxy for a tunnel to `target` (`host:port`); afterwards the stream is the server's.
-pub(super) async fn open(
-    stream: &mut Stream,
-    proxy: &ProxyServer,
-    target: &str,
-) -> Result<(), ConnectError> {
+pub(super) async fn open(stream: &mut Stream, proxy: &ProxyServer, target: &str) -> Result<(), ConnectError> {
     let name = authority(&proxy.host, proxy.port);
-    let bad = |reason: String| ConnectError::ProxyAnswer {
-        proxy: name.clone(),
-        reason,
-    };
+    let bad = |reason: String| ConnectError::ProxyAnswer { proxy: name.clone(), reason };
     let authorization = proxy.authorization.as_deref().unwrap_or("");
     // These come from settings and URLs; a line break in one would be a second header field.
     let is_text = |text: &str| text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
     if !is_text(authorization) || !is_text(target) || target.contains(' ') {
-        return Err(bad(
-            "host or credentials contain a byte that HTTP does not allow".to_owned(),
-        ));
+        return Err(bad("host or credentials contain a byte that HTTP does not allow".to_owned()));
     }
     let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n");
     if !authorization.is_empty() {
@@ -32,32 +23,22 @@ pub(super) async fn open(
     request.push_str("\r\n");
     let written = stream.write_all(request.as_bytes()).await;
     written.map_err(|error| bad(error.to_string()))?;
-    stream
-        .flush()
-        .await
-        .map_err(|error| bad(error.to_string()))?;
+    stream.flush().await.map_err(|error| bad(error.to_string()))?;
 
     let mut received = Vec::with_capacity(1024);
     loop {
         let room = HEAD_BYTES_MAX - received.len();
         if room == 0 {
-            return Err(bad(format!(
-                "answer's head is longer than {HEAD_BYTES_MAX} bytes"
-            )));
+            return Err(bad(format!("answer's head is longer than {HEAD_BYTES_MAX} bytes")));
         }
         let mut limited = (&mut *stream).take(room as u64);
-        let read = limited
-            .read_buf(&mut received)
-            .await
-            .map_err(|error| bad(error.to_string()))?;
+        let read = limited.read_buf(&mut received).await.map_err(|error| bad(error.to_string()))?;
         if read == 0 {
             return Err(bad("closed the connection instead of answering".to_owned()));
         }
         let mut fields = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut answer = httparse::Response::new(&mut fields);
-        let head = answer
-            .parse(&received)
-            .map_err(|error| bad(format!("answer is not HTTP: {error}")))?;
+        let head = answer.parse(&received).map_err(|error| bad(format!("answer is not HTTP: {error}")))?;
         let httparse::Status::Complete(head_bytes) = head else {
             continue;
         };

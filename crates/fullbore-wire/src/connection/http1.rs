@@ -142,7 +142,10 @@ impl Serving<'_> {
             let tag = u64::MAX - self.gets;
             let small = SmallPart::new(pending);
             match small.request(self.base, self.absolute).and_then(|head| self.queue_request(&head, tag)) {
-                Ok(()) => self.parts.push_back((tag, Part::Small(small))),
+                Ok(()) => {
+                    self.shared.dispatcher().host_mut(self.host).totals.requests += 1;
+                    self.parts.push_back((tag, Part::Small(small)));
+                }
                 Err(reason) => small.fail(GetError::Unreachable { host: self.base.url.host_and_port(), reason }),
             }
         }
@@ -287,8 +290,8 @@ impl Serving<'_> {
             Answer::Fault(fault) => part.fault = Some(fault),
         }
         // An answer with another request's length: this host mixes up pipelined answers.
-        let mixed = head.content_length.is_some_and(|length| others.contains(&length))
-            && matches!(head.status, 200 | 206);
+        let mixed =
+            head.content_length.is_some_and(|length| others.contains(&length)) && matches!(head.status, 200 | 206);
         if mixed {
             return Some(Ended::Fault(Fault::CannotPipeline));
         }
@@ -430,11 +433,7 @@ async fn turn(stream: &mut Stream, http: &mut Http1, tls: &StageClock) -> io::Re
             }
         }
         // Over TLS this decrypts a first record.
-        let readable = if stream.is_tls() {
-            tls.work(|| stream.poll_readable(cx))
-        } else {
-            stream.poll_readable(cx)
-        };
+        let readable = if stream.is_tls() { tls.work(|| stream.poll_readable(cx)) } else { stream.poll_readable(cx) };
         readable.map_ok(|()| Turn::Readable)
     })
     .await

@@ -52,10 +52,13 @@ pub(super) async fn serve(
         url::Scheme::Http => Scheme::Http,
         url::Scheme::Https => Scheme::Https,
     };
-    let (http, mut driver) = match Http2::spawn(connected.stream, scheme).await {
-        Ok(spawned) => spawned,
+    let (http, driver) = match Http2::start(connected.stream, scheme).await {
+        Ok(started) => started,
         Err(error) => return Ended::Fault(Fault::Broken(error.to_string())),
     };
+    // Frames and TLS are the driver's work, and count as this stage's.
+    let network = shared.network.clone();
+    let mut driver = tokio::spawn(async move { network.watch(driver).await });
     let mut serving = Serving { shared, host, id, base, http, streams: JoinSet::new(), closing: None };
     let how = tokio::select! {
         how = serving.run() => how,
@@ -94,7 +97,9 @@ impl Serving<'_> {
                 return how;
             }
             busy.set(!self.streams.is_empty());
-            if self.streams.is_empty() && let Some(how) = self.closing.take() {
+            if self.streams.is_empty()
+                && let Some(how) = self.closing.take()
+            {
                 return how;
             }
             tokio::select! {
@@ -138,7 +143,8 @@ impl Serving<'_> {
                 match small.request(self.base, false) {
                     Ok(head) => match self.http.send(&head) {
                         Ok(response) => {
-                            let task = SmallStream { shared: self.shared.clone(), host: self.host, base: self.base.clone() };
+                            let task =
+                                SmallStream { shared: self.shared.clone(), host: self.host, base: self.base.clone() };
                             self.streams.spawn(task.run(small, response));
                         }
                         Err(error) => {
@@ -284,7 +290,14 @@ impl Stream {
                 }
             }
             Answer::Redirect(location) => {
-                match follow(&self.shared, self.host, &self.base, &self.part.path, self.part.plus(&self.base), &location) {
+                match follow(
+                    &self.shared,
+                    self.host,
+                    &self.base,
+                    &self.part.path,
+                    self.part.plus(&self.base),
+                    &location,
+                ) {
                     None => return StreamEnd::Connection(Ended::Ours),
                     Some(fault) => return self.refused(fault),
                 }

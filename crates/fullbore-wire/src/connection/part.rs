@@ -17,6 +17,8 @@ use crate::url::Plus;
 
 /// The answer to one request, as far as it has come.
 #[derive(Debug)]
+// Small files are few: a box for them would cost more words than it saves.
+#[allow(clippy::large_enum_variant)]
 pub(super) enum Part {
     /// A part of a file, on its way to the landing.
     File(FilePart),
@@ -49,9 +51,8 @@ impl FilePart {
 
     /// The answer is "not there". Whether to ask once more, with `+` written in the other form.
     pub fn try_other_form(&mut self, base: &Base) -> bool {
-        let again = matches!(self.fault, Some(Fault::Missing(_)))
-            && !self.other_form
-            && base.plus.is_worth_a_try(&self.path);
+        let again =
+            matches!(self.fault, Some(Fault::Missing(_))) && !self.other_form && base.plus.is_worth_a_try(&self.path);
         if again {
             self.other_form = true;
             self.fault = None;
@@ -75,9 +76,8 @@ impl FilePart {
 
     /// Why the answer, being over, is not what was asked for.
     pub fn shortfall(&self) -> Option<Fault> {
-        (self.at < self.segment.end).then(|| {
-            Fault::WrongAnswer(format!("answer ends {} bytes early", self.segment.end - self.at))
-        })
+        (self.at < self.segment.end)
+            .then(|| Fault::WrongAnswer(format!("answer ends {} bytes early", self.segment.end - self.at)))
     }
 }
 

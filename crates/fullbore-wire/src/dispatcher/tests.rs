@@ -46,9 +46,8 @@ fn simulate(hosts: &[SimHost], access_megabits: f64, sizes: &[u64]) -> Outcome {
     let start = Instant::now();
     let mut dispatcher =
         Dispatcher::new((0..hosts.len()).map(|n| Host::new(format!("h{n}"))).collect(), Limits::default());
-    dispatcher.add(
-        sizes.iter().enumerate().map(|(id, size)| Item { id: id as u32, size: *size, present: vec![] }).collect(),
-    );
+    dispatcher
+        .add(sizes.iter().enumerate().map(|(id, size)| Item { id: id as u32, size: *size, present: vec![] }).collect());
     let mut pipes: BTreeMap<ConnectionId, (HostId, VecDeque<Request>)> = BTreeMap::new();
     let mut have: HashMap<ItemId, u64> = HashMap::new();
     let mut given_up = Vec::new();
@@ -85,10 +84,7 @@ fn simulate(hosts: &[SimHost], access_megabits: f64, sizes: &[u64]) -> Outcome {
             }
         }
         let busy = |host: u16, pipes: &BTreeMap<ConnectionId, (HostId, VecDeque<Request>)>| {
-            pipes
-                .values()
-                .filter(|(h, p)| *h == host && p.front().is_some_and(|r| r.visible_at <= elapsed))
-                .count()
+            pipes.values().filter(|(h, p)| *h == host && p.front().is_some_and(|r| r.visible_at <= elapsed)).count()
         };
         let shares: Vec<f64> = hosts
             .iter()
@@ -97,8 +93,7 @@ fn simulate(hosts: &[SimHost], access_megabits: f64, sizes: &[u64]) -> Outcome {
                 if elapsed > host.silent_from { 0.0 } else { host.bytes_per_s / busy(id as u16, &pipes).max(1) as f64 }
             })
             .collect();
-        let demand: f64 =
-            (0..hosts.len()).map(|id| shares[id] * busy(id as u16, &pipes) as f64).sum();
+        let demand: f64 = (0..hosts.len()).map(|id| shares[id] * busy(id as u16, &pipes) as f64).sum();
         let scale = (access_megabits * 1e6 / 8.0 / demand.max(1.0)).min(1.0);
         for (id, (host, pipe)) in &mut pipes {
             let mut budget = (shares[*host as usize] * scale * STEP.as_secs_f64()) as u64;
@@ -282,5 +277,72 @@ fn what_a_lost_connection_owed_goes_elsewhere_from_where_it_stopped() {
     dispatcher.received(a, tag, 400, now);
     dispatcher.ended(a, &Ended::Fault(Fault::Broken("reset".into())), now);
     let b = dispatcher.opened(1, Duration::from_millis(1), now);
-    assert!(matches!(dispatcher.next(b, now), Next::Ask { segment, .. } if (segment.start, segment.end) == (400, 1000)));
+    assert!(
+        matches!(dispatcher.next(b, now), Next::Ask { segment, .. } if (segment.start, segment.end) == (400, 1000))
+    );
+}
+
+/// Two connections of which the slow one gave the rear of a file to the fast one.
+fn hedged() -> (Dispatcher, ConnectionId, ConnectionId, Instant) {
+    let now = Instant::now();
+    let mut dispatcher = Dispatcher::new(vec![Host::new("slow"), Host::new("fast")], Limits::default());
+    dispatcher.add(vec![Item { id: 1, size: 390_000, present: vec![] }]);
+    let slow = dispatcher.opened(0, Duration::from_millis(1), now);
+    assert!(matches!(dispatcher.next(slow, now), Next::Ask { tag: 0, segment } if segment.is_whole()));
+    let fast = dispatcher.opened(1, Duration::from_millis(1), now);
+    dispatcher.add(vec![Item { id: 2, size: 390_000, present: vec![] }]);
+    assert!(matches!(dispatcher.next(fast, now), Next::Ask { .. }));
+    let later = now + Duration::from_millis(200);
+    dispatcher.received(slow, 0, 130_000, later);
+    dispatcher.received(fast, 0, 390_000, later);
+    dispatcher.answered(fast, 0);
+    dispatcher.verified(2, &[1], &[], later);
+    let Next::Ask { segment, .. } = dispatcher.next(fast, later) else { panic!("work of the slow one") };
+    assert!(segment.item == 1 && segment.start >= 130_000 && segment.end == 390_000);
+    (dispatcher, slow, fast, later)
+}
+
+#[test]
+fn what_was_taken_over_goes_back_to_the_giver_if_the_taker_is_lost_at_once() {
+    let (mut dispatcher, slow, fast, now) = hedged();
+    dispatcher.ended(fast, &Ended::Fault(Fault::Broken("reset".into())), now);
+    assert_eq!(dispatcher.unasked_bytes(), 0, "nobody else need be asked");
+    assert_eq!(dispatcher.received(slow, 0, 260_000, now), Keep::First { wanted: 260_000 });
+}
+
+#[test]
+fn what_was_taken_over_and_partly_brought_is_asked_for_again() {
+    let (mut dispatcher, _, fast, now) = hedged();
+    dispatcher.received(fast, 1, 1000, now);
+    dispatcher.ended(fast, &Ended::Fault(Fault::Broken("reset".into())), now);
+    assert!(dispatcher.unasked_bytes() > 0);
+}
+
+#[test]
+fn what_is_left_of_a_file_comes_whole_from_hosts_without_ranges() {
+    let (mut dispatcher, now) = two_hosts();
+    dispatcher.add(vec![Item { id: 9, size: 1000, present: vec![0..400] }]);
+    for host in 0..2 {
+        dispatcher.host_mut(host).fault(&Fault::NoRanges, now);
+    }
+    assert!(dispatcher.hopeless().is_empty());
+    let a = dispatcher.opened(0, Duration::from_millis(1), now);
+    let mut asked = Vec::new();
+    while let Next::Ask { segment, .. } = dispatcher.next(a, now) {
+        asked.push(segment.clone());
+        dispatcher.answered(a, asked.len() as u64 - 1);
+    }
+    assert!(asked.iter().any(|segment| segment.item == 9 && segment.is_whole()), "{asked:?}");
+}
+
+#[test]
+fn a_host_on_trial_is_asked_for_nothing_and_then_again() {
+    let (mut dispatcher, now) = two_hosts();
+    let a = dispatcher.opened(0, Duration::from_millis(1), now);
+    dispatcher.hold(Some(Hold::Host(0)));
+    assert!(dispatcher.held_is_quiet());
+    assert_eq!(dispatcher.next(a, now), Next::Wait);
+    assert!(!dispatcher.wants_connection(0, now));
+    dispatcher.hold(None);
+    assert!(matches!(dispatcher.next(a, now), Next::Ask { .. }));
 }

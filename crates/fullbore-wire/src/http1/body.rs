@@ -46,8 +46,7 @@ impl ChunkedBody {
         loop {
             match &mut self.state {
                 State::Size => {
-                    let Some(end) = line_end(input, SIZE_LINE_BYTES_MAX, "size line is too long")?
-                    else {
+                    let Some(end) = line_end(input, SIZE_LINE_BYTES_MAX, "size line is too long")? else {
                         return Ok(Chunked::NeedMore);
                     };
                     let (size, extension_bytes) = parse_size(&input[..end])?;
@@ -56,11 +55,7 @@ impl ChunkedBody {
                     if self.extension_bytes > EXTENSION_BYTES_MAX {
                         return Err(bad("too many extensions"));
                     }
-                    self.state = if size == 0 {
-                        State::Trailer
-                    } else {
-                        State::Data(size)
-                    };
+                    self.state = if size == 0 { State::Trailer } else { State::Data(size) };
                 }
                 State::Data(remaining) => {
                     let Some(data) = super::take_body(input, *remaining) else {
@@ -99,11 +94,7 @@ impl ChunkedBody {
 }
 
 /// Position of the CRLF that ends the first line; the line with it fits in `limit`.
-fn line_end(
-    input: &[u8],
-    limit: usize,
-    too_long: &'static str,
-) -> Result<Option<usize>, Http1Error> {
+fn line_end(input: &[u8], limit: usize, too_long: &'static str) -> Result<Option<usize>, Http1Error> {
     let window = &input[..input.len().min(limit)];
     match window.iter().position(|&byte| byte == b'\n') {
         Some(newline) => match window[..newline].split_last() {
@@ -117,10 +108,7 @@ fn line_end(
 
 /// `chunk-size [BWS] [";" …]`: the size and the bytes of what follows it.
 fn parse_size(line: &[u8]) -> Result<(u64, usize), Http1Error> {
-    let digits = line
-        .iter()
-        .take_while(|byte| byte.is_ascii_hexdigit())
-        .count();
+    let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (size, rest) = line.split_at(digits);
     if digits == 0 || digits > 16 {
         return Err(bad("size is not 1 to 16 hexadecimal digits"));
@@ -162,12 +150,7 @@ mod tests {
         for (input, body, ended, left) in [
             (&b"5\r\nhello\r\n0\r\n\r\nHTTP"[..], &b"hello"[..], true, 4),
             (b"5;a=b;c=\"d\"\r\nhello\r\n00\r\n\r\n", b"hello", true, 0),
-            (
-                b"1 \t;x\r\na\r\nA\r\n0123456789\r\n0\r\nX: y\r\nZ: w\r\n\r\n",
-                b"a0123456789",
-                true,
-                0,
-            ),
+            (b"1 \t;x\r\na\r\nA\r\n0123456789\r\n0\r\nX: y\r\nZ: w\r\n\r\n", b"a0123456789", true, 0),
             (b"5\r\nhel", b"hel", false, 0),
             (b"5\r\nhello\r", b"hello", false, 1),
             (b"5\r\nhello\r\n0\r\nX: y\r\n", b"hello", false, 0),

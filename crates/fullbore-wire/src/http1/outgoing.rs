@@ -61,11 +61,8 @@ impl Buf for Outgoing {
     }
 
     fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        let parts = self
-            .segments
-            .iter()
-            .map(|segment| &segment[..])
-            .chain((!self.tail.is_empty()).then_some(&self.tail[..]));
+        let parts =
+            self.segments.iter().map(|segment| &segment[..]).chain((!self.tail.is_empty()).then_some(&self.tail[..]));
         let mut filled = 0;
         for (slice, part) in slices.iter_mut().zip(parts) {
             *slice = IoSlice::new(part);
@@ -104,12 +101,7 @@ mod tests {
         outgoing.push(Bytes::from_static(b"small"));
         outgoing.buffer().extend_from_slice(b" head2");
         assert_eq!(outgoing.len(), 6 + COPY_BYTES_MAX + 11);
-        assert!(
-            outgoing
-                .segments
-                .iter()
-                .any(|part| part.as_ptr() == large.as_ptr())
-        );
+        assert!(outgoing.segments.iter().any(|part| part.as_ptr() == large.as_ptr()));
         let mut slices = [IoSlice::new(&[]); 8];
         assert_eq!(outgoing.chunks_vectored(&mut slices), 3);
         outgoing.advance(7);

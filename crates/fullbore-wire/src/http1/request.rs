@@ -201,9 +201,7 @@ impl RequestHead {
         let result = self.write_unbounded(body, out);
         if result.is_ok() && out.len() - start > REQUEST_BYTES_MAX {
             out.truncate(start);
-            return Err(RequestError::TooLong {
-                limit: REQUEST_BYTES_MAX,
-            });
+            return Err(RequestError::TooLong { limit: REQUEST_BYTES_MAX });
         }
         if result.is_err() {
             out.truncate(start);
@@ -214,9 +212,7 @@ impl RequestHead {
     fn write_unbounded(&self, body: BodyLength, out: &mut BytesMut) -> Result<(), RequestError> {
         let bodiless = matches!(self.method, Method::Get | Method::Head | Method::Connect);
         if bodiless && body != BodyLength::None {
-            return Err(RequestError::BodyNotAllowed {
-                method: self.method.as_str(),
-            });
+            return Err(RequestError::BodyNotAllowed { method: self.method.as_str() });
         }
         check("request target", &self.target, is_visible)?;
         check("Host", &self.host, is_visible)?;
@@ -247,20 +243,16 @@ impl RequestHead {
         if let Some(date) = self.if_modified_since.and_then(http_date) {
             field(out, "If-Modified-Since", &date)?;
         }
-        for (name, secret) in [
-            ("Authorization", &self.authorization),
-            ("Proxy-Authorization", &self.proxy_authorization),
-        ] {
+        for (name, secret) in
+            [("Authorization", &self.authorization), ("Proxy-Authorization", &self.proxy_authorization)]
+        {
             if let Some(secret) = secret {
                 field(out, name, secret.header_value()).map_err(hide_text)?;
             }
         }
         for (name, value) in &self.fields {
             check("field name", name, is_token)?;
-            if RESERVED_FIELDS
-                .iter()
-                .any(|reserved| reserved.eq_ignore_ascii_case(name))
-            {
+            if RESERVED_FIELDS.iter().any(|reserved| reserved.eq_ignore_ascii_case(name)) {
                 return Err(RequestError::ReservedField { name: name.clone() });
             }
             field(out, name, value)?;
@@ -284,10 +276,7 @@ impl RequestHead {
 
 fn field(out: &mut BytesMut, name: &str, value: &str) -> Result<(), RequestError> {
     if !value.bytes().all(is_field_byte) {
-        return Err(RequestError::ForbiddenByte {
-            what: name.to_owned(),
-            text: value.to_owned(),
-        });
+        return Err(RequestError::ForbiddenByte { what: name.to_owned(), text: value.to_owned() });
     }
     // Writing to a BytesMut cannot fail; it grows.
     let _ = write!(out, "{name}: {value}\r\n");
@@ -296,20 +285,14 @@ fn field(out: &mut BytesMut, name: &str, value: &str) -> Result<(), RequestError
 
 fn check(what: &str, text: &str, allowed: fn(u8) -> bool) -> Result<(), RequestError> {
     if text.is_empty() || !text.bytes().all(allowed) {
-        return Err(RequestError::ForbiddenByte {
-            what: what.to_owned(),
-            text: text.to_owned(),
-        });
+        return Err(RequestError::ForbiddenByte { what: what.to_owned(), text: text.to_owned() });
     }
     Ok(())
 }
 
 fn hide_text(error: RequestError) -> RequestError {
     match error {
-        RequestError::ForbiddenByte { what, .. } => RequestError::ForbiddenByte {
-            what,
-            text: String::new(),
-        },
+        RequestError::ForbiddenByte { what, .. } => RequestError::ForbiddenByte { what, text: String::new() },
         other => other,
     }
 }
@@ -355,8 +338,7 @@ mod tests {
         head.if_modified_since = Some(784_111_777);
         head.authorization = Some(Credentials::new("apt", "debian").basic());
         head.proxy_authorization = Some(Credentials::new("p", "q").basic());
-        head.fields
-            .push(("Cache-Control".into(), "no-cache".into()));
+        head.fields.push(("Cache-Control".into(), "no-cache".into()));
         head.close = true;
         assert_eq!(
             written(&head, BodyLength::None).unwrap(),
@@ -399,22 +381,12 @@ mod tests {
             let request = RequestHead::get("h", text);
             assert!(written(&request, BodyLength::None).is_err(), "{text:?}");
         }
-        for name in [
-            "Content-Length",
-            "transfer-encoding",
-            "HOST",
-            "",
-            "a b",
-            "a:b",
-        ] {
+        for name in ["Content-Length", "transfer-encoding", "HOST", "", "a b", "a:b"] {
             let mut request = good.clone();
             request.fields.push((name.into(), "1".into()));
             assert!(written(&request, BodyLength::None).is_err(), "{name:?}");
         }
         let long = RequestHead::get("h", "/".repeat(REQUEST_BYTES_MAX));
-        assert!(matches!(
-            written(&long, BodyLength::None),
-            Err(RequestError::TooLong { .. })
-        ));
+        assert!(matches!(written(&long, BodyLength::None), Err(RequestError::TooLong { .. })));
     }
 }

@@ -69,9 +69,7 @@ impl ResponseHead {
             return Some(Validator::EntityTag(tag.clone()));
         }
         match (self.last_modified, self.date) {
-            (Some(modified), Some(date)) if modified < date => {
-                Some(Validator::LastModified(modified))
-            }
+            (Some(modified), Some(date)) if modified < date => Some(Validator::LastModified(modified)),
             _ => None,
         }
     }
@@ -93,10 +91,7 @@ impl ResponseHead {
 impl ResponseHead {
     /// The head of an answer that came in frames (HTTP/2), where the fields say nothing about
     /// the connection. `version` is then HTTP/1.1, from which nothing is to be concluded.
-    pub(crate) fn from_fields(
-        status: u16,
-        fields: &[httparse::Header<'_>],
-    ) -> Result<ResponseHead, Http1Error> {
+    pub(crate) fn from_fields(status: u16, fields: &[httparse::Header<'_>]) -> Result<ResponseHead, Http1Error> {
         read_fields(Version::Http11, status, fields).map(|(head, _)| head)
     }
 }
@@ -129,21 +124,14 @@ struct FramingFields {
 }
 
 /// Parses the head at the start of `input`; `None`: it is not complete.
-pub(super) fn parse(
-    input: &[u8],
-    limit: usize,
-    method: Method,
-) -> Result<Option<ParsedHead>, Http1Error> {
+pub(super) fn parse(input: &[u8], limit: usize, method: Method) -> Result<Option<ParsedHead>, Http1Error> {
     // Only the first `limit` bytes are looked at, so that the outcome does not depend on
     // how much has been read beyond.
     let window = &input[..input.len().min(limit)];
     let mut fields = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut []);
-    let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(
-        &mut response,
-        window,
-        &mut fields,
-    );
+    let parsed =
+        httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut response, window, &mut fields);
     let head_bytes = match parsed {
         Ok(httparse::Status::Complete(head_bytes)) => head_bytes,
         Ok(httparse::Status::Partial) => return incomplete(window, limit),
@@ -160,11 +148,7 @@ pub(super) fn parse(
     let (mut head, framing_fields) = read_fields(version, status, response.headers)?;
     head.close = framing_fields.close || (version == Version::Http10 && !framing_fields.keep_alive);
     let framing = decide_framing(&head, method, &framing_fields)?;
-    Ok(Some(ParsedHead {
-        head,
-        framing,
-        head_bytes,
-    }))
+    Ok(Some(ParsedHead { head, framing, head_bytes }))
 }
 
 fn incomplete(window: &[u8], limit: usize) -> Result<Option<ParsedHead>, Http1Error> {
@@ -176,15 +160,8 @@ fn incomplete(window: &[u8], limit: usize) -> Result<Option<ParsedHead>, Http1Er
 
 /// Reports an error once the line that has it is complete, not before: otherwise the
 /// outcome would depend on how the bytes are cut.
-fn refuse(
-    error: httparse::Error,
-    window: &[u8],
-    limit: usize,
-) -> Result<Option<ParsedHead>, Http1Error> {
-    let lines_end = window
-        .iter()
-        .rposition(|&byte| byte == b'\n')
-        .map_or(0, |newline| newline + 1);
+fn refuse(error: httparse::Error, window: &[u8], limit: usize) -> Result<Option<ParsedHead>, Http1Error> {
+    let lines_end = window.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
     let mut fields = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let in_complete_lines = httparse::ParserConfig::default().parse_response_with_uninit_headers(
         &mut httparse::Response::new(&mut []),
@@ -193,9 +170,7 @@ fn refuse(
     );
     match (in_complete_lines, error) {
         (Ok(_), _) => incomplete(window, limit),
-        (Err(_), httparse::Error::TooManyHeaders) => {
-            Err(Http1Error::TooManyHeaders { limit: HEADERS_MAX })
-        }
+        (Err(_), httparse::Error::TooManyHeaders) => Err(Http1Error::TooManyHeaders { limit: HEADERS_MAX }),
         (Err(_), error) => Err(bad_head(&error.to_string())),
     }
 }
@@ -275,11 +250,7 @@ fn read_fields(
 }
 
 /// RFC 9112, 6.3, in its order, but refusing where it leaves the choice.
-fn decide_framing(
-    head: &ResponseHead,
-    method: Method,
-    fields: &FramingFields,
-) -> Result<Framing, Http1Error> {
+fn decide_framing(head: &ResponseHead, method: Method, fields: &FramingFields) -> Result<Framing, Http1Error> {
     let status = head.status;
     if method == Method::Connect && (200..300).contains(&status) {
         return Ok(Framing::Tunnel);
@@ -295,9 +266,7 @@ fn decide_framing(
             let chunked = coding.eq_ignore_ascii_case("chunked");
             // RFC 9112, 6.1: a transfer coding in an HTTP/1.0 answer means faulty framing.
             if !chunked || head.version == Version::Http10 {
-                return Err(Http1Error::BadTransferEncoding {
-                    value: coding.clone(),
-                });
+                return Err(Http1Error::BadTransferEncoding { value: coding.clone() });
             }
             Ok(Framing::Chunked)
         }
@@ -329,9 +298,7 @@ fn read_connection(value: &[u8], framing: &mut FramingFields) {
 }
 
 fn has_token(value: &[u8], token: &str) -> bool {
-    value
-        .split(|&byte| byte == b',')
-        .any(|item| item.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+    value.split(|&byte| byte == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
 }
 
 fn keep_alive_max(value: &[u8]) -> Option<u32> {
@@ -346,9 +313,7 @@ fn date(value: &[u8]) -> Option<i64> {
 }
 
 fn ascii(value: &[u8]) -> Option<&str> {
-    std::str::from_utf8(value)
-        .ok()
-        .filter(|text| text.is_ascii())
+    std::str::from_utf8(value).ok().filter(|text| text.is_ascii())
 }
 
 /// Field values may hold any byte above 0x7f; what is not UTF-8 shows as U+FFFD.
@@ -357,9 +322,7 @@ fn text(value: &[u8]) -> String {
 }
 
 fn bad_head(reason: &str) -> Http1Error {
-    Http1Error::BadHead {
-        reason: reason.to_owned(),
-    }
+    Http1Error::BadHead { reason: reason.to_owned() }
 }
 
 #[cfg(test)]
@@ -394,11 +357,7 @@ mod tests {
                 version: Version::Http11,
                 status: 206,
                 content_length: Some(5),
-                content_range: Some(ContentRange::Bytes {
-                    first: 5,
-                    last: 9,
-                    complete: Some(100)
-                }),
+                content_range: Some(ContentRange::Bytes { first: 5, last: 9, complete: Some(100) }),
                 etag: EntityTag::parse("W/\"abc\""),
                 last_modified: Some(784_111_777),
                 retry_after: Some(RetryAfter::Seconds(120)),
@@ -436,18 +395,8 @@ mod tests {
             (Method::Get, "1.1 304", "", Length(0)),
             (Method::Connect, "1.1 200", length, Tunnel),
             (Method::Connect, "1.1 407", length, Length(7)),
-            (
-                Method::Get,
-                "1.1 200",
-                "\r\nContent-Length: 7\r\ncontent-length: 7",
-                Length(7),
-            ),
-            (
-                Method::Get,
-                "1.1 200",
-                "\r\nContent-Length: 7, 7",
-                Length(7),
-            ),
+            (Method::Get, "1.1 200", "\r\nContent-Length: 7\r\ncontent-length: 7", Length(7)),
+            (Method::Get, "1.1 200", "\r\nContent-Length: 7, 7", Length(7)),
             (Method::Get, "1.1 200", "\r\nContent-Length: 007", Length(7)),
         ] {
             let (_, got) = parse_as(method, &format!("HTTP/{status} x{fields}")).unwrap();
@@ -506,10 +455,7 @@ mod tests {
             ("HTTP/1.1 200 OK", false),
             ("HTTP/1.1 200 OK\r\nConnection: close", true),
             ("HTTP/1.1 200 OK\r\nConnection: foo, Close", true),
-            (
-                "HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nConnection: close",
-                true,
-            ),
+            ("HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nConnection: close", true),
             ("HTTP/1.1 200 OK\r\nProxy-Connection: close", true),
             ("HTTP/1.0 200 OK", true),
             ("HTTP/1.0 200 OK\r\nConnection: keep-alive", false),
@@ -530,10 +476,7 @@ mod tests {
         .unwrap();
         assert_eq!(head.content_range, Some(ContentRange::Malformed));
         assert_eq!(head.accept_ranges, Some(AcceptRanges::None));
-        assert_eq!(
-            (head.etag, head.last_modified, head.retry_after),
-            (None, None, None)
-        );
+        assert_eq!((head.etag, head.last_modified, head.retry_after), (None, None, None));
         assert_eq!((head.content_encoding, head.keep_alive_max), (None, None));
     }
 }

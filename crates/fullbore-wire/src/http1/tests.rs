@@ -37,9 +37,7 @@ fn run<'a>(client: &mut Http1, portions: impl IntoIterator<Item = &'a [u8]>) -> 
                     assert!(client.is_closing() && client.room() == 0);
                     // How many bytes were there in excess depends on the portions.
                     seen.push(Seen::Error(match error {
-                        Http1Error::UnexpectedBytes { .. } => {
-                            Http1Error::UnexpectedBytes { bytes: 0 }
-                        }
+                        Http1Error::UnexpectedBytes { .. } => Http1Error::UnexpectedBytes { bytes: 0 },
                         other => other,
                     }));
                     return seen;
@@ -80,10 +78,7 @@ fn answers_come_in_the_order_of_the_requests() {
     let mut client = client(4);
     let length = client.outgoing().len();
     let requests = client.outgoing().copy_to_bytes(length);
-    assert_eq!(
-        requests.windows(4).filter(|part| part == b"GET ").count(),
-        4
-    );
+    assert_eq!(requests.windows(4).filter(|part| part == b"GET ").count(), 4);
     let answers = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi\
         HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n\
         HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n\
@@ -127,9 +122,7 @@ fn body_data_is_not_copied() {
     client.receive(&mut input).unwrap();
     assert_eq!(client.body_remaining(), Some(100_000));
     let start = input.as_ptr();
-    let Ok(Some(Event::Body { data, .. })) = client.receive(&mut input) else {
-        panic!("no body")
-    };
+    let Ok(Some(Event::Body { data, .. })) = client.receive(&mut input) else { panic!("no body") };
     assert_eq!((data.as_ptr(), data.len()), (start, 70_000));
     assert_eq!(client.body_remaining(), Some(30_000));
 }
@@ -138,24 +131,17 @@ fn body_data_is_not_copied() {
 #[test]
 fn m12_close_after_k_answers_leaves_the_rest_unanswered() {
     let mut closing = client(4);
-    let answers =
-        format!("{OK_HI}HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nho");
+    let answers = format!("{OK_HI}HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nho");
     let seen = run(&mut closing, [answers.as_bytes()]);
     assert_eq!(seen.last(), Some(&Seen::End(2, false)));
     assert_eq!(closing.unanswered().collect::<Vec<_>>(), [3, 4]);
     assert_eq!((closing.answered(), closing.room()), (2, 0));
     let head = RequestHead::get("h", "/");
-    assert_eq!(
-        closing.request(&head, 9, BodyLength::None),
-        Err(RequestError::Closing)
-    );
+    assert_eq!(closing.request(&head, 9, BodyLength::None), Err(RequestError::Closing));
 
     // The same without the announcement.
     let mut cut = client(3);
-    assert_eq!(
-        run(&mut cut, [OK_HI.as_bytes()]).last(),
-        Some(&Seen::End(1, true))
-    );
+    assert_eq!(run(&mut cut, [OK_HI.as_bytes()]).last(), Some(&Seen::End(1, true)));
     assert_eq!(cut.unanswered().collect::<Vec<_>>(), [2, 3]);
     assert!(cut.is_closing());
 }
@@ -165,18 +151,13 @@ fn m12_close_after_k_answers_leaves_the_rest_unanswered() {
 fn m12_http_1_0() {
     for (head, keep_alive) in [
         ("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi", false),
-        (
-            "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi",
-            true,
-        ),
+        ("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi", true),
         ("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n\r\nhi", false),
         ("HTTP/1.0 200 OK\r\n\r\nhi", false),
     ] {
         let mut client = client(2);
         let mut input = BytesMut::from(head);
-        let Ok(Some(Event::Head { head: parsed, .. })) = client.receive(&mut input) else {
-            panic!("no head")
-        };
+        let Ok(Some(Event::Head { head: parsed, .. })) = client.receive(&mut input) else { panic!("no head") };
         assert_eq!(parsed.version, Version::Http10);
         let seen = run(&mut client, [&input[..]]);
         assert_eq!(seen, [body(1, "hi"), Seen::End(1, keep_alive)], "{head:?}");
@@ -188,42 +169,23 @@ fn m12_http_1_0() {
 fn the_end_of_the_stream() {
     for (answer, last) in [
         ("", None),
-        (
-            "HTTP/1.1 200 OK\r\n\r\nall of it",
-            Some(Seen::End(1, false)),
-        ),
+        ("HTTP/1.1 200 OK\r\n\r\nall of it", Some(Seen::End(1, false))),
         ("HTTP/1.1 200 OK\r\n\r\n", Some(Seen::End(1, false))),
-        (
-            "HTTP/1.1 200",
-            Some(Seen::Error(Http1Error::TruncatedHead { tag: 1, bytes: 12 })),
-        ),
+        ("HTTP/1.1 200", Some(Seen::Error(Http1Error::TruncatedHead { tag: 1, bytes: 12 }))),
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc",
-            Some(Seen::Error(Http1Error::TruncatedBody {
-                tag: 1,
-                missing: Some(2),
-            })),
+            Some(Seen::Error(Http1Error::TruncatedBody { tag: 1, missing: Some(2) })),
         ),
         (
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
-            Some(Seen::Error(Http1Error::TruncatedBody {
-                tag: 1,
-                missing: None,
-            })),
+            Some(Seen::Error(Http1Error::TruncatedBody { tag: 1, missing: None })),
         ),
         (
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n",
-            Some(Seen::Error(Http1Error::TruncatedBody {
-                tag: 1,
-                missing: None,
-            })),
+            Some(Seen::Error(Http1Error::TruncatedBody { tag: 1, missing: None })),
         ),
     ] {
-        assert_eq!(
-            run(&mut client(1), [answer.as_bytes()]).last(),
-            last.as_ref(),
-            "{answer:?}"
-        );
+        assert_eq!(run(&mut client(1), [answer.as_bytes()]).last(), last.as_ref(), "{answer:?}");
     }
 }
 
@@ -235,14 +197,8 @@ fn bytes_that_answer_nothing_are_an_error() {
         (0, "\r\n".to_owned()),
         (1, format!("{OK_HI}{OK_HI}")),
         (1, format!("{OK_HI}x")),
-        (
-            1,
-            "HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\nhi".to_owned(),
-        ),
-        (
-            2,
-            format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n{OK_HI}"),
-        ),
+        (1, "HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\nhi".to_owned()),
+        (2, format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n{OK_HI}")),
     ] {
         let seen = run(&mut client(requests), [answers.as_bytes()]);
         assert_eq!(seen.last(), Some(&unexpected), "{requests} {answers:?}");
@@ -253,20 +209,11 @@ fn bytes_that_answer_nothing_are_an_error() {
 fn head_answers_have_no_body() {
     let mut client = Http1::new(Limits::default());
     for tag in [1, 2] {
-        client
-            .request(
-                &RequestHead::new(Method::Head, "h", "/"),
-                tag,
-                BodyLength::None,
-            )
-            .unwrap();
+        client.request(&RequestHead::new(Method::Head, "h", "/"), tag, BodyLength::None).unwrap();
     }
     let answers = "HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n".repeat(2);
     let seen = run(&mut client, [answers.as_bytes()]);
-    assert_eq!(
-        seen[1..],
-        [Seen::End(1, true), Seen::Head(2, 200), Seen::End(2, true)]
-    );
+    assert_eq!(seen[1..], [Seen::End(1, true), Seen::Head(2, 200), Seen::End(2, true)]);
 }
 
 #[test]
@@ -275,10 +222,7 @@ fn a_tunnel_leaves_its_bytes_alone() {
     let connect = RequestHead::new(Method::Connect, "h:443", "h:443");
     tunnel.request(&connect, 1, BodyLength::None).unwrap();
     let mut input = BytesMut::from("HTTP/1.1 200 Connection established\r\n\r\n\x16\x03");
-    assert!(matches!(
-        tunnel.receive(&mut input),
-        Ok(Some(Event::Head { tag: 1, .. }))
-    ));
+    assert!(matches!(tunnel.receive(&mut input), Ok(Some(Event::Head { tag: 1, .. }))));
     assert_eq!(tunnel.receive(&mut input), Ok(None));
     assert_eq!(&input[..], b"\x16\x03");
     assert_eq!(tunnel.room(), 0);
@@ -290,15 +234,10 @@ fn interim_answers_are_bounded_and_switching_is_refused() {
     let enough = interim.repeat(INFORMATIONAL_MAX) + OK_HI;
     assert_eq!(run(&mut client(1), [enough.as_bytes()]).len(), 3);
     let many = interim.repeat(INFORMATIONAL_MAX + 1);
-    let error = Http1Error::TooManyInformational {
-        limit: INFORMATIONAL_MAX,
-    };
+    let error = Http1Error::TooManyInformational { limit: INFORMATIONAL_MAX };
     assert_eq!(run(&mut client(1), [many.as_bytes()]), [Seen::Error(error)]);
     let switch = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\n\r\n";
-    assert_eq!(
-        run(&mut client(1), [&switch[..]]),
-        [Seen::Error(Http1Error::UnexpectedUpgrade)]
-    );
+    assert_eq!(run(&mut client(1), [&switch[..]]), [Seen::Error(Http1Error::UnexpectedUpgrade)]);
 }
 
 #[test]
@@ -307,16 +246,11 @@ fn heads_are_bounded() {
     let endless = format!("{line}X: {}", "y".repeat(HEAD_BYTES_MAX));
     let complete = format!("{endless}\r\nContent-Length: 0\r\n\r\n");
     let no_newline = "H".repeat(HEAD_BYTES_MAX);
-    let too_long = Seen::Error(Http1Error::HeadTooLong {
-        limit: HEAD_BYTES_MAX,
-    });
+    let too_long = Seen::Error(Http1Error::HeadTooLong { limit: HEAD_BYTES_MAX });
     for text in [endless, complete] {
         let whole = run(&mut client(1), [text.as_bytes()]);
         let cut = run(&mut client(1), text.as_bytes().chunks(1000));
-        assert_eq!(
-            (whole.first(), cut.first()),
-            (Some(&too_long), Some(&too_long))
-        );
+        assert_eq!((whole.first(), cut.first()), (Some(&too_long), Some(&too_long)));
     }
     assert_eq!(run(&mut client(1), [no_newline.as_bytes()]), [too_long]);
     let many = format!("{line}{}\r\n", "X: y\r\n".repeat(HEADERS_MAX + 1));
@@ -344,23 +278,11 @@ fn request_bodies_stream_out() {
     let mut client = Http1::new(Limits::default());
     let put = RequestHead::new(Method::Put, "h", "/x");
     client.request(&put, 1, BodyLength::Known(5)).unwrap();
-    assert_eq!(
-        client.request(&put, 2, BodyLength::None),
-        Err(RequestError::BodyOpen { tag: 1 })
-    );
-    assert_eq!(
-        client.body(2, "x".into()),
-        Err(RequestError::NoBodyOpen { tag: 2 })
-    );
+    assert_eq!(client.request(&put, 2, BodyLength::None), Err(RequestError::BodyOpen { tag: 1 }));
+    assert_eq!(client.body(2, "x".into()), Err(RequestError::NoBodyOpen { tag: 2 }));
     client.body(1, "abc".into()).unwrap();
-    assert_eq!(
-        client.body_end(1),
-        Err(RequestError::BodyTooShort { tag: 1, missing: 2 })
-    );
-    assert_eq!(
-        client.body(1, "defgh".into()),
-        Err(RequestError::BodyTooLong { tag: 1, excess: 3 })
-    );
+    assert_eq!(client.body_end(1), Err(RequestError::BodyTooShort { tag: 1, missing: 2 }));
+    assert_eq!(client.body(1, "defgh".into()), Err(RequestError::BodyTooLong { tag: 1, excess: 3 }));
     client.body(1, "de".into()).unwrap();
     client.body_end(1).unwrap();
     client.request(&put, 2, BodyLength::Chunked).unwrap();
@@ -373,10 +295,7 @@ fn request_bodies_stream_out() {
     let sent = String::from_utf8(sent.to_vec()).unwrap();
     let (first, second) = sent.split_at(sent.rfind("PUT").unwrap());
     assert!(first.ends_with("\r\nContent-Length: 5\r\n\r\nabcde"));
-    let chunks = format!(
-        "\r\nTransfer-Encoding: chunked\r\n\r\n1388\r\n{}\r\n0\r\n\r\n",
-        "z".repeat(5000)
-    );
+    let chunks = format!("\r\nTransfer-Encoding: chunked\r\n\r\n1388\r\n{}\r\n0\r\n\r\n", "z".repeat(5000));
     assert!(second.ends_with(&chunks));
 }
 
@@ -388,17 +307,8 @@ fn an_early_answer_to_an_upload_ends_the_connection() {
     let mut input = BytesMut::from("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n");
     client.receive(&mut input).unwrap();
     let end = client.receive(&mut input).unwrap();
-    assert_eq!(
-        end,
-        Some(Event::End {
-            tag: 1,
-            keep_alive: false
-        })
-    );
-    assert_eq!(
-        client.body(1, "x".into()),
-        Err(RequestError::NoBodyOpen { tag: 1 })
-    );
+    assert_eq!(end, Some(Event::End { tag: 1, keep_alive: false }));
+    assert_eq!(client.body(1, "x".into()), Err(RequestError::NoBodyOpen { tag: 1 }));
 }
 
 /// A body in chunks of the given sizes, as a server would send it.
@@ -433,9 +343,7 @@ fn answer() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
         }
         if form < 2 {
             let length = body.len();
-            bytes.extend_from_slice(
-                format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").as_bytes(),
-            );
+            bytes.extend_from_slice(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").as_bytes());
             bytes.extend_from_slice(&body);
         } else {
             bytes.extend_from_slice(b"HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n");
@@ -450,10 +358,7 @@ fn portions<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> 
     let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
     places.extend([0, bytes.len()]);
     places.sort_unstable();
-    places
-        .windows(2)
-        .map(|pair| &bytes[pair[0]..pair[1]])
-        .collect()
+    places.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
 }
 
 proptest! {

@@ -79,10 +79,7 @@ async fn large_windows_are_advertised() {
     loop {
         let (kind, stream, payload) = server.read().await;
         if kind == WINDOW_UPDATE {
-            assert_eq!(
-                (stream, payload),
-                (0, ((16_u32 << 20) - 65_535).to_be_bytes().to_vec())
-            );
+            assert_eq!((stream, payload), (0, ((16_u32 << 20) - 65_535).to_be_bytes().to_vec()));
             break;
         }
     }
@@ -107,15 +104,7 @@ async fn goaway_leaves_later_streams_unanswered_and_earlier_ones_alive() {
     assert_eq!(head.status, 200);
     for answer in answers {
         let error = answer.await.unwrap_err();
-        assert!(
-            matches!(
-                error,
-                Http2Error::GoneAway {
-                    reason: Reason::NO_ERROR
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, Http2Error::GoneAway { reason: Reason::NO_ERROR }), "{error}");
         assert!(error.is_unanswered());
     }
     let error = client.ready().await.unwrap_err();
@@ -143,21 +132,14 @@ async fn refused_and_reset_streams_differ_and_harm_no_other() {
     server.write(DATA, 0, 3, b"some").await;
     server.write(RST_STREAM, 0, 3, &2_u32.to_be_bytes()).await;
     // Content-Length: 9, by name 28 of the static table, then 4 bytes.
-    server
-        .write(HEADERS, END_HEADERS, 5, &[0x88, 0x5c, 0x01, b'9'])
-        .await;
+    server.write(HEADERS, END_HEADERS, 5, &[0x88, 0x5c, 0x01, b'9']).await;
     server.write(DATA, END_STREAM, 5, b"some").await;
-    server
-        .write(HEADERS, END_HEADERS | END_STREAM, 7, STATUS_200)
-        .await;
+    server.write(HEADERS, END_HEADERS | END_STREAM, 7, STATUS_200).await;
 
     let mut answers = answers.into_iter();
     let mut next = || answers.next().unwrap();
     let error = next().await.unwrap_err();
-    assert!(
-        matches!(error, Http2Error::Refused) && error.is_unanswered(),
-        "{error}"
-    );
+    assert!(matches!(error, Http2Error::Refused) && error.is_unanswered(), "{error}");
     let cut = next();
     let cut = async {
         let (_, mut body) = cut.await?;
@@ -165,15 +147,7 @@ async fn refused_and_reset_streams_differ_and_harm_no_other() {
         Ok::<(), Http2Error>(())
     };
     let error = cut.await.unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Http2Error::Reset {
-                reason: Reason::INTERNAL_ERROR
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, Http2Error::Reset { reason: Reason::INTERNAL_ERROR }), "{error}");
     assert!(!error.is_unanswered());
     let short = next();
     let short = async {
@@ -195,20 +169,13 @@ async fn a_broken_connection_and_one_that_is_not_http2() {
     let answer = client.send(&get("/a")).unwrap();
     drop(server);
     let error = answer.await.unwrap_err();
-    assert!(
-        matches!(error, Http2Error::Io(_)) && !error.is_unanswered(),
-        "{error:?}"
-    );
+    assert!(matches!(error, Http2Error::Io(_)) && !error.is_unanswered(), "{error:?}");
     assert!(driver.await.unwrap().is_err());
 
     let (mut client, driver, mut server) = raw().await;
     client.ready().await.unwrap();
     let answer = client.send(&get("/a")).unwrap();
-    server
-        .0
-        .write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
-        .await
-        .unwrap();
+    server.0.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await.unwrap();
     assert!(!answer.await.unwrap_err().is_unanswered());
     assert!(driver.await.unwrap().is_err());
 }
@@ -237,9 +204,7 @@ where
 }
 
 async fn send_body(respond: &mut Respond, bytes: usize) {
-    let mut stream = respond
-        .send_response(http::Response::new(()), false)
-        .unwrap();
+    let mut stream = respond.send_response(http::Response::new(()), false).unwrap();
     let mut left = bytes;
     while left > 0 {
         stream.reserve_capacity(left);
@@ -248,19 +213,14 @@ async fn send_body(respond: &mut Respond, bytes: usize) {
         };
         let now = room.min(left).min(1 << 20);
         left -= now;
-        if stream
-            .send_data(Bytes::from(vec![b'x'; now]), left == 0)
-            .is_err()
-        {
+        if stream.send_data(Bytes::from(vec![b'x'; now]), left == 0).is_err() {
             return;
         }
     }
 }
 
 async fn quiet<T>(future: impl Future<Output = T>) -> Option<T> {
-    tokio::time::timeout(Duration::from_millis(300), future)
-        .await
-        .ok()
+    tokio::time::timeout(Duration::from_millis(300), future).await.ok()
 }
 
 #[tokio::test]
@@ -296,10 +256,7 @@ async fn the_server_waits_for_what_has_not_been_released() {
     assert_eq!(received, BODY);
     assert!(other.is_end());
     drop((client, other, release));
-    quiet(server)
-        .await
-        .expect("the connection ends when nothing of it is left")
-        .unwrap();
+    quiet(server).await.expect("the connection ends when nothing of it is left").unwrap();
 }
 
 #[tokio::test]
@@ -313,12 +270,7 @@ async fn dropping_an_unreleased_body_gives_its_window_back() {
         let (_, mut body) = client.send(&get("/large")).unwrap().await.unwrap();
         let mut received = 0;
         while received < 14 << 20 {
-            received += quiet(body.chunk())
-                .await
-                .expect("window open")
-                .unwrap()
-                .unwrap()
-                .len();
+            received += quiet(body.chunk()).await.expect("window open").unwrap().unwrap().len();
         }
     }
 }
@@ -364,24 +316,19 @@ async fn the_servers_limit_on_streams_is_kept() {
 #[tokio::test]
 async fn uploads_follow_the_servers_window() {
     const BODY: usize = 3_000_000;
-    let (mut client, _server) = served(
-        &h2::server::Builder::new(),
-        |request, mut respond| async move {
-            assert_eq!(request.headers()[header::CONTENT_LENGTH], BODY.to_string());
-            let mut body = request.into_body();
-            let mut received = 0;
-            while let Some(data) = body.data().await {
-                let bytes = data.unwrap().len();
-                assert!(bytes <= 65_535);
-                received += bytes;
-                body.flow_control().release_capacity(bytes).unwrap();
-            }
-            assert_eq!(received, BODY);
-            respond
-                .send_response(http::Response::new(()), true)
-                .unwrap();
-        },
-    )
+    let (mut client, _server) = served(&h2::server::Builder::new(), |request, mut respond| async move {
+        assert_eq!(request.headers()[header::CONTENT_LENGTH], BODY.to_string());
+        let mut body = request.into_body();
+        let mut received = 0;
+        while let Some(data) = body.data().await {
+            let bytes = data.unwrap().len();
+            assert!(bytes <= 65_535);
+            received += bytes;
+            body.flow_control().release_capacity(bytes).unwrap();
+        }
+        assert_eq!(received, BODY);
+        respond.send_response(http::Response::new(()), true).unwrap();
+    })
     .await;
     let put = RequestHead::new(Method::Put, "store.example.org", "/object");
     client.ready().await.unwrap();
@@ -402,9 +349,7 @@ async fn an_early_answer_ends_the_upload_and_counts() {
     let (answer, mut upload) = client.upload(&put, None).unwrap();
     let answering = async {
         server.await_requests(1).await;
-        server
-            .write(HEADERS, END_HEADERS | END_STREAM, 1, STATUS_200)
-            .await;
+        server.write(HEADERS, END_HEADERS | END_STREAM, 1, STATUS_200).await;
         server.write(RST_STREAM, 0, 1, &0_u32.to_be_bytes()).await;
     };
     let body = Bytes::from(vec![1; 1 << 20]);
@@ -423,20 +368,11 @@ fn requests_and_answers_are_said_in_both_protocols() {
     request.if_modified_since = Some(784_111_777);
     request.authorization = Some(crate::auth::Authorization::new("Basic c2VjcmV0"));
     request.close = true;
-    request.fields = vec![
-        ("Cache-Control".to_owned(), "no-cache".to_owned()),
-        ("TE".to_owned(), "x".to_owned()),
-    ];
+    request.fields = vec![("Cache-Control".to_owned(), "no-cache".to_owned()), ("TE".to_owned(), "x".to_owned())];
     let head = to_http(&request, Scheme::Https, BodyLength::None).unwrap();
-    assert_eq!(
-        head.uri(),
-        "https://mirror.example.org:8443/pool/a%2Bb_1~2.deb?x=1"
-    );
-    let fields: Vec<_> = head
-        .headers()
-        .iter()
-        .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
-        .collect();
+    assert_eq!(head.uri(), "https://mirror.example.org:8443/pool/a%2Bb_1~2.deb?x=1");
+    let fields: Vec<_> =
+        head.headers().iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
     for expected in [
         "range: bytes=5-9",
         "if-range: \"e\"",
@@ -454,22 +390,12 @@ fn requests_and_answers_are_said_in_both_protocols() {
     assert_eq!(head.headers()[header::CONTENT_LENGTH], "0");
 
     let mut fields = HeaderMap::new();
-    fields.insert(
-        header::CONTENT_RANGE,
-        HeaderValue::from_static("bytes 5-9/100"),
-    );
+    fields.insert(header::CONTENT_RANGE, HeaderValue::from_static("bytes 5-9/100"));
     fields.insert(header::CONTENT_LENGTH, HeaderValue::from_static("5"));
     fields.insert(header::SERVER, HeaderValue::from_bytes(b"a\xff").unwrap());
     let head = to_head(206, &fields).unwrap();
-    assert_eq!(
-        (head.status, head.content_length, head.close),
-        (206, Some(5), false)
-    );
-    let range = ContentRange::Bytes {
-        first: 5,
-        last: 9,
-        complete: Some(100),
-    };
+    assert_eq!((head.status, head.content_length, head.close), (206, Some(5), false));
+    let range = ContentRange::Bytes { first: 5, last: 9, complete: Some(100) };
     assert_eq!(head.content_range, Some(range));
     fields.append(header::CONTENT_LENGTH, HeaderValue::from_static("6"));
     assert!(matches!(to_head(206, &fields), Err(Http2Error::Head(_))));

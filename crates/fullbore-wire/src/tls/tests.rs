@@ -20,20 +20,15 @@ async fn handshake(
             let _ = far.read(&mut [0; 1]).await;
         }
     });
-    let (socket, protocol) =
-        TlsSocket::connect(tls.config(offer)?, host, Stream::Plain(near)).await?;
+    let (socket, protocol) = TlsSocket::connect(tls.config(offer)?, host, Stream::Plain(near)).await?;
     let mut stream = Stream::Tls(Box::new(socket));
     stream.read_exact(&mut [0; 2]).await.unwrap();
-    let Stream::Tls(socket) = stream else {
-        unreachable!()
-    };
+    let Stream::Tls(socket) = stream else { unreachable!() };
     Ok((*socket, protocol))
 }
 
 async fn refused(tls: &Tls, host: &str, certified: &Certified) -> TlsError {
-    let error = handshake(tls, Offer::Either, host, certified.acceptor(&[]))
-        .await
-        .unwrap_err();
+    let error = handshake(tls, Offer::Either, host, certified.acceptor(&[])).await.unwrap_err();
     assert!(error.to_string().contains(host), "{error}");
     error
 }
@@ -53,15 +48,11 @@ async fn the_server_chooses_among_what_is_offered() {
         (Offer::Nothing, both, Protocol::Http1),
     ] {
         let acceptor = certified.acceptor(server);
-        let (_, protocol) = handshake(&tls, offer, "mirror.example.org", acceptor)
-            .await
-            .unwrap();
+        let (_, protocol) = handshake(&tls, offer, "mirror.example.org", acceptor).await.unwrap();
         assert_eq!(protocol, expected, "{offer:?} to {server:?}");
     }
     let acceptor = certified.acceptor(&["http/1.1"]);
-    let error = handshake(&tls, Offer::Http2, "mirror.example.org", acceptor)
-        .await
-        .unwrap_err();
+    let error = handshake(&tls, Offer::Http2, "mirror.example.org", acceptor).await.unwrap_err();
     assert!(matches!(error, TlsError::Handshake { .. }), "{error}");
     assert!(!error.is_untrusted());
 }
@@ -69,18 +60,12 @@ async fn the_server_chooses_among_what_is_offered() {
 #[tokio::test]
 async fn sessions_are_resumed_whatever_is_offered() {
     let authority = Authority::new();
-    let acceptor = authority
-        .certify("mirror.example.org", NOW)
-        .acceptor(&["h2", "http/1.1"]);
+    let acceptor = authority.certify("mirror.example.org", NOW).acceptor(&["h2", "http/1.1"]);
     let tls = Tls::new(Trust::Only(authority.authorities()));
     let host = "mirror.example.org";
-    let (first, _) = handshake(&tls, Offer::Http1, host, acceptor.clone())
-        .await
-        .unwrap();
+    let (first, _) = handshake(&tls, Offer::Http1, host, acceptor.clone()).await.unwrap();
     assert!(!first.is_resumed());
-    let (second, _) = handshake(&tls.clone(), Offer::Either, host, acceptor)
-        .await
-        .unwrap();
+    let (second, _) = handshake(&tls.clone(), Offer::Either, host, acceptor).await.unwrap();
     assert!(second.is_resumed());
 }
 
@@ -91,10 +76,7 @@ async fn refusals_name_host_and_reason() {
     let host = "mirror.example.org";
 
     let error = refused(&tls, host, &authority.certify(host, (2001, 2002))).await;
-    assert!(
-        matches!(error, TlsError::Expired { .. }) && error.is_untrusted(),
-        "{error}"
-    );
+    assert!(matches!(error, TlsError::Expired { .. }) && error.is_untrusted(), "{error}");
     assert!(error.to_string().contains("01 Jan 2002"), "{error}");
 
     let error = refused(&tls, host, &authority.certify(host, (2090, 2091))).await;
@@ -102,10 +84,7 @@ async fn refusals_name_host_and_reason() {
 
     let error = refused(&tls, host, &authority.certify("other.example.net", NOW)).await;
     assert!(matches!(error, TlsError::WrongName { .. }), "{error}");
-    assert!(
-        error.to_string().contains("is for other.example.net,"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("is for other.example.net,"), "{error}");
 
     let stranger = Authority::new().certify(host, NOW);
     for tls in [&tls, &Tls::new(Trust::SystemAnd(authority.authorities()))] {
@@ -119,15 +98,9 @@ async fn refusals_name_host_and_reason() {
 async fn addresses_final_dots_and_added_authorities() {
     let authority = Authority::new();
     let tls = Tls::new(Trust::SystemAnd(authority.authorities()));
-    for (host, name) in [
-        ("127.0.0.1", "127.0.0.1"),
-        ("[::1]", "::1"),
-        ("mirror.example.org.", "mirror.example.org"),
-    ] {
+    for (host, name) in [("127.0.0.1", "127.0.0.1"), ("[::1]", "::1"), ("mirror.example.org.", "mirror.example.org")] {
         let acceptor = authority.certify(name, NOW).acceptor(&[]);
-        handshake(&tls, Offer::Either, host, acceptor)
-            .await
-            .unwrap();
+        handshake(&tls, Offer::Either, host, acceptor).await.unwrap();
     }
 }
 
@@ -136,25 +109,15 @@ async fn pins_count_and_nothing_else() {
     // Unknown authority, expired, for another name: the key alone decides.
     let certified = Authority::new().certify("other", (2001, 2002));
     let pin = spki_pin(&certified.spki);
-    for trust in [
-        Trust::SpkiPins(vec![[0; 32], pin]),
-        Trust::PinnedKeys(vec![vec![1, 2, 3], certified.spki.clone()]),
-    ] {
+    for trust in [Trust::SpkiPins(vec![[0; 32], pin]), Trust::PinnedKeys(vec![vec![1, 2, 3], certified.spki.clone()])] {
         let tls = Tls::new(trust);
-        handshake(&tls, Offer::Nothing, "127.0.0.1", certified.acceptor(&[]))
-            .await
-            .unwrap();
+        handshake(&tls, Offer::Nothing, "127.0.0.1", certified.acceptor(&[])).await.unwrap();
     }
-    for trust in [
-        Trust::SpkiPins(vec![[0; 32]]),
-        Trust::SpkiPins(vec![]),
-        Trust::PinnedKeys(vec![certified.spki[1..].to_vec()]),
-    ] {
+    for trust in
+        [Trust::SpkiPins(vec![[0; 32]]), Trust::SpkiPins(vec![]), Trust::PinnedKeys(vec![certified.spki[1..].to_vec()])]
+    {
         let error = refused(&Tls::new(trust), "127.0.0.1", &certified).await;
-        assert!(
-            matches!(error, TlsError::WrongKey { .. }) && error.is_untrusted(),
-            "{error}"
-        );
+        assert!(matches!(error, TlsError::WrongKey { .. }) && error.is_untrusted(), "{error}");
         let shown: String = pin.iter().map(|byte| format!("{byte:02x}")).collect();
         assert!(error.to_string().contains(&shown), "{error}");
     }
@@ -166,16 +129,11 @@ fn authorities_are_read_from_pem_and_errors_name_the_file() {
     let file = directory.path().join("ca.pem");
     let check = |content: &[u8]| {
         std::fs::write(&file, content).unwrap();
-        Authorities::read(&file)
-            .map(|read| read.0.len())
-            .map_err(|error| error.to_string())
+        Authorities::read(&file).map(|read| read.0.len()).map_err(|error| error.to_string())
     };
     let pem = Authority::new().pem();
     assert_eq!(check(pem.as_bytes()), Ok(1));
-    assert_eq!(
-        check(format!("text\n{pem}\n{}", Authority::new().pem()).as_bytes()),
-        Ok(2)
-    );
+    assert_eq!(check(format!("text\n{pem}\n{}", Authority::new().pem()).as_bytes()), Ok(2));
     for content in [
         "",
         "no certificate",
@@ -186,12 +144,7 @@ fn authorities_are_read_from_pem_and_errors_name_the_file() {
         let error = check(content.as_bytes()).unwrap_err();
         assert!(error.contains("ca.pem"), "{error}");
     }
-    assert!(
-        Authorities::read(&directory.path().join("none"))
-            .unwrap_err()
-            .to_string()
-            .contains("none")
-    );
+    assert!(Authorities::read(&directory.path().join("none")).unwrap_err().to_string().contains("none"));
 }
 
 #[test]

@@ -266,8 +266,12 @@ impl<'a> Checker<'a> {
         let right = self.read_copies(&copies);
         // Of each index the form that is fastest to read, among those that are right.
         let mut groups: BTreeMap<&str, (Form, Reading, usize)> = BTreeMap::new();
-        let at_of: BTreeMap<(&str, Sha256), usize> =
-            copies.iter().enumerate().filter(|(at, _)| right[*at]).map(|(at, copy)| ((copy.path.as_str(), copy.sha256), at)).collect();
+        let at_of: BTreeMap<(&str, Sha256), usize> = copies
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| right[*at])
+            .map(|(at, copy)| ((copy.path.as_str(), copy.sha256), at))
+            .collect();
         let by_content: BTreeMap<Sha256, usize> = at_of.iter().map(|((_, sha256), at)| (*sha256, *at)).collect();
         for entry in &release.entries {
             let name = classify(entry.path.as_str());
@@ -279,7 +283,9 @@ impl<'a> Checker<'a> {
                 _ => continue,
             };
             let Some(&at) = by_content.get(&entry.sha256) else { continue };
-            let rank = |form: Form| [Form::Plain, Form::Gz, Form::Zst, Form::Xz, Form::Bz2].iter().position(|&other| other == form);
+            let rank = |form: Form| {
+                [Form::Plain, Form::Gz, Form::Zst, Form::Xz, Form::Bz2].iter().position(|&other| other == form)
+            };
             let there = groups.get(name.stem);
             if there.is_none_or(|(form, ..)| rank(name.form) < rank(*form)) {
                 groups.insert(name.stem, (name.form, reading, at));
@@ -304,7 +310,11 @@ impl<'a> Checker<'a> {
     }
 
     /// Every name under which the Release's indexes are here; those that should be and are not.
-    fn find_copies(&mut self, directory: &str, release: &Release) -> Result<(Vec<IndexCopy>, Vec<Problem>), CheckError> {
+    fn find_copies(
+        &mut self,
+        directory: &str,
+        release: &Release,
+    ) -> Result<(Vec<IndexCopy>, Vec<Problem>), CheckError> {
         let (mut copies, mut missing) = (Vec::new(), Vec::new());
         for entry in &release.entries {
             let canonical = below(directory, entry.path.as_str());
@@ -383,7 +393,8 @@ impl<'a> Checker<'a> {
 
     /// Whether a file that is not here was never to be: filters left it out.
     fn is_left_out(&self, file: &PlanFile<'_>) -> bool {
-        let filtered = |suite: &SuiteId| self.state.header.suites.get(usize::from(*suite)).is_some_and(|suite| suite.filtered);
+        let filtered =
+            |suite: &SuiteId| self.state.header.suites.get(usize::from(*suite)).is_some_and(|suite| suite.filtered);
         file.suites.iter().all(filtered) && !self.is_known(file.path)
     }
 

@@ -51,11 +51,7 @@ pub(super) fn convert(text: &str) -> Draft {
             }
             "clean" => cleaned.push(rest.trim().trim_end_matches('/').to_owned()),
             "skip-clean" | "mirror_path" | "ignore_errors" => {
-                draft.note(
-                    number,
-                    line,
-                    "has no counterpart; fullbore deletes only what it placed itself",
-                );
+                draft.note(number, line, "has no counterpart; fullbore deletes only what it placed itself");
             }
             "deb" | "deb-src" => match sources_line(keyword, rest) {
                 Some(source) => lines.push((number, source)),
@@ -69,26 +65,18 @@ pub(super) fn convert(text: &str) -> Draft {
         }
     }
     let variable = |name: &str| set.get(name).map(|(_, value)| expand(value, &set));
-    let default_architecture =
-        variable("defaultarch").unwrap_or_else(|| native_architecture().to_owned());
+    let default_architecture = variable("defaultarch").unwrap_or_else(|| native_architecture().to_owned());
     let base = variable("base_path").unwrap_or_else(|| "/var/spool/apt-mirror".to_owned());
     let mirror_path = variable("mirror_path").unwrap_or_else(|| format!("{base}/mirror"));
-    let threads = variable("nthreads")
-        .and_then(|value| value.parse().ok())
-        .unwrap_or(THREADS);
+    let threads = variable("nthreads").and_then(|value| value.parse().ok()).unwrap_or(THREADS);
     let limit_rate = variable("limit_rate").and_then(|limit| total_rate(&limit, threads));
-    let contents =
-        variable("contents").is_none_or(|value| !matches!(value.as_str(), "0" | "off" | "no"));
+    let contents = variable("contents").is_none_or(|value| !matches!(value.as_str(), "0" | "off" | "no"));
     notes_on_settings(&mut draft, &set, limit_rate.is_some());
 
     let mut archives: Vec<(String, Vec<Line>)> = Vec::new();
     for (number, mut line) in lines {
         if !line.uri.starts_with("http://") && !line.uri.starts_with("https://") {
-            draft.note(
-                number,
-                &line.uri,
-                "only http and https archives can be mirrored",
-            );
+            draft.note(number, &line.uri, "only http and https archives can be mirrored");
             continue;
         }
         if line.architectures.is_empty() {
@@ -100,32 +88,19 @@ pub(super) fn convert(text: &str) -> Draft {
         }
     }
     for (uri, lines) in archives {
-        let installer = lines.iter().any(|line| {
-            line.components
-                .iter()
-                .any(|c| c.ends_with("/debian-installer"))
-        });
+        let installer = lines.iter().any(|line| line.components.iter().any(|c| c.ends_with("/debian-installer")));
         let rest = uri.split_once("://").map_or("", |(_, rest)| rest);
-        let mut section = Section {
-            name: draft.free_name(rest.rsplit('/').next().unwrap_or("")),
-            ..Section::default()
-        };
-        section.comment(
-            "The tree of apt-mirror is taken over: files that are right are not fetched again.",
-        );
-        section.comment(
-            "apt-mirror does not verify signatures, fullbore does; name other keys with `keyring`.",
-        );
+        let mut section =
+            Section { name: draft.free_name(rest.rsplit('/').next().unwrap_or("")), ..Section::default() };
+        section.comment("The tree of apt-mirror is taken over: files that are right are not fetched again.");
+        section.comment("apt-mirror does not verify signatures, fullbore does; name other keys with `keyring`.");
         section.text("from", &uri);
         let groups = groups(lines);
         match groups.as_slice() {
             [one] => section.values.extend(source_values(one)),
             many => section.sources = many.iter().map(source_values).collect(),
         }
-        section.text(
-            "to",
-            format!("{}/{}", mirror_path.trim_end_matches('/'), place(rest)),
-        );
+        section.text("to", format!("{}/{}", mirror_path.trim_end_matches('/'), place(rest)));
         let mut without = vec!["installer".to_owned(), "pdiff".to_owned()];
         if !installer {
             without.push("udeb".to_owned());
@@ -155,10 +130,7 @@ fn sources_line(keyword: &str, rest: &str) -> Option<Line> {
             match option.split_once('=') {
                 Some(("arch", value)) => architectures = names(value),
                 Some(("signed-by", value)) => {
-                    keyring = names(value)
-                        .into_iter()
-                        .filter(|key| key.starts_with('/'))
-                        .collect()
+                    keyring = names(value).into_iter().filter(|key| key.starts_with('/')).collect()
                 }
                 _ => {}
             }
@@ -173,13 +145,7 @@ fn sources_line(keyword: &str, rest: &str) -> Option<Line> {
     let mut words = rest.split_whitespace().map(str::to_owned);
     let uri = words.next()?.trim_end_matches('/').to_owned();
     let suite = words.next()?;
-    Some(Line {
-        uri,
-        suite,
-        components: words.collect(),
-        architectures,
-        keyring,
-    })
+    Some(Line { uri, suite, components: words.collect(), architectures, keyring })
 }
 
 /// Lines of one archive, put together where only suite or architecture differ.
@@ -189,8 +155,7 @@ fn groups(lines: Vec<Line>) -> Vec<Group> {
         let (components, _) = without_installer(line.components);
         let same = suites.iter_mut().find(|group| {
             group.suites[0] == line.suite
-                && (group.components == components
-                    || components.is_empty() && !line.suite.ends_with('/'))
+                && (group.components == components || components.is_empty() && !line.suite.ends_with('/'))
         });
         match same {
             Some(group) => merge(&mut group.architectures, line.architectures),
@@ -246,19 +211,13 @@ fn place(rest: &str) -> String {
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     let host = host.rsplit('@').next().unwrap_or(host);
     let host = host.split(':').next().unwrap_or(host);
-    if path.is_empty() {
-        host.to_owned()
-    } else {
-        format!("{host}/{path}")
-    }
+    if path.is_empty() { host.to_owned() } else { format!("{host}/{path}") }
 }
 
 /// wget's limit was for each thread: `100m` with 20 threads is 2000 MiB/s in all.
 fn total_rate(limit: &str, threads: u64) -> Option<String> {
     let lower = limit.trim().to_ascii_lowercase();
-    let digits = lower
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(lower.len());
+    let digits = lower.find(|c: char| !c.is_ascii_digit()).unwrap_or(lower.len());
     let (number, unit) = lower.split_at(digits);
     let unit = match unit {
         "" => "",
@@ -270,9 +229,7 @@ fn total_rate(limit: &str, threads: u64) -> Option<String> {
     let number: u64 = number.parse().ok()?;
     let rate = format!("{}{unit}", number.checked_mul(threads.clamp(1, 1000))?);
     // Only what our own settings take.
-    rate.parse::<crate::settings::values::Rate>()
-        .ok()
-        .map(|_| rate)
+    rate.parse::<crate::settings::values::Rate>().ok().map(|_| rate)
 }
 
 /// A value with `$name` replaced by what was set before.
@@ -281,9 +238,7 @@ fn expand(value: &str, set: &BTreeMap<String, (usize, String)>) -> String {
     for _ in 0..EXPANSIONS_MAX {
         let Some(start) = value.find('$') else { break };
         let rest = &value[start + 1..];
-        let length = rest
-            .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
-            .unwrap_or(rest.len());
+        let length = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
         let name = &rest[..length];
         let replacement = match (name, set.get(name)) {
             (_, Some((_, replacement))) => replacement.clone(),
@@ -297,34 +252,22 @@ fn expand(value: &str, set: &BTreeMap<String, (usize, String)>) -> String {
             break;
         }
     }
-    value
-        .replace('$', "_")
-        .chars()
-        .take(VALUE_BYTES_MAX)
-        .collect()
+    value.replace('$', "_").chars().take(VALUE_BYTES_MAX).collect()
 }
 
 fn notes_on_settings(draft: &mut Draft, set: &BTreeMap<String, (usize, String)>, limited: bool) {
     for (name, (line, value)) in set {
         let reason = match name.as_str() {
             "base_path" | "mirror_path" | "defaultarch" | "contents" => continue,
-            "limit_rate" if limited => {
-                "was for each thread of apt-mirror; limit-rate is for all together"
-            }
+            "limit_rate" if limited => "was for each thread of apt-mirror; limit-rate is for all together",
             "limit_rate" => "not understood",
             "nthreads" => "not needed: 4 connections per host fill the link; see `connections`",
             "use_proxy" | "http_proxy" | "https_proxy" | "proxy_user" | "proxy_password" => {
                 "set http_proxy and https_proxy in the environment (of the service)"
             }
-            "run_postmirror" | "postmirror_script" => {
-                "run it after fullbore, such as by ExecStartPost= of the service"
-            }
-            "cleanscript" | "_autoclean" | "autoclean" => {
-                "not needed: fullbore cleans by itself, see `no-clean`"
-            }
-            "skel_path" | "var_path" => {
-                "not needed: fullbore keeps its state in the mirror's directory"
-            }
+            "run_postmirror" | "postmirror_script" => "run it after fullbore, such as by ExecStartPost= of the service",
+            "cleanscript" | "_autoclean" | "autoclean" => "not needed: fullbore cleans by itself, see `no-clean`",
+            "skel_path" | "var_path" => "not needed: fullbore keeps its state in the mirror's directory",
             "_tilde" | "unlink" => "not needed",
             "no_check_certificate" => "not offered; trust your certificate with `cacert`",
             "ca_certificate" => "set `cacert`",
@@ -353,20 +296,17 @@ set _tilde 0
 set run_postmirror 1
 ############# end config ##############
 
-deb http://deb.debian.org/debian trixie main contrib
-deb http://deb.debian.org/debian trixie-updates main contrib
-deb-i386 http://deb.debian.org/debian trixie main contrib
-deb-src http://deb.debian.org/debian trixie main contrib
+deb http://deb.example.org/debian trixie main contrib
+deb http://deb.example.org/debian trixie-updates main contrib
+deb-i386 http://deb.example.org/debian trixie main contrib
+deb-src http://deb.example.org/debian trixie main contrib
 deb [arch=amd64 signed-by=/usr/share/keyrings/x.gpg] https://user@example.org:8443/apt/ ./
 deb ftp://ftp.example.org/debian sid main
-clean http://deb.debian.org/debian
-skip-clean http://deb.debian.org/debian/doc
+clean http://deb.example.org/debian
+skip-clean http://deb.example.org/debian/doc
 frobnicate
 ";
-        let text = text.replace(
-            "deb http://deb.debian.org",
-            "deb-amd64 http://deb.debian.org",
-        );
+        let text = text.replace("deb http://deb.example.org", "deb-amd64 http://deb.example.org");
         insta::assert_snapshot!(
             crate::convert::convert(ForeignFormat::AptMirror, &text)
                 .unwrap()

@@ -22,43 +22,28 @@ pub(super) fn convert(text: &str) -> Draft {
                 settings.push(Assignment { line, name, values });
             }
             None if matches!(statement.as_str(), "1" | "return 1") => {}
-            None => draft.note(
-                line,
-                &statement,
-                "not a plain assignment; debmirror's file is perl and is not executed",
-            ),
+            None => {
+                draft.note(line, &statement, "not a plain assignment; debmirror's file is perl and is not executed")
+            }
         }
     }
     let list = |name: &str| -> Vec<String> {
         let found = settings.iter().find(|setting| setting.name == name);
-        found
-            .map(|setting| setting.values.clone())
-            .unwrap_or_default()
+        found.map(|setting| setting.values.clone()).unwrap_or_default()
     };
-    let text_of = |name: &str| {
-        list(name)
-            .into_iter()
-            .next()
-            .filter(|value| !value.is_empty())
-    };
+    let text_of = |name: &str| list(name).into_iter().next().filter(|value| !value.is_empty());
     let is = |name: &str, default: bool| text_of(name).map_or(default, |value| value != "0");
     let separated = |name: &str, default: &str| -> Vec<String> {
         let values = list(name);
-        if values.iter().all(String::is_empty) {
-            names(default)
-        } else {
-            names(&values.join(","))
-        }
+        if values.iter().all(String::is_empty) { names(default) } else { names(&values.join(",")) }
     };
-    let line_of = |name: &str| {
-        settings
-            .iter()
-            .find(|setting| setting.name == name)
-            .map_or(1, |setting| setting.line)
-    };
+    let line_of = |name: &str| settings.iter().find(|setting| setting.name == name).map_or(1, |setting| setting.line);
 
     let method = text_of("$download_method").unwrap_or_else(|| "ftp".to_owned());
-    let host = text_of("$host").unwrap_or_else(|| "ftp.debian.org".to_owned());
+    let host = text_of("$host").unwrap_or_else(|| {
+        draft.note(1, "no $host".to_owned(), "write the address of your mirror into `from`");
+        "mirror.invalid".to_owned()
+    });
     let root = text_of("$remoteroot").unwrap_or_else(|| "debian".to_owned());
     let root = root.trim_matches(['/', ':']).to_owned();
     let scheme = if method == "https" { "https" } else { "http" };
@@ -70,27 +55,15 @@ pub(super) fn convert(text: &str) -> Draft {
         );
     }
 
-    let mut section = Section {
-        name: draft.free_name(root.rsplit('/').next().unwrap_or("")),
-        ..Section::default()
-    };
-    section.comment(
-        "The tree of debmirror is taken over: files that are right are not fetched again.",
-    );
-    section.text(
-        "from",
-        format!("{scheme}://{host}/{root}").trim_end_matches('/'),
-    );
+    let mut section = Section { name: draft.free_name(root.rsplit('/').next().unwrap_or("")), ..Section::default() };
+    section.comment("The tree of debmirror is taken over: files that are right are not fetched again.");
+    section.text("from", format!("{scheme}://{host}/{root}").trim_end_matches('/'));
     section.list("suite", &separated("@dists", "sid"));
-    let (components, udebs) = without_installer(separated(
-        "@sections",
-        "main,main/debian-installer,contrib,non-free,non-free-firmware",
-    ));
+    let (components, udebs) =
+        without_installer(separated("@sections", "main,main/debian-installer,contrib,non-free,non-free-firmware"));
     section.list("component", &components);
-    let mut architectures: Vec<String> = separated("@arches", "i386")
-        .into_iter()
-        .filter(|name| name != "none")
-        .collect();
+    let mut architectures: Vec<String> =
+        separated("@arches", "i386").into_iter().filter(|name| name != "none").collect();
     if !architectures.is_empty() {
         architectures.push("all".to_owned());
     }
@@ -106,40 +79,17 @@ pub(super) fn convert(text: &str) -> Draft {
             section.text("to", "/srv/mirror/debian");
         }
     }
-    kinds(
-        &mut section,
-        udebs,
-        |name| is(name, false),
-        !list("@di_dists").is_empty(),
-        text_of("$diff_mode"),
-    );
-    let excludes = patterns(
-        &mut draft,
-        line_of("@excludes"),
-        "@excludes",
-        list("@excludes"),
-    );
-    let includes = patterns(
-        &mut draft,
-        line_of("@includes"),
-        "@includes",
-        list("@includes"),
-    );
+    kinds(&mut section, udebs, |name| is(name, false), !list("@di_dists").is_empty(), text_of("$diff_mode"));
+    let excludes = patterns(&mut draft, line_of("@excludes"), "@excludes", list("@excludes"));
+    let includes = patterns(&mut draft, line_of("@includes"), "@includes", list("@includes"));
     section.list("exclude", &excludes);
     if excludes.is_empty() && !includes.is_empty() {
-        draft.note(
-            line_of("@includes"),
-            "@includes",
-            "without @excludes it does nothing in debmirror; left out",
-        );
+        draft.note(line_of("@includes"), "@includes", "without @excludes it does nothing in debmirror; left out");
     } else {
         section.list("include", &includes);
     }
     let priorities = list("@limit_priority");
-    if priorities
-        .iter()
-        .all(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase()))
-    {
+    if priorities.iter().all(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase())) {
         section.list("priority", &priorities);
     } else if !priorities.is_empty() {
         draft.note(
@@ -149,25 +99,17 @@ pub(super) fn convert(text: &str) -> Draft {
         );
     }
     section.list("keyring", &list("@keyrings"));
-    if is("$no_cleanup", false)
-        || !(is("$post_cleanup", true) || is("$cleanup", false) || is("$pre_cleanup", false))
-    {
+    if is("$no_cleanup", false) || !(is("$post_cleanup", true) || is("$cleanup", false) || is("$pre_cleanup", false)) {
         section.on("no-clean");
     } else {
         section.comment("debmirror deletes every file it does not know; fullbore does with `clean-foreign = true`.");
     }
     if !is("$check_gpg", true) || is("$ignore_release_gpg", false) {
-        section.comment(
-            "debmirror was told not to verify signatures. If the archive has none: trusted = true",
-        );
+        section.comment("debmirror was told not to verify signatures. If the archive has none: trusted = true");
     }
     for setting in &settings {
         if let Some(reason) = reason(&setting.name) {
-            draft.note(
-                setting.line,
-                format!("{} = {}", setting.name, setting.values.join(", ")),
-                reason,
-            );
+            draft.note(setting.line, format!("{} = {}", setting.name, setting.values.join(", ")), reason);
         }
     }
     draft.mirrors.push(section);
@@ -175,13 +117,7 @@ pub(super) fn convert(text: &str) -> Draft {
 }
 
 /// What debmirror leaves out by default and fullbore does not.
-fn kinds(
-    section: &mut Section,
-    udebs: bool,
-    is: impl Fn(&str) -> bool,
-    installer: bool,
-    diff_mode: Option<String>,
-) {
+fn kinds(section: &mut Section, udebs: bool, is: impl Fn(&str) -> bool, installer: bool, diff_mode: Option<String>) {
     let mut without = Vec::new();
     for (left_out, kind) in [
         (!installer, "installer"),
@@ -203,17 +139,8 @@ fn patterns(draft: &mut Draft, line: usize, name: &str, values: Vec<String>) -> 
     for value in values.into_iter().filter(|value| !value.is_empty()) {
         match value.parse::<crate::settings::values::Filter>() {
             // debmirror matches against the path with a slash in front.
-            Ok(_) => taken.push(
-                value
-                    .strip_prefix("^/")
-                    .map(|rest| format!("^{rest}"))
-                    .unwrap_or(value),
-            ),
-            Err(_) => draft.note(
-                line,
-                format!("{name} {value}"),
-                "a pattern that only perl understands",
-            ),
+            Ok(_) => taken.push(value.strip_prefix("^/").map(|rest| format!("^{rest}")).unwrap_or(value)),
+            Err(_) => draft.note(line, format!("{name} {value}"), "a pattern that only perl understands"),
         }
     }
     taken
@@ -347,17 +274,9 @@ fn statements(text: &str) -> Vec<(usize, String)> {
 fn assignment(statement: &str) -> Option<(String, Vec<String>)> {
     let (name, value) = statement.split_once('=')?;
     let name = name.trim();
-    let name = name
-        .strip_prefix("our ")
-        .or_else(|| name.strip_prefix("my "))
-        .unwrap_or(name)
-        .trim();
+    let name = name.strip_prefix("our ").or_else(|| name.strip_prefix("my ")).unwrap_or(name).trim();
     let plain = name.strip_prefix(['$', '@', '%'])?;
-    if plain.is_empty()
-        || !plain
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-    {
+    if plain.is_empty() || !plain.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
         return None;
     }
     if value.len() > VALUE_BYTES_MAX {
@@ -375,10 +294,7 @@ fn values(text: &str) -> Option<Vec<String>> {
             .find_map(|(open, close)| words.strip_prefix(open)?.strip_suffix(close))?;
         return Some(inside.split_whitespace().map(str::to_owned).collect());
     }
-    let text = text
-        .strip_prefix('(')
-        .and_then(|text| text.strip_suffix(')'))
-        .unwrap_or(text);
+    let text = text.strip_prefix('(').and_then(|text| text.strip_suffix(')')).unwrap_or(text);
     let mut values = Vec::new();
     let mut rest = text.trim();
     while !rest.is_empty() {
@@ -400,16 +316,11 @@ fn values(text: &str) -> Option<Vec<String>> {
 fn one_value(text: &str) -> Option<(String, &str)> {
     let quote = text.chars().next()?;
     if !matches!(quote, '"' | '\'') {
-        let end = text
-            .find(|c: char| c == ',' || c.is_whitespace())
-            .unwrap_or(text.len());
+        let end = text.find(|c: char| c == ',' || c.is_whitespace()).unwrap_or(text.len());
         let (word, rest) = text.split_at(end);
         let number = word.strip_prefix('-').unwrap_or(word);
-        return (!number.is_empty()
-            && number
-                .bytes()
-                .all(|byte| byte.is_ascii_digit() || byte == b'.'))
-        .then(|| (word.to_owned(), rest));
+        return (!number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))
+            .then(|| (word.to_owned(), rest));
     }
     let mut value = String::new();
     let mut letters = text.char_indices().skip(1);
@@ -446,7 +357,7 @@ mod tests {
 # Default config for debmirror
 $mirrordir="/srv/mirror/debian";
 $verbose=0; $progress = 1;
-$host="deb.debian.org";
+$host="deb.example.org";
 $user="anonymous@example.org";  # a comment
 $remoteroot="/debian";
 $download_method="http";
@@ -476,10 +387,7 @@ $mirrordir="$ENV{HOME}/mirror";
 
     #[test]
     fn values_are_plain_or_nothing() {
-        assert_eq!(
-            values("( \"a\", 'b', 3, )"),
-            Some(vec!["a".into(), "b".into(), "3".into()])
-        );
+        assert_eq!(values("( \"a\", 'b', 3, )"), Some(vec!["a".into(), "b".into(), "3".into()]));
         assert_eq!(values("qw(a b)"), Some(vec!["a".into(), "b".into()]));
         assert_eq!(values(r#""a\"b\\.c$""#), Some(vec![r#"a"b\.c$"#.into()]));
         assert_eq!(values(r#"'a\.b$'"#), Some(vec![r"a\.b$".into()]));

@@ -3,10 +3,8 @@
 use super::{Draft, Section, names};
 
 /// Debian's architectures when ftpsync mirrors all but some; the list is of Debian 13 with sid.
-const ARCHITECTURES: &[&str] = &[
-    "amd64", "arm64", "armel", "armhf", "i386", "loong64", "ppc64el", "riscv64", "s390x", "all",
-    "source",
-];
+const ARCHITECTURES: &[&str] =
+    &["amd64", "arm64", "armel", "armhf", "i386", "loong64", "ppc64el", "riscv64", "s390x", "all", "source"];
 
 /// Debian's suites: ftpsync takes the whole archive, whatever it holds.
 const SUITES: &[&str] = &[
@@ -31,62 +29,37 @@ struct Assignment {
 pub(super) fn convert(text: &str) -> Draft {
     let mut draft = Draft::default();
     let assignments = assignments(text, &mut draft);
-    let find = |name: &str| {
-        assignments
-            .iter()
-            .rev()
-            .find(|assignment| assignment.name == name)
-    };
-    let value = |name: &str| {
-        find(name)
-            .and_then(|found| found.value.clone())
-            .filter(|value| !value.is_empty())
-    };
+    let find = |name: &str| assignments.iter().rev().find(|assignment| assignment.name == name);
+    let value = |name: &str| find(name).and_then(|found| found.value.clone()).filter(|value| !value.is_empty());
     if value("RSYNC_HOST").is_none() && value("TO").is_none() && value("RSYNC_PATH").is_none() {
         return Draft::default();
     }
     let path = value("RSYNC_PATH").unwrap_or_else(|| "debian".to_owned());
     let path = path.trim_matches('/').to_owned();
-    let mut section = Section {
-        name: draft.free_name(path.rsplit('/').next().unwrap_or("")),
-        ..Section::default()
-    };
-    section
-        .comment("The tree of ftpsync is taken over: files that are right are not fetched again.");
+    let mut section = Section { name: draft.free_name(path.rsplit('/').next().unwrap_or("")), ..Section::default() };
+    section.comment("The tree of ftpsync is taken over: files that are right are not fetched again.");
     match value("RSYNC_HOST") {
         Some(host) => {
             section.comment("ftpsync fetches by rsync. Look whether the same host offers http, and add more mirrors.");
-            section.text(
-                "from",
-                format!("http://{host}/{path}").trim_end_matches('/'),
-            );
+            section.text("from", format!("http://{host}/{path}").trim_end_matches('/'));
         }
         None => {
             section.comment("RSYNC_HOST was not set: name your upstream here.");
-            section.text("from", "https://deb.debian.org/debian");
+            section.text("from", "https://deb.example.org/debian");
         }
     }
-    section.comment(
-        "ftpsync takes every suite of the archive: name those you want, and their components.",
-    );
-    section
-        .values
-        .push(("suite", strings(SUITES.iter().copied())));
+    section.comment("ftpsync takes every suite of the archive: name those you want, and their components.");
+    section.values.push(("suite", strings(SUITES.iter().copied())));
     let included = names(&value("ARCH_INCLUDE").unwrap_or_default());
     let excluded = names(&value("ARCH_EXCLUDE").unwrap_or_default());
     if !included.is_empty() {
         let mut architectures = included;
-        if architectures.iter().any(|name| name != "source")
-            && !architectures.iter().any(|name| name == "all")
-        {
+        if architectures.iter().any(|name| name != "source") && !architectures.iter().any(|name| name == "all") {
             architectures.push("all".to_owned());
         }
         section.list("arch", &architectures);
     } else if !excluded.is_empty() {
-        let left = ARCHITECTURES
-            .iter()
-            .copied()
-            .filter(|name| !excluded.iter().any(|other| other == name));
+        let left = ARCHITECTURES.iter().copied().filter(|name| !excluded.iter().any(|other| other == name));
         section.values.push(("arch", strings(left)));
     }
     match value("TO") {
@@ -96,27 +69,16 @@ pub(super) fn convert(text: &str) -> Draft {
             section.text("to", "/srv/mirrors/debian");
         }
     }
-    if let Some(kilobytes) = value("RSYNC_BW")
-        .and_then(|value| value.parse::<u64>().ok())
-        .filter(|rate| *rate > 0)
-    {
+    if let Some(kilobytes) = value("RSYNC_BW").and_then(|value| value.parse::<u64>().ok()).filter(|rate| *rate > 0) {
         section.text("limit-rate", format!("{kilobytes}KiB"));
     }
     for assignment in &assignments {
         if assignment.value.as_deref() == Some("") {
             continue;
         }
-        let shown = format!(
-            "{}={}",
-            assignment.name,
-            assignment.value.as_deref().unwrap_or("…")
-        );
+        let shown = format!("{}={}", assignment.name, assignment.value.as_deref().unwrap_or("…"));
         if assignment.value.is_none() {
-            draft.note(
-                assignment.line,
-                shown,
-                "the shell would have to work this out; it is not executed",
-            );
+            draft.note(assignment.line, shown, "the shell would have to work this out; it is not executed");
         } else if let Some(reason) = reason(&assignment.name) {
             draft.note(assignment.line, shown, reason);
         }
@@ -126,11 +88,7 @@ pub(super) fn convert(text: &str) -> Draft {
 }
 
 fn strings<'a>(values: impl Iterator<Item = &'a str>) -> toml::Value {
-    toml::Value::Array(
-        values
-            .map(|value| toml::Value::String(value.to_owned()))
-            .collect(),
-    )
+    toml::Value::Array(values.map(|value| toml::Value::String(value.to_owned())).collect())
 }
 
 /// Why a setting is not taken over; `None` if it is.
@@ -140,21 +98,16 @@ fn reason(name: &str) -> Option<&'static str> {
             return None;
         }
         "MIRRORNAME" | "TRACEHOST" => "trace files are named after this machine",
-        "MAILTO" | "ERRORSONLY" | "FULLLOGS" => {
-            "let the service or its timer send mail, such as by OnFailure="
-        }
+        "MAILTO" | "ERRORSONLY" | "FULLLOGS" => "let the service or its timer send mail, such as by OnFailure=",
         "LOGDIR" | "LOG" | "LOGROTATE" => "the log goes to stderr, and so to the journal",
-        "HOOK1" | "HOOK2" | "HOOK3" | "HOOK4" | "HOOK5" => {
-            "run it by ExecStartPre= or ExecStartPost= of the service"
-        }
+        "HOOK1" | "HOOK2" | "HOOK3" | "HOOK4" | "HOOK5" => "run it by ExecStartPre= or ExecStartPost= of the service",
         "RSYNC_USER" | "RSYNC_PASSWORD" => "put credentials for http into apt's auth.conf",
         "RSYNC_PROXY" => "set http_proxy and https_proxy in the environment (of the service)",
         "EXCLUDE" => "rsync's patterns differ; write regular expressions into `exclude`",
-        "INFO_MAINTAINER" | "INFO_SPONSOR" | "INFO_COUNTRY" | "INFO_LOCATION"
-        | "INFO_THROUGHPUT" => "is not written into trace files",
-        "LOCKTIMEOUT" | "UIPSLEEP" | "UIPRETRIES" | "HUB" => {
-            "not needed: a second run ends at once with exit code 6"
+        "INFO_MAINTAINER" | "INFO_SPONSOR" | "INFO_COUNTRY" | "INFO_LOCATION" | "INFO_THROUGHPUT" => {
+            "is not written into trace files"
         }
+        "LOCKTIMEOUT" | "UIPSLEEP" | "UIPRETRIES" | "HUB" => "not needed: a second run ends at once with exit code 6",
         name if name.starts_with("RSYNC_") => "belongs to rsync",
         _ => "has no counterpart",
     })
@@ -174,21 +127,12 @@ fn assignments(text: &str, draft: &mut Draft) -> Vec<Assignment> {
         rest = &rest[length..];
         let word_is_plain = word.as_ref().is_some_and(|word| !word.is_empty());
         if let Some((name, _)) = raw.split_once('=').filter(|(name, _)| is_name(name)) {
-            let value =
-                word.and_then(|word| word.split_once('=').map(|(_, value)| value.to_owned()));
-            found.push(Assignment {
-                line: begin,
-                name: name.to_owned(),
-                value,
-            });
+            let value = word.and_then(|word| word.split_once('=').map(|(_, value)| value.to_owned()));
+            found.push(Assignment { line: begin, name: name.to_owned(), value });
         } else if word_is_plain && raw != "export" || word_is_none(raw) {
             // Another command: all of its line.
             let end = rest.find('\n').unwrap_or(rest.len());
-            draft.note(
-                begin,
-                format!("{raw}{}", &rest[..end]),
-                "not an assignment; the file is not executed",
-            );
+            draft.note(begin, format!("{raw}{}", &rest[..end]), "not an assignment; the file is not executed");
             rest = &rest[end..];
         }
         // What separates words; a comment reaches to the end of its line.
@@ -212,12 +156,8 @@ fn word_is_none(raw: &str) -> bool {
 }
 
 fn is_name(text: &str) -> bool {
-    text.bytes()
-        .next()
-        .is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    text.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 /// The word at the beginning, quotes removed, and how many bytes it takes. The word is
@@ -252,9 +192,8 @@ fn word(text: &str) -> (Option<String>, usize) {
 
 /// Passes `(…)` or `{…}` behind a dollar, others within them counted.
 fn skip_substitution(letters: &mut std::iter::Peekable<std::str::CharIndices<'_>>) {
-    let Some((open, close)) = [('(', ')'), ('{', '}')]
-        .into_iter()
-        .find(|(open, _)| letters.peek().is_some_and(|(_, next)| next == open))
+    let Some((open, close)) =
+        [('(', ')'), ('{', '}')].into_iter().find(|(open, _)| letters.peek().is_some_and(|(_, next)| next == open))
     else {
         return;
     };
@@ -278,7 +217,7 @@ mod tests {
 ## This is a sample configuration file for the ftpsync mirror script. ##
 MIRRORNAME=`hostname -f`
 TO="/srv/mirrors/debian/"
-RSYNC_HOST=syncproxy.eu.debian.org
+RSYNC_HOST=syncproxy.eu.example.org
 RSYNC_PATH="debian"
 RSYNC_USER=me
 MAILTO="root@example.org"

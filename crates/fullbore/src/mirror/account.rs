@@ -16,7 +16,7 @@ use super::subtract::Tally;
 use super::trace_files::Trace;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{self, Event, Events, Phase};
-use crate::report::{FaultReport, HostReport, Report, Summary, SuiteReport, SuiteState, Timeline, VerdictReport};
+use crate::report::{FaultReport, HostReport, Report, SuiteReport, SuiteState, Summary, Timeline, VerdictReport};
 use crate::settings::MirrorSettings;
 
 /// Missing files named in an error; the report has more.
@@ -82,13 +82,24 @@ impl Account {
                 version: offer.release.version.clone(),
                 date_unix_s: offer.release.date.unwrap_or_default(),
                 valid_until_unix_s: offer.release.valid_until,
-                state: if offer.novelty == Novelty::Unchanged { SuiteState::Unchanged } else { SuiteState::NotPublished },
+                state: if offer.novelty == Novelty::Unchanged {
+                    SuiteState::Unchanged
+                } else {
+                    SuiteState::NotPublished
+                },
             });
         }
     }
 
     /// The plan.
-    pub fn planned(&mut self, events: &mut dyn Events, plan: &Plan, wanted: &Wanted, indexes: &[StoredIndex], room: &Room) {
+    pub fn planned(
+        &mut self,
+        events: &mut dyn Events,
+        plan: &Plan,
+        wanted: &Wanted,
+        indexes: &[StoredIndex],
+        room: &Room,
+    ) {
         let index_bytes: u64 = indexes.iter().map(|index| index.size).sum();
         self.summary.plan = events::Plan {
             wanted_files: plan.len() as u64,
@@ -221,7 +232,11 @@ fn host_report(place: usize, host: &WireHost) -> HostReport {
         requests: totals.requests,
         connections: totals.connections,
         rtt_ms: Some(host.rtt.as_secs_f64() * 1000.0),
-        faults: totals.last_fault.iter().map(|fault| FaultReport { fault: fault.clone(), ..FaultReport::default() }).collect(),
+        faults: totals
+            .last_fault
+            .iter()
+            .map(|fault| FaultReport { fault: fault.clone(), ..FaultReport::default() })
+            .collect(),
         strikes: u32::try_from(totals.faults + totals.missing).unwrap_or(u32::MAX),
         state: match &host.out {
             Some(reason) => format!("dropped: {reason}"),

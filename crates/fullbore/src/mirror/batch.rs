@@ -87,7 +87,13 @@ impl Catalogue for Files {
 
     fn spec(&self, item: ItemId) -> FileSpec {
         if let Some(index) = self.index(item) {
-            return FileSpec { item, path: index_path(index.sha256), size: index.size, sha256: index.sha256, mtime: None };
+            return FileSpec {
+                item,
+                path: index_path(index.sha256),
+                size: index.size,
+                sha256: index.sha256,
+                mtime: None,
+            };
         }
         let Some((plan, replace)) = &self.plan else {
             return FileSpec { item, path: String::new(), size: 0, sha256: Sha256::EMPTY, mtime: None };

@@ -38,7 +38,9 @@ pub fn remove_expired<E: From<StateError>>(
     let mut removed = Tally::default();
     let records = state.records(root)?;
     if let Some(mut records) = records {
-        while let Some(record) = records.next().map_err(|source| StateError::List { path: state.list_path(), source })? {
+        while let Some(record) =
+            records.next().map_err(|source| StateError::List { path: state.list_path(), source })?
+        {
             if !state.header.standings[record.standing as usize].expired {
                 continue;
             }
@@ -116,12 +118,13 @@ pub fn find_foreign(
     let hasher = RandomState::new();
     let mut known = HashSet::new();
     if let Some(mut records) = state.records(root)? {
-        while let Some(record) = records.next().map_err(|source| StateError::List { path: state.list_path(), source })? {
+        while let Some(record) =
+            records.next().map_err(|source| StateError::List { path: state.list_path(), source })?
+        {
             known.insert(hasher.hash_one(record.path));
         }
     }
-    let links: HashSet<&str> =
-        state.header.suites.iter().flat_map(|suite| &suite.links).map(String::as_str).collect();
+    let links: HashSet<&str> = state.header.suites.iter().flat_map(|suite| &suite.links).map(String::as_str).collect();
     let mut foreign = Vec::new();
     for top in ["dists", "pool"] {
         walk(root, top, 0, &mut |path, name, kind| {

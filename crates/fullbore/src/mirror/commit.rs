@@ -159,11 +159,7 @@ impl Pending {
     ///
     /// # Errors
     /// Refusals of the system; the old state is intact then.
-    pub fn publish<E: From<StateError>>(
-        self,
-        root: &Root,
-        sync: impl Fn() -> Result<(), E>,
-    ) -> Result<State, E> {
+    pub fn publish<E: From<StateError>>(self, root: &Root, sync: impl Fn() -> Result<(), E>) -> Result<State, E> {
         self.list.finish().map_err(StateError::from)?;
         sync()?;
         self.state.write_header(root)?;
@@ -360,9 +356,8 @@ impl<'a> Merge<'a> {
         let Some(mut merged) = merged else { return Ok(None) };
         let standing = &mut merged.standing;
         let (suites, retention, now) = (&self.suites, &self.commit.retention, self.commit.now);
-        let generation_of = |id: SuiteId| {
-            suites.get(usize::from(id)).filter(|suite| !suite.retired).map(|suite| suite.generation)
-        };
+        let generation_of =
+            |id: SuiteId| suites.get(usize::from(id)).filter(|suite| !suite.retired).map(|suite| suite.generation);
         standing.age(retention, generation_of, now);
         if standing.expired && (self.commit.named_elsewhere)(path) {
             standing.expired = false;
@@ -416,11 +411,9 @@ impl<'a> Merge<'a> {
                 merged.standing.unsigned &= !vouched;
                 merged
             }
-            other => other.insert(Merged {
-                size,
-                sha256,
-                standing: Standing { unsigned: !vouched, ..Standing::default() },
-            }),
+            other => {
+                other.insert(Merged { size, sha256, standing: Standing { unsigned: !vouched, ..Standing::default() } })
+            }
         };
         for &suite in suites {
             merged.standing.join(suite);
@@ -438,7 +431,11 @@ impl<'a> Merge<'a> {
             let at_once = Retention { hours: 0, ..self.commit.retention };
             let hours_s = i64::from(self.commit.retention.hours) * 3600;
             let due = |left: &Left| {
-                let generation = self.suites.get(usize::from(left.suite)).filter(|suite| !suite.retired).map(|suite| suite.generation);
+                let generation = self
+                    .suites
+                    .get(usize::from(left.suite))
+                    .filter(|suite| !suite.retired)
+                    .map(|suite| suite.generation);
                 at_once.is_over(left, generation, left.at).then(|| left.at.saturating_add(hours_s))
             };
             let due: Option<Vec<i64>> = standing.left.iter().map(due).collect();

@@ -50,9 +50,10 @@ impl Foreign {
     /// Whether one of them names the path, or it lies in one's directory.
     pub fn names(&self, path: &str) -> bool {
         self.plan.as_ref().is_some_and(|plan| plan.find(path).is_some())
-            || self.directories.iter().any(|directory| {
-                path.strip_prefix(directory.as_str()).is_some_and(|below| below.starts_with('/'))
-            })
+            || self
+                .directories
+                .iter()
+                .any(|directory| path.strip_prefix(directory.as_str()).is_some_and(|below| below.starts_with('/')))
     }
 }
 
@@ -71,7 +72,8 @@ pub fn read(root: &Root, state: &State, ours: &[String]) -> Result<Foreign, Fore
     for directory in &directories {
         read_suite(root, directory, &mut plan)?;
     }
-    let plan = plan.finish().map_err(|error| ForeignError::Index { path: directories.join(", "), source: error.into() })?;
+    let plan =
+        plan.finish().map_err(|error| ForeignError::Index { path: directories.join(", "), source: error.into() })?;
     Ok(Foreign { directories, plan: Some(plan) })
 }
 
@@ -114,7 +116,9 @@ fn read_suite(root: &Root, directory: &str, plan: &mut PlanBuilder) -> Result<()
             IndexKind::Sources => Reading::Sources,
             _ => return Ok(()),
         };
-        let better = |form: Form| [Form::Plain, Form::Gz, Form::Zst, Form::Xz, Form::Bz2].iter().position(|&other| other == form);
+        let better = |form: Form| {
+            [Form::Plain, Form::Gz, Form::Zst, Form::Xz, Form::Bz2].iter().position(|&other| other == form)
+        };
         let there = indexes.get(name.stem);
         if there.is_none_or(|(form, ..)| better(name.form) < better(*form)) {
             indexes.insert(name.stem.to_owned(), (name.form, reading, path.to_owned()));

@@ -70,7 +70,8 @@ pub fn select(offers: &[Offered], session: &Session) -> Result<Vec<SuiteIndexes>
     offers
         .iter()
         .map(|offer| {
-            let wants = select::indexes(&offer.requested, &offer.release, &offer.selection).map_err(CommandError::usage)?;
+            let wants =
+                select::indexes(&offer.requested, &offer.release, &offer.selection).map_err(CommandError::usage)?;
             let mut have = BTreeSet::new();
             for want in &wants {
                 if store::verify(&session.root, want.sha256, want.size).map_err(|error| disk(&error))? {
@@ -88,8 +89,7 @@ fn stored_index(offer: &Offered, want: &IndexWant) -> StoredIndex {
     let directory = plain.rsplit_once('/').map_or("", |(directory, _)| directory);
     let slash = if directory.is_empty() { "" } else { "/" };
     let by_hash = format!("{directory}{slash}by-hash/SHA256/{}", want.sha256);
-    let (path, other_path) =
-        if offer.release.acquire_by_hash { (by_hash, Some(plain)) } else { (plain, None) };
+    let (path, other_path) = if offer.release.acquire_by_hash { (by_hash, Some(plain)) } else { (plain, None) };
     StoredIndex { path, other_path, size: want.size, sha256: want.sha256 }
 }
 
@@ -131,9 +131,12 @@ pub fn fetch(
         let mut more = false;
         for (offer, suite) in offers.iter().zip(suites.iter()) {
             let came: BTreeSet<u32> = suite.wants.iter().filter(|want| suite.has(want)).filter_map(group).collect();
-            let open = |want: &&IndexWant| want.reading.is_some() && group(want).is_some_and(|group| !came.contains(&group));
+            let open =
+                |want: &&IndexWant| want.reading.is_some() && group(want).is_some_and(|group| !came.contains(&group));
             more |= suite.wants.iter().filter(open).any(|want| want.rank >= rank);
-            indexes.extend(suite.wants.iter().filter(open).filter(|want| want.rank == rank).map(|want| stored_index(offer, want)));
+            indexes.extend(
+                suite.wants.iter().filter(open).filter(|want| want.rank == rank).map(|want| stored_index(offer, want)),
+            );
         }
         if !more {
             break;
@@ -178,13 +181,22 @@ pub fn plan(
                 CommandError::new(ErrorKind::Verification, format_args!("{path}: {error}"))
                     .context("the index is signed: the archive itself is at fault; nothing was published")
             };
-            let Some((file, _)) = session.root.open_file(&index_path(want.sha256)).map_err(|error| disk(&error))? else {
+            let Some((file, _)) = session.root.open_file(&index_path(want.sha256)).map_err(|error| disk(&error))?
+            else {
                 return Err(bad(&"it vanished from the store"));
             };
             let index = builder.index(&path, *id).map_err(|error| bad(&error))?;
             let limit = plain_bytes_max(&offer.release, &stem, want.size);
-            read_index(&mut builder, index, reading, &path, want.form, limit, BufReader::with_capacity(256 << 10, file))
-                .map_err(|error| bad(&error))?;
+            read_index(
+                &mut builder,
+                index,
+                reading,
+                &path,
+                want.form,
+                limit,
+                BufReader::with_capacity(256 << 10, file),
+            )
+            .map_err(|error| bad(&error))?;
         }
     }
     builder.finish().map_err(|error| CommandError::new(ErrorKind::Verification, error))

@@ -68,9 +68,9 @@ fn place(
         Ok::<_, FileError>(root.stat(&format!("dists/{name}"))?.is_some_and(|status| status.kind == Kind::Directory))
     };
     let directory_of = |name: &str| format!("dists/{name}{rest}");
-    let taken = state
-        .suite(&directory_of(real))
-        .is_some_and(|there| there.requested != requested && other.is_some_and(|other| is_other_suite(&there.requested, real, other)));
+    let taken = state.suite(&directory_of(real)).is_some_and(|there| {
+        there.requested != requested && other.is_some_and(|other| is_other_suite(&there.requested, real, other))
+    });
     let Some(other) = other.filter(|other| *other != real) else {
         return Ok(Layout { directory: directory_of(real), links: Vec::new() });
     };
@@ -85,7 +85,9 @@ fn place(
         }
         // Both are there: each stays what it is, what was asked for is updated.
         (true, true) => Ok(Layout { directory: format!("dists/{requested}"), links: Vec::new() }),
-        (_, false) => Ok(Layout { directory: directory_of(real), links: vec![(format!("dists/{other}"), real.to_owned())] }),
+        (_, false) => {
+            Ok(Layout { directory: directory_of(real), links: vec![(format!("dists/{other}"), real.to_owned())] })
+        }
     }
 }
 
@@ -124,7 +126,12 @@ mod tests {
         for (requested, suite, codename, expected) in [
             ("stable", "stable", "trixie", "dists/trixie dists/stable->trixie"),
             ("trixie", "stable", "trixie", "dists/trixie dists/stable->trixie"),
-            ("trixie-updates", "stable-updates", "trixie-updates", "dists/trixie-updates dists/stable-updates->trixie-updates"),
+            (
+                "trixie-updates",
+                "stable-updates",
+                "trixie-updates",
+                "dists/trixie-updates dists/stable-updates->trixie-updates",
+            ),
             ("experimental", "experimental", "rc-buggy", "dists/rc-buggy dists/experimental->rc-buggy"),
             ("noble-updates", "noble-updates", "noble", "dists/noble-updates"),
             ("noble", "noble", "noble", "dists/noble"),

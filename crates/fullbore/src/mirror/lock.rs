@@ -69,7 +69,8 @@ mod tests {
         let root = Root::open(directory.path()).unwrap();
         let first = Lock::take(&root).unwrap();
         let error = Lock::take(&root).unwrap_err().to_string();
-        let expected = format!("{} is in use by another run, process {}", directory.path().display(), std::process::id());
+        let expected =
+            format!("{} is in use by another run, process {}", directory.path().display(), std::process::id());
         assert_eq!(error, expected);
         drop(first);
         // As a killed run leaves it: the file is there with a pid, nobody holds it.

@@ -16,7 +16,7 @@ use super::fingerprint::fingerprint;
 use super::layout::{Layout, layout};
 use super::select::{Selection, check_suite};
 use super::session::{Session, disk};
-use super::state::{Novelty, Offer, OWN_DIRECTORY, State, StateError};
+use super::state::{Novelty, OWN_DIRECTORY, Offer, State, StateError};
 use crate::error::{CommandError, ErrorKind};
 use crate::settings::{MirrorSettings, SignedBy, SourceSpec};
 
@@ -77,7 +77,8 @@ pub fn fetch(
         settings.sources.iter().flat_map(|source| source.suites.iter().map(move |suite| (source, suite))).collect();
     let verifiers: Vec<Option<Verifier>> =
         settings.sources.iter().map(|source| verifier(source, session.root.path())).collect();
-    let place = |source: &SourceSpec| settings.sources.iter().position(|other| std::ptr::eq(other, source)).unwrap_or(0);
+    let place =
+        |source: &SourceSpec| settings.sources.iter().position(|other| std::ptr::eq(other, source)).unwrap_or(0);
     let conditions: Vec<Option<Kept>> = wanted.iter().map(|(_, suite)| kept(session, state, suite)).collect();
     let origin_answers = session.runtime.block_on(receive_all(&session.fetcher, 0, &wanted, &conditions));
     let mut offered = Vec::new();
@@ -94,7 +95,9 @@ pub fn fetch(
         let received = match accepted {
             Ok(received) => received,
             Err(Refusal::Verification(why, hint)) => return Err(unverified(&settings.origins[0], suite, &why, hint)),
-            Err(Refusal::Unreachable(why)) => newest_of_others(settings, session, suite, verifier.as_ref(), &why, warn)?,
+            Err(Refusal::Unreachable(why)) => {
+                newest_of_others(settings, session, suite, verifier.as_ref(), &why, warn)?
+            }
         };
         offered.push(judge(settings, session, state, source, suite, received, verifier.clone(), now, warn)?);
     }
@@ -109,11 +112,7 @@ struct Kept {
 }
 
 fn kept(session: &Session, state: &State, suite: &str) -> Option<Kept> {
-    let record = state
-        .header
-        .suites
-        .iter()
-        .find(|record| record.requested == suite && !record.retired)?;
+    let record = state.header.suites.iter().find(|record| record.requested == suite && !record.retired)?;
     let slash = if record.directory.is_empty() { "" } else { "/" };
     let path = format!("{}{slash}InRelease", record.directory);
     let status = session.root.stat(&path).ok().flatten()?;
@@ -140,8 +139,11 @@ async fn receive_all(
     kept: &[Option<Kept>],
 ) -> Vec<Answer> {
     let mut answers = Vec::new();
-    let asked: Vec<_> =
-        wanted.iter().zip(kept).map(|((_, suite), kept)| Box::pin(receive(fetcher, host, suite, kept.as_ref()))).collect();
+    let asked: Vec<_> = wanted
+        .iter()
+        .zip(kept)
+        .map(|((_, suite), kept)| Box::pin(receive(fetcher, host, suite, kept.as_ref())))
+        .collect();
     // Every request is queued by its first poll, so that all go out together.
     let mut asked: Vec<_> = asked.into_iter().map(Some).collect();
     let mut done: Vec<Option<Answer>> = asked.iter().map(|_| None).collect();
@@ -208,7 +210,9 @@ fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) -> R
     let text = match (find("InRelease"), find("Release"), find("Release.gpg"), verifier) {
         (Some(inrelease), _, _, Some(verifier)) => verifier.verify_inrelease(inrelease).map_err(bad)?,
         (Some(inrelease), _, _, None) => SignedText::trusted(inrelease).map_err(bad)?,
-        (None, Some(release), Some(signature), Some(verifier)) => verifier.verify_detached(release, signature).map_err(bad)?,
+        (None, Some(release), Some(signature), Some(verifier)) => {
+            verifier.verify_detached(release, signature).map_err(bad)?
+        }
         (None, Some(release), _, None) => SignedText::trusted(release).map_err(bad)?,
         (None, Some(_), None, Some(_)) => {
             let why = "Release has no signature (no InRelease, no Release.gpg)".to_owned();
@@ -222,10 +226,12 @@ fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) -> R
 
 fn hint_of(error: &SignatureError) -> Option<&'static str> {
     match error {
-        SignatureError::NoPublicKey { .. } | SignatureError::NoKeyring => Some(
-            "give the archive's keyring with --keyring (Debian's is in the package debian-archive-keyring)",
-        ),
-        SignatureError::NotClearsigned { .. } => Some("this looks like a login page or an error page: check the address"),
+        SignatureError::NoPublicKey { .. } | SignatureError::NoKeyring => {
+            Some("give the archive's keyring with --keyring (Debian's is in the package debian-archive-keyring)")
+        }
+        SignatureError::NotClearsigned { .. } => {
+            Some("this looks like a login page or an error page: check the address")
+        }
         SignatureError::GpgvMissing { .. } => Some("install gpgv: apt-get install gpgv"),
         SignatureError::Expired { .. } => Some("update the keyring, or the archive is no longer maintained"),
         _ => None,

@@ -217,11 +217,8 @@ impl PlanBuilder {
 
     /// Announces an index; `name` is used in errors (its path below the archive's root).
     pub fn index(&mut self, name: &str, suite: SuiteId) -> Result<IndexId, PlanError> {
-        let too_many = || PlanError::TooLarge {
-            index: name.to_owned(),
-            what: "number of indexes",
-            limit: INDEXES_MAX as u64,
-        };
+        let too_many =
+            || PlanError::TooLarge { index: name.to_owned(), what: "number of indexes", limit: INDEXES_MAX as u64 };
         let id = u16::try_from(self.indexes.len()).map_err(|_| too_many())?;
         let single = self.sets.number(vec![suite]).ok_or_else(too_many)?;
         self.indexes.push(IndexInfo { name: name.to_owned(), suite, single });
@@ -350,7 +347,8 @@ impl PlanBuilder {
             })?;
             return Ok(());
         }
-        let too_large = |what, limit: usize| PlanError::TooLarge { index: info.name.clone(), what, limit: limit as u64 };
+        let too_large =
+            |what, limit: usize| PlanError::TooLarge { index: info.name.clone(), what, limit: limit as u64 };
         if self.slots.len() >= FILES_MAX {
             return Err(too_large("number of files", FILES_MAX));
         }
@@ -617,7 +615,14 @@ mod tests {
         for version in ["1.10", "1.9", "1.10~rc1", "1.2"] {
             for name in ["hello", "hello-doc"] {
                 let path = format!("pool/{name}_{version}.deb");
-                let package = Some(PackageFacts { name, architecture: "amd64", version, source: "hello", section: "", priority: "" });
+                let package = Some(PackageFacts {
+                    name,
+                    architecture: "amd64",
+                    version,
+                    source: "hello",
+                    section: "",
+                    priority: "",
+                });
                 plan.add(index, &Candidate { package, ..file(&path) }).unwrap();
             }
         }
@@ -625,7 +630,12 @@ mod tests {
         let plan = plan.finish().unwrap();
         assert_eq!(
             paths(&plan),
-            ["pool/hello-doc_1.10.deb", "pool/hello-doc_1.10~rc1.deb", "pool/hello_1.10.deb", "pool/hello_1.10~rc1.deb"]
+            [
+                "pool/hello-doc_1.10.deb",
+                "pool/hello-doc_1.10~rc1.deb",
+                "pool/hello_1.10.deb",
+                "pool/hello_1.10~rc1.deb"
+            ]
         );
         assert!(plan.leaves_out("pool/hello_1.2.deb"));
         assert!(!plan.leaves_out("pool/hello_1.10.deb"));

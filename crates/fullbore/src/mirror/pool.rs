@@ -128,7 +128,8 @@ fn learn_sizes(plan: &Plan, fetch: &[FileId], session: &Session) -> Result<Vec<(
 
 async fn size_on_some_host(watch: &fullbore_wire::fetch::Watch, path: String) -> Option<u64> {
     for host in 0..watch.hosts().len() {
-        let get = Get { path: path.clone(), limit_bytes: 0, if_none_match: None, if_modified_since: None, head_only: true };
+        let get =
+            Get { path: path.clone(), limit_bytes: 0, if_none_match: None, if_modified_since: None, head_only: true };
         if let Ok(got) = watch.get(host as HostId, get).await
             && got.head.status == 200
             && let Some(length) = got.head.content_length
@@ -181,8 +182,7 @@ pub fn fetch(
     events: &mut dyn Events,
 ) -> Result<Came, CommandError> {
     let subtraction = &mut need.subtraction;
-    let files =
-        Arc::new(Files::of_plan(plan.clone(), subtraction.replace.clone(), need.learned.clone(), indexes));
+    let files = Arc::new(Files::of_plan(plan.clone(), subtraction.replace.clone(), need.learned.clone(), indexes));
     let items = files.items(&subtraction.fetch, session);
     let fetched = session.fetch(files.clone(), items, stop, events)?;
     let mut came = Came { missing: Vec::new(), incomplete: Vec::new(), indexes: Vec::new() };

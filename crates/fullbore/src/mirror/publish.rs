@@ -71,7 +71,8 @@ impl Publication {
             suite: self.id,
         };
         let by_hash = self.by_hash;
-        let by_hash = self.indexes.iter().filter(move |_| by_hash).map(move |file| named(self.by_hash_path(file), file));
+        let by_hash =
+            self.indexes.iter().filter(move |_| by_hash).map(move |file| named(self.by_hash_path(file), file));
         let canonical = self.indexes.iter().chain(self.signed_files());
         by_hash.chain(canonical.map(move |file| named(self.layout.path(&file.path), file)))
     }

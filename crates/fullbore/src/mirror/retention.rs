@@ -81,7 +81,10 @@ impl DeleteGuard {
     /// Checks a deletion of `files` and `bytes` out of all that the mirror holds.
     pub fn check(&self, files: u64, files_all: u64, bytes: u64, bytes_all: u64) -> Result<(), GuardError> {
         let over = |part: u64, all: u64| part as f64 > self.share_max * all as f64;
-        if self.forced || files < GUARDED_FILES_MIN.min(files_all) || !(over(files, files_all) || over(bytes, bytes_all)) {
+        if self.forced
+            || files < GUARDED_FILES_MIN.min(files_all)
+            || !(over(files, files_all) || over(bytes, bytes_all))
+        {
             return Ok(());
         }
         let share_max_percent = (self.share_max * 100.0) as u32;

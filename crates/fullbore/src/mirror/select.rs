@@ -175,7 +175,12 @@ pub fn indexes(requested: &str, release: &Release, selection: &Selection) -> Res
 /// of xz and the time to the first pool file counts more than the bytes of one index.
 const READING_ORDER: [Form; 5] = [Form::Gz, Form::Zst, Form::Xz, Form::Bz2, Form::Plain];
 
-fn add_group(wants: &mut Vec<IndexWant>, number: u32, mut group: Vec<(&IndexEntry, IndexName<'_>)>, selection: &Selection) {
+fn add_group(
+    wants: &mut Vec<IndexWant>,
+    number: u32,
+    mut group: Vec<(&IndexEntry, IndexName<'_>)>,
+    selection: &Selection,
+) {
     let asked = |form: Form| selection.formats.iter().any(|format| form_of(*format) == form);
     let compressed = group.iter().any(|(_, name)| name.form != Form::Plain);
     let some_asked = group.iter().any(|(_, name)| asked(name.form));
@@ -218,7 +223,9 @@ fn form_of(format: IndexFormat) -> Form {
 fn need(name: &IndexName<'_>, group: u32) -> Need {
     match name.kind {
         _ if name.diff => Need::Optional,
-        IndexKind::InnerRelease | IndexKind::TranslationIndex | IndexKind::ComponentIds | IndexKind::Other => Need::Optional,
+        IndexKind::InnerRelease | IndexKind::TranslationIndex | IndexKind::ComponentIds | IndexKind::Other => {
+            Need::Optional
+        }
         IndexKind::InstallerSums { sha256: false, .. } => Need::Optional,
         _ => Need::OneOf(group),
     }
@@ -236,8 +243,7 @@ fn reading(name: &IndexName<'_>) -> Option<Reading> {
 
 impl Selection {
     fn wants(&self, name: &IndexName<'_>, release: &Release) -> bool {
-        self.wants_kind(name)
-            && (self.flat || (self.wants_component(name) && self.wants_architecture(name, release)))
+        self.wants_kind(name) && (self.flat || (self.wants_component(name) && self.wants_architecture(name, release)))
     }
 
     fn wants_kind(&self, name: &IndexName<'_>) -> bool {
@@ -257,7 +263,9 @@ impl Selection {
                     && (self.languages.is_empty() || self.languages.iter().any(|wanted| wanted == language))
             }
             IndexKind::TranslationIndex => self.binaries && with(Kind::Translations),
-            IndexKind::Components | IndexKind::Icons { .. } | IndexKind::ComponentIds => self.binaries && with(Kind::Dep11),
+            IndexKind::Components | IndexKind::Icons { .. } | IndexKind::ComponentIds => {
+                self.binaries && with(Kind::Dep11)
+            }
             IndexKind::Commands => self.binaries && with(Kind::Cnf),
             IndexKind::InstallerSums { .. } => self.binaries && with(Kind::Installer),
             IndexKind::InnerRelease | IndexKind::Other => true,
@@ -266,7 +274,9 @@ impl Selection {
 
     fn wants_component(&self, name: &IndexName<'_>) -> bool {
         match name.component {
-            Some(component) => self.components.is_empty() || self.components.iter().any(|wanted| same_component(wanted, component)),
+            Some(component) => {
+                self.components.is_empty() || self.components.iter().any(|wanted| same_component(wanted, component))
+            }
             // What stands at the top serves all components: Contents of old suites. The unknown
             // is taken along only with everything.
             None => self.components.is_empty() || name.kind != IndexKind::Other,
@@ -393,7 +403,12 @@ mod tests {
     }
 
     fn amd64() -> Selection {
-        Selection { components: names(&["main"]), architectures: names(&["amd64"]), binaries: true, ..Selection::default() }
+        Selection {
+            components: names(&["main"]),
+            architectures: names(&["amd64"]),
+            binaries: true,
+            ..Selection::default()
+        }
     }
 
     fn paths(fields: &str, selection: &Selection) -> Vec<String> {

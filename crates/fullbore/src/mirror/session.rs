@@ -135,7 +135,11 @@ impl Session {
         let options = fetch_options(network, urls.1)?;
         let fetcher = {
             let _inside = runtime.enter();
-            Fetcher::start(urls.0, options, Parts { landing: landing.clone(), outcomes, window, ledger: ledger.clone() })
+            Fetcher::start(
+                urls.0,
+                options,
+                Parts { landing: landing.clone(), outcomes, window, ledger: ledger.clone() },
+            )
         };
         Ok(Session {
             scan: ledger.stage("local scan", Kind::Thread),

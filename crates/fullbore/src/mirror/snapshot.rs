@@ -19,7 +19,9 @@ const NAME_BYTES_MAX: usize = 100;
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// Not a name for a directory.
-    #[error("{name:?} cannot be the name of a snapshot: letters, digits and . _ + - only, a letter or digit first, at most {NAME_BYTES_MAX}")]
+    #[error(
+        "{name:?} cannot be the name of a snapshot: letters, digits and . _ + - only, a letter or digit first, at most {NAME_BYTES_MAX}"
+    )]
     Name {
         /// As given.
         name: String,
@@ -67,7 +69,9 @@ pub fn make(root: &Root, state: &State, name: &str) -> Result<Tally, SnapshotErr
     remove_tree(root, &building)?;
     let mut linked = Tally::default();
     if let Some(mut records) = state.records(root)? {
-        while let Some(record) = records.next().map_err(|source| StateError::List { path: state.list_path(), source })? {
+        while let Some(record) =
+            records.next().map_err(|source| StateError::List { path: state.list_path(), source })?
+        {
             if state.header.standings[record.standing as usize].members.is_empty() {
                 continue;
             }

@@ -269,7 +269,11 @@ impl State {
 
     /// The number of the suite in this directory, if it has one.
     pub fn suite_id(&self, directory: &str) -> Option<SuiteId> {
-        self.header.suites.iter().position(|suite| suite.directory == directory).and_then(|at| SuiteId::try_from(at).ok())
+        self.header
+            .suites
+            .iter()
+            .position(|suite| suite.directory == directory)
+            .and_then(|at| SuiteId::try_from(at).ok())
     }
 
     /// The suite in this directory.

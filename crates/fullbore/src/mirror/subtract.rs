@@ -199,7 +199,9 @@ impl<'a> Comparison<'a> {
             } else {
                 match disk.look(file.path)? {
                     Found::Nothing => result.fetch.push(file.id),
-                    Found::File(size) if file.known_size().is_none_or(|known| known == size) => result.adopt.push(file.id),
+                    Found::File(size) if file.known_size().is_none_or(|known| known == size) => {
+                        result.adopt.push(file.id)
+                    }
                     Found::File(_) => {
                         result.replace.insert(file.id);
                         result.fetch.push(file.id);

@@ -94,9 +94,7 @@ pub fn take_update_required(root: &Root, host: &str) -> Result<bool, TraceError>
 /// A bad host name, refusals of the system.
 pub fn write(root: &Root, trace: &Trace) -> Result<(), TraceError> {
     check_host(&trace.host)?;
-    let put = |name: &str, text: &str| {
-        root.write_part(&format!("{TRACE_DIRECTORY}/{name}"), text.as_bytes())?.finish()
-    };
+    let put = |name: &str, text: &str| root.write_part(&format!("{TRACE_DIRECTORY}/{name}"), text.as_bytes())?.finish();
     put(&trace.host, &render(trace))?;
     put("_hierarchy", &hierarchy(trace))?;
     let mut names: Vec<String> = root
@@ -135,7 +133,11 @@ fn render(trace: &Trace) -> String {
     lines.push("Revision: i18n InRelease AUIP".to_owned());
     lines.push(format!("Suites: {}", one_line(&trace.suites.join(" "))));
     lines.push(format!("Architectures: {}", one_line(&trace.architectures.join(" "))));
-    let configuration = if trace.all_architectures { "ALL".to_owned() } else { format!("INCLUDE {}", one_line(&trace.architectures.join(" "))) };
+    let configuration = if trace.all_architectures {
+        "ALL".to_owned()
+    } else {
+        format!("INCLUDE {}", one_line(&trace.architectures.join(" ")))
+    };
     lines.push(format!("Architectures-Configuration: {configuration}"));
     lines.push(format!("Upstream-mirror: {}", one_line(&trace.upstream)));
     // The names are ftpsync's: programs that draw mirror statistics look for them.

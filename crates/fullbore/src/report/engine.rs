@@ -9,11 +9,7 @@ use crate::events::Phase;
 impl VerdictReport {
     /// What the engine found.
     pub fn of(verdict: &Verdict) -> VerdictReport {
-        let shares: Vec<(String, f64)> = verdict
-            .shares
-            .iter()
-            .map(|share| (share.part.clone(), share.share))
-            .collect();
+        let shares: Vec<(String, f64)> = verdict.shares.iter().map(|share| (share.part.clone(), share.share)).collect();
         VerdictReport {
             // The shares have shorter names than the part; what is named has the largest.
             share: shares.first().map_or(0.0, |(_, share)| *share),
@@ -21,10 +17,7 @@ impl VerdictReport {
             reason: verdict.reason.clone(),
             confident: verdict.confident && verdict.limit != Limit::Mixed,
             shares,
-            next: verdict
-                .next
-                .as_ref()
-                .map(|next| format!("{}, used to {:.0} %", next.part, next.used * 100.0)),
+            next: verdict.next.as_ref().map(|next| format!("{}, used to {:.0} %", next.part, next.used * 100.0)),
             advice: verdict.advice.clone(),
             evidence: verdict.evidence.clone(),
         }
@@ -56,24 +49,15 @@ struct Replay {
 }
 
 impl Replay {
-    fn point(
-        &mut self,
-        timeline: &mut Timeline,
-        picture: &verdict::Timeline,
-        point: &verdict::TimelinePoint,
-    ) {
+    fn point(&mut self, timeline: &mut Timeline, picture: &verdict::Timeline, point: &verdict::TimelinePoint) {
         self.received_bytes += point.received_bytes_per_s * point.length_s;
         self.delivered_bytes += point.delivered_bytes_per_s * point.length_s;
         self.hosts.resize(picture.hosts.len(), 0.0);
         for (sum, rate) in self.hosts.iter_mut().zip(&point.hosts) {
             *sum += rate * point.length_s;
         }
-        let hosts: Vec<(&str, u64, u16)> = picture
-            .hosts
-            .iter()
-            .zip(&self.hosts)
-            .map(|(name, sum)| (name.as_str(), *sum as u64, 0))
-            .collect();
+        let hosts: Vec<(&str, u64, u16)> =
+            picture.hosts.iter().zip(&self.hosts).map(|(name, sum)| (name.as_str(), *sum as u64, 0)).collect();
         let stages: Vec<StageSample<'_>> = picture
             .stages
             .iter()

@@ -111,24 +111,15 @@ fn hero(page: &mut String, summary: &Summary) {
     };
     page.push_str("<section class=\"hero\">\n<div>");
     match &summary.verdict {
-        Some(verdict)
-            if summary.changed || summary.totals.files > 0 || summary.command == "check" =>
-        {
+        Some(verdict) if summary.changed || summary.totals.files > 0 || summary.command == "check" => {
             let share = if !verdict.confident {
                 "No single part limited this run".to_owned()
             } else if verdict.share > 0.0 {
-                format!(
-                    "For {:.0} % of the time, this run was limited by",
-                    verdict.share * 100.0
-                )
+                format!("For {:.0} % of the time, this run was limited by", verdict.share * 100.0)
             } else {
                 "This run was limited by".to_owned()
             };
-            let _ = write!(
-                page,
-                "<p class=\"kicker\">{share}</p><h1>{}</h1>",
-                escape(&capital(&verdict.limit))
-            );
+            let _ = write!(page, "<p class=\"kicker\">{share}</p><h1>{}</h1>", escape(&capital(&verdict.limit)));
             if !verdict.reason.is_empty() {
                 page.push_str("<ul class=\"evidence\">");
                 for part in verdict.reason.split("; ") {
@@ -150,22 +141,13 @@ fn hero(page: &mut String, summary: &Summary) {
     );
     if let Some(verdict) = &summary.verdict {
         shares(page, &verdict.shares);
-        let next = verdict
-            .next
-            .as_ref()
-            .map(|next| format!("<b>Next limit:</b> {}. ", escape(next)));
+        let next = verdict.next.as_ref().map(|next| format!("<b>Next limit:</b> {}. ", escape(next)));
         if !verdict.advice.is_empty() || next.is_some() {
-            let _ = writeln!(
-                page,
-                "<p class=\"advice wide\">{}{}</p>",
-                next.unwrap_or_default(),
-                escape(&verdict.advice)
-            );
+            let _ =
+                writeln!(page, "<p class=\"advice wide\">{}{}</p>", next.unwrap_or_default(), escape(&verdict.advice));
         }
         if !verdict.evidence.is_empty() {
-            page.push_str(
-                "<details class=\"wide\" open><summary>Measured</summary><ul class=\"lines\">",
-            );
+            page.push_str("<details class=\"wide\" open><summary>Measured</summary><ul class=\"lines\">");
             for line in &verdict.evidence {
                 let _ = write!(page, "<li>{}</li>", escape(line));
             }
@@ -184,10 +166,7 @@ fn headline(summary: &Summary) -> String {
 
 fn capital(text: &str) -> String {
     let mut letters = text.chars();
-    letters
-        .next()
-        .map(|first| first.to_uppercase().chain(letters).collect())
-        .unwrap_or_default()
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
 fn shares(page: &mut String, shares: &[(String, f64)]) {
@@ -244,23 +223,11 @@ fn tiles(page: &mut String, summary: &Summary) {
     let totals = &summary.totals;
     let mut all: Vec<(&str, String, String)> = Vec::new();
     if summary.command == "check" {
-        all.push((
-            "Files read",
-            units::count(totals.checked_files),
-            units::bytes(totals.checked_bytes),
-        ));
-        all.push((
-            "Missing or wrong",
-            units::count(totals.missing_files),
-            "after this run".to_owned(),
-        ));
+        all.push(("Files read", units::count(totals.checked_files), units::bytes(totals.checked_bytes)));
+        all.push(("Missing or wrong", units::count(totals.missing_files), "after this run".to_owned()));
     }
     if totals.files > 0 || summary.command != "check" {
-        all.push((
-            "Files fetched",
-            units::count(totals.files),
-            format!("{} kept", units::count(totals.kept_files)),
-        ));
+        all.push(("Files fetched", units::count(totals.files), format!("{} kept", units::count(totals.kept_files))));
         all.push((
             "Received ÷ needed",
             format!("{:.3}", totals.received_ratio()),
@@ -270,34 +237,15 @@ fn tiles(page: &mut String, summary: &Summary) {
         all.push((
             "Requests",
             units::count(totals.requests),
-            format!(
-                "{} connections, {} each",
-                units::count(totals.connections),
-                units::count(per_connection)
-            ),
+            format!("{} connections, {} each", units::count(totals.connections), units::count(per_connection)),
         ));
     }
-    let cores = if summary.duration_ms == 0 {
-        0.0
-    } else {
-        summary.cpu_ms as f64 / summary.duration_ms as f64
-    };
-    all.push((
-        "Processor",
-        units::duration(summary.cpu_ms),
-        format!("{cores:.2} cores on average"),
-    ));
-    all.push((
-        "Memory",
-        units::bytes(summary.peak_rss_bytes),
-        "at its peak".to_owned(),
-    ));
+    let cores = if summary.duration_ms == 0 { 0.0 } else { summary.cpu_ms as f64 / summary.duration_ms as f64 };
+    all.push(("Processor", units::duration(summary.cpu_ms), format!("{cores:.2} cores on average")));
+    all.push(("Memory", units::bytes(summary.peak_rss_bytes), "at its peak".to_owned()));
     page.push_str("<dl class=\"tiles\">");
     for (name, value, note) in all {
-        let _ = write!(
-            page,
-            "<div class=\"tile\"><dt>{name}</dt><dd>{value}<small>{note}</small></dd></div>"
-        );
+        let _ = write!(page, "<div class=\"tile\"><dt>{name}</dt><dd>{value}<small>{note}</small></dd></div>");
     }
     page.push_str("</dl>\n");
 }
@@ -322,23 +270,17 @@ mod tests {
     fn names_from_outside_are_no_markup() {
         let evil = "<img src=x onerror='alert(1)'>\"&\u{1b}";
         let mut report = sample::report();
-        for text in [
-            &mut report.summary.hosts[0].host,
-            &mut report.summary.suites[0].suite,
-            &mut report.summary.dir,
-        ] {
+        for text in [&mut report.summary.hosts[0].host, &mut report.summary.suites[0].suite, &mut report.summary.dir] {
             *text = evil.into();
         }
         report.summary.name = None;
         report.timeline.hosts[0].host = evil.into();
         report.timeline.stages[0].stage = evil.into();
-        report.summary.hosts[1]
-            .faults
-            .push(crate::report::FaultReport {
-                at_ms: 1,
-                fault: evil.into(),
-                path: Some(evil.into()),
-            });
+        report.summary.hosts[1].faults.push(crate::report::FaultReport {
+            at_ms: 1,
+            fault: evil.into(),
+            path: Some(evil.into()),
+        });
         report.summary.warn(evil);
         report.summary.problem(evil);
         report.summary.verdict = Some(VerdictReport {
@@ -358,12 +300,9 @@ mod tests {
     #[test]
     fn tags_are_closed() {
         let page = render(&sample::report());
-        for tag in [
-            "section", "div", "table", "ul", "li", "svg", "p", "span", "header", "main", "tr",
-            "td", "th", "i",
-        ] {
-            let opened = page.matches(&format!("<{tag}>")).count()
-                + page.matches(&format!("<{tag} ")).count();
+        for tag in ["section", "div", "table", "ul", "li", "svg", "p", "span", "header", "main", "tr", "td", "th", "i"]
+        {
+            let opened = page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
             assert_eq!(opened, page.matches(&format!("</{tag}>")).count(), "{tag}");
         }
     }
@@ -385,14 +324,8 @@ mod tests {
         failed.summary.exit_code = 3;
         failed.summary.verdict = None;
         failed.summary.changed = false;
-        failed.summary.problem(
-            "all mirrors are dead: deb.debian.org refused the connection, 3 others timed out",
-        );
-        std::fs::write(
-            path.with_file_name("fullbore-sample-failed.html"),
-            render(&failed),
-        )
-        .unwrap();
+        failed.summary.problem("all mirrors are dead: deb.example.org refused the connection, 3 others timed out");
+        std::fs::write(path.with_file_name("fullbore-sample-failed.html"), render(&failed)).unwrap();
         println!("{}", path.display());
     }
 }

@@ -26,8 +26,7 @@ mod tests {
 
     #[test]
     fn a_report_of_an_older_version_can_be_read() {
-        let read: Report =
-            serde_json::from_str(r#"{"summary":{"dir":"/x","new_field":1}}"#).unwrap();
+        let read: Report = serde_json::from_str(r#"{"summary":{"dir":"/x","new_field":1}}"#).unwrap();
         assert_eq!(read.summary.dir, "/x");
     }
 }

@@ -49,6 +49,9 @@ mod tests {
         let trace: Value = serde_json::from_str(&render(&report)).expect("JSON");
         let spans = trace["traceEvents"].as_array().expect("a list");
         assert_eq!(spans[0]["dur"], 100_000);
-        assert_eq!((&spans[1]["name"], &spans[1]["ts"], &spans[1]["dur"]), (&json!("fetch"), &json!(100_000), &json!(200_000)));
+        assert_eq!(
+            (&spans[1]["name"], &spans[1]["ts"], &spans[1]["dur"]),
+            (&json!("fetch"), &json!(100_000), &json!(200_000))
+        );
     }
 }

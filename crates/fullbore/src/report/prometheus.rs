@@ -31,18 +31,9 @@ impl Metrics {
     fn value(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         self.text.push_str(name);
         for (i, (label, text)) in labels.iter().enumerate() {
-            let _ = write!(
-                self.text,
-                "{}{label}=\"{}\"",
-                if i == 0 { "{" } else { "," },
-                escape(text)
-            );
+            let _ = write!(self.text, "{}{label}=\"{}\"", if i == 0 { "{" } else { "," }, escape(text));
         }
-        let _ = writeln!(
-            self.text,
-            "{} {value}",
-            if labels.is_empty() { "" } else { "}" }
-        );
+        let _ = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
     }
 }
 
@@ -63,152 +54,78 @@ fn escape(text: &str) -> String {
 
 /// The name a mirror has in the metrics: its section's, or its directory.
 fn mirror_name(report: &Report) -> &str {
-    report
-        .summary
-        .name
-        .as_deref()
-        .unwrap_or(&report.summary.dir)
+    report.summary.name.as_deref().unwrap_or(&report.summary.dir)
 }
 
 /// The metrics of these runs; `now_unix_s` is the time of a success, `before` what
 /// [`last_successes`] found.
 pub fn render(reports: &[Report], now_unix_s: i64, before: &BTreeMap<String, i64>) -> String {
-    let mut metrics = Metrics {
-        text: String::new(),
-        described: Vec::new(),
+    let mut metrics = Metrics { text: String::new(), described: Vec::new() };
+    let mut each = |name: &'static str, kind: &str, help: &str, value: &dyn Fn(&Report) -> Option<String>| {
+        for report in reports {
+            if let Some(value) = value(report) {
+                metrics.family(name, kind, help);
+                metrics.value(name, &[("mirror", mirror_name(report)), ("command", &report.summary.command)], value);
+            }
+        }
     };
-    let mut each =
-        |name: &'static str, kind: &str, help: &str, value: &dyn Fn(&Report) -> Option<String>| {
-            for report in reports {
-                if let Some(value) = value(report) {
-                    metrics.family(name, kind, help);
-                    metrics.value(
-                        name,
-                        &[
-                            ("mirror", mirror_name(report)),
-                            ("command", &report.summary.command),
-                        ],
-                        value,
-                    );
-                }
-            }
-        };
     let number = |value: u64| Some(value.to_string());
-    each(
-        "fullbore_exit_code",
-        "gauge",
-        "Exit code of the last run; 0 is success.",
-        &|report| number(u64::from(report.summary.exit_code)),
-    );
-    each(
-        "fullbore_last_run_timestamp_seconds",
-        "gauge",
-        "Start of the last run.",
-        &|report| Some(report.summary.started_unix_s.to_string()),
-    );
-    each(
-        LAST_SUCCESS,
-        "gauge",
-        "End of the last run that succeeded.",
-        &|report| {
-            if report.summary.exit_code == 0 {
-                Some(now_unix_s.to_string())
-            } else {
-                before.get(mirror_name(report)).map(i64::to_string)
-            }
-        },
-    );
-    each(
-        "fullbore_duration_seconds",
-        "gauge",
-        "Wall time of the last run.",
-        &|report| Some(seconds(report.summary.duration_ms)),
-    );
-    each(
-        "fullbore_cpu_seconds",
-        "gauge",
-        "Processor time of the last run.",
-        &|report| Some(seconds(report.summary.cpu_ms)),
-    );
-    each(
-        "fullbore_peak_memory_bytes",
-        "gauge",
-        "Largest resident memory of the last run.",
-        &|report| number(report.summary.peak_rss_bytes),
-    );
-    each(
-        "fullbore_changed",
-        "gauge",
-        "Whether the last run published anything new.",
-        &|report| number(u64::from(report.summary.changed)),
-    );
-    each(
-        "fullbore_files_written",
-        "gauge",
-        "Files verified and written by the last run.",
-        &|report| number(report.summary.totals.files),
-    );
-    each(
-        "fullbore_needed_bytes",
-        "gauge",
-        "Bytes the last run needed.",
-        &|report| number(report.summary.totals.needed_bytes),
-    );
-    each(
-        "fullbore_received_bytes",
-        "gauge",
-        "Body bytes the last run received.",
-        &|report| number(report.summary.totals.received_bytes),
-    );
-    each(
-        "fullbore_written_bytes",
-        "gauge",
-        "Bytes verified and written by the last run.",
-        &|report| number(report.summary.totals.written_bytes),
-    );
-    each(
-        "fullbore_missing_files",
-        "gauge",
-        "Files missing or wrong after the last run.",
-        &|report| number(report.summary.totals.missing_files),
-    );
-    each(
-        "fullbore_deleted_files",
-        "gauge",
-        "Files deleted by the last run.",
-        &|report| number(report.summary.totals.deleted_files),
-    );
-    each(
-        "fullbore_requests",
-        "gauge",
-        "Requests sent by the last run.",
-        &|report| number(report.summary.totals.requests),
-    );
-    each(
-        "fullbore_mirrored_files",
-        "gauge",
-        "Files named by the signed indexes.",
-        &|report| number(report.summary.plan.wanted_files),
-    );
-    each(
-        "fullbore_mirrored_bytes",
-        "gauge",
-        "Their bytes.",
-        &|report| number(report.summary.plan.wanted_bytes),
-    );
+    each("fullbore_exit_code", "gauge", "Exit code of the last run; 0 is success.", &|report| {
+        number(u64::from(report.summary.exit_code))
+    });
+    each("fullbore_last_run_timestamp_seconds", "gauge", "Start of the last run.", &|report| {
+        Some(report.summary.started_unix_s.to_string())
+    });
+    each(LAST_SUCCESS, "gauge", "End of the last run that succeeded.", &|report| {
+        if report.summary.exit_code == 0 {
+            Some(now_unix_s.to_string())
+        } else {
+            before.get(mirror_name(report)).map(i64::to_string)
+        }
+    });
+    each("fullbore_duration_seconds", "gauge", "Wall time of the last run.", &|report| {
+        Some(seconds(report.summary.duration_ms))
+    });
+    each("fullbore_cpu_seconds", "gauge", "Processor time of the last run.", &|report| {
+        Some(seconds(report.summary.cpu_ms))
+    });
+    each("fullbore_peak_memory_bytes", "gauge", "Largest resident memory of the last run.", &|report| {
+        number(report.summary.peak_rss_bytes)
+    });
+    each("fullbore_changed", "gauge", "Whether the last run published anything new.", &|report| {
+        number(u64::from(report.summary.changed))
+    });
+    each("fullbore_files_written", "gauge", "Files verified and written by the last run.", &|report| {
+        number(report.summary.totals.files)
+    });
+    each("fullbore_needed_bytes", "gauge", "Bytes the last run needed.", &|report| {
+        number(report.summary.totals.needed_bytes)
+    });
+    each("fullbore_received_bytes", "gauge", "Body bytes the last run received.", &|report| {
+        number(report.summary.totals.received_bytes)
+    });
+    each("fullbore_written_bytes", "gauge", "Bytes verified and written by the last run.", &|report| {
+        number(report.summary.totals.written_bytes)
+    });
+    each("fullbore_missing_files", "gauge", "Files missing or wrong after the last run.", &|report| {
+        number(report.summary.totals.missing_files)
+    });
+    each("fullbore_deleted_files", "gauge", "Files deleted by the last run.", &|report| {
+        number(report.summary.totals.deleted_files)
+    });
+    each("fullbore_requests", "gauge", "Requests sent by the last run.", &|report| {
+        number(report.summary.totals.requests)
+    });
+    each("fullbore_mirrored_files", "gauge", "Files named by the signed indexes.", &|report| {
+        number(report.summary.plan.wanted_files)
+    });
+    each("fullbore_mirrored_bytes", "gauge", "Their bytes.", &|report| number(report.summary.plan.wanted_bytes));
     for report in reports {
         hosts(&mut metrics, report);
         suites(&mut metrics, report, now_unix_s);
         if let Some(verdict) = &report.summary.verdict {
-            metrics.family(
-                "fullbore_limit",
-                "gauge",
-                "What limited the last run, with its share of the time.",
-            );
-            let labels = [
-                ("mirror", mirror_name(report)),
-                ("limit", verdict.limit.as_str()),
-            ];
+            metrics.family("fullbore_limit", "gauge", "What limited the last run, with its share of the time.");
+            let labels = [("mirror", mirror_name(report)), ("limit", verdict.limit.as_str())];
             metrics.value("fullbore_limit", &labels, verdict.share);
         }
     }
@@ -217,15 +134,8 @@ pub fn render(reports: &[Report], now_unix_s: i64, before: &BTreeMap<String, i64
 
 fn hosts(metrics: &mut Metrics, report: &Report) {
     for host in &report.summary.hosts {
-        let labels = [
-            ("mirror", mirror_name(report)),
-            ("host", host.host.as_str()),
-        ];
-        metrics.family(
-            "fullbore_host_received_bytes",
-            "gauge",
-            "Body bytes received from a host.",
-        );
+        let labels = [("mirror", mirror_name(report)), ("host", host.host.as_str())];
+        metrics.family("fullbore_host_received_bytes", "gauge", "Body bytes received from a host.");
         metrics.value("fullbore_host_received_bytes", &labels, host.received_bytes);
         metrics.family("fullbore_host_errors", "gauge", "Faults of a host.");
         metrics.value("fullbore_host_errors", &labels, host.strikes);
@@ -234,31 +144,12 @@ fn hosts(metrics: &mut Metrics, report: &Report) {
 
 fn suites(metrics: &mut Metrics, report: &Report, now_unix_s: i64) {
     for suite in &report.summary.suites {
-        let labels = [
-            ("mirror", mirror_name(report)),
-            ("suite", suite.suite.as_str()),
-        ];
-        metrics.family(
-            "fullbore_suite_date_seconds",
-            "gauge",
-            "Date of the Release that was offered.",
-        );
+        let labels = [("mirror", mirror_name(report)), ("suite", suite.suite.as_str())];
+        metrics.family("fullbore_suite_date_seconds", "gauge", "Date of the Release that was offered.");
         metrics.value("fullbore_suite_date_seconds", &labels, suite.date_unix_s);
-        metrics.family(
-            "fullbore_suite_age_seconds",
-            "gauge",
-            "Age of that Release at the end of the run.",
-        );
-        metrics.value(
-            "fullbore_suite_age_seconds",
-            &labels,
-            now_unix_s.saturating_sub(suite.date_unix_s),
-        );
-        metrics.family(
-            "fullbore_suite_served",
-            "gauge",
-            "Whether that Release is the one served now.",
-        );
+        metrics.family("fullbore_suite_age_seconds", "gauge", "Age of that Release at the end of the run.");
+        metrics.value("fullbore_suite_age_seconds", &labels, now_unix_s.saturating_sub(suite.date_unix_s));
+        metrics.family("fullbore_suite_served", "gauge", "Whether that Release is the one served now.");
         let served = u8::from(suite.state != SuiteState::NotPublished);
         metrics.value("fullbore_suite_served", &labels, served);
     }
@@ -268,18 +159,12 @@ fn suites(metrics: &mut Metrics, report: &Report, now_unix_s: i64) {
 fn grouped(text: &str) -> String {
     let mut families: Vec<(&str, String)> = Vec::new();
     for line in text.lines() {
-        let name = line
-            .strip_prefix("# HELP ")
-            .or_else(|| line.strip_prefix("# TYPE "))
-            .unwrap_or(line);
+        let name = line.strip_prefix("# HELP ").or_else(|| line.strip_prefix("# TYPE ")).unwrap_or(line);
         let name = name.split([' ', '{']).next().unwrap_or_default();
-        let at = families
-            .iter()
-            .position(|(other, _)| *other == name)
-            .unwrap_or_else(|| {
-                families.push((name, String::new()));
-                families.len() - 1
-            });
+        let at = families.iter().position(|(other, _)| *other == name).unwrap_or_else(|| {
+            families.push((name, String::new()));
+            families.len() - 1
+        });
         families[at].1.push_str(line);
         families[at].1.push('\n');
     }
@@ -294,8 +179,7 @@ fn seconds(ms: u64) -> String {
 pub fn last_successes(path: &Path) -> BTreeMap<String, i64> {
     use std::io::Read;
     let mut text = String::new();
-    let read = std::fs::File::open(path)
-        .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text));
+    let read = std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text));
     if read.is_err() {
         return BTreeMap::new();
     }
@@ -303,10 +187,7 @@ pub fn last_successes(path: &Path) -> BTreeMap<String, i64> {
 }
 
 fn last_success(line: &str) -> Option<(String, i64)> {
-    let (labels, value) = line
-        .strip_prefix(LAST_SUCCESS)?
-        .strip_prefix("{mirror=\"")?
-        .rsplit_once("} ")?;
+    let (labels, value) = line.strip_prefix(LAST_SUCCESS)?.strip_prefix("{mirror=\"")?.rsplit_once("} ")?;
     let mut name = String::new();
     let mut letters = labels.chars();
     loop {
@@ -338,11 +219,7 @@ mod tests {
         let path = dir.path().join("fullbore.prom");
         let mut report = sample::report();
         report.summary.name = Some("odd \"name\" \\ with\nall".into());
-        std::fs::write(
-            &path,
-            render(std::slice::from_ref(&report), 1000, &BTreeMap::new()),
-        )
-        .unwrap();
+        std::fs::write(&path, render(std::slice::from_ref(&report), 1000, &BTreeMap::new())).unwrap();
         report.summary.exit_code = 3;
         let text = render(&[report], 2000, &last_successes(&path));
         assert!(text.contains("\",command=\"mirror\"} 1000\n"), "{text}");

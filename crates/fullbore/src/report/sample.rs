@@ -5,29 +5,23 @@ use crate::events::Phase;
 
 /// Two minutes against four uneven mirrors, of which one drips and one is stale.
 pub fn report() -> Report {
-    Report {
-        summary: summary(),
-        timeline: timeline(),
-    }
+    Report { summary: summary(), timeline: timeline() }
 }
 
 fn summary() -> Summary {
-    let host =
-        |name: &str, received_bytes, wasted_bytes, files, requests, connections, rtt_ms, best| {
-            HostReport {
-                host: name.into(),
-                protocol: "HTTP/1.1".into(),
-                received_bytes,
-                wasted_bytes,
-                files,
-                requests,
-                connections,
-                rtt_ms: Some(rtt_ms),
-                best_rate_bytes_per_s: best,
-                state: "good".into(),
-                ..HostReport::default()
-            }
-        };
+    let host = |name: &str, received_bytes, wasted_bytes, files, requests, connections, rtt_ms, best| HostReport {
+        host: name.into(),
+        protocol: "HTTP/1.1".into(),
+        received_bytes,
+        wasted_bytes,
+        files,
+        requests,
+        connections,
+        rtt_ms: Some(rtt_ms),
+        best_rate_bytes_per_s: best,
+        state: "good".into(),
+        ..HostReport::default()
+    };
     let fault = |at_ms, fault: &str, path: Option<&str>| FaultReport {
         at_ms,
         fault: fault.into(),
@@ -103,11 +97,11 @@ fn summary() -> Summary {
         hosts: vec![
             HostReport {
                 origin: true,
-                ..host("deb.debian.org", 6_020_000_000, 12_000_000, 11_020, 11_260, 8, 20.4, 62_000_000)
+                ..host("deb.example.org", 6_020_000_000, 12_000_000, 11_020, 11_260, 8, 20.4, 62_000_000)
             },
             HostReport {
                 protocol: "HTTP/2".into(),
-                ..host("ftp.de.debian.org", 4_100_000_000, 9_000_000, 8_100, 8_230, 8, 14.8, 38_000_000)
+                ..host("ftp.de.example.org", 4_100_000_000, 9_000_000, 8_100, 8_230, 8, 14.8, 38_000_000)
             },
             HostReport {
                 faults: vec![fault(31_000, "slower than 1/20 of the others", None)],
@@ -122,7 +116,7 @@ fn summary() -> Summary {
                     fault(48_900, "404 Not Found", Some("pool/main/l/linux/linux-doc_6.12_all.deb")),
                 ],
                 strikes: 3,
-                ..host("ftp.us.debian.org", 2_447_000_000, 12_000_000, 4_160, 4_400, 8, 101.2, 30_000_000)
+                ..host("ftp.us.example.org", 2_447_000_000, 12_000_000, 4_160, 4_400, 8, 101.2, 30_000_000)
             },
         ],
         verdict: Some(VerdictReport {
@@ -159,12 +153,7 @@ fn timeline() -> Timeline {
     ] {
         timeline.phase(at_ms, phase);
     }
-    let names = [
-        "deb.debian.org",
-        "ftp.de.debian.org",
-        "mirror.example.net:8080",
-        "ftp.us.debian.org",
-    ];
+    let names = ["deb.example.org", "ftp.de.example.org", "mirror.example.net:8080", "ftp.us.example.org"];
     let mut bytes = [0_u64; 4];
     let mut written = 0_u64;
     // A small linear congruential generator: the page must not change from run to run.
@@ -175,16 +164,9 @@ fn timeline() -> Timeline {
         let fetching = (400..117_000).contains(&at_ms);
         let planning = (2_600..3_100).contains(&at_ms);
         let sync_dip = (54_000..58_000).contains(&at_ms);
-        let rates = [
-            55e6,
-            36e6,
-            if at_ms < 31_000 { 16e6 } else { 0.0 },
-            if at_ms < 31_000 { 10e6 } else { 22e6 },
-        ];
+        let rates = [55e6, 36e6, if at_ms < 31_000 { 16e6 } else { 0.0 }, if at_ms < 31_000 { 10e6 } else { 22e6 }];
         for (total, rate) in bytes.iter_mut().zip(rates) {
-            seed = seed
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let noise = 0.9 + (seed >> 40) as f64 / (1_u64 << 24) as f64 * 0.2;
             let slow = if sync_dip { 0.45 } else { 1.0 };
             if fetching && !planning {
@@ -194,11 +176,7 @@ fn timeline() -> Timeline {
         let received: u64 = bytes.iter().sum();
         let lag = 60_000_000;
         if at_ms % 500 < 300 || !fetching {
-            written = written.max(if fetching {
-                received.saturating_sub(lag)
-            } else {
-                received
-            });
+            written = written.max(if fetching { received.saturating_sub(lag) } else { received });
         }
         timeline.limit(
             at_ms,
@@ -210,35 +188,16 @@ fn timeline() -> Timeline {
             },
         );
         let connections = |host: usize| {
-            if !fetching || (host == 2 && at_ms > 31_000) {
-                0
-            } else {
-                4
-            }
+            if !fetching || (host == 2 && at_ms > 31_000) { 0 } else { 4 }
         };
-        let hosts: Vec<(&str, u64, u16)> = names
-            .iter()
-            .enumerate()
-            .map(|(i, name)| (*name, bytes[i], connections(i)))
-            .collect();
+        let hosts: Vec<(&str, u64, u16)> =
+            names.iter().enumerate().map(|(i, name)| (*name, bytes[i], connections(i))).collect();
         let syncing = (117_000..120_000).contains(&at_ms) || sync_dip;
-        let stage = |stage, busy, device, starved, blocked| StageSample {
-            stage,
-            busy,
-            device,
-            starved,
-            blocked,
-        };
+        let stage = |stage, busy, device, starved, blocked| StageSample { stage, busy, device, starved, blocked };
         let stages = if fetching && !planning {
             let disk = if sync_dip { 0.95 } else { 0.35 };
             [
-                stage(
-                    "network",
-                    0.18,
-                    0.0,
-                    0.74 * ramp as f32,
-                    if sync_dip { 0.6 } else { 0.02 },
-                ),
+                stage("network", 0.18, 0.0, 0.74 * ramp as f32, if sync_dip { 0.6 } else { 0.02 }),
                 stage("tls", 0.12, 0.0, 0.8, 0.02),
                 stage("hash", 0.22, 0.0, 0.7, if sync_dip { 0.5 } else { 0.04 }),
                 stage("disk write", 0.08, disk, (0.9_f32 - disk).max(0.0), 0.0),
@@ -252,13 +211,7 @@ fn timeline() -> Timeline {
                 stage("hash", 0.0, 0.0, 0.9, 0.0),
                 stage("disk write", 0.0, 0.0, 0.9, 0.0),
                 stage("sync", 0.0, if syncing { 0.97 } else { 0.0 }, 0.0, 0.0),
-                stage(
-                    "local scan",
-                    if planning { 0.7 } else { 0.0 },
-                    if planning { 0.25 } else { 0.0 },
-                    0.0,
-                    0.0,
-                ),
+                stage("local scan", if planning { 0.7 } else { 0.0 }, if planning { 0.25 } else { 0.0 }, 0.0, 0.0),
             ]
         };
         timeline.record(&Sample {

@@ -14,18 +14,12 @@ const POINTS_DRAWN: usize = 260;
 
 /// The beginning of a picture of this box.
 pub fn open(label: &str) -> String {
-    format!(
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{label}\">"
-    )
+    format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{label}\">")
 }
 
 /// Largest value, at least a little above zero.
 pub fn maximum<'a>(series: impl IntoIterator<Item = &'a [f32]>) -> f64 {
-    let values = series
-        .into_iter()
-        .flatten()
-        .copied()
-        .filter(|value| value.is_finite());
+    let values = series.into_iter().flatten().copied().filter(|value| value.is_finite());
     f64::from(values.fold(0.0_f32, f32::max)).max(1.0)
 }
 
@@ -35,16 +29,7 @@ pub fn thinned(values: &[f32]) -> Vec<f64> {
     values
         .chunks(size)
         .map(|chunk| {
-            let sum: f64 = chunk
-                .iter()
-                .map(|value| {
-                    if value.is_finite() {
-                        f64::from(*value)
-                    } else {
-                        0.0
-                    }
-                })
-                .sum();
+            let sum: f64 = chunk.iter().map(|value| if value.is_finite() { f64::from(*value) } else { 0.0 }).sum();
             sum / chunk.len() as f64
         })
         .collect()
@@ -68,19 +53,13 @@ fn points(values: &[f64], maximum: f64) -> String {
     for (i, value) in values.iter().enumerate() {
         let y = HEIGHT - (value / maximum).clamp(0.0, 1.0) * HEIGHT;
         // A level stretch is one line.
-        let next = values
-            .get(i + 1)
-            .map(|next| HEIGHT - (next / maximum).clamp(0.0, 1.0) * HEIGHT);
+        let next = values.get(i + 1).map(|next| HEIGHT - (next / maximum).clamp(0.0, 1.0) * HEIGHT);
         if last == Some(y) && next == Some(y) {
             continue;
         }
         last = Some(y);
         let x = (i as f64 + 0.5) * step;
-        let _ = write!(
-            path,
-            "{}{x:.1} {y:.1}",
-            if path.is_empty() { "" } else { "L" }
-        );
+        let _ = write!(path, "{}{x:.1} {y:.1}", if path.is_empty() { "" } else { "L" });
     }
     path
 }
@@ -90,10 +69,7 @@ pub fn area(class: &str, values: &[f64], maximum: f64) -> String {
     if values.is_empty() {
         return String::new();
     }
-    format!(
-        "<path class=\"{class}\" d=\"M0 {HEIGHT}L{}L{WIDTH} {HEIGHT}Z\"/>",
-        points(values, maximum)
-    )
+    format!("<path class=\"{class}\" d=\"M0 {HEIGHT}L{}L{WIDTH} {HEIGHT}Z\"/>", points(values, maximum))
 }
 
 /// A line along a series.
@@ -101,10 +77,7 @@ pub fn line(class: &str, values: &[f64], maximum: f64) -> String {
     if values.is_empty() {
         return String::new();
     }
-    format!(
-        "<path class=\"{class}\" d=\"M{}\"/>",
-        points(values, maximum)
-    )
+    format!("<path class=\"{class}\" d=\"M{}\"/>", points(values, maximum))
 }
 
 /// Series on top of each other, each a share; the first is lowest.
@@ -139,10 +112,7 @@ pub fn heat(values: &[u16]) -> String {
     let mut svg = String::new();
     let mut start = 0;
     while let Some(value) = values.get(start) {
-        let length = values[start..]
-            .iter()
-            .take_while(|other| *other == value)
-            .count();
+        let length = values[start..].iter().take_while(|other| *other == value).count();
         if *value > 0 {
             let opacity = 0.15 + 0.5 * f64::from(*value) / f64::from(maximum);
             let (x, width) = (start as f64 * step, length as f64 * step);
@@ -165,27 +135,17 @@ pub fn ticks(maximum: f64) -> Vec<f64> {
         .map(|factor| factor * power)
         .find(|step| maximum / step < 6.0)
         .unwrap_or(power);
-    (0..=6)
-        .map(|i| f64::from(i) * step)
-        .filter(|tick| *tick <= maximum * 1.0001)
-        .collect()
+    (0..=6).map(|i| f64::from(i) * step).filter(|tick| *tick <= maximum * 1.0001).collect()
 }
 
 /// Round times for the axis below, in milliseconds.
 pub fn time_ticks(duration_ms: u64) -> Vec<u64> {
     const STEPS_MS: [u64; 21] = [
-        100, 200, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000,
-        600_000, 900_000, 1_800_000, 3_600_000, 7_200_000, 14_400_000, 21_600_000, 43_200_000,
-        86_400_000,
+        100, 200, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 900_000,
+        1_800_000, 3_600_000, 7_200_000, 14_400_000, 21_600_000, 43_200_000, 86_400_000,
     ];
-    let step = STEPS_MS
-        .into_iter()
-        .find(|step| duration_ms / step <= 8)
-        .unwrap_or(duration_ms / 8 + 1);
-    (0..=9_u64)
-        .map(|i| i.saturating_mul(step))
-        .filter(|tick| *tick <= duration_ms)
-        .collect()
+    let step = STEPS_MS.into_iter().find(|step| duration_ms / step <= 8).unwrap_or(duration_ms / 8 + 1);
+    (0..=9_u64).map(|i| i.saturating_mul(step)).filter(|tick| *tick <= duration_ms).collect()
 }
 
 #[cfg(test)]
@@ -198,21 +158,13 @@ mod tests {
     fn ticks_are_round() {
         assert_eq!(ticks(118e6), [0.0, 20e6, 40e6, 60e6, 80e6, 100e6]);
         assert_eq!(ticks(1.0).len(), 6);
-        assert_eq!(
-            time_ticks(121_400),
-            [
-                0, 15_000, 30_000, 45_000, 60_000, 75_000, 90_000, 105_000, 120_000
-            ]
-        );
+        assert_eq!(time_ticks(121_400), [0, 15_000, 30_000, 45_000, 60_000, 75_000, 90_000, 105_000, 120_000]);
         assert_eq!(time_ticks(0), [0]);
     }
 
     #[test]
     fn a_level_stretch_is_one_line() {
-        assert_eq!(
-            line("x", &[5.0; 300], 10.0),
-            "<path class=\"x\" d=\"M1.7 50.0L998.3 50.0\"/>"
-        );
+        assert_eq!(line("x", &[5.0; 300], 10.0), "<path class=\"x\" d=\"M1.7 50.0L998.3 50.0\"/>");
     }
 
     proptest! {

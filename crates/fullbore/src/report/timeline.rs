@@ -176,13 +176,8 @@ impl Timeline {
 
         let received = growth(&mut self.state.received, sample.received_bytes);
         let written = growth(&mut self.state.written, sample.written_bytes);
-        let hosts: Vec<f64> = self
-            .state
-            .hosts
-            .iter_mut()
-            .zip(sample.hosts)
-            .map(|(before, (_, now, _))| growth(before, *now))
-            .collect();
+        let hosts: Vec<f64> =
+            self.state.hosts.iter_mut().zip(sample.hosts).map(|(before, (_, now, _))| growth(before, *now)).collect();
         for point in first..=last {
             let begin = point.saturating_mul(self.interval_ms).max(from_ms);
             let end = (point + 1).saturating_mul(self.interval_ms).min(to_ms);
@@ -192,9 +187,7 @@ impl Timeline {
             let at = point as usize;
             self.received_bytes_per_s[at] += (received * per_second) as f32;
             self.written_bytes_per_s[at] += (written * per_second) as f32;
-            for ((lane, bytes), (_, _, connections)) in
-                self.hosts.iter_mut().zip(&hosts).zip(sample.hosts)
-            {
+            for ((lane, bytes), (_, _, connections)) in self.hosts.iter_mut().zip(&hosts).zip(sample.hosts) {
                 lane.bytes_per_s[at] += (bytes * per_second) as f32;
                 lane.connections[at] = lane.connections[at].max(*connections);
             }
@@ -246,17 +239,10 @@ impl Timeline {
     fn halve(&mut self) {
         self.interval_ms = self.interval_ms.saturating_mul(2);
         self.for_each_series(|values| {
-            *values = values
-                .chunks(2)
-                .map(|pair| pair.iter().sum::<f32>() / 2.0)
-                .collect();
+            *values = values.chunks(2).map(|pair| pair.iter().sum::<f32>() / 2.0).collect();
         });
         for lane in &mut self.hosts {
-            lane.connections = lane
-                .connections
-                .chunks(2)
-                .map(|pair| pair.iter().copied().max().unwrap_or(0))
-                .collect();
+            lane.connections = lane.connections.chunks(2).map(|pair| pair.iter().copied().max().unwrap_or(0)).collect();
         }
     }
 
@@ -267,12 +253,7 @@ impl Timeline {
             action(&mut lane.bytes_per_s);
         }
         for lane in &mut self.stages {
-            for values in [
-                &mut lane.busy,
-                &mut lane.device,
-                &mut lane.starved,
-                &mut lane.blocked,
-            ] {
+            for values in [&mut lane.busy, &mut lane.device, &mut lane.starved, &mut lane.blocked] {
                 action(values);
             }
         }
@@ -293,12 +274,7 @@ mod tests {
     use super::*;
 
     fn total(timeline: &Timeline) -> f64 {
-        timeline
-            .received_bytes_per_s
-            .iter()
-            .map(|rate| f64::from(*rate))
-            .sum::<f64>()
-            * timeline.interval_ms as f64
+        timeline.received_bytes_per_s.iter().map(|rate| f64::from(*rate)).sum::<f64>() * timeline.interval_ms as f64
             / 1000.0
     }
 
@@ -314,11 +290,7 @@ mod tests {
             });
         }
         assert!(timeline.len() <= POINTS_MAX && timeline.len() > POINTS_MAX / 2);
-        assert!(
-            (total(&timeline) / 2e8 - 1.0).abs() < 1e-3,
-            "{}",
-            total(&timeline)
-        );
+        assert!((total(&timeline) / 2e8 - 1.0).abs() < 1e-3, "{}", total(&timeline));
         assert_eq!(timeline.hosts[0].connections[3], 4);
         assert!((timeline.received_bytes_per_s[0] - 10_000.0).abs() < 1.0);
     }
@@ -326,15 +298,8 @@ mod tests {
     #[test]
     fn a_host_that_appears_late_has_zeros_before() {
         let mut timeline = Timeline::new(100);
-        timeline.record(&Sample {
-            at_ms: 1000,
-            ..Sample::default()
-        });
-        timeline.record(&Sample {
-            at_ms: 1100,
-            hosts: &[("a", 50, 1)],
-            ..Sample::default()
-        });
+        timeline.record(&Sample { at_ms: 1000, ..Sample::default() });
+        timeline.record(&Sample { at_ms: 1100, hosts: &[("a", 50, 1)], ..Sample::default() });
         assert_eq!(timeline.hosts[0].bytes_per_s.len(), timeline.len());
         assert_eq!(timeline.hosts[0].bytes_per_s[10], 500.0);
         assert_eq!(timeline.hosts[0].bytes_per_s[9], 0.0);

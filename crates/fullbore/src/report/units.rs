@@ -28,10 +28,7 @@ pub fn round_bytes(n: u64) -> String {
     let text = bytes(n);
     match text.split_once(' ') {
         Some((number, unit)) if number.contains('.') => {
-            format!(
-                "{} {unit}",
-                number.trim_end_matches('0').trim_end_matches('.')
-            )
+            format!("{} {unit}", number.trim_end_matches('0').trim_end_matches('.'))
         }
         _ => text,
     }
@@ -51,13 +48,7 @@ pub fn duration(ms: u64) -> String {
 
 /// Bytes per second; 0 when no time has passed.
 pub fn per_second(bytes: u64, ms: u64) -> u64 {
-    if ms == 0 {
-        0
-    } else {
-        (u128::from(bytes) * 1000 / u128::from(ms))
-            .try_into()
-            .unwrap_or(u64::MAX)
-    }
+    if ms == 0 { 0 } else { (u128::from(bytes) * 1000 / u128::from(ms)).try_into().unwrap_or(u64::MAX) }
 }
 
 /// `1 234 567`: digits in groups, with thin spaces that do not break.

@@ -18,20 +18,13 @@ const MIRROR_LIST_MAX: usize = 256;
 
 /// Reads a file of sources, or all `.sources` and `.list` files of a directory.
 pub fn read(path: &Path) -> Result<Vec<ArchiveSource>, CommandError> {
-    let cannot = |error: std::io::Error| {
-        CommandError::usage(format_args!("cannot read {}: {error}", path.display()))
-    };
+    let cannot = |error: std::io::Error| CommandError::usage(format_args!("cannot read {}: {error}", path.display()));
     let mut files = vec![path.to_owned()];
     if std::fs::metadata(path).map_err(cannot)?.is_dir() {
         files = std::fs::read_dir(path)
             .map_err(cannot)?
             .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-            .filter(|file| {
-                matches!(
-                    file.extension().and_then(|ending| ending.to_str()),
-                    Some("sources" | "list")
-                )
-            })
+            .filter(|file| matches!(file.extension().and_then(|ending| ending.to_str()), Some("sources" | "list")))
             .take(SOURCES_FILES_MAX)
             .collect();
         files.sort();
@@ -45,17 +38,10 @@ pub fn read(path: &Path) -> Result<Vec<ArchiveSource>, CommandError> {
         } else {
             sources_list::parse_deb822(&text, native_architecture())
         };
-        sources.extend(
-            entries.map_err(|error| {
-                CommandError::usage(format_args!("{}: {error}", file.display()))
-            })?,
-        );
+        sources.extend(entries.map_err(|error| CommandError::usage(format_args!("{}: {error}", file.display())))?);
     }
     if sources.is_empty() {
-        return Err(CommandError::usage(format_args!(
-            "{}: no enabled source",
-            path.display()
-        )));
+        return Err(CommandError::usage(format_args!("{}: no enabled source", path.display())));
     }
     Ok(sources)
 }
@@ -85,10 +71,7 @@ pub fn expand(uri: &str) -> Result<Vec<String>, CommandError> {
         .map(str::to_owned)
         .collect();
     if mirrors.is_empty() {
-        return Err(CommandError::usage(format_args!(
-            "{}: lists no mirrors",
-            file.display()
-        )));
+        return Err(CommandError::usage(format_args!("{}: lists no mirrors", file.display())));
     }
     Ok(mirrors)
 }
@@ -99,14 +82,9 @@ pub fn directory_names(archives: &[Archive]) -> Vec<String> {
     let parts: Vec<(String, String)> = archives
         .iter()
         .map(|archive| {
-            let rest = archive.origins[0]
-                .split_once("://")
-                .map_or("", |(_, rest)| rest);
+            let rest = archive.origins[0].split_once("://").map_or("", |(_, rest)| rest);
             let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-            (
-                safe(host),
-                safe(path.rsplit('/').next().unwrap_or_default()),
-            )
+            (safe(host), safe(path.rsplit('/').next().unwrap_or_default()))
         })
         .collect();
     parts
@@ -123,21 +101,9 @@ pub fn directory_names(archives: &[Archive]) -> Vec<String> {
 
 /// A part of an address as the name of a directory.
 fn safe(text: &str) -> String {
-    let name: String = text
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || "._+~-".contains(c) {
-                c
-            } else {
-                '_'
-            }
-        })
-        .collect();
-    if name.starts_with('.') {
-        format!("_{name}")
-    } else {
-        name
-    }
+    let name: String =
+        text.chars().map(|c| if c.is_ascii_alphanumeric() || "._+~-".contains(c) { c } else { '_' }).collect();
+    if name.starts_with('.') { format!("_{name}") } else { name }
 }
 
 /// apt's own files with credentials that can be read. apt keeps them readable for root only;
@@ -181,49 +147,24 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
         write("b.list", "deb [trusted=yes] http://b ./\n");
-        write(
-            "a.sources",
-            "Types: deb\nURIs: http://a\nSuites: s\nComponents: main\n",
-        );
+        write("a.sources", "Types: deb\nURIs: http://a\nSuites: s\nComponents: main\n");
         write("c.sources.disabled", "nonsense");
         let sources = read(dir.path()).unwrap();
-        assert_eq!(
-            sources
-                .iter()
-                .map(|source| source.uris[0].as_str())
-                .collect::<Vec<_>>(),
-            ["http://a", "http://b"]
-        );
+        assert_eq!(sources.iter().map(|source| source.uris[0].as_str()).collect::<Vec<_>>(), ["http://a", "http://b"]);
         assert_eq!(suite_name(&sources[1].suites[0]), "/");
         write("d.list", "\ndeb\n");
         let error = read(dir.path()).unwrap_err();
         assert!(error.message.contains("d.list: line 2"), "{error}");
         std::fs::write(dir.path().join("d.list"), "").unwrap();
-        assert!(
-            read(&dir.path().join("d.list"))
-                .unwrap_err()
-                .message
-                .contains("no enabled source")
-        );
+        assert!(read(&dir.path().join("d.list")).unwrap_err().message.contains("no enabled source"));
     }
 
     #[test]
     fn directories_tell_archives_apart() {
-        let archive = |origin: &str| Archive {
-            origins: vec![origin.into()],
-            sources: vec![],
-        };
-        let names = |origins: &[&str]| {
-            directory_names(&origins.iter().map(|o| archive(o)).collect::<Vec<_>>())
-        };
-        assert_eq!(
-            names(&["https://a/debian", "https://a/debian-security"]),
-            ["debian", "debian-security"]
-        );
-        assert_eq!(
-            names(&["https://a/debian", "https://b:81/x/debian"]),
-            ["a-debian", "b_81-debian"]
-        );
+        let archive = |origin: &str| Archive { origins: vec![origin.into()], sources: vec![] };
+        let names = |origins: &[&str]| directory_names(&origins.iter().map(|o| archive(o)).collect::<Vec<_>>());
+        assert_eq!(names(&["https://a/debian", "https://a/debian-security"]), ["debian", "debian-security"]);
+        assert_eq!(names(&["https://a/debian", "https://b:81/x/debian"]), ["a-debian", "b_81-debian"]);
         assert_eq!(names(&["https://a", "https://b/.."]), ["a", "_.."]);
     }
 
@@ -231,16 +172,9 @@ mod tests {
     fn a_list_of_mirrors_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("mirrors.txt");
-        std::fs::write(
-            &file,
-            "http://a/debian\tpriority:1\n# no\nhttp://b/debian\n",
-        )
-        .unwrap();
+        std::fs::write(&file, "http://a/debian\tpriority:1\n# no\nhttp://b/debian\n").unwrap();
         let uri = format!("mirror+file:{}", file.display());
-        assert_eq!(
-            expand(&uri).unwrap(),
-            ["http://a/debian", "http://b/debian"]
-        );
+        assert_eq!(expand(&uri).unwrap(), ["http://a/debian", "http://b/debian"]);
         assert_eq!(expand("http://c").unwrap(), ["http://c"]);
     }
 }

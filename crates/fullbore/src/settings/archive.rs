@@ -23,10 +23,7 @@ pub struct Archive {
 pub(super) fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
     if let Some(sources) = &wishes.sources {
         if !wishes.from.0.is_empty() {
-            return Err(
-                CommandError::usage("--sources and --from both name the archive")
-                    .hint("give one of them"),
-            );
+            return Err(CommandError::usage("--sources and --from both name the archive").hint("give one of them"));
         }
         let entries = apt::read(sources)?;
         return apt_archives(entries, wishes, sources);
@@ -39,22 +36,17 @@ pub(super) fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
         }
     }
     if origins.is_empty() {
-        return Err(CommandError::usage("no archive to mirror from")
-            .hint("say `--from URL`, or `--sources FILE`"));
+        return Err(CommandError::usage("no archive to mirror from").hint("say `--from URL`, or `--sources FILE`"));
     }
     let mut parts: Vec<SourceSection> = Vec::new();
     if wishes.source.is_empty() || !wishes.suite.0.is_empty() {
-        parts.push(SourceSection {
-            suite: wishes.suite.clone(),
-            ..SourceSection::default()
-        });
+        parts.push(SourceSection { suite: wishes.suite.clone(), ..SourceSection::default() });
     }
     parts.extend(wishes.source.iter().cloned());
     let mut sources = Vec::new();
     for part in parts {
         if part.suite.0.is_empty() {
-            return Err(CommandError::usage("no suite to mirror")
-                .hint("say `--suite NAME`, such as trixie or stable"));
+            return Err(CommandError::usage("no suite to mirror").hint("say `--suite NAME`, such as trixie or stable"));
         }
         for suite in &part.suite.0 {
             check_name("suite", suite)?;
@@ -73,11 +65,7 @@ pub(super) fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
             binaries: wanted.is_empty() || !architectures.is_empty(),
             sources: wanted.is_empty() || with_sources,
             architectures,
-            signed_by: if trusted && keyrings.is_empty() {
-                SignedBy::Trusted
-            } else {
-                signed_by(&keyrings)?
-            },
+            signed_by: if trusted && keyrings.is_empty() { SignedBy::Trusted } else { signed_by(&keyrings)? },
             check_valid_until: true,
             valid_until_max_s: None,
             valid_until_min_s: None,
@@ -87,11 +75,7 @@ pub(super) fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
 }
 
 /// Entries of apt's sources, grouped by archive; flags restrict or override them.
-fn apt_archives(
-    entries: Vec<ArchiveSource>,
-    wishes: &Section,
-    path: &Path,
-) -> Result<Vec<Archive>, CommandError> {
+fn apt_archives(entries: Vec<ArchiveSource>, wishes: &Section, path: &Path) -> Result<Vec<Archive>, CommandError> {
     let mut archives: Vec<Archive> = Vec::new();
     let (wanted_architectures, wanted_sources) = split_architectures(&wishes.arch.0)?;
     for entry in entries {
@@ -129,18 +113,14 @@ fn apt_archives(
                 wishes.component.0.clone()
             },
             architectures,
-            binaries: entry.binary
-                && (wishes.arch.0.is_empty() || !wanted_architectures.is_empty()),
+            binaries: entry.binary && (wishes.arch.0.is_empty() || !wanted_architectures.is_empty()),
             sources: entry.source || wanted_sources,
             signed_by: apt_signed_by(&entry, &wishes.keyring.0)?,
             check_valid_until: entry.check_valid_until,
             valid_until_max_s: entry.valid_until_max_s,
             valid_until_min_s: entry.valid_until_min_s,
         };
-        match archives
-            .iter_mut()
-            .find(|archive| archive.origins[0] == origin)
-        {
+        match archives.iter_mut().find(|archive| archive.origins[0] == origin) {
             Some(archive) => {
                 for origin in origins {
                     if !archive.origins.contains(&origin) {
@@ -149,17 +129,11 @@ fn apt_archives(
                 }
                 merge_source(&mut archive.sources, spec);
             }
-            None => archives.push(Archive {
-                origins,
-                sources: vec![spec],
-            }),
+            None => archives.push(Archive { origins, sources: vec![spec] }),
         }
     }
     if archives.is_empty() {
-        return Err(CommandError::usage(format_args!(
-            "{}: no enabled source for these suites",
-            path.display()
-        )));
+        return Err(CommandError::usage(format_args!("{}: no enabled source for these suites", path.display())));
     }
     Ok(archives)
 }
@@ -190,28 +164,17 @@ fn apt_signed_by(entry: &ArchiveSource, keyrings: &[PathBuf]) -> Result<SignedBy
             readable(file)?;
         }
     }
-    let keys = if named.keys.is_empty() {
-        keys_or_default(&[])?
-    } else {
-        named.keys.clone()
-    };
-    Ok(SignedBy::Keys {
-        keys,
-        fingerprints: named.fingerprints.clone(),
-    })
+    let keys = if named.keys.is_empty() { keys_or_default(&[])? } else { named.keys.clone() };
+    Ok(SignedBy::Keys { keys, fingerprints: named.fingerprints.clone() })
 }
 
 /// `deb` and `deb-src` lines of one-line files become one source.
 fn merge_source(sources: &mut Vec<SourceSpec>, spec: SourceSpec) {
     let twin = sources.iter_mut().find(|other| {
-        other.suites == spec.suites
-            && other.components == spec.components
-            && other.signed_by == spec.signed_by
+        other.suites == spec.suites && other.components == spec.components && other.signed_by == spec.signed_by
     });
     match twin {
-        Some(other)
-            if other.architectures == spec.architectures || !(other.binaries && spec.binaries) =>
-        {
+        Some(other) if other.architectures == spec.architectures || !(other.binaries && spec.binaries) => {
             if spec.binaries && !other.binaries {
                 other.architectures = spec.architectures;
             }
@@ -226,14 +189,8 @@ fn merge_source(sources: &mut Vec<SourceSpec>, spec: SourceSpec) {
 fn split_architectures(wanted: &[String]) -> Result<(Vec<String>, bool), CommandError> {
     let mut architectures: Vec<String> = Vec::new();
     for name in wanted.iter().filter(|name| *name != "source") {
-        if name.is_empty()
-            || !name
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-        {
-            return Err(CommandError::usage(format_args!(
-                "{name:?} is not the name of an architecture"
-            )));
+        if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+            return Err(CommandError::usage(format_args!("{name:?} is not the name of an architecture")));
         }
         if !architectures.contains(name) {
             architectures.push(name.clone());
@@ -248,13 +205,7 @@ fn check_name(what: &str, name: &str) -> Result<(), CommandError> {
         || (name.starts_with('/') && name != "/")
         || name.split('/').any(|part| part == "..")
         || name.chars().any(|c| c.is_control() || c.is_whitespace());
-    if bad {
-        Err(CommandError::usage(format_args!(
-            "{name:?} is not the name of a {what}"
-        )))
-    } else {
-        Ok(())
-    }
+    if bad { Err(CommandError::usage(format_args!("{name:?} is not the name of a {what}"))) } else { Ok(()) }
 }
 
 /// `./`, as many sources have it, is the archive's own directory: `/`.
@@ -271,13 +222,12 @@ pub fn address(text: &str) -> Result<String, CommandError> {
     let text = text.trim().trim_end_matches('/');
     let bad = |why: &str| CommandError::usage(format_args!("{text:?}: {why}"));
     let Some((scheme, rest)) = text.split_once("://") else {
-        return Err(
-            bad("not an address").hint("an archive is named like https://deb.debian.org/debian")
-        );
+        return Err(bad("not an address").hint("an archive is named like https://deb.example.org/debian"));
     };
     if !matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https") {
-        return Err(bad("only http and https archives can be mirrored")
-            .hint("most archives offer https under the same name"));
+        return Err(
+            bad("only http and https archives can be mirrored").hint("most archives offer https under the same name")
+        );
     }
     let host = rest.split('/').next().unwrap_or_default();
     if host.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {

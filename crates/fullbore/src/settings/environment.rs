@@ -41,8 +41,7 @@ impl Environment {
                     .collect(),
             },
             no_color: given("NO_COLOR").is_some(),
-            source_date_epoch: given("SOURCE_DATE_EPOCH")
-                .and_then(|value| value.trim().parse().ok()),
+            source_date_epoch: given("SOURCE_DATE_EPOCH").and_then(|value| value.trim().parse().ok()),
             // Both: INVOCATION_ID alone is inherited by everything below a service whose
             // stderr may be a file. JOURNAL_STREAM names device and inode of the stream.
             journal: given("JOURNAL_STREAM").is_some_and(|value| stderr_is(&value)),
@@ -59,8 +58,7 @@ fn stderr_is(stream: &str) -> bool {
     let (Ok(device), Ok(inode)) = (device.parse::<u64>(), inode.parse::<u64>()) else {
         return false;
     };
-    rustix::fs::fstat(std::io::stderr())
-        .is_ok_and(|stat| stat.st_dev == device && stat.st_ino == inode)
+    rustix::fs::fstat(std::io::stderr()).is_ok_and(|stat| stat.st_dev == device && stat.st_ino == inode)
 }
 
 #[cfg(test)]
@@ -69,10 +67,7 @@ mod tests {
 
     fn read(variables: &[(&str, &str)]) -> Environment {
         Environment::from_lookup(|name| {
-            variables
-                .iter()
-                .find(|(key, _)| *key == name)
-                .map(|(_, value)| (*value).to_owned())
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         })
     }
 

@@ -10,7 +10,7 @@
 //! limit-rate = "20M"
 //!
 //! [mirror.debian]
-//! from = ["https://deb.debian.org/debian", "https://ftp.debian.org/debian"]
+//! from = ["https://deb.example.org/debian", "https://ftp.example.org/debian"]
 //! suite = ["trixie", "trixie-updates"]
 //! component = "main"
 //! arch = ["amd64", "all", "source"]
@@ -44,10 +44,7 @@ pub struct SettingsFile {
 /// One `[mirror.NAME]` section; nothing is resolved yet.
 #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-#[expect(
-    missing_docs,
-    reason = "each field is the flag of the same name, documented in cli.rs"
-)]
+#[expect(missing_docs, reason = "each field is the flag of the same name, documented in cli.rs")]
 pub struct Section {
     pub from: List<String>,
     pub suite: List<String>,
@@ -90,10 +87,7 @@ pub struct Section {
 /// One `[[mirror.NAME.source]]`: what is not given is taken from the section.
 #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-#[expect(
-    missing_docs,
-    reason = "each field is the flag of the same name, documented in cli.rs"
-)]
+#[expect(missing_docs, reason = "each field is the flag of the same name, documented in cli.rs")]
 pub struct SourceSection {
     pub suite: List<String>,
     pub component: List<String>,
@@ -146,12 +140,8 @@ const FILE_KEYS: &[&str] = &["defaults", "mirror"];
 /// Reads a settings file.
 pub fn read(path: &Path) -> Result<SettingsFile, CommandError> {
     parse(&read_text(path, FILE_BYTES_MAX)?).map_err(|error| {
-        let place = error
-            .line
-            .map(|line| format!(":{line}"))
-            .unwrap_or_default();
-        let failure =
-            CommandError::usage(format_args!("{}{place}: {}", path.display(), error.message));
+        let place = error.line.map(|line| format!(":{line}")).unwrap_or_default();
+        let failure = CommandError::usage(format_args!("{}{place}: {}", path.display(), error.message));
         match error.hint {
             Some(hint) => failure.hint(hint),
             None => failure,
@@ -162,22 +152,14 @@ pub fn read(path: &Path) -> Result<SettingsFile, CommandError> {
 /// Reads a text file of at most so many bytes that the user named.
 pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, CommandError> {
     use std::io::Read;
-    let failed = |error: std::io::Error| {
-        CommandError::usage(format_args!("cannot read {}: {error}", path.display()))
-    };
+    let failed = |error: std::io::Error| CommandError::usage(format_args!("cannot read {}: {error}", path.display()));
     let mut bytes = Vec::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes))
-        .map_err(failed)?;
+    std::fs::File::open(path).and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes)).map_err(failed)?;
     if bytes.len() as u64 > bytes_max {
-        return Err(CommandError::usage(format_args!(
-            "{}: larger than {bytes_max} bytes",
-            path.display()
-        )));
+        return Err(CommandError::usage(format_args!("{}: larger than {bytes_max} bytes", path.display())));
     }
     // Old shell and perl files may hold a name in Latin-1 in a comment; nothing we take does.
-    Ok(String::from_utf8(bytes)
-        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 /// What is wrong in a settings file.
@@ -193,14 +175,7 @@ pub struct FileError {
 
 /// Parses the text of a settings file.
 pub fn parse(text: &str) -> Result<SettingsFile, FileError> {
-    let line_of = |offset: usize| {
-        text.as_bytes()
-            .iter()
-            .take(offset)
-            .filter(|byte| **byte == b'\n')
-            .count()
-            + 1
-    };
+    let line_of = |offset: usize| text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count() + 1;
     let failed = |error: toml::de::Error| FileError {
         line: error.span().map(|span| line_of(span.start)),
         message: error.message().lines().collect::<Vec<_>>().join("; "),
@@ -228,15 +203,10 @@ type Table<'a> = toml::de::DeTable<'a>;
 
 fn check_file(file: &Table<'_>) -> Result<(), UnknownKey> {
     check_keys(file, FILE_KEYS, "the file")?;
-    if let Some(defaults) = file
-        .get("defaults")
-        .and_then(|value| value.get_ref().as_table())
-    {
+    if let Some(defaults) = file.get("defaults").and_then(|value| value.get_ref().as_table()) {
         check_section(defaults, "[defaults]")?;
     }
-    let mirrors = file
-        .get("mirror")
-        .and_then(|value| value.get_ref().as_table());
+    let mirrors = file.get("mirror").and_then(|value| value.get_ref().as_table());
     for (name, section) in mirrors.into_iter().flatten() {
         if let Some(section) = section.get_ref().as_table() {
             check_section(section, &format!("[mirror.{}]", name.get_ref()))?;
@@ -247,9 +217,7 @@ fn check_file(file: &Table<'_>) -> Result<(), UnknownKey> {
 
 fn check_section(section: &Table<'_>, place: &str) -> Result<(), UnknownKey> {
     check_keys(section, SECTION_KEYS, place)?;
-    let sources = section
-        .get("source")
-        .and_then(|value| value.get_ref().as_array());
+    let sources = section.get("source").and_then(|value| value.get_ref().as_array());
     for source in sources.into_iter().flat_map(|array| array.iter()) {
         if let Some(source) = source.get_ref().as_table() {
             check_keys(source, SOURCE_KEYS, &format!("a source of {place}"))?;
@@ -258,22 +226,12 @@ fn check_section(section: &Table<'_>, place: &str) -> Result<(), UnknownKey> {
     Ok(())
 }
 
-fn check_keys(
-    table: &Table<'_>,
-    keys: &'static [&'static str],
-    place: &str,
-) -> Result<(), UnknownKey> {
-    match table
-        .keys()
-        .find(|key| !keys.contains(&key.get_ref().as_ref()))
-    {
+fn check_keys(table: &Table<'_>, keys: &'static [&'static str], place: &str) -> Result<(), UnknownKey> {
+    match table.keys().find(|key| !keys.contains(&key.get_ref().as_ref())) {
         None => Ok(()),
-        Some(key) => Err(UnknownKey {
-            key: key.get_ref().to_string(),
-            place: place.to_owned(),
-            offset: key.span().start,
-            keys,
-        }),
+        Some(key) => {
+            Err(UnknownKey { key: key.get_ref().to_string(), place: place.to_owned(), offset: key.span().start, keys })
+        }
     }
 }
 
@@ -336,16 +294,12 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
                 Ok(list)
             }
         }
-        deserializer
-            .deserialize_any(OneOrMany(PhantomData))
-            .map(List)
+        deserializer.deserialize_any(OneOrMany(PhantomData)).map(List)
     }
 }
 
 /// Reads a value by its text form; a bare number is taken as its text.
-fn by_text<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
-    deserializer: D,
-) -> Result<T, D::Error> {
+fn by_text<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(deserializer: D) -> Result<T, D::Error> {
     struct Text;
     impl Visitor<'_> for Text {
         type Value = String;
@@ -365,10 +319,7 @@ fn by_text<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
             Ok(number.to_string())
         }
     }
-    deserializer
-        .deserialize_any(Text)?
-        .parse()
-        .map_err(de::Error::custom)
+    deserializer.deserialize_any(Text)?.parse().map_err(de::Error::custom)
 }
 
 macro_rules! deserialize_by_text {
@@ -433,11 +384,7 @@ mod tests {
     fn a_wrong_value_is_named_with_its_line() {
         let error = parse("[mirror.a]\n\nlimit-rate = 'fast'\n").unwrap_err();
         assert_eq!(error.line, Some(3));
-        assert!(
-            error.message.contains("expected bytes per second"),
-            "{}",
-            error.message
-        );
+        assert!(error.message.contains("expected bytes per second"), "{}", error.message);
         let error = parse("[mirror.a]\nwithout = ['content']\n").unwrap_err();
         assert!(error.message.contains("`contents`"), "{}", error.message);
         assert!(parse("[mirror.a]\nto = [").is_err());
@@ -454,15 +401,8 @@ mod tests {
     fn fields_by_serde<'de, T: Deserialize<'de> + fmt::Debug>() -> Vec<String> {
         let message = toml::from_str::<toml::Value>("").map(|_| ()).err();
         assert!(message.is_none());
-        let error =
-            T::deserialize(toml::Deserializer::parse("no-such-key = 1").unwrap()).unwrap_err();
-        error
-            .message()
-            .split('`')
-            .skip(3)
-            .step_by(2)
-            .map(str::to_owned)
-            .collect()
+        let error = T::deserialize(toml::Deserializer::parse("no-such-key = 1").unwrap()).unwrap_err();
+        error.message().split('`').skip(3).step_by(2).map(str::to_owned).collect()
     }
 
     #[test]
@@ -478,12 +418,7 @@ mod tests {
         let mirror = command.find_subcommand("mirror").unwrap();
         for key in SECTION_KEYS {
             if !matches!(*key, "trusted" | "source") {
-                assert!(
-                    mirror
-                        .get_arguments()
-                        .any(|flag| flag.get_long() == Some(key)),
-                    "{key}"
-                );
+                assert!(mirror.get_arguments().any(|flag| flag.get_long() == Some(key)), "{key}");
             }
         }
     }

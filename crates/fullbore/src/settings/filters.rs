@@ -34,19 +34,11 @@ impl Filters {
     /// have no priority in older archives, so a priority is asked only of what has one.
     pub fn wants(&self, path: &str, section: &str, priority: &str, source_package: &str) -> bool {
         self.wants_path(path)
-            && (self.sections.is_empty()
-                || self
-                    .sections
-                    .iter()
-                    .any(|wanted| section_is(section, wanted)))
+            && (self.sections.is_empty() || self.sections.iter().any(|wanted| section_is(section, wanted)))
             && (self.priorities.is_empty()
                 || priority.is_empty()
                 || self.priorities.iter().any(|wanted| wanted == priority))
-            && (self.source_packages.is_empty()
-                || self
-                    .source_packages
-                    .iter()
-                    .any(|wanted| wanted == source_package))
+            && (self.source_packages.is_empty() || self.source_packages.iter().any(|wanted| wanted == source_package))
     }
 
     /// Whether a file of this path, relative to the archive's root, is wanted.
@@ -62,10 +54,7 @@ impl Filters {
 
 /// Whether a package's section is the wanted one; `contrib/devel` is also in `devel`.
 fn section_is(section: &str, wanted: &str) -> bool {
-    section == wanted
-        || section
-            .split_once('/')
-            .is_some_and(|(_, name)| name == wanted)
+    section == wanted || section.split_once('/').is_some_and(|(_, name)| name == wanted)
 }
 
 #[cfg(test)]
@@ -78,21 +67,15 @@ mod tests {
 
     #[test]
     fn include_alone_selects() {
-        let filters = Filters {
-            include: patterns(&["^pool/main/h/"]),
-            ..Filters::default()
-        };
+        let filters = Filters { include: patterns(&["^pool/main/h/"]), ..Filters::default() };
         assert!(filters.wants_path("pool/main/h/hello/hello_1_all.deb"));
         assert!(!filters.wants_path("pool/main/g/glibc/libc6_2_amd64.deb"));
     }
 
     #[test]
     fn include_beside_exclude_brings_back() {
-        let filters = Filters {
-            include: patterns(&["hello-dbg"]),
-            exclude: patterns(&["-dbg(sym)?_"]),
-            ..Filters::default()
-        };
+        let filters =
+            Filters { include: patterns(&["hello-dbg"]), exclude: patterns(&["-dbg(sym)?_"]), ..Filters::default() };
         assert!(filters.wants_path("pool/main/h/hello/hello_1_all.deb"));
         assert!(filters.wants_path("pool/main/h/hello/hello-dbg_1_amd64.deb"));
         assert!(!filters.wants_path("pool/main/g/glibc/libc6-dbg_2_amd64.deb"));

@@ -16,30 +16,16 @@ const DEFAULT_KEYRINGS: &[&str] = &[
 
 /// Any key of the keyrings named, or of the system's.
 pub(super) fn signed_by(keyrings: &[PathBuf]) -> Result<SignedBy, CommandError> {
-    Ok(SignedBy::Keys {
-        keys: keys_or_default(keyrings)?,
-        fingerprints: Vec::new(),
-    })
+    Ok(SignedBy::Keys { keys: keys_or_default(keyrings)?, fingerprints: Vec::new() })
 }
 
 /// The keyrings named, which must be readable, or those of the system.
 pub(super) fn keys_or_default(named: &[PathBuf]) -> Result<Vec<KeySource>, CommandError> {
     if !named.is_empty() {
-        return named
-            .iter()
-            .map(|file| {
-                readable(file)
-                    .and_then(|()| absolute(file))
-                    .map(KeySource::File)
-            })
-            .collect();
+        return named.iter().map(|file| readable(file).and_then(|()| absolute(file)).map(KeySource::File)).collect();
     }
-    let found: Vec<KeySource> = DEFAULT_KEYRINGS
-        .iter()
-        .map(PathBuf::from)
-        .filter(|path| readable(path).is_ok())
-        .map(KeySource::File)
-        .collect();
+    let found: Vec<KeySource> =
+        DEFAULT_KEYRINGS.iter().map(PathBuf::from).filter(|path| readable(path).is_ok()).map(KeySource::File).collect();
     if found.is_empty() {
         return Err(CommandError::usage("no keyring to verify signatures with")
             .context(format_args!("looked for {}", DEFAULT_KEYRINGS.join(", ")))
@@ -50,19 +36,14 @@ pub(super) fn keys_or_default(named: &[PathBuf]) -> Result<Vec<KeySource>, Comma
 
 pub(super) fn readable(file: &Path) -> Result<(), CommandError> {
     match std::fs::File::open(file).and_then(|file| file.metadata()) {
-        Ok(metadata) if metadata.is_dir() => Err(CommandError::usage(format_args!(
-            "{}: is a directory",
-            file.display()
-        ))),
+        Ok(metadata) if metadata.is_dir() => {
+            Err(CommandError::usage(format_args!("{}: is a directory", file.display())))
+        }
         Ok(_) => Ok(()),
-        Err(error) => Err(CommandError::usage(format_args!(
-            "cannot read {}: {error}",
-            file.display()
-        ))),
+        Err(error) => Err(CommandError::usage(format_args!("cannot read {}: {error}", file.display()))),
     }
 }
 
 pub(super) fn absolute(path: &Path) -> Result<PathBuf, CommandError> {
-    std::path::absolute(path)
-        .map_err(|error| CommandError::usage(format_args!("{}: {error}", path.display())))
+    std::path::absolute(path).map_err(|error| CommandError::usage(format_args!("{}: {error}", path.display())))
 }

@@ -49,11 +49,7 @@ impl Section {
     /// This section with everything replaced that the upper one says.
     pub(super) fn under(self, upper: Section) -> Section {
         // A section that names its archive by other means does not get the lower one's.
-        let source = if !upper.source.is_empty() {
-            upper.source
-        } else {
-            self.source
-        };
+        let source = if !upper.source.is_empty() { upper.source } else { self.source };
         Section {
             from: upper.from.or(self.from),
             suite: upper.suite.or(self.suite),

@@ -7,8 +7,8 @@ use super::file::{self, Section};
 use super::keys::{absolute, readable, signed_by};
 use super::layers::flags;
 use super::{
-    CheckSettings, Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings,
-    NetworkSettings, OutputSettings, apt,
+    CheckSettings, Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, NetworkSettings, OutputSettings,
+    apt,
 };
 use crate::cli::{CheckArgs, MirrorArgs, NetworkArgs, OutputArgs};
 use crate::error::CommandError;
@@ -32,9 +32,7 @@ pub fn mirrors(
     let output = output(&arguments.output, arguments.changed_exit);
     let sections = sections(&arguments)?;
     let several = sections.len() > 1;
-    if several
-        && (!arguments.from.is_empty() || arguments.to.is_some() || arguments.sources.is_some())
-    {
+    if several && (!arguments.from.is_empty() || arguments.to.is_some() || arguments.sources.is_some()) {
         return Err(CommandError::usage(
             "--from, --to and --sources would hold for several mirrors of the settings file",
         )
@@ -43,12 +41,10 @@ pub fn mirrors(
     let mut mirrors = Vec::new();
     for (name, section) in sections {
         let wishes = section.under(flags(&arguments));
-        let resolved = mirror(name.as_deref(), &wishes, &arguments, environment).map_err(
-            |error| match &name {
-                Some(name) => error.context(format_args!("in [mirror.{name}]")),
-                None => error,
-            },
-        )?;
+        let resolved = mirror(name.as_deref(), &wishes, &arguments, environment).map_err(|error| match &name {
+            Some(name) => error.context(format_args!("in [mirror.{name}]")),
+            None => error,
+        })?;
         mirrors.extend(resolved);
     }
     for (i, mirror) in mirrors.iter().enumerate() {
@@ -71,42 +67,29 @@ fn sections(arguments: &MirrorArgs) -> Result<Vec<(Option<String>, Section)>, Co
     if arguments.config.is_none() && arguments.names.is_empty() && by_flags {
         return Ok(vec![(None, Section::default())]);
     }
-    let path = arguments
-        .config
-        .clone()
-        .unwrap_or_else(|| PathBuf::from(DEFAULT_CONFIG));
+    let path = arguments.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_CONFIG));
     if arguments.config.is_none() && arguments.names.is_empty() && !path.exists() {
         return Err(CommandError::usage("no archive is named, and there is no settings file")
             .context(format_args!("looked for {DEFAULT_CONFIG}"))
-            .hint("say `--from https://deb.debian.org/debian --suite SUITE --to DIR`, or see `fullbore mirror --help`"));
+            .hint(
+                "say `--from https://deb.example.org/debian --suite SUITE --to DIR`, or see `fullbore mirror --help`",
+            ));
     }
     let mut settings = file::read(&path)?;
-    let names: Vec<String> = if arguments.names.is_empty() {
-        settings.mirror.keys().cloned().collect()
-    } else {
-        arguments.names.clone()
-    };
+    let names: Vec<String> =
+        if arguments.names.is_empty() { settings.mirror.keys().cloned().collect() } else { arguments.names.clone() };
     if names.is_empty() {
-        return Err(CommandError::usage(format_args!(
-            "{}: no [mirror.NAME] section",
-            path.display()
-        )));
+        return Err(CommandError::usage(format_args!("{}: no [mirror.NAME] section", path.display())));
     }
     let known: Vec<String> = settings.mirror.keys().cloned().collect();
     let mut sections = Vec::new();
     for name in names {
         let Some(section) = settings.mirror.remove(&name) else {
-            if sections
-                .iter()
-                .any(|(taken, _): &(Option<String>, Section)| taken.as_ref() == Some(&name))
-            {
+            if sections.iter().any(|(taken, _): &(Option<String>, Section)| taken.as_ref() == Some(&name)) {
                 continue;
             }
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
-            let error = CommandError::usage(format_args!(
-                "{}: no section [mirror.{name}]",
-                path.display()
-            ));
+            let error = CommandError::usage(format_args!("{}: no section [mirror.{name}]", path.display()));
             return Err(match file::nearest(&name, &known) {
                 Some(near) => error.hint(format_args!("did you mean {near:?}?")),
                 None => error.hint(format_args!("there are: {}", known.join(", "))),
@@ -124,9 +107,10 @@ fn mirror(
     arguments: &MirrorArgs,
     environment: &Environment,
 ) -> Result<Vec<MirrorSettings>, CommandError> {
-    let to = wishes.to.as_deref().ok_or_else(|| {
-        CommandError::usage("no directory to write the mirror into").hint("say `--to DIR`")
-    })?;
+    let to = wishes
+        .to
+        .as_deref()
+        .ok_or_else(|| CommandError::usage("no directory to write the mirror into").hint("say `--to DIR`"))?;
     let dir = absolute(to)?;
     if let Some(snapshot) = &wishes.snapshot {
         check_snapshot(snapshot)?;
@@ -140,9 +124,7 @@ fn mirror(
         if let Some(origin) = &wishes.origin {
             let origin = address(origin)?;
             if several {
-                return Err(CommandError::usage(
-                    "--origin would hold for several archives of --sources",
-                ));
+                return Err(CommandError::usage("--origin would hold for several archives of --sources"));
             }
             origins.retain(|other| *other != origin);
             origins.insert(0, origin);
@@ -154,11 +136,7 @@ fn mirror(
                 (None, true) => Some(directory.clone()),
                 (None, false) => None,
             },
-            dir: if several {
-                dir.join(&directory)
-            } else {
-                dir.clone()
-            },
+            dir: if several { dir.join(&directory) } else { dir.clone() },
             origins,
             origin_only: wishes.origin_only.unwrap_or(false),
             sources: archive.sources,
@@ -200,16 +178,12 @@ fn check_snapshot(name: &str) -> Result<(), CommandError> {
     let good = !name.is_empty()
         && name.len() <= 100
         && name.as_bytes()[0].is_ascii_alphanumeric()
-        && name
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte));
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte));
     if good {
         Ok(())
     } else {
-        Err(
-            CommandError::usage(format_args!("{name:?} cannot name a snapshot"))
-                .hint("letters, digits and . _ + - are allowed, with a letter or digit in front"),
-        )
+        Err(CommandError::usage(format_args!("{name:?} cannot name a snapshot"))
+            .hint("letters, digits and . _ + - are allowed, with a letter or digit in front"))
     }
 }
 
@@ -217,9 +191,7 @@ fn keep(wishes: &Section) -> Result<Keep, CommandError> {
     let no_clean = wishes.no_clean.unwrap_or(false);
     let foreign = wishes.clean_foreign.unwrap_or(false);
     if no_clean && foreign {
-        return Err(CommandError::usage(
-            "--no-clean and --clean-foreign contradict each other",
-        ));
+        return Err(CommandError::usage("--no-clean and --clean-foreign contradict each other"));
     }
     Ok(Keep {
         clean: match (no_clean, foreign) {
@@ -227,9 +199,7 @@ fn keep(wishes: &Section) -> Result<Keep, CommandError> {
             (false, true) => Clean::Foreign,
             (false, false) => Clean::Own,
         },
-        max_delete: wishes
-            .max_delete
-            .map_or(MAX_DELETE, super::values::Percent::fraction),
+        max_delete: wishes.max_delete.map_or(MAX_DELETE, super::values::Percent::fraction),
         force_delete: wishes.force_delete.unwrap_or(false),
         generations: wishes.keep_generations.unwrap_or(KEEP_GENERATIONS),
         hours: wishes.keep_hours.unwrap_or(KEEP_HOURS),
@@ -268,38 +238,22 @@ fn network(
 }
 
 /// What `check` is to do.
-pub fn check(
-    arguments: CheckArgs,
-    environment: &Environment,
-) -> Result<(CheckSettings, OutputSettings), CommandError> {
+pub fn check(arguments: CheckArgs, environment: &Environment) -> Result<(CheckSettings, OutputSettings), CommandError> {
     let dir = absolute(&arguments.dir)?;
     if !dir.is_dir() {
-        return Err(CommandError::usage(format_args!(
-            "{}: not a directory",
-            dir.display()
-        )));
+        return Err(CommandError::usage(format_args!("{}: not a directory", dir.display())));
     }
     if !arguments.repair && !arguments.from.is_empty() {
         return Err(CommandError::usage("--from says where to repair from").hint("add --repair"));
     }
-    let origins = arguments
-        .from
-        .iter()
-        .map(|from| address(from))
-        .collect::<Result<_, _>>()?;
+    let origins = arguments.from.iter().map(|from| address(from)).collect::<Result<_, _>>()?;
     let settings = CheckSettings {
         dir,
-        read_share: arguments
-            .read_data_subset
-            .map_or(1.0, super::values::Percent::fraction),
+        read_share: arguments.read_data_subset.map_or(1.0, super::values::Percent::fraction),
         repair: arguments.repair,
         origins,
         signed_by: signed_by(&arguments.trust.keyring)?,
-        network: network(
-            &arguments.network,
-            arguments.trust.cacert.as_deref(),
-            environment,
-        )?,
+        network: network(&arguments.network, arguments.trust.cacert.as_deref(), environment)?,
         trace: arguments.output.trace.clone(),
     };
     Ok((settings, output(&arguments.output, false)))
@@ -323,9 +277,7 @@ mod tests {
 
     fn resolve(arguments: &[&str]) -> Result<Vec<MirrorSettings>, CommandError> {
         let arguments = ["fullbore", "mirror"].iter().chain(arguments);
-        let Command::Mirror(arguments) = cli::parse(arguments).unwrap().command else {
-            panic!("not mirror")
-        };
+        let Command::Mirror(arguments) = cli::parse(arguments).unwrap().command else { panic!("not mirror") };
         mirrors(*arguments, &Environment::default()).map(|(mirrors, _)| mirrors)
     }
 
@@ -337,9 +289,7 @@ mod tests {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
         let path = dir.path().to_owned();
-        (dir, move |name: &str| {
-            path.join(name).to_str().unwrap().to_owned()
-        })
+        (dir, move |name: &str| path.join(name).to_str().unwrap().to_owned())
     }
 
     #[test]
@@ -361,9 +311,7 @@ mod tests {
             "--no-clean",
         ])
         .unwrap();
-        let [mirror] = settings.as_slice() else {
-            panic!("{settings:?}")
-        };
+        let [mirror] = settings.as_slice() else { panic!("{settings:?}") };
         assert_eq!(mirror.origins, ["https://a/debian", "http://b:8080/debian"]);
         assert_eq!(mirror.dir, Path::new("/srv/m"));
         assert_eq!(mirror.sources[0].architectures, ["amd64", "all"]);
@@ -377,16 +325,7 @@ mod tests {
         let (_dir, path) = directory(&[]);
         let key = path("key.gpg");
         let with = |arch: &[&str]| {
-            let mut arguments = vec![
-                "--from",
-                "https://a/",
-                "--suite",
-                "sid",
-                "--to",
-                "/x",
-                "--keyring",
-                &key,
-            ];
+            let mut arguments = vec!["--from", "https://a/", "--suite", "sid", "--to", "/x", "--keyring", &key];
             arguments.extend(arch);
             let source = resolve(&arguments).unwrap()[0].sources[0].clone();
             (source.binaries, source.sources, source.architectures.len())
@@ -404,9 +343,7 @@ mod tests {
              [mirror.a]\nfrom = 'https://a/debian'\nsuite = 'sid'\nto = '/srv/a'\nconnections = 3\n\
              [mirror.b]\nfrom = 'https://b/debian'\nsuite = 'sid'\nto = '/srv/b'\n",
         )]);
-        let text = std::fs::read_to_string(path("m.toml"))
-            .unwrap()
-            .replace("KEY", &path("key.gpg"));
+        let text = std::fs::read_to_string(path("m.toml")).unwrap().replace("KEY", &path("key.gpg"));
         std::fs::write(path("m.toml"), text).unwrap();
         let settings = resolve(&["--config", &path("m.toml"), "--limit-rate", "2M"]).unwrap();
         assert_eq!(settings.len(), 2);
@@ -426,20 +363,16 @@ mod tests {
     fn sources_of_several_archives_get_directories_of_their_own() {
         let (_dir, path) = directory(&[(
             "debian.sources",
-            "Types: deb\nURIs: https://deb.debian.org/debian https://ftp.debian.org/debian/\n\
+            "Types: deb\nURIs: https://deb.example.org/debian https://ftp.example.org/debian/\n\
              Suites: trixie trixie-updates\nComponents: main\nSigned-By: KEY\n\n\
-             Types: deb deb-src\nURIs: https://deb.debian.org/debian-security/\nSuites: trixie-security\n\
+             Types: deb deb-src\nURIs: https://deb.example.org/debian-security/\nSuites: trixie-security\n\
              Components: main\nArchitectures: arm64\nSigned-By: KEY\n",
         )]);
         let file = path("debian.sources");
-        let text = std::fs::read_to_string(&file)
-            .unwrap()
-            .replace("KEY", &path("key.gpg"));
+        let text = std::fs::read_to_string(&file).unwrap().replace("KEY", &path("key.gpg"));
         std::fs::write(&file, text).unwrap();
         let settings = resolve(&["--sources", &file, "--to", "/srv/m"]).unwrap();
-        let [debian, security] = settings.as_slice() else {
-            panic!("{settings:?}")
-        };
+        let [debian, security] = settings.as_slice() else { panic!("{settings:?}") };
         assert_eq!(debian.dir, Path::new("/srv/m/debian"));
         assert_eq!(debian.origins.len(), 2);
         assert_eq!(debian.sources[0].suites, ["trixie", "trixie-updates"]);
@@ -458,42 +391,12 @@ mod tests {
         for (arguments, message) in [
             (vec!["--from", "https://a/"], "no directory"),
             (vec!["--from", "https://a/", "--to", "/x"], "no suite"),
+            (vec!["--from", "ftp://a/", "--to", "/x", "--suite", "s"], "only http and https"),
+            (vec!["--from", "deb.example.org", "--to", "/x", "--suite", "s"], "not an address"),
+            (vec!["--from", "https://a/", "--to", "/x", "--suite", "../s"], "not the name of a suite"),
+            (vec!["--from", "https://a/", "--to", "/x", "--suite", "s", "--arch", "a/b"], "not the name of an arch"),
             (
-                vec!["--from", "ftp://a/", "--to", "/x", "--suite", "s"],
-                "only http and https",
-            ),
-            (
-                vec!["--from", "deb.debian.org", "--to", "/x", "--suite", "s"],
-                "not an address",
-            ),
-            (
-                vec!["--from", "https://a/", "--to", "/x", "--suite", "../s"],
-                "not the name of a suite",
-            ),
-            (
-                vec![
-                    "--from",
-                    "https://a/",
-                    "--to",
-                    "/x",
-                    "--suite",
-                    "s",
-                    "--arch",
-                    "a/b",
-                ],
-                "not the name of an arch",
-            ),
-            (
-                vec![
-                    "--from",
-                    "https://a/",
-                    "--to",
-                    "/x",
-                    "--suite",
-                    "s",
-                    "--snapshot",
-                    "../x",
-                ],
+                vec!["--from", "https://a/", "--to", "/x", "--suite", "s", "--snapshot", "../x"],
                 "cannot name a snapshot",
             ),
         ] {
@@ -504,9 +407,6 @@ mod tests {
             assert_eq!(error.exit_code(), 1);
         }
         let error = resolve(&["--config", "/no/such/file", "x"]).unwrap_err();
-        assert!(
-            error.message.starts_with("cannot read /no/such/file"),
-            "{error}"
-        );
+        assert!(error.message.starts_with("cannot read /no/such/file"), "{error}");
     }
 }

@@ -52,32 +52,19 @@ impl FromStr for Rate {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        let wrong = || {
-            ValueError(
-                "expected bytes per second, such as 20M, 2.5MB, 512KiB or 100Mbit".to_owned(),
-            )
-        };
+        let wrong = || ValueError("expected bytes per second, such as 20M, 2.5MB, 512KiB or 100Mbit".to_owned());
         let lower = text.trim().to_ascii_lowercase();
         let lower = lower.strip_suffix("/s").unwrap_or(&lower);
-        let digits = lower
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(lower.len());
+        let digits = lower.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(lower.len());
         let (number, unit) = lower.split_at(digits);
         let number: f64 = number.parse().map_err(|_| wrong())?;
-        let (_, factor) = RATE_UNITS
-            .iter()
-            .find(|(name, _)| *name == unit.trim())
-            .ok_or_else(wrong)?;
+        let (_, factor) = RATE_UNITS.iter().find(|(name, _)| *name == unit.trim()).ok_or_else(wrong)?;
         let rate = number * factor;
         if rate.is_nan() || rate < RATE_MIN_BYTES_PER_S {
-            return Err(ValueError(format!(
-                "{text} is less than 1 KiB/s, the slowest rate that can be kept"
-            )));
+            return Err(ValueError(format!("{text} is less than 1 KiB/s, the slowest rate that can be kept")));
         }
         if rate > RATE_MAX_BYTES_PER_S {
-            return Err(ValueError(format!(
-                "{text} is more than 1 TB/s; leave the limit out instead"
-            )));
+            return Err(ValueError(format!("{text} is more than 1 TB/s; leave the limit out instead")));
         }
         Ok(Rate(rate as u64))
     }
@@ -98,9 +85,7 @@ impl Percent {
         if (0.0..=100.0).contains(&percent) {
             Ok(Percent(percent))
         } else {
-            Err(ValueError(
-                "expected a share between 0% and 100%".to_owned(),
-            ))
+            Err(ValueError("expected a share between 0% and 100%".to_owned()))
         }
     }
 }
@@ -110,10 +95,7 @@ impl FromStr for Percent {
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let number = text.trim().trim_end_matches('%').trim();
-        number
-            .parse()
-            .map_err(|_| ValueError("expected a share between 0% and 100%".to_owned()))
-            .and_then(Self::new)
+        number.parse().map_err(|_| ValueError("expected a share between 0% and 100%".to_owned())).and_then(Self::new)
     }
 }
 
@@ -231,18 +213,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_no_rate() {
-        for text in [
-            "",
-            "fast",
-            "-1M",
-            "1.2.3M",
-            "0",
-            "1e9",
-            "20X",
-            "NaN",
-            "inf",
-            "99999999999999999999G",
-        ] {
+        for text in ["", "fast", "-1M", "1.2.3M", "0", "1e9", "20X", "NaN", "inf", "99999999999999999999G"] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
         }
     }

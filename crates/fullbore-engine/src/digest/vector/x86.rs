@@ -5,9 +5,9 @@
 //! but to be called on a processor without the features.
 
 use std::arch::x86_64::{
-    __m256i, _mm256_add_epi32, _mm256_and_si256, _mm256_extract_epi32, _mm256_or_si256,
-    _mm256_ror_epi32, _mm256_set_epi32, _mm256_set1_epi32, _mm256_slli_epi32, _mm256_srli_epi32,
-    _mm256_ternarylogic_epi32, _mm256_xor_si256,
+    __m256i, _mm256_add_epi32, _mm256_and_si256, _mm256_extract_epi32, _mm256_or_si256, _mm256_ror_epi32,
+    _mm256_set_epi32, _mm256_set1_epi32, _mm256_slli_epi32, _mm256_srli_epi32, _mm256_ternarylogic_epi32,
+    _mm256_xor_si256,
 };
 
 use super::{AHEAD, Block, K, LANES, State};

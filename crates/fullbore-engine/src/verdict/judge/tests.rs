@@ -5,9 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::stage::{
-    HostReading, Kind, LedgerReading, SendReading, StageReading, ThreadReading, Trial,
-};
+use crate::stage::{HostReading, Kind, LedgerReading, SendReading, StageReading, ThreadReading, Trial};
 use crate::verdict::opinion;
 use crate::verdict::sample::{CpuSample, DeviceSample, HostSample, StageSample, WindowSample};
 use crate::verdict::{Limit, Verdict};
@@ -127,12 +125,7 @@ fn sample(scene: &Scene, number: usize) -> Sample {
     let ns = |share: f64| (share * TENTH_NS) as u64;
     let connections = 8.0;
     let bytes = (scene.mb_per_s * 1e5) as u64;
-    let thread = |thread_id: u32, slot: u64| ThreadReading {
-        slot,
-        thread_id,
-        owner: true,
-        ..ThreadReading::default()
-    };
+    let thread = |thread_id: u32, slot: u64| ThreadReading { slot, thread_id, owner: true, ..ThreadReading::default() };
     let hashing = |id| ThreadReading {
         compute_ns: ns(scene.compute),
         run_delay_ns: ns(scene.run_delay),
@@ -146,35 +139,21 @@ fn sample(scene: &Scene, number: usize) -> Sample {
         bytes: bytes / 2,
         ..thread(id, 100 + u64::from(id))
     };
-    let stage = |name: &str, kind, threads| StageSample {
-        threads,
-        ..StageSample::new(name, kind)
-    };
+    let stage = |name: &str, kind, threads| StageSample { threads, ..StageSample::new(name, kind) };
     let busy = (1.0 - scene.empty - scene.blocked - scene.throttled).max(0.0);
     let active = scene.empty + scene.blocked + scene.throttled > 0.0;
     let network = StageReading {
         bytes,
         reads: if active { 1000 } else { 0 },
-        socket_empty: if active {
-            (scene.reads_empty * 1000.0) as u64
-        } else {
-            0
-        },
+        socket_empty: if active { (scene.reads_empty * 1000.0) as u64 } else { 0 },
         socket_empty_ns: ns(scene.empty * connections),
         blocked_ns: ns(scene.blocked * connections),
         throttled_ns: ns(scene.throttled * connections),
         poll_ns: if active { ns(busy * connections) } else { 0 },
         ..StageReading::new("network", Kind::Task)
     };
-    let runtime = ThreadReading {
-        compute_ns: ns(scene.net_compute),
-        ..thread(9, 9)
-    };
-    let syncing = ThreadReading {
-        owner: false,
-        device_ns: ns(scene.sync),
-        ..thread(8, 8)
-    };
+    let runtime = ThreadReading { compute_ns: ns(scene.net_compute), ..thread(9, 9) };
+    let syncing = ThreadReading { owner: false, device_ns: ns(scene.sync), ..thread(8, 8) };
     let ours = 2.0 * scene.compute + scene.net_compute;
     let held = (scene.held_mb * 1e6) as u64;
     let local = (held as f64 * scene.local) as u64;
@@ -182,10 +161,7 @@ fn sample(scene: &Scene, number: usize) -> Sample {
         at: Duration::from_millis(100 * (number as u64 + 1)),
         length: Duration::from_millis(100),
         stages: vec![
-            StageSample {
-                tasks: network,
-                threads: vec![runtime],
-            },
+            StageSample { tasks: network, threads: vec![runtime] },
             stage("hash", Kind::Thread, vec![hashing(1), hashing(2)]),
             stage("disk write", Kind::Thread, vec![writing(1), writing(2)]),
             stage("sync", Kind::Thread, vec![syncing]),
@@ -194,9 +170,7 @@ fn sample(scene: &Scene, number: usize) -> Sample {
             bytes: 64_000_000,
             items: 1000,
             held_byte_seconds: held as f64 * 0.1,
-            places: Places::default()
-                .with(Place::Asked, held - local)
-                .with(Place::Before(Work::Hash), local),
+            places: Places::default().with(Place::Asked, held - local).with(Place::Before(Work::Hash), local),
             exhausted_ns: ns(scene.exhausted),
         },
         cpu: CpuSample {
@@ -206,11 +180,7 @@ fn sample(scene: &Scene, number: usize) -> Sample {
             throttled_ns: ns(scene.throttled_cpu),
             hog: scene.hog.map(|name| (name.to_owned(), scene.others_cores)),
         },
-        device: scene.device.map(|busy| DeviceSample {
-            name: "vda".into(),
-            busy_ns: ns(busy),
-            written_bytes: bytes,
-        }),
+        device: scene.device.map(|busy| DeviceSample { name: "vda".into(), busy_ns: ns(busy), written_bytes: bytes }),
         hosts: vec![HostSample {
             name: "a".into(),
             bytes,
@@ -243,17 +213,8 @@ fn judged_with(scenes: &[(Scene, usize)], hosts: &[&str], trials: Vec<Trial>) ->
         round_trip_us: 20_000,
         ..HostReading::default()
     };
-    let counters = LedgerReading {
-        hosts: hosts.iter().map(host).collect(),
-        trials,
-        ..LedgerReading::default()
-    };
-    opinion::verdict(
-        judge.finish(),
-        counters,
-        bytes,
-        Duration::from_millis(100 * number as u64),
-    )
+    let counters = LedgerReading { hosts: hosts.iter().map(host).collect(), trials, ..LedgerReading::default() };
+    opinion::verdict(judge.finish(), counters, bytes, Duration::from_millis(100 * number as u64))
 }
 
 fn judged(scenes: &[(Scene, usize)]) -> Verdict {
@@ -261,22 +222,12 @@ fn judged(scenes: &[(Scene, usize)]) -> Verdict {
 }
 
 fn trial(new_host: bool, after: f64) -> Trial {
-    Trial {
-        host: "b".into(),
-        new_host,
-        before_bytes_per_s: 1e8,
-        after_bytes_per_s: after,
-        ..Trial::default()
-    }
+    Trial { host: "b".into(), new_host, before_bytes_per_s: 1e8, after_bytes_per_s: after, ..Trial::default() }
 }
 
 #[test]
 fn a_full_link_is_named_when_one_more_host_does_not_raise_the_total() {
-    let verdict = judged_with(
-        &[(link_bound(), 100)],
-        &["a", "b"],
-        vec![trial(true, 1.6e8), trial(true, 1.01e8)],
-    );
+    let verdict = judged_with(&[(link_bound(), 100)], &["a", "b"], vec![trial(true, 1.6e8), trial(true, 1.01e8)]);
     assert_eq!(verdict.limit, Limit::AccessLink, "{verdict}");
     assert!(verdict.confident);
 }
@@ -285,11 +236,7 @@ fn a_full_link_is_named_when_one_more_host_does_not_raise_the_total() {
 fn a_slow_host_is_named_when_more_raised_the_total() {
     let verdict = judged_with(&[(link_bound(), 100)], &["a"], vec![trial(false, 1.5e8)]);
     assert_eq!(verdict.limit, Limit::Host { name: "a".into() });
-    let several = judged_with(
-        &[(link_bound(), 100)],
-        &["a", "b", "c"],
-        vec![trial(true, 1.5e8)],
-    );
+    let several = judged_with(&[(link_bound(), 100)], &["a", "b", "c"], vec![trial(true, 1.5e8)]);
     assert_eq!(several.limit, Limit::RemoteOrPath);
 }
 
@@ -312,19 +259,13 @@ fn a_slow_disk_is_named_with_its_evidence() {
 
 #[test]
 fn a_disk_without_counters_is_named_by_the_time_in_its_calls() {
-    let scene = Scene {
-        device: None,
-        ..disk_bound()
-    };
+    let scene = Scene { device: None, ..disk_bound() };
     assert_eq!(judged(&[(scene, 100)]).limit, Limit::Disk);
 }
 
 #[test]
 fn the_dirty_limit_is_the_disk_although_it_is_less_than_busy() {
-    let scene = Scene {
-        device: Some(0.7),
-        ..disk_bound()
-    };
+    let scene = Scene { device: Some(0.7), ..disk_bound() };
     assert_eq!(judged(&[(scene, 100)]).limit, Limit::Disk);
 }
 
@@ -337,10 +278,7 @@ fn a_disk_whose_time_is_all_in_the_final_sync_is_named() {
 
 #[test]
 fn a_disk_busy_all_along_owns_the_time_before_the_sync() {
-    let hidden = Scene {
-        device: Some(1.0),
-        ..link_bound()
-    };
+    let hidden = Scene { device: Some(1.0), ..link_bound() };
     let verdict = judged(&[(hidden.clone(), 75), (final_sync(), 25)]);
     assert_eq!(verdict.limit, Limit::Disk, "{verdict}");
     // A short sync at the end of a run that the link held up is nothing.
@@ -358,141 +296,58 @@ fn a_bored_disk_with_a_long_sync_is_mixed() {
 #[test]
 fn one_core_is_named_by_its_role() {
     let verdict = judged(&[(compute_bound(), 100)]);
-    assert_eq!(
-        verdict.limit,
-        Limit::OneCore {
-            stage: "hash".into()
-        },
-        "{verdict}"
-    );
-    let runtime = Scene {
-        empty: 0.2,
-        blocked: 0.05,
-        reads_empty: 0.3,
-        net_compute: 0.96,
-        ..link_bound()
-    };
-    assert_eq!(
-        judged(&[(runtime, 100)]).limit,
-        Limit::OneCore {
-            stage: "network".into()
-        }
-    );
+    assert_eq!(verdict.limit, Limit::OneCore { stage: "hash".into() }, "{verdict}");
+    let runtime = Scene { empty: 0.2, blocked: 0.05, reads_empty: 0.3, net_compute: 0.96, ..link_bound() };
+    assert_eq!(judged(&[(runtime, 100)]).limit, Limit::OneCore { stage: "network".into() });
 }
 
 #[test]
 fn full_cores_come_before_every_stage_they_disguise_themselves_as() {
-    let scene = Scene {
-        compute: 0.9,
-        run_delay: 0.1,
-        others_cores: 2.1,
-        ..compute_bound()
-    };
-    assert_eq!(
-        judged(&[(scene, 100)]).limit,
-        Limit::Cpu {
-            consumer: "hash".into()
-        }
-    );
+    let scene = Scene { compute: 0.9, run_delay: 0.1, others_cores: 2.1, ..compute_bound() };
+    assert_eq!(judged(&[(scene, 100)]).limit, Limit::Cpu { consumer: "hash".into() });
     // As a slow disk: threads seldom get a core, the disk looks asleep.
-    let scene = Scene {
-        run_delay: 0.5,
-        compute: 0.4,
-        asleep: 0.1,
-        others_cores: 3.5,
-        hog: Some("xz"),
-        ..disk_bound()
-    };
-    assert_eq!(
-        judged(&[(scene, 100)]).limit,
-        Limit::Cpu {
-            consumer: "process xz".into()
-        }
-    );
+    let scene = Scene { run_delay: 0.5, compute: 0.4, asleep: 0.1, others_cores: 3.5, hog: Some("xz"), ..disk_bound() };
+    assert_eq!(judged(&[(scene, 100)]).limit, Limit::Cpu { consumer: "process xz".into() });
 }
 
 #[test]
 fn a_quota_is_named() {
-    let scene = Scene {
-        compute: 0.2,
-        run_delay: 0.7,
-        throttled_cpu: 0.8,
-        ..disk_bound()
-    };
+    let scene = Scene { compute: 0.2, run_delay: 0.7, throttled_cpu: 0.8, ..disk_bound() };
     let verdict = judged(&[(scene, 100)]);
-    assert_eq!(
-        verdict.limit,
-        Limit::Cpu {
-            consumer: "hash, under a CPU quota".into()
-        }
-    );
+    assert_eq!(verdict.limit, Limit::Cpu { consumer: "hash, under a CPU quota".into() });
     assert!(verdict.advice.contains("quota"));
 }
 
 #[test]
 fn a_quota_nobody_shows_us_is_seen_by_the_wait_for_a_core() {
-    let scene = Scene {
-        compute: 0.3,
-        run_delay: 0.6,
-        starved: 0.05,
-        asleep: 0.02,
-        ..compute_bound()
-    };
+    let scene = Scene { compute: 0.3, run_delay: 0.6, starved: 0.05, asleep: 0.02, ..compute_bound() };
     assert!(matches!(judged(&[(scene, 100)]).limit, Limit::Cpu { .. }));
 }
 
 #[test]
 fn the_hypervisor_is_named_when_it_takes_the_cores() {
-    let scene = Scene {
-        compute: 0.3,
-        run_delay: 0.5,
-        starved: 0.1,
-        steal_cores: 3.2,
-        ..compute_bound()
-    };
-    assert_eq!(
-        judged(&[(scene, 100)]).limit,
-        Limit::Cpu {
-            consumer: "other virtual machines".into()
-        }
-    );
+    let scene = Scene { compute: 0.3, run_delay: 0.5, starved: 0.1, steal_cores: 3.2, ..compute_bound() };
+    assert_eq!(judged(&[(scene, 100)]).limit, Limit::Cpu { consumer: "other virtual machines".into() });
 }
 
 #[test]
 fn cores_full_of_others_do_not_matter_to_one_who_waits_for_the_network() {
-    let scene = Scene {
-        others_cores: 4.0,
-        hog: Some("cc1"),
-        ..link_bound()
-    };
+    let scene = Scene { others_cores: 4.0, hog: Some("cc1"), ..link_bound() };
     assert_eq!(judged(&[(scene, 100)]).limit, Limit::RemoteOrPath);
 }
 
 #[test]
 fn a_window_that_is_passed_in_a_round_trip_is_too_small() {
     // 1 MB / 20 ms = 50 MB/s, sockets empty as behind any slow path.
-    let scene = Scene {
-        mb_per_s: 48.0,
-        held_mb: 1.0,
-        exhausted: 0.98,
-        ..link_bound()
-    };
+    let scene = Scene { mb_per_s: 48.0, held_mb: 1.0, exhausted: 0.98, ..link_bound() };
     assert_eq!(judged(&[(scene, 100)]).limit, Limit::Window);
 }
 
 #[test]
 fn our_own_rate_limit_is_named_however_it_is_kept() {
-    let scene = Scene {
-        throttled: 0.8,
-        empty: 0.15,
-        ..link_bound()
-    };
+    let scene = Scene { throttled: 0.8, empty: 0.15, ..link_bound() };
     assert_eq!(judged(&[(scene, 100)]).limit, Limit::RateLimit);
-    let scene = Scene {
-        mb_per_s: 9.8,
-        rate_limit: 10_000_000,
-        ..link_bound()
-    };
+    let scene = Scene { mb_per_s: 9.8, rate_limit: 10_000_000, ..link_bound() };
     assert_eq!(judged(&[(scene, 100)]).limit, Limit::RateLimit);
 }
 
@@ -503,14 +358,7 @@ fn a_sender_learns_whether_receiver_buffer_or_path_held_it_up() {
         receiver_limited_us,
         buffer_limited_us,
     };
-    let scene = |sending| Scene {
-        empty: 0.0,
-        blocked: 0.0,
-        mb_per_s: 0.0,
-        sending,
-        held_mb: 0.0,
-        ..link_bound()
-    };
+    let scene = |sending| Scene { empty: 0.0, blocked: 0.0, mb_per_s: 0.0, sending, held_mb: 0.0, ..link_bound() };
     let limit = |sending| judged(&[(scene(sending), 100)]).limit;
     assert_eq!(limit(sending(70_000, 0)), Limit::Receiver);
     assert_eq!(limit(sending(0, 60_000)), Limit::Window);
@@ -519,24 +367,11 @@ fn a_sender_learns_whether_receiver_buffer_or_path_held_it_up() {
 
 #[test]
 fn a_local_scan_is_bound_by_its_core_or_its_disk() {
-    let idle = Scene {
-        compute: 0.0,
-        run_delay: 0.0,
-        starved: 1.0,
-        asleep: 0.0,
-        ..final_sync()
-    };
+    let idle = Scene { compute: 0.0, run_delay: 0.0, starved: 1.0, asleep: 0.0, ..final_sync() };
     let scan = |compute: f64, asleep: f64| {
         let mut judge = Judge::default();
         for number in 0..50 {
-            let mut sample = sample(
-                &Scene {
-                    sync: 0.0,
-                    device: Some(0.1),
-                    ..idle.clone()
-                },
-                number,
-            );
+            let mut sample = sample(&Scene { sync: 0.0, device: Some(0.1), ..idle.clone() }, number);
             let compute_ns = (compute * TENTH_NS) as u64;
             let device_ns = (asleep * TENTH_NS) as u64;
             let thread = ThreadReading {
@@ -547,31 +382,14 @@ fn a_local_scan_is_bound_by_its_core_or_its_disk() {
                 device_ns,
                 ..ThreadReading::default()
             };
-            sample.stages.push(StageSample {
-                threads: vec![thread],
-                ..StageSample::new("local scan", Kind::Thread)
-            });
+            sample.stages.push(StageSample { threads: vec![thread], ..StageSample::new("local scan", Kind::Thread) });
             judge.push(sample);
         }
-        opinion::verdict(
-            judge.finish(),
-            LedgerReading::default(),
-            0,
-            Duration::from_secs(5),
-        )
+        opinion::verdict(judge.finish(), LedgerReading::default(), 0, Duration::from_secs(5))
     };
-    assert_eq!(
-        scan(0.98, 0.01).limit,
-        Limit::OneCore {
-            stage: "local scan".into()
-        }
-    );
+    assert_eq!(scan(0.98, 0.01).limit, Limit::OneCore { stage: "local scan".into() });
     let verdict = scan(0.2, 0.78);
-    assert_eq!(
-        (verdict.limit.clone(), verdict.part.as_str()),
-        (Limit::Disk, "disk reads"),
-        "{verdict}"
-    );
+    assert_eq!((verdict.limit.clone(), verdict.part.as_str()), (Limit::Disk, "disk reads"), "{verdict}");
 }
 
 #[test]
@@ -591,42 +409,23 @@ fn tiny_and_idle_runs_wait_for_answers() {
     }
     let short = judged(&[(waiting, 1), (link_bound(), 2)]);
     assert_eq!(short.limit, Limit::RoundTrips);
-    assert!(
-        short
-            .to_string()
-            .contains("waiting for answers (round trips)"),
-        "{short}"
-    );
+    assert!(short.to_string().contains("waiting for answers (round trips)"), "{short}");
 }
 
 #[test]
 fn a_run_without_a_single_sample_still_speaks() {
-    let verdict = opinion::verdict(
-        Judge::default().finish(),
-        LedgerReading::default(),
-        0,
-        Duration::from_millis(3),
-    );
+    let verdict = opinion::verdict(Judge::default().finish(), LedgerReading::default(), 0, Duration::from_millis(3));
     assert_eq!(verdict.limit, Limit::RoundTrips);
-    assert_eq!(
-        verdict.to_string(),
-        "0 B in 0.00 s. Limited by: waiting for answers (round trips)."
-    );
+    assert_eq!(verdict.to_string(), "0 B in 0.00 s. Limited by: waiting for answers (round trips).");
 }
 
 #[test]
 fn balanced_runs_are_mixed_and_say_so_in_shares() {
     // Network and disk by turns, a second each.
-    let turns: Vec<_> = (0..10)
-        .flat_map(|_| [(link_bound(), 10), (disk_bound(), 10)])
-        .collect();
+    let turns: Vec<_> = (0..10).flat_map(|_| [(link_bound(), 10), (disk_bound(), 10)]).collect();
     let verdict = judged(&turns);
     assert_eq!(verdict.limit, Limit::Mixed);
-    assert!(
-        verdict.reason.contains("network") && verdict.reason.contains("disk"),
-        "{}",
-        verdict.reason
-    );
+    assert!(verdict.reason.contains("network") && verdict.reason.contains("disk"), "{}", verdict.reason);
     // Both at once, neither signal strong.
     let both = Scene {
         empty: 0.5,
@@ -656,25 +455,14 @@ fn balanced_runs_are_mixed_and_say_so_in_shares() {
 
 #[test]
 fn sleep_that_nobody_measured_makes_the_verdict_mixed() {
-    let scene = Scene {
-        compute: 0.1,
-        asleep: 0.65,
-        starved: 0.0,
-        ..disk_bound()
-    };
+    let scene = Scene { compute: 0.1, asleep: 0.65, starved: 0.0, ..disk_bound() };
     let verdict = judged(&[(scene, 100)]);
     assert_eq!(verdict.limit, Limit::Mixed);
 }
 
 #[test]
 fn the_next_limit_is_the_part_used_most_besides() {
-    let verdict = judged(&[(
-        Scene {
-            device: Some(0.6),
-            ..link_bound()
-        },
-        100,
-    )]);
+    let verdict = judged(&[(Scene { device: Some(0.6), ..link_bound() }, 100)]);
     let next = verdict.next.expect("a disk at 60 %");
     assert_eq!(next.part, "disk");
     assert!((next.used - 0.6).abs() < 0.05, "{next:?}");
@@ -694,13 +482,7 @@ fn any_scene() -> impl Strategy<Value = Scene> {
     (
         (share(), share(), share(), share(), 0.0..2000.0_f64),
         (share(), share(), share(), share(), share()),
-        (
-            share(),
-            0.0..9.0_f64,
-            share(),
-            prop::option::of(share()),
-            share(),
-        ),
+        (share(), 0.0..9.0_f64, share(), prop::option::of(share()), share()),
     )
         .prop_map(
             |(

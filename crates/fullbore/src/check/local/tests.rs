@@ -65,7 +65,8 @@ fn a_good_archive_is_good_and_each_fault_is_found() {
     fs::write(setup.top().join(pool[2]), "short").unwrap();
     fs::write(setup.top().join("pool/extra"), "x").unwrap();
     let findings = setup.check(1.0);
-    let faults: BTreeMap<&str, &Fault> = findings.problems.iter().map(|problem| (problem.path.as_str(), &problem.fault)).collect();
+    let faults: BTreeMap<&str, &Fault> =
+        findings.problems.iter().map(|problem| (problem.path.as_str(), &problem.fault)).collect();
     assert_eq!(faults.len(), 3, "{faults:?}");
     assert_eq!(faults[pool[0]], &Fault::Missing);
     assert!(matches!(faults[pool[1]], Fault::Content(_)));
@@ -99,7 +100,13 @@ fn a_changed_inrelease_is_not_believed() {
 #[test]
 fn an_index_that_was_changed_is_found() {
     let setup = setup();
-    let index = setup.archive.state(0).indexes.iter().find(|index| index.present && index.path.ends_with("Packages.xz")).unwrap();
+    let index = setup
+        .archive
+        .state(0)
+        .indexes
+        .iter()
+        .find(|index| index.present && index.path.ends_with("Packages.xz"))
+        .unwrap();
     let path = format!("dists/{}/{}", index.suite, index.path);
     setup.flip(&path);
     let findings = setup.check(0.0);

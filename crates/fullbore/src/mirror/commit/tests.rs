@@ -74,7 +74,12 @@ impl Mirror {
         plan.finish().unwrap()
     }
 
-    fn subtract(&self, plan: &Plan, updates: &[SuiteUpdate], log: Vec<(LoggedFile, bool)>) -> Result<Subtraction, StateError> {
+    fn subtract(
+        &self,
+        plan: &Plan,
+        updates: &[SuiteUpdate],
+        log: Vec<(LoggedFile, bool)>,
+    ) -> Result<Subtraction, StateError> {
         let suites: Vec<_> = updates.iter().map(|update| (update.id, update.record.signed)).collect();
         let state = self.state();
         let mut comparison = Comparison::new(plan, &state, &suites);
@@ -499,12 +504,15 @@ fn scale_of_a_plan_and_a_state() {
         let index = plan.index("dists/a/Packages", 0).unwrap();
         for number in 0..files {
             let path = path(number, if number % 1000 < changed { 2 } else { 1 });
-            plan.add(index, &Candidate { path: &path, size: 1000, sha256: Sha256::of(path.as_bytes()), package: None }).unwrap();
+            plan.add(index, &Candidate { path: &path, size: 1000, sha256: Sha256::of(path.as_bytes()), package: None })
+                .unwrap();
         }
         plan
     };
     let time = std::time::Instant::now();
-    let lap = |what: &str| println!("{what:>30}: {:6.3} s since start, peak {} MB", time.elapsed().as_secs_f64(), peak_rss_mb());
+    let lap = |what: &str| {
+        println!("{what:>30}: {:6.3} s since start, peak {} MB", time.elapsed().as_secs_f64(), peak_rss_mb())
+    };
     let builder = plan(0);
     lap("added");
     let first = builder.finish().unwrap();

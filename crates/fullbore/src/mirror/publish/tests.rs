@@ -84,7 +84,8 @@ fn client(root: &Root, suite: &str, inrelease: Option<&str>) -> Result<u32, Stri
     let now = read(&format!("dists/{suite}/InRelease"))?.ok_or("no InRelease")?;
     let inrelease = inrelease.unwrap_or(&now);
     let mut lines = inrelease.lines();
-    let state = lines.next().and_then(|line| line.rsplit(' ').next()).and_then(|word| word.parse().ok()).ok_or("no state")?;
+    let state =
+        lines.next().and_then(|line| line.rsplit(' ').next()).and_then(|word| word.parse().ok()).ok_or("no state")?;
     for line in lines {
         let [hash, _, path] = line.split(' ').collect::<Vec<_>>()[..] else { return Err(line.to_owned()) };
         let directory = path.rsplit_once('/').unwrap().0;
@@ -166,7 +167,8 @@ fn m13_killed_at_any_step_the_old_or_the_new_state_is_served() {
         let old = std::fs::read_to_string(tree.root.path().join("dists/a/InRelease")).unwrap();
         let publications = Archive { number: 2 }.land(&tree.root);
         let list = names(&tree.root, &publications, &empty_plan(), []).unwrap();
-        let target = FaultyTarget::new(LocalTarget::new(tree.root.clone(), Durability::None), Fault::StopAt { n: step });
+        let target =
+            FaultyTarget::new(LocalTarget::new(tree.root.clone(), Durability::None), Fault::StopAt { n: step });
         let finished = target.publish(&list).is_ok() && !target.is_stopped();
         for suite in ["a", "b"] {
             let state = client(&tree.root, suite, None);
@@ -224,7 +226,10 @@ fn old_names_that_would_contradict_the_release_go() {
     publication.left_out.push(left_out);
     (publication.release_gpg, publication.release) = (None, None);
     let list = names(&tree.root, &publications, &empty_plan(), []).unwrap();
-    let removed: Vec<_> = list.iter().filter_map(|name| if let Name::Remove { path } = name { Some(path.as_str()) } else { None }).collect();
+    let removed: Vec<_> = list
+        .iter()
+        .filter_map(|name| if let Name::Remove { path } = name { Some(path.as_str()) } else { None })
+        .collect();
     assert_eq!(removed, ["dists/a/main/binary-amd64/Packages.xz", "dists/a/Release.gpg", "dists/a/Release"]);
 }
 

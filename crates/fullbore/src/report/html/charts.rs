@@ -9,18 +9,12 @@ use crate::report::{HostReport, Report, svg, units};
 /// Received as an area, written as a line, phases above.
 pub(super) fn throughput(page: &mut String, report: &Report) {
     let timeline = &report.timeline;
-    let (received, written) = (
-        &timeline.received_bytes_per_s,
-        &timeline.written_bytes_per_s,
-    );
+    let (received, written) = (&timeline.received_bytes_per_s, &timeline.written_bytes_per_s);
     let received = svg::thinned(received);
     // Files become right at one blow: without smoothing the line is all spikes.
     let written = svg::smoothed(&svg::thinned(written));
     let maximum = received.iter().chain(&written).copied().fold(1.0, f64::max) * 1.04;
-    let mean = units::per_second(
-        report.summary.totals.written_bytes,
-        report.summary.duration_ms,
-    );
+    let mean = units::per_second(report.summary.totals.written_bytes, report.summary.duration_ms);
     let _ = writeln!(
         page,
         "<section><div class=\"head\"><h2>Throughput</h2><p class=\"legend\">\
@@ -30,18 +24,10 @@ pub(super) fn throughput(page: &mut String, report: &Report) {
     );
     phases(page, report);
     limits(page, report);
-    let _ = write!(
-        page,
-        "<div class=\"plot tall\">{}",
-        svg::open("received and written bytes per second over time")
-    );
+    let _ = write!(page, "<div class=\"plot tall\">{}", svg::open("received and written bytes per second over time"));
     let ticks = svg::ticks(maximum);
     for tick in &ticks {
-        page.push_str(&svg::level(
-            if *tick == 0.0 { "zero" } else { "grid" },
-            *tick,
-            maximum,
-        ));
+        page.push_str(&svg::level(if *tick == 0.0 { "zero" } else { "grid" }, *tick, maximum));
     }
     page.push_str(&svg::area("area", &received, maximum));
     page.push_str(&svg::line("edge", &received, maximum));
@@ -70,11 +56,7 @@ fn phases(page: &mut String, report: &Report) {
     page.push_str("<div class=\"phases\">");
     for (i, (from, phase)) in timeline.phases.iter().enumerate() {
         let from = (*from).min(end);
-        let to = timeline
-            .phases
-            .get(i + 1)
-            .map_or(end, |(next, _)| *next)
-            .clamp(from, end);
+        let to = timeline.phases.get(i + 1).map_or(end, |(next, _)| *next).clamp(from, end);
         let (left, width) = (percent(from, end), percent(to - from, end));
         // A name that does not fit its stretch is found by pointing at it.
         let name = if width > 5.0 { phase.name() } else { "" };
@@ -92,12 +74,7 @@ fn phases(page: &mut String, report: &Report) {
 fn limits(page: &mut String, report: &Report) {
     let timeline = &report.timeline;
     let end = timeline.duration_ms().max(1);
-    let Some(verdict) = report
-        .summary
-        .verdict
-        .as_ref()
-        .filter(|_| !timeline.limits.is_empty())
-    else {
+    let Some(verdict) = report.summary.verdict.as_ref().filter(|_| !timeline.limits.is_empty()) else {
         return;
     };
     page.push_str("<div class=\"limits\">");
@@ -109,16 +86,10 @@ fn limits(page: &mut String, report: &Report) {
         let colour = verdict
             .shares
             .iter()
-            .position(|(part, _)| {
-                part.starts_with(limit.as_str()) || limit.starts_with(part.as_str())
-            })
+            .position(|(part, _)| part.starts_with(limit.as_str()) || limit.starts_with(part.as_str()))
             .unwrap_or(SHARE_COLOURS - 1);
         let from = (*from).min(end);
-        let to = timeline
-            .limits
-            .get(i + 1)
-            .map_or(end, |(next, _)| *next)
-            .clamp(from, end);
+        let to = timeline.limits.get(i + 1).map_or(end, |(next, _)| *next).clamp(from, end);
         let _ = write!(
             page,
             "<i style=\"left:{:.2}%;width:{:.2}%;background:var(--share{})\" title=\"{}\"></i>",
@@ -144,11 +115,7 @@ fn axis(page: &mut String, duration_ms: u64) {
             l if l > 97.0 => " class=\"last\"",
             _ => "",
         };
-        let _ = write!(
-            page,
-            "<span{class} style=\"left:{left:.2}%\">{}</span>",
-            clock(tick)
-        );
+        let _ = write!(page, "<span{class} style=\"left:{left:.2}%\">{}</span>", clock(tick));
     }
     page.push_str("</div>");
 }
@@ -172,18 +139,12 @@ pub(super) fn hosts(page: &mut String, report: &Report) {
     }
     let lanes = &report.timeline.hosts;
     let maximum = svg::maximum(lanes.iter().map(|lane| lane.bytes_per_s.as_slice()));
-    let connections = lanes
-        .iter()
-        .any(|lane| lane.connections.iter().any(|count| *count > 0));
+    let connections = lanes.iter().any(|lane| lane.connections.iter().any(|count| *count > 0));
     let _ = write!(
         page,
         "<section><div class=\"head\"><h2>Hosts</h2><p class=\"note\">each lane is {}/s high{}</p></div>\n<div class=\"lanes\">",
         units::bytes(maximum as u64),
-        if connections {
-            "; the strip below it shows connections"
-        } else {
-            ""
-        }
+        if connections { "; the strip below it shows connections" } else { "" }
     );
     for host in &summary.hosts {
         let lane = lanes.iter().find(|lane| lane.host == host.host);
@@ -194,61 +155,30 @@ pub(super) fn hosts(page: &mut String, report: &Report) {
     page.push_str("</section>\n");
 }
 
-fn host_lane(
-    page: &mut String,
-    report: &Report,
-    host: &HostReport,
-    lane: Option<&HostLane>,
-    maximum: f64,
-) {
-    let total: u64 = report
-        .summary
-        .hosts
-        .iter()
-        .map(|host| host.received_bytes)
-        .sum();
+fn host_lane(page: &mut String, report: &Report, host: &HostReport, lane: Option<&HostLane>, maximum: f64) {
+    let total: u64 = report.summary.hosts.iter().map(|host| host.received_bytes).sum();
     let end = report.timeline.duration_ms();
-    let _ = write!(
-        page,
-        "<div><div class=\"lane-head\"><b>{}</b>",
-        escape(&host.host)
-    );
+    let _ = write!(page, "<div><div class=\"lane-head\"><b>{}</b>", escape(&host.host));
     if host.origin {
         page.push_str("<span class=\"tag\">origin</span>");
     }
     if !host.protocol.is_empty() {
-        let _ = write!(
-            page,
-            "<span class=\"tag\">{}</span>",
-            escape(&host.protocol)
-        );
+        let _ = write!(page, "<span class=\"tag\">{}</span>", escape(&host.protocol));
     }
     if !host.state.is_empty() && host.state != "good" {
-        let _ = write!(
-            page,
-            "<span class=\"chip warn\">{}</span>",
-            escape(&host.state)
-        );
+        let _ = write!(page, "<span class=\"chip warn\">{}</span>", escape(&host.state));
     }
     let best_rate = lane.map_or(0.0, |lane| svg::maximum([lane.bytes_per_s.as_slice()]));
     let best_rate = (best_rate as u64).max(host.best_rate_bytes_per_s);
     let mut figures = vec![
-        format!(
-            "<em>{}</em> ({:.0} %)",
-            units::bytes(host.received_bytes),
-            percent(host.received_bytes, total)
-        ),
+        format!("<em>{}</em> ({:.0} %)", units::bytes(host.received_bytes), percent(host.received_bytes, total)),
         format!("best {}/s", units::bytes(best_rate)),
     ];
     if host.files > 0 {
         figures.insert(1, format!("{} files", units::count(host.files)));
     }
     if let Some(rtt_ms) = host.rtt_ms.filter(|rtt| *rtt > 0.0) {
-        figures.push(if rtt_ms < 1.0 {
-            "under 1 ms away".to_owned()
-        } else {
-            format!("{rtt_ms:.0} ms away")
-        });
+        figures.push(if rtt_ms < 1.0 { "under 1 ms away".to_owned() } else { format!("{rtt_ms:.0} ms away") });
     }
     figures.push(match host.connections {
         1 => "1 connection".to_owned(),
@@ -257,16 +187,8 @@ fn host_lane(
     if host.wasted_bytes > 0 {
         figures.push(format!("{} thrown away", units::bytes(host.wasted_bytes)));
     }
-    let _ = write!(
-        page,
-        "<span class=\"figures\">{}</span></div>",
-        figures.join(", ")
-    );
-    let _ = write!(
-        page,
-        "<div class=\"lane\">{}",
-        svg::open("bytes per second of this host over time")
-    );
+    let _ = write!(page, "<span class=\"figures\">{}</span></div>", figures.join(", "));
+    let _ = write!(page, "<div class=\"lane\">{}", svg::open("bytes per second of this host over time"));
     if let Some(lane) = lane {
         let values = svg::thinned(&lane.bytes_per_s);
         page.push_str(&svg::area("area", &values, maximum));
@@ -294,25 +216,15 @@ fn host_lane(
     if !host.faults.is_empty() {
         page.push_str("<ul class=\"faults\">");
         for fault in host.faults.iter().take(FAULTS_LISTED) {
-            let path = fault
-                .path
-                .as_ref()
-                .map(|path| format!(", {}", escape(path)))
-                .unwrap_or_default();
+            let path = fault.path.as_ref().map(|path| format!(", {}", escape(path))).unwrap_or_default();
             let _ = write!(
                 page,
                 "<li><b>{}</b> {}{path}</li>",
-                if fault.at_ms > 0 {
-                    clock(fault.at_ms)
-                } else {
-                    "at last".to_owned()
-                },
+                if fault.at_ms > 0 { clock(fault.at_ms) } else { "at last".to_owned() },
                 escape(&fault.fault)
             );
         }
-        let more = (host.strikes as usize)
-            .max(host.faults.len())
-            .saturating_sub(FAULTS_LISTED);
+        let more = (host.strikes as usize).max(host.faults.len()).saturating_sub(FAULTS_LISTED);
         if more > 0 {
             let _ = write!(page, "<li>and {more} more</li>");
         }
@@ -334,8 +246,7 @@ pub(super) fn stages(page: &mut String, report: &Report) {
     );
     for lane in lanes {
         let mean = |values: &[f32]| {
-            values.iter().map(|value| f64::from(*value)).sum::<f64>() / values.len().max(1) as f64
-                * 100.0
+            values.iter().map(|value| f64::from(*value)).sum::<f64>() / values.len().max(1) as f64 * 100.0
         };
         let _ = writeln!(
             page,

@@ -14,63 +14,27 @@ pub(super) fn tables(page: &mut String, summary: &Summary) {
         page,
         "Plan",
         &[
-            (
-                "named by the signed indexes",
-                Some(plan.wanted_files),
-                Some(plan.wanted_bytes),
-            ),
+            ("named by the signed indexes", Some(plan.wanted_files), Some(plan.wanted_bytes)),
             ("to fetch", Some(plan.fetch_files), Some(plan.fetch_bytes)),
-            (
-                "to delete",
-                Some(plan.delete_files),
-                Some(plan.delete_bytes),
-            ),
-            (
-                "free on the file system (inodes)",
-                Some(plan.free_inodes),
-                Some(plan.free_bytes),
-            ),
+            ("to delete", Some(plan.delete_files), Some(plan.delete_bytes)),
+            ("free on the file system (inodes)", Some(plan.free_inodes), Some(plan.free_bytes)),
         ],
     );
     counted(
         page,
         "Totals",
         &[
-            (
-                "verified and written",
-                Some(totals.files),
-                Some(totals.written_bytes),
-            ),
+            ("verified and written", Some(totals.files), Some(totals.written_bytes)),
             ("needed", None, Some(totals.needed_bytes)),
             ("received", None, Some(totals.received_bytes)),
             ("thrown away", None, Some(totals.wasted_bytes)),
-            (
-                "used from an interrupted run",
-                None,
-                Some(totals.resumed_bytes),
-            ),
-            (
-                "present before",
-                Some(totals.kept_files),
-                Some(totals.kept_bytes),
-            ),
-            (
-                "read again",
-                Some(totals.checked_files),
-                Some(totals.checked_bytes),
-            ),
-            (
-                "deleted",
-                Some(totals.deleted_files),
-                Some(totals.deleted_bytes),
-            ),
+            ("used from an interrupted run", None, Some(totals.resumed_bytes)),
+            ("present before", Some(totals.kept_files), Some(totals.kept_bytes)),
+            ("read again", Some(totals.checked_files), Some(totals.checked_bytes)),
+            ("deleted", Some(totals.deleted_files), Some(totals.deleted_bytes)),
             ("missing or wrong", Some(totals.missing_files), None),
             ("fetched a second time", Some(totals.retried_files), None),
-            (
-                "requests asked of a second host",
-                Some(totals.hedged_requests),
-                None,
-            ),
+            ("requests asked of a second host", Some(totals.hedged_requests), None),
         ],
     );
     page.push_str("</div>\n");
@@ -119,9 +83,7 @@ fn suites(page: &mut String, summary: &Summary) {
             escape(&suite.codename),
             escape(suite.version.as_deref().unwrap_or("–")),
             units::time(suite.date_unix_s),
-            suite
-                .valid_until_unix_s
-                .map_or_else(|| "–".to_owned(), units::time)
+            suite.valid_until_unix_s.map_or_else(|| "–".to_owned(), units::time)
         );
     }
     page.push_str("</tbody></table></div></section>\n");
