@@ -41,7 +41,7 @@ pub(super) fn convert(text: &str) -> Draft {
 
     let method = text_of("$download_method").unwrap_or_else(|| "ftp".to_owned());
     let host = text_of("$host").unwrap_or_else(|| {
-        draft.note(1, "no $host".to_owned(), "write the address of your mirror into `from`");
+        draft.note(1, "no $host", "write the address of your mirror into `from`");
         "mirror.invalid".to_owned()
     });
     let root = text_of("$remoteroot").unwrap_or_else(|| "debian".to_owned());
