@@ -2,6 +2,8 @@
 //! Not part of the normal run, for it needs a Debian system after `apt-get update`:
 //! `cargo test -p fullbore-debian --test this_machine -- --ignored --nocapture`
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 

@@ -557,7 +557,9 @@ impl Watch {
             host: self.shared.dispatcher().host_mut(host).name.clone(),
             reason: reason.to_owned(),
         };
-        if let Some(reason) = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned) {
+        // A statement of its own: within `if let` the lock would still be held when it is taken again.
+        let out = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned);
+        if let Some(reason) = out {
             return Err(unreachable(&reason));
         }
         let (reply, answer) = oneshot::channel();

@@ -1,5 +1,7 @@
 //! How long connections last: closes announced and unannounced, idle ones, and between two runs.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::time::Duration;

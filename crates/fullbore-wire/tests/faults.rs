@@ -1,5 +1,7 @@
 //! Runs in which one of two mirrors answers wrongly: all files arrive, from the other one.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::time::Duration;

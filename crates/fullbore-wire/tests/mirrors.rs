@@ -1,5 +1,7 @@
 //! Runs over mirrors that do nothing wrong: right bytes, little twice, few connections.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::time::Duration;

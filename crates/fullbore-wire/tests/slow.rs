@@ -1,5 +1,7 @@
 //! Mirrors that are slow, fall silent, die, or ask for patience.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Small files in memory: the first of a chain of trust.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::time::Duration;

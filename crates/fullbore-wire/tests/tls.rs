@@ -1,5 +1,7 @@
 //! The same over TLS and HTTP/2.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! Flags given in the environment, and flags that win over them.
 
+#![allow(clippy::unwrap_used)]
+
 use assert_cmd::Command;
 
 fn fullbore() -> Command {

@@ -146,7 +146,11 @@ impl Pending {
     /// When the guard refuses; publish the state all the same, the files then stay in it.
     pub fn allow_removal(&mut self, guard: &DeleteGuard) -> Result<(), GuardError> {
         let (expired, all) = (self.counts.expired, self.counts.all);
-        guard.check(expired.files, all.files, expired.bytes, all.bytes)?;
+        if let Err(refused) = guard.check(expired.files, all.files, expired.bytes, all.bytes) {
+            // Asked again by every run, changed archive or not, until it is settled.
+            self.state.header.clean_due = Some(0);
+            return Err(refused);
+        }
         if expired.files > 0 {
             self.state.header.removal = Removal::Begun;
         }

@@ -20,6 +20,9 @@ use super::state::{Novelty, OWN_DIRECTORY, Offer, State, StateError};
 use crate::error::{CommandError, ErrorKind};
 use crate::settings::{MirrorSettings, SignedBy, SourceSpec};
 
+/// Times a side file is asked for. Few: a mirror without them is still a mirror.
+const SIDE_FILE_TRIES: u32 = 3;
+
 /// A suite as it is offered now.
 pub struct Offered {
     /// The name asked for.
@@ -338,7 +341,11 @@ fn judge(
         signed: text.is_verified(),
         fingerprint,
     };
-    let novelty = state.judge(&offer, false).map_err(|error| state_error(&error))?;
+    let mut novelty = state.judge(&offer, false).map_err(|error| state_error(&error))?;
+    if novelty == Novelty::Unchanged && !stands(session, &place.directory, &files)? {
+        warn(format!("{suite}: the published {} is not the one that was put there; it is put there again", files[0].0));
+        novelty = Novelty::Unfinished;
+    }
     let date_of_release = release.date.unwrap_or_default();
     Ok(Offered {
         requested: suite.to_owned(),
@@ -355,6 +362,15 @@ fn judge(
         text,
         verifier,
     })
+}
+
+/// Whether the file that identifies the suite lies in its place as it was published (M4).
+fn stands(session: &Session, directory: &str, files: &[(&'static str, Vec<u8>)]) -> Result<bool, CommandError> {
+    let Some((name, content)) = files.first() else { return Ok(true) };
+    let slash = if directory.is_empty() { "" } else { "/" };
+    let path = format!("{directory}{slash}{name}");
+    let published = session.root.read(&path, RELEASE_BYTES_MAX as u64).map_err(|error| disk(&error))?;
+    Ok(published.is_some_and(|published| published == *content))
 }
 
 /// `Release` and `Release.gpg` of suites that have an `InRelease`: for clients and mirrors that do not
@@ -380,7 +396,14 @@ pub fn ask_for_side_files(session: &Session, offers: &[Offered]) -> SideFiles {
                         if_modified_since: None,
                         head_only: false,
                     };
-                    match watch.get(0, get).await {
+                    let mut got = watch.get(0, get.clone()).await;
+                    // Lost with its connection, as when a host turns out not to pipeline.
+                    for _ in 1..SIDE_FILE_TRIES {
+                        if got.is_err() {
+                            got = watch.get(0, get.clone()).await;
+                        }
+                    }
+                    match got {
                         Ok(got) if got.head.status == 200 => files.push((name, got)),
                         _ => break,
                     }

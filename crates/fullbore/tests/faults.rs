@@ -1,0 +1,561 @@
+//! The fault list of `mirror`, item by item: the real program against an archive that lies, mirrors
+//! that break, disks that fill up and runs that are killed. Each test has the number of its item.
+
+mod harness;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fullbore_testkit::archive::Archive;
+use fullbore_testkit::compression::Form;
+use fullbore_testkit::digest::Digest;
+use fullbore_testkit::faults::{self, SmallDisk};
+use fullbore_testkit::forge::Forge;
+use fullbore_testkit::random::Random;
+use fullbore_testkit::server::{Fault, FaultRule, Life, PathMatch, Server};
+use harness::{Mirror, common, lost, own_archive, published, stranger, tree, verified};
+
+const PACKAGES: &str = "main/binary-amd64/Packages";
+
+fn inrelease() -> PathMatch {
+    PathMatch::Suffix("/InRelease".to_owned())
+}
+
+fn pool() -> PathMatch {
+    PathMatch::Prefix("/pool/".to_owned())
+}
+
+/// A mirror of state 0, and a server of state 1.
+fn updating(archive: &Archive) -> (Mirror, Server) {
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let mirror = Mirror::new(archive);
+    mirror.run(&[&server]).exits(0);
+    verified(&mirror.to, archive, 0);
+    server.switch_root(&archive.state(1).root);
+    (mirror, server)
+}
+
+#[test]
+fn m1_bytes_outside_the_signature() {
+    let (_directory, archive) = own_archive(|builder| builder);
+    let (mirror, server) = updating(&archive);
+    let before = mirror.tree();
+    let forge = archive.forge(1, "trixie");
+    let (good, release) = (forge.in_release().unwrap(), forge.release().unwrap());
+    let stanza = "Origin: Evil\nCodename: trixie\n\n";
+    let other = stranger();
+    type Change<'a> = Box<dyn Fn(&Forge<'_>) + 'a>;
+    let cases: Vec<(&str, Change<'_>)> = vec![
+        ("stanza before", Box::new(|forge| forge.prepend_unsigned(stanza).unwrap())),
+        ("stanza behind", Box::new(|forge| forge.append_unsigned(stanza).unwrap())),
+        ("second message", Box::new(|forge| forge.append_signed_by(&other, stanza).unwrap())),
+        ("byte flipped", Box::new(|forge| forge.flip_signed_byte().unwrap())),
+        ("NUL", Box::new(|forge| forge.nul().unwrap())),
+        ("long first line", Box::new(|forge| forge.long_first_line(1 << 20).unwrap())),
+        ("long armour header", Box::new(|forge| forge.long_armour_header(1 << 20).unwrap())),
+        ("larger than any Release", Box::new(|forge| forge.long_first_line(64 << 20).unwrap())),
+        ("SHA-1", Box::new(|forge| forge.weak_digest("SHA1").unwrap())),
+    ];
+    for (name, change) in cases {
+        change(&forge);
+        let ran = mirror.run(&[&server]);
+        assert!(matches!(ran.code, Some(3 | 4)), "{name}: {ran:?}");
+        assert!(ran.stderr.contains("error: trixie: "), "{name}: {}", ran.stderr);
+        assert_eq!(before, mirror.tree(), "{name}");
+        forge.set_release(&release).unwrap();
+        forge.set_in_release(&good).unwrap();
+    }
+    // OpenPGP hashes line ends as CR LF, so gpgv takes this text for the signed one: whether it is
+    // refused or read, what is published must be the archive.
+    forge.crlf().unwrap();
+    let ran = mirror.run(&[&server]);
+    assert!(matches!(ran.code, Some(4)), "CRLF: {ran:?}");
+    assert_eq!(before, mirror.tree(), "CRLF");
+    forge.set_in_release(&good).unwrap();
+    server.add_fault(FaultRule::always(inrelease(), Fault::Endless));
+    let ran = mirror.run(&[&server]);
+    assert!(matches!(ran.code, Some(3 | 4)), "endless: {ran:?}");
+    assert_eq!(before, mirror.tree(), "endless");
+    server.change(|behaviour| behaviour.faults.clear());
+    mirror.run(&[&server]).exits(0);
+    verified(&mirror.to, &archive, 1);
+}
+
+#[test]
+fn m2_fallback_mirror_with_another_key() {
+    let (_directory, forged) = own_archive(|builder| builder);
+    let other = stranger();
+    let forge = forged.forge(1, "trixie").signed_by(&other);
+    forge.set_release(&forge.release().unwrap()).unwrap();
+    let (mirror, server) = updating(common());
+    let before = mirror.tree();
+    let evil = Server::start(&forged.state(1).root).unwrap();
+    server.live(Life::Refusing);
+    mirror.run(&[&server, &evil]).exits(4).says("no mirror has its Release").says(&evil.url());
+    assert_eq!(before, mirror.tree());
+    // The same when there was nothing yet, and when only the detached signature is left.
+    forge.remove_in_release().unwrap();
+    mirror.run(&[&server, &evil]).exits(4);
+    assert_eq!(before, mirror.tree());
+    let empty = Mirror::new(common());
+    empty.run(&[&server, &evil]).exits(4);
+    assert!(empty.tree().is_empty(), "{:?}", empty.tree());
+}
+
+#[test]
+fn m3_redirect_injection() {
+    let archive = common();
+    let evil = Server::builder(&archive.state(0).root)
+        .fault(FaultRule::always(PathMatch::Any, Fault::RedirectInjection))
+        .start()
+        .unwrap();
+    let alone = Mirror::new(archive);
+    let ran = alone.run(&[&evil]);
+    assert!(matches!(ran.code, Some(3 | 4)), "{ran:?}");
+    assert!(alone.tree().is_empty());
+    let good = Server::start(&archive.state(0).root).unwrap();
+    let both = Mirror::new(archive);
+    both.run(&[&good, &evil]).exits(0);
+    verified(&both.to, archive, 0);
+}
+
+#[test]
+fn m4_not_modified_is_not_trusted() {
+    let archive = common();
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let mirror = Mirror::new(archive);
+    mirror.run(&[&server]).exits(0);
+    let path = mirror.to.join("dists/trixie/InRelease");
+    faults::flip_bit(&path, 200).unwrap();
+    let altered = mirror.tree();
+    server.add_fault(FaultRule::always(PathMatch::Any, Fault::NotModified));
+    let ran = mirror.run(&[&server]);
+    assert!(matches!(ran.code, Some(3 | 4)), "304 for a copy that is not the signed one: {ran:?}");
+    assert_eq!(altered, mirror.tree());
+    server.change(|behaviour| behaviour.faults.clear());
+    server.take_log();
+    mirror.run(&[&server]).exits(0);
+    let asked = server.take_log();
+    assert!(asked.iter().any(|entry| entry.path.ends_with("/InRelease") && entry.status == 200), "not fetched again");
+    verified(&mirror.to, archive, 0);
+}
+
+#[test]
+fn m5_changed_index_in_the_store_is_detected() {
+    let archive = common();
+    let (mirror, server) = updating(archive);
+    server.switch_root(&archive.state(0).root);
+    let mut changed = 0;
+    for entry in std::fs::read_dir(mirror.to.join(".fullbore/index")).unwrap() {
+        let path = entry.unwrap().path();
+        let length = path.metadata().unwrap().len();
+        if length > 0 {
+            faults::flip_bit(&path, length / 2).unwrap();
+            changed += 1;
+        }
+    }
+    if changed == 0 {
+        // No store is kept between runs: the indexes that are reused are the published ones.
+        let index = mirror.to.join(format!("dists/trixie/{PACKAGES}.xz"));
+        faults::flip_bit(&index, index.metadata().unwrap().len() / 2).unwrap();
+    }
+    // Other settings make a new plan out of the indexes that are here.
+    mirror.run_with(&[&server], &["--exclude", "nothing-has-this-name"]).exits(0);
+    verified(&mirror.to, archive, 0);
+    server.switch_root(&archive.state(1).root);
+    mirror.run(&[&server]).exits(0);
+    verified(&mirror.to, archive, 1);
+}
+
+#[test]
+fn m6_unsigned_then_signed_run_reuses_nothing_unverified() {
+    let archive = common();
+    let (_directory, evil) = own_archive(|builder| builder);
+    // The same archive, with another content under each name and indexes that say so.
+    let forge = evil.forge(0, "trixie");
+    for (path, file) in evil.state(0).select(|file| file.path.ends_with(".deb")) {
+        let place = evil.state(0).root.join(path);
+        let content = vec![b'E'; file.size as usize];
+        std::fs::remove_file(&place).unwrap();
+        std::fs::write(&place, &content).unwrap();
+        let text = forge.index(PACKAGES).unwrap();
+        let text = text.replace(&file.sha256.to_string(), &Digest::of(&content).to_string());
+        forge.set_index(PACKAGES, &text).unwrap();
+    }
+    let text = forge.release().unwrap();
+    let release = evil.state(0).root.join("dists/trixie");
+    for name in ["InRelease", "Release.gpg"] {
+        std::fs::remove_file(release.join(name)).unwrap();
+    }
+    // A date far off must not keep the signed state out either.
+    let later: String = text
+        .lines()
+        .map(|line| if line.starts_with("Date: ") { "Date: Fri, 01 Jan 2027 00:00:00 UTC\n".to_owned() } else { format!("{line}\n") })
+        .collect();
+    std::fs::remove_file(release.join("Release")).unwrap();
+    std::fs::write(release.join("Release"), later).unwrap();
+    let bad = Server::start(&evil.state(0).root).unwrap();
+    let mirror = Mirror::new(archive).suite("").no_keyring();
+    let sources = mirror.to.with_extension("sources");
+    let entry = format!("Types: deb deb-src\nURIs: {}\nSuites: trixie\nComponents: main\nTrusted: yes\n", bad.url());
+    std::fs::write(&sources, entry).unwrap();
+    mirror.run_with(&[], &["--sources", sources.to_str().unwrap()]).exits(0);
+    let good = Server::start(&archive.state(0).root).unwrap();
+    let mirror = mirror.suite("trixie").keyring(archive.key());
+    mirror.run(&[&good]).exits(0);
+    verified(&mirror.to, archive, 0);
+}
+
+#[test]
+fn m7_hostile_names() {
+    let (_directory, archive) = own_archive(|builder| builder);
+    let (mirror, server) = updating(&archive);
+    let outside = mirror.to.parent().unwrap().join("sentinel");
+    std::fs::write(&outside, "untouched").unwrap();
+    let forge = archive.forge(1, "trixie");
+    let (packages, release) = (forge.index(PACKAGES).unwrap(), forge.release().unwrap());
+    let first = packages.lines().find(|line| line.starts_with("Filename: ")).unwrap().to_owned();
+    let before = mirror.tree();
+    let long = "x/".repeat(2048);
+    for name in [
+        "../sentinel",
+        "pool/../../sentinel",
+        outside.to_str().unwrap(),
+        "pool/%2e%2e/%2e%2e/sentinel",
+        "pool//sentinel",
+        "pool/a\0b",
+        "pool/a\u{1b}[31m",
+        ".fullbore/lock",
+        "dists/trixie/InRelease",
+        &long,
+    ] {
+        forge.set_index(PACKAGES, &packages.replacen(&first, &format!("Filename: {name}"), 1)).unwrap();
+        let ran = mirror.run(&[&server]);
+        assert_eq!(ran.code, Some(4), "{name:?}: {ran:?}");
+        assert!(!ran.stderr.contains('\u{1b}'), "a name reached the terminal as it is");
+        assert_eq!(before, mirror.tree(), "{name:?}");
+    }
+    forge.set_index(PACKAGES, &packages).unwrap();
+    for name in ["../../../sentinel", outside.to_str().unwrap(), "main/%2e%2e/Packages.xz", "main/../Packages.xz"] {
+        forge.set_entry(name, 9, Digest::of(b"untouched")).unwrap();
+        let ran = mirror.run(&[&server]);
+        assert_eq!(ran.code, Some(4), "{name:?}: {ran:?}");
+        assert_eq!(before, mirror.tree(), "{name:?}");
+        forge.set_release(&release).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&outside).unwrap(), "untouched");
+
+    // A parent that somebody made a link out of the mirror.
+    let elsewhere = mirror.to.parent().unwrap().join("elsewhere");
+    std::fs::rename(mirror.to.join("pool"), &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, mirror.to.join("pool")).unwrap();
+    let before = tree(&elsewhere);
+    forge.set_index(PACKAGES, &packages).unwrap();
+    let ran = mirror.run(&[&server]);
+    assert!(matches!(ran.code, Some(2..=7)), "{ran:?}");
+    assert_eq!(before, tree(&elsewhere));
+}
+
+#[test]
+fn m8_bomb() {
+    /// Far above what a plain index of this archive may have, quick to make and to tell.
+    const PLAIN_BYTES: u64 = 1 << 30;
+    let (_directory, archive) = own_archive(|builder| builder.forms(&[Form::Gz]));
+    let (mirror, server) = updating(&archive);
+    let before = mirror.tree();
+    let forge = archive.forge(1, "trixie");
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let zeros = vec![0; 1 << 20];
+    for _ in 0..PLAIN_BYTES >> 20 {
+        encoder.write_all(&zeros).unwrap();
+    }
+    let bomb = encoder.finish().unwrap();
+    forge.set_index_form(&format!("{PACKAGES}.gz"), &bomb).unwrap();
+    let start = Instant::now();
+    let ran = mirror.run(&[&server]).exits(4);
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert!(ran.number("peak_rss_bytes") < 128 << 20, "{}", ran.number("peak_rss_bytes"));
+    assert_eq!(before, mirror.tree());
+    // The output is bounded even where the Release itself lies about the plain size.
+    forge.set_entry(PACKAGES, PLAIN_BYTES, Digest::of(b"")).unwrap();
+    let ran = mirror.run(&[&server]).exits(4);
+    assert!(ran.number("peak_rss_bytes") < 128 << 20, "{}", ran.number("peak_rss_bytes"));
+    assert_eq!(before, mirror.tree());
+}
+
+#[test]
+fn m9_drips_and_endless_bodies() {
+    let archive = common();
+    let good = Server::start(&archive.state(0).root).unwrap();
+    let cases = [("1 byte/s", Fault::Drip(1)), ("22 kB/s", Fault::Drip(22_000)), ("endless", Fault::Endless), ("stall", Fault::Stall)];
+    for (name, fault) in cases {
+        let bad = Server::builder(&archive.state(0).root).fault(FaultRule::always(pool(), fault)).start().unwrap();
+        let mirror = Mirror::new(archive);
+        let start = Instant::now();
+        mirror.run(&[&good, &bad]).exits(0);
+        assert!(start.elapsed() < Duration::from_secs(30), "{name}: {:?}", start.elapsed());
+        verified(&mirror.to, archive, 0);
+    }
+}
+
+#[test]
+fn m10_rollback_and_expiry() {
+    let (_directory, archive) = own_archive(|builder| builder);
+    let (mirror, server) = updating(&archive);
+    mirror.run(&[&server]).exits(0);
+    let before = mirror.tree();
+    server.switch_root(&archive.state(0).root);
+    // An honest 304, since the file is older than ours, keeps what is here.
+    mirror.run(&[&server]).exits(0);
+    assert_eq!(before, mirror.tree());
+    server.change(|behaviour| behaviour.validators = false);
+    mirror.run(&[&server]).exits(5).says("nothing was published or deleted").says("hint:");
+    assert_eq!(before, mirror.tree());
+    // Valid-Until passed.
+    let forge = archive.forge(1, "trixie");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
+    forge.valid_until(now - 3600).unwrap();
+    server.switch_root(&archive.state(1).root);
+    mirror.run(&[&server]).exits(5).says("valid until").says("--ignore-valid-until");
+    assert_eq!(before, mirror.tree());
+    mirror.run_with(&[&server], &["--ignore-valid-until"]).exits(0).says("accepted although valid only until");
+    verified(&mirror.to, &archive, 1);
+}
+
+#[test]
+fn m11_mirrors_at_two_states() {
+    for by_hash in [true, false] {
+        let (_directory, archive) = own_archive(|builder| builder.by_hash(by_hash));
+        let roots = [&archive.state(0).root, &archive.state(1).root];
+        let old = Server::start(roots[0]).unwrap();
+        let new = Server::start(roots[1]).unwrap();
+        let mirror = Mirror::new(&archive);
+        mirror.run(&[&new, &old]).exits(0);
+        verified(&mirror.to, &archive, 1);
+        let mirror = Mirror::new(&archive);
+        mirror.run(&[&old, &new]).exits(0);
+        verified(&mirror.to, &archive, 0);
+        mirror.run(&[&new, &old]).exits(0);
+        verified(&mirror.to, &archive, 1);
+        // The InRelease of one state and everything else of the other: this state or nothing.
+        let mixed = Server::builder(roots[0])
+            .fault(FaultRule::always(inrelease(), Fault::From(roots[1].clone())))
+            .start()
+            .unwrap();
+        let mirror = Mirror::new(&archive);
+        let ran = mirror.run(&[&mixed]);
+        assert!(matches!(ran.code, Some(2..=4)), "{ran:?}");
+        assert_eq!(published(&mirror.to, &archive), None);
+    }
+}
+
+#[test]
+fn m12_permuted_and_http10_and_close_after_k() {
+    let archive = common();
+    let root = &archive.state(0).root;
+    let servers = [
+        ("permuted", Server::builder(root).behaviour(|b| b.permute = true)),
+        ("HTTP/1.0", Server::builder(root).fault(FaultRule::always(PathMatch::Any, Fault::Http10))),
+        ("announced close after 3", Server::builder(root).behaviour(|b| b.requests_per_connection = Some(3))),
+        (
+            "sudden close after 3",
+            Server::builder(root).behaviour(|b| {
+                b.requests_per_connection = Some(3);
+                b.announce_close = false;
+            }),
+        ),
+        ("chunked", Server::builder(root).fault(FaultRule::always(PathMatch::Any, Fault::Chunked))),
+        ("until close", Server::builder(root).fault(FaultRule::always(PathMatch::Any, Fault::UntilClose))),
+    ];
+    for (name, builder) in servers {
+        let server = builder.start().unwrap();
+        let mirror = Mirror::new(archive);
+        let ran = mirror.run(&[&server]);
+        assert_eq!(ran.code, Some(0), "{name}: {ran:?}");
+        verified(&mirror.to, archive, 0);
+        if name.contains("after 3") {
+            assert_eq!(ran.report["summary"]["hosts"][0]["strikes"], 0, "{name}: a clean close is no fault");
+        }
+    }
+}
+
+#[test]
+fn m13_killed_at_random() {
+    const KILLS: usize = 15;
+    let (_directory, archive) = own_archive(|builder| builder.pool_bytes(3_000_000).churn(0.9));
+    let (mirror, server) = updating(&archive);
+    server.change(|behaviour| behaviour.delay = Duration::from_millis(5));
+    let base = mirror.to.with_extension("base");
+    let copy = |from: &Path, to: &Path| {
+        let _ = std::fs::remove_dir_all(to);
+        assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+    };
+    copy(&mirror.to, &base);
+    let start = Instant::now();
+    mirror.run(&[&server]).exits(0);
+    let whole = start.elapsed();
+    copy(&base, &mirror.to);
+    let mut random = Random::new(13, "kills");
+    let mut finished = 0;
+    for _ in 0..KILLS {
+        let killed = faults::kill_at_random(&mut mirror.command(&[&server], &[]), &mut random, whole).unwrap();
+        let state = published(&mirror.to, &archive).expect("a state was published before");
+        // Both complete: the old files stay for clients that read the old indexes.
+        harness::holds(&mirror.to, &archive.state(0).select(|file| file.suite == "trixie"));
+        let problems = fullbore_testkit::verify::suite(&mirror.to, archive.state(state), "trixie");
+        // Index files may already be the next state's, under their by-hash names the old ones remain.
+        let wrong: Vec<_> = problems.iter().filter(|problem| !by_hash_remains(&mirror.to, &archive, state, problem)).collect();
+        assert!(wrong.is_empty(), "state {state} after {:?}: {wrong:#?}", killed.ran);
+        if state == 1 {
+            harness::holds(&mirror.to, &archive.state(1).select(|file| file.suite == "trixie"));
+        }
+        if killed.finished.is_some() {
+            finished += 1;
+            copy(&base, &mirror.to);
+        }
+    }
+    assert!(finished < KILLS, "no run was killed");
+    server.take_log();
+    let ran = mirror.run(&[&server]).exits(0);
+    verified(&mirror.to, &archive, 1);
+    assert!(ran.number("totals.received_bytes") <= ran.number("totals.needed_bytes") + (4 << 20), "{ran:?}");
+}
+
+/// Whether an index that differs from the published InRelease is there by its hash, where apt reads it.
+fn by_hash_remains(mirror: &Path, archive: &Archive, state: usize, problem: &fullbore_testkit::verify::Problem) -> bool {
+    use fullbore_testkit::verify::Problem::{Missing, Wrong};
+    let (Wrong(path) | Missing(path)) = problem else { return false };
+    let name = path.trim_start_matches("dists/trixie/");
+    // Release and Release.gpg come just before InRelease.
+    matches!(name, "Release" | "Release.gpg")
+        || archive.state(state).indexes.iter().filter(|index| index.path == name).any(|index| {
+            let directory = mirror.join(path).parent().unwrap().join("by-hash/SHA256");
+            directory.join(index.sha256.to_string()).exists()
+        })
+}
+
+#[test]
+fn m14_disk_full() {
+    assert!(faults::can_mount(), "no small disk can be mounted: run as root, or allow user namespaces");
+    let (_directory, archive) = own_archive(|builder| builder.pool_bytes(12_000_000).churn(1.0));
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let mirror = Mirror::new(&archive);
+    let on = |disk: &SmallDisk, from: &[&Server]| {
+        let mut command = disk.command(env!("CARGO_BIN_EXE_fullbore"));
+        command.args(mirror.arguments(from, &["--to", disk.inner_path().join("m").to_str().unwrap()]).into_iter().fold(
+            Vec::new(),
+            |mut all: Vec<String>, argument| {
+                // Our own --to replaces the first.
+                if all.last().is_some_and(|last| last == "--to") && argument == mirror.to.to_str().unwrap() {
+                    all.pop();
+                } else {
+                    all.push(argument);
+                }
+                all
+            },
+        ));
+        command
+    };
+    // Too small from the start: refused before the first body.
+    let small = SmallDisk::new(10 << 20, 0).unwrap();
+    let ran = mirror.finish(on(&small, &[&server])).exits(7).says("bytes left").says("the run needs").says("hint:");
+    assert!(ran.stderr.contains("nothing was fetched"), "{}", ran.stderr);
+    assert!(server.take_log().iter().all(|entry| !entry.path.starts_with("/pool/")), "a body was fetched");
+    let few = SmallDisk::new(100 << 20, 60).unwrap();
+    mirror.finish(on(&few, &[&server])).exits(7).says("inodes left");
+
+    // Full in the middle of an update.
+    let disk = SmallDisk::new(64 << 20, 0).unwrap();
+    mirror.finish(on(&disk, &[&server])).exits(0);
+    let before = tree(&disk.path().join("m"));
+    server.switch_root(&archive.state(1).root);
+    server.change(|behaviour| behaviour.rate_bytes_per_s = Some(4_000_000));
+    server.take_log();
+    let ran = std::thread::scope(|scope| {
+        let run = scope.spawn(|| mirror.finish(on(&disk, &[&server])));
+        while !run.is_finished() && !server.log().iter().any(|entry| entry.path.starts_with("/pool/")) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // The run writes too, so that the last of it may not fit.
+        let _ = disk.fill_but(64 << 10);
+        run.join().unwrap()
+    });
+    ran.exits(7).says("hint:");
+    let after = tree(&disk.path().join("m"));
+    assert!(lost(&before, &after).is_empty(), "{:?}", lost(&before, &after));
+    assert_eq!(published(&disk.path().join("m"), &archive), Some(0));
+    // With room again it goes on.
+    std::fs::remove_file(disk.path().join("filler")).unwrap();
+    mirror.finish(on(&disk, &[&server])).exits(0);
+    verified(&disk.path().join("m"), &archive, 1);
+}
+
+#[test]
+fn m15_suddenly_empty_upstream() {
+    let (_directory, archive) = own_archive(|builder| builder.sources(20));
+    let (mirror, server) = updating(&archive);
+    let before = mirror.tree();
+    let forge = archive.forge(1, "trixie");
+    for index in [PACKAGES, "main/source/Sources"] {
+        forge.set_index(index, "").unwrap();
+    }
+    for index in archive.state(1).indexes.iter().filter(|index| index.path.ends_with("binary-all/Packages.xz")) {
+        forge.set_index(index.path.trim_end_matches(".xz"), "").unwrap();
+    }
+    let soon = ["--keep-generations", "0", "--keep-hours", "0"];
+    let ran = mirror.run_with(&[&server], &soon);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    let ran = ran.says("refused to delete").says("--force-delete");
+    assert_eq!(ran.number("totals.deleted_files"), 0);
+    let pool = |tree: &harness::Tree| tree.keys().filter(|path| path.starts_with("pool/")).count();
+    assert_eq!(pool(&before), pool(&mirror.tree()), "files were deleted");
+    mirror.run_with(&[&server], &[&soon[..], &["--force-delete"]].concat()).exits(0);
+    assert_eq!(pool(&mirror.tree()), 0, "--force-delete deletes");
+}
+
+#[test]
+fn m16_second_run_is_locked_out() {
+    let archive = common();
+    let server = Server::builder(&archive.state(0).root)
+        .fault(FaultRule::always(inrelease(), Fault::Hang))
+        .start()
+        .unwrap();
+    let good = Server::start(&archive.state(0).root).unwrap();
+    let mirror = Mirror::new(archive);
+    let mut first = mirror.command(&[&server], &[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while server.counters().requests == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let second = mirror.run(&[&good]).exits(6).says(&format!("process {}", first.id()));
+    assert_eq!(second.stdout, "");
+    assert!(mirror.tree().is_empty());
+    first.kill().unwrap();
+    first.wait().unwrap();
+    // The file of the killed run is still there and locks nothing.
+    assert!(mirror.to.join(".fullbore/lock").exists());
+    mirror.run(&[&good]).exits(0);
+    verified(&mirror.to, archive, 0);
+}
+
+#[test]
+fn m17_independent_sha256() {
+    harness::need("sha256sum", "coreutils");
+    let archive = common();
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let mirror = Mirror::new(archive);
+    mirror.run(&[&server]).exits(0);
+    let mut list = String::new();
+    for (path, file) in archive.state(0).select(|file| file.suite == "trixie") {
+        list.push_str(&format!("{}  {path}\n", file.sha256));
+    }
+    for index in archive.state(0).indexes.iter().filter(|index| index.present) {
+        list.push_str(&format!("{}  dists/trixie/{}\n", index.sha256, index.path));
+    }
+    let file = mirror.to.with_extension("sha256");
+    std::fs::write(&file, list).unwrap();
+    let output =
+        Command::new("sha256sum").args(["--check", "--strict", "--quiet"]).arg(&file).current_dir(&mirror.to).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
