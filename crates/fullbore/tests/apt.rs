@@ -67,8 +67,10 @@ impl Apt {
     /// One look of a client: update, then fetch these packages anew.
     fn look(&self, packages: &[String]) -> Result<(), String> {
         let check = |output: Output| {
-            let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-            let quiet = !text.lines().any(|line| line.starts_with("E:") || line.starts_with("W:") || line.starts_with("Err:"));
+            let text =
+                [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+            let quiet =
+                !text.lines().any(|line| line.starts_with("E:") || line.starts_with("W:") || line.starts_with("Err:"));
             if output.status.success() && quiet { Ok(()) } else { Err(text) }
         };
         check(self.get(&["update"]))?;
@@ -125,7 +127,8 @@ fn apt_meets_no_error_during_a_hundred_publishes() {
         for number in 1..=PUBLISHES {
             let state = number % 2;
             let forge = archive.forge(state, "trixie");
-            let days = archive.state(state).date_unix_s - (archive.state(0).date_unix_s + (1 << 20) + number as i64 * STEP_S);
+            let days =
+                archive.state(state).date_unix_s - (archive.state(0).date_unix_s + (1 << 20) + number as i64 * STEP_S);
             forge.older_by_s(days).unwrap();
             origin.change(|behaviour| behaviour.validators = false);
             origin.switch_root(&archive.state(state).root);

@@ -180,9 +180,10 @@ fn m6_unsigned_then_signed_run_reuses_nothing_unverified() {
         let content = vec![b'E'; file.size as usize];
         std::fs::remove_file(&place).unwrap();
         std::fs::write(&place, &content).unwrap();
-        let text = forge.index(PACKAGES).unwrap();
-        let text = text.replace(&file.sha256.to_string(), &Digest::of(&content).to_string());
-        forge.set_index(PACKAGES, &text).unwrap();
+        for index in [PACKAGES, "main/binary-all/Packages"] {
+            let text = forge.index(index).unwrap();
+            forge.set_index(index, &text.replace(&file.sha256.to_string(), &Digest::of(&content).to_string())).unwrap();
+        }
     }
     let text = forge.release().unwrap();
     let release = evil.state(0).root.join("dists/trixie");
@@ -192,7 +193,13 @@ fn m6_unsigned_then_signed_run_reuses_nothing_unverified() {
     // A date far off must not keep the signed state out either.
     let later: String = text
         .lines()
-        .map(|line| if line.starts_with("Date: ") { "Date: Fri, 01 Jan 2027 00:00:00 UTC\n".to_owned() } else { format!("{line}\n") })
+        .map(|line| {
+            if line.starts_with("Date: ") {
+                "Date: Fri, 01 Jan 2027 00:00:00 UTC\n".to_owned()
+            } else {
+                format!("{line}\n")
+            }
+        })
         .collect();
     std::fs::remove_file(release.join("Release")).unwrap();
     std::fs::write(release.join("Release"), later).unwrap();
@@ -289,7 +296,12 @@ fn m8_bomb() {
 fn m9_drips_and_endless_bodies() {
     let archive = common();
     let good = Server::start(&archive.state(0).root).unwrap();
-    let cases = [("1 byte/s", Fault::Drip(1)), ("22 kB/s", Fault::Drip(22_000)), ("endless", Fault::Endless), ("stall", Fault::Stall)];
+    let cases = [
+        ("1 byte/s", Fault::Drip(1)),
+        ("22 kB/s", Fault::Drip(22_000)),
+        ("endless", Fault::Endless),
+        ("stall", Fault::Stall),
+    ];
     for (name, fault) in cases {
         let bad = Server::builder(&archive.state(0).root).fault(FaultRule::always(pool(), fault)).start().unwrap();
         let mirror = Mirror::new(archive);
@@ -374,6 +386,8 @@ fn m12_permuted_and_http10_and_close_after_k() {
         let mirror = Mirror::new(archive);
         let ran = mirror.run(&[&server]);
         assert_eq!(ran.code, Some(0), "{name}: {ran:?}");
+        let missing = fullbore_testkit::verify::suite(&mirror.to, archive.state(0), "trixie");
+        assert!(missing.is_empty(), "{name}: {missing:?}\n{ran:?}");
         verified(&mirror.to, archive, 0);
         if name.contains("after 3") {
             assert_eq!(ran.report["summary"]["hosts"][0]["strikes"], 0, "{name}: a clean close is no fault");
@@ -406,7 +420,8 @@ fn m13_killed_at_random() {
         harness::holds(&mirror.to, &archive.state(0).select(|file| file.suite == "trixie"));
         let problems = fullbore_testkit::verify::suite(&mirror.to, archive.state(state), "trixie");
         // Index files may already be the next state's, under their by-hash names the old ones remain.
-        let wrong: Vec<_> = problems.iter().filter(|problem| !by_hash_remains(&mirror.to, &archive, state, problem)).collect();
+        let wrong: Vec<_> =
+            problems.iter().filter(|problem| !by_hash_remains(&mirror.to, &archive, state, problem)).collect();
         assert!(wrong.is_empty(), "state {state} after {:?}: {wrong:#?}", killed.ran);
         if state == 1 {
             harness::holds(&mirror.to, &archive.state(1).select(|file| file.suite == "trixie"));
@@ -424,7 +439,12 @@ fn m13_killed_at_random() {
 }
 
 /// Whether an index that differs from the published InRelease is there by its hash, where apt reads it.
-fn by_hash_remains(mirror: &Path, archive: &Archive, state: usize, problem: &fullbore_testkit::verify::Problem) -> bool {
+fn by_hash_remains(
+    mirror: &Path,
+    archive: &Archive,
+    state: usize,
+    problem: &fullbore_testkit::verify::Problem,
+) -> bool {
     use fullbore_testkit::verify::Problem::{Missing, Wrong};
     let (Wrong(path) | Missing(path)) = problem else { return false };
     let name = path.trim_start_matches("dists/trixie/");
@@ -444,18 +464,20 @@ fn m14_disk_full() {
     let mirror = Mirror::new(&archive);
     let on = |disk: &SmallDisk, from: &[&Server]| {
         let mut command = disk.command(env!("CARGO_BIN_EXE_fullbore"));
-        command.args(mirror.arguments(from, &["--to", disk.inner_path().join("m").to_str().unwrap()]).into_iter().fold(
-            Vec::new(),
-            |mut all: Vec<String>, argument| {
-                // Our own --to replaces the first.
-                if all.last().is_some_and(|last| last == "--to") && argument == mirror.to.to_str().unwrap() {
-                    all.pop();
-                } else {
-                    all.push(argument);
-                }
-                all
-            },
-        ));
+        command.args(
+            mirror.arguments(from, &["--to", disk.inner_path().join("m").to_str().unwrap()]).into_iter().fold(
+                Vec::new(),
+                |mut all: Vec<String>, argument| {
+                    // Our own --to replaces the first.
+                    if all.last().is_some_and(|last| last == "--to") && argument == mirror.to.to_str().unwrap() {
+                        all.pop();
+                    } else {
+                        all.push(argument);
+                    }
+                    all
+                },
+            ),
+        );
         command
     };
     // Too small from the start: refused before the first body.
@@ -518,10 +540,8 @@ fn m15_suddenly_empty_upstream() {
 #[test]
 fn m16_second_run_is_locked_out() {
     let archive = common();
-    let server = Server::builder(&archive.state(0).root)
-        .fault(FaultRule::always(inrelease(), Fault::Hang))
-        .start()
-        .unwrap();
+    let server =
+        Server::builder(&archive.state(0).root).fault(FaultRule::always(inrelease(), Fault::Hang)).start().unwrap();
     let good = Server::start(&archive.state(0).root).unwrap();
     let mirror = Mirror::new(archive);
     let mut first = mirror.command(&[&server], &[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -555,7 +575,11 @@ fn m17_independent_sha256() {
     }
     let file = mirror.to.with_extension("sha256");
     std::fs::write(&file, list).unwrap();
-    let output =
-        Command::new("sha256sum").args(["--check", "--strict", "--quiet"]).arg(&file).current_dir(&mirror.to).output().unwrap();
+    let output = Command::new("sha256sum")
+        .args(["--check", "--strict", "--quiet"])
+        .arg(&file)
+        .current_dir(&mirror.to)
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fullbore_testkit::archive::FileKind;
+use fullbore_testkit::digest::Digest;
 use fullbore_testkit::faults;
 use fullbore_testkit::server::{Life, Server};
 use fullbore_testkit::verify;
@@ -25,7 +26,12 @@ fn mirrored() -> (Mirror, Server) {
 fn wrong_suite_name() {
     let server = Server::start(&common().state(0).root).unwrap();
     let mirror = Mirror::new(common()).suite("trixi");
-    mirror.run(&[&server]).exits(3).says("trixi: no mirror has its Release").says("404").says("hint: check the address");
+    mirror
+        .run(&[&server])
+        .exits(3)
+        .says("trixi: no mirror has its Release")
+        .says("404")
+        .says("hint: check the address");
     assert!(mirror.tree().is_empty());
     let inrelease = std::fs::read(common().state(0).root.join("dists/trixie/InRelease")).unwrap();
     let (_directory, other) = own_archive(|builder| builder.states(1));
@@ -75,12 +81,14 @@ fn all_mirrors_dead() {
 #[test]
 fn one_mirror_dies_in_mid_run() {
     let good = Server::start(&common().state(0).root).unwrap();
-    let dying = Server::builder(&common().state(0).root).behaviour(|b| b.die_after_bytes = Some(20_000)).start().unwrap();
+    let dying =
+        Server::builder(&common().state(0).root).behaviour(|b| b.die_after_bytes = Some(20_000)).start().unwrap();
     let mirror = Mirror::new(common());
     mirror.run(&[&good, &dying]).exits(0);
     verified(&mirror.to, common(), 0);
     // The origin itself: its InRelease came, the rest is with the other.
-    let dying = Server::builder(&common().state(0).root).behaviour(|b| b.die_after_bytes = Some(20_000)).start().unwrap();
+    let dying =
+        Server::builder(&common().state(0).root).behaviour(|b| b.die_after_bytes = Some(20_000)).start().unwrap();
     let mirror = Mirror::new(common());
     let ran = mirror.run(&[&dying, &good]).exits(0);
     assert!(ran.number("totals.files") > 10);
@@ -97,7 +105,8 @@ fn permission_denied() {
     let mut command = disk.command(env!("CARGO_BIN_EXE_fullbore"));
     let to = mirror.to.display().to_string();
     let inner = disk.inner_path().join("m").display().to_string();
-    command.args(mirror.arguments(&[&server], &[]).into_iter().map(|text| if text == to { inner.clone() } else { text }));
+    command
+        .args(mirror.arguments(&[&server], &[]).into_iter().map(|text| if text == to { inner.clone() } else { text }));
     mirror.finish(command).exits(7).says(&inner).says("ead-only");
     assert_eq!(server.counters().requests, 0, "nothing is asked for when nothing can be written");
 }
@@ -166,8 +175,10 @@ fn a_tree_of_another_program_is_adopted() {
 #[test]
 fn a_killed_run_goes_on_where_it_was() {
     const CONNECTIONS: u64 = 4;
-    let (_directory, archive) = own_archive(|builder| builder.states(1).pool_bytes(24_000_000).largest_file_bytes(12_000_000));
-    let server = Server::builder(&archive.state(0).root).behaviour(|b| b.rate_bytes_per_s = Some(8_000_000)).start().unwrap();
+    let (_directory, archive) =
+        own_archive(|builder| builder.states(1).pool_bytes(24_000_000).largest_file_bytes(12_000_000));
+    let server =
+        Server::builder(&archive.state(0).root).behaviour(|b| b.rate_bytes_per_s = Some(8_000_000)).start().unwrap();
     let mirror = Mirror::new(&archive);
     let half = || server.counters().body_bytes > 12_000_000;
     let killed = faults::kill_when(&mut mirror.command(&[&server], &[]), half).unwrap();
@@ -186,13 +197,17 @@ fn a_killed_run_goes_on_where_it_was() {
 #[test]
 fn flat_repository() {
     let (_directory, archive) = own_archive(|builder| builder.states(1).flat(true));
-    let server = Server::start(&archive.state(0).root).unwrap();
-    let mirror = Mirror::new(&archive).suite("flat/");
+    // As apt's `deb URL/flat ./`: file names are relative to the address, not to the suite.
+    let server = Server::start(archive.state(0).root.join("flat")).unwrap();
+    let mirror = Mirror::new(&archive).suite("./");
     mirror.run(&[&server]).exits(0);
     let expected = archive.state(0).select(|file| file.suite == "flat");
     assert!(!expected.is_empty());
-    harness::holds(&mirror.to, &expected);
-    assert!(mirror.to.join("flat/InRelease").exists());
+    for (path, file) in expected {
+        let here = mirror.to.join(path.trim_start_matches("flat/"));
+        assert_eq!(Digest::of_file(&here).unwrap(), (file.sha256, file.size), "{path}");
+    }
+    assert!(mirror.to.join("InRelease").exists());
     mirror.run_with(&[&server], &["--changed-exit"]).exits(10);
 }
 
@@ -226,13 +241,18 @@ fn index_formats() {
 fn filters() {
     let server = Server::start(&common().state(0).root).unwrap();
     let state = common().state(0);
-    let pool = |mirror: &Mirror| -> Vec<String> { mirror.tree().into_keys().filter(|path| path.starts_with("pool/")).collect() };
+    let pool = |mirror: &Mirror| -> Vec<String> {
+        mirror.tree().into_keys().filter(|path| path.starts_with("pool/")).collect()
+    };
     let mirrored = |flags: &[&str]| {
         let mirror = Mirror::new(common());
         mirror.run_with(&[&server], flags).exits(0);
         let all = state.select(|file| file.suite == "trixie");
         let names = pool(&mirror);
-        harness::holds(&mirror.to, &all.into_iter().filter(|(path, _)| names.iter().any(|name| name == path)).collect());
+        harness::holds(
+            &mirror.to,
+            &all.into_iter().filter(|(path, _)| names.iter().any(|name| name == path)).collect(),
+        );
         names
     };
     let expected = |wanted: &dyn Fn(&str) -> bool| -> Vec<String> {
@@ -265,7 +285,9 @@ fn a_client_with_the_previous_inrelease_finds_everything() {
     let gone = old.select(|file| !common().state(1).files.iter().any(|new| new.path == file.path));
     assert!(!gone.is_empty(), "the test needs a file that only the old state names");
     // With retention over, they go; what the present state names stays.
-    mirror.run_with(&[&server], &["--keep-generations", "0", "--keep-hours", "0", "--clean-foreign", "--force-delete"]).exits(0);
+    mirror
+        .run_with(&[&server], &["--keep-generations", "0", "--keep-hours", "0", "--clean-foreign", "--force-delete"])
+        .exits(0);
     assert!(verify::files(&mirror.to, &common().state(1).select(|_| true)).is_empty());
 }
 

@@ -71,7 +71,11 @@ fn answers(port: u16, daemon: &mut Daemon, log: &Path) {
     while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
         let ended = daemon.0.try_wait().unwrap();
         let text = || std::fs::read_to_string(log).unwrap_or_default();
-        assert!(ended.is_none() && start.elapsed() < Duration::from_secs(20), "server on {port}: {ended:?}\n{}", text());
+        assert!(
+            ended.is_none() && start.elapsed() < Duration::from_secs(20),
+            "server on {port}: {ended:?}\n{}",
+            text()
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -178,8 +182,23 @@ fn other_programs_find_nothing_missing() {
     // debmirror would fetch nothing more.
     let port = first.rsplit(':').next().unwrap();
     let said = run(clean_command("debmirror")
-        .args(["--dry-run", "--verbose", "--method=http", "--root=/", "--dist=trixie", "--section=main", "--arch=amd64"])
-        .args(["--nosource", "--no-check-gpg", "--i18n", "--getcontents", "--rsync-extra=none", "--disable-ssl-verification"])
+        .args([
+            "--dry-run",
+            "--verbose",
+            "--method=http",
+            "--root=/",
+            "--dist=trixie",
+            "--section=main",
+            "--arch=amd64",
+        ])
+        .args([
+            "--nosource",
+            "--no-check-gpg",
+            "--i18n",
+            "--getcontents",
+            "--rsync-extra=none",
+            "--disable-ssl-verification",
+        ])
         .arg(format!("--host=127.0.0.1:{port}"))
         .arg(&to));
     assert!(said.contains("0 B") || said.contains("Would download 0") || said.contains("All done"), "{said}");
@@ -217,17 +236,23 @@ fn other_programs_find_nothing_missing() {
         command
     };
     run(get().arg("update"));
-    let names: Vec<String> =
-        debs.iter().map(|deb| run(Command::new("dpkg-deb").arg("-f").arg(deb).arg("Package")).trim().to_owned()).collect();
+    let names: Vec<String> = debs
+        .iter()
+        .map(|deb| run(Command::new("dpkg-deb").arg("-f").arg(deb).arg("Package")).trim().to_owned())
+        .collect();
     run(get().arg("download").args(&names));
-    let count = std::fs::read_dir(&apt).unwrap().filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|e| e == "deb")).count();
+    let count = std::fs::read_dir(&apt)
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|e| e == "deb"))
+        .count();
     assert_eq!(count, debs.len());
     for deb in &debs {
         let name = deb.file_name().unwrap().to_string_lossy().replace("%3a", ":").replace("%3A", ":");
         let plain = name.split_once(':').map_or(name.clone(), |(start, rest)| {
             format!("{}_{rest}", start.rsplit_once('_').map_or(start, |(package, _)| package))
         });
-        let found = walk(&to).into_iter().find(|path| path.file_name().is_some_and(|file| file.to_string_lossy() == plain));
+        let found =
+            walk(&to).into_iter().find(|path| path.file_name().is_some_and(|file| file.to_string_lossy() == plain));
         let found = found.unwrap_or_else(|| panic!("{plain} is not in the mirror"));
         assert!(std::fs::read(found).unwrap() == std::fs::read(deb).unwrap(), "{name} differs");
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 use fullbore_debian::release::Release;
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
-use fullbore_wire::fetch::{Fetcher, Get, GetError, Got};
+use fullbore_wire::fetch::{Fetcher, Get, GetError, Got, Watch};
 use fullbore_wire::hosts::HostId;
 
 use super::fingerprint::fingerprint;
@@ -386,51 +386,62 @@ pub fn ask_for_side_files(session: &Session, offers: &[Offered]) -> SideFiles {
         let missing = offer.files.iter().all(|(name, _)| *name == "InRelease");
         missing.then(|| {
             let (watch, directory) = (session.fetcher.watch(), offer.remote.clone());
-            session.runtime.spawn(async move {
-                let mut files = Vec::new();
-                for (name, limit) in [("Release", RELEASE_BYTES_MAX), ("Release.gpg", SIGNATURE_BYTES_MAX)] {
-                    let get = Get {
-                        path: format!("{directory}{name}"),
-                        limit_bytes: limit as u64,
-                        if_none_match: None,
-                        if_modified_since: None,
-                        head_only: false,
-                    };
-                    let mut got = watch.get(0, get.clone()).await;
-                    // Lost with its connection, as when a host turns out not to pipeline.
-                    for _ in 1..SIDE_FILE_TRIES {
-                        if got.is_err() {
-                            got = watch.get(0, get.clone()).await;
-                        }
-                    }
-                    match got {
-                        Ok(got) if got.head.status == 200 => files.push((name, got)),
-                        _ => break,
-                    }
-                }
-                files
-            })
+            session.runtime.spawn(side_files(watch, directory))
         })
     };
     SideFiles(offers.iter().map(ask).collect())
 }
 
+async fn side_files(watch: Watch, directory: String) -> NamedAnswers {
+    let mut files = Vec::new();
+    for (name, limit) in [("Release", RELEASE_BYTES_MAX), ("Release.gpg", SIGNATURE_BYTES_MAX)] {
+        let get = Get {
+            path: format!("{directory}{name}"),
+            limit_bytes: limit as u64,
+            if_none_match: None,
+            if_modified_since: None,
+            head_only: false,
+        };
+        let mut got = watch.get(0, get.clone()).await;
+        for _ in 1..SIDE_FILE_TRIES {
+            if got.is_err() {
+                got = watch.get(0, get.clone()).await;
+            }
+        }
+        match got {
+            Ok(got) if got.head.status == 200 => files.push((name, got)),
+            _ => break,
+        }
+    }
+    files
+}
+
 /// Takes those that say the same as the `InRelease` and are signed as well; others would contradict it.
+/// Wrong ones are asked for once more: a host that answers in the wrong order is known by now.
 pub fn take_side_files(side: SideFiles, session: &Session, offers: &mut [Offered]) {
     for (offer, asked) in offers.iter_mut().zip(side.0) {
-        let files = asked.and_then(|asked| session.runtime.block_on(asked).ok()).unwrap_or_default();
-        let content = |wanted: &str| files.iter().find(|(name, _)| *name == wanted).map(|(_, got)| &got.body);
-        let (Some(release), signature) = (content("Release"), content("Release.gpg")) else { continue };
-        let same = std::str::from_utf8(release).is_ok_and(|text| text.trim_end() == offer.text.as_str().trim_end());
-        let signed = match (&offer.verifier, signature) {
-            (Some(verifier), Some(signature)) => verifier.verify_detached(release, signature).is_ok(),
-            (Some(_), None) => false,
-            (None, _) => true,
-        };
-        if same && signed {
+        let Some(asked) = asked else { continue };
+        let mut files = session.runtime.block_on(asked).unwrap_or_default();
+        if !files.is_empty() && !fits(offer, &files) {
+            files = session.runtime.block_on(side_files(session.fetcher.watch(), offer.remote.clone()));
+        }
+        if fits(offer, &files) {
             offer.files.extend(files.into_iter().map(|(name, got)| (name, got.body)));
         }
     }
+}
+
+/// Whether these are the side files of this `InRelease`.
+fn fits(offer: &Offered, files: &NamedAnswers) -> bool {
+    let content = |wanted: &str| files.iter().find(|(name, _)| *name == wanted).map(|(_, got)| &got.body);
+    let (Some(release), signature) = (content("Release"), content("Release.gpg")) else { return false };
+    let same = std::str::from_utf8(release).is_ok_and(|text| text.trim_end() == offer.text.as_str().trim_end());
+    let signed = match (&offer.verifier, signature) {
+        (Some(verifier), Some(signature)) => verifier.verify_detached(release, signature).is_ok(),
+        (Some(_), None) => false,
+        (None, _) => true,
+    };
+    same && signed
 }
 
 /// A state that refuses, with the kind it is of.
