@@ -407,7 +407,7 @@ mod tests {
     fn accepted_urls() {
         for (text, shown, host_field, target) in [
             ("http://deb.example.org", "http://deb.example.org/", "deb.example.org", "/"),
-            ("HTTPS://Deb.Debian.ORG./debian", "https://deb.example.org/debian", "deb.example.org", "/debian"),
+            ("HTTPS://Deb.Example.ORG./debian", "https://deb.example.org/debian", "deb.example.org", "/debian"),
             ("http://h:80/x", "http://h/x", "h", "/x"),
             ("http://h:/x", "http://h/x", "h", "/x"),
             ("https://h:80/x", "https://h:80/x", "h:80", "/x"),

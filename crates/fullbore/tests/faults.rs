@@ -1,5 +1,6 @@
 //! The fault list of `mirror`, item by item: the real program against an archive that lies, mirrors
 //! that break, disks that fill up and runs that are killed. Each test has the number of its item.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod harness;
 

@@ -1,4 +1,5 @@
 //! `fullbore mirror` as people use it: what it fetches, keeps and says, and how it fails.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod harness;
 

@@ -1,5 +1,6 @@
 //! An archive of real packages made by reprepro, served by nginx and apache2, and the mirror of it
 //! judged by debmirror and apt-get.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod harness;
 

@@ -25,6 +25,7 @@ use crate::dispatcher::{ConnectionId, Ended, Keep, Next};
 use crate::fetch::{Base, GetError, Shared, lock};
 use crate::hosts::{Fault, HostId};
 use crate::http1::{BodyLength, Event, Http1, Http1Error, Limits, RequestHead, ResponseHead, Version};
+use crate::range::ContentRange;
 use crate::stream::Stream;
 
 /// How often a connection looks whether it is overdue.
@@ -257,7 +258,7 @@ impl Serving<'_> {
             self.http.set_depth(1);
             self.cannot_pipeline();
         }
-        let others: Vec<u64> = self.parts.iter().skip(1).filter_map(|(_, part)| expected_length(part)).collect();
+        let mixed = self.is_of_another(&head);
         self.after_idle = false;
         let (_, part) = self.parts.front_mut()?;
         let part = match part {
@@ -289,9 +290,7 @@ impl Serving<'_> {
             }
             Answer::Fault(fault) => part.fault = Some(fault),
         }
-        // An answer with another request's length: this host mixes up pipelined answers.
-        let mixed =
-            head.content_length.is_some_and(|length| others.contains(&length)) && matches!(head.status, 200 | 206);
+        // This host mixes up pipelined answers.
         if mixed {
             return Some(Ended::Fault(Fault::CannotPipeline));
         }
@@ -299,6 +298,22 @@ impl Serving<'_> {
             return Some(self.refuse_front());
         }
         None
+    }
+
+    /// Whether the answer has the place and the length of another request in flight, and not those of
+    /// the one it ought to answer.
+    fn is_of_another(&self, head: &ResponseHead) -> bool {
+        let first = match (head.status, &head.content_range) {
+            (200, _) => 0,
+            (206, Some(ContentRange::Bytes { first, .. })) => *first,
+            _ => return false,
+        };
+        let fits = |part: &Part| match part {
+            Part::File(part) => part.segment.start == first && head.content_length == Some(part.segment.len()),
+            Part::Small(_) => false,
+        };
+        let own = self.parts.front().is_some_and(|(_, part)| fits(part));
+        !own && self.parts.iter().skip(1).any(|(_, part)| fits(part))
     }
 
     /// The front answer is useless and too long to be read to its end.
@@ -404,13 +419,6 @@ impl Serving<'_> {
                 _ => lock(&self.shared.gets)[self.host as usize].push_back(small.again()),
             }
         }
-    }
-}
-
-fn expected_length(part: &Part) -> Option<u64> {
-    match part {
-        Part::File(part) => Some(part.segment.len()),
-        Part::Small(_) => None,
     }
 }
 
