@@ -42,26 +42,10 @@ pub struct PackageFacts<'a> {
 
 /// Whether the filters, `newest` aside, want the file.
 pub fn wants(filters: &Filters, candidate: &Candidate<'_>) -> bool {
-    wants_path(filters, candidate.path) && candidate.package.is_none_or(|package| wants_package(filters, &package))
-}
-
-fn wants_path(filters: &Filters, path: &str) -> bool {
-    let included = filters.include.iter().any(|include| include.0.is_match(path));
-    if filters.exclude.is_empty() {
-        return included || filters.include.is_empty();
+    match candidate.package {
+        Some(package) => filters.wants(candidate.path, package.section, package.priority, package.source),
+        None => filters.wants_path(candidate.path),
     }
-    included || !filters.exclude.iter().any(|exclude| exclude.0.is_match(path))
-}
-
-fn wants_package(filters: &Filters, package: &PackageFacts<'_>) -> bool {
-    let any = |wanted: &[String], matches: &dyn Fn(&str) -> bool| {
-        wanted.is_empty() || wanted.iter().any(|name| matches(name))
-    };
-    let short_section = package.section.rsplit('/').next().unwrap_or_default();
-    any(&filters.sections, &|name| name == package.section || name == short_section)
-        // Source packages have no priority in older archives: it is asked only of what has one.
-        && (package.priority.is_empty() || any(&filters.priorities, &|name| name == package.priority))
-        && any(&filters.source_packages, &|name| name == package.source)
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ impl Filters {
 
 /// Whether a package's section is the wanted one; `contrib/devel` is also in `devel`.
 fn section_is(section: &str, wanted: &str) -> bool {
-    section == wanted || section.split_once('/').is_some_and(|(_, name)| name == wanted)
+    section == wanted || section.rsplit_once('/').is_some_and(|(_, name)| name == wanted)
 }
 
 #[cfg(test)]
