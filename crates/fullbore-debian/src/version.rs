@@ -134,9 +134,6 @@ mod tests {
     /// The same answers as dpkg's own, for pairs that are close to each other.
     #[test]
     fn agrees_with_dpkg() {
-        if Command::new("dpkg").arg("--version").output().is_err() {
-            return; // A machine without dpkg runs the other tests.
-        }
         let mut runner = TestRunner::deterministic();
         let strategy = (VERSION, VERSION);
         for _ in 0..300 {
@@ -153,7 +150,7 @@ mod tests {
             let output = Command::new("dpkg")
                 .args(["--compare-versions", &left, relation, &right])
                 .output()
-                .expect("dpkg ran a moment ago");
+                .expect("dpkg does not run: this test compares with it (Debian package dpkg)");
             if output.stderr.is_empty() {
                 assert!(output.status.success(), "{left} {relation} {right}");
             }

@@ -9,9 +9,9 @@
 //! landing tells whose bytes had differed. What was written is logged in a [`Journal`], so
 //! that a killed run goes on where it was.
 
-mod adopt;
 mod checkpoint;
 mod file;
+mod hashing;
 mod sources;
 mod worker;
 
@@ -25,10 +25,10 @@ use std::thread::JoinHandle;
 use bytes::Bytes;
 use tokio::sync::mpsc::UnboundedSender;
 
-pub use adopt::Adopter;
 use checkpoint::Checkpoints;
+use worker::Worker;
 
-use crate::digest::Sha256;
+use crate::digest::{self, Sha256};
 use crate::files::FileError;
 use crate::journal::Journal;
 use crate::pipeline::{self, Sender};
@@ -186,6 +186,7 @@ pub struct Landing {
 struct Inner {
     shared: Arc<Shared>,
     lanes: Vec<Lane>,
+    side_by_side: usize,
     threads: Mutex<Vec<JoinHandle<()>>>,
     checkpoints: Checkpoints,
     kept: Box<Kept>,
@@ -203,7 +204,10 @@ struct Lane {
 /// What waits for one thread.
 #[derive(Default)]
 struct Load {
+    /// Bytes handed over and not written.
     bytes: AtomicU64,
+    /// Bytes written and not hashed.
+    put_off_bytes: AtomicU64,
     /// Orders from callers that must not wait. At most a few per unfinished file.
     orders: Mutex<Vec<Order>>,
 }
@@ -287,6 +291,18 @@ impl Landing {
         ledger: &Ledger,
         outcomes: UnboundedSender<Outcome>,
     ) -> io::Result<Landing> {
+        Landing::start_with(target, journal, threads, digest::streams_at_once(), ledger, outcomes)
+    }
+
+    /// `side_by_side` files are hashed by a thread in the time of one.
+    fn start_with<T: Target>(
+        target: Arc<T>,
+        journal: Arc<Journal>,
+        threads: usize,
+        side_by_side: usize,
+        ledger: &Ledger,
+        outcomes: UnboundedSender<Outcome>,
+    ) -> io::Result<Landing> {
         let shared = Arc::new(Shared {
             journal,
             outcomes,
@@ -304,7 +320,7 @@ impl Landing {
         for _ in 0..threads.max(1) {
             let (sender, receiver) = pipeline::channel(QUEUE_CHUNKS, &clocks.network, &clocks.hash);
             let load = Arc::new(Load::default());
-            let worker = worker::Worker::new(target.clone(), shared.clone(), load.clone(), clocks.clone());
+            let worker = Worker::new(target.clone(), shared.clone(), load.clone(), clocks.clone(), side_by_side);
             let work = move || worker.run(receiver);
             handles.push(std::thread::Builder::new().name("hash and write".into()).spawn(work)?);
             lanes.push(Lane { chunks: sender, load });
@@ -312,7 +328,7 @@ impl Landing {
         let checkpoints = Checkpoints::start(target.clone(), shared.clone(), ledger)?;
         let kept = Box::new(move |path: &str| target.kept(path).ok().flatten());
         let threads = Mutex::new(handles);
-        Ok(Landing { inner: Arc::new(Inner { shared, lanes, threads, checkpoints, kept }) })
+        Ok(Landing { inner: Arc::new(Inner { shared, lanes, side_by_side, threads, checkpoints, kept }) })
     }
 
     /// Which bytes of a file an earlier run has left, for those who plan what to ask for.
@@ -448,20 +464,25 @@ impl Landing {
         self.inner.lanes[self.thread_of(entry)].order(order);
     }
 
-    /// The file's thread: at its first bytes, the one with the least before it.
+    /// The file's thread, chosen at its first bytes.
     fn thread_of(&self, entry: &Entry) -> usize {
         let chosen = entry.thread.load(Ordering::Acquire);
         if chosen != NO_THREAD {
             return chosen;
         }
-        let lanes = self.inner.lanes.iter().enumerate();
-        let least = lanes.min_by_key(|(_, lane)| lane.load.bytes.load(Ordering::Relaxed));
-        let least = least.map_or(0, |(index, _)| index);
+        let waiting = self.inner.lanes.iter().map(|lane| lane.load.waiting_bytes());
+        let thread = hashing::thread_for_new(self.inner.side_by_side, waiting);
         // Several connections may bring the file's first bytes at once.
-        match entry.thread.compare_exchange(NO_THREAD, least, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => least,
+        match entry.thread.compare_exchange(NO_THREAD, thread, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => thread,
             Err(chosen) => chosen,
         }
+    }
+}
+
+impl Load {
+    fn waiting_bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed) + self.put_off_bytes.load(Ordering::Relaxed)
     }
 }
 

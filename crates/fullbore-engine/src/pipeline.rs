@@ -106,6 +106,11 @@ impl<T> Receiver<T> {
         }
     }
 
+    /// Whether nothing waits now.
+    pub fn is_empty(&self) -> bool {
+        self.inner.is_empty()
+    }
+
     /// An item if there is one now.
     pub fn try_recv(&mut self) -> Option<T> {
         self.inner.try_recv().ok()

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 pub use ledger::{Ledger, Mark};
-pub use network::{HostClock, HostReading, SendReading, Trial};
+pub use network::{Finding, HostClock, HostReading, SendReading, Trial};
 pub use reading::{Kind, LedgerReading, StageReading};
 pub use slot::ThreadReading;
 use slot::{Activity, Slot};

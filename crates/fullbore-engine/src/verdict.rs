@@ -14,6 +14,7 @@ mod facts;
 pub mod format;
 mod judge;
 mod opinion;
+mod record;
 mod sample;
 mod sampler;
 mod timeline;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use device::{Device, DiskStat};
+pub use record::{RecordSamples, judge_record};
 pub use sample::{CpuSample, DeviceSample, HostSample, Sample, StageSample, WindowSample};
 pub use sampler::{Sampler, SamplerConfig};
 pub use timeline::{StagePoint, Timeline, TimelinePoint};
@@ -54,7 +56,9 @@ pub enum Limit {
         /// Its name.
         name: String,
     },
-    /// The hosts or the paths to them; it could not be told apart which, or there are several.
+    /// The hosts together, or the paths to them: our link had room for more.
+    Hosts,
+    /// The network: our link, the hosts, or the paths to them; nothing told which.
     RemoteOrPath,
     /// The machine that receives from us.
     Receiver,
@@ -76,7 +80,8 @@ impl fmt::Display for Limit {
             Limit::Disk => formatter.write_str("disk"),
             Limit::AccessLink => formatter.write_str("the access link"),
             Limit::Host { name } => write!(formatter, "{name} or the path to it"),
-            Limit::RemoteOrPath => formatter.write_str("remote or path"),
+            Limit::Hosts => formatter.write_str("the hosts or the paths to them"),
+            Limit::RemoteOrPath => formatter.write_str("the network"),
             Limit::Receiver => formatter.write_str("the receiver"),
             Limit::Window => formatter.write_str("our in-flight window"),
             Limit::RateLimit => formatter.write_str("the rate limit"),

@@ -60,11 +60,16 @@ struct Platter {
     queue: mpsc::SyncSender<Job>,
 }
 
+/// A disk that was idle for less than this goes on as if it had not been: a real one has a cache,
+/// and our answers are late by the time that a thread needs to wake up.
+const CREDIT: Duration = Duration::from_millis(20);
+
 /// The thread that is the disk.
 fn spin(jobs: mpsc::Receiver<Job>) {
     let mut free_at = Instant::now();
     for (cost, answer) in jobs {
-        free_at = free_at.max(Instant::now()) + cost;
+        let now = Instant::now();
+        free_at = free_at.max(now.checked_sub(CREDIT).unwrap_or(now)) + cost;
         thread::sleep(free_at.saturating_duration_since(Instant::now()));
         answer();
     }
@@ -237,12 +242,28 @@ pub struct SlowDisk {
 }
 
 impl SlowDisk {
-    /// Whether this process could make one.
-    pub fn available() -> bool {
-        rustix::process::getuid().is_root()
-            && File::options().read(true).write(true).open("/dev/fuse").is_ok()
-            && Path::new("/dev/loop-control").exists()
-            && Path::new("/usr/sbin/mkfs.ext4").exists()
+    /// What this process lacks to make one, and what helps.
+    ///
+    /// # Errors
+    /// One line, to be shown as it is.
+    pub fn available() -> Result<(), String> {
+        if !rustix::process::getuid().is_root() {
+            return Err("a slow disk is mounted: run as root (script/test does)".into());
+        }
+        if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
+            return Err(format!("/dev/fuse: {error}: modprobe fuse, or give the container that device"));
+        }
+        if !Path::new("/dev/loop-control").exists() {
+            return Err("/dev/loop-control is missing: modprobe loop, or give the container that device".into());
+        }
+        for (program, package) in [("mkfs.ext4", "e2fsprogs"), ("losetup", "mount"), ("mount", "mount")] {
+            let found =
+                ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].iter().any(|at| Path::new(at).join(program).exists());
+            if !found {
+                return Err(format!("{program} is missing: apt-get install {package}"));
+            }
+        }
+        Ok(())
     }
 
     /// Mounts a disk of so many bytes on `mount`, which must exist. Its contents go to `backing`
@@ -343,17 +364,11 @@ mod tests {
 
     #[test]
     fn writes_take_their_time_and_syncfs_waits_for_them() {
-        if !SlowDisk::available() {
-            return;
-        }
+        SlowDisk::available().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let mount = directory.path().join("mount");
         std::fs::create_dir(&mount).unwrap();
-        let disk = match SlowDisk::mount(&mount, &directory.path().join("backing"), 256 << 20, 20_000_000) {
-            Ok(disk) => disk,
-            // Containers may have the devices and yet forbid their use.
-            Err(error) => return eprintln!("no slow disk here: {error}"),
-        };
+        let disk = SlowDisk::mount(&mount, &directory.path().join("backing"), 256 << 20, 20_000_000).unwrap();
         let start = Instant::now();
         let file = File::create(mount.join("a")).unwrap();
         file.write_all_at(&vec![1; 8_000_000], 0).unwrap();

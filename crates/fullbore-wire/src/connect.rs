@@ -227,6 +227,32 @@ impl ConnectError {
     pub fn is_untrusted(&self) -> bool {
         matches!(self, ConnectError::Tls(error) if error.is_untrusted())
     }
+
+    /// The same in words for who knows which host was asked: it is not named again. A proxy is.
+    #[must_use]
+    pub fn without_host(&self, asked: &Endpoint) -> String {
+        let named = |host: &str, port| [authority(host, port), host.to_owned()];
+        let mut names: Vec<(String, String)> =
+            named(&asked.host, asked.port).into_iter().map(|name| (name, String::new())).collect();
+        if let Some(proxy) = &asked.proxy {
+            let name = authority(&proxy.host, proxy.port);
+            let told = format!("proxy {name}: ");
+            names.extend(named(&proxy.host, proxy.port).into_iter().map(|name| (name, told.clone())));
+        }
+        let text = match self {
+            // An address that was asked for as such is no news.
+            ConnectError::Tcp { host, attempts } if matches!(&attempts[..], [(one, _)] if one.to_string() == *host) => {
+                format!("{host}: cannot connect: {}", attempts[0].1)
+            }
+            other => other.to_string(),
+        };
+        for (name, told) in names {
+            if let Some(rest) = text.strip_prefix(&name).and_then(|rest| rest.strip_prefix(": ")) {
+                return format!("{told}{rest}");
+            }
+        }
+        text
+    }
 }
 
 struct Attempts<'a>(&'a [(SocketAddr, io::Error)]);

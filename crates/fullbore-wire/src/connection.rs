@@ -44,12 +44,12 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
             continue;
         }
         let base = lock(&shared.bases)[host as usize].clone();
-        let how = match connect(&endpoint(&base), &shared.options.connect).await {
+        let endpoint = endpoint(&base);
+        let how = match connect(&endpoint, &shared.options.connect).await {
             Ok(connected) => serve(&shared, host, &base, connected).await,
             Err(error) => {
-                let untrusted = error.is_untrusted();
-                let fault =
-                    if untrusted { Fault::Untrusted(error.to_string()) } else { Fault::Broken(error.to_string()) };
+                let why = error.without_host(&endpoint);
+                let fault = if error.is_untrusted() { Fault::Untrusted(why) } else { Fault::Broken(why) };
                 fail_gets(&shared, host, &fault);
                 shared.dispatcher().not_opened(host, &fault, Instant::now());
                 shared.attention.notify_one();
@@ -93,7 +93,11 @@ fn fail_gets(shared: &Shared, host: HostId, fault: &Fault) {
     let pending: Vec<PendingGet> = lock(&shared.gets)[host as usize].drain(..).collect();
     let name = shared.dispatcher().host_mut(host).name.clone();
     for get in pending {
-        let error = GetError::Unreachable { host: name.clone(), reason: fault.to_string() };
+        let (host, reason) = (name.clone(), fault.to_string());
+        let error = match fault {
+            Fault::Untrusted(_) => GetError::Untrusted { host, reason },
+            _ => GetError::Unreachable { host, reason },
+        };
         // The caller may have given up; then nobody is left to tell.
         let _ = get.reply.send(Err(error));
     }
@@ -120,8 +124,8 @@ async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Conne
     let now = Instant::now();
     let rtt = connected.tcp.read().map_or(Duration::ZERO, |info| info.path_rtt());
     let id = shared.dispatcher().opened(host, rtt, now);
+    shared.dispatcher().host_mut(host).saw_protocol(connected.protocol);
     shared.host_clocks[host as usize].round_trip(rtt);
-    shared.probes.add(host, id, connected.tcp.clone());
     let serving = async {
         match connected.protocol {
             Protocol::Http1 => http1::serve(shared, host, id, base, connected).await,
@@ -130,7 +134,6 @@ async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Conne
     };
     let how = shared.network.watch(serving).await;
     shared.dispatcher().ended(id, &how, Instant::now());
-    shared.probes.remove(id);
     how
 }
 

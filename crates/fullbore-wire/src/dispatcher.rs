@@ -34,8 +34,14 @@ const AHEAD_MAX_BYTES: u64 = 32 << 20;
 const SEGMENT_MIN_BYTES: u64 = 256 << 10;
 const SEGMENT_MAX_BYTES: u64 = 8 << 20;
 
+/// Smallest part before anything is known: three round trips of slow start bring more.
+const SEGMENT_FIRST_MIN_BYTES: u64 = 64 << 10;
+
 /// A part is sized to take about this long on its connection.
 const SEGMENT_TIME_S: f64 = 0.5;
+
+/// Small files that go with one large part at most, so that those behind it are not kept waiting.
+const SMALL_DUE_MAX: f64 = (PIPELINE_DEPTH / 2) as f64;
 
 /// Silence after which a connection with unanswered requests is given up.
 const SILENCE_LIMIT: Duration = Duration::from_secs(10);
@@ -219,7 +225,8 @@ impl Asked {
 #[derive(Debug)]
 struct Connection {
     host: HostId,
-    lane: Lane,
+    /// Small files that it owes for the large ones it was given.
+    small_due: f64,
     asked: VecDeque<Asked>,
     next_tag: u64,
     answered: u64,
@@ -384,15 +391,11 @@ impl Dispatcher {
         entry.saw_rtt(rtt);
         let explores = entry.requests_on_next_connection();
         entry.totals.connections += 1;
-        let small_taken = self.connections.values().any(|c| c.host == host && c.lane == Lane::Small);
-        // The first connection brings the big files; of several, one is for the small ones.
-        let first = self.connections_to(host) == 0;
-        let lane = if small_taken || first { Lane::Bulk } else { Lane::Small };
         self.connections.insert(
             id,
             Connection {
                 host,
-                lane,
+                small_due: 0.0,
                 asked: VecDeque::new(),
                 next_tag: 0,
                 answered: 0,
@@ -431,15 +434,28 @@ impl Dispatcher {
         if connection.asked.len() >= host.depth() || connection.owed() >= self.ahead_bytes(connection) {
             return Next::Wait;
         }
+        // The other connections are a round trip behind, and then faster together than this one alone.
+        if connection.owes() && self.known_rate(connection).is_none() && self.opening[connection.host as usize] > 0 {
+            return Next::Wait;
+        }
+        let lane = if connection.small_due < 1.0 { Lane::Bulk } else { Lane::Small };
+        let small_per_byte = self.queue.small_per_byte();
         let wish = Wish {
             host: connection.host,
-            lane: connection.lane,
+            lane,
             segment_bytes: self.segment_bytes(connection),
             ranges: host.answers_ranges(),
             current: connection.current,
         };
         match self.queue.take(&wish).or_else(|| self.hedge(id, now)) {
-            Some(segment) => self.ask(id, segment, now),
+            Some(segment) => {
+                let due = if lane == Lane::Bulk { segment.len() as f64 * small_per_byte } else { -1.0 };
+                let next = self.ask(id, segment, now);
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.small_due = (connection.small_due + due).min(SMALL_DUE_MAX);
+                }
+                next
+            }
             None => Next::Wait,
         }
     }
@@ -616,6 +632,9 @@ impl Dispatcher {
         }
         for host in sources.iter().filter(|host| !culprits.contains(host)) {
             self.hosts[*host as usize].verified();
+        }
+        if let [host] = sources {
+            self.hosts[*host as usize].totals.files += 1;
         }
     }
 
@@ -799,17 +818,22 @@ impl Dispatcher {
     /// next round trip brings twice as much, and the request needs half of one: three in all, and
     /// a tenth of a second for jitter.
     fn ahead_bytes(&self, connection: &Connection) -> u64 {
-        let rate = connection.rate.latest().or(self.hosts[connection.host as usize].connection_rate());
-        let Some(rate) = rate else { return AHEAD_UNKNOWN_BYTES };
+        let Some(rate) = self.known_rate(connection) else { return AHEAD_UNKNOWN_BYTES };
         let rtt = self.hosts[connection.host as usize].rtt().as_secs_f64();
         ((3.0 * rate * rtt + 0.1 * rate) as u64).clamp(AHEAD_MIN_BYTES, AHEAD_MAX_BYTES)
     }
 
+    fn known_rate(&self, connection: &Connection) -> Option<f64> {
+        connection.rate.latest().or(self.hosts[connection.host as usize].connection_rate())
+    }
+
     fn segment_bytes(&self, connection: &Connection) -> u64 {
-        let known = self.hosts[connection.host as usize].connection_rate();
-        let by_rate = match connection.rate.latest().or(known) {
+        let by_rate = match self.known_rate(connection) {
             Some(rate) => ((rate * SEGMENT_TIME_S) as u64).clamp(SEGMENT_MIN_BYTES, SEGMENT_MAX_BYTES),
-            None => AHEAD_UNKNOWN_BYTES,
+            None => {
+                let share = self.queue.unasked_bytes() / self.connections_begun_to(connection.host).max(1) as u64;
+                share.clamp(SEGMENT_FIRST_MIN_BYTES, AHEAD_UNKNOWN_BYTES)
+            }
         };
         // Towards the end smaller parts, so that all connections end together.
         let share = self.queue.unasked_bytes() / (2 * self.connections.len().max(1) as u64);

@@ -24,14 +24,13 @@ use crate::auth::{AuthConf, Authorization};
 use crate::conditional::EntityTag;
 use crate::connect::ConnectOptions;
 use crate::connection::{self, PlusForm};
-use crate::dispatcher::{ConnectionId, Dispatcher, GivenUp, Hold, Limits, Remedy};
-use crate::hosts::{Host, HostId, HostSet, HostTotals, MAX_HOSTS};
+use crate::dispatcher::{Dispatcher, GivenUp, Hold, Limits, Remedy};
+use crate::hosts::{Host, HostId, HostSet, HostTotals, MAX_HOSTS, SeenFault};
 use crate::http1::ResponseHead;
 use crate::proxy::{ProxySettings, Route};
 use crate::queue::{Item, ItemId, Segment};
 use crate::rate_limit::RateLimit;
-use crate::socket::TcpProbe;
-use crate::tcp_info::TcpInfo;
+use crate::tls::Protocol;
 use crate::trial::{Seen, Step, Subject, TICK, Trials};
 use crate::url::Url;
 
@@ -93,6 +92,14 @@ pub enum GetError {
         /// Name of the host.
         host: String,
         /// What went wrong.
+        reason: String,
+    },
+    /// The host could not show that it is the one asked for.
+    #[error("{host}: {reason}")]
+    Untrusted {
+        /// Name of the host.
+        host: String,
+        /// What is wrong with its certificate.
         reason: String,
     },
     /// The body is larger than it may be.
@@ -178,7 +185,6 @@ pub(crate) struct Shared {
     /// Decryption, within the polls of the connections.
     pub tls: Arc<StageClock>,
     pub host_clocks: Vec<Arc<HostClock>>,
-    pub probes: Probes,
     pub rate_limit: Option<RateLimit>,
     ledger: Ledger,
     pub options: FetchOptions,
@@ -247,9 +253,9 @@ pub struct Parts {
     pub ledger: Ledger,
 }
 
-/// One host as the report shows it.
+/// One host as it was seen in the run.
 #[derive(Clone, Debug)]
-pub struct HostReport {
+pub struct HostSeen {
     /// Host and port.
     pub name: String,
     /// What it did.
@@ -258,8 +264,10 @@ pub struct HostReport {
     pub out: Option<String>,
     /// Open connections.
     pub connections: usize,
-    /// Smallest round-trip time.
-    pub rtt: Duration,
+    /// Smallest round-trip time; `None` if no connection was opened.
+    pub rtt: Option<Duration>,
+    /// What its last connection spoke.
+    pub protocol: Option<Protocol>,
 }
 
 /// An empty plan, before the first.
@@ -303,7 +311,6 @@ impl Fetcher {
             network: parts.ledger.stage("network", Kind::Task),
             tls: parts.ledger.stage("TLS", Kind::Task),
             host_clocks,
-            probes: Probes::default(),
             rate_limit,
             ledger: parts.ledger,
             options,
@@ -419,18 +426,19 @@ impl Fetcher {
     }
 
     /// Every host as seen so far.
-    pub fn hosts(&self) -> Vec<HostReport> {
+    pub fn hosts(&self) -> Vec<HostSeen> {
         let dispatcher = self.shared.dispatcher();
         dispatcher
             .hosts()
             .iter()
             .enumerate()
-            .map(|(id, host)| HostReport {
+            .map(|(id, host)| HostSeen {
                 name: host.name.clone(),
                 totals: host.totals.clone(),
                 out: host.out_reason().map(str::to_owned),
                 connections: dispatcher.connections_to(id as HostId),
-                rtt: host.rtt(),
+                rtt: host.measured_rtt(),
+                protocol: host.protocol(),
             })
             .collect()
     }
@@ -572,39 +580,15 @@ impl Watch {
         }
     }
 
-    /// Name, body bytes received, and open connections of every host.
-    pub fn hosts(&self) -> Vec<(String, u64, usize)> {
+    /// The number of faults of every host so far, and the last of them.
+    pub fn faults(&self) -> Vec<(u64, Option<SeenFault>)> {
         let dispatcher = self.shared.dispatcher();
-        dispatcher
-            .hosts()
-            .iter()
-            .enumerate()
-            .map(|(id, host)| (host.name.clone(), host.totals.received_bytes, dispatcher.connections_to(id as HostId)))
-            .collect()
+        let totals = dispatcher.hosts().iter().map(|host| &host.totals);
+        totals.map(|totals| (totals.faults + totals.missing, totals.seen_faults.last().cloned())).collect()
     }
 
-    /// Kernel counters of the open connections.
-    pub fn tcp(&self) -> Vec<(HostId, TcpInfo)> {
-        self.shared.probes.read()
-    }
-}
-
-/// The probes of open connections.
-#[derive(Debug, Default)]
-pub(crate) struct Probes {
-    open: Mutex<BTreeMap<ConnectionId, (HostId, TcpProbe)>>,
-}
-
-impl Probes {
-    pub fn add(&self, host: HostId, id: ConnectionId, probe: TcpProbe) {
-        lock(&self.open).insert(id, (host, probe));
-    }
-
-    pub fn remove(&self, id: ConnectionId) {
-        lock(&self.open).remove(&id);
-    }
-
-    fn read(&self) -> Vec<(HostId, TcpInfo)> {
-        lock(&self.open).values().filter_map(|(host, probe)| Some((*host, probe.read()?))).collect()
+    /// Names of the hosts, in order.
+    pub fn names(&self) -> Vec<String> {
+        self.shared.host_clocks.iter().map(|clock| clock.name().to_owned()).collect()
     }
 }

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use crate::http1::PIPELINE_DEPTH;
+use crate::tls::Protocol;
 
 /// Place of a host in the run's list; 0 is the origin.
 pub type HostId = u16;
@@ -44,6 +45,9 @@ const EXPLORE_EVERY: u64 = 16;
 
 /// First pause after a broken connection; doubles up to [`BACK_OFF_MAX`].
 const BACK_OFF_FIRST: Duration = Duration::from_millis(250);
+
+/// Faults of one host kept for the report: the first ones, and the last. A guess at what is read.
+const FAULTS_KEPT: usize = 32;
 
 /// Longest pause, also for a `Retry-After` that asks for more.
 const BACK_OFF_MAX: Duration = Duration::from_secs(60);
@@ -136,6 +140,15 @@ pub enum Standing {
     Out(String),
 }
 
+/// A fault as it was seen, for the report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenFault {
+    /// When.
+    pub at: Instant,
+    /// What, as text.
+    pub fault: String,
+}
+
 /// Totals of one host, for the report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostTotals {
@@ -151,8 +164,10 @@ pub struct HostTotals {
     pub missing: u64,
     /// All other faults.
     pub faults: u64,
-    /// The last fault, as text.
-    pub last_fault: Option<String>,
+    /// Files that it brought alone and right.
+    pub files: u64,
+    /// Faults in order, missing files too: the first of them, and the last.
+    pub seen_faults: Vec<SeenFault>,
     /// Work taken from it because others were faster.
     pub hedged: u64,
 }
@@ -179,6 +194,7 @@ pub struct Host {
     pipelines: bool,
     ranges: bool,
     rtt: Option<Duration>,
+    protocol: Option<Protocol>,
 }
 
 impl Host {
@@ -201,6 +217,7 @@ impl Host {
             pipelines: true,
             ranges: true,
             rtt: None,
+            protocol: None,
         }
     }
 
@@ -274,6 +291,21 @@ impl Host {
         self.rtt.unwrap_or(Duration::from_millis(50))
     }
 
+    /// Smallest round-trip time seen, if one was.
+    pub fn measured_rtt(&self) -> Option<Duration> {
+        self.rtt
+    }
+
+    /// What its last connection spoke, if there was one.
+    pub fn protocol(&self) -> Option<Protocol> {
+        self.protocol
+    }
+
+    /// Notes what a connection speaks.
+    pub fn saw_protocol(&mut self, protocol: Protocol) {
+        self.protocol = Some(protocol);
+    }
+
     /// Notes a measured round-trip time.
     pub fn saw_rtt(&mut self, rtt: Duration) {
         if !rtt.is_zero() {
@@ -305,7 +337,10 @@ impl Host {
 
     /// Notes a fault and decides on the host's standing.
     pub fn fault(&mut self, fault: &Fault, now: Instant) {
-        self.totals.last_fault = Some(fault.to_string());
+        if self.totals.seen_faults.len() == FAULTS_KEPT {
+            self.totals.seen_faults.pop();
+        }
+        self.totals.seen_faults.push(SeenFault { at: now, fault: fault.to_string() });
         match fault {
             Fault::Missing(_) => {
                 self.totals.missing += 1;
@@ -445,6 +480,20 @@ mod tests {
         host.fault(&Fault::WrongAnswer("html".into()), now);
         host.fault(&Fault::WrongBytes, now);
         assert!(host.is_out());
+    }
+
+    #[test]
+    fn the_first_faults_and_the_last_are_kept() {
+        let start = Instant::now();
+        let mut host = Host::new("a");
+        for ms in 0..1000 {
+            host.fault(&Fault::Missing(404), start + Duration::from_millis(ms));
+        }
+        host.fault(&Fault::NoRanges, start + Duration::from_secs(2));
+        let seen = &host.totals.seen_faults;
+        assert_eq!(seen.len(), FAULTS_KEPT);
+        assert_eq!(seen[0], SeenFault { at: start, fault: "not there (404)".into() });
+        assert_eq!(seen.last().unwrap().fault, "ignores Range");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The work of a run: files not yet asked for, and the parts of files that came back.
 //!
-//! Files wait sorted by size. Bulk lanes take from the big end and small lanes from the small end,
-//! so that a connection always has a long body to fill the pipe while the many small files go along
-//! beside it. A big file is handed out piece by piece: what nobody has asked for yet can go to any
+//! Files wait sorted by size. Every connection takes from the big end, and with each big part its
+//! share of files from the small end: so it always has a long body to fill the pipe, and the many
+//! small files go along behind it and are done when the big ones are. A big file is handed out piece by piece: what nobody has asked for yet can go to any
 //! host, and so the end of a run never waits for one of them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -53,6 +53,10 @@ impl Segment {
         self.start == 0 && self.end == self.size
     }
 }
+
+/// Files up to this size go along with big ones. In Debian 12's sources these are 82 % of the files
+/// and 0.75 % of the bytes.
+const SMALL_BYTES: u64 = 64 << 10;
 
 /// Which end of the queue a connection takes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +114,8 @@ pub struct Queue {
     /// everything in flight.
     ready: BTreeSet<ItemId>,
     unasked_bytes: u64,
+    /// Files of `waiting` up to [`SMALL_BYTES`].
+    small_files: usize,
 }
 
 impl Queue {
@@ -129,7 +135,14 @@ impl Queue {
                 );
             }
         }
-        self.waiting.make_contiguous().sort_unstable();
+        let waiting = self.waiting.make_contiguous();
+        waiting.sort_unstable();
+        self.small_files = waiting.partition_point(|(size, _)| *size <= SMALL_BYTES);
+    }
+
+    /// Small files that wait, for each byte that nobody is asked for.
+    pub fn small_per_byte(&self) -> f64 {
+        self.small_files as f64 / self.unasked_bytes.max(1) as f64
     }
 
     /// Bytes nobody is asked for yet.
@@ -240,6 +253,7 @@ impl Queue {
     pub fn abandon_waiting(&mut self) {
         self.unasked_bytes -= self.waiting.iter().map(|(size, _)| size).sum::<u64>();
         self.waiting.clear();
+        self.small_files = 0;
     }
 
     fn begin(&mut self, item: ItemId, size: u64) -> &mut Begun {
@@ -277,6 +291,7 @@ impl Queue {
             Lane::Bulk => self.waiting.pop_back()?,
             Lane::Small => self.waiting.pop_front()?,
         };
+        self.small_files -= usize::from(size <= SMALL_BYTES);
         let begun = self.begin(item, size);
         if size == 0 {
             begun.ask_empty = true;

@@ -429,8 +429,13 @@ impl TlsError {
         let Some(rustls_error) = rustls_error else {
             return TlsError::Io { host, source: error };
         };
-        let rustls::Error::InvalidCertificate(reason) = rustls_error else {
-            return TlsError::Handshake { host, reason: rustls_error.to_string() };
+        let reason = match rustls_error {
+            rustls::Error::InvalidCertificate(reason) => reason,
+            rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType) => {
+                let reason = "the answer is not TLS (is it an http:// address?)".to_owned();
+                return TlsError::Handshake { host, reason };
+            }
+            other => return TlsError::Handshake { host, reason: other.to_string() },
         };
         match reason {
             CertificateError::Expired => TlsError::Expired { host, not_after: None },
@@ -449,6 +454,10 @@ impl TlsError {
             }
             CertificateError::Other(OtherError(inner)) if inner.is::<WrongKey>() => {
                 TlsError::WrongKey { host, reason: inner.to_string() }
+            }
+            // The name of an error of rustls' verifier, which is no dependency of ours.
+            CertificateError::Other(OtherError(inner)) if inner.to_string() == "CaUsedAsEndEntity" => {
+                TlsError::Untrusted { host, reason: "self-signed, or an authority's own".to_owned() }
             }
             other => TlsError::Untrusted { host, reason: other.to_string() },
         }

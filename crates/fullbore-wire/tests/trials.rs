@@ -5,6 +5,7 @@
 mod common;
 
 use common::*;
+use fullbore_engine::stage::Finding;
 
 /// 8 s of two hosts that bring no more than they do; in a shorter run there is no trial.
 #[test]
@@ -15,8 +16,8 @@ fn hosts_that_give_no_more_are_found_out() {
     let ran = client.fetch(&tree);
     ran.all_verified(&tree);
     let trials = client.reading().trials;
-    assert_eq!(trials.len(), 1, "{trials:?}");
-    assert!(trials[0].new_host && trials[0].raised(), "{trials:?}");
+    assert!((1..=2).contains(&trials.len()), "{trials:?}");
+    assert!(trials.iter().all(|trial| trial.new_host && trial.finding() == Some(Finding::Apart)), "{trials:?}");
     // 100 MiB at 12.2 MiB/s are 8.2 s; trial, start and end are allowed half a second.
     assert!(ran.took.as_secs_f64() < 8.8, "{:?}", ran.took);
 }

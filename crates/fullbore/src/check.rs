@@ -20,6 +20,7 @@ use crate::events::{Event, Events, Phase, Progress};
 use crate::mirror::batch::{Files, StoredIndex};
 use crate::mirror::lock::{Lock, LockError};
 use crate::mirror::offer::state_error;
+use crate::mirror::places::Places;
 use crate::mirror::session::{Session, Stop, boot_id, disk};
 use crate::mirror::state::{OWN_DIRECTORY, State, index_path};
 use crate::report::{Report, Summary, Timeline, VerdictReport};
@@ -194,7 +195,8 @@ fn repair(
         return Err(CommandError::usage("--repair: it is not known where this archive came from")
             .hint("name a mirror with --from URL"));
     }
-    let mut session = Session::open(root.clone(), &origins, false, &settings.network, DurabilityChoice::AtEnd)?;
+    let mut session =
+        Session::open(Places::of(root.clone()), &origins, false, &settings.network, DurabilityChoice::AtEnd)?;
     let stop = Stop::listen(&session.runtime);
     events.emit(Event::Phase { phase: Phase::Fetch });
     let sized: Vec<&Problem> = findings.problems.iter().filter(|problem| problem.size.is_some()).collect();

@@ -34,6 +34,13 @@ pub enum Event {
     },
     /// What is to be done is known now.
     Plan(Plan),
+    /// A file that the run would delete (`--dry-run`).
+    WouldDelete {
+        /// Path below the mirror's directory.
+        path: String,
+        /// Its size.
+        bytes: u64,
+    },
     /// Where the run stands; several times per second.
     Progress(Progress),
     /// A host did something wrong; its files went to others.
@@ -42,11 +49,8 @@ pub enum Event {
         host: String,
         /// What it did.
         fault: String,
-        /// The file concerned, if it was one file.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        path: Option<String>,
-        /// Faults of this host so far.
-        strikes: u32,
+        /// Faults of this host so far; several may have come since it was last told of.
+        strikes: u64,
     },
     /// A suite is visible now.
     Published {

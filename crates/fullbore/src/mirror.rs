@@ -9,6 +9,7 @@ pub mod adopt;
 pub mod batch;
 pub mod clean;
 pub mod commit;
+pub mod dry_run;
 pub mod feed;
 pub mod filter;
 pub mod fingerprint;
@@ -17,6 +18,7 @@ pub mod indexes;
 pub mod layout;
 pub mod lock;
 pub mod offer;
+pub mod places;
 pub mod plan;
 pub mod pool;
 pub mod publish;
@@ -31,6 +33,7 @@ pub mod state;
 pub mod store;
 pub mod subtract;
 pub mod trace_files;
+pub mod upstream;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,9 +47,11 @@ use crate::report::{Report, perfetto, write_atomically};
 use crate::settings::{Clean, DurabilityChoice, MirrorSettings};
 use account::Account;
 use commit::{Commit, SuiteUpdate};
+use foreign::Foreign;
 use indexes::SuiteIndexes;
 use lock::{Lock, LockError};
 use offer::{Offered, state_error};
+use places::Places;
 use plan::Plan;
 use pool::{Came, Wanted};
 use publish::{Publication, StoredFile};
@@ -54,6 +59,7 @@ use retention::{DeleteGuard, Retention};
 use session::{Session, Stop, boot_id, disk};
 use standing::SuiteId;
 use state::{Novelty, State, SuiteRecord};
+use subtract::{FileSet, LoggedFile, Tally};
 
 /// Times that one run goes over the archive when it is told, again and again, that there is news.
 const ROUNDS_MAX: u32 = 3;
@@ -63,17 +69,24 @@ const ROUNDS_MAX: u32 = 3;
 /// # Errors
 /// See [`ErrorKind`]; the tree as it was published before is intact then.
 pub fn run(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
-    let root = Arc::new(Root::create(&settings.dir).map_err(|error| disk(&error))?);
-    let _lock = take_lock(&root)?;
+    let (places, _lock) = if settings.dry_run {
+        // No lock: it changes nothing, and may not be allowed to.
+        let places = Places::untouched(&settings.dir, &std::env::temp_dir()).map_err(|error| disk(&error))?;
+        (places, None)
+    } else {
+        let root = Arc::new(Root::create(&settings.dir).map_err(|error| disk(&error))?);
+        let lock = take_lock(&root)?;
+        (Places::of(root), Some(lock))
+    };
     let mut account = Account::new(settings, events);
     let mut session =
-        Session::open(root, &settings.origins, settings.origin_only, &settings.network, settings.durability)?;
+        Session::open(places, &settings.origins, settings.origin_only, &settings.network, settings.durability)?;
     let stop = Stop::listen(&session.runtime);
     let mut result = walk(settings, &mut session, &stop, &mut account, events);
     for _ in 1..ROUNDS_MAX {
         // Somebody pushed while we were at it: what we have may be old already (ftpsync).
-        let again = trace_files::take_update_required(&session.root, &account.host).unwrap_or(false);
-        if !again || result.is_err() || settings.dry_run {
+        let done = settings.dry_run || result.is_err();
+        if done || !trace_files::take_update_required(&session.root, &account.host).unwrap_or(false) {
             break;
         }
         result = walk(settings, &mut session, &stop, &mut account, events);
@@ -137,6 +150,7 @@ fn walk(
         mark(&root, account, events);
     }
     let side = offer::ask_for_side_files(session, &offers);
+    let above = (!settings.dry_run).then(|| upstream::ask(session));
     let mut suites = indexes::select(&offers, session)?;
     indexes::fetch(&offers, &mut suites, session, stop, events)?;
 
@@ -148,10 +162,16 @@ fn walk(
     let mut wanted = pool::need(&plan, &state, session, &signed, &mut |line| account.warn(events, line))?;
     let others = indexes::missing(&offers, &suites, false);
     let room = pool::room(&wanted, &others, session)?;
-    account.planned(events, &plan, &wanted, &others, &room);
     if settings.dry_run {
+        suites.iter_mut().for_each(SuiteIndexes::all_came);
+        offer::take_side_files(side, session, &mut offers);
+        let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, now };
+        let doomed = run.foretell(session, &state, &mut wanted, account, events)?;
+        account.planned(events, &plan, &wanted, &others, &room, Tally::of(&doomed));
+        account.would_delete(events, doomed);
         return Ok(());
     }
+    account.planned(events, &plan, &wanted, &others, &room, Tally::default());
     room.check().map_err(|error| pool::no_room(&error))?;
 
     account.phase(events, session, Phase::Fetch);
@@ -168,7 +188,7 @@ fn walk(
     account.phase(events, session, Phase::Publish);
     let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, now };
     let state = run.publish(session, state, wanted, &came, account, events)?;
-    run.finish(session, &state, account, events)?;
+    run.finish(session, &state, above, account, events)?;
     account.missing(came.missing)
 }
 
@@ -209,37 +229,20 @@ impl Run<'_> {
         let names = publish::names(root, &publications, self.plan, replaced).map_err(|error| disk(&error))?;
         session.sync.device(|| session.target.publish(&names)).map_err(|error| disk(&error))?;
 
-        let ours: Vec<String> = self.offers.iter().map(|offer| offer.layout.directory.clone()).collect();
-        let foreign = foreign::read(root, &state, &ours);
-        let clean = match (&foreign, self.settings.keep.clean) {
-            (_, Clean::Nothing) => false,
-            (Ok(_), _) => true,
-            (Err(error), _) => {
-                account.warn(events, format!("{error}: nothing is deleted"));
-                false
-            }
-        };
-        let named_elsewhere = |path: &str| foreign.as_ref().map_or(true, |foreign| foreign.names(path));
-        let mut pending = commit::write(Commit {
-            root,
-            state: &state,
-            plan: self.plan,
-            done: &wanted.subtraction.done,
-            published: publications.iter().flat_map(Publication::files).collect(),
-            suites: (0..self.offers.len()).map(|place| self.update(place, &state, complete(place))).collect(),
-            orphans: wanted.subtraction.orphans,
-            named_elsewhere: &named_elsewhere,
-            clean_filtered: false,
-            retention: Retention { generations: self.settings.keep.generations, hours: self.settings.keep.hours },
-            now: self.now,
-            boot_id: boot_id(),
-            synced: self.settings.durability != DurabilityChoice::None,
-        })
-        .map_err(|error| state_error(&error))?;
+        let (foreign, clean) = self.others(root, &state, account, events);
+        let named_elsewhere = |path: &str| foreign.as_ref().is_none_or(|foreign| foreign.names(path));
+        let orphans = wanted.subtraction.orphans;
+        let commit =
+            self.commit(root, &state, &wanted.subtraction.done, orphans, &publications, &complete, &named_elsewhere);
+        let mut pending = commit::write(commit).map_err(|error| state_error(&error))?;
+        let mut strangers = Vec::new();
         if clean {
-            let guard =
-                DeleteGuard { share_max: self.settings.keep.max_delete, forced: self.settings.keep.force_delete };
-            if let Err(error) = pending.allow_removal(&guard) {
+            if self.settings.keep.clean == Clean::Foreign {
+                strangers = clean::find_foreign(root, &pending.paths, &pending.state.header.suites, &named_elsewhere)
+                    .map_err(|error| disk(&error))?;
+            }
+            if let Err(error) = pending.allow_removal(&self.guard(), Tally::of(&strangers)) {
+                strangers.clear();
                 account.guarded(events, &error);
             }
         }
@@ -252,13 +255,65 @@ impl Run<'_> {
         account.phase(events, session, Phase::Clean);
         let removed = clean::remove_expired(root, &mut state, || sync(session)).map_err(StateOr::into_command)?;
         account.deleted(removed);
-        if clean && self.settings.keep.clean == Clean::Foreign {
-            let found = clean::find_foreign(root, &state, &named_elsewhere).map_err(|error| state_error(&error))?;
-            account.deleted(clean::remove_foreign(root, &found).map_err(|error| disk(&error))?);
-        }
+        account.deleted(clean::remove_foreign(root, &strangers).map_err(|error| disk(&error))?);
         clean::stale_parts(root, &session.journal.unfinished(), self.plan).map_err(|error| disk(&error))?;
         store::sweep(root).map_err(|error| disk(&error))?;
         Ok(state)
+    }
+
+    /// What suites of others in the directory name, and whether anything is to be deleted at all: not
+    /// when that cannot be read.
+    fn others(
+        &self,
+        root: &Root,
+        state: &State,
+        account: &mut Account,
+        events: &mut dyn Events,
+    ) -> (Option<Foreign>, bool) {
+        let ours: Vec<String> = self.offers.iter().map(|offer| offer.layout.directory.clone()).collect();
+        let wished = self.settings.keep.clean != Clean::Nothing;
+        match foreign::read(root, state, &ours) {
+            Ok(foreign) => (Some(foreign), wished),
+            Err(error) => {
+                if wished {
+                    account.warn(events, format!("{error}: nothing is deleted"));
+                }
+                (None, false)
+            }
+        }
+    }
+
+    fn guard(&self) -> DeleteGuard {
+        DeleteGuard { share_max: self.settings.keep.max_delete, forced: self.settings.keep.force_delete }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn commit<'c>(
+        &'c self,
+        root: &'c Root,
+        state: &'c State,
+        done: &'c FileSet,
+        orphans: Vec<LoggedFile>,
+        publications: &[Publication],
+        complete: &dyn Fn(usize) -> bool,
+        named_elsewhere: &'c dyn Fn(&str) -> bool,
+    ) -> Commit<'c> {
+        Commit {
+            root,
+            state,
+            plan: self.plan,
+            done,
+            published: publications.iter().flat_map(Publication::files).collect(),
+            suites: (0..self.offers.len()).map(|place| self.update(place, state, complete(place))).collect(),
+            orphans,
+            named_elsewhere,
+            clean_filtered: false,
+            retention: Retention { generations: self.settings.keep.generations, hours: self.settings.keep.hours },
+            now: self.now,
+            boot_id: boot_id(),
+            synced: self.settings.durability != DurabilityChoice::None,
+            note_paths: self.settings.keep.clean == Clean::Foreign,
+        }
     }
 
     /// The names of one suite.
@@ -266,8 +321,8 @@ impl Run<'_> {
         let offer = &self.offers[place];
         let mut stored = BTreeMap::new();
         for (name, content) in &offer.files {
-            let sha256 =
-                store::put_dated(&session.root, content, Some(offer.modified)).map_err(|error| state_error(&error))?;
+            let sha256 = store::put_dated(&session.places.work, content, Some(offer.modified))
+                .map_err(|error| state_error(&error))?;
             stored.insert(*name, StoredFile { path: (*name).to_owned(), size: content.len() as u64, sha256 });
         }
         let mut files = self.suites[place].stored();
@@ -302,6 +357,7 @@ impl Run<'_> {
                 origins: self.settings.origins.clone(),
                 links: offer.layout.links.iter().map(|(link, _)| link.clone()).collect(),
                 inrelease: offer.identity,
+                tag: offer.tag.as_ref().map(ToString::to_string),
                 date: offer.release.date.unwrap_or_default(),
                 signed: offer.signed,
                 fingerprint: offer.fingerprint,
@@ -320,10 +376,12 @@ impl Run<'_> {
         &self,
         session: &Session,
         state: &State,
+        above: Option<upstream::Asked>,
         account: &mut Account,
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
-        let trace = account.trace(self.settings, self.offers, &session.fetcher.hosts());
+        let above = above.map(|asked| upstream::take(asked, session)).unwrap_or_default();
+        let trace = account.trace(self.settings, self.offers, &session.fetcher.hosts(), above);
         let written = trace_files::write(&session.root, &trace)
             .and_then(|()| trace_files::unmark_in_progress(&session.root, &trace.host));
         if let Err(error) = written {

@@ -224,12 +224,16 @@ impl Events for Screen {
                     units::bytes(plan.delete_bytes),
                 ),
             ),
+            Event::WouldDelete { path, bytes } => {
+                if self.verbose {
+                    self.line(Level::Info, &format!("would delete {}, {}", printable(&path), units::bytes(bytes)));
+                }
+            }
             Event::Progress(progress) => self.progress(&progress),
-            Event::HostFault { host, fault, path, .. } => {
+            Event::HostFault { host, fault, .. } => {
                 let first = self.faulty_hosts.insert(host.clone());
                 if first || self.verbose {
-                    let path = path.map(|path| format!(" ({path})")).unwrap_or_default();
-                    self.line(Level::Warning, &format!("warning: {host}: {fault}{path}; asking others"));
+                    self.line(Level::Warning, &format!("warning: {host}: {fault}"));
                 }
             }
             Event::Published { suite, codename, date_unix_s } => {
@@ -324,7 +328,7 @@ mod tests {
             screen.emit(Event::Progress(Progress { bytes: i, total_bytes: 5_000_000, ..Progress::default() }));
         }
         for strikes in 1..10 {
-            screen.emit(Event::HostFault { host: "a".into(), fault: "404".into(), path: None, strikes });
+            screen.emit(Event::HostFault { host: "a".into(), fault: "404".into(), strikes });
         }
         screen.emit(Event::Published { suite: "stable".into(), codename: "trixie".into(), date_unix_s: 0 });
         screen.fail(&CommandError::new(ErrorKind::Partial, "1 file is missing").hint("run again"));
@@ -345,7 +349,7 @@ mod tests {
         insta::assert_snapshot!(stderr.text(), @r"
         <6>0 files, 0 B are wanted; to fetch: 3, 5.00 MB; to delete: 0, 0 B
         <6>0 B of 5.00 MB, 0 B/s
-        <4>warning: a: 404; asking others
+        <4>warning: a: 404
         <6>published stable (trixie) of 1970-01-01 00:00:00 UTC
         <3>error: 1 file is missing
         <3>hint: run again

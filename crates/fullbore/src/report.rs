@@ -193,7 +193,7 @@ pub struct HostReport {
     pub received_bytes: u64,
     /// Of these, thrown away.
     pub wasted_bytes: u64,
-    /// Whole files that came from it.
+    /// Files of which all bytes came from it.
     pub files: u64,
     /// Requests sent to it.
     pub requests: u64,
@@ -202,13 +202,14 @@ pub struct HostReport {
     /// Smallest round trip seen, milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_ms: Option<f64>,
-    /// Best rate it showed, bytes per second.
+    /// Best rate it showed for a tenth of a second or longer, bytes per second.
     pub best_rate_bytes_per_s: u64,
     /// Faults, in order; bounded by the recorder.
     pub faults: Vec<FaultReport>,
     /// Number of faults, also those not kept.
     pub strikes: u32,
-    /// What became of it, such as `good`, `dropped: serves wrong bytes`.
+    /// What became of it: `good`, `dropped: WHY`, `not reached: WHY`; `not asked` if nothing was to
+    /// be had from it, `not needed` if others were faster.
     pub state: String,
 }
 
@@ -220,9 +221,6 @@ pub struct FaultReport {
     pub at_ms: u64,
     /// What it did.
     pub fault: String,
-    /// The file concerned, if it was one file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path: Option<String>,
 }
 
 /// What limited the run, as the engine found it.

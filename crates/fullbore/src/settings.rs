@@ -6,6 +6,7 @@
 //! have to decide. The environment is read here and nowhere else in the program.
 
 pub mod apt;
+pub mod apt_proxy;
 pub mod archive;
 pub mod environment;
 pub mod file;
@@ -163,6 +164,8 @@ pub struct ProxySettings {
     pub https: Option<String>,
     /// Hosts reached directly, as in the variable `no_proxy`, split at commas and spaces.
     pub no_proxy: Vec<String>,
+    /// Hosts with a proxy of their own, or `DIRECT`.
+    pub hosts: Vec<(String, String)>,
 }
 
 /// An archive to be read again.

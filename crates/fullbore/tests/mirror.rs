@@ -3,15 +3,17 @@
 
 mod harness;
 
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fullbore_testkit::archive::FileKind;
 use fullbore_testkit::digest::Digest;
 use fullbore_testkit::faults;
-use fullbore_testkit::server::{Life, Server};
+use fullbore_testkit::server::{Fault, FaultRule, Life, PathMatch, Server, TestCa, TlsSpec};
 use fullbore_testkit::verify;
 use harness::{Mirror, common, lost, own_archive, stranger, verified};
+use serde_json::{Value, json};
 
 /// A server of state 0 of the common archive, and a mirror of it.
 fn mirrored() -> (Mirror, Server) {
@@ -68,6 +70,46 @@ fn key_of_somebody_else() {
     mirror.run(&[&server]).exits(1).says("/nonexistent/key.gpg");
 }
 
+/// What is said of an origin that cannot be used: the lines below the first.
+fn why_not(from: &str) -> Vec<String> {
+    let mirror = Mirror::new(common());
+    let mut command = mirror.command(&[], &["--from", from]);
+    command.env("LC_ALL", "C");
+    let ran = mirror.finish(command).exits(3).says("error: trixie: no mirror has its Release");
+    let lines = ran.stderr.lines().skip_while(|line| !line.starts_with("error: ")).skip(1);
+    lines.map(|line| line.trim().to_owned()).collect()
+}
+
+#[test]
+fn what_is_said_of_hosts_that_cannot_be_used() {
+    let reach =
+        "hint: check the address and the network; a proxy is named by http_proxy and https_proxy in the environment";
+    let refused = ["http://127.0.0.1:9/debian: cannot connect: Connection refused (os error 111)", reach];
+    assert_eq!(why_not("http://127.0.0.1:9/debian/"), refused);
+    let unknown = why_not("http://no-such-host.invalid/debian");
+    assert!(unknown[0].starts_with("http://no-such-host.invalid/debian: name lookup: "), "{unknown:?}");
+    assert_eq!((unknown[0].matches("no-such-host").count(), unknown[1].as_str()), (1, reach));
+
+    // As a web server answers what is no request.
+    let plain = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("https://{}", plain.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in plain.incoming() {
+            let _ = stream.unwrap().write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let said = format!("{address}: TLS handshake: the answer is not TLS (is it an http:// address?)");
+    assert_eq!(why_not(&address), [said.as_str(), reach]);
+
+    let authority = TestCa::new().unwrap();
+    let server =
+        Server::builder(&common().state(0).root).tls(&authority, &TlsSpec::default()).unwrap().start().unwrap();
+    let url = server.url();
+    let url = url.trim_end_matches('/');
+    let said = format!("{url}: certificate issued by an unknown authority");
+    assert_eq!(why_not(url), [said.as_str(), "hint: a certificate authority of your own is named with --cacert FILE"]);
+}
+
 #[test]
 fn all_mirrors_dead() {
     let (mirror, server) = mirrored();
@@ -97,10 +139,14 @@ fn one_mirror_dies_in_mid_run() {
 
 #[test]
 fn permission_denied() {
-    assert!(faults::can_mount(), "a read-only destination is a mount: run as root, or allow user namespaces");
+    assert!(
+        faults::can_mount(),
+        "a read-only destination is a mount: run as root (script/test does), or allow user namespaces"
+    );
     let server = Server::start(&common().state(0).root).unwrap();
     let disk = faults::SmallDisk::new(8 << 20, 0).unwrap();
-    let remounted = disk.command("mount").args(["-o", "remount,ro"]).arg(disk.inner_path()).status().unwrap();
+    // `bind`: only this mount, which needs no root.
+    let remounted = disk.command("mount").args(["-o", "remount,bind,ro"]).arg(disk.inner_path()).status().unwrap();
     assert!(remounted.success());
     let mirror = Mirror::new(common());
     let mut command = disk.command(env!("CARGO_BIN_EXE_fullbore"));
@@ -125,6 +171,84 @@ fn nothing_changed() {
 }
 
 #[test]
+fn trace_files_tell_serial_and_hierarchy_of_the_origin() {
+    let (_directory, archive) = own_archive(|builder| builder);
+    for state in &archive.states {
+        let directory = state.root.join("project/trace");
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("master"), "Sat Nov 21 01:00:00 UTC 2026\nArchive serial: 2026112101\n").unwrap();
+        std::fs::write(directory.join("_hierarchy"), "above.example.org above.example.org master.example.org\n")
+            .unwrap();
+    }
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let mirror = Mirror::new(&archive);
+    mirror.run(&[&server]).exits(0);
+    let host = host_name();
+    let read = |name: &str| std::fs::read_to_string(mirror.to.join("project/trace").join(name)).unwrap();
+    let own = read(&host);
+    assert!(own.contains("\nArchive serial: 2026112101\n"), "{own}");
+    let address = server.url();
+    let upstream = address.trim_start_matches("http://").trim_end_matches('/');
+    let expected = format!("above.example.org above.example.org master.example.org\n{host} {host} {upstream}\n");
+    assert_eq!(read("_hierarchy"), expected);
+    let mut names = [host.as_str(), "master"];
+    names.sort_unstable();
+    assert_eq!(read("_traces"), names.map(|name| format!("{name}\n")).concat());
+    assert!(read("master").contains("2026112101"));
+    // They are asked for when something is new, and only then.
+    server.take_log();
+    mirror.run(&[&server]).exits(0);
+    let log = server.take_log();
+    assert!(log.len() == 1 && log[0].path.ends_with("/InRelease"), "{log:#?}");
+    server.switch_root(&archive.state(1).root);
+    // A web page is no trace file.
+    std::fs::write(archive.state(1).root.join("project/trace/master"), "<html>\nArchive serial: 1\n").unwrap();
+    mirror.run(&[&server]).exits(0);
+    let asked = server.take_log().iter().filter(|entry| entry.path.contains("/project/trace/")).count();
+    assert!(asked <= 3, "{asked}");
+    assert!(!read(&host).contains("Archive serial") && read("master").contains("2026112101"));
+    assert_eq!(read("_hierarchy"), expected);
+}
+
+#[test]
+fn sources_of_apt_are_reached_through_its_proxies() {
+    harness::need("apt-config", "apt");
+    let server = Server::start(&common().state(0).root).unwrap();
+    let mirror = Mirror::new(common()).suite("");
+    let sources = mirror.to.with_extension("sources");
+    let entry = format!("Types: deb\nURIs: {}\nSuites: trixie\nComponents: main\n", server.url());
+    std::fs::write(&sources, entry).unwrap();
+    let run = |lines: &str| {
+        let mut command = mirror.command(&[], &["--sources", sources.to_str().unwrap()]);
+        command.env("APT_CONFIG", mirror.apt_config(lines));
+        mirror.finish(command)
+    };
+    // Nobody listens at port 9 of this machine.
+    let proxy = "Acquire::http::Proxy \"http://127.0.0.1:9\";\n";
+    run(proxy).exits(3).says("127.0.0.1:9");
+    assert_eq!(server.counters().requests, 0);
+    run(&format!("{proxy}Acquire::http::Proxy::127.0.0.1 \"DIRECT\";\n")).exits(0);
+    verified_binaries(&mirror);
+    // Flags name hosts of the user's own, and apt's configuration is not asked.
+    let mirror = Mirror::new(common());
+    let mut command = mirror.command(&[&server], &[]);
+    command.env("APT_CONFIG", mirror.apt_config(proxy));
+    mirror.finish(command).exits(0);
+}
+
+fn verified_binaries(mirror: &Mirror) {
+    let state = common().state(0);
+    let debs = state.select(|file| {
+        file.suite == "trixie"
+            && file.kind == FileKind::Deb
+            && file.component == "main"
+            && matches!(file.architecture.as_str(), "amd64" | "all")
+    });
+    assert!(!debs.is_empty());
+    harness::holds(&mirror.to, &debs);
+}
+
+#[test]
 fn dry_run_changes_nothing() {
     let (mirror, server) = mirrored();
     let before = mirror.tree();
@@ -137,6 +261,125 @@ fn dry_run_changes_nothing() {
     let ran = mirror.run(&[&server]).exits(0);
     assert_eq!(planned, ran.number("plan.fetch_files"), "the dry run planned what the run did");
     verified(&mirror.to, common(), 1);
+}
+
+/// Everything in a directory: names, inodes, contents, times.
+fn everything(directory: &Path) -> String {
+    let output = std::process::Command::new("find")
+        .arg(directory)
+        .args(["-printf", "%P %i %y %m %s %T@ %C@ %l\\n"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A dry run with temporary files in a place of its own, which must be empty afterwards.
+fn dry(mirror: &Mirror, from: &[&Server], more: &[&str]) -> (harness::Ran, Vec<(String, u64)>) {
+    let temporary = tempfile::tempdir().unwrap();
+    let mut command = mirror.command(from, &[&["--dry-run", "--json"], more].concat());
+    command.env("TMPDIR", temporary.path());
+    let ran = mirror.finish(command).exits(0);
+    assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0, "temporary files are left");
+    let events = ran.stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let doomed = events.filter(|event| event["event"] == "would_delete");
+    let doomed = doomed.map(|event| (event["path"].as_str().unwrap().to_owned(), event["bytes"].as_u64().unwrap()));
+    let doomed: Vec<_> = doomed.collect();
+    assert_eq!(ran.number("plan.delete_files"), doomed.len() as u64);
+    assert_eq!(ran.number("plan.delete_bytes"), doomed.iter().map(|(_, bytes)| bytes).sum::<u64>());
+    (ran, doomed)
+}
+
+#[test]
+fn dry_run_leaves_nothing_behind() {
+    let server = Server::start(&common().state(0).root).unwrap();
+    let mirror = Mirror::new(common());
+    let (ran, _) = dry(&mirror, &[&server], &[]);
+    assert!(!mirror.to.exists());
+    let planned = ran.number("plan.fetch_bytes");
+    let ran = mirror.run(&[&server]).exits(0);
+    assert_eq!(planned, ran.number("plan.fetch_bytes"));
+    // A wish for another run is not taken either.
+    let host = host_name();
+    std::fs::write(mirror.to.join(format!("Archive-Update-Required-{host}")), "").unwrap();
+    let before = everything(&mirror.to);
+    server.switch_root(&common().state(1).root);
+    dry(&mirror, &[&server], &[]);
+    dry(&mirror, &[&server], &["--section", "nothing", "--clean-foreign"]);
+    assert_eq!(before, everything(&mirror.to));
+}
+
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned()
+}
+
+#[test]
+fn dry_run_where_nothing_may_be_written() {
+    assert!(
+        faults::can_mount(),
+        "a read-only tree is a mount: run as root (script/test does), or allow user namespaces"
+    );
+    let server = Server::start(&common().state(0).root).unwrap();
+    let disk = faults::SmallDisk::new(64 << 20, 0).unwrap();
+    let mirror = Mirror::new(common());
+    let inner = disk.inner_path().join("m").display().to_string();
+    let to = mirror.to.display().to_string();
+    let run = |more: &[&str]| {
+        let mut command = disk.command(env!("CARGO_BIN_EXE_fullbore"));
+        let arguments = mirror.arguments(&[&server], more);
+        command.args(arguments.into_iter().map(|text| if text == to { inner.clone() } else { text }));
+        mirror.finish(command)
+    };
+    run(&[]).exits(0);
+    let remounted = disk.command("mount").args(["-o", "remount,bind,ro"]).arg(disk.inner_path()).status().unwrap();
+    assert!(remounted.success());
+    server.switch_root(&common().state(1).root);
+    let ran = run(&["--dry-run"]).exits(0);
+    assert!(ran.number("plan.fetch_files") > 0 && ran.stdout.contains("would fetch"));
+    run(&[]).exits(7);
+}
+
+#[test]
+fn dry_run_foretells_deletions() {
+    let (_directory, archive) = own_archive(|builder| builder.sources(20).churn(0.2));
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let mirror = Mirror::new(&archive);
+    mirror.run(&[&server]).exits(0);
+    std::fs::write(mirror.to.join("pool/stranger"), "12345").unwrap();
+    server.switch_root(&archive.state(1).root);
+    let kept = ["--keep-generations", "3"];
+    assert_eq!(dry(&mirror, &[&server], &kept).1, [], "what is kept for clients is not deleted");
+    let soon = ["--keep-generations", "0", "--keep-hours", "0", "--clean-foreign"];
+    // What the guard would refuse is said and not counted.
+    let (ran, doomed) = dry(&mirror, &[&server], &[&soon[..], &["--max-delete", "0%"]].concat());
+    assert!(ran.stderr.contains("the run would end with exit code 2: refused to delete") && doomed.is_empty());
+    let forced = [&soon[..], &["--force-delete"]].concat();
+    let (_, doomed) = dry(&mirror, &[&server], &forced);
+    assert!(doomed.contains(&("pool/stranger".to_owned(), 5)) && doomed.len() > 5, "{doomed:#?}");
+    let before = mirror.tree();
+    let ran = mirror.run_with(&[&server], &forced).exits(0);
+    let after = mirror.tree();
+    let gone: Vec<&String> = before.keys().filter(|path| !after.contains_key(*path)).collect();
+    assert_eq!(gone, doomed.iter().map(|(path, _)| path).collect::<Vec<_>>());
+    assert_eq!(ran.number("totals.deleted_files"), doomed.len() as u64);
+    assert_eq!(ran.number("totals.deleted_bytes"), doomed.iter().map(|(_, bytes)| bytes).sum::<u64>());
+}
+
+#[test]
+fn the_guard_counts_foreign_files() {
+    let (mirror, server) = mirrored();
+    let files = common().state(0).select(|file| file.suite == "trixie").len();
+    for number in 0..3 * files {
+        std::fs::write(mirror.to.join(format!("pool/stranger{number}")), "").unwrap();
+    }
+    let before = mirror.tree();
+    let ran =
+        mirror.run_with(&[&server], &["--clean-foreign"]).exits(2).says("refused to delete").says("--force-delete");
+    assert_eq!(ran.number("totals.deleted_files"), 0);
+    assert_eq!(before, mirror.tree());
+    let ran = mirror.run_with(&[&server], &["--clean-foreign", "--max-delete", "90%"]).exits(0);
+    assert_eq!(ran.number("totals.deleted_files"), 3 * files as u64);
+    verified(&mirror.to, common(), 0);
 }
 
 #[test]
@@ -343,4 +586,34 @@ fn rate_limit_holds() {
     // The first burst may be a fifth of a second's worth.
     assert!(rate < 260_000.0, "{rate} bytes/s");
     assert!(start.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn the_report_has_the_hosts_as_they_were() {
+    let archive = common();
+    let (good, dead) = (Server::start(&archive.state(0).root).unwrap(), Server::start(&archive.state(0).root).unwrap());
+    let lacking = Server::builder(&archive.state(0).root)
+        .fault(FaultRule::always(PathMatch::Prefix("/pool/".into()), Fault::Status(404)))
+        .start()
+        .unwrap();
+    dead.live(Life::Refusing);
+    let mirror = Mirror::new(archive);
+    let ran = mirror.run(&[&good, &dead, &lacking]).exits(0);
+    let hosts = ran.report["summary"]["hosts"].as_array().unwrap();
+    let host = |place: usize| &hosts[place];
+    assert_eq!(host(0)["protocol"], "HTTP/1.1");
+    assert_eq!(host(0)["origin"], true);
+    assert!(host(0)["files"].as_u64().unwrap() > 0 && host(0)["best_rate_bytes_per_s"].as_u64().unwrap() > 0);
+    assert!(host(0)["rtt_ms"].as_f64().unwrap() < 40.0, "{}", host(0));
+    let files: u64 = hosts.iter().map(|host| host["files"].as_u64().unwrap()).sum();
+    assert!(files <= ran.number("totals.files") && files > 0);
+    assert_eq!((&host(1)["protocol"], &host(1)["rtt_ms"]), (&json!(""), &Value::Null), "{}", host(1));
+    assert!(host(1)["state"].as_str().unwrap().contains("refused"), "{}", host(1));
+    let first = &host(1)["faults"][0];
+    assert!(first["at_ms"].as_u64().unwrap() <= ran.number("duration_ms"), "{first}");
+    assert!(first["fault"].as_str().unwrap().contains("refused"), "{first}");
+    // A run that finds nothing new asks the origin alone.
+    let ran = mirror.run(&[&good, &lacking]).exits(0);
+    let other = &ran.report["summary"]["hosts"][1];
+    assert_eq!((&other["state"], &other["rtt_ms"]), (&json!("not asked"), &Value::Null), "{other}");
 }

@@ -64,10 +64,11 @@ impl Checkpoints {
                 let (mut last, mut last_bytes) = (Instant::now(), 0);
                 loop {
                     let stopped = locked(&stop.0);
-                    let (stopped, _) = stop
-                        .1
-                        .wait_timeout_while(stopped, LOOK, |stopped| !*stopped)
-                        .unwrap_or_else(PoisonError::into_inner);
+                    let (stopped, _) = clock.starved_in(|| {
+                        stop.1
+                            .wait_timeout_while(stopped, LOOK, |stopped| !*stopped)
+                            .unwrap_or_else(PoisonError::into_inner)
+                    });
                     if *stopped {
                         return;
                     }

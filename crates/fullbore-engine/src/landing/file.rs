@@ -15,11 +15,10 @@ use crate::stage::StageClock;
 use crate::target::{Target, TargetError};
 use crate::window::{Permit, Place, Work};
 
-/// Bytes of a file written before that is logged: at most this much per file, hence per
-/// connection, is fetched again after a kill (the promise is 1 MB). Smaller files are
-/// not logged before they are finished.
-/// (Tests have files of an eighth of the size.)
-const LOG_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 512 << 10 };
+/// Bytes of a file written before that is logged. With what the window holds, at most this much per
+/// connection is fetched again after a kill (the promise is 1 MB). Smaller files are not logged
+/// before they are finished.
+const LOG_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 128 << 10 };
 
 /// A file under way.
 pub(super) struct FileState<P> {
@@ -41,7 +40,6 @@ pub(super) struct FileState<P> {
     suspects: Vec<RangeDigest>,
     /// It was found wrong and waits for what the caller decides.
     pub(super) is_wrong: bool,
-    pub(super) is_catching_up: bool,
     /// See [`Entry`].
     pub(super) round: u32,
 }
@@ -56,20 +54,35 @@ pub(super) struct Pending {
 /// How it stands with a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Bytes are missing at the front.
+    /// Bytes are missing, or not hashed.
     Waits,
-    /// Bytes at the front are in the file, to be read back.
-    Behind,
     /// All is hashed.
     Whole,
 }
 
+/// Bytes for the hash: from memory, or read back into the caller's buffer.
+pub(super) enum Next {
+    Held(Pending),
+    Read(usize),
+}
+
+impl Next {
+    /// How many bytes these are; and how many of them were read back.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        match self {
+            Next::Held(pending) => (pending.bytes(), 0),
+            Next::Read(bytes) => (*bytes as u64, *bytes as u64),
+        }
+    }
+}
+
 impl Pending {
-    pub(super) fn begin(&mut self) -> &[Bytes] {
+    /// The bytes, whose hash begins.
+    pub(super) fn begin(&mut self) -> impl Iterator<Item = &[u8]> {
         for permit in &mut self.permits {
             permit.at(Place::In(Work::Hash));
         }
-        &self.data
+        self.data.iter().map(AsRef::as_ref)
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -118,7 +131,6 @@ impl<P: Send + 'static> FileState<P> {
             pending: Pending::default(),
             suspects: Vec::new(),
             is_wrong: false,
-            is_catching_up: false,
             round: 0,
             entry,
         })
@@ -186,42 +198,48 @@ impl<P: Send + 'static> FileState<P> {
         }
     }
 
-    /// What waits in memory, and the hasher that is to take it; back with `put_back`.
-    pub(super) fn take_pending(&mut self) -> (Sha256Hasher, Pending) {
-        (std::mem::take(&mut self.hasher), std::mem::take(&mut self.pending))
+    /// Bytes at the front that are there and not hashed.
+    pub(super) fn unhashed_bytes(&self) -> u64 {
+        if self.is_wrong { 0 } else { self.present.end_of_run(self.front) - self.front + self.pending.bytes() }
     }
 
-    pub(super) fn put_back(&mut self, hasher: Sha256Hasher) {
-        self.hasher = hasher;
+    /// Lets go of what waits in memory: it is in the file, and is read back for the hash.
+    pub(super) fn put_off(&mut self) {
+        self.front -= std::mem::take(&mut self.pending).bytes();
     }
 
-    /// Reads back and hashes up to `buffer.len()` bytes behind the front.
-    pub(super) fn catch_up<T: Target<Part = P>>(
+    /// What is to be hashed next: all that waits in memory, or what fits into the buffer of what
+    /// is in the file. The hasher comes with it, and goes back with `hashed`.
+    pub(super) fn next_to_hash<T: Target<Part = P>>(
         &mut self,
         target: &T,
-        shared: &Shared,
         clock: &StageClock,
         buffer: &mut [u8],
-    ) -> Result<u64, Cause> {
-        let run = self.present.end_of_run(self.front) - self.front;
-        let len = usize::try_from(run).unwrap_or(usize::MAX).min(buffer.len());
-        let range = self.front..self.front + len as u64;
-        read_range(target, &mut self.part, clock, range, buffer, &self.entry, |data| {
-            self.hasher.update(data);
-        })?;
-        self.front += len as u64;
-        shared.counters.reread_bytes.fetch_add(len as u64, Ordering::Relaxed);
-        Ok(len as u64)
+    ) -> Result<(Sha256Hasher, Next), Cause> {
+        let next = if self.pending.is_empty() {
+            let run = self.present.end_of_run(self.front) - self.front;
+            let len = usize::try_from(run).unwrap_or(usize::MAX).min(buffer.len());
+            let count = clock.device(|| target.read_at(&mut self.part, self.front, &mut buffer[..len]))?;
+            if count == 0 {
+                return Err(Cause::Vanished { path: self.entry.spec.path.clone() });
+            }
+            Next::Read(count)
+        } else {
+            Next::Held(std::mem::take(&mut self.pending))
+        };
+        Ok((std::mem::take(&mut self.hasher), next))
+    }
+
+    /// The hash of what `next_to_hash` gave is done.
+    pub(super) fn hashed(&mut self, shared: &Shared, hasher: Sha256Hasher, read_bytes: u64) {
+        self.hasher = hasher;
+        self.front += read_bytes;
+        shared.counters.reread_bytes.fetch_add(read_bytes, Ordering::Relaxed);
     }
 
     pub(super) fn progress(&self) -> Progress {
-        if self.front == self.entry.spec.size {
-            Progress::Whole
-        } else if self.present.end_of_run(self.front) > self.front {
-            Progress::Behind
-        } else {
-            Progress::Waits
-        }
+        let is_whole = self.front == self.entry.spec.size && self.pending.is_empty();
+        if is_whole { Progress::Whole } else { Progress::Waits }
     }
 
     /// Compares; then it gets its final name, or the digests of its ranges.

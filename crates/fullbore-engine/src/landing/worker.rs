@@ -1,12 +1,13 @@
-//! A thread of the landing: takes chunks, writes, hashes, concludes.
+//! A thread of the landing: takes chunks and writes them, and concludes files. What is hashed
+//! when is in `hashing`.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::file::{Conclusion, FileState, Progress};
+use super::hashing::{READ_BUFFER_BYTES, Ready};
 use super::{Cause, Chunk, Entry, Load, Message, Order, Outcome, Retry, Shared, locked};
-use crate::digest::update_many;
 use crate::pipeline::Receiver;
 use crate::stage::StageClock;
 use crate::target::Target;
@@ -16,9 +17,6 @@ use crate::target::Target;
 const BATCH_CHUNKS: usize = 64;
 const BATCH_BYTES: u64 = 4 << 20;
 
-/// Bytes read back at once; a chunk waits for at most one such read.
-const READ_BYTES: usize = 256 << 10;
-
 #[derive(Clone)]
 pub(super) struct Clocks {
     pub(super) network: Arc<StageClock>,
@@ -27,30 +25,34 @@ pub(super) struct Clocks {
 }
 
 pub(super) struct Worker<T: Target> {
-    target: Arc<T>,
-    shared: Arc<Shared>,
+    pub(super) target: Arc<T>,
+    pub(super) shared: Arc<Shared>,
     load: Arc<Load>,
-    clocks: Clocks,
-    files: HashMap<u32, FileState<T::Part>>,
-    /// Files with bytes to read back.
-    behind: VecDeque<u32>,
-    /// Files that the present batch has touched.
-    touched: HashSet<u32>,
-    buffer: Vec<u8>,
+    pub(super) clocks: Clocks,
+    pub(super) files: HashMap<u32, FileState<T::Part>>,
+    /// Files with bytes to hash.
+    pub(super) ready: Ready,
+    /// For what is read back.
+    pub(super) buffer: Vec<u8>,
     ended: bool,
 }
 
 impl<T: Target> Worker<T> {
-    pub(super) fn new(target: Arc<T>, shared: Arc<Shared>, load: Arc<Load>, clocks: Clocks) -> Worker<T> {
+    pub(super) fn new(
+        target: Arc<T>,
+        shared: Arc<Shared>,
+        load: Arc<Load>,
+        clocks: Clocks,
+        side_by_side: usize,
+    ) -> Worker<T> {
         Worker {
             target,
             shared,
             load,
             clocks,
             files: HashMap::new(),
-            behind: VecDeque::new(),
-            touched: HashSet::new(),
-            buffer: vec![0; READ_BYTES],
+            ready: Ready::new(side_by_side),
+            buffer: vec![0; READ_BUFFER_BYTES],
             ended: false,
         }
     }
@@ -58,24 +60,10 @@ impl<T: Target> Worker<T> {
     pub(super) fn run(mut self, mut messages: Receiver<Message>) {
         self.clocks.hash.adopt_thread();
         while let Some(first) = self.next(&mut messages) {
-            // Orders first: a chunk that came after an order must meet its effect.
-            let mut batch = Some(first);
-            let (mut chunks, mut bytes) = (0, 0);
-            while let Some(message) = batch.take() {
-                self.obey();
-                if let Message::Chunk(entry, round, chunk) = message {
-                    let len = chunk.data.len() as u64;
-                    self.load.bytes.fetch_sub(len, Ordering::Relaxed);
-                    bytes += len;
-                    self.take(entry, round, chunk);
-                }
-                chunks += 1;
-                if chunks < BATCH_CHUNKS && bytes < BATCH_BYTES {
-                    batch = messages.try_recv();
-                }
-            }
-            self.hash();
-            self.catch_up();
+            let taken_bytes = self.take_batch(first, &mut messages);
+            self.shared.note_journal(self.shared.journal.flush());
+            self.hash(taken_bytes, !messages.is_empty());
+            self.load.put_off_bytes.store(self.ready.bytes(), Ordering::Relaxed);
         }
         for file in self.files.values_mut().filter(|file| !file.is_wrong) {
             file.log(&self.shared);
@@ -83,20 +71,42 @@ impl<T: Target> Worker<T> {
         self.shared.note_journal(self.shared.journal.flush());
     }
 
-    /// The next message; none when all is done. While there is something to read back,
-    /// nobody waits for messages.
+    /// The next message; none when all is done. While there is something to hash, nobody
+    /// waits for messages.
     fn next(&mut self, messages: &mut Receiver<Message>) -> Option<Message> {
-        if let Some(message) = messages.try_recv() {
+        if let Some(message) = messages.try_recv().or_else(|| self.gather(messages)) {
             return Some(message);
         }
-        if !self.behind.is_empty() {
+        if !self.ready.is_empty() {
             return Some(Message::Look);
         }
         if self.ended {
             return None;
         }
-        self.shared.note_journal(self.shared.journal.flush());
-        messages.recv_blocking()
+        let first = messages.recv_blocking();
+        self.linger();
+        first
+    }
+
+    /// Writes the first chunk and some that wait behind it; returns their bytes.
+    fn take_batch(&mut self, first: Message, messages: &mut Receiver<Message>) -> u64 {
+        let mut next = Some(first);
+        let (mut chunks, mut bytes) = (0, 0);
+        while let Some(message) = next.take() {
+            // Orders first: a chunk that came after an order must meet its effect.
+            self.obey();
+            if let Message::Chunk(entry, round, chunk) = message {
+                let len = chunk.data.len() as u64;
+                self.load.bytes.fetch_sub(len, Ordering::Relaxed);
+                bytes += len;
+                self.take(entry, round, chunk);
+            }
+            chunks += 1;
+            if chunks < BATCH_CHUNKS && bytes < BATCH_BYTES {
+                next = messages.try_recv();
+            }
+        }
+        bytes
     }
 
     fn obey(&mut self) {
@@ -106,7 +116,7 @@ impl<T: Target> Worker<T> {
                 Order::Start(entry) => {
                     let item = entry.spec.item;
                     if self.open(entry) {
-                        self.touched.insert(item);
+                        self.settle(item);
                     }
                 }
                 Order::Retry(item, round, retry) => {
@@ -119,11 +129,10 @@ impl<T: Target> Worker<T> {
                     };
                     file.round = round;
                     file.retry(&self.shared, &ranges);
-                    self.touched.insert(item);
+                    self.settle(item);
                 }
                 Order::Abandon(entry) => {
-                    let item = entry.spec.item;
-                    if let Some(file) = self.files.remove(&item) {
+                    if let Some(file) = self.close(entry.spec.item) {
                         // A wrong file that cannot be removed harms nobody: it has no name
                         // that anybody reads, and the journal has forgotten it.
                         let _ = file.abandon(&*self.target, &self.shared, &self.clocks.write);
@@ -174,71 +183,28 @@ impl<T: Target> Worker<T> {
             self.fail(item, cause);
             return;
         }
-        self.touched.insert(item);
-    }
-
-    /// Hashes the new bytes of all files of the batch side by side.
-    fn hash(&mut self) {
-        let mut jobs = Vec::with_capacity(self.touched.len());
-        for item in self.touched.drain() {
-            let Some(file) = self.files.get_mut(&item) else { continue };
-            let (hasher, pending) = file.take_pending();
-            jobs.push((item, hasher, pending));
-        }
-        update_many(
-            jobs.iter_mut()
-                .filter(|(_, _, pending)| !pending.is_empty())
-                .map(|(_, hasher, pending)| (hasher, pending.begin())),
-        );
-        for (item, hasher, pending) in jobs {
-            self.clocks.hash.add_items(1, pending.bytes());
-            drop(pending); // the permits go home
-            if let Some(file) = self.files.get_mut(&item) {
-                file.put_back(hasher);
-                self.settle(item);
-            }
-        }
-    }
-
-    /// Reads back one buffer for one file.
-    fn catch_up(&mut self) {
-        let Some(item) = self.behind.pop_front() else {
-            return;
-        };
-        let Some(file) = self.files.get_mut(&item) else {
-            return;
-        };
-        file.is_catching_up = false;
-        if file.progress() == Progress::Behind {
-            let read = file.catch_up(&*self.target, &self.shared, &self.clocks.write, &mut self.buffer);
-            match read {
-                Ok(bytes) => self.clocks.hash.add_items(0, bytes),
-                Err(cause) => return self.fail(item, cause),
-            }
-        }
         self.settle(item);
     }
 
-    /// After hashing: what the file needs next.
-    fn settle(&mut self, item: u32) {
-        let Some(file) = self.files.get_mut(&item) else {
+    /// After its bytes were written or hashed: what the file needs next.
+    pub(super) fn settle(&mut self, item: u32) {
+        let Some(file) = self.files.get(&item) else {
             return;
         };
-        match file.progress() {
-            Progress::Waits => {}
-            Progress::Behind => {
-                if !file.is_catching_up {
-                    file.is_catching_up = true;
-                    self.behind.push_back(item);
-                }
-            }
-            Progress::Whole if file.is_wrong => {}
-            Progress::Whole => self.conclude(item),
+        self.ready.set(item, file.unhashed_bytes());
+        if file.progress() == Progress::Whole && !file.is_wrong {
+            self.conclude(item);
         }
     }
 
+    /// Takes a file out of those that are open here.
+    fn close(&mut self, item: u32) -> Option<FileState<T::Part>> {
+        self.ready.set(item, 0);
+        self.files.remove(&item)
+    }
+
     fn conclude(&mut self, item: u32) {
-        let Some(file) = self.files.remove(&item) else {
+        let Some(file) = self.close(item) else {
             return;
         };
         let size = file.entry.spec.size;
@@ -257,8 +223,8 @@ impl<T: Target> Worker<T> {
         }
     }
 
-    fn fail(&mut self, item: u32, cause: Cause) {
-        if let Some(mut file) = self.files.remove(&item)
+    pub(super) fn fail(&mut self, item: u32, cause: Cause) {
+        if let Some(mut file) = self.close(item)
             && !file.is_wrong
         {
             file.log(&self.shared);

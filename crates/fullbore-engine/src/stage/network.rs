@@ -103,38 +103,77 @@ impl HostReading {
     }
 }
 
-/// An intervention: one more connection or host was used, and this is what
-/// became of the total rate. It tells the access link from the hosts' side.
+/// An intervention: a host, or one connection to it, paused, and this is what became of the total rate.
+/// It tells the access link from the hosts' side.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Trial {
-    /// The host that got a connection more.
+    /// The host.
     pub host: String,
-    /// Whether the host was a new one (else: one more connection to it).
+    /// Whether all of it paused (else: one connection to it).
     pub new_host: bool,
-    /// Total rate before, in bytes per second, once steady.
+    /// Rate of all others while it paused, in bytes per second.
     pub before_bytes_per_s: f64,
-    /// Total rate after, in bytes per second, once steady.
+    /// Total rate with it, in bytes per second.
     pub after_bytes_per_s: f64,
-    /// What the new host itself brings of the total after; 0 when not known (one more connection).
+    /// What it brought of that; 0 when not known (one connection).
     pub brought_bytes_per_s: f64,
 }
 
-/// Gains below this are noise: rates over a second or two vary by a few per
-/// cent on a quiet path (a guess, to be tuned on the matrix).
-const RAISED: f64 = 1.08;
+/// What a trial shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Finding {
+    /// Others took up what the pause left: they share what limits them.
+    Shared,
+    /// They did not: each is limited by itself.
+    Apart,
+}
 
-/// Share of what a new host brings that must be extra, when that is known: what the others lose to it
-/// came over the same link.
-const EXTRA: f64 = 0.5;
+/// Losses of the total without one connection, below which they are noise (rates over half a second vary
+/// by a few per cent on a quiet path), and above which it was not the connection.
+const RAISED: f64 = 0.08;
+const MOST_LOST: f64 = 0.6;
+
+/// How much faster the others are without it: from the first figure on they shared what limited them, up
+/// to the second they did not, and in between nothing is learned. Not a share of what was left lying:
+/// the others may soon be at limits of their own, and a link that a quarter more would relieve by a tenth
+/// lets them be faster by a tenth, however many they are.
+const FASTER: f64 = 0.08;
+const NO_FASTER: f64 = 0.04;
+
+/// If the others became slower, something else happened: a full disk, a lost host.
+const SLOWER: f64 = 0.10;
+
+/// Of a small host's share the others cannot become much faster; then this part of it has to be, or not be,
+/// taken up.
+const TAKEN_UP: f64 = 0.6;
+const LEFT_LYING: f64 = 0.3;
 
 impl Trial {
-    /// Whether the total rose.
-    pub fn raised(&self) -> bool {
-        if self.brought_bytes_per_s > 0.0 {
-            return self.after_bytes_per_s - self.before_bytes_per_s > EXTRA * self.brought_bytes_per_s;
+    /// How much faster the others were without it; none when it is not known what it brought.
+    pub fn others_faster(&self) -> Option<f64> {
+        let others = self.after_bytes_per_s - self.brought_bytes_per_s;
+        (self.brought_bytes_per_s > 0.0 && others > 0.0).then(|| self.before_bytes_per_s / others)
+    }
+
+    /// What it shows, if it is clear.
+    pub fn finding(&self) -> Option<Finding> {
+        let Some(faster) = self.others_faster() else {
+            let lost = 1.0 - self.before_bytes_per_s / self.after_bytes_per_s.max(1.0);
+            return match lost {
+                _ if lost <= RAISED => Some(Finding::Shared),
+                // One of two or more cannot have brought so much: something else has happened.
+                _ if lost > MOST_LOST => None,
+                _ => Some(Finding::Apart),
+            };
+        };
+        let most = self.brought_bytes_per_s / (self.after_bytes_per_s - self.brought_bytes_per_s);
+        match faster - 1.0 {
+            gain if gain >= FASTER.min(TAKEN_UP * most) => Some(Finding::Shared),
+            gain if gain < -SLOWER => None,
+            gain if gain <= NO_FASTER.min(LEFT_LYING * most) => Some(Finding::Apart),
+            _ => None,
         }
-        self.after_bytes_per_s > self.before_bytes_per_s * RAISED
     }
 }
 
@@ -183,22 +222,26 @@ mod tests {
     }
 
     #[test]
-    fn what_a_new_host_takes_from_the_others_is_not_extra() {
-        let trial = |before| Trial {
-            before_bytes_per_s: before,
+    fn what_the_others_take_up_tells_what_they_share() {
+        let trial = |without| Trial {
+            before_bytes_per_s: without,
             after_bytes_per_s: 100.0,
-            brought_bytes_per_s: 25.0,
+            brought_bytes_per_s: 50.0,
             ..Default::default()
         };
-        // Without it the others brought 90, more than the 75 they bring beside it.
-        assert!(!trial(90.0).raised());
-        assert!(trial(76.0).raised());
+        // Beside it the others bring 50; alone they are soon at a limit of their own.
+        assert_eq!(trial(60.0).finding(), Some(Finding::Shared));
+        assert_eq!(trial(53.0).finding(), None);
+        assert_eq!(trial(50.5).finding(), Some(Finding::Apart));
+        // All of them stood still: that is another matter.
+        assert_eq!(trial(20.0).finding(), None);
     }
 
     #[test]
     fn a_gain_within_noise_raises_nothing() {
-        let trial = |after| Trial { before_bytes_per_s: 100.0, after_bytes_per_s: after, ..Default::default() };
-        assert!(!trial(104.0).raised());
-        assert!(trial(120.0).raised());
+        let trial = |before| Trial { before_bytes_per_s: before, after_bytes_per_s: 100.0, ..Default::default() };
+        assert_eq!(trial(96.0).finding(), Some(Finding::Shared));
+        assert_eq!(trial(75.0).finding(), Some(Finding::Apart));
+        assert_eq!(trial(5.0).finding(), None);
     }
 }

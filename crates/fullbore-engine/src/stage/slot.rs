@@ -48,6 +48,8 @@ pub(super) struct Slot {
     base: [AtomicU64; 2],
     /// CPU time of earlier, finished ownerships.
     closed: [AtomicU64; 2],
+    /// When the thread first played this role.
+    began_ns: u64,
 }
 
 /// What one thread did in one role: so far, or within a sample.
@@ -66,6 +68,8 @@ pub struct ThreadReading {
     pub items: u64,
     /// Finished bytes.
     pub bytes: u64,
+    /// Time since the thread first played this role, while it lives.
+    pub alive_ns: u64,
     /// CPU time.
     pub compute_ns: u64,
     /// Time runnable without a core.
@@ -84,6 +88,7 @@ impl ThreadReading {
     fn combine(&mut self, other: &ThreadReading, combine: impl Fn(u64, u64) -> u64) {
         self.items = combine(self.items, other.items);
         self.bytes = combine(self.bytes, other.bytes);
+        self.alive_ns = combine(self.alive_ns, other.alive_ns);
         self.compute_ns = combine(self.compute_ns, other.compute_ns);
         self.run_delay_ns = combine(self.run_delay_ns, other.run_delay_ns);
         self.starved_ns = combine(self.starved_ns, other.starved_ns);
@@ -128,7 +133,7 @@ fn bump(counter: &AtomicU64, by: u64) {
 }
 
 impl Slot {
-    fn new(thread_id: u32) -> Slot {
+    fn new(thread_id: u32, now_ns: u64) -> Slot {
         let zero = || AtomicU64::new(0);
         Slot {
             id: NEXT_SLOT.fetch_add(1, Ordering::Relaxed),
@@ -144,6 +149,7 @@ impl Slot {
             activity: zero(),
             base: [zero(), zero()],
             closed: [zero(), zero()],
+            began_ns: now_ns,
         }
     }
 
@@ -214,6 +220,8 @@ impl Slot {
             owner: self.is_owner(),
             items: self.items.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
+            // Of a thread that has ended this is a little too much: up to a sample.
+            alive_ns: now_ns.saturating_sub(self.began_ns),
             starved_ns: self.starved_ns.load(Ordering::Relaxed),
             blocked_ns: self.blocked_ns.load(Ordering::Relaxed),
             device_ns: self.device_ns.load(Ordering::Relaxed),
@@ -271,7 +279,7 @@ impl Mine {
 
     #[cold]
     fn register(&mut self, stage: &StageClock) -> usize {
-        let slot = Arc::new(Slot::new(cpu::thread_id()));
+        let slot = Arc::new(Slot::new(cpu::thread_id(), stage.now_ns()));
         stage.slots().push(slot.clone());
         // Slots whose clock is gone (an earlier run in this thread) are let go.
         self.slots.retain(|(_, slot)| Arc::strong_count(slot) > 1);

@@ -14,9 +14,14 @@ pub(super) struct ThreadFacts {
     pub stage: String,
     /// Whether that role runs on threads of its own (else: a runtime's thread).
     pub plain: bool,
+    /// Whether its CPU time is known; else only its waits and device calls are.
+    pub owned: bool,
+    /// How long it lived.
+    pub alive: f64,
     pub compute: f64,
     pub run_delay: f64,
     pub starved: f64,
+    pub blocked: f64,
     /// Asleep in wrapped calls, CPU share taken out.
     pub device: f64,
     /// The role under whose name most of that was.
@@ -71,6 +76,8 @@ pub(super) struct PlaceFacts {
     pub local: f64,
     /// Done here, not yet confirmed.
     pub later: f64,
+    /// Of the window's bytes, those that are held; 1 if its size is unknown.
+    pub held: f64,
 }
 
 fn share(part_ns: u64, whole_ns: f64) -> f64 {
@@ -158,8 +165,6 @@ fn thread_facts(stages: &[StageSample], length_ns: f64) -> Vec<ThreadFacts> {
     #[derive(Default)]
     struct Sum {
         facts: ThreadFacts,
-        owned: bool,
-        blocked: f64,
         device_most: f64,
     }
     let mut sums: BTreeMap<u32, Sum> = BTreeMap::new();
@@ -170,37 +175,45 @@ fn thread_facts(stages: &[StageSample], length_ns: f64) -> Vec<ThreadFacts> {
             let run_delay = share(thread.run_delay_ns, length_ns);
             let device = share(thread.device_ns, length_ns);
             // A thread with several roles belongs to the one it worked for most.
-            let first = thread.owner && !sum.owned;
+            let first = thread.owner && !sum.facts.owned;
             if first || compute + run_delay > sum.facts.compute + sum.facts.run_delay {
                 stage.name().clone_into(&mut sum.facts.stage);
                 sum.facts.plain = stage.tasks.kind == Kind::Thread;
             }
-            sum.owned |= thread.owner;
+            sum.facts.owned |= thread.owner;
+            sum.facts.alive = sum.facts.alive.max(share(thread.alive_ns, length_ns)).min(1.0);
             sum.facts.compute += compute;
             sum.facts.run_delay += run_delay;
             sum.facts.starved += share(thread.starved_ns, length_ns);
             sum.facts.device += device;
-            sum.blocked += share(thread.blocked_ns, length_ns);
+            sum.facts.blocked += share(thread.blocked_ns, length_ns);
             if device > sum.device_most {
                 sum.device_most = device;
                 stage.name().clone_into(&mut sum.facts.device_stage);
             }
         }
     }
-    let finish = |mut sum: Sum| {
-        let facts = &mut sum.facts;
-        if !sum.owned {
-            // Only its device calls are known: nothing can be taken out or left over.
-            facts.device_stage.clone_into(&mut facts.stage);
-            facts.device = facts.device.min(1.0);
-            return sum.facts;
-        }
-        let measured = facts.compute + facts.run_delay + facts.starved + sum.blocked;
-        facts.device = facts.device.min((1.0 - measured).max(0.0));
-        facts.other = (1.0 - measured - facts.device).max(0.0);
-        sum.facts
-    };
-    sums.into_values().map(finish).collect()
+    sums.into_values().map(|sum| finished(sum.facts)).collect()
+}
+
+/// Takes out of device time what was CPU, and finds what is left over.
+fn finished(mut facts: ThreadFacts) -> ThreadFacts {
+    if !facts.owned {
+        // Only its waits and calls are known: nothing can be taken out or left over.
+        facts.device_stage.clone_into(&mut facts.stage);
+        facts.device = facts.device.min(1.0);
+        return facts;
+    }
+    let measured = facts.compute + facts.run_delay + facts.starved + facts.blocked;
+    facts.device = facts.device.min((1.0 - measured).max(0.0));
+    let rest = (facts.alive - measured - facts.device).max(0.0);
+    if facts.plain {
+        facts.other = rest;
+    } else {
+        // A thread of a runtime that does nothing waits for an event that concerns its tasks.
+        facts.starved += rest;
+    }
+    facts
 }
 
 fn network_facts(stages: &[StageSample]) -> NetworkFacts {
@@ -244,8 +257,10 @@ fn network_facts(stages: &[StageSample]) -> NetworkFacts {
 fn place_facts(sample: &Sample) -> PlaceFacts {
     let places = &sample.window.places;
     let total = places.total();
+    let room = sample.window.bytes as f64 * sample.length.as_secs_f64();
+    let held = if room > 0.0 { sample.window.held_byte_seconds / room } else { 1.0 };
     if total == 0 {
-        return PlaceFacts::default();
+        return PlaceFacts { held, ..PlaceFacts::default() };
     }
     let whole = total as f64;
     PlaceFacts {
@@ -253,6 +268,7 @@ fn place_facts(sample: &Sample) -> PlaceFacts {
         network: share(places.network(), whole),
         local: share(places.before_or_in(&[Work::Encode, Work::Hash, Work::Write]), whole),
         later: share(places.at(Place::AwaitingAcknowledgement), whole),
+        held,
     }
 }
 

@@ -17,6 +17,10 @@ use super::timeline::Timeline;
 const PRESSURE: f64 = 0.6;
 /// Signal A: bytes past a part that is under pressure, at most.
 const LATER: f64 = 0.2;
+/// Signal A: bytes that stand before a part press on it only if they fill the window so far ...
+/// and behind a slow network they fill hardly any of it.
+const FILLED: f64 = 0.5;
+const HARDLY_FILLED: f64 = 0.2;
 /// Signal A for the network: connections held up by later stages, at most.
 const HELD_UP: f64 = 0.3;
 /// Cores of ours and others together count as full from here.
@@ -27,6 +31,13 @@ const THROTTLED: f64 = 0.10;
 const RUN_DELAY: f64 = 0.20;
 /// Full cores of others do not hold us up unless we want this many ourselves.
 const WANTED_CORES: f64 = 0.5;
+/// Nor unless some thread computes or waits for a core nearly all the time, and connections do not wait
+/// for data. Under a hard quota they seem to: while we stand still nobody sees that data has come, and the
+/// sender waits for us. (Quotas a quarter above what is needed were seen to throttle up to half of the
+/// time, with threads that want a core for less than six tenths.)
+const NEARLY_ALL: f64 = 0.75;
+const THROTTLED_HARD: f64 = 0.50;
+const MOSTLY: f64 = 0.70;
 /// A wait for a core shorter than this share of wall holds up nobody.
 const RUN_DELAY_FLOOR: f64 = 0.10;
 /// One thread's compute at its limit.
@@ -35,8 +46,10 @@ const ONE_CORE: f64 = 0.90;
 const DEVICE_BUSY: f64 = 0.90;
 /// A thread asleep in wrapped calls; the signal where there is no block device.
 const DEVICE_ASLEEP: f64 = 0.60;
-/// Reads that found the socket empty.
+/// Reads that found the socket empty, or time that connections waited for one not to be: near a link's
+/// full rate packets come so close together that some are there already, and yet all time is waiting.
 const READS_EMPTY: f64 = 0.80;
+const WAITED: f64 = 0.90;
 /// TCP_INFO: receiver- or buffer-limited, of busy time.
 const SEND_LIMITED: f64 = 0.50;
 /// Our own rate limit: time waited for it, or rate reached of it.
@@ -51,6 +64,8 @@ const ANSWERS_BYTES_PER_S: f64 = 8192.0;
 const IDLE_CORES: f64 = 0.2;
 /// Time nobody measured, above which there is no confident verdict.
 const OTHER: f64 = 0.10;
+/// A thread that lived less of the time looked at tells nothing about it.
+const MOSTLY_ALIVE: f64 = 0.8;
 /// Samples looked at together, and how many of them lie after the judged one.
 const SPAN: usize = 5;
 const AHEAD: usize = 2;
@@ -58,6 +73,12 @@ const AHEAD: usize = 2;
 /// all along owns that earlier time as well: relieving it by a quarter then
 /// speeds the run by a tenth, and relieving what went on beside it does not.
 const BACKLOG: f64 = 0.10;
+
+/// Likewise if connections waited for later stages for this share of the time in which the disk was busy. A
+/// disk's queue takes a lot at once and then nothing for a while, so connections run and stand by turns,
+/// and while they run it looks as if they were the limit. (Disks slower than the link by 1.4 and more had
+/// them stand for 45 % and more; equal ones, up to 30 %.)
+const STOOD: f64 = 0.35;
 
 /// What can hold a run up, as far as samples tell. Which part of the network
 /// it was is decided at the end, from the trials.
@@ -85,6 +106,8 @@ pub(super) struct Tally {
     pub device_busy_s: f64,
     /// Spread by the clocks where no signals agreed.
     pub spread_s: f64,
+    /// Of it, the disk was busy at its limit.
+    pub spread_busy_s: f64,
 }
 
 /// The whole run, as the judge saw it.
@@ -94,6 +117,10 @@ pub(super) struct Findings {
     pub causes: BTreeMap<Cause, Tally>,
     /// Waiting for the disk at the very end, with nothing arriving any more.
     pub final_disk_s: f64,
+    /// Time in which the disk was busy at its limit while something arrived, and of it, what connections
+    /// waited for later stages.
+    pub disk_busy_s: f64,
+    pub stood_s: f64,
     /// Thread time asleep for no measured reason, of wall; largest thread.
     pub other: f64,
     /// Seconds in which wrapped calls of a role held the run up.
@@ -145,21 +172,28 @@ impl Judge {
         let seconds = sample.length.as_secs_f64();
         let facts = Facts::of(&around);
         let cause = cause(&around, &facts);
+        let disk_busy = facts.device_busy.is_some_and(|busy| busy >= DEVICE_BUSY);
         let findings = &mut self.findings;
         findings.wall_s += seconds;
+        if disk_busy && around.received_bytes() > 0 {
+            findings.disk_busy_s += seconds;
+            findings.stood_s += facts.network.blocked * seconds;
+        }
         self.present = cause.as_ref().map_or("", Cause::label);
         findings.timeline.push(sample, self.present);
         match &cause {
             Some(cause) => {
                 let tally = findings.causes.entry(cause.clone()).or_default();
                 tally.agreed_s += seconds;
-                if facts.device_busy.is_some_and(|busy| busy >= DEVICE_BUSY) {
+                if disk_busy {
                     tally.device_busy_s += seconds;
                 }
             }
             None => {
                 for (cause, part) in spread(&facts) {
-                    findings.causes.entry(cause).or_default().spread_s += part * seconds;
+                    let tally = findings.causes.entry(cause).or_default();
+                    tally.spread_s += part * seconds;
+                    tally.spread_busy_s += if disk_busy { part * seconds } else { 0.0 };
                 }
             }
         }
@@ -187,21 +221,28 @@ impl Judge {
         }
         let wall_s = self.findings.wall_s.max(1e-9);
         self.findings.other = self.other_s.values().fold(0.0, |most: f64, one| most.max(*one)) / wall_s;
-        if self.findings.final_disk_s >= BACKLOG * wall_s {
-            self.findings.give_backlog_to_the_disk();
+        let stood = self.findings.stood_s >= STOOD * self.findings.disk_busy_s && self.findings.stood_s > 0.0;
+        if self.findings.final_disk_s >= BACKLOG * wall_s || stood {
+            self.findings.give_busy_time_to_the_disk();
         }
         self.findings
     }
 }
 
 impl Findings {
-    fn give_backlog_to_the_disk(&mut self) {
+    fn give_busy_time_to_the_disk(&mut self) {
         let mut moved_s = 0.0;
         for (cause, tally) in &mut self.causes {
             if !matches!(cause, Cause::Disk | Cause::Cpu) {
                 moved_s += tally.device_busy_s;
                 tally.agreed_s -= tally.device_busy_s;
                 tally.device_busy_s = 0.0;
+            }
+            // Where no signals agreed, the disk was one of those that could have been it.
+            if *cause != Cause::Cpu {
+                moved_s += tally.spread_busy_s;
+                tally.spread_s -= tally.spread_busy_s;
+                tally.spread_busy_s = 0.0;
             }
         }
         self.causes.entry(Cause::Disk).or_default().agreed_s += moved_s;
@@ -280,17 +321,19 @@ fn is_rate_limited(sample: &Sample, facts: &Facts) -> bool {
 fn is_cpu_short(facts: &Facts, network_waits: bool) -> bool {
     let delayed = facts.run_delay_ratio() >= RUN_DELAY && facts.run_delay_cores >= RUN_DELAY_FLOOR;
     let wanted = facts.compute_cores + facts.run_delay_cores >= WANTED_CORES;
-    // Cores full of other work do not matter to one who waits for the network
-    // and gets a core when it asks for one.
-    let full = facts.cores_busy >= CORES_FULL && wanted && (delayed || !network_waits);
-    let queued = delayed && wanted && !network_waits;
-    facts.throttled >= THROTTLED || full || queued
+    let short = facts.throttled >= THROTTLED || wanted && (facts.cores_busy >= CORES_FULL || delayed);
+    // Others may fill the cores, and we may wait for one at each packet: that costs nothing as long as
+    // every thread is done with its work before there is more.
+    let busiest = facts.threads.iter().map(|thread| thread.compute + thread.run_delay).fold(0.0, f64::max);
+    let hard = facts.throttled >= THROTTLED_HARD && busiest >= MOSTLY;
+    hard || short && busiest >= NEARLY_ALL && !network_waits
 }
 
 /// Signal A for what stands behind the network: connections wait for it, or
 /// the bytes stand before or in it.
 fn is_local_pressed(facts: &Facts) -> bool {
-    let stands = facts.places.local >= PRESSURE && facts.places.later <= LATER;
+    let places = &facts.places;
+    let stands = places.local >= PRESSURE && places.later <= LATER && places.held >= FILLED;
     facts.network.blocked >= PRESSURE || stands
 }
 
@@ -323,18 +366,21 @@ fn sending(sample: &Sample, facts: &Facts) -> Option<Cause> {
 
 /// Both signals for receiving: the work stands outside, and sockets are empty.
 fn is_network_waiting(facts: &Facts) -> bool {
-    if !facts.network.active || facts.network.reads_empty < READS_EMPTY {
-        return false;
-    }
-    if facts.network.blocked >= HELD_UP {
+    let empty = facts.network.reads_empty >= READS_EMPTY || facts.network.empty >= WAITED;
+    if !facts.network.active || !empty || facts.network.blocked >= HELD_UP {
         return false;
     }
     // All that is not outside is later, so the second half of the rule decides.
     let outside = facts.places.known && facts.places.network >= 1.0 - LATER;
-    let starved =
-        facts.plain_threads().map(|thread| thread.starved).reduce(f64::min).is_some_and(|least| least >= PRESSURE);
+    let passed_on = facts.places.held <= HARDLY_FILLED;
+    let starved = facts
+        .plain_threads()
+        .filter(|thread| thread.alive >= MOSTLY_ALIVE)
+        .map(|thread| thread.starved)
+        .reduce(f64::min)
+        .is_some_and(|least| least >= PRESSURE);
     let unknown = !facts.places.known && facts.plain_threads().next().is_none();
-    outside || starved || (unknown && facts.network.empty >= PRESSURE)
+    outside || passed_on || starved || (unknown && facts.network.empty >= PRESSURE)
 }
 
 fn is_idle(facts: &Facts) -> bool {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::facts::Facts;
+use super::facts::{Facts, ThreadFacts};
 use super::format::{bytes_text, duration_text, percent_text, rate_text};
 use super::judge::{Cause, Findings};
 use super::{Limit, NextLimit, Share, Verdict, shares_text};
-use crate::stage::{Kind, LedgerReading};
+use crate::stage::{Finding, Kind, LedgerReading, Trial};
 
 /// A part is named from this share of the wall time ...
 const NAMED: f64 = 0.60;
@@ -19,12 +19,19 @@ const TINY: Duration = Duration::from_millis(500);
 const FEW_ROUND_TRIPS: f64 = 12.0;
 /// A host with this much of the bytes is "the" host.
 const ONE_HOST: f64 = 0.80;
+/// A host with this much of the bytes is the only one: the others gave indexes, or nothing.
+const ONLY_HOST: f64 = 0.97;
 /// Shares below this are not worth a word.
 const WORTH_A_WORD: f64 = 0.03;
 /// TLS with this much of the network's polls is what its thread computes.
 const MOSTLY_TLS: f64 = 0.50;
 /// A part used less than this is no next limit.
 const NEXT: f64 = 0.20;
+
+/// A thread of a runtime that computed for less of the run is not worth a word.
+const RUNTIME_WORKED: f64 = 0.005;
+/// Nor is a role whose threads lived for less of it.
+const ALIVE_LONG_ENOUGH: f64 = 0.02;
 
 /// Roles by the names that the program gives them.
 const TLS: &str = "TLS";
@@ -38,7 +45,7 @@ pub(super) fn verdict(findings: Findings, counters: LedgerReading, bytes: u64, w
     let (part, reason) = opinion.words(&limit);
     let facts = &opinion.facts;
     Verdict {
-        confident: limit != Limit::Mixed,
+        confident: opinion.is_confident(&limit),
         shares: opinion.shares(),
         next: opinion.next(&limit),
         advice: opinion.advice(&limit),
@@ -97,6 +104,7 @@ impl<'a> Opinion<'a> {
             Some(Cause::OneCore(_) | Cause::Disk) if self.findings.is_unexplained() => Limit::Mixed,
             Some(Cause::OneCore(stage)) => Limit::OneCore { stage: self.computing_role(stage) },
             Some(Cause::Disk) => Limit::Disk,
+            Some(Cause::Network) if self.is_disk_as_busy() => Limit::Mixed,
             Some(Cause::Network) => self.network(),
             Some(Cause::SendPath) => Limit::RemoteOrPath,
             Some(Cause::Receiver) => Limit::Receiver,
@@ -105,6 +113,13 @@ impl<'a> Opinion<'a> {
             Some(Cause::Answers) => Limit::RoundTrips,
             Some(Cause::Nobody) | None => Limit::Mixed,
         }
+    }
+
+    /// While the network held the run up, the disk had no time to spare either: a faster network would
+    /// have met a full disk.
+    fn is_disk_as_busy(&self) -> bool {
+        let busy_s = self.findings.causes.get(&Cause::Network).map_or(0.0, |tally| tally.device_busy_s);
+        busy_s > NO_OTHER * self.findings.wall_s
     }
 
     fn is_short(&self) -> bool {
@@ -131,24 +146,50 @@ impl<'a> Opinion<'a> {
         if polls > 0 && tls as f64 >= MOSTLY_TLS * polls as f64 { TLS.to_owned() } else { stage.to_owned() }
     }
 
-    /// Which part of the network it was. A trial tells: one more host that
-    /// raised the total shows that the link had room; one that did not, that
-    /// it had none. One more connection to the only host tells less: if it
-    /// helped, the link had room; if not, it is the host's own limit or the
-    /// link, and we do not guess.
+    /// Which part of the network it was. With one host, all that lies between
+    /// its disk and us is one thing: we cannot look into it, and whoever has
+    /// one host cannot choose either. With several, trials tell: what one
+    /// brought was taken up by the others, so the link was full; or it was
+    /// not, so the link had room. Once taken up is enough: hosts at limits of
+    /// their own never do that, while behind a full link those of the others
+    /// that are at their own limit do not either.
     fn network(&self) -> Limit {
+        let main = self.main_host();
+        let host = |name: &str| Limit::Host { name: name.to_owned() };
+        if let Some((name, share)) = main
+            && share >= ONLY_HOST
+        {
+            return host(name);
+        }
+        let findings = || self.counters.trials.iter().filter(|trial| trial.new_host).filter_map(Trial::finding);
+        if findings().any(|finding| finding == Finding::Shared) {
+            Limit::AccessLink
+        } else if findings().next().is_none() {
+            Limit::RemoteOrPath
+        } else {
+            main.filter(|(_, share)| *share >= ONE_HOST).map_or(Limit::Hosts, |(name, _)| host(name))
+        }
+    }
+
+    /// The host that gave most, and its share of the bytes.
+    fn main_host(&self) -> Option<(&str, f64)> {
         let hosts = &self.counters.hosts;
         let total: u64 = hosts.iter().map(|host| host.bytes).sum();
-        let main = hosts.iter().max_by_key(|host| host.bytes);
-        let main = main.filter(|host| host.bytes as f64 >= ONE_HOST * total as f64 && total > 0);
-        let last = |new_host| self.counters.trials.iter().rev().find(|trial| trial.new_host == new_host);
-        let several = main.is_none() && hosts.len() > 1;
-        match (last(true), last(false)) {
-            (Some(trial), _) if !trial.raised() => Limit::AccessLink,
-            (None, Some(trial)) if !trial.raised() && several => Limit::AccessLink,
-            (None, Some(trial)) if !trial.raised() => Limit::RemoteOrPath,
-            (None, None) => Limit::RemoteOrPath,
-            _ => main.map_or(Limit::RemoteOrPath, |host| Limit::Host { name: host.name.clone() }),
+        let main = hosts.iter().filter(|host| host.bytes > 0).max_by_key(|host| host.bytes)?;
+        Some((&main.name, main.bytes as f64 / total as f64))
+    }
+
+    /// What the last trial with one connection of the only host found.
+    fn connections(&self) -> Option<Finding> {
+        self.counters.trials.iter().rev().filter(|trial| !trial.new_host).find_map(Trial::finding)
+    }
+
+    /// Several hosts, and nothing told which part of the network it was: not confident.
+    fn is_confident(&self, limit: &Limit) -> bool {
+        match limit {
+            Limit::Mixed => false,
+            Limit::RemoteOrPath => self.counters.hosts.is_empty(),
+            _ => true,
         }
     }
 
@@ -192,13 +233,10 @@ impl<'a> Opinion<'a> {
                 let compute = facts.most_computing().map_or(0.0, |thread| thread.compute);
                 (limit.to_string(), format!("computing {} of the time; {cores_busy}", percent_text(compute)))
             }
-            Limit::AccessLink => (limit.to_string(), format!("one host more did not raise the total; {empty}")),
-            Limit::Host { .. } => (limit.to_string(), format!("the link had room for more; {empty}")),
-            Limit::RemoteOrPath => match self.counters.hosts.as_slice() {
-                [host] => (format!("{} or the path to it", host.name), empty),
-                hosts if hosts.len() > 1 => ("the hosts or the paths to them".to_owned(), empty),
-                _ => (limit.to_string(), empty),
-            },
+            Limit::AccessLink => (limit.to_string(), format!("without one host the others were faster; {empty}")),
+            Limit::Host { name } => (format!("{name} or the path to it"), empty),
+            Limit::Hosts => (limit.to_string(), format!("without one host the others were no faster; {empty}")),
+            Limit::RemoteOrPath => (limit.to_string(), empty),
             Limit::Window => {
                 let exhausted = percent_text(facts.window_exhausted);
                 (limit.to_string(), format!("no permits free {exhausted} of the time"))
@@ -215,7 +253,11 @@ impl<'a> Opinion<'a> {
             Limit::Receiver => (limit.to_string(), "its window was full".to_owned()),
             Limit::Mixed => {
                 let shares = self.shares();
-                (limit.to_string(), shares_text(shares.get(..3).unwrap_or(&shares)))
+                let mut reason = shares_text(shares.get(..3).unwrap_or(&shares));
+                if self.is_disk_as_busy() {
+                    reason += &format!("; disk busy {}", percent_text(facts.device_busy.unwrap_or_default()));
+                }
+                (limit.to_string(), reason)
             }
         }
     }
@@ -262,8 +304,12 @@ impl<'a> Opinion<'a> {
             let asleep = facts.most_in_device().map_or(0.0, |thread| thread.device);
             used.push(("disk".to_owned(), facts.device_busy.unwrap_or(asleep)));
         }
-        let outside = matches!(limit, Limit::AccessLink | Limit::Host { .. } | Limit::RemoteOrPath | Limit::RoundTrips);
-        if !outside {
+        let outside = matches!(
+            limit,
+            Limit::AccessLink | Limit::Host { .. } | Limit::Hosts | Limit::RemoteOrPath | Limit::RoundTrips
+        );
+        // Whatever makes most of a mixed run is no *next* limit.
+        if !outside && *limit != Limit::Mixed {
             used.push(("network".to_owned(), facts.network.empty));
         }
         let most = used.into_iter().max_by(|one, two| one.1.total_cmp(&two.1));
@@ -290,9 +336,15 @@ impl<'a> Opinion<'a> {
             ),
             Limit::Disk => "A faster disk would help. A faster link or more hosts would not pay.".to_owned(),
             Limit::AccessLink => "The link is full; more hosts or connections would not pay.".to_owned(),
-            Limit::Host { name } => format!("One more host beside {name} would help. A faster disk would not pay."),
-            Limit::RemoteOrPath if self.counters.hosts.len() == 1 => {
-                "One more host would help, or show that it is the link. A faster disk would not pay.".to_owned()
+            Limit::Host { name } => {
+                let connections = match self.connections() {
+                    Some(Finding::Apart) => "More connections would help, or one more host.",
+                    _ => "One more host would help, unless our own link is the narrow part of that path.",
+                };
+                format!("{connections} A faster disk than {name} fills would not pay.")
+            }
+            Limit::Hosts => {
+                "One more host, or a faster one, would help: our link has room. A faster disk would not pay.".to_owned()
             }
             Limit::RemoteOrPath => {
                 "More hosts, or nearer ones, would help if the link has room. A faster disk would not pay.".to_owned()
@@ -306,7 +358,7 @@ impl<'a> Opinion<'a> {
         let capped: Vec<&str> =
             self.counters.hosts.iter().filter(|host| host.capped).map(|host| host.name.as_str()).collect();
         let held = match (limit, capped.as_slice()) {
-            (Limit::Host { .. } | Limit::RemoteOrPath, [_, ..]) => {
+            (Limit::Host { .. } | Limit::Hosts | Limit::RemoteOrPath, [_, ..]) => {
                 format!(" We held back {} ourselves.", capped.join(", "))
             }
             _ => String::new(),
@@ -336,29 +388,22 @@ impl<'a> Opinion<'a> {
             lines.push(format!("host {}: {}, {rate}{trip}", host.name, bytes_text(host.bytes)));
         }
         for trial in &self.counters.trials {
-            let what = if trial.new_host { "one host more" } else { "one connection more to" };
-            let before = rate_text(trial.before_bytes_per_s);
-            let after = rate_text(trial.after_bytes_per_s);
-            lines.push(format!("trial: {what} ({}): {before} before, {after} after", trial.host));
-        }
-        let mut roles: Vec<&str> = facts.threads.iter().map(|thread| thread.stage.as_str()).collect();
-        roles.sort_unstable();
-        roles.dedup();
-        for role in roles {
-            let of_role = || facts.threads.iter().filter(|thread| thread.stage == role);
-            let sum = |part: fn(&super::facts::ThreadFacts) -> f64| {
-                percent_text(of_role().map(part).sum::<f64>() / of_role().count() as f64)
+            let with = rate_text(trial.after_bytes_per_s);
+            let without = rate_text(trial.before_bytes_per_s);
+            let finding = match trial.finding() {
+                Some(Finding::Shared) => "they share a limit",
+                Some(Finding::Apart) => "each has a limit of its own",
+                None => "not clear",
             };
-            lines.push(format!(
-                "{role} ({} threads): computing {}, waiting for a core {}, for input {}, for the disk {}, other {}",
-                of_role().count(),
-                sum(|thread| thread.compute),
-                sum(|thread| thread.run_delay),
-                sum(|thread| thread.starved),
-                sum(|thread| thread.device),
-                sum(|thread| thread.other),
-            ));
+            lines.push(match trial.others_faster() {
+                Some(_) => {
+                    let others = rate_text(trial.after_bytes_per_s - trial.brought_bytes_per_s);
+                    format!("trial without {}: the others {without}, beside it {others}: {finding}", trial.host)
+                }
+                None => format!("trial without one connection of {}: {without}, with it {with}: {finding}", trial.host),
+            });
         }
+        lines.extend(self.roles());
         lines.push(format!(
             "CPU: allowed cores busy {}, of it {:.2} cores ours; wait for a core {} of what we wanted; throttled {}",
             percent_text(facts.cores_busy),
@@ -378,5 +423,39 @@ impl<'a> Opinion<'a> {
             lines.push(format!("window: no permits free {} of the time", percent_text(facts.window_exhausted)));
         }
         lines
+    }
+
+    /// What the threads of each role did while they lived. Threads that only lend a hand (whoever calls
+    /// the last sync) and those of a runtime that did next to nothing are left out.
+    fn roles(&self) -> Vec<String> {
+        let threads = || self.facts.threads.iter().filter(|thread| thread.owned && thread.alive > 0.0);
+        let mut roles: Vec<&str> = threads().map(|thread| thread.stage.as_str()).collect();
+        roles.sort_unstable();
+        roles.dedup();
+        let line = |role: &str| {
+            let of_role: Vec<&ThreadFacts> = threads()
+                .filter(|thread| thread.stage == role && (thread.plain || thread.compute >= RUNTIME_WORKED))
+                .collect();
+            let alive = of_role.iter().map(|thread| thread.alive).sum::<f64>();
+            let share = |part: fn(&ThreadFacts) -> f64, words: &str| {
+                let share = of_role.iter().map(|thread| part(thread)).sum::<f64>() / alive;
+                (share >= 0.005).then(|| format!("{words} {}", percent_text(share)))
+            };
+            let parts = [
+                share(|thread| thread.compute, "computing"),
+                share(|thread| thread.run_delay, "waiting for a core"),
+                share(|thread| thread.starved, "for input"),
+                share(|thread| thread.blocked, "for the next stage"),
+                share(|thread| thread.device, "for the disk"),
+                share(|thread| thread.other, "unexplained"),
+            ];
+            let parts: Vec<String> = parts.into_iter().flatten().collect();
+            if alive < ALIVE_LONG_ENOUGH {
+                return None;
+            }
+            let threads = if of_role.len() == 1 { "thread" } else { "threads" };
+            (!parts.is_empty()).then(|| format!("{role} ({} {threads}): {}", of_role.len(), parts.join(", ")))
+        };
+        roles.into_iter().filter_map(line).collect()
     }
 }

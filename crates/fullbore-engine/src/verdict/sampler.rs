@@ -1,7 +1,7 @@
 //! The thread that reads clocks and kernel ten times a second.
 
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -13,6 +13,7 @@ use super::cpu::{self, Cores, Processes, TICK_NS};
 use super::device::{Device, DiskStat};
 use super::judge::Judge;
 use super::opinion;
+use super::record::{self, End, RecordSamples};
 use super::sample::{CpuSample, DeviceSample, HostSample, Sample, StageSample, WindowSample};
 use super::{Limit, Verdict};
 use crate::stage::{Ledger, LedgerReading, SendReading, StageReading, ThreadReading};
@@ -36,13 +37,10 @@ pub struct SamplerConfig {
     /// The role whose bytes count as delivered.
     pub delivery_stage: String,
     /// Where each sample goes as a line of JSON, to tune the judge afterwards.
-    pub record: Option<Box<dyn RecordSamples>>,
+    pub record: Record,
 }
 
-/// A place for recorded samples; anything that can be written to from a thread.
-pub trait RecordSamples: Write + Send + std::fmt::Debug {}
-
-impl<T: Write + Send + std::fmt::Debug> RecordSamples for T {}
+type Record = Option<Box<dyn RecordSamples>>;
 
 impl Default for SamplerConfig {
     fn default() -> SamplerConfig {
@@ -56,7 +54,7 @@ pub struct Sampler {
     ledger: Ledger,
     began: Instant,
     stop: mpsc::Sender<()>,
-    thread: JoinHandle<(Judge, u64)>,
+    thread: JoinHandle<(Judge, u64, Record)>,
     now: Arc<Mutex<String>>,
 }
 
@@ -77,7 +75,7 @@ impl Sampler {
                 }
             }
             judge.push(eyes.look());
-            (judge, eyes.delivered_bytes)
+            (judge, eyes.delivered_bytes, eyes.config.record)
         })?;
         Ok(Sampler { ledger: ledger.clone(), began, stop, thread, now })
     }
@@ -95,7 +93,11 @@ impl Sampler {
         drop(self.stop);
         let counters = self.ledger.reading();
         match self.thread.join() {
-            Ok((judge, bytes)) => {
+            Ok((judge, bytes, record)) => {
+                if let Some(mut record) = record {
+                    // A record without an end is still one.
+                    let _ = record::write(&mut *record, &End { counters: counters.clone(), bytes, wall });
+                }
                 let mut findings = judge.finish();
                 findings.timeline.marks = self.ledger.marks();
                 opinion::verdict(findings, counters, bytes, wall)
@@ -197,11 +199,7 @@ impl Eyes {
         let Some(record) = &mut self.config.record else {
             return;
         };
-        let Ok(mut line) = serde_json::to_string(sample) else {
-            return;
-        };
-        line.push('\n');
-        if record.write_all(line.as_bytes()).is_err() {
+        if record::write(&mut **record, sample).is_err() {
             self.config.record = None;
         }
     }
@@ -327,8 +325,11 @@ fn nearest_existing(path: &Path) -> &Path {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
     use crate::stage::Kind;
+    use crate::verdict::judge_record;
 
     #[test]
     fn a_real_run_is_sampled_from_start_to_end_and_recorded() {
@@ -368,12 +369,9 @@ mod tests {
         // A machine crowded by other work may hide it; it is never taken for something else.
         assert!(matches!(verdict.limit, Limit::Disk | Limit::Mixed | Limit::Cpu { .. }), "{verdict}");
         let text = lines.0.lock().expect("no panic holds it").clone();
-        let samples: Vec<Sample> = text
-            .split(|byte| *byte == b'\n')
-            .filter(|line| !line.is_empty())
-            .map(|line| serde_json::from_slice(line).expect("a sample per line"))
-            .collect();
-        assert!(samples.len() >= 5, "{} samples", samples.len());
+        assert!(text.iter().filter(|byte| **byte == b'\n').count() > 5);
+        let again = judge_record(&text[..]).expect("a record");
+        assert_eq!((again.limit, again.reason, again.bytes), (verdict.limit, verdict.reason, 5000));
     }
 
     #[test]

@@ -219,8 +219,10 @@ fn from_file(
     let mut headers = Vec::new();
     if behaviour.validators {
         headers.push(header("Last-Modified", date.clone()));
-        headers.push(header("ETag", tag.clone()));
-        let same = match request.header("if-none-match") {
+        if behaviour.tags {
+            headers.push(header("ETag", tag.clone()));
+        }
+        let same = match request.header("if-none-match").filter(|_| behaviour.tags) {
             Some(tags) => tags == "*" || tags.split(',').any(|other| other.trim() == tag),
             None => request
                 .header("if-modified-since")

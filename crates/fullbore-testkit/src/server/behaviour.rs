@@ -204,6 +204,8 @@ pub struct Behaviour {
     pub ranges: bool,
     /// Whether answers have `ETag` and `Last-Modified`.
     pub validators: bool,
+    /// Whether `ETag` is among these.
+    pub tags: bool,
     /// Two pipelined requests that wait are answered in the wrong order.
     pub permute: bool,
     /// Connections above this number are answered 503 and closed.
@@ -230,6 +232,7 @@ impl Behaviour {
             announce_close: true,
             ranges: true,
             validators: true,
+            tags: true,
             permute: false,
             max_connections: None,
             die_after_bytes: None,

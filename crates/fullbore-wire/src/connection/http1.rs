@@ -158,7 +158,7 @@ impl Serving<'_> {
             match next {
                 Next::Ask { tag, segment } => {
                     let path = self.shared.begin(segment.item);
-                    let part = FilePart::new(segment, path);
+                    let mut part = FilePart::new(segment, path);
                     if let Err(reason) =
                         part.request(self.base, self.absolute).and_then(|head| self.queue_request(&head, tag))
                     {
@@ -281,7 +281,7 @@ impl Serving<'_> {
                 return None;
             }
             Answer::Redirect(location) => {
-                part.fault = follow(self.shared, self.host, self.base, &part.path, part.plus(self.base), &location);
+                part.fault = follow(self.shared, self.host, self.base, &part.path, part.asked_as, &location);
                 if part.fault.is_none() {
                     // Asked again at the new place; what else is in flight here is answered alike.
                     self.moved = true;

@@ -173,7 +173,7 @@ impl Serving<'_> {
     }
 
     /// Asks for a part of a file, on a stream of its own.
-    fn send(&mut self, tag: u64, part: FilePart) -> Option<Ended> {
+    fn send(&mut self, tag: u64, mut part: FilePart) -> Option<Ended> {
         let head = match part.request(self.base, false) {
             Ok(head) => head,
             Err(reason) => return Some(Ended::Fault(Fault::WrongAnswer(reason))),
@@ -290,14 +290,7 @@ impl Stream {
                 }
             }
             Answer::Redirect(location) => {
-                match follow(
-                    &self.shared,
-                    self.host,
-                    &self.base,
-                    &self.part.path,
-                    self.part.plus(&self.base),
-                    &location,
-                ) {
+                match follow(&self.shared, self.host, &self.base, &self.part.path, self.part.asked_as, &location) {
                     None => return StreamEnd::Connection(Ended::Ours),
                     Some(fault) => return self.refused(fault),
                 }

@@ -31,6 +31,8 @@ pub(super) enum Part {
 pub(super) struct FilePart {
     pub segment: Segment,
     pub path: String,
+    /// How `+` was written when it was asked for.
+    pub asked_as: Plus,
     /// It was not there under its name with `+`, and is asked for with `%2B`.
     pub other_form: bool,
     /// Offset in the file of the next byte.
@@ -41,7 +43,7 @@ pub(super) struct FilePart {
 
 impl FilePart {
     pub fn new(segment: Segment, path: String) -> Self {
-        FilePart { at: segment.start, segment, path, other_form: false, fault: None }
+        FilePart { at: segment.start, segment, path, asked_as: Plus::Raw, other_form: false, fault: None }
     }
 
     /// How `+` is written in the request.
@@ -51,8 +53,9 @@ impl FilePart {
 
     /// The answer is "not there". Whether to ask once more, with `+` written in the other form.
     pub fn try_other_form(&mut self, base: &Base) -> bool {
-        let again =
-            matches!(self.fault, Some(Fault::Missing(_))) && !self.other_form && base.plus.is_worth_a_try(&self.path);
+        let again = matches!(self.fault, Some(Fault::Missing(_)))
+            && self.asked_as == Plus::Raw
+            && base.plus.is_worth_a_try(&self.path);
         if again {
             self.other_form = true;
             self.fault = None;
@@ -68,8 +71,9 @@ impl FilePart {
     }
 
     /// The request for it.
-    pub fn request(&self, base: &Base, absolute: bool) -> Result<RequestHead, String> {
-        let mut head = request(base, &self.path, self.plus(base), absolute).map_err(|error| error.to_string())?;
+    pub fn request(&mut self, base: &Base, absolute: bool) -> Result<RequestHead, String> {
+        self.asked_as = self.plus(base);
+        let mut head = request(base, &self.path, self.asked_as, absolute).map_err(|error| error.to_string())?;
         head.range = range_of(&self.segment);
         Ok(head)
     }

@@ -23,9 +23,11 @@ impl PlusForm {
         if self.0.load(Ordering::Relaxed) == ENCODED { Plus::Encoded } else { Plus::Raw }
     }
 
-    /// Whether a miss of this path is worth another try in the other form.
+    /// Whether a miss of this path, asked for with a raw `+`, is worth another try in the other form:
+    /// also when that was learned while the answer was on its way.
     pub fn is_worth_a_try(&self, path: &str) -> bool {
-        path.contains('+') && self.0.load(Ordering::Relaxed) < MISSED_IN_BOTH_FORMS
+        let known = self.0.load(Ordering::Relaxed);
+        path.contains('+') && (known < MISSED_IN_BOTH_FORMS || known == ENCODED)
     }
 
     /// The other form was asked for; whether the file was there.
@@ -49,7 +51,7 @@ mod tests {
         store.tried(true);
         store.tried(false);
         assert_eq!(store.form(), Plus::Encoded);
-        assert!(!store.is_worth_a_try("pool/g++.deb"));
+        assert!(store.is_worth_a_try("pool/g++.deb"), "if it was asked for before that was known");
         let patchy = PlusForm::default();
         (0..MISSED_IN_BOTH_FORMS).for_each(|_| patchy.tried(false));
         assert!(!patchy.is_worth_a_try("pool/g++.deb"));

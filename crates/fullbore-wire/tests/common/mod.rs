@@ -16,7 +16,7 @@ use fullbore_engine::target::LocalTarget;
 use fullbore_engine::window::Window;
 use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server, ServerBuilder};
 use fullbore_wire::dispatcher::GivenUp;
-use fullbore_wire::fetch::{Catalogue, FetchEvent, FetchOptions, Fetcher, HostReport, Parts};
+use fullbore_wire::fetch::{Catalogue, FetchEvent, FetchOptions, Fetcher, HostSeen, Parts};
 use fullbore_wire::queue::{Item, ItemId};
 use fullbore_wire::url::Url;
 use tempfile::TempDir;
@@ -139,7 +139,7 @@ pub struct Ran {
     pub given_up: Vec<GivenUp>,
     pub local_failures: Vec<ItemId>,
     pub took: Duration,
-    pub hosts: Vec<HostReport>,
+    pub hosts: Vec<HostSeen>,
 }
 
 /// How a client is made.

@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use fullbore_wire::fetch::HostReport as WireHost;
+use fullbore_wire::fetch::HostSeen;
+use fullbore_wire::hosts::SeenFault;
+use fullbore_wire::tls::Protocol;
 
 use super::batch::StoredIndex;
 use super::offer::Offered;
@@ -13,7 +15,8 @@ use super::room::Room;
 use super::session::Session;
 use super::state::Novelty;
 use super::subtract::Tally;
-use super::trace_files::Trace;
+use super::trace_files::{self, Trace};
+use super::upstream::Upstream;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{self, Event, Events, Phase};
 use crate::report::{FaultReport, HostReport, Report, SuiteReport, SuiteState, Summary, Timeline, VerdictReport};
@@ -99,6 +102,7 @@ impl Account {
         wanted: &Wanted,
         indexes: &[StoredIndex],
         room: &Room,
+        doomed: Tally,
     ) {
         let index_bytes: u64 = indexes.iter().map(|index| index.size).sum();
         self.summary.plan = events::Plan {
@@ -106,8 +110,8 @@ impl Account {
             wanted_bytes: plan.bytes(),
             fetch_files: wanted.fetch.files + indexes.len() as u64,
             fetch_bytes: (wanted.fetch.bytes + index_bytes).saturating_sub(wanted.resumed_bytes),
-            delete_files: 0,
-            delete_bytes: 0,
+            delete_files: doomed.files,
+            delete_bytes: doomed.bytes,
             free_bytes: room.free_bytes,
             free_inodes: room.free_inodes.unwrap_or(u64::MAX),
         };
@@ -115,6 +119,13 @@ impl Account {
         self.summary.totals.kept_bytes = wanted.subtraction.present.bytes;
         self.summary.totals.resumed_bytes = wanted.resumed_bytes;
         events.emit(Event::Plan(self.summary.plan));
+    }
+
+    /// What the run would delete, in a dry run.
+    pub fn would_delete(&mut self, events: &mut dyn Events, files: Vec<(String, u64)>) {
+        for (path, bytes) in files {
+            events.emit(Event::WouldDelete { path, bytes });
+        }
     }
 
     /// A suite became visible.
@@ -169,7 +180,7 @@ impl Account {
     }
 
     /// The run, for ftpsync's trace files.
-    pub fn trace(&self, settings: &MirrorSettings, offers: &[Offered], hosts: &[WireHost]) -> Trace {
+    pub fn trace(&self, settings: &MirrorSettings, offers: &[Offered], hosts: &[HostSeen], above: Upstream) -> Trace {
         let mut architectures: Vec<String> =
             settings.sources.iter().flat_map(|source| source.architectures.iter().cloned()).collect();
         if settings.sources.iter().any(|source| source.sources) {
@@ -184,7 +195,8 @@ impl Account {
             host: self.host.clone(),
             started: self.started_unix_s,
             finished: jiff::Timestamp::now().as_second(),
-            archive_serial: None,
+            archive_serial: above.master.as_deref().and_then(trace_files::archive_serial).map(str::to_owned),
+            master: above.master,
             all_architectures: settings
                 .sources
                 .iter()
@@ -192,7 +204,7 @@ impl Account {
             architectures,
             suites: self.summary.suites.iter().map(|suite| suite.suite.clone()).collect(),
             upstream: hosts.first().map(|host| host.name.clone()).unwrap_or_default(),
-            upstream_hierarchy: None,
+            upstream_hierarchy: above.hierarchy,
             received_bytes: hosts.iter().map(|host| host.totals.received_bytes).sum(),
         }
     }
@@ -211,38 +223,57 @@ impl Account {
         totals.requests = hosts.iter().map(|host| host.totals.requests).sum();
         totals.connections = hosts.iter().map(|host| host.totals.connections).sum();
         totals.hedged_requests = hosts.iter().map(|host| host.totals.hedged).sum();
-        self.summary.hosts = hosts.iter().enumerate().map(|(place, host)| host_report(place, host)).collect();
         self.summary.duration_ms = self.started.elapsed().as_millis() as u64;
         let mut timeline = Timeline::default();
         if let Some(verdict) = session.verdict() {
             timeline = Timeline::of(&verdict, &self.phases);
             self.summary.verdict = Some(VerdictReport::of(&verdict));
         }
+        let report = |(place, host): (usize, &HostSeen)| self.host_report(place == 0, host, &timeline);
+        self.summary.hosts = hosts.iter().enumerate().map(report).collect();
         Report { summary: self.summary, timeline }
+    }
+
+    fn host_report(&self, origin: bool, host: &HostSeen, timeline: &Timeline) -> HostReport {
+        let totals = &host.totals;
+        let seen = |fault: &SeenFault| FaultReport {
+            at_ms: fault.at.saturating_duration_since(self.started).as_millis() as u64,
+            fault: fault.fault.clone(),
+        };
+        // The picture's points are a tenth of a second or longer. What came in less has no point.
+        let lane = timeline.hosts.iter().find(|lane| lane.host == host.name);
+        let best = lane.map_or(0.0, |lane| lane.bytes_per_s.iter().copied().fold(0.0, f32::max)) as u64;
+        let average = totals.received_bytes.saturating_mul(1000) / self.summary.duration_ms.max(1);
+        HostReport {
+            host: host.name.clone(),
+            origin,
+            protocol: match host.protocol {
+                Some(Protocol::Http1) => "HTTP/1.1".to_owned(),
+                Some(Protocol::Http2) => "HTTP/2".to_owned(),
+                None => String::new(),
+            },
+            received_bytes: totals.received_bytes,
+            wasted_bytes: totals.wasted_bytes,
+            files: totals.files,
+            requests: totals.requests,
+            connections: totals.connections,
+            rtt_ms: host.rtt.map(|rtt| rtt.as_secs_f64() * 1000.0),
+            best_rate_bytes_per_s: best.max(average),
+            faults: totals.seen_faults.iter().map(seen).collect(),
+            strikes: u32::try_from(totals.faults + totals.missing).unwrap_or(u32::MAX),
+            state: state_of(host),
+        }
     }
 }
 
-fn host_report(place: usize, host: &WireHost) -> HostReport {
+/// What became of a host, in words.
+fn state_of(host: &HostSeen) -> String {
     let totals = &host.totals;
-    HostReport {
-        host: host.name.clone(),
-        origin: place == 0,
-        received_bytes: totals.received_bytes,
-        wasted_bytes: totals.wasted_bytes,
-        requests: totals.requests,
-        connections: totals.connections,
-        rtt_ms: Some(host.rtt.as_secs_f64() * 1000.0),
-        faults: totals
-            .last_fault
-            .iter()
-            .map(|fault| FaultReport { fault: fault.clone(), ..FaultReport::default() })
-            .collect(),
-        strikes: u32::try_from(totals.faults + totals.missing).unwrap_or(u32::MAX),
-        state: match &host.out {
-            Some(reason) => format!("dropped: {reason}"),
-            None if totals.received_bytes == 0 && totals.requests == 0 => "not needed".to_owned(),
-            None => "good".to_owned(),
-        },
-        ..HostReport::default()
+    match (&host.out, totals.seen_faults.last()) {
+        (Some(reason), _) => format!("dropped: {reason}"),
+        (None, Some(fault)) if totals.requests == 0 => format!("not reached: {}", fault.fault),
+        (None, None) if totals.connections == 0 => "not asked".to_owned(),
+        (None, None) if totals.requests == 0 => "not needed".to_owned(),
+        _ => "good".to_owned(),
     }
 }

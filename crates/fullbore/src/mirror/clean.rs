@@ -7,12 +7,12 @@
 //! there. Files that others put into the directory are touched only by [`foreign`].
 
 use std::collections::{BTreeSet, HashSet};
-use std::hash::{BuildHasher, RandomState};
 
 use fullbore_engine::files::{FileError, Kind, Root, is_part_name};
 
+use super::commit::PathSet;
 use super::plan::Plan;
-use super::state::{Removal, State, StateError};
+use super::state::{Removal, State, StateError, SuiteRecord};
 use super::subtract::Tally;
 
 /// Directories below `dists/` and `pool/` that are gone through; a guess: an archive has ten levels.
@@ -36,24 +36,48 @@ pub fn remove_expired<E: From<StateError>>(
     sync()?;
     let mut emptied = Emptied::default();
     let mut removed = Tally::default();
-    let records = state.records(root)?;
-    if let Some(mut records) = records {
-        while let Some(record) =
-            records.next().map_err(|source| StateError::List { path: state.list_path(), source })?
-        {
-            if !state.header.standings[record.standing as usize].expired {
-                continue;
-            }
-            if remove_file(root, record.path).map_err(StateError::from)? {
-                removed.add(record.size);
-                emptied.note(record.path);
-            }
+    each_expired(root, state, &mut |path, size| {
+        if remove_file(root, path)? {
+            removed.add(size);
+            emptied.note(path);
         }
-    }
+        Ok(())
+    })?;
     emptied.remove(root).map_err(StateError::from)?;
     state.header.removal = Removal::Done;
     state.write_header(root)?;
     Ok(removed)
+}
+
+/// Expired files that are still there of a deletion that was begun, with their sizes.
+///
+/// # Errors
+/// Refusals of the system.
+pub fn begun(root: &Root, state: &State) -> Result<Vec<(String, u64)>, StateError> {
+    let mut files = Vec::new();
+    if state.header.removal == Removal::Begun {
+        each_expired(root, state, &mut |path, size| {
+            if root.stat(path)?.is_some_and(|status| status.kind == Kind::File) {
+                files.push((path.to_owned(), size));
+            }
+            Ok(())
+        })?;
+    }
+    Ok(files)
+}
+
+fn each_expired(
+    root: &Root,
+    state: &State,
+    visit: &mut dyn FnMut(&str, u64) -> Result<(), FileError>,
+) -> Result<(), StateError> {
+    let Some(mut records) = state.records(root)? else { return Ok(()) };
+    while let Some(record) = records.next().map_err(|source| StateError::List { path: state.list_path(), source })? {
+        if state.header.standings[record.standing as usize].expired {
+            visit(record.path, record.size)?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes a regular file; anything else of that name is not ours.
@@ -104,31 +128,23 @@ pub fn stale_parts(root: &Root, unfinished: &[String], plan: &Plan) -> Result<u6
     Ok(removed)
 }
 
-/// Finds files in `dists/` and `pool/` that are neither in the state nor named by what
-/// others put there; `named_elsewhere` tells the latter.
+/// Finds files in `dists/` and `pool/` that are neither among `known`, the paths of the state,
+/// nor named by what others put there; `named_elsewhere` tells the latter. `suites` are those of
+/// the state.
 ///
 /// # Errors
-/// Refusals of the system, a damaged state.
+/// Refusals of the system.
 pub fn find_foreign(
     root: &Root,
-    state: &State,
+    known: &PathSet,
+    suites: &[SuiteRecord],
     named_elsewhere: &dyn Fn(&str) -> bool,
-) -> Result<Vec<(String, u64)>, StateError> {
-    // 64 bits of each path instead of the paths: two that are equal by chance keep a file.
-    let hasher = RandomState::new();
-    let mut known = HashSet::new();
-    if let Some(mut records) = state.records(root)? {
-        while let Some(record) =
-            records.next().map_err(|source| StateError::List { path: state.list_path(), source })?
-        {
-            known.insert(hasher.hash_one(record.path));
-        }
-    }
-    let links: HashSet<&str> = state.header.suites.iter().flat_map(|suite| &suite.links).map(String::as_str).collect();
+) -> Result<Vec<(String, u64)>, FileError> {
+    let links: HashSet<&str> = suites.iter().flat_map(|suite| &suite.links).map(String::as_str).collect();
     let mut foreign = Vec::new();
     for top in ["dists", "pool"] {
         walk(root, top, 0, &mut |path, name, kind| {
-            let ours = known.contains(&hasher.hash_one(path)) || links.contains(path);
+            let ours = known.contains(path) || links.contains(path);
             // A half-finished file is nobody's, even in a directory that others fill.
             if !ours && (is_part_name(name) || !named_elsewhere(path)) && kind != Kind::Directory {
                 let size = root.stat(path)?.map_or(0, |status| status.size);
@@ -238,7 +254,9 @@ mod tests {
         root.create_part("pool/a/unfinished", 3).unwrap().write_at(0, b"abc").unwrap();
         std::os::unix::fs::symlink("../..", directory.path().join("pool/link")).unwrap();
         let named = |path: &str| path == "pool/a/theirs" || path.starts_with("dists/other/");
-        let found = find_foreign(&root, &state, &named).unwrap();
+        let mut known = PathSet::default();
+        ["dists/x/InRelease", "pool/a/1"].iter().for_each(|path| known.insert(path));
+        let found = find_foreign(&root, &known, &state.header.suites, &named).unwrap();
         let paths: Vec<_> = found.iter().map(|(path, _)| path.as_str()).collect();
         assert_eq!(paths, ["pool/a/.unfinished.part", "pool/junk", "pool/link"]);
         assert_eq!(remove_foreign(&root, &found).unwrap().files, 3);

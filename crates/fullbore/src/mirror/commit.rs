@@ -7,6 +7,7 @@
 //! caller can refuse a deletion first ([`Pending::publish`]).
 
 use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
 use std::iter::Peekable;
 
 use fullbore_engine::digest::Sha256;
@@ -73,6 +74,8 @@ pub struct Commit<'a> {
     pub boot_id: String,
     /// Files and state are synced before the state becomes current.
     pub synced: bool,
+    /// The paths are wanted, to tell what is not among them.
+    pub note_paths: bool,
 }
 
 /// What the new state holds.
@@ -88,13 +91,58 @@ pub struct Counts {
     pub left_now: Tally,
 }
 
+impl Counts {
+    /// Asks the guard whether the expired files may go, and `foreign` ones beside them.
+    ///
+    /// # Errors
+    /// When it refuses.
+    pub fn guarded(&self, guard: &DeleteGuard, foreign: Tally) -> Result<(), GuardError> {
+        let (gone, all) = (self.expired.with(foreign), self.all.with(foreign));
+        guard.check(gone.files, all.files, gone.bytes, all.bytes)
+    }
+}
+
 /// A state written beside the present one.
 pub struct Pending {
     /// The state to come.
     pub state: State,
     /// What it holds.
     pub counts: Counts,
+    /// Which paths, if they were to be noted.
+    pub paths: PathSet,
     list: PartFile,
+}
+
+/// A state as it would be written.
+#[derive(Default)]
+pub struct Foretold {
+    /// What it would hold.
+    pub counts: Counts,
+    /// Which paths, if they were to be noted.
+    pub paths: PathSet,
+    /// Its suites.
+    pub suites: Vec<SuiteRecord>,
+    /// Files to be deleted with their sizes, in order of path.
+    pub expired: Vec<(String, u64)>,
+}
+
+/// Paths, 64 bits of each: two that are equal by chance pass for one.
+#[derive(Default)]
+pub struct PathSet {
+    hasher: RandomState,
+    hashes: HashSet<u64>,
+}
+
+impl PathSet {
+    /// Adds a path.
+    pub fn insert(&mut self, path: &str) {
+        self.hashes.insert(self.hasher.hash_one(path));
+    }
+
+    /// Whether it is in the set.
+    pub fn contains(&self, path: &str) -> bool {
+        self.hashes.contains(&self.hasher.hash_one(path))
+    }
 }
 
 /// A file as one of the streams gives it.
@@ -116,7 +164,11 @@ pub fn write(commit: Commit<'_>) -> Result<Pending, StateError> {
     let part = commit.root.create_part(&path, 0)?;
     let mut writer = RecordWriter::new(PartWriter::new(part)).map_err(list_error)?;
     let mut merge = Merge::new(&commit)?;
+    let mut paths = PathSet::default();
     while let Some((path, merged)) = merge.next()? {
+        if commit.note_paths {
+            paths.insert(&path);
+        }
         let standing = merge.table.intern(merged.standing);
         let record = Record { path: &path, size: merged.size, sha256: merged.sha256, standing };
         writer.write(record).map_err(list_error)?;
@@ -136,17 +188,36 @@ pub fn write(commit: Commit<'_>) -> Result<Pending, StateError> {
         standings: table.as_slice().to_vec(),
     };
     let state = State { header, trusted: true, ..State::default() };
-    Ok(Pending { state, counts, list: out.into_part() })
+    Ok(Pending { state, counts, paths, list: out.into_part() })
+}
+
+/// What [`write`] would write; nothing is written.
+///
+/// # Errors
+/// As there.
+pub fn foretell(commit: &Commit<'_>) -> Result<Foretold, StateError> {
+    let mut foretold = Foretold::default();
+    let mut merge = Merge::new(commit)?;
+    while let Some((path, merged)) = merge.next()? {
+        if commit.note_paths {
+            foretold.paths.insert(&path);
+        }
+        if merged.standing.expired {
+            foretold.expired.push((path, merged.size));
+        }
+    }
+    Ok(Foretold { counts: merge.counts, suites: merge.suites, ..foretold })
 }
 
 impl Pending {
-    /// Decides that the expired files are to be deleted.
+    /// Decides that the expired files are to be deleted, and with them `foreign` ones that are in no
+    /// state.
     ///
     /// # Errors
     /// When the guard refuses; publish the state all the same, the files then stay in it.
-    pub fn allow_removal(&mut self, guard: &DeleteGuard) -> Result<(), GuardError> {
-        let (expired, all) = (self.counts.expired, self.counts.all);
-        if let Err(refused) = guard.check(expired.files, all.files, expired.bytes, all.bytes) {
+    pub fn allow_removal(&mut self, guard: &DeleteGuard, foreign: Tally) -> Result<(), GuardError> {
+        let expired = self.counts.expired;
+        if let Err(refused) = self.counts.guarded(guard, foreign) {
             // Asked again by every run, changed archive or not, until it is settled.
             self.state.header.clean_due = Some(0);
             return Err(refused);

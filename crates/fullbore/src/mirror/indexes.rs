@@ -52,6 +52,11 @@ impl SuiteIndexes {
             .collect()
     }
 
+    /// Supposes that all come.
+    pub fn all_came(&mut self) {
+        self.have.extend(self.wants.iter().map(|want| want.sha256));
+    }
+
     /// Notes what is in the store now.
     pub fn came(&mut self, sha256: Sha256) {
         self.have.insert(sha256);
@@ -74,7 +79,8 @@ pub fn select(offers: &[Offered], session: &Session) -> Result<Vec<SuiteIndexes>
                 select::indexes(&offer.requested, &offer.release, &offer.selection).map_err(CommandError::usage)?;
             let mut have = BTreeSet::new();
             for want in &wants {
-                if store::verify(&session.root, want.sha256, want.size).map_err(|error| disk(&error))? {
+                let there = if session.places.is_untouched() { store::has } else { store::verify };
+                if there(&session.root, want.sha256, want.size).map_err(|error| disk(&error))? {
                     have.insert(want.sha256);
                 }
             }
@@ -181,8 +187,14 @@ pub fn plan(
                 CommandError::new(ErrorKind::Verification, format_args!("{path}: {error}"))
                     .context("the index is signed: the archive itself is at fault; nothing was published")
             };
-            let Some((file, _)) = session.root.open_file(&index_path(want.sha256)).map_err(|error| disk(&error))?
-            else {
+            let mut file = None;
+            // What was fetched now lies where the run writes; a wrong one in the mirror stays there in a dry run.
+            for root in [&session.places.work, &session.root] {
+                if file.is_none() {
+                    file = root.open_file(&index_path(want.sha256)).map_err(|error| disk(&error))?;
+                }
+            }
+            let Some((file, _)) = file else {
                 return Err(bad(&"it vanished from the store"));
             };
             let index = builder.index(&path, *id).map_err(|error| bad(&error))?;

@@ -169,6 +169,7 @@ mod tests {
             origins: Vec::new(),
             links: Vec::new(),
             inrelease: fullbore_engine::digest::Sha256::EMPTY,
+            tag: None,
             date: 0,
             signed: true,
             fingerprint: fullbore_engine::digest::Sha256::EMPTY,

@@ -9,6 +9,7 @@ use std::path::Path;
 use fullbore_debian::release::Release;
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
+use fullbore_wire::conditional::EntityTag;
 use fullbore_wire::fetch::{Fetcher, Get, GetError, Got, Watch};
 use fullbore_wire::hosts::HostId;
 
@@ -48,6 +49,8 @@ pub struct Offered {
     /// When the origin says it last changed, Unix seconds: what makes the next request conditional.
     /// Where it does not say, the Release's own date, which is never too late.
     pub modified: i64,
+    /// The origin's tag for it, for the same purpose. A tag notices an older file as well.
+    pub tag: Option<EntityTag>,
     text: SignedText,
     verifier: Option<Verifier>,
 }
@@ -56,14 +59,15 @@ pub struct Offered {
 struct Received {
     files: Vec<(&'static str, Vec<u8>)>,
     modified: Option<i64>,
+    tag: Option<EntityTag>,
     text: SignedText,
     release: Release,
 }
 
 /// Why a suite could not be had from a host.
 enum Refusal {
-    /// The host cannot be reached, or does not have it.
-    Unreachable(String),
+    /// The host cannot be reached, or does not have it: why, and what may help.
+    Unavailable(String, &'static str),
     /// What it sent is not to be believed.
     Verification(String, Option<&'static str>),
 }
@@ -79,10 +83,11 @@ pub fn fetch(
     let wanted: Vec<(&SourceSpec, &String)> =
         settings.sources.iter().flat_map(|source| source.suites.iter().map(move |suite| (source, suite))).collect();
     let verifiers: Vec<Option<Verifier>> =
-        settings.sources.iter().map(|source| verifier(source, session.root.path())).collect();
+        settings.sources.iter().map(|source| verifier(source, session.places.work.path())).collect();
     let place =
         |source: &SourceSpec| settings.sources.iter().position(|other| std::ptr::eq(other, source)).unwrap_or(0);
-    let conditions: Vec<Option<Kept>> = wanted.iter().map(|(_, suite)| kept(session, state, suite)).collect();
+    let conditions: Vec<Option<Kept>> =
+        wanted.iter().map(|(_, suite)| kept(session, state, suite, &settings.origins[0])).collect();
     let origin_answers = session.runtime.block_on(receive_all(&session.fetcher, 0, &wanted, &conditions));
     let mut offered = Vec::new();
     for (((source, suite), kept), answer) in wanted.iter().zip(&conditions).zip(origin_answers) {
@@ -98,8 +103,8 @@ pub fn fetch(
         let received = match accepted {
             Ok(received) => received,
             Err(Refusal::Verification(why, hint)) => return Err(unverified(&settings.origins[0], suite, &why, hint)),
-            Err(Refusal::Unreachable(why)) => {
-                newest_of_others(settings, session, suite, verifier.as_ref(), &why, warn)?
+            Err(Refusal::Unavailable(why, hint)) => {
+                newest_of_others(settings, session, suite, verifier.as_ref(), (&why, hint), warn)?
             }
         };
         offered.push(judge(settings, session, state, source, suite, received, verifier.clone(), now, warn)?);
@@ -112,15 +117,24 @@ struct Kept {
     name: &'static str,
     content: Vec<u8>,
     modified: i64,
+    tag: Option<EntityTag>,
 }
 
-fn kept(session: &Session, state: &State, suite: &str) -> Option<Kept> {
+fn kept(session: &Session, state: &State, suite: &str, origin: &str) -> Option<Kept> {
     let record = state.header.suites.iter().find(|record| record.requested == suite && !record.retired)?;
     let slash = if record.directory.is_empty() { "" } else { "/" };
     let path = format!("{}{slash}InRelease", record.directory);
     let status = session.root.stat(&path).ok().flatten()?;
     let content = session.root.read(&path, RELEASE_BYTES_MAX as u64).ok().flatten()?;
-    (Sha256::of(&content) == record.inrelease).then_some(Kept { name: "InRelease", content, modified: status.mtime })
+    // A tag means something only to the host that gave it.
+    let tag = record.tag.as_deref().filter(|_| record.origins.first().is_some_and(|of| of == origin));
+    let tag = tag.and_then(EntityTag::parse);
+    (Sha256::of(&content) == record.inrelease).then_some(Kept {
+        name: "InRelease",
+        content,
+        modified: status.mtime,
+        tag,
+    })
 }
 
 /// The directory of a suite on a mirror: a name ending in a slash is a flat repository.
@@ -169,15 +183,14 @@ async fn receive_all(
 /// Asks for `InRelease`; where there is none, for `Release` and `Release.gpg`.
 async fn receive(fetcher: &Fetcher, host: HostId, suite: &str, kept: Option<&Kept>) -> Answer {
     let directory = remote_directory(suite);
-    let get = |name: &str, limit: usize, since: Option<i64>| Get {
+    let get = |name: &str, limit: usize, kept: Option<&Kept>| Get {
         path: format!("{directory}{name}"),
         limit_bytes: limit as u64,
-        if_none_match: None,
-        if_modified_since: since,
+        if_none_match: kept.and_then(|kept| kept.tag.clone()),
+        if_modified_since: kept.map(|kept| kept.modified),
         head_only: false,
     };
-    let since = kept.map(|kept| kept.modified);
-    let inrelease = fetcher.get(host, get("InRelease", RELEASE_BYTES_MAX, since)).await?;
+    let inrelease = fetcher.get(host, get("InRelease", RELEASE_BYTES_MAX, kept)).await?;
     if matches!(inrelease.head.status, 200 | 304) {
         return Ok(vec![("InRelease", inrelease)]);
     }
@@ -188,18 +201,32 @@ async fn receive(fetcher: &Fetcher, host: HostId, suite: &str, kept: Option<&Kep
 
 /// Verifies what came. Without a verifier the source is trusted as it is.
 fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) -> Result<Received, Refusal> {
-    let answer = answer.map_err(|error| Refusal::Unreachable(error.to_string()))?;
+    let answer = answer.map_err(|error| match error {
+        // The line in front of it names the host.
+        GetError::Unreachable { reason, .. } => Refusal::Unavailable(reason, HINT_REACH),
+        GetError::Untrusted { reason, .. } => Refusal::Unavailable(reason, HINT_TRUST),
+        other @ GetError::TooLarge { .. } => Refusal::Unavailable(other.to_string(), HINT_ABSENT),
+    })?;
     let mut files: Vec<(&'static str, Vec<u8>)> = Vec::new();
     let mut statuses = Vec::new();
     let mut modified = None;
+    let mut tag = None;
     for (name, got) in answer {
         match (got.head.status, kept) {
             (200, _) => {
                 modified = modified.or(got.head.last_modified);
+                if name == "InRelease" {
+                    tag = got.head.etag;
+                }
                 files.push((name, got.body));
+            }
+            // Nothing newer than ours, but what it has is not ours: it may be an older one (M10).
+            (304, Some(kept)) if got.head.last_modified.is_some_and(|modified| modified < kept.modified) => {
+                return Err(Refusal::Verification(format!("{name}: not modified, and older than the one here"), None));
             }
             (304, Some(kept)) => {
                 modified = Some(kept.modified);
+                tag = kept.tag.clone();
                 files.push((kept.name, kept.content.clone()));
             }
             (status, _) => statuses.push(format!("{name}: {status}")),
@@ -221,10 +248,10 @@ fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) -> R
             let why = "Release has no signature (no InRelease, no Release.gpg)".to_owned();
             return Err(Refusal::Verification(why, Some("a source without signatures needs `Trusted: yes`")));
         }
-        (None, None, _, _) => return Err(Refusal::Unreachable(statuses.join(", "))),
+        (None, None, _, _) => return Err(Refusal::Unavailable(statuses.join(", "), HINT_ABSENT)),
     };
     let release = Release::parse(&text).map_err(|error| Refusal::Verification(error.to_string(), None))?;
-    Ok(Received { files, modified, text, release })
+    Ok(Received { files, modified, tag, text, release })
 }
 
 fn hint_of(error: &SignatureError) -> Option<&'static str> {
@@ -257,12 +284,13 @@ fn newest_of_others(
     session: &Session,
     suite: &str,
     verifier: Option<&Verifier>,
-    why: &str,
+    (why, hint): (&str, &'static str),
     warn: &mut dyn FnMut(String),
 ) -> Result<Received, CommandError> {
     let others = if settings.origin_only { 0 } else { settings.origins.len() };
     let mut best: Option<(Received, usize)> = None;
     let mut refusals = vec![format!("{}: {why}", settings.origins[0])];
+    let mut hints = vec![hint];
     let mut doubts = 0;
     for host in 1..others {
         let answer = session.runtime.block_on(receive(&session.fetcher, host as HostId, suite, None));
@@ -270,10 +298,14 @@ fn newest_of_others(
             Ok(received) => {
                 let newer = best.as_ref().is_none_or(|(best, _)| received.release.date > best.release.date);
                 if newer {
-                    best = Some((received, host));
+                    // The next run asks the origin again, which knows nothing of this host's tag.
+                    best = Some((Received { tag: None, ..received }, host));
                 }
             }
-            Err(Refusal::Unreachable(why)) => refusals.push(format!("{}: {why}", settings.origins[host])),
+            Err(Refusal::Unavailable(why, hint)) => {
+                refusals.push(format!("{}: {why}", settings.origins[host]));
+                hints.push(hint);
+            }
             Err(Refusal::Verification(why, _)) => {
                 doubts += 1;
                 refusals.push(format!("{}: {why}", settings.origins[host]));
@@ -292,8 +324,16 @@ fn newest_of_others(
     for refusal in refusals {
         error = error.context(refusal);
     }
-    Err(error.hint("check the address and the name of the suite: FROM/dists/SUITE/InRelease must exist"))
+    // One that answered tells more than those that did not.
+    let order = [HINT_ABSENT, HINT_TRUST, HINT_REACH];
+    let hint = order.into_iter().find(|hint| hints.contains(hint));
+    Err(error.hint(hint.unwrap_or(HINT_ABSENT)))
 }
+
+const HINT_ABSENT: &str = "check the address and the name of the suite: FROM/dists/SUITE/InRelease must exist";
+const HINT_TRUST: &str = "a certificate authority of your own is named with --cacert FILE";
+const HINT_REACH: &str =
+    "check the address and the network; a proxy is named by http_proxy and https_proxy in the environment";
 
 #[allow(clippy::too_many_arguments)]
 fn judge(
@@ -307,7 +347,7 @@ fn judge(
     now: i64,
     warn: &mut dyn FnMut(String),
 ) -> Result<Offered, CommandError> {
-    let Received { files, modified, text, release } = received;
+    let Received { files, modified, tag, text, release } = received;
     check_suite(suite, &release).map_err(CommandError::usage)?;
     let until = valid_until(source, &release).filter(|until| *until < now);
     if let Some(until) = until.filter(|_| source.check_valid_until) {
@@ -359,6 +399,7 @@ fn judge(
         fingerprint,
         files,
         modified: modified.unwrap_or(date_of_release),
+        tag,
         text,
         verifier,
     })
@@ -417,12 +458,12 @@ async fn side_files(watch: Watch, directory: String) -> NamedAnswers {
 }
 
 /// Takes those that say the same as the `InRelease` and are signed as well; others would contradict it.
-/// Wrong ones are asked for once more: a host that answers in the wrong order is known by now.
+/// Wrong or missing ones are asked for once more: a host that answers in the wrong order is known by now.
 pub fn take_side_files(side: SideFiles, session: &Session, offers: &mut [Offered]) {
     for (offer, asked) in offers.iter_mut().zip(side.0) {
         let Some(asked) = asked else { continue };
         let mut files = session.runtime.block_on(asked).unwrap_or_default();
-        if !files.is_empty() && !fits(offer, &files) {
+        if !fits(offer, &files) {
             files = session.runtime.block_on(side_files(session.fetcher.watch(), offer.remote.clone()));
         }
         if fits(offer, &files) {

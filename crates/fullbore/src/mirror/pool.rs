@@ -59,8 +59,8 @@ pub fn need(
         let file = plan.file(*id);
         let size = file.known_size().or_else(|| size_of(&learned, *id)).unwrap_or(0);
         let path = subtraction.landing_path(plan, *id);
-        resumed_bytes +=
-            session.landing.present(&path, size, file.sha256).iter().map(|range| range.end - range.start).sum::<u64>();
+        let present = session.present(&path, size, file.sha256).map_err(|error| disk(&error))?;
+        resumed_bytes += present.iter().map(|range| range.end - range.start).sum::<u64>();
         fetch.add(size);
     }
     Ok(Wanted { subtraction, learned, fetch, resumed_bytes })
@@ -127,7 +127,7 @@ fn learn_sizes(plan: &Plan, fetch: &[FileId], session: &Session) -> Result<Vec<(
 }
 
 async fn size_on_some_host(watch: &fullbore_wire::fetch::Watch, path: String) -> Option<u64> {
-    for host in 0..watch.hosts().len() {
+    for host in 0..watch.names().len() {
         let get =
             Get { path: path.clone(), limit_bytes: 0, if_none_match: None, if_modified_since: None, head_only: true };
         if let Ok(got) = watch.get(host as HostId, get).await
@@ -144,7 +144,7 @@ async fn size_on_some_host(watch: &fullbore_wire::fetch::Watch, path: String) ->
 pub fn room(need: &Wanted, indexes: &[StoredIndex], session: &Session) -> Result<Room, CommandError> {
     let index_bytes: u64 = indexes.iter().map(|index| index.size).sum();
     super::room::measure(
-        &session.root,
+        &session.places.volume,
         Need {
             bytes: (need.fetch.bytes + index_bytes).saturating_sub(need.resumed_bytes),
             files: need.fetch.files + indexes.len() as u64,

@@ -3,38 +3,41 @@
 //! The walk (`mirror.rs`) is plain blocking code; connections live on the one worker of a tokio
 //! runtime, so that parsing an index never holds up a socket.
 
+use std::ops::Range;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use fullbore_engine::digest::Sha256;
 use fullbore_engine::durability::Durability;
-use fullbore_engine::files::Root;
+use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::journal::Journal;
 use fullbore_engine::landing::{Cause, Landing};
 use fullbore_engine::stage::{Kind, Ledger, StageClock};
 use fullbore_engine::target::LocalTarget;
-use fullbore_engine::verdict::{Sampler, SamplerConfig};
+use fullbore_engine::verdict::{RecordSamples, Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
 use fullbore_wire::auth::AuthConf;
 use fullbore_wire::connect::ConnectOptions;
 use fullbore_wire::dispatcher::{GivenUp, Limits};
-use fullbore_wire::fetch::{Catalogue, FetchEvent, FetchOptions, Fetcher, Parts};
+use fullbore_wire::fetch::{Catalogue, FetchEvent, FetchOptions, Fetcher, Parts, Watch};
 use fullbore_wire::proxy::ProxySettings;
 use fullbore_wire::queue::{Item, ItemId};
 use fullbore_wire::tls::{Authorities, Offer, Tls, Trust};
 use fullbore_wire::url::Url;
 
+use super::places::Places;
 use super::state::{LOG_PATH, OWN_DIRECTORY};
 use super::subtract::LoggedFile;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Event, Events, Progress};
 use crate::settings::{DurabilityChoice, NetworkSettings};
 
-/// Bytes read and not yet written: 1 MiB for each connection keeps what a killed run loses small,
-/// and four hosts of four connections busy. Bounded, since many hosts share one disk.
-const WINDOW_BYTES_PER_CONNECTION: u64 = 1 << 20;
+/// Bytes read and not yet written: so much for each connection keeps what a killed run loses below
+/// 1 MB, and four hosts of four connections busy. Bounded, since many hosts share one disk.
+const WINDOW_BYTES_PER_CONNECTION: u64 = 768 << 10;
 const WINDOW_BYTES_MAX: u64 = 32 << 20;
 
 /// Chunks read and not yet written. Small files make many of them.
@@ -43,11 +46,24 @@ const WINDOW_ITEMS: u32 = 8192;
 /// How often progress is shown.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
+/// Where the verdict's samples are to be recorded, for whoever tunes it (`bench/verdict`).
+const RECORD_VARIABLE: &str = "FULLBORE_RECORD";
+
+fn samples() -> Result<Option<Box<dyn RecordSamples>>, CommandError> {
+    let Some(path) = std::env::var_os(RECORD_VARIABLE) else { return Ok(None) };
+    let file = std::fs::File::create(&path).map_err(|error| {
+        CommandError::new(ErrorKind::Usage, format!("{RECORD_VARIABLE}={}: {error}", path.to_string_lossy()))
+    })?;
+    Ok(Some(Box::new(std::io::BufWriter::new(file))))
+}
+
 /// A run's means.
 pub struct Session {
     /// The mirror's directory.
     pub root: Arc<Root>,
-    /// The same, as what is written to.
+    /// That, and where the run may write.
+    pub places: Places,
+    /// What is written to.
     pub target: Arc<LocalTarget>,
     /// What a killed run goes on from.
     pub journal: Arc<Journal>,
@@ -69,6 +85,30 @@ pub struct Session {
     pub started: Instant,
     sampler: Option<Sampler>,
     counters: Arc<Counters>,
+    faults: Faults,
+}
+
+/// Tells of the hosts' faults while the run goes on.
+struct Faults {
+    watch: Watch,
+    /// How many of each host.
+    told: Vec<u64>,
+}
+
+impl Faults {
+    fn tell(&mut self, events: &mut dyn Events) {
+        let hosts = self.watch.faults();
+        self.told.resize(hosts.len(), 0);
+        let names = self.watch.names();
+        for ((name, (strikes, last)), told) in names.into_iter().zip(hosts).zip(&mut self.told) {
+            if strikes > *told
+                && let Some(last) = last
+            {
+                *told = strikes;
+                events.emit(Event::HostFault { host: name, fault: last.fault, strikes });
+            }
+        }
+    }
 }
 
 /// What has come so far, over all batches of a run.
@@ -98,7 +138,7 @@ pub trait Batch: Catalogue {
 impl Session {
     /// Opens everything but connections. The directory is locked already.
     pub fn open(
-        root: Arc<Root>,
+        places: Places,
         origins: &[String],
         origin_only: bool,
         network: &NetworkSettings,
@@ -107,16 +147,20 @@ impl Session {
         let ledger = Ledger::new();
         let internal = |error: std::io::Error| CommandError::new(ErrorKind::Internal, error);
         // The sampler first: the verdict covers set-up too.
-        let config = SamplerConfig { destination: Some(root.path().to_owned()), ..SamplerConfig::default() };
+        let config = SamplerConfig {
+            destination: Some(places.volume.path().to_owned()),
+            record: samples()?,
+            ..SamplerConfig::default()
+        };
         let sampler = Sampler::start(&ledger, config).map_err(internal)?;
-        root.create_directory(OWN_DIRECTORY, 0o700).map_err(|error| disk(&error))?;
+        places.work.create_directory(OWN_DIRECTORY, 0o700).map_err(|error| disk(&error))?;
         let mut logged = Vec::new();
-        let journal = Journal::open(&root, LOG_PATH, &mut |file, trusted| {
+        let journal = Journal::open(&places.work, LOG_PATH, &mut |file, trusted| {
             logged.push((LoggedFile { path: file.path, size: file.size, sha256: file.sha256 }, trusted));
         })
         .map_err(|error| disk(&error))?;
         let journal = Arc::new(journal);
-        let target = Arc::new(LocalTarget::new(root.clone(), durability_of(durability)));
+        let target = Arc::new(LocalTarget::new(places.work.clone(), durability_of(durability)));
         let urls = urls(origins, origin_only)?;
         let connections = urls.0.len() as u64 * network.connections_per_host as u64;
         let window = Window::new((connections * WINDOW_BYTES_PER_CONNECTION).min(WINDOW_BYTES_MAX), WINDOW_ITEMS);
@@ -142,9 +186,11 @@ impl Session {
             )
         };
         Ok(Session {
+            faults: Faults { watch: fetcher.watch(), told: Vec::new() },
             scan: ledger.stage("local scan", Kind::Thread),
             sync: ledger.stage("sync", Kind::Thread),
-            root,
+            root: places.root.clone(),
+            places,
             target,
             journal,
             logged,
@@ -190,7 +236,8 @@ impl Session {
                 }
             }
         };
-        let mut pace = Pace::new(self.counters.clone(), self.started);
+        let mut pace = Pace::new(self.counters.clone(), self.landing.clone(), self.started);
+        let faults = &mut self.faults;
         let (sampler, fetcher) = (&self.sampler, &mut self.fetcher);
         let interrupted = self.runtime.block_on(async {
             let mut fetch = pin!(fetcher.fetch(batch, items, &mut on_event));
@@ -201,12 +248,14 @@ impl Session {
                     () = failed.notified() => break false,
                     () = stop.requested() => break true,
                     _ = tick.tick() => {
+                        faults.tell(events);
                         let limit = sampler.as_ref().and_then(Sampler::present);
                         events.emit(Event::Progress(Progress { limit, ..pace.progress() }));
                     }
                 }
             }
         });
+        faults.tell(events);
         events.emit(Event::Progress(pace.progress()));
         let (fetched, error) = result.into_inner().unwrap_or_else(PoisonError::into_inner);
         match error {
@@ -214,6 +263,19 @@ impl Session {
             None if interrupted => Err(interruption()),
             None => Ok(fetched),
         }
+    }
+
+    /// Which bytes of a file an earlier run left.
+    pub fn present(&self, path: &str, size: u64, sha256: Sha256) -> Result<Vec<Range<u64>>, FileError> {
+        if !self.places.is_untouched() {
+            return Ok(self.landing.present(path, size, sha256));
+        }
+        // The landing would look beside the copy of the log; the unfinished file is in the mirror.
+        let mut present = self.journal.present(path, size, sha256);
+        if !present.is_empty() {
+            present.clamp(self.root.part_size(path)?.unwrap_or(0));
+        }
+        Ok(present.as_slice().to_vec())
     }
 
     /// Files and bytes verified so far.
@@ -266,6 +328,9 @@ fn fetch_options(network: &NetworkSettings, mut auth: AuthConf) -> Result<FetchO
         proxies.set_https(proxy).map_err(wrong)?;
     }
     proxies.set_no_proxy(&network.proxy.no_proxy.join(",")).map_err(wrong)?;
+    for (host, proxy) in &network.proxy.hosts {
+        proxies.set_host(host, proxy).map_err(wrong)?;
+    }
     Ok(FetchOptions {
         limits: Limits { connections_per_host: network.connections_per_host, hedge: network.hedge },
         connect: ConnectOptions {
@@ -365,6 +430,7 @@ impl Stop {
 /// Rate and time to go.
 struct Pace {
     counters: Arc<Counters>,
+    landing: Landing,
     started: Instant,
     last: Option<(Instant, u64)>,
     rate_bytes_per_s: f64,
@@ -374,20 +440,21 @@ struct Pace {
 const PACE_WEIGHT: f64 = 0.15;
 
 impl Pace {
-    fn new(counters: Arc<Counters>, started: Instant) -> Self {
-        Pace { counters, started, last: None, rate_bytes_per_s: 0.0 }
+    fn new(counters: Arc<Counters>, landing: Landing, started: Instant) -> Self {
+        Pace { counters, landing, started, last: None, rate_bytes_per_s: 0.0 }
     }
 
     fn progress(&mut self) -> Progress {
         let now = Instant::now();
-        let bytes = self.counters.bytes.load(Ordering::Relaxed);
+        let total_bytes = self.counters.total_bytes.load(Ordering::Relaxed);
+        // As they come, not file by file; a file that came twice does not make it more than all.
+        let bytes = self.landing.counts().written_bytes.min(total_bytes);
         let (then, before) = self.last.unwrap_or((self.started, 0));
         let seconds = now.duration_since(then).as_secs_f64().max(0.01);
         let newest = bytes.saturating_sub(before) as f64 / seconds;
         let weight = if self.last.is_none() { 1.0 } else { PACE_WEIGHT };
         self.rate_bytes_per_s += weight * (newest - self.rate_bytes_per_s);
         self.last = Some((now, bytes));
-        let total_bytes = self.counters.total_bytes.load(Ordering::Relaxed);
         let to_go = total_bytes.saturating_sub(bytes) as f64;
         Progress {
             files: self.counters.files.load(Ordering::Relaxed),

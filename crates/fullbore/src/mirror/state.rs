@@ -118,6 +118,9 @@ pub struct SuiteRecord {
     pub links: Vec<String>,
     /// Hash of the bytes of `InRelease` (or of `Release`, where there is no `InRelease`).
     pub inrelease: Sha256,
+    /// The tag that the first of the origins had for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
     /// `Date` of the Release, Unix seconds.
     pub date: i64,
     /// Accepted on a valid signature.
@@ -447,6 +450,7 @@ mod tests {
             origins: Vec::new(),
             links: vec!["dists/stable".into()],
             inrelease: Sha256::of(b"1"),
+            tag: None,
             date: 1_000_000,
             signed: true,
             fingerprint: Sha256::of(b"settings"),

@@ -38,14 +38,22 @@ pub(super) fn hash(mut file: impl Read) -> io::Result<(Sha256, u64)> {
 /// # Errors
 /// Refusals of the system.
 pub fn verify(root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
-    let path = index_path(sha256);
-    let Some((file, status)) = root.open_file(&path)? else { return Ok(false) };
-    let right = status.size == size
-        && hash(file).map_err(|source| StateError::List { path: path.clone(), source })? == (sha256, size);
+    let right = has(root, sha256, size)?;
     if !right {
-        root.unlink(&path)?;
+        root.unlink(&index_path(sha256))?;
     }
     Ok(right)
+}
+
+/// As [`verify`], and changes nothing.
+///
+/// # Errors
+/// Refusals of the system.
+pub fn has(root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
+    let path = index_path(sha256);
+    let Some((file, status)) = root.open_file(&path)? else { return Ok(false) };
+    let content = || hash(file).map_err(|source| StateError::List { path, source });
+    Ok(status.size == size && content()? == (sha256, size))
 }
 
 /// Puts small content that is in memory (`InRelease`, `Release`) into the store. What is

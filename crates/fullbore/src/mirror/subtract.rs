@@ -88,6 +88,16 @@ impl Tally {
         self.files += 1;
         self.bytes += bytes;
     }
+
+    /// These files with their sizes.
+    pub fn of(files: &[(String, u64)]) -> Tally {
+        Tally { files: files.len() as u64, bytes: files.iter().map(|(_, bytes)| bytes).sum() }
+    }
+
+    /// Both together.
+    pub fn with(self, other: Tally) -> Tally {
+        Tally { files: self.files + other.files, bytes: self.bytes + other.bytes }
+    }
 }
 
 /// The wanted files, sorted by what has to be done for them.

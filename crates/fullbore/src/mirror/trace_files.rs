@@ -9,8 +9,8 @@ use fullbore_engine::files::{FileError, Kind, Root};
 
 /// The directory.
 pub const TRACE_DIRECTORY: &str = "project/trace";
-/// Largest trace file read; real ones have below 2 kB, `_hierarchy` below 50.
-const TRACE_BYTES_MAX: u64 = 1 << 20;
+/// The trace file of the archive itself, which all its mirrors carry.
+pub const MASTER: &str = "master";
 /// RFC 1123 section 2.1.
 const HOST_BYTES_MAX: usize = 255;
 
@@ -25,6 +25,8 @@ pub struct Trace {
     pub finished: i64,
     /// `Archive serial` of the origin's `project/trace/master`, if it has one.
     pub archive_serial: Option<String>,
+    /// That file; this mirror's copy of it.
+    pub master: Option<String>,
     /// Architectures mirrored, `source` among them; sorted.
     pub architectures: Vec<String>,
     /// Whether these are all that the archive has.
@@ -95,6 +97,9 @@ pub fn take_update_required(root: &Root, host: &str) -> Result<bool, TraceError>
 pub fn write(root: &Root, trace: &Trace) -> Result<(), TraceError> {
     check_host(&trace.host)?;
     let put = |name: &str, text: &str| root.write_part(&format!("{TRACE_DIRECTORY}/{name}"), text.as_bytes())?.finish();
+    if let Some(master) = &trace.master {
+        put(MASTER, master)?;
+    }
     put(&trace.host, &render(trace))?;
     put("_hierarchy", &hierarchy(trace))?;
     let mut names: Vec<String> = root
@@ -110,10 +115,16 @@ pub fn write(root: &Root, trace: &Trace) -> Result<(), TraceError> {
 }
 
 /// The `Archive serial` of a trace file.
-pub fn archive_serial(root: &Root, name: &str) -> Result<Option<String>, FileError> {
-    let text = root.read(&format!("{TRACE_DIRECTORY}/{name}"), TRACE_BYTES_MAX)?.unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    Ok(text.lines().find_map(|line| line.strip_prefix("Archive serial: ")).map(|serial| serial.trim().to_owned()))
+pub fn archive_serial(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| line.strip_prefix("Archive serial: ")).map(str::trim)
+}
+
+/// Whether a text from elsewhere is a trace file: its first line is a time as `date -u` writes it.
+pub fn is_trace(text: &str) -> bool {
+    let first = text.lines().next().unwrap_or_default();
+    let words: Vec<&str> = first.split_whitespace().collect();
+    let year = words.last().is_some_and(|year| year.len() == 4 && year.bytes().all(|byte| byte.is_ascii_digit()));
+    year && words.contains(&"UTC") && !text.contains(|c: char| c.is_control() && c != '\n')
 }
 
 fn render(trace: &Trace) -> String {
@@ -151,13 +162,15 @@ fn render(trace: &Trace) -> String {
 
 /// Site, host and upstream of each mirror from the master down to this one.
 fn hierarchy(trace: &Trace) -> String {
-    let above = trace.upstream_hierarchy.as_deref().unwrap_or_default();
     let own = format!("{0} {0} {1}", trace.host, one_line(&trace.upstream));
-    let mut lines: Vec<&str> = above
-        .lines()
-        .filter(|line| !line.trim().is_empty() && !line.contains(char::is_control))
-        .filter(|line| line.split_whitespace().next() != Some(trace.host.as_str()))
-        .collect();
+    let site = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
+    // All of it, or none: a web page is no hierarchy, though a line of it may look like one.
+    let above = trace
+        .upstream_hierarchy
+        .as_deref()
+        .filter(|text| text.lines().all(|line| !line.contains(char::is_control) && check_host(&site(line)).is_ok()));
+    let above = above.unwrap_or_default().lines();
+    let mut lines: Vec<&str> = above.filter(|line| site(line) != trace.host).collect();
     lines.push(&own);
     lines.join("\n") + "\n"
 }
@@ -184,6 +197,7 @@ mod tests {
             architectures: vec!["amd64".into(), "source".into()],
             all_architectures: false,
             suites: vec!["trixie".into()],
+            master: Some("Wed Apr 27 15:00:00 UTC 2016\nArchive serial: 2016042703\n".into()),
             upstream: "deb.example.net".into(),
             upstream_hierarchy: Some("a a master\nmirror.example.org old entry\n".into()),
             received_bytes: 5_116_226_559,
@@ -194,7 +208,6 @@ mod tests {
     fn a_trace_file_is_as_ftpsync_writes_it() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
-        root.write_part("project/trace/master", b"x\nArchive serial: 2026112001\n").unwrap().finish().unwrap();
         write(&root, &trace()).unwrap();
         let read = |name: &str| std::fs::read_to_string(directory.path().join("project/trace").join(name)).unwrap();
         let text = read("mirror.example.org").replace(env!("CARGO_PKG_VERSION"), "VERSION");
@@ -216,7 +229,13 @@ mod tests {
         ");
         assert_eq!(read("_traces"), "master\nmirror.example.org\n");
         assert_eq!(read("_hierarchy"), "a a master\nmirror.example.org mirror.example.org deb.example.net\n");
-        assert_eq!(archive_serial(&root, "master").unwrap().as_deref(), Some("2026112001"));
+        let page = Trace { upstream_hierarchy: Some("a a master\n<p>error\n".into()), ..trace() };
+        assert_eq!(hierarchy(&page), "mirror.example.org mirror.example.org deb.example.net\n");
+        assert_eq!(archive_serial(&read("master")), Some("2016042703"));
+        assert!(is_trace(&read("master")) && is_trace(&read("mirror.example.org")));
+        for text in ["", "<html>", "Wed Apr 27 15:00:00 UTC 2016\n\u{1b}[31m\n", "Archive serial: 2016042703\n"] {
+            assert!(!is_trace(text), "{text:?}");
+        }
     }
 
     #[test]

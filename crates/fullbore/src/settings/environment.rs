@@ -39,6 +39,7 @@ impl Environment {
                     .filter(|host| !host.is_empty())
                     .map(str::to_owned)
                     .collect(),
+                hosts: Vec::new(),
             },
             no_color: given("NO_COLOR").is_some(),
             source_date_epoch: given("SOURCE_DATE_EPOCH").and_then(|value| value.trim().parse().ok()),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::apt_proxy;
 use super::archive::{address, archives};
 use super::file::{self, Section};
 use super::keys::{absolute, readable, signed_by};
@@ -116,6 +117,10 @@ fn mirror(
         check_snapshot(snapshot)?;
     }
     let archives = archives(wishes)?;
+    let mut environment = environment.clone();
+    if wishes.sources.is_some() {
+        environment.proxy = apt_proxy::over(&environment.proxy);
+    }
     let several = archives.len() > 1;
     let names = apt::directory_names(&archives);
     let mut mirrors = Vec::new();
@@ -163,7 +168,7 @@ fn mirror(
                     auth: wishes.auth.clone(),
                 },
                 wishes.cacert.as_deref(),
-                environment,
+                &environment,
             )?,
             snapshot: wishes.snapshot.clone(),
             dry_run: arguments.dry_run,

@@ -40,7 +40,7 @@ pub fn common() -> &'static Archive {
 }
 
 /// A static value is never dropped, so a process that outlives us removes its directory.
-fn remove_at_exit(directory: PathBuf) {
+pub fn remove_at_exit(directory: PathBuf) {
     let script = "while kill -0 \"$1\" 2>/dev/null; do sleep 1; done; rm -rf \"$2\"";
     let _ = Command::new("setsid")
         .args(["sh", "-c", script, "sh", &std::process::id().to_string()])
@@ -148,8 +148,16 @@ impl Mirror {
 
     pub fn command(&self, from: &[&Server], more: &[&str]) -> Command {
         let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
-        command.args(self.arguments(from, more));
+        command.args(self.arguments(from, more)).env("APT_CONFIG", self.apt_config(""));
         command
+    }
+
+    /// A configuration of apt that has these lines and nothing of this machine's.
+    pub fn apt_config(&self, lines: &str) -> PathBuf {
+        let file = self.report.with_extension("apt.conf");
+        let nothing = "Dir::Etc::main \"/nonexistent\";\nDir::Etc::parts \"/nonexistent\";\n";
+        std::fs::write(&file, format!("{nothing}{lines}")).unwrap();
+        file
     }
 
     pub fn run(&self, from: &[&Server]) -> Ran {

@@ -5,9 +5,10 @@
 //! but to be called on a processor without the features.
 
 use std::arch::x86_64::{
-    __m256i, _mm256_add_epi32, _mm256_and_si256, _mm256_extract_epi32, _mm256_or_si256, _mm256_ror_epi32,
-    _mm256_set_epi32, _mm256_set1_epi32, _mm256_slli_epi32, _mm256_srli_epi32, _mm256_ternarylogic_epi32,
-    _mm256_xor_si256,
+    __m256i, _mm256_add_epi32, _mm256_and_si256, _mm256_extract_epi32, _mm256_or_si256, _mm256_permute2x128_si256,
+    _mm256_ror_epi32, _mm256_set_epi32, _mm256_set_epi64x, _mm256_set1_epi32, _mm256_shuffle_epi8, _mm256_slli_epi32,
+    _mm256_srli_epi32, _mm256_ternarylogic_epi32, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi32,
+    _mm256_unpacklo_epi64, _mm256_xor_si256,
 };
 
 use super::{AHEAD, Block, K, LANES, State};
@@ -35,17 +36,66 @@ macro_rules! kernels {
             _mm256_add_epi32(x, y)
         }
 
-        /// Word `t` of each block, big-endian.
+        /// The sixteen words of each block, big-endian: vector `t` has word `t` of all.
         #[target_feature(enable = $features)]
         #[inline]
-        fn load(blocks: [&Block; LANES], t: usize) -> __m256i {
-            let word = |lane: usize| {
-                let (words, _) = blocks[lane].as_chunks::<4>();
-                i32::from_be_bytes(words[t])
-            };
-            let (w0, w1, w2, w3) = (word(0), word(1), word(2), word(3));
-            let (w4, w5, w6, w7) = (word(4), word(5), word(6), word(7));
-            _mm256_set_epi32(w7, w6, w5, w4, w3, w2, w1, w0)
+        fn load(blocks: [&Block; LANES]) -> [__m256i; 16] {
+            let mut words = [_mm256_set1_epi32(0); 16];
+            for half in 0..2 {
+                let mut rows = [_mm256_set1_epi32(0); LANES];
+                for (row, block) in rows.iter_mut().zip(blocks) {
+                    let (parts, _) = block.as_chunks::<8>();
+                    let part = |index: usize| i64::from_le_bytes(parts[4 * half + index]);
+                    *row = swap_bytes(_mm256_set_epi64x(part(3), part(2), part(1), part(0)));
+                }
+                words[8 * half..][..8].copy_from_slice(&transpose(rows));
+            }
+            words
+        }
+
+        /// Turns the order of bytes in each word.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn swap_bytes(v: __m256i) -> __m256i {
+            let order = _mm256_set_epi64x(
+                0x0c0d_0e0f_0809_0a0b, 0x0405_0607_0001_0203, 0x0c0d_0e0f_0809_0a0b, 0x0405_0607_0001_0203,
+            );
+            _mm256_shuffle_epi8(v, order)
+        }
+
+        /// Eight rows of eight words become columns.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn transpose(r: [__m256i; 8]) -> [__m256i; 8] {
+            let pairs: [__m256i; 8] = [
+                _mm256_unpacklo_epi32(r[0], r[1]), _mm256_unpackhi_epi32(r[0], r[1]),
+                _mm256_unpacklo_epi32(r[2], r[3]), _mm256_unpackhi_epi32(r[2], r[3]),
+                _mm256_unpacklo_epi32(r[4], r[5]), _mm256_unpackhi_epi32(r[4], r[5]),
+                _mm256_unpacklo_epi32(r[6], r[7]), _mm256_unpackhi_epi32(r[6], r[7]),
+            ];
+            let low = fours(pairs[0], pairs[1], pairs[2], pairs[3]);
+            let high = fours(pairs[4], pairs[5], pairs[6], pairs[7]);
+            let mut columns = low;
+            let mut rest = low;
+            for (index, (low, high)) in low.into_iter().zip(high).enumerate() {
+                columns[index] = _mm256_permute2x128_si256::<0x20>(low, high);
+                rest[index] = _mm256_permute2x128_si256::<0x31>(low, high);
+            }
+            let [c0, c1, c2, c3] = columns;
+            let [c4, c5, c6, c7] = rest;
+            [c0, c1, c2, c3, c4, c5, c6, c7]
+        }
+
+        /// Words `i` and `i + 4` of four rows in vector `i`, from the rows interleaved in pairs.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn fours(low01: __m256i, high01: __m256i, low23: __m256i, high23: __m256i) -> [__m256i; 4] {
+            [
+                _mm256_unpacklo_epi64(low01, low23),
+                _mm256_unpackhi_epi64(low01, low23),
+                _mm256_unpacklo_epi64(high01, high23),
+                _mm256_unpackhi_epi64(high01, high23),
+            ]
         }
 
         /// The next sixteen words of the schedules (FIPS 180-4, 6.2.2, step 1).
@@ -87,10 +137,7 @@ macro_rules! kernels {
                 for lane in 1..LANES {
                     blocks[lane] = &data[lane][index];
                 }
-                let mut words = [_mm256_set1_epi32(0); 16];
-                for (t, word) in words.iter_mut().enumerate() {
-                    *word = load(blocks, t);
-                }
+                let mut words = load(blocks);
                 let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = state;
                 let mut t = 0;
                 while t < 64 {
@@ -132,10 +179,7 @@ macro_rules! kernels {
             for group in groups {
                 let [b0, b1, b2, b3, b4, b5, b6, b7] = group;
                 let blocks = [b0, b1, b2, b3, b4, b5, b6, b7];
-                let mut words = [_mm256_set1_epi32(0); 16];
-                for (t, word) in words.iter_mut().enumerate() {
-                    *word = load(blocks, t);
-                }
+                let mut words = load(blocks);
                 let mut t = 0;
                 while t < 64 {
                     if t > 0 {

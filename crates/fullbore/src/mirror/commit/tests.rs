@@ -48,6 +48,7 @@ impl Mirror {
                 origins: Vec::new(),
                 links: Vec::new(),
                 inrelease: Sha256::of(suite.as_bytes()),
+                tag: None,
                 date: self.now,
                 signed,
                 fingerprint: Sha256::EMPTY,
@@ -136,6 +137,7 @@ impl Mirror {
             now: self.now,
             boot_id: "boot".into(),
             synced: true,
+            note_paths: false,
         })
         .unwrap()
     }
@@ -332,6 +334,7 @@ fn the_log_of_a_killed_run_counts() {
         now: mirror.now,
         boot_id: "boot".into(),
         synced: true,
+        note_paths: false,
     };
     commit.orphans.push(commit.orphans[0].clone());
     let pending = write(commit).unwrap();
@@ -417,7 +420,7 @@ fn m15_a_refused_deletion_leaves_a_usable_state() {
     let plan = mirror.plan(&empty, &updates, Filters::default());
     let mut pending = mirror.commit(&plan, &FileSet::new(0), updates);
     assert_eq!(pending.counts.expired.files, 100);
-    let error = pending.allow_removal(&DeleteGuard::default()).unwrap_err();
+    let error = pending.allow_removal(&DeleteGuard::default(), Tally::default()).unwrap_err();
     assert!(error.to_string().starts_with("refused to delete 100 of 100 files"), "{error}");
     pending.publish(&mirror.root, || Ok::<_, StateError>(())).unwrap();
     // Upstream is back: nothing is fetched.
@@ -441,7 +444,7 @@ fn what_was_deleted_is_fetched_again_when_it_comes_back() {
     let plan = mirror.plan(&new, &updates, Filters::default());
     let subtraction = mirror.subtract(&plan, &updates, Vec::new()).unwrap();
     let mut pending = mirror.commit(&plan, &subtraction.done, updates);
-    pending.allow_removal(&DeleteGuard::default()).unwrap();
+    pending.allow_removal(&DeleteGuard::default(), Tally::default()).unwrap();
     let mut state = pending.publish(&mirror.root, || Ok::<_, StateError>(())).unwrap();
     // Killed here, the next run would find the deletion begun and would not believe in the file.
     assert!(mirror.state().unfinished);

@@ -216,10 +216,9 @@ fn host_lane(page: &mut String, report: &Report, host: &HostReport, lane: Option
     if !host.faults.is_empty() {
         page.push_str("<ul class=\"faults\">");
         for fault in host.faults.iter().take(FAULTS_LISTED) {
-            let path = fault.path.as_ref().map(|path| format!(", {}", escape(path))).unwrap_or_default();
             let _ = write!(
                 page,
-                "<li><b>{}</b> {}{path}</li>",
+                "<li><b>{}</b> {}</li>",
                 if fault.at_ms > 0 { clock(fault.at_ms) } else { "at last".to_owned() },
                 escape(&fault.fault)
             );

@@ -1,0 +1,134 @@
+//! The directories of a run: the mirror itself, and where the run may write.
+//!
+//! They are one and the same, except in a dry run. That one leaves nothing behind and needs no right
+//! to write: what it fetches goes into a directory of its own among the temporary files, and a mirror
+//! that is still to be made is an empty directory there.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fullbore_engine::files::{FileError, Root};
+
+use super::state::{LOG_PATH, OWN_DIRECTORY};
+
+/// Names tried for a temporary directory before it is given up: leftovers of killed runs.
+const NAMES_TRIED: u64 = 1000;
+
+/// Where a run reads and writes.
+pub struct Places {
+    /// The mirror's directory.
+    pub root: Arc<Root>,
+    /// What is written to.
+    pub work: Arc<Root>,
+    /// A directory of the file system that the mirror is on, or will be.
+    pub volume: Arc<Root>,
+    scratch: Option<Scratch>,
+}
+
+/// Why there is no place for a run.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// The mirror's directory.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A temporary one.
+    #[error("{}: cannot make a temporary directory: {source}", path.display())]
+    Scratch {
+        /// Where.
+        path: PathBuf,
+        /// What happened.
+        source: io::Error,
+    },
+}
+
+impl Places {
+    /// A run that writes into the mirror.
+    pub fn of(root: Arc<Root>) -> Places {
+        Places { work: root.clone(), volume: root.clone(), root, scratch: None }
+    }
+
+    /// A run that changes nothing. `temporary` is where its own directory is made.
+    ///
+    /// # Errors
+    /// Refusals of the system. That the directory does not exist is none.
+    pub fn untouched(dir: &Path, temporary: &Path) -> Result<Places, PlaceError> {
+        let scratch =
+            Scratch::make(temporary).map_err(|source| PlaceError::Scratch { path: temporary.to_owned(), source })?;
+        let work = Arc::new(Root::open(&scratch.0)?);
+        work.create_directory(OWN_DIRECTORY, 0o700)?;
+        let (root, volume) = if dir.exists() {
+            let root = Arc::new(Root::open(dir)?);
+            (root.clone(), root)
+        } else {
+            work.create_directory(NO_MIRROR, 0o700)?;
+            let above = dir.ancestors().find(|above| above.is_dir()).unwrap_or(Path::new("."));
+            (Arc::new(Root::open(&scratch.0.join(NO_MIRROR))?), Arc::new(Root::open(above)?))
+        };
+        // What a killed run has done already shows in the plan; its log is taken up from a copy.
+        if let Some((mut log, _)) = root.open_file(LOG_PATH)? {
+            let mut copy = work.open_append(LOG_PATH)?;
+            io::copy(&mut log, &mut copy).map_err(|source| PlaceError::Scratch { path: scratch.0.clone(), source })?;
+        }
+        Ok(Places { root, work, volume, scratch: Some(scratch) })
+    }
+
+    /// Whether the mirror stays as it is.
+    pub fn is_untouched(&self) -> bool {
+        self.scratch.is_some()
+    }
+}
+
+/// Stands for a mirror that does not exist.
+const NO_MIRROR: &str = "mirror";
+
+/// A directory of mode 0700 that goes when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make(temporary: &Path) -> io::Result<Scratch> {
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let mut result = Err(io::ErrorKind::AlreadyExists.into());
+        for _ in 0..NAMES_TRIED {
+            let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+            let path = temporary.join(format!("fullbore-{}-{number}", std::process::id()));
+            result = DirBuilder::new().mode(0o700).create(&path).map(|()| Scratch(path));
+            if !matches!(&result, Err(error) if error.kind() == io::ErrorKind::AlreadyExists) {
+                break;
+            }
+        }
+        result
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed lies among the temporary files, which are removed by others.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_changes_nothing_leaves_nothing() {
+        let temporary = tempfile::tempdir().unwrap();
+        let here = tempfile::tempdir().unwrap();
+        std::fs::create_dir(here.path().join(OWN_DIRECTORY)).unwrap();
+        std::fs::write(here.path().join(LOG_PATH), b"log").unwrap();
+        let places = Places::untouched(here.path(), temporary.path()).unwrap();
+        assert_eq!(places.work.read(LOG_PATH, 10).unwrap().unwrap(), b"log");
+        assert_eq!(places.volume.path(), here.path());
+        let missing = Places::untouched(&here.path().join("a/b"), temporary.path()).unwrap();
+        assert!(missing.is_untouched() && missing.root.list("").unwrap().is_empty());
+        assert_eq!(missing.volume.path(), here.path());
+        drop((places, missing));
+        assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
+        assert!(!here.path().join("a").exists());
+    }
+}
