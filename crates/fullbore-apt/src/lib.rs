@@ -1,0 +1,7 @@
+//! What APT expects of files and programs: the forms in which it keeps indexes, its
+//! acquire methods, and its lists directory.
+//!
+//! Nothing here prints or reads the environment; the methods speak over the reader and
+//! writer that they are given.
+
+#![forbid(unsafe_code)]
