@@ -5,11 +5,15 @@
 //! counts what comes out, not what goes in, so a bomb costs what an honest
 //! file would. Memory for dictionaries and windows is limited as well.
 
+mod lz4;
+
 use std::fmt;
 use std::io::{self, BufRead, Read};
 
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use thiserror::Error;
+
+use self::lz4::Lz4Decoder;
 
 /// Memory for the xz decoder. `xz -9` needs 65 MB to decompress; dictionaries beyond that
 /// are not met in archives, and a header may claim 4 GB.
@@ -31,11 +35,13 @@ pub enum Form {
     Zst,
     /// `.bz2`
     Bz2,
+    /// `.lz4`: no archive publishes it, but apt keeps indexes so.
+    Lz4,
 }
 
 impl Form {
     /// All forms, best compression first: the order in which to choose one to fetch.
-    pub const BY_SIZE: [Form; 5] = [Form::Xz, Form::Zst, Form::Bz2, Form::Gz, Form::Plain];
+    pub const BY_SIZE: [Form; 6] = [Form::Xz, Form::Zst, Form::Bz2, Form::Gz, Form::Lz4, Form::Plain];
 
     /// By the extension of a path.
     pub fn of(path: &str) -> Form {
@@ -44,7 +50,7 @@ impl Form {
 
     /// The path without the extension of its form, and the form.
     pub fn split(path: &str) -> (&str, Form) {
-        for form in [Form::Gz, Form::Xz, Form::Zst, Form::Bz2] {
+        for form in [Form::Gz, Form::Xz, Form::Zst, Form::Bz2, Form::Lz4] {
             if let Some(stem) = path.strip_suffix(form.extension()) {
                 return (stem, form);
             }
@@ -60,10 +66,11 @@ impl Form {
             Form::Xz => ".xz",
             Form::Zst => ".zst",
             Form::Bz2 => ".bz2",
+            Form::Lz4 => ".lz4",
         }
     }
 
-    /// By the name that people write in `--index-formats`: `gz`, `xz`, `zst`, `bz2`, `plain`.
+    /// By the name that people write in `--index-formats`: `gz`, `xz`, `zst`, `bz2`, `lz4`, `plain`.
     pub fn by_name(name: &str) -> Option<Form> {
         match name {
             "plain" | "none" | "uncompressed" => Some(Form::Plain),
@@ -71,6 +78,7 @@ impl Form {
             "xz" => Some(Form::Xz),
             "zst" | "zstd" => Some(Form::Zst),
             "bz2" | "bzip2" => Some(Form::Bz2),
+            "lz4" => Some(Form::Lz4),
             _ => None,
         }
     }
@@ -84,6 +92,7 @@ impl fmt::Display for Form {
             Form::Xz => "xz",
             Form::Zst => "zst",
             Form::Bz2 => "bz2",
+            Form::Lz4 => "lz4",
         })
     }
 }
@@ -110,6 +119,7 @@ enum Decoder<R: BufRead> {
     Xz(liblzma::bufread::XzDecoder<R>),
     Zst(zstd::stream::read::Decoder<'static, R>),
     Bz2(bzip2::bufread::MultiBzDecoder<R>),
+    Lz4(Lz4Decoder<R>),
 }
 
 impl<R: BufRead> Decoder<R> {
@@ -129,6 +139,7 @@ impl<R: BufRead> Decoder<R> {
                 Decoder::Zst(decoder)
             }
             Form::Bz2 => Decoder::Bz2(bzip2::bufread::MultiBzDecoder::new(input)),
+            Form::Lz4 => Decoder::Lz4(Lz4Decoder::new(input)),
         })
     }
 
@@ -139,6 +150,7 @@ impl<R: BufRead> Decoder<R> {
             Decoder::Xz(decoder) => decoder.read(buffer),
             Decoder::Zst(decoder) => decoder.read(buffer),
             Decoder::Bz2(decoder) => decoder.read(buffer),
+            Decoder::Lz4(decoder) => decoder.read(buffer),
         }
     }
 }
@@ -251,7 +263,7 @@ mod tests {
 
     use super::*;
 
-    const FORMS: [Form; 5] = Form::BY_SIZE;
+    const FORMS: [Form; 6] = Form::BY_SIZE;
 
     fn compress(form: Form, content: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -270,6 +282,11 @@ mod tests {
             Form::Zst => out = zstd::encode_all(content, 1).expect("memory"),
             Form::Bz2 => {
                 let mut encoder = bzip2::write::BzEncoder::new(&mut out, bzip2::Compression::fast());
+                encoder.write_all(content).expect("memory");
+                encoder.finish().expect("memory");
+            }
+            Form::Lz4 => {
+                let mut encoder = lz4_flex::frame::FrameEncoder::new(&mut out);
                 encoder.write_all(content).expect("memory");
                 encoder.finish().expect("memory");
             }

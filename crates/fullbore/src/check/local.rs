@@ -284,7 +284,9 @@ impl<'a> Checker<'a> {
             };
             let Some(&at) = by_content.get(&entry.sha256) else { continue };
             let rank = |form: Form| {
-                [Form::Plain, Form::Gz, Form::Zst, Form::Xz, Form::Bz2].iter().position(|&other| other == form)
+                [Form::Plain, Form::Lz4, Form::Gz, Form::Zst, Form::Xz, Form::Bz2]
+                    .iter()
+                    .position(|&other| other == form)
             };
             let there = groups.get(name.stem);
             if there.is_none_or(|(form, ..)| rank(name.form) < rank(*form)) {

@@ -117,7 +117,7 @@ fn read_suite(root: &Root, directory: &str, plan: &mut PlanBuilder) -> Result<()
             _ => return Ok(()),
         };
         let better = |form: Form| {
-            [Form::Plain, Form::Gz, Form::Zst, Form::Xz, Form::Bz2].iter().position(|&other| other == form)
+            [Form::Plain, Form::Lz4, Form::Gz, Form::Zst, Form::Xz, Form::Bz2].iter().position(|&other| other == form)
         };
         let there = indexes.get(name.stem);
         if there.is_none_or(|(form, ..)| better(name.form) < better(*form)) {

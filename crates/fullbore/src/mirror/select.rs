@@ -173,7 +173,7 @@ pub fn indexes(requested: &str, release: &Release, selection: &Selection) -> Res
 
 /// Forms in the order in which they are read: gzip is decompressed at three times the rate
 /// of xz and the time to the first pool file counts more than the bytes of one index.
-const READING_ORDER: [Form; 5] = [Form::Gz, Form::Zst, Form::Xz, Form::Bz2, Form::Plain];
+const READING_ORDER: [Form; 6] = [Form::Lz4, Form::Gz, Form::Zst, Form::Xz, Form::Bz2, Form::Plain];
 
 fn add_group(
     wants: &mut Vec<IndexWant>,

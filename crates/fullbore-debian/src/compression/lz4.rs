@@ -1,0 +1,103 @@
+//! LZ4 frames, read to their proper end.
+//!
+//! lz4_flex takes the end of the input between two blocks for the end of the frame, and
+//! stops after one frame. A file that was cut must not pass for a short one, so the input
+//! is watched: a frame is over when its end mark came, not when the input did. Frames in a
+//! row are one file, as for `lz4 -d`. A frame's blocks have at most 4 MiB (8 in frames of
+//! the legacy kind, which have no end mark and are refused), which bounds the memory.
+
+use std::io::{self, BufRead, Read};
+
+use lz4_flex::frame::FrameDecoder;
+
+pub(super) struct Lz4Decoder<R: BufRead> {
+    frames: FrameDecoder<Watched<R>>,
+    within_frame: bool,
+}
+
+impl<R: BufRead> Lz4Decoder<R> {
+    pub(super) fn new(input: R) -> Self {
+        let input = Watched { input, ended: false };
+        // A file has one frame at least: what is empty was cut.
+        Lz4Decoder { frames: FrameDecoder::new(input), within_frame: true }
+    }
+
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if !self.within_frame {
+                if self.frames.get_mut().input.fill_buf()?.is_empty() {
+                    return Ok(0);
+                }
+                self.within_frame = true;
+            }
+            let count = self.frames.read(buffer)?;
+            if count > 0 || buffer.is_empty() {
+                return Ok(count);
+            }
+            if self.frames.get_ref().ended {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "LZ4 frame without an end"));
+            }
+            self.within_frame = false;
+        }
+    }
+}
+
+/// Knows whether more was asked for than there is.
+struct Watched<R> {
+    input: R,
+    ended: bool,
+}
+
+impl<R: Read> Read for Watched<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.input.read(buffer)?;
+        self.ended |= count == 0 && !buffer.is_empty();
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn lz4(options: &[&str], content: &[u8]) -> Vec<u8> {
+        let child = Command::new("lz4").args(options).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.expect("lz4 does not run: apt-get install lz4");
+        let mut input = child.stdin.take().expect("piped");
+        let content = content.to_vec();
+        let writer = std::thread::spawn(move || input.write_all(&content));
+        let output = child.wait_with_output().expect("it ends");
+        writer.join().expect("no panic").expect("it reads");
+        output.stdout
+    }
+
+    fn read(file: &[u8]) -> io::Result<Vec<u8>> {
+        let mut decoder = Lz4Decoder::new(file);
+        let (mut out, mut buffer) = (Vec::new(), [0; 7001]);
+        loop {
+            match decoder.read(&mut buffer)? {
+                0 => return Ok(out),
+                count => out.extend_from_slice(&buffer[..count]),
+            }
+        }
+    }
+
+    #[test]
+    fn frames_of_the_lz4_program_of_every_kind_and_no_part_of_one() {
+        let content: Vec<u8> =
+            (0..40_000).flat_map(|i: u32| format!("line {}\n", i % 7919 * 31).into_bytes()).collect();
+        for options in
+            [&["-c"][..], &["-c", "-B4", "-BD", "-BX"], &["-c", "--content-size", "-9"], &["-c", "--no-frame-crc"]]
+        {
+            let file = lz4(options, &content);
+            assert_eq!(read(&file).expect("whole"), content, "{options:?}");
+            assert_eq!(read(&[&file[..], &file[..]].concat()).expect("two frames").len(), 2 * content.len());
+            for cut in (0..file.len()).step_by(file.len() / 50).chain([1, 4, 5, 6, 7, 8, file.len() - 4]) {
+                assert!(read(&file[..cut]).is_err(), "{options:?} cut to {cut} of {} bytes", file.len());
+            }
+        }
+    }
+}
