@@ -5,3 +5,5 @@
 //! writer that they are given.
 
 #![forbid(unsafe_code)]
+
+pub mod acquire;

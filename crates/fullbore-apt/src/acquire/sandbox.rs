@@ -1,0 +1,147 @@
+//! Giving up root's rights for those of `APT::Sandbox::User`.
+//!
+//! APT starts methods with its own rights; each is expected to drop them once it has the
+//! configuration. Done by system calls on this thread alone, which is why there must be no
+//! other thread yet.
+
+use std::io;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Gid, Uid};
+
+use super::configuration::Configuration;
+
+/// Bytes of /etc/passwd that are read; more is not looked at. A guess far beyond real ones.
+const PASSWD_BYTES_MAX: u64 = 16 << 20;
+
+/// Why the rights could not be dropped.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// There is no such user.
+    #[error("no user {0}, cannot drop rights")]
+    NoUser(String),
+    /// Other threads would keep the rights.
+    #[error("{0} threads run already, cannot drop rights")]
+    Threads(usize),
+    /// The system refused.
+    #[error("cannot drop rights to user {user}: {operation}: {source}")]
+    System {
+        /// Whose rights they were to be.
+        user: String,
+        /// The call.
+        operation: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The rights of root could be had back.
+    #[error("rights dropped to user {0} could be taken back")]
+    Reversible(String),
+}
+
+/// A user by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User {
+    /// Number of the user.
+    pub uid: u32,
+    /// Number of the user's own group.
+    pub gid: u32,
+}
+
+impl User {
+    /// Looks a user up by name: in /etc/passwd, and where it is not there (directory services)
+    /// by `getent`.
+    pub fn by_name(name: &str) -> Option<User> {
+        let read = |path: &str| -> io::Result<String> {
+            let mut text = Vec::new();
+            io::Read::read_to_end(&mut io::Read::take(std::fs::File::open(path)?, PASSWD_BYTES_MAX), &mut text)?;
+            Ok(String::from_utf8_lossy(&text).into_owned())
+        };
+        if let Some(user) = read("/etc/passwd").ok().and_then(|text| User::in_passwd(&text, name)) {
+            return Some(user);
+        }
+        let output = Command::new("getent").args(["passwd", "--", name]).stdin(Stdio::null()).output().ok()?;
+        User::in_passwd(&String::from_utf8_lossy(&output.stdout), name)
+    }
+
+    /// `name:password:uid:gid:…` lines.
+    fn in_passwd(text: &str, name: &str) -> Option<User> {
+        let line = text.lines().find(|line| line.split(':').next() == Some(name))?;
+        let mut fields = line.split(':').skip(2);
+        let (uid, gid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        // All ones stands for "no change" in the system calls.
+        (uid != u32::MAX && gid != u32::MAX).then_some(User { uid, gid })
+    }
+}
+
+/// Takes the rights of `APT::Sandbox::User` if this process is root's; of an ordinary user's
+/// process nothing changes. As in APT, an empty setting or `root` keeps root's rights, and so
+/// does `Debug::NoDropPrivs`. In any case no program started later can gain rights.
+///
+/// # Errors
+/// When the rights are not surely gone; the process must end then.
+pub fn drop_privileges(configuration: &Configuration) -> Result<(), SandboxError> {
+    if configuration.bool("Debug::NoDropPrivs", false) {
+        return Ok(());
+    }
+    // Older kernels refuse; it is a second fence only.
+    let _ = rustix::thread::set_no_new_privs(true);
+    let name = configuration.get_or("APT::Sandbox::User", "");
+    if name.is_empty() || name == "root" || !rustix::process::getuid().is_root() {
+        return Ok(());
+    }
+    let user = User::by_name(name).ok_or_else(|| SandboxError::NoUser(name.to_owned()))?;
+    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    if threads > 1 {
+        return Err(SandboxError::Threads(threads));
+    }
+    become_user(name, user)
+}
+
+fn become_user(name: &str, user: User) -> Result<(), SandboxError> {
+    let failed = |operation: &'static str| {
+        move |errno: rustix::io::Errno| SandboxError::System { user: name.to_owned(), operation, source: errno.into() }
+    };
+    let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+    // Groups first: afterwards there is no right to.
+    rustix::thread::set_thread_groups(&[gid]).map_err(failed("setgroups"))?;
+    rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(failed("setresgid"))?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(failed("setresuid"))?;
+    if !uid.is_root() && rustix::thread::set_thread_uid(Uid::ROOT).is_ok() {
+        return Err(SandboxError::Reversible(name.to_owned()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_found_by_their_whole_name() {
+        let passwd =
+            "root:x:0:0:root:/root:/bin/sh\n_apt_x:x:1:1::/:\n_apt:x:42:65534::/nonexistent:/bin/false\nbad:x:\n";
+        assert_eq!(User::in_passwd(passwd, "_apt"), Some(User { uid: 42, gid: 65534 }));
+        assert_eq!(User::in_passwd(passwd, "bad"), None);
+        assert_eq!(User::in_passwd(passwd, ""), None);
+        assert_eq!(User::by_name("root"), Some(User { uid: 0, gid: 0 }));
+    }
+
+    #[test]
+    fn nothing_is_dropped_where_apt_drops_nothing() {
+        let before = rustix::process::getuid();
+        for (name, value) in [("APT::Sandbox::User", ""), ("APT::Sandbox::User", "root"), ("Debug::NoDropPrivs", "1")] {
+            let mut configuration = Configuration::new();
+            configuration.set(name, value);
+            drop_privileges(&configuration).unwrap();
+        }
+        assert_eq!(rustix::process::getuid(), before);
+    }
+
+    #[test]
+    fn a_user_that_is_not_there_is_an_error() {
+        let mut configuration = Configuration::new();
+        configuration.set("APT::Sandbox::User", "no-such-user-here");
+        let result = drop_privileges(&configuration);
+        assert_eq!(result.is_err(), rustix::process::getuid().is_root());
+    }
+}
