@@ -17,6 +17,7 @@ mod gpgv_status;
 pub mod index;
 pub mod keys;
 pub mod path;
+pub mod pdiff;
 pub mod release;
 pub mod signature;
 pub mod sources_list;

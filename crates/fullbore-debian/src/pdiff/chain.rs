@@ -1,0 +1,249 @@
+//! Joining steps: edits from state 0 to 1 and from 1 to 2 become edits from 0 to 2.
+//!
+//! Both lists are walked side by side in one pass over the lines of the state between them.
+//! Neighbours are joined pairwise until one list is left, so that an edit is touched once per
+//! level: O(hunks · log N) for N steps. Texts are not copied: where a later step removes a part
+//! of an earlier one's text, the slice is cut.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use memchr::memchr_iter;
+
+use super::script::{ScriptFault, too_many_steps};
+use super::{EDITS_MAX, Edit, Edits, STEPS_MAX, ScriptError, Slice};
+
+impl Edits {
+    /// Joins steps, oldest first, to edits that do what they do one after the other.
+    ///
+    /// # Errors
+    /// When there are more than [`STEPS_MAX`] steps, or the result has more than [`EDITS_MAX`]
+    /// edits. That an edit lies beyond the end of its file is found by
+    /// [`Splice`](super::Splice).
+    pub fn chain(steps: Vec<Edits>) -> Result<Edits, ScriptError> {
+        if steps.len() > STEPS_MAX {
+            return Err(too_many_steps());
+        }
+        // All texts in one list of buffers first, so that joining moves nothing but numbers.
+        let mut buffers: Vec<Bytes> = Vec::new();
+        let mut lists: Vec<List> = Vec::with_capacity(steps.len());
+        for mut step in steps {
+            step.slices.iter_mut().for_each(|slice| slice.buffer += buffers.len());
+            buffers.append(&mut step.buffers);
+            lists.push(List { edits: step.edits, slices: step.slices });
+        }
+        while lists.len() > 1 {
+            let mut joined = Vec::with_capacity(lists.len().div_ceil(2));
+            let mut rest = lists.into_iter();
+            while let Some(first) = rest.next() {
+                joined.push(match rest.next() {
+                    Some(second) => join(&first, &second, &buffers)?,
+                    None => first,
+                });
+            }
+            lists = joined;
+        }
+        let List { edits, slices } = lists.pop().unwrap_or_default();
+        Ok(Edits { edits, slices, buffers })
+    }
+}
+
+/// Edits and their texts without the buffers.
+#[derive(Debug, Default)]
+struct List {
+    edits: Vec<Edit>,
+    slices: Vec<Slice>,
+}
+
+/// What `first` and then `second` do.
+fn join(first: &List, second: &List, buffers: &[Bytes]) -> Result<List, ScriptError> {
+    let mut walk = Walk { list: first, buffers, next: 0, line: 0, middle: 0, text: Range::default(), cut: None };
+    let mut builder = Builder::default();
+    for edit in &second.edits {
+        walk.keep_to(edit.line, &mut builder);
+        walk.remove_to(edit.line + edit.removed, &mut builder);
+        builder.add_slices(&second.slices[edit.first_slice..edit.first_slice + edit.slices]);
+        if builder.list.edits.len() > EDITS_MAX {
+            break;
+        }
+    }
+    walk.keep_rest(&mut builder);
+    let list = builder.into_list();
+    if list.edits.len() > EDITS_MAX {
+        return Err(ScriptFault::TooLarge { what: "number of edits", limit: EDITS_MAX }.of_step(0));
+    }
+    Ok(list)
+}
+
+/// A walk along the state between two steps, made of lines of the old file and of new text.
+struct Walk<'l> {
+    list: &'l List,
+    buffers: &'l [Bytes],
+    /// The next edit of the first step.
+    next: usize,
+    /// Lines of the old file that are behind us.
+    line: u64,
+    /// Lines of the middle state that are behind us.
+    middle: u64,
+    /// Slices of the edit begun last that lie before us.
+    text: Range<usize>,
+    /// What is left of the first of them when a part has been used.
+    cut: Option<Slice>,
+}
+
+/// What lies before us in the middle state.
+enum Ahead {
+    /// New text of the first step.
+    Text(Slice),
+    /// So many lines of the old file; then comes an edit, unless it is `u64::MAX`.
+    Old(u64),
+}
+
+impl Walk<'_> {
+    /// What is ahead; begins an edit of the first step when we are at one.
+    fn ahead(&mut self, builder: &mut Builder) -> Ahead {
+        loop {
+            if let Some(slice) = self.cut.or_else(|| self.list.slices[self.text.clone()].first().copied()) {
+                return Ahead::Text(slice);
+            }
+            let Some(edit) = self.list.edits.get(self.next) else {
+                return Ahead::Old(u64::MAX);
+            };
+            if edit.line > self.line {
+                return Ahead::Old(edit.line - self.line);
+            }
+            // Here lines go from the old file without ever being in the middle state.
+            builder.keep_to(self.line);
+            builder.remove(edit.removed);
+            self.line += edit.removed;
+            self.text = edit.first_slice..edit.first_slice + edit.slices;
+            self.next += 1;
+        }
+    }
+
+    /// Goes on to this line of the middle state; what lies between stays.
+    fn keep_to(&mut self, middle: u64, builder: &mut Builder) {
+        while self.middle < middle {
+            let wanted = middle - self.middle;
+            match self.ahead(builder) {
+                Ahead::Text(slice) => {
+                    builder.keep_to(self.line);
+                    let used = self.use_text(slice, wanted);
+                    builder.add_slices(&[used]);
+                }
+                Ahead::Old(lines) => {
+                    let lines = lines.min(wanted);
+                    self.line += lines;
+                    self.middle += lines;
+                }
+            }
+        }
+    }
+
+    /// Goes on to this line of the middle state; what lies between goes.
+    fn remove_to(&mut self, middle: u64, builder: &mut Builder) {
+        builder.keep_to(self.line);
+        while self.middle < middle {
+            let wanted = middle - self.middle;
+            match self.ahead(builder) {
+                Ahead::Text(slice) => {
+                    self.use_text(slice, wanted);
+                }
+                Ahead::Old(lines) => {
+                    let lines = lines.min(wanted);
+                    builder.remove(lines);
+                    self.line += lines;
+                    self.middle += lines;
+                }
+            }
+        }
+    }
+
+    /// Takes at most so many lines of the text ahead; returns those.
+    fn use_text(&mut self, slice: Slice, lines: u64) -> Slice {
+        self.middle += slice.lines.min(lines);
+        if slice.lines <= lines {
+            self.cut = None;
+            self.text.start += 1;
+            return slice;
+        }
+        let text = &self.buffers[slice.buffer][slice.start..slice.end];
+        let newline = memchr_iter(b'\n', text).nth((lines - 1) as usize).expect("a slice has as many lines as it says");
+        let at = slice.start + newline + 1;
+        self.cut = Some(Slice { start: at, lines: slice.lines - lines, ..slice });
+        Slice { end: at, lines, ..slice }
+    }
+
+    /// Everything that is left of the first step stays.
+    fn keep_rest(&mut self, builder: &mut Builder) {
+        loop {
+            match self.ahead(builder) {
+                Ahead::Text(slice) => {
+                    builder.keep_to(self.line);
+                    let used = self.use_text(slice, u64::MAX);
+                    builder.add_slices(&[used]);
+                }
+                Ahead::Old(u64::MAX) => return,
+                Ahead::Old(lines) => self.line += lines,
+            }
+        }
+    }
+}
+
+/// Makes a list of edits from left to right; edits without an untouched line between them
+/// become one.
+#[derive(Debug, Default)]
+pub(super) struct Builder {
+    list: List,
+    /// The edit that may still grow.
+    open: Option<Edit>,
+}
+
+impl Builder {
+    /// Says that old lines up to this one, counted from 0, stay, as far as they have not gone.
+    pub(super) fn keep_to(&mut self, line: u64) {
+        if self.open.is_some_and(|open| open.end() >= line) {
+            return;
+        }
+        self.close();
+        self.open = Some(Edit { line, removed: 0, added: 0, first_slice: self.list.slices.len(), slices: 0 });
+    }
+
+    /// The next so many old lines go.
+    pub(super) fn remove(&mut self, lines: u64) {
+        self.open_edit().removed += lines;
+    }
+
+    /// Whole lines of the buffer of this number come.
+    pub(super) fn add_text(&mut self, buffer: &Bytes, number: usize, range: Range<usize>) {
+        let lines = memchr_iter(b'\n', &buffer[range.clone()]).count() as u64;
+        self.add_slices(&[Slice { buffer: number, start: range.start, end: range.end, lines }]);
+    }
+
+    fn add_slices(&mut self, slices: &[Slice]) {
+        let lines: u64 = slices.iter().map(|slice| slice.lines).sum();
+        let open = self.open_edit();
+        open.added += lines;
+        open.slices += slices.len();
+        self.list.slices.extend_from_slice(slices);
+    }
+
+    fn open_edit(&mut self) -> &mut Edit {
+        let first_slice = self.list.slices.len();
+        self.open.get_or_insert(Edit { line: 0, removed: 0, added: 0, first_slice, slices: 0 })
+    }
+
+    fn close(&mut self) {
+        self.list.edits.extend(self.open.take().filter(|edit| edit.removed > 0 || edit.added > 0));
+    }
+
+    fn into_list(mut self) -> List {
+        self.close();
+        self.list
+    }
+
+    pub(super) fn finish(self, buffers: Vec<Bytes>) -> Edits {
+        let List { edits, slices } = self.into_list();
+        Edits { edits, slices, buffers }
+    }
+}
