@@ -118,6 +118,8 @@ pub struct ArchiveSource {
     pub uris: Vec<String>,
     /// At least one.
     pub suites: Vec<Suite>,
+    /// The same as they are written, for names that apt makes of them (`./` and `/` are one suite).
+    pub suite_names: Vec<String>,
     /// Empty exactly when all suites are flat.
     pub components: Vec<String>,
     /// `Architectures`
@@ -136,6 +138,13 @@ pub struct ArchiveSource {
     pub valid_until_max_s: Option<u64>,
     /// `Valid-Until-Min` in seconds after `Date`.
     pub valid_until_min_s: Option<u64>,
+    /// `Targets`: which kinds of indexes (`Packages`, `Contents-deb`, …) an update takes.
+    pub targets: ListOption,
+    /// `PDiffs`: whether indexes are brought up to date by patches.
+    pub pdiffs: Option<bool>,
+    /// Options with the value yes or no that are no options of sources.list(5): where one is named
+    /// like a kind of index (in lower case here), apt switches that kind on or off.
+    pub switches: Vec<(String, bool)>,
     /// Options that are understood by apt and mean nothing to us, or are unknown.
     pub ignored: Vec<String>,
 }
@@ -148,6 +157,7 @@ impl ArchiveSource {
             source: false,
             uris: Vec::new(),
             suites: Vec::new(),
+            suite_names: Vec::new(),
             components: Vec::new(),
             architectures: ListOption::default(),
             languages: ListOption::default(),
@@ -157,6 +167,9 @@ impl ArchiveSource {
             check_valid_until: true,
             valid_until_max_s: None,
             valid_until_min_s: None,
+            targets: ListOption::default(),
+            pdiffs: None,
+            switches: Vec::new(),
             ignored: Vec::new(),
         }
     }
@@ -182,6 +195,7 @@ impl ArchiveSource {
             None => Suite::Distribution(ArchivePath::parse(word).map_err(fault)?),
         };
         self.suites.push(suite);
+        self.suite_names.push(word.to_owned());
         Ok(())
     }
 
@@ -208,7 +222,14 @@ impl ArchiveSource {
             "check-valid-until" => self.check_valid_until = boolean(line, "Check-Valid-Until", value)?,
             "valid-until-max" => self.valid_until_max_s = seconds("Valid-Until-Max")?,
             "valid-until-min" => self.valid_until_min_s = seconds("Valid-Until-Min")?,
-            _ => self.ignored.push(name.to_owned()),
+            "targets" => self.targets.set = Some(words()),
+            "targets-add" => self.targets.add = words(),
+            "targets-remove" => self.targets.remove = words(),
+            "pdiffs" => self.pdiffs = Some(boolean(line, "PDiffs", value)?),
+            _ => match yes_or_no(value) {
+                Some(on) => self.switches.push((name.to_owned(), on)),
+                None => self.ignored.push(name.to_owned()),
+            },
         }
         Ok(())
     }
@@ -396,10 +417,14 @@ fn signed_by(line: u64, value: &str) -> Result<SignedBy, SourcesListError> {
 
 /// The words that apt takes for yes and no.
 fn boolean(line: u64, option: &'static str, value: &str) -> Result<bool, SourcesListError> {
+    yes_or_no(value).ok_or_else(|| invalid(line, option, value, "is neither yes nor no"))
+}
+
+fn yes_or_no(value: &str) -> Option<bool> {
     match value.to_ascii_lowercase().as_str() {
-        "yes" | "true" | "with" | "on" | "enable" | "1" => Ok(true),
-        "no" | "false" | "without" | "off" | "disable" | "0" => Ok(false),
-        _ => Err(invalid(line, option, value, "is neither yes nor no")),
+        "yes" | "true" | "with" | "on" | "enable" | "1" => Some(true),
+        "no" | "false" | "without" | "off" | "disable" | "0" => Some(false),
+        _ => None,
     }
 }
 
@@ -454,14 +479,19 @@ mod tests {
         let source = one(
             "Types: deb\nURIs: https://x/$(ARCH)\nSuites: a-$(ARCH)\nComponents: main\nArchitectures: amd64 i386\n\
              Architectures-Add: arm64\nArchitectures-Remove: i386\nLanguages: en, de\nTrusted: yes\nBy-Hash: force\n\
-             Check-Valid-Until: no\nValid-Until-Max: 3600\nTargets: Packages\nPDiffs: no\n",
+             Check-Valid-Until: no\nValid-Until-Max: 3600\nTargets: Packages\nPDiffs: no\n\
+             Contents-deb: yes\nX-Unknown: x\n",
         );
         assert_eq!((source.uris[0].as_str(), names(&source)[0].as_str()), ("https://x/amd64", "dists/a-amd64"));
         assert_eq!(source.architectures.resolve(&[]), ["amd64", "arm64"]);
         assert_eq!(source.languages.resolve(&[]), ["en", "de"]);
         assert_eq!((source.trusted, source.by_hash), (Some(true), ByHash::Force));
         assert_eq!((source.check_valid_until, source.valid_until_max_s), (false, Some(3600)));
-        assert_eq!(source.ignored, ["targets", "pdiffs"]);
+        assert_eq!((source.targets.resolve(&[]), source.pdiffs), (vec!["Packages".to_owned()], Some(false)));
+        assert_eq!(
+            (source.switches, source.ignored),
+            (vec![("contents-deb".to_owned(), true)], vec!["x-unknown".to_owned()])
+        );
     }
 
     #[test]
@@ -501,7 +531,7 @@ mod tests {
         assert_eq!(sources[0].components, ["main", "contrib"]);
         assert_eq!(sources[1].architectures.resolve(&[]), ["amd64", "arm64"]);
         assert_eq!((sources[1].trusted, names(&sources[1])[0].as_str()), (Some(false), "dists/buster/updates"));
-        assert_eq!(sources[1].ignored, ["pdiffs"]);
+        assert_eq!(sources[1].pdiffs, Some(false));
         assert_eq!(sources[2].architectures.resolve(&["amd64".to_owned()]), ["amd64", "all"]);
         assert_eq!((sources[2].uris[0].as_str(), names(&sources[2])[0].as_str()), ("https://[2001:db8::1]/flat", ""));
         assert_eq!(sources[3].uris, ["cdrom:[Debian 12 x]/"]);

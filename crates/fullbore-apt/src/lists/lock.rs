@@ -1,0 +1,64 @@
+//! The lock of the lists directory, as apt holds it.
+//!
+//! apt locks `lists/lock` with `fcntl`, which is a lock of the process: it goes with it, and two
+//! descriptors of one process do not exclude each other. The file stays.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+/// The name of the lock file in the lists directory.
+pub const LOCK_NAME: &str = "lock";
+
+/// A lists directory that cannot be locked.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// apt, or another run, holds it.
+    #[error("{} is locked by another process", .path.display())]
+    Held {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// The lock file cannot be made or locked.
+    #[error("{}: {source}", .path.display())]
+    File {
+        /// The lock file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// The lock, held until dropped.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock without waiting.
+    ///
+    /// # Errors
+    /// [`LockError::Held`], refusals of the system.
+    pub fn take(lists: &Path) -> Result<Lock, LockError> {
+        let path = lists.join(LOCK_NAME);
+        // Mode as apt makes it; not followed if it is a link, since /tmp-like directories are possible.
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o640)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+            .open(&path)
+            .map_err(|source| LockError::File { path: path.clone(), source })?;
+        match rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Lock { _file: file }),
+            Err(rustix::io::Errno::ACCESS | rustix::io::Errno::AGAIN) => Err(LockError::Held { path }),
+            Err(error) => Err(LockError::File { path, source: error.into() }),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Names in the lists directory: the address of a file, as one file name.
+//!
+//! libapt's `URItoFileName`: without scheme, user and password; characters that a file name or a
+//! shell might mind as `%xx`; `/` as `_`.
+
+/// What libapt encodes besides control characters, space and bytes above 126.
+const ENCODED: &[u8] = b"\\|{}[]<>\"^~_=!@#$%^&*";
+
+/// The name of the file that keeps what is at this address, without the ending of a kept form.
+pub fn file_name(uri: &str) -> String {
+    let rest = uri.split_once(':').map_or(uri, |(_, rest)| rest);
+    let rest = match rest.strip_prefix("//") {
+        Some(rest) => {
+            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+            // libapt takes the brackets of an IPv6 address away when it reads an address.
+            format!("{}{path}", host.replace(['[', ']'], ""))
+        }
+        None => rest.to_owned(),
+    };
+    let mut name = String::with_capacity(rest.len());
+    for byte in rest.bytes() {
+        match byte {
+            b'/' => name.push('_'),
+            byte if ENCODED.contains(&byte) || !(0x21..0x7f).contains(&byte) => name.push_str(&format!("%{byte:02x}")),
+            byte => name.push(char::from(byte)),
+        }
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_apt_names_them() {
+        for (uri, name) in [
+            ("http://mirror.example.org/debian/dists/sid/InRelease", "mirror.example.org_debian_dists_sid_InRelease"),
+            ("http://user:secret@[::1]:81/a_b/./x", "::1:81_a%5fb_._x"),
+            ("https://h/dists/a~b+c/main/binary-all/Packages", "h_dists_a%7eb+c_main_binary-all_Packages"),
+            ("file:/srv/x/dists/s/InRelease", "_srv_x_dists_s_InRelease"),
+            ("http://h/dists/s/main/dep11/icons-64x64@2.tar", "h_dists_s_main_dep11_icons-64x64%402.tar"),
+        ] {
+            assert_eq!(file_name(uri), name);
+        }
+    }
+}

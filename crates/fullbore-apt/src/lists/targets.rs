@@ -1,0 +1,318 @@
+//! Index targets: which files of a repository an update is to keep.
+//!
+//! APT's configuration has a template for each kind of index (`Acquire::IndexTargets::deb::Packages`,
+//! …; acquire-additional-files.md of APT's documentation). For one type, address and suite of a source they
+//! are filled in with its components, architectures and languages. What of it is really there
+//! is told by the repository's `Release` alone.
+
+use fullbore_debian::sources_list::{ArchiveSource, ByHash};
+
+use crate::acquire::Configuration;
+
+/// Most targets of one type, address and suite. A full Debian source on a machine of all
+/// architectures has some hundred.
+const TARGETS_MAX: usize = 20_000;
+
+/// `deb` or `deb-src`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SourceType {
+    /// Binary packages.
+    Deb,
+    /// Source packages.
+    DebSrc,
+}
+
+impl SourceType {
+    /// As it is written in sources lists and in APT's configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            SourceType::Deb => "deb",
+            SourceType::DebSrc => "deb-src",
+        }
+    }
+}
+
+/// One file that an update is to keep, without the ending of a form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexTarget {
+    /// Its name in the `Release`: `main/binary-amd64/Packages`.
+    pub meta_key: String,
+    /// The directory of the `Release`, with `/` at its end.
+    pub base_uri: String,
+    /// The name of its template, such as `Contents-deb`.
+    pub created_by: String,
+    /// `Packages`, `Contents-amd64`, …: for people.
+    pub short_description: String,
+    /// The component it belongs to.
+    pub component: Option<String>,
+    /// The architecture it is for.
+    pub architecture: Option<String>,
+    /// The language it is in.
+    pub language: Option<String>,
+    /// It may be missing.
+    pub optional: bool,
+    /// It stays compressed.
+    pub keep_compressed: bool,
+    /// The endings (without dot) under which it may be kept, best first; `uncompressed` is none.
+    pub keep_compressed_as: Vec<String>,
+    /// The endings under which it may be fetched, best first.
+    pub compression_types: Vec<String>,
+    /// Patches are used.
+    pub pdiffs: bool,
+    /// Whether it is asked for under its hash.
+    pub by_hash: ByHash,
+    /// It is not taken where the target of this name is there.
+    pub fallback_of: Option<String>,
+}
+
+impl IndexTarget {
+    /// Its address, without the ending of a form.
+    pub fn uri(&self) -> String {
+        format!("{}{}", self.base_uri, self.meta_key)
+    }
+}
+
+/// What the machine's configuration says, read once for all sources.
+#[derive(Debug, Clone)]
+pub struct Defaults {
+    /// The machine's own architecture.
+    pub native: String,
+    /// All architectures, the own first.
+    pub architectures: Vec<String>,
+    /// As [`super::languages::languages`] says.
+    pub languages: Vec<String>,
+    compression_types: Vec<String>,
+    keep_compressed_as: Vec<String>,
+}
+
+impl Defaults {
+    /// From the configuration; `native` where it names no architecture.
+    pub fn new(configuration: &Configuration, native: &str, languages: Vec<String>) -> Defaults {
+        let native = configuration.get_or("APT::Architecture", native).to_owned();
+        let mut architectures: Vec<String> =
+            configuration.list("APT::Architectures").into_iter().map(str::to_owned).collect();
+        if architectures.is_empty() {
+            architectures.push(native.clone());
+        }
+        Defaults {
+            native,
+            architectures,
+            languages,
+            compression_types: compression_types(configuration),
+            keep_compressed_as: keep_compressed_as(configuration),
+        }
+    }
+}
+
+/// The order of download: `Acquire::CompressionTypes::Order`, then the others, then uncompressed.
+fn compression_types(configuration: &Configuration) -> Vec<String> {
+    let known: Vec<&str> = configuration
+        .children("Acquire::CompressionTypes")
+        .map(|(name, _)| name)
+        .filter(|name| !name.is_empty())
+        .collect();
+    let known = if known.is_empty() { vec!["xz", "bz2", "lzma", "gz", "lz4", "zst"] } else { known };
+    let ordered = configuration.list("Acquire::CompressionTypes::Order");
+    let mut types: Vec<String> = Vec::new();
+    let usable = ordered.iter().chain(known.iter()).filter(|name| **name == "uncompressed" || known.contains(name));
+    for name in usable.filter(|name| !name.eq_ignore_ascii_case("order")) {
+        if !types.iter().any(|own| own == name) {
+            types.push((*name).to_owned());
+        }
+    }
+    if !types.iter().any(|own| own == "uncompressed") {
+        types.push("uncompressed".to_owned());
+    }
+    types
+}
+
+/// The order of keeping: the compressors by their cost.
+fn keep_compressed_as(configuration: &Configuration) -> Vec<String> {
+    let mut costs: Vec<(i64, String)> = configuration
+        .children("APT::Compressor")
+        .filter_map(|(name, _)| {
+            let key = |what: &str| format!("APT::Compressor::{name}::{what}");
+            let extension = configuration.get(&key("Extension"))?.strip_prefix('.')?.to_owned();
+            let cost = configuration.number(&key("Cost"), 100);
+            (cost != 0 && !name.is_empty()).then_some((cost, extension))
+        })
+        .collect();
+    if costs.is_empty() {
+        costs = [(50, "lz4"), (60, "zst"), (100, "gz"), (200, "xz"), (300, "bz2"), (400, "lzma")]
+            .map(|(cost, name)| (cost, name.to_owned()))
+            .to_vec();
+    }
+    costs.sort();
+    costs.into_iter().map(|(_, name)| name).chain(["uncompressed".to_owned()]).collect()
+}
+
+/// All targets of one type, address and suite (as written) of a source, in the configuration's order.
+pub fn targets(
+    configuration: &Configuration,
+    defaults: &Defaults,
+    source: &ArchiveSource,
+    kind: SourceType,
+    uri: &str,
+    suite: &str,
+) -> Vec<IndexTarget> {
+    let flat = suite.ends_with('/');
+    let base_uri = base_uri(uri, suite);
+    let mut architectures = source.architectures.resolve(&defaults.architectures);
+    // Packages for all machines may have an index of their own.
+    if !architectures.iter().any(|own| own == "all") {
+        architectures.push("all".to_owned());
+    }
+    let languages = source.languages.resolve(&defaults.languages);
+    let languages: Vec<&str> = languages.iter().map(String::as_str).filter(|code| *code != "none").collect();
+    let components: Vec<Option<&str>> =
+        if flat { vec![None] } else { source.components.iter().map(|name| Some(name.as_str())).collect() };
+    let mut targets: Vec<IndexTarget> = Vec::new();
+    for component in components {
+        for template in enabled(configuration, source, kind) {
+            let reader = Template { configuration, kind, name: template, flat };
+            for (architecture, language) in reader.choices(defaults, &architectures, &languages) {
+                let Some(target) = reader.fill(defaults, source, &base_uri, component, architecture, language) else {
+                    continue;
+                };
+                let known =
+                    targets.iter().any(|own| own.meta_key == target.meta_key && own.created_by == target.created_by);
+                if !known && targets.len() < TARGETS_MAX {
+                    targets.push(target);
+                }
+            }
+        }
+    }
+    targets
+}
+
+/// The directory of the `Release`, as APT writes it. `suite` is the word of the sources list: with `/` at its
+/// end it is a directory itself.
+pub fn base_uri(uri: &str, suite: &str) -> String {
+    let slash = if uri.ends_with('/') { "" } else { "/" };
+    match suite {
+        "/" => format!("{uri}{slash}"),
+        directory if directory.ends_with('/') => format!("{uri}{slash}{directory}"),
+        name => format!("{uri}{slash}dists/{name}/"),
+    }
+}
+
+/// The templates that a source uses: those enabled by default, changed by its options.
+fn enabled<'c>(configuration: &'c Configuration, source: &ArchiveSource, kind: SourceType) -> Vec<&'c str> {
+    let key = format!("Acquire::IndexTargets::{}", kind.name());
+    let all: Vec<&str> = configuration.children(&key).map(|(name, _)| name).filter(|name| !name.is_empty()).collect();
+    let by_default: Vec<String> = all
+        .iter()
+        .filter(|name| configuration.bool(&format!("{key}::{name}::DefaultEnabled"), true))
+        .map(|name| (*name).to_owned())
+        .collect();
+    let wanted = source.targets.resolve(&by_default);
+    let identifier = |name: &str| configuration.get(&format!("{key}::{name}::Identifier")).unwrap_or(name).to_owned();
+    let switched = |name: &str| {
+        let own = identifier(name);
+        let hit = |(option, _): &&(String, bool)| name.eq_ignore_ascii_case(option) || own.eq_ignore_ascii_case(option);
+        source.switches.iter().rev().find(hit).map(|(_, on)| *on)
+    };
+    all.into_iter()
+        .filter(|name| switched(name).unwrap_or_else(|| wanted.iter().any(|own| own.eq_ignore_ascii_case(name))))
+        .collect()
+}
+
+/// One template of the configuration.
+struct Template<'c> {
+    configuration: &'c Configuration,
+    kind: SourceType,
+    name: &'c str,
+    flat: bool,
+}
+
+impl<'c> Template<'c> {
+    fn get(&self, what: &str) -> Option<&'c str> {
+        let (kind, name) = (self.kind.name(), self.name);
+        self.configuration.get(&format!("Acquire::IndexTargets::{kind}::{name}::{what}"))
+    }
+
+    fn bool(&self, what: &str, default: bool) -> bool {
+        let (kind, name) = (self.kind.name(), self.name);
+        self.configuration.bool(&format!("Acquire::IndexTargets::{kind}::{name}::{what}"), default)
+    }
+
+    fn meta_key(&self) -> &'c str {
+        self.get(if self.flat { "flatMetaKey" } else { "MetaKey" }).unwrap_or_default()
+    }
+
+    /// Pairs of architecture and language for which there is a file each.
+    fn choices<'a>(
+        &self,
+        defaults: &'a Defaults,
+        architectures: &'a [String],
+        languages: &[&'a str],
+    ) -> Vec<(Option<&'a str>, Option<&'a str>)> {
+        let key = self.meta_key();
+        let architectures: Vec<Option<&str>> = if key.contains("$(NATIVE_ARCHITECTURE)") {
+            vec![Some(defaults.native.as_str()), Some("all")]
+        } else if key.contains("$(ARCHITECTURE)") {
+            architectures.iter().map(|name| Some(name.as_str())).collect()
+        } else {
+            vec![None]
+        };
+        let languages: Vec<Option<&str>> =
+            if key.contains("$(LANGUAGE)") { languages.iter().map(|code| Some(*code)).collect() } else { vec![None] };
+        let with = |architecture: &Option<&'a str>| {
+            let architecture = *architecture;
+            languages.iter().map(move |language| (architecture, *language)).collect::<Vec<_>>()
+        };
+        architectures.iter().flat_map(with).collect()
+    }
+
+    fn fill(
+        &self,
+        defaults: &Defaults,
+        source: &ArchiveSource,
+        base_uri: &str,
+        component: Option<&str>,
+        architecture: Option<&str>,
+        language: Option<&str>,
+    ) -> Option<IndexTarget> {
+        let fill = |text: &str| {
+            let architecture = architecture.unwrap_or_default();
+            text.replace("$(COMPONENT)", component.unwrap_or_default())
+                .replace("$(NATIVE_ARCHITECTURE)", architecture)
+                .replace("$(ARCHITECTURE)", architecture)
+                .replace("$(LANGUAGE)", language.unwrap_or_default())
+        };
+        let key = self.meta_key();
+        let meta_key = fill(key);
+        // The name of a file on this machine is made of it.
+        fullbore_debian::path::check(&meta_key).ok()?;
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let keep_compressed_as = match self.get("KeepCompressedAs") {
+            Some(own) => words(own).into_iter().chain(["uncompressed".to_owned()]).collect(),
+            None => defaults.keep_compressed_as.clone(),
+        };
+        // Nobody asked for it: it is looked whether the repository has it.
+        let implicit = architecture == Some("all")
+            && !source.architectures.resolve(&defaults.architectures).iter().any(|own| own == "all");
+        let by_hash = match self.get("By-Hash") {
+            Some(value) if value.eq_ignore_ascii_case("force") => ByHash::Force,
+            Some(_) if self.bool("By-Hash", true) => source.by_hash,
+            Some(_) => ByHash::No,
+            None => source.by_hash,
+        };
+        Some(IndexTarget {
+            meta_key,
+            base_uri: base_uri.to_owned(),
+            created_by: self.name.to_owned(),
+            short_description: fill(self.get("ShortDescription").unwrap_or(self.name)),
+            component: component.filter(|_| key.contains("$(COMPONENT)")).map(str::to_owned),
+            architecture: architecture.map(str::to_owned),
+            language: language.map(str::to_owned),
+            optional: implicit || self.bool("Optional", true),
+            keep_compressed: self.bool("KeepCompressed", self.configuration.bool("Acquire::GzipIndexes", false)),
+            keep_compressed_as,
+            compression_types: self.get("CompressionTypes").map_or_else(|| defaults.compression_types.clone(), words),
+            pdiffs: self.bool("PDiffs", source.pdiffs.unwrap_or(self.configuration.bool("Acquire::PDiffs", true))),
+            by_hash,
+            fallback_of: self.get("Fallback-Of").map(str::to_owned),
+        })
+    }
+}
