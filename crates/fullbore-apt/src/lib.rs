@@ -7,4 +7,6 @@
 #![forbid(unsafe_code)]
 
 pub mod acquire;
+pub mod kept;
 pub mod lists;
+pub mod rewrite;
