@@ -14,6 +14,7 @@ pub mod cli;
 pub mod convert;
 pub mod error;
 pub mod events;
+pub mod fetching;
 pub mod mirror;
 pub mod program;
 pub mod progress;

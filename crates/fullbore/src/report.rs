@@ -4,6 +4,7 @@
 //! what happened when, in a fixed number of points however long the run is.
 
 mod engine;
+pub mod hosts;
 pub mod html;
 pub mod json;
 pub mod perfetto;

@@ -3,8 +3,6 @@
 use std::time::Instant;
 
 use fullbore_wire::fetch::HostSeen;
-use fullbore_wire::hosts::SeenFault;
-use fullbore_wire::tls::Protocol;
 
 use super::batch::StoredIndex;
 use super::offer::Offered;
@@ -19,7 +17,8 @@ use super::trace_files::{self, Trace};
 use super::upstream::Upstream;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{self, Event, Events, Phase};
-use crate::report::{FaultReport, HostReport, Report, SuiteReport, SuiteState, Summary, Timeline, VerdictReport};
+use crate::report::hosts::HostsOf;
+use crate::report::{Report, SuiteReport, SuiteState, Summary, Timeline, VerdictReport};
 use crate::settings::MirrorSettings;
 
 /// Missing files named in an error; the report has more.
@@ -229,51 +228,8 @@ impl Account {
             timeline = Timeline::of(&verdict, &self.phases);
             self.summary.verdict = Some(VerdictReport::of(&verdict));
         }
-        let report = |(place, host): (usize, &HostSeen)| self.host_report(place == 0, host, &timeline);
-        self.summary.hosts = hosts.iter().enumerate().map(report).collect();
+        let run = HostsOf { started: self.started, duration_ms: self.summary.duration_ms, timeline: &timeline };
+        self.summary.hosts = hosts.iter().enumerate().map(|(place, host)| run.report(place == 0, host)).collect();
         Report { summary: self.summary, timeline }
-    }
-
-    fn host_report(&self, origin: bool, host: &HostSeen, timeline: &Timeline) -> HostReport {
-        let totals = &host.totals;
-        let seen = |fault: &SeenFault| FaultReport {
-            at_ms: fault.at.saturating_duration_since(self.started).as_millis() as u64,
-            fault: fault.fault.clone(),
-        };
-        // The picture's points are a tenth of a second or longer. What came in less has no point.
-        let lane = timeline.hosts.iter().find(|lane| lane.host == host.name);
-        let best = lane.map_or(0.0, |lane| lane.bytes_per_s.iter().copied().fold(0.0, f32::max)) as u64;
-        let average = totals.received_bytes.saturating_mul(1000) / self.summary.duration_ms.max(1);
-        HostReport {
-            host: host.name.clone(),
-            origin,
-            protocol: match host.protocol {
-                Some(Protocol::Http1) => "HTTP/1.1".to_owned(),
-                Some(Protocol::Http2) => "HTTP/2".to_owned(),
-                None => String::new(),
-            },
-            received_bytes: totals.received_bytes,
-            wasted_bytes: totals.wasted_bytes,
-            files: totals.files,
-            requests: totals.requests,
-            connections: totals.connections,
-            rtt_ms: host.rtt.map(|rtt| rtt.as_secs_f64() * 1000.0),
-            best_rate_bytes_per_s: best.max(average),
-            faults: totals.seen_faults.iter().map(seen).collect(),
-            strikes: u32::try_from(totals.faults + totals.missing).unwrap_or(u32::MAX),
-            state: state_of(host),
-        }
-    }
-}
-
-/// What became of a host, in words.
-fn state_of(host: &HostSeen) -> String {
-    let totals = &host.totals;
-    match (&host.out, totals.seen_faults.last()) {
-        (Some(reason), _) => format!("dropped: {reason}"),
-        (None, Some(fault)) if totals.requests == 0 => format!("not reached: {}", fault.fault),
-        (None, None) if totals.connections == 0 => "not asked".to_owned(),
-        (None, None) if totals.requests == 0 => "not needed".to_owned(),
-        _ => "good".to_owned(),
     }
 }

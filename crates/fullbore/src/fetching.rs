@@ -1,0 +1,406 @@
+//! Fetching, as the commands share it: the network's means, the loop that shows progress and
+//! hears signals, and what is said when it ends early.
+//!
+//! Commands are plain blocking code; connections live on the one worker of a tokio runtime, so
+//! that parsing an index never holds up a socket.
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use fullbore_engine::durability::Durability;
+use fullbore_engine::landing::{Cause, Landing};
+use fullbore_engine::stage::{Kind, Ledger};
+use fullbore_engine::verdict::{RecordSamples, Sampler, SamplerConfig, Verdict};
+use fullbore_engine::window::Window;
+use fullbore_wire::auth::AuthConf;
+use fullbore_wire::connect::ConnectOptions;
+use fullbore_wire::dispatcher::{GivenUp, Limits};
+use fullbore_wire::fetch::{Catalogue, FetchEvent, FetchOptions, Fetcher, Watch};
+use fullbore_wire::proxy::ProxySettings;
+use fullbore_wire::queue::{Item, ItemId};
+use fullbore_wire::tls::{Authorities, Offer, Tls, Trust};
+
+use crate::error::{CommandError, ErrorKind};
+use crate::events::{Event, Events, Progress};
+use crate::settings::{DurabilityChoice, NetworkSettings};
+
+/// Bytes read and not yet written: so much for each connection keeps what a killed run loses below
+/// 1 MB, and four hosts of four connections busy. Bounded, since many hosts share one disk.
+const WINDOW_BYTES_PER_CONNECTION: u64 = 768 << 10;
+const WINDOW_BYTES_MAX: u64 = 32 << 20;
+
+/// Chunks read and not yet written. Small files make many of them.
+const WINDOW_ITEMS: u32 = 8192;
+
+/// How often progress is shown.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+
+/// Where the verdict's samples are to be recorded, for whoever tunes it (`bench/verdict`).
+const RECORD_VARIABLE: &str = "FULLBORE_RECORD";
+
+fn samples() -> Result<Option<Box<dyn RecordSamples>>, CommandError> {
+    let Some(path) = std::env::var_os(RECORD_VARIABLE) else { return Ok(None) };
+    let file = std::fs::File::create(&path).map_err(|error| {
+        CommandError::new(ErrorKind::Usage, format!("{RECORD_VARIABLE}={}: {error}", path.to_string_lossy()))
+    })?;
+    Ok(Some(Box::new(std::io::BufWriter::new(file))))
+}
+
+/// The window of a run with so many hosts.
+pub fn window(hosts: usize, network: &NetworkSettings) -> Window {
+    let connections = hosts as u64 * network.connections_per_host as u64;
+    Window::new((connections * WINDOW_BYTES_PER_CONNECTION).min(WINDOW_BYTES_MAX), WINDOW_ITEMS)
+}
+
+/// Where connections live: one worker, accounted as the stage "network".
+pub fn network_runtime(ledger: &Ledger) -> Result<tokio::runtime::Runtime, CommandError> {
+    let clock = ledger.stage("network", Kind::Task);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("network")
+        .on_thread_start(move || clock.adopt_thread())
+        .enable_all()
+        .build()
+        .map_err(|error| CommandError::new(ErrorKind::Internal, error))
+}
+
+/// Tells of the faults of a fetcher's hosts while the run goes on.
+pub struct Faults {
+    watch: Watch,
+    /// How many of each host.
+    told: Vec<u64>,
+}
+
+impl Faults {
+    /// None told yet.
+    pub fn of(fetcher: &Fetcher) -> Faults {
+        Faults { watch: fetcher.watch(), told: Vec::new() }
+    }
+
+    fn tell(&mut self, events: &mut dyn Events) {
+        let hosts = self.watch.faults();
+        self.told.resize(hosts.len(), 0);
+        let names = self.watch.names();
+        for ((name, (strikes, last)), told) in names.into_iter().zip(hosts).zip(&mut self.told) {
+            if strikes > *told
+                && let Some(last) = last
+            {
+                *told = strikes;
+                events.emit(Event::HostFault { host: name, fault: last.fault, strikes });
+            }
+        }
+    }
+}
+
+/// What became of a batch.
+#[derive(Debug, Default)]
+pub struct Fetched {
+    /// Files verified and in place.
+    pub verified: Vec<ItemId>,
+    /// Files that no host served right.
+    pub given_up: Vec<GivenUp>,
+}
+
+/// A batch's files: where they are found and what they are.
+pub trait Batch: Catalogue {
+    /// Bytes of an item, for progress.
+    fn size(&self, item: ItemId) -> u64;
+}
+
+/// How the wire uses the network, as these settings say.
+pub fn fetch_options(network: &NetworkSettings, mut auth: AuthConf) -> Result<FetchOptions, CommandError> {
+    for path in &network.auth_files {
+        let text = std::fs::read_to_string(path).map_err(|error| usage_of(path, &error))?;
+        auth.add_file(&text).map_err(|error| usage_of(path, &error))?;
+    }
+    let trust = match &network.ca_file {
+        Some(path) => Trust::SystemAnd(Authorities::read(path).map_err(|error| usage_of(path, &error))?),
+        None => Trust::System,
+    };
+    let mut proxies = ProxySettings::new();
+    let wrong = |error: fullbore_wire::proxy::ProxyError| CommandError::usage(error);
+    if let Some(proxy) = &network.proxy.http {
+        proxies.set_http(proxy).map_err(wrong)?;
+    }
+    if let Some(proxy) = &network.proxy.https {
+        proxies.set_https(proxy).map_err(wrong)?;
+    }
+    proxies.set_no_proxy(&network.proxy.no_proxy.join(",")).map_err(wrong)?;
+    for (host, proxy) in &network.proxy.hosts {
+        proxies.set_host(host, proxy).map_err(wrong)?;
+    }
+    Ok(FetchOptions {
+        limits: Limits { connections_per_host: network.connections_per_host, hedge: network.hedge },
+        connect: ConnectOptions {
+            tls: Tls::new(trust),
+            offer: if network.http1_only { Offer::Http1 } else { Offer::Either },
+            ..ConnectOptions::default()
+        },
+        proxies,
+        auth,
+        rate_limit_bytes_per_s: network.limit_rate_bytes_per_s,
+    })
+}
+
+/// A file named by the settings that cannot be used.
+pub fn usage_of(path: &Path, error: &dyn std::fmt::Display) -> CommandError {
+    CommandError::usage(format_args!("{}: {error}", path.display()))
+}
+
+/// The engine's word for it.
+pub fn durability_of(choice: DurabilityChoice) -> Durability {
+    match choice {
+        DurabilityChoice::None => Durability::None,
+        DurabilityChoice::AtEnd => Durability::AtEnd,
+        DurabilityChoice::Each => Durability::Each,
+    }
+}
+
+/// A file that could not be written.
+pub fn local_failure(path: &str, cause: &Cause) -> CommandError {
+    let error = CommandError::new(ErrorKind::Disk, format_args!("{path}: {cause}"));
+    let hint = if cause.is_out_of_space() {
+        "the file system is full; what was fetched is kept, and a run with more room goes on from there"
+    } else {
+        "what was fetched is kept; run again when the destination is mended"
+    };
+    error.hint(hint)
+}
+
+/// A signal ended the run.
+pub fn interruption() -> CommandError {
+    CommandError::new(ErrorKind::Interrupted, "interrupted; nothing new was published")
+        .hint("run again: what was fetched is kept")
+}
+
+/// SIGINT and SIGTERM, once: the run ends where it can be taken up again.
+#[derive(Clone)]
+pub struct Stop {
+    seen: tokio::sync::watch::Receiver<bool>,
+}
+
+impl Stop {
+    /// Listens from now on. A second signal ends the program at once.
+    pub fn listen(runtime: &tokio::runtime::Runtime) -> Stop {
+        let (sender, seen) = tokio::sync::watch::channel(false);
+        runtime.spawn(async move {
+            use tokio::signal::unix::{SignalKind, signal};
+            let (Ok(mut interrupt), Ok(mut terminate)) =
+                (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+            else {
+                return;
+            };
+            for count in 0.. {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                if count > 0 {
+                    std::process::exit(i32::from(ErrorKind::Interrupted.exit_code()));
+                }
+                let _ = sender.send(true);
+            }
+        });
+        Stop { seen }
+    }
+
+    /// Returns when a signal has come.
+    pub async fn requested(&self) {
+        let mut seen = self.seen.clone();
+        if seen.wait_for(|stop| *stop).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// An error if a signal has come.
+    pub fn check(&self) -> Result<(), CommandError> {
+        if *self.seen.borrow() { Err(interruption()) } else { Ok(()) }
+    }
+}
+
+/// One batch for one fetcher.
+pub struct Job<'a> {
+    /// What the files are.
+    pub batch: Arc<dyn Batch>,
+    /// Which of them.
+    pub items: Vec<Item>,
+    /// Who brings them.
+    pub fetcher: &'a mut Fetcher,
+    /// Where they land.
+    pub landing: &'a Landing,
+    /// What is told of the hosts.
+    pub faults: &'a mut Faults,
+}
+
+/// What has come so far, over all batches of a run, and what limits it.
+pub struct Progression {
+    sampler: Option<Sampler>,
+    started: Instant,
+    files: AtomicU64,
+    bytes: AtomicU64,
+    total_files: AtomicU64,
+    total_bytes: AtomicU64,
+}
+
+impl Progression {
+    /// Starts to sample; `destination` is where the run writes.
+    pub fn start(ledger: &Ledger, destination: &Path) -> Result<Progression, CommandError> {
+        let config =
+            SamplerConfig { destination: Some(destination.to_owned()), record: samples()?, ..SamplerConfig::default() };
+        let sampler = Sampler::start(ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+        Ok(Progression {
+            sampler: Some(sampler),
+            started: Instant::now(),
+            files: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            total_files: AtomicU64::new(0),
+            total_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// Fetches a batch with each of these fetchers, all at once; `on_verified` hears of each file (by the
+    /// place of its job) when it has its final name. Failures of our own side end it; what was fetched by then
+    /// stays for the next run.
+    pub fn fetch(
+        &self,
+        runtime: &tokio::runtime::Runtime,
+        jobs: Vec<Job<'_>>,
+        stop: &Stop,
+        events: &mut dyn Events,
+        on_verified: &mut (dyn FnMut(usize, ItemId) + Send),
+    ) -> Result<Vec<Fetched>, CommandError> {
+        let missing = |item: &Item| item.size - item.present.iter().map(|range| range.end - range.start).sum::<u64>();
+        for job in &jobs {
+            self.total_files.fetch_add(job.items.len() as u64, Ordering::Relaxed);
+            self.total_bytes.fetch_add(job.items.iter().map(missing).sum(), Ordering::Relaxed);
+        }
+        let mut fetched = Vec::new();
+        fetched.resize_with(jobs.len(), Fetched::default);
+        let result = Mutex::new((fetched, None::<CommandError>, on_verified));
+        let failed = tokio::sync::Notify::new();
+        let mut pace = Pace::new(self, jobs.iter().map(|job| job.landing.clone()).collect());
+        let mut faults = Vec::new();
+        let mut fetches: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_>>> = Vec::new();
+        for (place, job) in jobs.into_iter().enumerate() {
+            let Job { batch, items, fetcher, faults: own, .. } = job;
+            faults.push(own);
+            let (result, failed) = (&result, &failed);
+            fetches.push(Box::pin(async move {
+                let catalogue = batch.clone();
+                let mut on_event = |event: FetchEvent| {
+                    let mut result = result.lock().unwrap_or_else(PoisonError::into_inner);
+                    match event {
+                        FetchEvent::Verified(item) => {
+                            self.files.fetch_add(1, Ordering::Relaxed);
+                            self.bytes.fetch_add(catalogue.size(item), Ordering::Relaxed);
+                            result.0[place].verified.push(item);
+                            (result.2)(place, item);
+                        }
+                        FetchEvent::GivenUp(given_up) => result.0[place].given_up.push(given_up),
+                        FetchEvent::LocalFailure(item, cause) => {
+                            let path = catalogue.path(item);
+                            result.1.get_or_insert_with(|| local_failure(&path, &cause));
+                            failed.notify_one();
+                        }
+                    }
+                };
+                fetcher.fetch(batch, items, &mut on_event).await;
+            }));
+        }
+        let interrupted = runtime.block_on(async {
+            let mut all = std::pin::pin!(all(fetches));
+            let mut tick = tokio::time::interval(PROGRESS_EVERY);
+            loop {
+                tokio::select! {
+                    () = &mut all => break false,
+                    () = failed.notified() => break false,
+                    () = stop.requested() => break true,
+                    _ = tick.tick() => {
+                        faults.iter_mut().for_each(|faults| faults.tell(events));
+                        let limit = self.sampler.as_ref().and_then(Sampler::present);
+                        events.emit(Event::Progress(Progress { limit, ..pace.progress() }));
+                    }
+                }
+            }
+        });
+        faults.iter_mut().for_each(|faults| faults.tell(events));
+        events.emit(Event::Progress(pace.progress()));
+        let (fetched, error, _) = result.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match error {
+            Some(error) => Err(error),
+            None if interrupted => Err(interruption()),
+            None => Ok(fetched),
+        }
+    }
+
+    /// Files and bytes verified so far.
+    pub fn done(&self) -> (u64, u64) {
+        (self.files.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that had to come.
+    pub fn needed_bytes(&self) -> u64 {
+        self.total_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Ends the sampler; the verdict is on everything until now. `None` the second time.
+    pub fn verdict(&mut self) -> Option<Verdict> {
+        self.sampler.take().map(Sampler::finish)
+    }
+}
+
+/// Until all of them are done.
+async fn all(mut futures: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_>>>) {
+    std::future::poll_fn(|context| {
+        futures.retain_mut(|future| future.as_mut().poll(context).is_pending());
+        if futures.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// Rate and time to go.
+struct Pace<'a> {
+    progression: &'a Progression,
+    landings: Vec<Landing>,
+    last: Option<(Instant, u64)>,
+    rate_bytes_per_s: f64,
+}
+
+/// Weight of the newest quarter of a second in the rate shown.
+const PACE_WEIGHT: f64 = 0.15;
+
+impl<'a> Pace<'a> {
+    fn new(progression: &'a Progression, landings: Vec<Landing>) -> Self {
+        Pace { progression, landings, last: None, rate_bytes_per_s: 0.0 }
+    }
+
+    fn progress(&mut self) -> Progress {
+        let now = Instant::now();
+        let total_bytes = self.progression.needed_bytes();
+        // As they come, not file by file; a file that came twice does not make it more than all.
+        let bytes = self.landings.iter().map(|landing| landing.counts().written_bytes).sum::<u64>().min(total_bytes);
+        let (then, before) = self.last.unwrap_or((self.progression.started, 0));
+        let seconds = now.duration_since(then).as_secs_f64().max(0.01);
+        let newest = bytes.saturating_sub(before) as f64 / seconds;
+        let weight = if self.last.is_none() { 1.0 } else { PACE_WEIGHT };
+        self.rate_bytes_per_s += weight * (newest - self.rate_bytes_per_s);
+        self.last = Some((now, bytes));
+        let to_go = total_bytes.saturating_sub(bytes) as f64;
+        Progress {
+            files: self.progression.files.load(Ordering::Relaxed),
+            bytes,
+            total_files: self.progression.total_files.load(Ordering::Relaxed),
+            total_bytes,
+            rate_bytes_per_s: self.rate_bytes_per_s as u64,
+            eta_s: (self.rate_bytes_per_s > 1.0).then(|| (to_go / self.rate_bytes_per_s) as u64),
+            limit: None,
+        }
+    }
+}
