@@ -20,3 +20,4 @@ pub mod program;
 pub mod progress;
 pub mod report;
 pub mod settings;
+pub mod signed_release;

@@ -1,16 +1,15 @@
 //! What the archive offers: for each suite the signed `Release`, verified and judged.
 //!
 //! All of a run comes from the origin's word. Only if the origin cannot be reached, the newest
-//! validly signed one of the others counts. An answer "not modified" is believed no further
-//! than the copy on disk verifies again (CVE-2014-0487).
+//! validly signed one of the others counts.
 
 use std::path::Path;
 
 use fullbore_debian::release::Release;
-use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
+use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
 use fullbore_wire::conditional::EntityTag;
-use fullbore_wire::fetch::{Fetcher, Get, GetError, Got, Watch};
+use fullbore_wire::fetch::{Get, Watch};
 use fullbore_wire::hosts::HostId;
 
 use super::fingerprint::fingerprint;
@@ -20,6 +19,10 @@ use super::session::{Session, disk};
 use super::state::{Novelty, OWN_DIRECTORY, Offer, State, StateError};
 use crate::error::{CommandError, ErrorKind};
 use crate::settings::{MirrorSettings, SignedBy, SourceSpec};
+use crate::signed_release::{
+    HINT_ABSENT, HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Question, Received, Refusal, accept, receive, receive_all,
+    remote_directory, valid_until,
+};
 
 /// Times a side file is asked for. Few: a mirror without them is still a mirror.
 const SIDE_FILE_TRIES: u32 = 3;
@@ -55,23 +58,6 @@ pub struct Offered {
     verifier: Option<Verifier>,
 }
 
-/// The signed files of a suite, as received.
-struct Received {
-    files: Vec<(&'static str, Vec<u8>)>,
-    modified: Option<i64>,
-    tag: Option<EntityTag>,
-    text: SignedText,
-    release: Release,
-}
-
-/// Why a suite could not be had from a host.
-enum Refusal {
-    /// The host cannot be reached, or does not have it: why, and what may help.
-    Unavailable(String, &'static str),
-    /// What it sent is not to be believed.
-    Verification(String, Option<&'static str>),
-}
-
 /// Fetches and judges all suites of a run. Warnings are for the user.
 pub fn fetch(
     settings: &MirrorSettings,
@@ -88,14 +74,22 @@ pub fn fetch(
         |source: &SourceSpec| settings.sources.iter().position(|other| std::ptr::eq(other, source)).unwrap_or(0);
     let conditions: Vec<Option<Kept>> =
         wanted.iter().map(|(_, suite)| kept(session, state, suite, &settings.origins[0])).collect();
-    let origin_answers = session.runtime.block_on(receive_all(&session.fetcher, 0, &wanted, &conditions));
+    let question = |host: HostId, suite: &str, kept| Question {
+        fetcher: &session.fetcher,
+        host,
+        directory: remote_directory(suite),
+        kept,
+    };
+    let questions =
+        wanted.iter().zip(&conditions).map(|((_, suite), kept)| question(0, suite, kept.as_ref())).collect();
+    let origin_answers = session.runtime.block_on(receive_all(questions));
     let mut offered = Vec::new();
     for (((source, suite), kept), answer) in wanted.iter().zip(&conditions).zip(origin_answers) {
         let verifier = &verifiers[place(source)];
         let accepted = match accept(answer, kept.as_ref(), verifier.as_ref()) {
             // Our own copy was altered, or the answer was: asked again without a condition.
             Err(Refusal::Verification(..)) if kept.is_some() => {
-                let again = session.runtime.block_on(receive(&session.fetcher, 0, suite, None));
+                let again = session.runtime.block_on(receive(question(0, suite, None)));
                 accept(again, None, verifier.as_ref())
             }
             other => other,
@@ -110,14 +104,6 @@ pub fn fetch(
         offered.push(judge(settings, session, state, source, suite, received, verifier.clone(), now, warn)?);
     }
     Ok(offered)
-}
-
-/// What is here of a suite already: the copy of its signed file, and what makes a request conditional.
-struct Kept {
-    name: &'static str,
-    content: Vec<u8>,
-    modified: i64,
-    tag: Option<EntityTag>,
 }
 
 fn kept(session: &Session, state: &State, suite: &str, origin: &str) -> Option<Kept> {
@@ -135,137 +121,6 @@ fn kept(session: &Session, state: &State, suite: &str, origin: &str) -> Option<K
         modified: status.mtime,
         tag,
     })
-}
-
-/// The directory of a suite on a mirror: a name ending in a slash is a flat repository.
-fn remote_directory(suite: &str) -> String {
-    match suite {
-        "./" | "/" => String::new(),
-        flat if flat.ends_with('/') => flat.trim_start_matches("./").to_owned(),
-        suite => format!("dists/{suite}/"),
-    }
-}
-
-type Answer = Result<NamedAnswers, GetError>;
-
-/// Asks one host for the signed files of all suites at once.
-async fn receive_all(
-    fetcher: &Fetcher,
-    host: HostId,
-    wanted: &[(&SourceSpec, &String)],
-    kept: &[Option<Kept>],
-) -> Vec<Answer> {
-    let mut answers = Vec::new();
-    let asked: Vec<_> = wanted
-        .iter()
-        .zip(kept)
-        .map(|((_, suite), kept)| Box::pin(receive(fetcher, host, suite, kept.as_ref())))
-        .collect();
-    // Every request is queued by its first poll, so that all go out together.
-    let mut asked: Vec<_> = asked.into_iter().map(Some).collect();
-    let mut done: Vec<Option<Answer>> = asked.iter().map(|_| None).collect();
-    std::future::poll_fn(|context| {
-        for (slot, result) in asked.iter_mut().zip(&mut done) {
-            if let Some(future) = slot
-                && let std::task::Poll::Ready(answer) = future.as_mut().poll(context)
-            {
-                *result = Some(answer);
-                *slot = None;
-            }
-        }
-        if asked.iter().all(Option::is_none) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-    })
-    .await;
-    answers.extend(done.into_iter().flatten());
-    answers
-}
-
-/// Asks for `InRelease`; where there is none, for `Release` and `Release.gpg`.
-async fn receive(fetcher: &Fetcher, host: HostId, suite: &str, kept: Option<&Kept>) -> Answer {
-    let directory = remote_directory(suite);
-    let get = |name: &str, limit: usize, kept: Option<&Kept>| Get {
-        path: format!("{directory}{name}"),
-        limit_bytes: limit as u64,
-        if_none_match: kept.and_then(|kept| kept.tag.clone()),
-        if_modified_since: kept.map(|kept| kept.modified),
-        head_only: false,
-    };
-    let inrelease = fetcher.get(host, get("InRelease", RELEASE_BYTES_MAX, kept)).await?;
-    if matches!(inrelease.head.status, 200 | 304) {
-        return Ok(vec![("InRelease", inrelease)]);
-    }
-    let release = fetcher.get(host, get("Release", RELEASE_BYTES_MAX, None)).await?;
-    let signature = fetcher.get(host, get("Release.gpg", SIGNATURE_BYTES_MAX, None)).await?;
-    Ok(vec![("InRelease", inrelease), ("Release", release), ("Release.gpg", signature)])
-}
-
-/// Verifies what came. Without a verifier the source is trusted as it is.
-fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) -> Result<Received, Refusal> {
-    let answer = answer.map_err(|error| match error {
-        // The line in front of it names the host.
-        GetError::Unreachable { reason, .. } => Refusal::Unavailable(reason, HINT_REACH),
-        GetError::Untrusted { reason, .. } => Refusal::Unavailable(reason, HINT_TRUST),
-        other @ GetError::TooLarge { .. } => Refusal::Unavailable(other.to_string(), HINT_ABSENT),
-    })?;
-    let mut files: Vec<(&'static str, Vec<u8>)> = Vec::new();
-    let mut statuses = Vec::new();
-    let mut modified = None;
-    let mut tag = None;
-    for (name, got) in answer {
-        match (got.head.status, kept) {
-            (200, _) => {
-                modified = modified.or(got.head.last_modified);
-                if name == "InRelease" {
-                    tag = got.head.etag;
-                }
-                files.push((name, got.body));
-            }
-            // Nothing newer than ours, but what it has is not ours: it may be an older one (M10).
-            (304, Some(kept)) if got.head.last_modified.is_some_and(|modified| modified < kept.modified) => {
-                return Err(Refusal::Verification(format!("{name}: not modified, and older than the one here"), None));
-            }
-            (304, Some(kept)) => {
-                modified = Some(kept.modified);
-                tag = kept.tag.clone();
-                files.push((kept.name, kept.content.clone()));
-            }
-            (status, _) => statuses.push(format!("{name}: {status}")),
-        }
-    }
-    let find = |wanted: &str| files.iter().find(|(name, _)| *name == wanted).map(|(_, content)| content.as_slice());
-    let bad = |error: SignatureError| {
-        let hint = hint_of(&error);
-        Refusal::Verification(error.to_string(), hint)
-    };
-    let text = match (find("InRelease"), find("Release"), find("Release.gpg"), verifier) {
-        (Some(inrelease), _, _, Some(verifier)) => verifier.verify_inrelease(inrelease).map_err(bad)?,
-        (Some(inrelease), _, _, None) => SignedText::trusted(inrelease).map_err(bad)?,
-        (None, Some(release), Some(signature), Some(verifier)) => {
-            verifier.verify_detached(release, signature).map_err(bad)?
-        }
-        (None, Some(release), _, None) => SignedText::trusted(release).map_err(bad)?,
-        (None, Some(_), None, Some(_)) => {
-            let why = "Release has no signature (no InRelease, no Release.gpg)".to_owned();
-            return Err(Refusal::Verification(why, Some("a source without signatures needs `Trusted: yes`")));
-        }
-        (None, None, _, _) => return Err(Refusal::Unavailable(statuses.join(", "), HINT_ABSENT)),
-    };
-    let release = Release::parse(&text).map_err(|error| Refusal::Verification(error.to_string(), None))?;
-    Ok(Received { files, modified, tag, text, release })
-}
-
-fn hint_of(error: &SignatureError) -> Option<&'static str> {
-    match error {
-        SignatureError::NoPublicKey { .. } | SignatureError::NoKeyring => {
-            Some("give the archive's keyring with --keyring (Debian's is in the package debian-archive-keyring)")
-        }
-        SignatureError::NotClearsigned { .. } => {
-            Some("this looks like a login page or an error page: check the address")
-        }
-        SignatureError::GpgvMissing { .. } => Some("install gpgv: apt-get install gpgv"),
-        SignatureError::Expired { .. } => Some("update the keyring, or the archive is no longer maintained"),
-        _ => None,
-    }
 }
 
 fn unverified(origin: &str, suite: &str, why: &str, hint: Option<&'static str>) -> CommandError {
@@ -293,7 +148,13 @@ fn newest_of_others(
     let mut hints = vec![hint];
     let mut doubts = 0;
     for host in 1..others {
-        let answer = session.runtime.block_on(receive(&session.fetcher, host as HostId, suite, None));
+        let question = Question {
+            fetcher: &session.fetcher,
+            host: host as HostId,
+            directory: remote_directory(suite),
+            kept: None,
+        };
+        let answer = session.runtime.block_on(receive(question));
         match accept(answer, None, verifier) {
             Ok(received) => {
                 let newer = best.as_ref().is_none_or(|(best, _)| received.release.date > best.release.date);
@@ -330,11 +191,6 @@ fn newest_of_others(
     Err(error.hint(hint.unwrap_or(HINT_ABSENT)))
 }
 
-const HINT_ABSENT: &str = "check the address and the name of the suite: FROM/dists/SUITE/InRelease must exist";
-const HINT_TRUST: &str = "a certificate authority of your own is named with --cacert FILE";
-const HINT_REACH: &str =
-    "check the address and the network; a proxy is named by http_proxy and https_proxy in the environment";
-
 #[allow(clippy::too_many_arguments)]
 fn judge(
     settings: &MirrorSettings,
@@ -349,7 +205,7 @@ fn judge(
 ) -> Result<Offered, CommandError> {
     let Received { files, modified, tag, text, release } = received;
     check_suite(suite, &release).map_err(CommandError::usage)?;
-    let until = valid_until(source, &release).filter(|until| *until < now);
+    let until = valid_until(&release, source.valid_until_min_s, source.valid_until_max_s).filter(|until| *until < now);
     if let Some(until) = until.filter(|_| source.check_valid_until) {
         if !settings.ignore_valid_until {
             return Err(CommandError::new(
@@ -417,9 +273,6 @@ fn stands(session: &Session, directory: &str, files: &[(&'static str, Vec<u8>)])
 /// `Release` and `Release.gpg` of suites that have an `InRelease`: for clients and mirrors that do not
 /// know it. Asked for beside the indexes, so that they cost no time.
 pub struct SideFiles(Vec<Option<tokio::task::JoinHandle<NamedAnswers>>>);
-
-/// Answers with the names of the files asked for.
-type NamedAnswers = Vec<(&'static str, Got)>;
 
 /// Asks the origin for them.
 pub fn ask_for_side_files(session: &Session, offers: &[Offered]) -> SideFiles {
@@ -505,18 +358,6 @@ fn verifier(source: &SourceSpec, dir: &Path) -> Option<Verifier> {
             Some(verifier.with_fingerprints(fingerprints.clone()))
         }
     }
-}
-
-/// When a Release ends, by itself and by what the source says (sources.list(5)).
-fn valid_until(source: &SourceSpec, release: &Release) -> Option<i64> {
-    let after = |limit_s: Option<u64>| {
-        limit_s.zip(release.date).map(|(limit_s, date)| date.saturating_add(i64::try_from(limit_s).unwrap_or(i64::MAX)))
-    };
-    let until = match (release.valid_until, after(source.valid_until_max_s)) {
-        (Some(told), Some(most)) => Some(told.min(most)),
-        (told, most) => told.or(most),
-    };
-    until.map(|until| after(source.valid_until_min_s).map_or(until, |least| until.max(least)))
 }
 
 fn date(unix_s: i64) -> String {

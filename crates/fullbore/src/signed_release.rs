@@ -1,0 +1,200 @@
+//! The signed `Release` of a suite: asked for, received, verified.
+//!
+//! An answer "not modified" is believed no further than the copy on disk verifies again
+//! (CVE-2014-0487). What it means for what is here is decided by whoever asked.
+
+use fullbore_debian::release::Release;
+use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
+use fullbore_wire::conditional::EntityTag;
+use fullbore_wire::fetch::{Fetcher, Get, GetError, Got};
+use fullbore_wire::hosts::HostId;
+
+/// What is here of a suite already: the copy of its signed file, and what makes a request conditional.
+pub struct Kept {
+    /// `InRelease`.
+    pub name: &'static str,
+    /// Its content.
+    pub content: Vec<u8>,
+    /// Its time, Unix seconds.
+    pub modified: i64,
+    /// The tag that the host gave it.
+    pub tag: Option<EntityTag>,
+}
+
+/// The signed files of a suite, as received.
+pub struct Received {
+    /// Name and content of each; the one that identifies the suite's state first.
+    pub files: Vec<(&'static str, Vec<u8>)>,
+    /// When the host says it last changed, Unix seconds.
+    pub modified: Option<i64>,
+    /// The host's tag of it.
+    pub tag: Option<EntityTag>,
+    /// What was verified.
+    pub text: SignedText,
+    /// The same, parsed.
+    pub release: Release,
+}
+
+/// Why a suite could not be had from a host.
+pub enum Refusal {
+    /// The host cannot be reached, or does not have it: why, and what may help.
+    Unavailable(String, &'static str),
+    /// What it sent is not to be believed.
+    Verification(String, Option<&'static str>),
+}
+
+/// Answers with the names of the files asked for.
+pub type NamedAnswers = Vec<(&'static str, Got)>;
+
+/// The directory of a suite below the mirror's address: a name ending in a slash is a flat repository.
+pub fn remote_directory(suite: &str) -> String {
+    match suite {
+        "./" | "/" => String::new(),
+        flat if flat.ends_with('/') => flat.trim_start_matches("./").to_owned(),
+        suite => format!("dists/{suite}/"),
+    }
+}
+
+/// When a Release ends, by itself and by what the source says (sources.list(5)): `Valid-Until-Min` and
+/// `Valid-Until-Max`, seconds after its Date.
+pub fn valid_until(release: &Release, min_s: Option<u64>, max_s: Option<u64>) -> Option<i64> {
+    let after = |limit_s: Option<u64>| {
+        limit_s.zip(release.date).map(|(limit_s, date)| date.saturating_add(i64::try_from(limit_s).unwrap_or(i64::MAX)))
+    };
+    let until = match (release.valid_until, after(max_s)) {
+        (Some(told), Some(most)) => Some(told.min(most)),
+        (told, most) => told.or(most),
+    };
+    until.map(|until| after(min_s).map_or(until, |least| until.max(least)))
+}
+
+/// What a host answered.
+pub type Answer = Result<NamedAnswers, GetError>;
+
+/// One suite to ask for: of whom, where, and on which condition.
+pub struct Question<'a> {
+    /// Whose hosts.
+    pub fetcher: &'a Fetcher,
+    /// Which of them.
+    pub host: HostId,
+    /// The directory of the `Release` below the mirror's address, with `/` at its end or empty.
+    pub directory: String,
+    /// What is here already.
+    pub kept: Option<&'a Kept>,
+}
+
+/// Asks for the signed files of all these suites at once.
+pub async fn receive_all(questions: Vec<Question<'_>>) -> Vec<Answer> {
+    let mut done: Vec<Option<Answer>> = questions.iter().map(|_| None).collect();
+    // Every request is queued by its first poll, so that all go out together.
+    let mut asked: Vec<_> = questions.into_iter().map(|question| Some(Box::pin(receive(question)))).collect();
+    std::future::poll_fn(|context| {
+        for (slot, result) in asked.iter_mut().zip(&mut done) {
+            if let Some(future) = slot
+                && let std::task::Poll::Ready(answer) = future.as_mut().poll(context)
+            {
+                *result = Some(answer);
+                *slot = None;
+            }
+        }
+        if asked.iter().all(Option::is_none) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    done.into_iter().flatten().collect()
+}
+
+/// Asks for `InRelease`; where there is none, for `Release` and `Release.gpg`.
+pub async fn receive(question: Question<'_>) -> Answer {
+    let Question { fetcher, host, directory, kept } = question;
+    let get = |name: &str, limit: usize, kept: Option<&Kept>| Get {
+        path: format!("{directory}{name}"),
+        limit_bytes: limit as u64,
+        if_none_match: kept.and_then(|kept| kept.tag.clone()),
+        if_modified_since: kept.map(|kept| kept.modified),
+        head_only: false,
+    };
+    let inrelease = fetcher.get(host, get("InRelease", RELEASE_BYTES_MAX, kept)).await?;
+    if matches!(inrelease.head.status, 200 | 304) {
+        return Ok(vec![("InRelease", inrelease)]);
+    }
+    let release = fetcher.get(host, get("Release", RELEASE_BYTES_MAX, None)).await?;
+    let signature = fetcher.get(host, get("Release.gpg", SIGNATURE_BYTES_MAX, None)).await?;
+    Ok(vec![("InRelease", inrelease), ("Release", release), ("Release.gpg", signature)])
+}
+
+/// Verifies what came. Without a verifier the source is trusted as it is.
+pub fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) -> Result<Received, Refusal> {
+    let answer = answer.map_err(|error| match error {
+        // The line in front of it names the host.
+        GetError::Unreachable { reason, .. } => Refusal::Unavailable(reason, HINT_REACH),
+        GetError::Untrusted { reason, .. } => Refusal::Unavailable(reason, HINT_TRUST),
+        other @ GetError::TooLarge { .. } => Refusal::Unavailable(other.to_string(), HINT_ABSENT),
+    })?;
+    let mut files: Vec<(&'static str, Vec<u8>)> = Vec::new();
+    let mut statuses = Vec::new();
+    let mut modified = None;
+    let mut tag = None;
+    for (name, got) in answer {
+        match (got.head.status, kept) {
+            (200, _) => {
+                modified = modified.or(got.head.last_modified);
+                if name == "InRelease" {
+                    tag = got.head.etag;
+                }
+                files.push((name, got.body));
+            }
+            // Nothing newer than ours, but what it has is not ours: it may be an older one (M10).
+            (304, Some(kept)) if got.head.last_modified.is_some_and(|modified| modified < kept.modified) => {
+                return Err(Refusal::Verification(format!("{name}: not modified, and older than the one here"), None));
+            }
+            (304, Some(kept)) => {
+                modified = Some(kept.modified);
+                tag = kept.tag.clone();
+                files.push((kept.name, kept.content.clone()));
+            }
+            (status, _) => statuses.push(format!("{name}: {status}")),
+        }
+    }
+    let find = |wanted: &str| files.iter().find(|(name, _)| *name == wanted).map(|(_, content)| content.as_slice());
+    let bad = |error: SignatureError| {
+        let hint = hint_of(&error);
+        Refusal::Verification(error.to_string(), hint)
+    };
+    let text = match (find("InRelease"), find("Release"), find("Release.gpg"), verifier) {
+        (Some(inrelease), _, _, Some(verifier)) => verifier.verify_inrelease(inrelease).map_err(bad)?,
+        (Some(inrelease), _, _, None) => SignedText::trusted(inrelease).map_err(bad)?,
+        (None, Some(release), Some(signature), Some(verifier)) => {
+            verifier.verify_detached(release, signature).map_err(bad)?
+        }
+        (None, Some(release), _, None) => SignedText::trusted(release).map_err(bad)?,
+        (None, Some(_), None, Some(_)) => {
+            let why = "Release has no signature (no InRelease, no Release.gpg)".to_owned();
+            return Err(Refusal::Verification(why, Some("a source without signatures needs `Trusted: yes`")));
+        }
+        (None, None, _, _) => return Err(Refusal::Unavailable(statuses.join(", "), HINT_ABSENT)),
+    };
+    let release = Release::parse(&text).map_err(|error| Refusal::Verification(error.to_string(), None))?;
+    Ok(Received { files, modified, tag, text, release })
+}
+
+fn hint_of(error: &SignatureError) -> Option<&'static str> {
+    match error {
+        SignatureError::NoPublicKey { .. } | SignatureError::NoKeyring => {
+            Some("give the archive's keyring with --keyring (Debian's is in the package debian-archive-keyring)")
+        }
+        SignatureError::NotClearsigned { .. } => {
+            Some("this looks like a login page or an error page: check the address")
+        }
+        SignatureError::GpgvMissing { .. } => Some("install gpgv: apt-get install gpgv"),
+        SignatureError::Expired { .. } => Some("update the keyring, or the archive is no longer maintained"),
+        _ => None,
+    }
+}
+
+/// Something answers, but has no such suite.
+pub const HINT_ABSENT: &str = "check the address and the name of the suite: FROM/dists/SUITE/InRelease must exist";
+/// The host did not show who it is.
+pub const HINT_TRUST: &str = "a certificate authority of your own is named with --cacert FILE";
+/// Nothing answers.
+pub const HINT_REACH: &str =
+    "check the address and the network; a proxy is named by http_proxy and https_proxy in the environment";
