@@ -156,6 +156,21 @@ impl Journal {
         }
     }
 
+    /// Takes note of bytes that are there though nobody logged them: what another program has left.
+    /// They are held against the hash as all are. For a journal that keeps nothing; one with a log
+    /// believes its log alone.
+    pub fn found(&self, path: &str, size: u64, sha256: Sha256, present: Ranges) {
+        let mut inner = self.lock();
+        if inner.log.is_some() {
+            return;
+        }
+        if present.is_empty() || inner.unfinished.len() >= UNFINISHED_FILES {
+            inner.unfinished.remove(path);
+            return;
+        }
+        inner.unfinished.insert(path.to_owned(), Unfinished { key: 0, size, sha256, present, log_bytes: 0 });
+    }
+
     /// Unfinished files in the log, for those who clean up.
     pub fn unfinished(&self) -> Vec<String> {
         self.lock().unfinished.keys().cloned().collect()

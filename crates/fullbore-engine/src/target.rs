@@ -6,6 +6,7 @@
 //! directory renames a `.part` file.
 
 pub mod faults;
+pub mod in_place;
 #[cfg(test)]
 pub(crate) mod memory;
 

@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (sender, outcomes) = tokio::sync::mpsc::unbounded_channel();
     let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get());
     let landing = Landing::start(target, Arc::new(Journal::none()), threads, &ledger, sender)?;
-    let items = files.iter().zip(0..).map(|((_, size, _), id)| Item { id, size: *size, present: vec![] }).collect();
+    let items = files.iter().zip(0..).map(|((_, size, _), id)| Item { id, size: *size, ..Item::default() }).collect();
     let catalogue = Arc::new(Manifest(files));
     let bad = runtime.block_on(async {
         let parts = Parts { landing: landing.clone(), outcomes, window, ledger };

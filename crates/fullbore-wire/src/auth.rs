@@ -120,6 +120,11 @@ impl AuthConf {
         Self::default()
     }
 
+    /// Whether there are no credentials at all.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Adds the entries of one file's text. Unknown tokens are skipped, as apt does; a
     /// machine that is no host of ours (another scheme, a bad name) is skipped whole.
     pub fn add_file(&mut self, text: &str) -> Result<(), AuthError> {

@@ -17,7 +17,7 @@ use fullbore_engine::stage::HostClock;
 
 use crate::connect::{Connected, Endpoint, ProxyServer, Scheme, connect};
 use crate::dispatcher::{Dispatcher, Ended};
-use crate::fetch::{Base, GetError, PendingGet, Shared, lock};
+use crate::fetch::{Base, GetError, PendingGet, Reply, Shared, lock};
 use crate::hosts::{Fault, HostId};
 use crate::http1::RequestHead;
 use crate::proxy::Route;
@@ -45,7 +45,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
         }
         let base = lock(&shared.bases)[host as usize].clone();
         let endpoint = endpoint(&base);
-        let how = match connect(&endpoint, &shared.options.connect).await {
+        let how = match connect(&endpoint, &shared.options.connect_to(&base.url)).await {
             Ok(connected) => serve(&shared, host, &base, connected).await,
             Err(error) => {
                 let why = error.without_host(&endpoint);
@@ -99,7 +99,11 @@ fn fail_gets(shared: &Shared, host: HostId, fault: &Fault) {
             _ => GetError::Unreachable { host, reason },
         };
         // The caller may have given up; then nobody is left to tell.
-        let _ = get.reply.send(Err(error));
+        match get.reply {
+            Reply::Whole(reply) => drop(reply.send(Err(error))),
+            Reply::Stream(Some(head), _) => drop(head.send(Err(error))),
+            Reply::Stream(None, _) => {}
+        }
     }
 }
 
@@ -166,10 +170,11 @@ impl Drop for Busy<'_> {
 
 /// A request for a path below the host's address.
 fn request(base: &Base, path: &str, plus: Plus, absolute: bool) -> Result<RequestHead, UrlError> {
-    let url = base.url.join(path, plus)?;
+    let url = base.url_of(path, plus)?;
     let target = if absolute { url.to_string() } else { url.target().to_owned() };
     let mut head = RequestHead::get(url.host_field(), target);
-    head.authorization = base.authorization.clone();
+    head.user_agent = base.user_agent.clone();
+    head.authorization = base.auth.as_ref().and_then(|auth| auth.lookup(&url)).map(|own| own.basic());
     if absolute && let Route::Forward(proxy) = &base.route {
         head.proxy_authorization = proxy.credentials.as_ref().map(|own| own.basic());
     }
@@ -180,6 +185,18 @@ fn request(base: &Base, path: &str, plus: Plus, absolute: bool) -> Result<Reques
 /// new place are known too. `None` is success: what was asked for is asked for again.
 fn follow(shared: &Shared, host: HostId, asked: &Base, path: &str, plus: Plus, location: &str) -> Option<Fault> {
     let wrong = |why: String| Some(Fault::WrongAnswer(why));
+    let from = match asked.url_of(path, plus) {
+        Ok(from) => from,
+        Err(error) => return wrong(error.to_string()),
+    };
+    let to = match redirect::resolve(&from, location) {
+        Ok(to) if to == from => return wrong(format!("redirect of {from} to itself")),
+        Ok(to) => to,
+        Err(error) => return wrong(error.to_string()),
+    };
+    if !shared.options.follow_redirects {
+        return Some(Fault::Elsewhere(to.to_string()));
+    }
     let mut bases = lock(&shared.bases);
     let base = &mut bases[host as usize];
     if base.moves != asked.moves {
@@ -189,21 +206,12 @@ fn follow(shared: &Shared, host: HostId, asked: &Base, path: &str, plus: Plus, l
     if base.moves >= REDIRECTS_MAX {
         return wrong(format!("more than {REDIRECTS_MAX} redirects, the last of {path}"));
     }
-    let moved = asked.url.join(path, plus).map_err(|error| error.to_string()).and_then(|from| {
-        let to = redirect::resolve(&from, location).map_err(|error| error.to_string())?;
-        if to == from {
-            return Err(format!("redirect of {from} to itself"));
-        }
-        moved_base(&asked.url, &from, &to).ok_or_else(|| format!("redirect of {from} to another file: {to}"))
-    });
-    match moved {
-        Ok(url) => {
-            tracing::info!(from = %base.url, to = %url, "mirror redirects");
-            *base = Base { moves: base.moves + 1, ..Base::at(url, &shared.options) };
-            None
-        }
-        Err(why) => wrong(why),
-    }
+    let Some(url) = moved_base(&asked.url, &from, &to) else {
+        return Some(Fault::Elsewhere(to.to_string()));
+    };
+    tracing::info!(from = %base.url, to = %url, "mirror redirects");
+    *base = Base { moves: base.moves + 1, ..Base::at(url, &shared.options) };
+    None
 }
 
 /// The address below which the same files are found, if a redirect kept the file's path.

@@ -43,7 +43,7 @@ const SEGMENT_TIME_S: f64 = 0.5;
 /// Small files that go with one large part at most, so that those behind it are not kept waiting.
 const SMALL_DUE_MAX: f64 = (PIPELINE_DEPTH / 2) as f64;
 
-/// Silence after which a connection with unanswered requests is given up.
+/// Silence after which a connection with unanswered requests is given up, unless told otherwise.
 const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 
 /// The same while another host delivers: long enough for a disk to spin up.
@@ -165,6 +165,8 @@ pub struct GivenUp {
     pub tried: HostSet,
     /// Whether every one of them said that it is not there.
     pub missing: bool,
+    /// What each was last seen to do wrong with this file.
+    pub faults: Vec<(HostId, Fault)>,
 }
 
 /// What is asked for nothing more while a trial lasts.
@@ -183,12 +185,25 @@ pub struct Limits {
     pub connections_per_host: usize,
     /// Whether work may be taken from slow hosts.
     pub hedge: bool,
+    /// Silence after which a connection with unanswered requests is given up, where no other host
+    /// delivers.
+    pub silence: Duration,
+    /// Requests before the first answer, at most [`PIPELINE_DEPTH`].
+    pub pipeline_depth: usize,
+    /// Whether a host that redirects files to other places counts as one that serves wrong ones.
+    pub redirects_are_faults: bool,
 }
 
 impl Default for Limits {
     /// Four connections, as is polite on public mirrors.
     fn default() -> Self {
-        Limits { connections_per_host: 4, hedge: true }
+        Limits {
+            connections_per_host: 4,
+            hedge: true,
+            silence: SILENCE_LIMIT,
+            pipeline_depth: PIPELINE_DEPTH,
+            redirects_are_faults: true,
+        }
     }
 }
 
@@ -270,10 +285,21 @@ struct History {
     misses: HostSet,
     /// Hosts that failed it in another way.
     failed: HostSet,
+    /// Hosts that were not to be asked for it from the beginning.
+    barred: HostSet,
     /// Hosts that have answered for wrong bytes of it already.
     blamed: HostSet,
     /// Times it was broken off, per host.
     troubles: BTreeMap<HostId, u32>,
+    /// The last fault of each host with it.
+    faults: BTreeMap<HostId, Fault>,
+}
+
+impl History {
+    /// Hosts that will not bring it.
+    fn lost(&self) -> HostSet {
+        self.misses.union(self.failed).union(self.barred)
+    }
 }
 
 /// The decisions of a run.
@@ -320,6 +346,9 @@ impl Dispatcher {
     pub fn add(&mut self, mut items: Vec<Item>) {
         self.unfinished_files += items.len() as u64;
         items.retain(|item| item.size > 0);
+        for item in items.iter().filter(|item| item.excluded != HostSet::default()) {
+            self.histories.entry(item.id).or_default().barred = item.excluded;
+        }
         let before = self.queue.unasked_bytes();
         self.queue.add(items);
         self.planned_bytes += self.queue.unasked_bytes() - before;
@@ -431,7 +460,8 @@ impl Dispatcher {
         if connection.owes() && connection.owed() == 0 && connection.unwanted() > DRAIN_BYTES {
             return Next::Close;
         }
-        if connection.asked.len() >= host.depth() || connection.owed() >= self.ahead_bytes(connection) {
+        let depth = host.depth().min(self.limits.pipeline_depth.max(1));
+        if connection.asked.len() >= depth || connection.owed() >= self.ahead_bytes(connection) {
             return Next::Wait;
         }
         // The other connections are a round trip behind, and then faster together than this one alone.
@@ -541,12 +571,13 @@ impl Dispatcher {
         let Some(place) = connection.asked.iter().position(|asked| asked.tag == tag) else { return };
         let asked = connection.asked.remove(place).expect("position was just found");
         if let Some(rest) = asked.rest() {
+            self.histories.entry(rest.item).or_default().faults.insert(host, fault.clone());
             match &fault {
                 Fault::Missing(_) => {
                     self.queue.exclude(rest.item, rest.size, host);
                     self.histories.entry(rest.item).or_default().misses.insert(host);
                 }
-                Fault::WrongAnswer(_) => {
+                Fault::WrongAnswer(_) | Fault::Elsewhere(_) => {
                     self.queue.exclude(rest.item, rest.size, host);
                     self.histories.entry(rest.item).or_default().failed.insert(host);
                 }
@@ -562,16 +593,20 @@ impl Dispatcher {
             }
             self.give_back(&asked, now);
         }
-        self.hosts[host as usize].fault(&fault, now);
+        if self.limits.redirects_are_faults || !matches!(fault, Fault::Elsewhere(_)) {
+            self.hosts[host as usize].fault(&fault, now);
+        }
     }
 
     /// The connection is gone; what it owed goes back to the queue.
     pub fn ended(&mut self, id: ConnectionId, how: &Ended, now: Instant) {
         let Some(connection) = self.connections.remove(&id) else { return };
-        if let (Ended::Fault(_), Some(front)) = (how, connection.asked.front())
+        if let (Ended::Fault(fault), Some(front)) = (how, connection.asked.front())
             && front.received < PROGRESS_BYTES
             && front.rest().is_some()
         {
+            let history = self.histories.entry(front.segment.item).or_default();
+            history.faults.insert(connection.host, fault.clone());
             self.trouble(front.segment.item, front.segment.size, connection.host, TROUBLES_PER_HOST);
         }
         connection.asked.iter().for_each(|asked| self.give_back(asked, now));
@@ -599,7 +634,7 @@ impl Dispatcher {
         connection.rate.settle(now);
         let connection = &self.connections[&id];
         let fastest = self.fastest_elsewhere(connection.host);
-        let silence = if fastest.is_some() { SILENCE_LIMIT_AMONG_OTHERS } else { SILENCE_LIMIT };
+        let silence = if fastest.is_some() { SILENCE_LIMIT_AMONG_OTHERS } else { self.limits.silence };
         if connection.silent_for(now) > silence {
             return Some(Fault::Slow);
         }
@@ -651,14 +686,12 @@ impl Dispatcher {
         if let [(host, _)] = shares {
             history.failed.insert(*host);
             history.blamed.insert(*host);
+            history.faults.insert(*host, Fault::WrongBytes);
             // With one host only, a second try tells a bad transfer from a bad file.
             let retry_same = usable.iter().count() == 1 && history.attempts < 2;
-            let failed = history.failed;
-            let misses = history.misses;
-            if !retry_same {
-                for host in failed.iter().chain(misses.iter()) {
-                    self.queue.exclude(item, size, host);
-                }
+            let lost = if retry_same { history.barred } else { history.lost() };
+            for host in lost.iter() {
+                self.queue.exclude(item, size, host);
             }
             self.hosts[*host as usize].fault(&Fault::WrongBytes, now);
             return Remedy::Whole;
@@ -666,8 +699,7 @@ impl Dispatcher {
         // Several hosts: one of them serves the others' parts too, the origin if it can, for it must
         // have the right bytes; else the one with most of them. If the file is right then, the parts
         // that changed name the culprit; if not, it is the judge.
-        let lacks = history.failed.contains(ORIGIN) || history.misses.contains(ORIGIN);
-        let origin = (usable.contains(ORIGIN) && !lacks).then_some(ORIGIN);
+        let origin = (usable.contains(ORIGIN) && !history.lost().contains(ORIGIN)).then_some(ORIGIN);
         let most = shares.iter().filter(|(host, _)| usable.contains(*host)).max_by_key(|(_, bytes)| *bytes);
         let judge = origin.or(most.map(|(host, _)| *host));
         let Some(judge) = judge else { return Remedy::Whole };
@@ -703,8 +735,15 @@ impl Dispatcher {
 
     /// The file has another name that no host was asked for yet.
     pub fn ask_under_other_name(&mut self, item: ItemId) {
-        self.histories.remove(&item);
+        let barred = self.histories.remove(&item).map_or(HostSet::default(), |history| history.barred);
+        let size = self.queue.size(item);
         self.queue.include_all(item);
+        if barred != HostSet::default() {
+            self.histories.entry(item).or_default().barred = barred;
+            for host in barred.iter() {
+                self.queue.exclude(item, size, host);
+            }
+        }
     }
 
     /// Asks this host or connection for nothing more until it is let go.
@@ -748,19 +787,27 @@ impl Dispatcher {
         items
             .into_iter()
             .map(|item| {
+                let none = History::default();
+                let history = self.histories.get(&item).unwrap_or(&none);
                 let tried = self.queue.excluded(item);
-                let misses = self.histories.get(&item).map_or(HostSet::default(), |history| history.misses);
-                GivenUp { item, tried, missing: tried != HostSet::default() && misses.covers(tried) }
+                let missing =
+                    history.misses != HostSet::default() && history.misses.union(history.barred).covers(tried);
+                GivenUp { item, tried, missing, faults: self.faults_with(item) }
             })
             .collect()
+    }
+
+    /// What each host was last seen to do wrong with a file.
+    pub fn faults_with(&self, item: ItemId) -> Vec<(HostId, Fault)> {
+        let history = self.histories.get(&item);
+        history.into_iter().flat_map(|history| &history.faults).map(|(host, fault)| (*host, fault.clone())).collect()
     }
 
     /// A file that waits for one judge ([`Remedy::AllBut`]) which is out by now goes back to all
     /// hosts that never failed it. Whether there are any.
     fn readmit(&mut self, item: ItemId, usable: HostSet) -> bool {
         let Some(history) = self.histories.get(&item) else { return false };
-        let mut failed = history.failed;
-        history.misses.iter().for_each(|host| failed.insert(host));
+        let failed = history.lost();
         if failed.covers(usable) || failed == self.queue.excluded(item) {
             return false;
         }

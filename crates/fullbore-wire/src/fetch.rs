@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use fullbore_engine::buffers::Buffers;
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::landing::{Cause, FileSpec, Landing, Outcome, RESUMED, RangeDigest, Retry};
@@ -20,7 +21,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use crate::auth::{AuthConf, Authorization};
+use crate::auth::AuthConf;
 use crate::conditional::EntityTag;
 use crate::connect::ConnectOptions;
 use crate::connection::{self, PlusForm};
@@ -30,9 +31,9 @@ use crate::http1::ResponseHead;
 use crate::proxy::{ProxySettings, Route};
 use crate::queue::{Item, ItemId, Segment};
 use crate::rate_limit::RateLimit;
-use crate::tls::Protocol;
+use crate::tls::{Protocol, Tls};
 use crate::trial::{Seen, Step, Subject, TICK, Trials};
-use crate::url::Url;
+use crate::url::{self, Plus, Url, UrlError};
 
 /// Read buffers kept for reuse; at 256 KiB each this is 8 MiB.
 const BUFFERS_KEPT: usize = 32;
@@ -40,13 +41,20 @@ const BUFFERS_KEPT: usize = 32;
 /// How long a small file may take, connecting included.
 const GET_LIMIT: Duration = Duration::from_secs(30);
 
+/// Pieces of a stream that may wait for their taker; each is at most a read buffer.
+const STREAM_PIECES: usize = 8;
+
 /// How often the run looks for files that no host is left to serve, should nobody call for it.
 const LOOK_FOR_HOPELESS: Duration = Duration::from_millis(500);
 
 /// Where files of a run are found and what they must be. The caller's plan.
 pub trait Catalogue: Send + Sync {
-    /// Path of the file below each mirror's address.
+    /// Path of the file below each mirror's address (see [`FetchOptions::paths_are_encoded`]).
     fn path(&self, item: ItemId) -> String;
+    /// Further fields of requests for it, such as `Cache-Control`.
+    fn fields(&self, _item: ItemId) -> Vec<(String, String)> {
+        Vec::new()
+    }
     /// Another path under which the same bytes may be found when no host has the first.
     fn other_path(&self, _item: ItemId) -> Option<String> {
         None
@@ -58,7 +66,7 @@ pub trait Catalogue: Send + Sync {
 }
 
 /// How a run uses the network.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct FetchOptions {
     /// Connections per host, hedging.
     pub limits: Limits,
@@ -70,6 +78,48 @@ pub struct FetchOptions {
     pub auth: AuthConf,
     /// Bytes per second over all connections.
     pub rate_limit_bytes_per_s: Option<u64>,
+    /// A limit that several fetchers keep together.
+    pub shared_rate_limit: Option<Arc<RateLimit>>,
+    /// TLS of their own for some hosts.
+    pub tls_of_hosts: Vec<(url::Host, Tls)>,
+    /// What to call ourselves; `None` for [`USER_AGENT`](crate::http1::USER_AGENT).
+    pub user_agent: Option<Arc<str>>,
+    /// Paths are %-encoded already and may have a query; otherwise they are names from an index.
+    pub paths_are_encoded: bool,
+    /// Whether a host that redirects its files, paths kept, is followed there. If not, each file it
+    /// redirects has [`Fault::Elsewhere`](crate::hosts::Fault::Elsewhere).
+    pub follow_redirects: bool,
+    /// Whether to find out what limits the run, by asking now and then less of a host.
+    pub trials: bool,
+}
+
+impl Default for FetchOptions {
+    fn default() -> Self {
+        FetchOptions {
+            limits: Limits::default(),
+            connect: ConnectOptions::default(),
+            proxies: ProxySettings::default(),
+            auth: AuthConf::default(),
+            rate_limit_bytes_per_s: None,
+            shared_rate_limit: None,
+            tls_of_hosts: Vec::new(),
+            user_agent: None,
+            paths_are_encoded: false,
+            follow_redirects: true,
+            trials: true,
+        }
+    }
+}
+
+impl FetchOptions {
+    /// How to connect to this address.
+    pub(crate) fn connect_to(&self, url: &Url) -> ConnectOptions {
+        let own = self.tls_of_hosts.iter().find(|(host, _)| host == url.host());
+        match own {
+            Some((_, tls)) => ConnectOptions { tls: tls.clone(), ..self.connect.clone() },
+            None => self.connect.clone(),
+        }
+    }
 }
 
 /// What a run reports while it goes.
@@ -114,8 +164,9 @@ pub enum GetError {
     },
 }
 
-/// A small file wanted in memory: the first of a chain of trust, whose size nobody knows yet.
-#[derive(Clone, Debug)]
+/// A file that comes from one host in one piece: the first of a chain of trust, whose size nobody
+/// knows yet.
+#[derive(Clone, Debug, Default)]
 pub struct Get {
     /// Path below the mirror's address.
     pub path: String,
@@ -127,6 +178,8 @@ pub struct Get {
     pub if_modified_since: Option<i64>,
     /// Only the head is wanted (HEAD).
     pub head_only: bool,
+    /// Further fields of the request.
+    pub fields: Vec<(String, String)>,
 }
 
 /// The answer to a [`Get`], whatever its status.
@@ -138,11 +191,38 @@ pub struct Got {
     pub body: Vec<u8>,
 }
 
+/// A piece of a body that comes as a stream.
+#[derive(Debug)]
+pub enum Piece {
+    /// Bytes.
+    Data(Bytes),
+    /// The body is whole.
+    End,
+}
+
+/// The answer to a [`Get`] whose body comes as it arrives.
+#[derive(Debug)]
+pub struct Streamed {
+    /// The head.
+    pub head: ResponseHead,
+    /// The body in order, up to [`Piece::End`]. Slow takers slow the sender.
+    pub body: mpsc::Receiver<Result<Piece, GetError>>,
+}
+
+/// Who waits for a [`Get`].
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// For the whole.
+    Whole(oneshot::Sender<Result<Got, GetError>>),
+    /// For the head, and then for pieces.
+    Stream(Option<oneshot::Sender<Result<ResponseHead, GetError>>>, mpsc::Sender<Result<Piece, GetError>>),
+}
+
 /// A [`Get`] on its way to a connection.
 #[derive(Debug)]
 pub(crate) struct PendingGet {
     pub get: Get,
-    pub reply: oneshot::Sender<Result<Got, GetError>>,
+    pub reply: Reply,
 }
 
 /// Where a host is reached; changes when it redirects all of itself.
@@ -150,8 +230,11 @@ pub(crate) struct PendingGet {
 pub(crate) struct Base {
     /// Paths of the archive are appended to it.
     pub url: Url,
-    /// Credentials for it.
-    pub authorization: Option<Authorization>,
+    /// Credentials, for it or others; `None` without any.
+    pub auth: Option<Arc<AuthConf>>,
+    /// See [`FetchOptions`].
+    pub user_agent: Option<Arc<str>>,
+    pub paths_are_encoded: bool,
     /// The way to it.
     pub route: Route,
     /// Redirects followed so far.
@@ -163,12 +246,19 @@ pub(crate) struct Base {
 impl Base {
     pub fn at(url: Url, options: &FetchOptions) -> Base {
         Base {
-            authorization: options.auth.lookup(&url).map(|own| own.basic()),
+            auth: (!options.auth.is_empty()).then(|| Arc::new(options.auth.clone())),
+            user_agent: options.user_agent.clone(),
+            paths_are_encoded: options.paths_are_encoded,
             route: options.proxies.route(&url),
             url,
             moves: 0,
             plus: Arc::default(),
         }
+    }
+
+    /// The address of a file.
+    pub fn url_of(&self, path: &str, plus: Plus) -> Result<Url, UrlError> {
+        if self.paths_are_encoded { self.url.join_encoded(path) } else { self.url.join(path, plus) }
     }
 }
 
@@ -185,7 +275,7 @@ pub(crate) struct Shared {
     /// Decryption, within the polls of the connections.
     pub tls: Arc<StageClock>,
     pub host_clocks: Vec<Arc<HostClock>>,
-    pub rate_limit: Option<RateLimit>,
+    pub rate_limit: Option<Arc<RateLimit>>,
     ledger: Ledger,
     pub options: FetchOptions,
     begun: Mutex<BTreeSet<ItemId>>,
@@ -203,14 +293,15 @@ impl Shared {
         lock(&self.dispatcher)
     }
 
-    /// The path to ask for, and the landing told that the file comes.
-    pub fn begin(&self, item: ItemId) -> String {
+    /// The path to ask for and further fields, and the landing told that the file comes.
+    pub fn begin(&self, item: ItemId) -> (String, Vec<(String, String)>) {
         let catalogue = lock(&self.catalogue).clone();
         if lock(&self.begun).insert(item) {
             self.landing.begin(catalogue.spec(item));
         }
         let other = lock(&self.other_name).contains(&item);
-        other.then(|| catalogue.other_path(item)).flatten().unwrap_or_else(|| catalogue.path(item))
+        let path = other.then(|| catalogue.other_path(item)).flatten().unwrap_or_else(|| catalogue.path(item));
+        (path, catalogue.fields(item))
     }
 
     /// Accounts for bytes read and waits as the user's rate limit demands.
@@ -296,10 +387,14 @@ impl Fetcher {
         if let Some(rate) = options.rate_limit_bytes_per_s {
             parts.ledger.set_rate_limit(rate);
         }
+        let own_limit = || {
+            let rate = options.rate_limit_bytes_per_s?;
+            Some(Arc::new(RateLimit::new(rate, Instant::now())))
+        };
+        let rate_limit = options.shared_rate_limit.clone().or_else(own_limit);
         let hosts = bases.iter().map(|base| Host::new(base.url.host_field())).collect();
         let count = bases.len();
         let connections_per_host = options.limits.connections_per_host;
-        let rate_limit = options.rate_limit_bytes_per_s.map(|rate| RateLimit::new(rate, Instant::now()));
         let shared = Arc::new(Shared {
             dispatcher: Mutex::new(Dispatcher::new(hosts, options.limits)),
             bases: Mutex::new(bases),
@@ -350,26 +445,38 @@ impl Fetcher {
         items: Vec<Item>,
         on_event: &mut (dyn FnMut(FetchEvent) + Send),
     ) {
+        let (feed, fed) = mpsc::channel(1);
+        // It holds one batch, and there is no other.
+        let _ = feed.try_send(items);
+        drop(feed);
+        self.fetch_fed(catalogue, fed, on_event).await;
+    }
+
+    /// As [`Fetcher::fetch`], of files that become known one after the other while others are on
+    /// their way: until the feed has ended and each is verified or given up. The catalogue knows a
+    /// file before the feed does.
+    pub async fn fetch_fed(
+        &mut self,
+        catalogue: Arc<dyn Catalogue>,
+        mut feed: mpsc::Receiver<Vec<Item>>,
+        on_event: &mut (dyn FnMut(FetchEvent) + Send),
+    ) {
         *lock(&self.shared.catalogue) = catalogue;
         lock(&self.shared.begun).clear();
         lock(&self.shared.other_name).clear();
-        let total = items.len() as u64;
-        // Nothing needs to be asked for to have an empty file.
-        let empty: Vec<ItemId> = items.iter().filter(|item| item.size == 0).map(|item| item.id).collect();
-        self.shared.dispatcher().add(items);
-        for item in empty {
-            self.shared.begin(item);
-        }
-        self.shared.warm.store(false, Ordering::Relaxed);
-        self.shared.wake.notify_waiters();
-        let mut open = total;
+        let mut open = 0;
+        let mut is_fed = true;
         let mut trials = self.trials();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut look = tokio::time::interval(LOOK_FOR_HOPELESS);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while open > 0 {
+        while open > 0 || is_fed {
             tokio::select! {
+                items = feed.recv(), if is_fed => match items {
+                    Some(items) => self.add(items),
+                    None => is_fed = false,
+                },
                 outcome = self.outcomes.recv() => match outcome {
                     Some(outcome) => self.outcome(outcome, on_event),
                     // The landing is gone; its last outcome said why.
@@ -388,10 +495,22 @@ impl Fetcher {
         self.shared.dispatcher().hold(None);
     }
 
+    fn add(&self, items: Vec<Item>) {
+        // Nothing needs to be asked for to have an empty file.
+        let empty: Vec<ItemId> = items.iter().filter(|item| item.size == 0).map(|item| item.id).collect();
+        self.shared.dispatcher().add(items);
+        for item in empty {
+            self.shared.begin(item);
+        }
+        self.shared.warm.store(false, Ordering::Relaxed);
+        self.shared.wake.notify_waiters();
+    }
+
     /// Under a limit of ours there is nothing to find out.
     fn trials(&self) -> Option<Trials> {
         let names = self.shared.host_clocks.iter().map(|clock| clock.name().to_owned()).collect();
-        self.shared.rate_limit.is_none().then(|| Trials::new(names, Instant::now()))
+        let wanted = self.shared.options.trials && self.shared.rate_limit.is_none();
+        wanted.then(|| Trials::new(names, Instant::now()))
     }
 
     fn try_out(&self, trials: &mut Trials) {
@@ -464,6 +583,7 @@ impl Fetcher {
                 let remedy = self.mismatch(item, size, got, &ranges, now);
                 if remedy == Remedy::GiveUp {
                     self.shared.landing.abandon(item);
+                    let faults = self.shared.dispatcher().faults_with(item);
                     let tried = ranges.iter().filter(|range| range.source != RESUMED).fold(
                         HostSet::default(),
                         |mut set, range| {
@@ -472,7 +592,7 @@ impl Fetcher {
                         },
                     );
                     self.shared.dispatcher().abandon(item, now);
-                    on_event(FetchEvent::GivenUp(GivenUp { item, tried, missing: false }));
+                    on_event(FetchEvent::GivenUp(GivenUp { item, tried, missing: false, faults }));
                 }
             }
             Outcome::Failed { item, cause } => {
@@ -571,12 +691,36 @@ impl Watch {
             return Err(unreachable(&reason));
         }
         let (reply, answer) = oneshot::channel();
-        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply });
+        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply: Reply::Whole(reply) });
         self.shared.wake.notify_waiters();
         match tokio::time::timeout(GET_LIMIT, answer).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(unreachable("connection lost")),
             Err(_) => Err(unreachable(&format!("no answer within {} s", GET_LIMIT.as_secs()))),
+        }
+    }
+
+    /// As [`Watch::get`], but the body is handed out as it arrives. Both the head and each piece
+    /// must come within `patience`; it is for the caller to say so of the pieces.
+    ///
+    /// # Errors
+    /// The host is not to be reached, or says nothing.
+    pub async fn stream(&self, host: HostId, get: Get, patience: Duration) -> Result<Streamed, GetError> {
+        let name = self.shared.dispatcher().host_mut(host).name.clone();
+        let unreachable = |reason: String| GetError::Unreachable { host: name.clone(), reason };
+        let out = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned);
+        if let Some(reason) = out {
+            return Err(unreachable(reason));
+        }
+        let (head, answer) = oneshot::channel();
+        let (pieces, body) = mpsc::channel(STREAM_PIECES);
+        let reply = Reply::Stream(Some(head), pieces);
+        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply });
+        self.shared.wake.notify_waiters();
+        match tokio::time::timeout(patience, answer).await {
+            Ok(Ok(head)) => head.map(|head| Streamed { head, body }),
+            Ok(Err(_)) => Err(unreachable("connection lost".into())),
+            Err(_) => Err(unreachable(format!("no answer within {} s", patience.as_secs_f64()))),
         }
     }
 

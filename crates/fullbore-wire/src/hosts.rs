@@ -72,6 +72,12 @@ impl HostSet {
         other.0 & !self.0 == 0
     }
 
+    /// The hosts of both sets.
+    #[must_use]
+    pub fn union(self, other: HostSet) -> HostSet {
+        HostSet(self.0 | other.0)
+    }
+
     /// Empties the set.
     pub fn clear(&mut self) {
         self.0 = 0;
@@ -90,6 +96,8 @@ pub enum Fault {
     Missing(u16),
     /// An answer that cannot be the file: wrong length, wrong range, an error page.
     WrongAnswer(String),
+    /// A redirect to this address, which is not the same path below another mirror's.
+    Elsewhere(String),
     /// The right number of bytes, but not the right ones.
     WrongBytes,
     /// It asks for a pause (429, 503) or has trouble (5xx).
@@ -116,6 +124,7 @@ impl std::fmt::Display for Fault {
         match self {
             Fault::Missing(status) => write!(f, "not there ({status})"),
             Fault::WrongAnswer(why) => write!(f, "wrong answer: {why}"),
+            Fault::Elsewhere(to) => write!(f, "wrong answer: redirect to another file: {to}"),
             Fault::WrongBytes => write!(f, "bytes with another SHA-256 than the signed index says"),
             Fault::Busy { status, retry_after: Some(pause) } => {
                 write!(f, "busy ({status}, asks to wait {} s)", pause.as_secs())
@@ -350,7 +359,7 @@ impl Host {
                 }
                 return;
             }
-            Fault::WrongAnswer(_) | Fault::WrongBytes => {
+            Fault::WrongAnswer(_) | Fault::Elsewhere(_) | Fault::WrongBytes => {
                 self.strikes += 1;
                 self.wrong_files += u64::from(*fault == Fault::WrongBytes);
                 if self.strikes >= STRIKES_UNTIL_BANNED {

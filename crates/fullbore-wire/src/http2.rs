@@ -371,7 +371,7 @@ fn to_http(request: &RequestHead, scheme: Scheme, body: BodyLength) -> Result<ht
         fields.append(name, value);
         Ok::<(), Http2Error>(())
     };
-    add(header::USER_AGENT, USER_AGENT)?;
+    add(header::USER_AGENT, request.user_agent.as_deref().unwrap_or(USER_AGENT))?;
     // Stored files are compressed already; a coding on top would break size and hash.
     add(header::ACCEPT_ENCODING, "identity")?;
     if let Some(range) = &request.range {

@@ -14,7 +14,7 @@ use crate::hosts::{HostId, HostSet};
 pub type ItemId = u32;
 
 /// A file to fetch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Item {
     /// The caller's number for it.
     pub id: ItemId,
@@ -22,6 +22,8 @@ pub struct Item {
     pub size: u64,
     /// Parts that are there already (from an earlier run), sorted and disjoint.
     pub present: Vec<Range<u64>>,
+    /// Hosts that are not to be asked for it, whatever becomes of the others.
+    pub excluded: HostSet,
 }
 
 /// A part of a file that one host is asked for.
@@ -122,7 +124,7 @@ impl Queue {
     /// Adds files.
     pub fn add(&mut self, items: impl IntoIterator<Item = Item>) {
         for item in items {
-            if item.present.is_empty() {
+            if item.present.is_empty() && item.excluded == HostSet::default() {
                 self.unasked_bytes += item.size;
                 self.waiting.push_back((item.size, item.id));
             } else {
@@ -131,7 +133,7 @@ impl Queue {
                 self.ready.insert(item.id);
                 self.begun.insert(
                     item.id,
-                    Begun { size: item.size, unasked, ask_empty: false, excluded: HostSet::default(), returned: true },
+                    Begun { size: item.size, unasked, ask_empty: false, excluded: item.excluded, returned: true },
                 );
             }
         }
@@ -369,7 +371,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn item(id: ItemId, size: u64) -> Item {
-        Item { id, size, present: Vec::new() }
+        Item { id, size, ..Item::default() }
     }
 
     fn wish(lane: Lane, segment_bytes: u64) -> Wish {
@@ -437,13 +439,24 @@ mod tests {
     #[test]
     fn present_parts_are_not_asked_for() {
         let mut queue = Queue::default();
-        queue.add([Item { id: 1, size: 100, present: vec![10..20, 90..100] }]);
+        queue.add([Item { present: vec![10..20, 90..100], ..item(1, 100) }]);
         assert_eq!(queue.unasked_bytes(), 80);
         let mut taken = Vec::new();
         while let Some(segment) = queue.take(&wish(Lane::Bulk, 1000)) {
             taken.push(segment.start..segment.end);
         }
         assert_eq!(taken, [0..10, 20..90]);
+    }
+
+    #[test]
+    fn a_file_can_be_kept_from_a_host_from_the_beginning() {
+        let mut queue = Queue::default();
+        let mut excluded = HostSet::default();
+        excluded.insert(0);
+        queue.add([Item { excluded, ..item(1, 100) }, item(2, 10)]);
+        assert_eq!(queue.take(&wish(Lane::Bulk, 1000)).map(|s| s.item), Some(2));
+        assert_eq!(queue.take(&wish(Lane::Bulk, 1000)), None);
+        assert_eq!(queue.take(&Wish { host: 1, ..wish(Lane::Bulk, 1000) }).map(|s| s.item), Some(1));
     }
 
     proptest! {

@@ -21,16 +21,34 @@ pub const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// doubled); a resolver's answer may hold hundreds.
 pub const MAX_ADDRESSES: usize = 16;
 
+/// Addresses of which kind are used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Family {
+    /// Both.
+    #[default]
+    Either,
+    /// IPv4 alone.
+    V4,
+    /// IPv6 alone.
+    V6,
+}
+
 /// Looks names up with the system's resolver, except those that were given addresses here.
 #[derive(Debug, Clone, Default)]
 pub struct Resolver {
     fixed: HashMap<String, Vec<IpAddr>>,
+    family: Family,
 }
 
 impl Resolver {
     /// Gives `host` these addresses; the system's resolver is not asked for it.
     pub fn fix(&mut self, host: &str, addresses: Vec<IpAddr>) {
         self.fixed.insert(host.to_ascii_lowercase(), addresses);
+    }
+
+    /// Uses addresses of this kind alone.
+    pub fn only(&mut self, family: Family) {
+        self.family = family;
     }
 
     /// The addresses of `host` in the order in which to try them; at most [`MAX_ADDRESSES`].
@@ -47,7 +65,12 @@ impl Resolver {
             // The resolver's own order (RFC 6724) is kept within each family.
             None => tokio::net::lookup_host((bare, port)).await?.collect(),
         };
-        let ordered = alternate(addresses);
+        let mut ordered = alternate(addresses);
+        ordered.retain(|address| match self.family {
+            Family::Either => true,
+            Family::V4 => address.is_ipv4(),
+            Family::V6 => address.is_ipv6(),
+        });
         if ordered.is_empty() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
         }
@@ -142,6 +165,17 @@ mod tests {
         assert_eq!(alternate(vec![]), vec![]);
         let many = (0..200).map(|n| SocketAddr::from(([10, 0, 0, n], 80))).collect();
         assert_eq!(alternate(many).len(), MAX_ADDRESSES);
+    }
+
+    #[tokio::test]
+    async fn one_family_alone() {
+        let mut resolver = Resolver::default();
+        resolver.fix("both.example", vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()]);
+        assert_eq!(resolver.lookup("both.example", 80).await.unwrap().len(), 2);
+        resolver.only(Family::V4);
+        assert_eq!(resolver.lookup("both.example", 80).await.unwrap(), ["192.0.2.1:80".parse().unwrap()]);
+        resolver.fix("six.example", vec!["2001:db8::1".parse().unwrap()]);
+        assert!(resolver.lookup("six.example", 80).await.is_err());
     }
 
     #[tokio::test]

@@ -6,6 +6,8 @@
 //! vouch for a server: authorities, or the server's key itself (`copy`'s throw-away
 //! keys, Tahoe-LAFS storage servers).
 
+mod overlook;
+
 use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -13,6 +15,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use fullbore_engine::digest::Sha256;
+use overlook::Lenient;
+pub use overlook::{Identity, Overlook};
 use rustls::SignatureScheme;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
@@ -65,14 +69,7 @@ impl Authorities {
     /// # Errors
     /// [`TlsError::Pem`] naming the file: unreadable, over 16 MiB, malformed or without a certificate.
     pub fn read(path: &Path) -> Result<Authorities, TlsError> {
-        let unreadable = |reason: String| TlsError::Pem { file: path.to_owned(), reason };
-        let file = std::fs::File::open(path).map_err(|error| unreadable(error.to_string()))?;
-        let mut pem = Vec::new();
-        file.take(MAX_PEM_BYTES + 1).read_to_end(&mut pem).map_err(|error| unreadable(error.to_string()))?;
-        if pem.len() as u64 > MAX_PEM_BYTES {
-            return Err(unreadable(format!("larger than {MAX_PEM_BYTES} bytes")));
-        }
-        Authorities::parse(&pem, path)
+        Authorities::parse(&read_pem(path)?, path)
     }
 
     /// Parses PEM; `name` is the file for errors.
@@ -92,6 +89,17 @@ impl Authorities {
         }
         Ok(Authorities(certificates))
     }
+}
+
+fn read_pem(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let unreadable = |reason: String| TlsError::Pem { file: path.to_owned(), reason };
+    let file = std::fs::File::open(path).map_err(|error| unreadable(error.to_string()))?;
+    let mut pem = Vec::new();
+    file.take(MAX_PEM_BYTES + 1).read_to_end(&mut pem).map_err(|error| unreadable(error.to_string()))?;
+    if pem.len() as u64 > MAX_PEM_BYTES {
+        return Err(unreadable(format!("larger than {MAX_PEM_BYTES} bytes")));
+    }
+    Ok(pem)
 }
 
 /// Which protocols to offer the server (ALPN, RFC 7301).
@@ -135,6 +143,8 @@ pub enum Protocol {
 #[derive(Debug, Clone)]
 pub struct Tls {
     trust: Arc<Trust>,
+    identity: Option<Arc<Identity>>,
+    overlook: Overlook,
     configs: Arc<OnceLock<[Arc<ClientConfig>; 4]>>,
 }
 
@@ -148,7 +158,19 @@ impl Tls {
     /// Settings that trust as told. Reads nothing yet.
     #[must_use]
     pub fn new(trust: Trust) -> Tls {
-        Tls { trust: Arc::new(trust), configs: Arc::default() }
+        Tls { trust: Arc::new(trust), identity: None, overlook: Overlook::Nothing, configs: Arc::default() }
+    }
+
+    /// The same, with a certificate of our own to show.
+    #[must_use]
+    pub fn with_identity(self, identity: Identity) -> Tls {
+        Tls { identity: Some(Arc::new(identity)), configs: Arc::default(), ..self }
+    }
+
+    /// The same, with less to be looked at. Of no effect where keys are pinned.
+    #[must_use]
+    pub fn overlooking(self, overlook: Overlook) -> Tls {
+        Tls { overlook, configs: Arc::default(), ..self }
     }
 
     /// Whether [`Tls::config`] would return without reading the system's authorities.
@@ -166,7 +188,7 @@ impl Tls {
             Some(configs) => configs,
             // Two first callers may both build; one result is kept.
             None => {
-                let built = build(&self.trust)?;
+                let built = self.build()?;
                 self.configs.get_or_init(|| {
                     Offer::ALL.map(|offer| {
                         let mut config = built.clone();
@@ -180,32 +202,53 @@ impl Tls {
     }
 }
 
-/// One configuration without ALPN. Session resumption is rustls' default: 256 servers in memory.
-fn build(trust: &Trust) -> Result<ClientConfig, TlsError> {
-    let provider = Arc::new(provider());
-    let algorithms = provider.signature_verification_algorithms;
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| TlsError::Configuration { reason: error.to_string() })?;
-    let pins = |accepted| Arc::new(PinVerifier { accepted, algorithms });
-    let with_pins = |verifier| builder.clone().dangerous().with_custom_certificate_verifier(verifier);
-    let config = match trust {
-        Trust::System => builder.with_root_certificates(system_authorities()?),
+impl Tls {
+    /// One configuration without ALPN. Session resumption is rustls' default: 256 servers in memory.
+    fn build(&self) -> Result<ClientConfig, TlsError> {
+        let provider = Arc::new(provider());
+        let algorithms = provider.signature_verification_algorithms;
+        let unfit = |error: rustls::Error| TlsError::Configuration { reason: error.to_string() };
+        let builder =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(unfit)?;
+        let pins = |accepted| -> Arc<dyn ServerCertVerifier> { Arc::new(PinVerifier { accepted, algorithms }) };
+        let lenient = |roots| Lenient { roots, algorithms }.verifier();
+        let verifier = match (&*self.trust, self.overlook) {
+            (Trust::SpkiPins(sums), _) => Some(pins(Pins::Sums(sums.clone()))),
+            (Trust::PinnedKeys(keys), _) => Some(pins(Pins::Keys(keys.clone()))),
+            (_, Overlook::Nothing) => None,
+            (trust, Overlook::Name) => Some(lenient(Some(roots(trust)?))),
+            (_, Overlook::Everything) => Some(lenient(None)),
+        };
+        let builder = match verifier {
+            Some(verifier) => builder.dangerous().with_custom_certificate_verifier(verifier),
+            None => builder.with_root_certificates(roots(&self.trust)?),
+        };
+        match &self.identity {
+            Some(identity) => {
+                builder.with_client_auth_cert(identity.chain.clone(), identity.key.clone_key()).map_err(unfit)
+            }
+            None => Ok(builder.with_no_client_auth()),
+        }
+    }
+}
+
+/// The authorities that are trusted; none where keys are pinned.
+fn roots(trust: &Trust) -> Result<RootCertStore, TlsError> {
+    Ok(match trust {
+        Trust::System => system_authorities()?,
         Trust::SystemAnd(more) => {
             // A machine without a bundle is fine as long as the file given has what is needed.
             let mut roots = system_authorities().unwrap_or_else(|_| RootCertStore::empty());
             roots.add_parsable_certificates(more.0.iter().cloned());
-            builder.with_root_certificates(roots)
+            roots
         }
         Trust::Only(authorities) => {
             let mut roots = RootCertStore::empty();
             roots.add_parsable_certificates(authorities.0.iter().cloned());
-            builder.with_root_certificates(roots)
+            roots
         }
-        Trust::SpkiPins(sums) => with_pins(pins(Pins::Sums(sums.clone()))),
-        Trust::PinnedKeys(keys) => with_pins(pins(Pins::Keys(keys.clone()))),
-    };
-    Ok(config.with_no_client_auth())
+        Trust::SpkiPins(_) | Trust::PinnedKeys(_) => RootCertStore::empty(),
+    })
 }
 
 /// The system's authorities: the bundle file where there is one, else whatever

@@ -296,6 +296,17 @@ impl Url {
         self.with_target(joined)
     }
 
+    /// The URL of a file beneath this one, whose path is encoded already; a query may follow it.
+    /// `..` is refused, for it would leave what credentials were given for.
+    pub fn join_encoded(&self, path: &str) -> Result<Self, UrlError> {
+        let before_query = path.split_once('?').map_or(path, |(before, _)| before);
+        let climbs = |part: &str| part == ".." || part.to_ascii_lowercase().replace("%2e", ".") == "..";
+        if before_query.split('/').any(climbs) {
+            return Err(UrlError::ArchivePath { path: shortened(path) });
+        }
+        self.with_target(format!("{}/{path}", self.path().trim_end_matches('/')))
+    }
+
     /// Same origin, other path (already encoded, beginning with `/`).
     pub(crate) fn with_target(&self, path: String) -> Result<Self, UrlError> {
         if path.len() > URL_BYTES_MAX {

@@ -7,11 +7,12 @@ mod common;
 use std::time::Duration;
 
 use common::*;
+use fullbore_engine::digest::Sha256;
 use fullbore_testkit::server::{Fault, FaultRule, Life, PathMatch};
-use fullbore_wire::fetch::{Get, GetError};
+use fullbore_wire::fetch::{FetchOptions, Get, GetError};
 
 fn get(path: &str, limit_bytes: u64) -> Get {
-    Get { path: path.into(), limit_bytes, if_none_match: None, if_modified_since: None, head_only: false }
+    Get { path: path.into(), limit_bytes, ..Get::default() }
 }
 
 #[test]
@@ -94,4 +95,49 @@ fn the_next_after_a_long_pause_is_answered() {
     server.live(Life::Alive);
     std::thread::sleep(Duration::from_millis(50));
     assert!(client.get(0, get("pool/f0", 5000)).is_ok());
+}
+
+#[test]
+fn a_file_as_a_stream() {
+    let tree = Tree::of(&[3_000_000]);
+    let server = tree.good();
+    let client = Client::new(&[&server]);
+    let (head, body) = client.stream(0, get("pool/f0", 3_000_000)).unwrap();
+    assert_eq!((head.status, head.content_length), (200, Some(3_000_000)));
+    assert!(Sha256::of(&body.unwrap()) == tree.files[0].sha256);
+    let (_, body) = client.stream(0, get("pool/f0", 2_999_999)).unwrap();
+    assert!(body.unwrap_err().contains("larger than 2999999 bytes"));
+    assert_eq!(client.stream(0, get("pool/none", 100)).unwrap().0.status, 404);
+    server.live(Life::Refusing);
+    assert!(matches!(client.stream(0, get("pool/f0", MIB)), Err(GetError::Unreachable { .. })));
+}
+
+#[test]
+fn a_stream_that_breaks_off_has_no_end() {
+    let tree = Tree::of(&[100_000]);
+    for fault in [Fault::Reset, Fault::Truncate] {
+        let server = tree.faulty(fault);
+        let client = Client::new(&[&server]);
+        if let Ok((_, body)) = client.stream(0, get("pool/f0", MIB)) {
+            body.unwrap_err();
+        }
+    }
+}
+
+#[test]
+fn encoded_paths_other_fields_and_another_name_go_out_as_they_are() {
+    let mut tree = Tree::of(&[]);
+    tree.add("a/x+y.deb", 10);
+    let server = tree.good();
+    let options =
+        FetchOptions { paths_are_encoded: true, user_agent: Some("Other/1".into()), ..FetchOptions::default() };
+    let client = Setup { options, ..Setup::default() }.client(&[server.url()]);
+    let fields = vec![("Cache-Control".to_owned(), "max-age=0".to_owned())];
+    let found = client.get(0, Get { fields, ..get("a/x%2by.deb", 100) }).unwrap();
+    assert_eq!(found.head.status, 200);
+    let log = server.log();
+    let header =
+        |name: &str| log[0].headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str());
+    assert_eq!((header("User-Agent"), header("Cache-Control")), (Some("Other/1"), Some("max-age=0")));
+    assert!(client.get(0, get("../a", 100)).is_err(), "it would leave the mirror's address");
 }

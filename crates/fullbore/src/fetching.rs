@@ -137,7 +137,11 @@ pub fn fetch_options(network: &NetworkSettings, mut auth: AuthConf) -> Result<Fe
         proxies.set_host(host, proxy).map_err(wrong)?;
     }
     Ok(FetchOptions {
-        limits: Limits { connections_per_host: network.connections_per_host, hedge: network.hedge },
+        limits: Limits {
+            connections_per_host: network.connections_per_host,
+            hedge: network.hedge,
+            ..Limits::default()
+        },
         connect: ConnectOptions {
             tls: Tls::new(trust),
             offer: if network.http1_only { Offer::Http1 } else { Offer::Either },
@@ -146,6 +150,7 @@ pub fn fetch_options(network: &NetworkSettings, mut auth: AuthConf) -> Result<Fe
         proxies,
         auth,
         rate_limit_bytes_per_s: network.limit_rate_bytes_per_s,
+        ..FetchOptions::default()
     })
 }
 

@@ -111,7 +111,7 @@ pub async fn receive(question: Question<'_>) -> Answer {
         limit_bytes: limit as u64,
         if_none_match: kept.and_then(|kept| kept.tag.clone()),
         if_modified_since: kept.map(|kept| kept.modified),
-        head_only: false,
+        ..Get::default()
     };
     let inrelease = fetcher.get(host, get("InRelease", RELEASE_BYTES_MAX, kept)).await?;
     if matches!(inrelease.head.status, 200 | 304) {

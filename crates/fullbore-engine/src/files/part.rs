@@ -15,6 +15,9 @@ use super::{Directory, FILE_MODE, FileError, Root, name};
 /// disk shows before the transfer. Below it the extra call costs more than it gives.
 const PREALLOCATE_BYTES: u64 = 1 << 20;
 
+/// What file systems keep data in; those with larger blocks have multiples of it.
+const BLOCK_BYTES: u64 = 4096;
+
 /// An unfinished file, open for reading and writing under its dotted name. Dropping
 /// it leaves it there, to be resumed.
 #[derive(Debug)]
@@ -32,8 +35,22 @@ impl Root {
     /// # Errors
     /// Names that are no paths beneath the root, links in the way, a full disk.
     pub fn create_part(&self, path: &str, size: u64) -> Result<PartFile, FileError> {
-        let (directory_path, final_name) = name::split_final(path)?;
-        let part_name = name::part_name(final_name);
+        let (_, final_name) = name::split_final(path)?;
+        self.create_named(path, name::part_name(final_name), size)
+    }
+
+    /// As [`Root::create_part`], under the final name itself: for names that are temporary to
+    /// whoever gave them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_in_place(&self, path: &str, size: u64) -> Result<PartFile, FileError> {
+        let (_, final_name) = name::split_final(path)?;
+        self.create_named(path, final_name.to_owned(), size)
+    }
+
+    fn create_named(&self, path: &str, part_name: String, size: u64) -> Result<PartFile, FileError> {
+        let (directory_path, _) = name::split_final(path)?;
         let mut directory = self.directories.get(directory_path, true)?;
         // O_EXCL: an older file may be linked elsewhere; it is removed, never truncated.
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -62,8 +79,21 @@ impl Root {
     /// # Errors
     /// As [`Root::create_part`].
     pub fn resume_part(&self, path: &str) -> Result<Option<PartFile>, FileError> {
-        let (directory, final_name) = name::split_final(path)?;
-        let part_name = name::part_name(final_name);
+        let (_, final_name) = name::split_final(path)?;
+        self.resume_named(path, name::part_name(final_name))
+    }
+
+    /// As [`Root::resume_part`], of a file from [`Root::create_in_place`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn resume_in_place(&self, path: &str) -> Result<Option<PartFile>, FileError> {
+        let (_, final_name) = name::split_final(path)?;
+        self.resume_named(path, final_name.to_owned())
+    }
+
+    fn resume_named(&self, path: &str, part_name: String) -> Result<Option<PartFile>, FileError> {
+        let (directory, _) = name::split_final(path)?;
         let directory = match self.directories.get(directory, false) {
             Ok(directory) => directory,
             Err(error) if error.kind() == Some(io::ErrorKind::NotFound) => return Ok(None),
@@ -182,6 +212,20 @@ impl PartFile {
         }
     }
 
+    /// How far data goes from the start without a hole; at most a block less where the system can
+    /// tell only in blocks, and all of the file where it cannot tell.
+    ///
+    /// # Errors
+    /// When the system cannot tell the length either.
+    pub fn end_of_data(&self) -> Result<u64, FileError> {
+        let length = self.size()?;
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(0)) {
+            // The block before the hole may end in zeros that nobody wrote.
+            Ok(hole) if hole < length => Ok((hole / BLOCK_BYTES * BLOCK_BYTES).saturating_sub(BLOCK_BYTES)),
+            _ => Ok(length),
+        }
+    }
+
     /// Cuts or extends to `size` bytes.
     ///
     /// # Errors
@@ -218,6 +262,10 @@ impl PartFile {
     /// # Errors
     /// Refusals of the system; fine when it is gone already.
     pub fn remove(self) -> Result<(), FileError> {
+        self.remove_by_name()
+    }
+
+    pub(crate) fn remove_by_name(&self) -> Result<(), FileError> {
         match rustix::fs::unlinkat(&self.directory, &*self.part_name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(self.error("remove unfinished", errno.into())),

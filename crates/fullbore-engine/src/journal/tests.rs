@@ -208,3 +208,19 @@ proptest! {
         prop_assert_eq!(open(&root).1.len(), 1);
     }
 }
+
+#[test]
+fn what_another_program_left_is_taken_up_where_nothing_is_logged() {
+    let prefix = || std::iter::once(0..10).collect::<Ranges>();
+    let journal = Journal::none();
+    journal.found("/a", 100, digest(1), prefix());
+    assert_eq!(journal.present("/a", 100, digest(1)), prefix());
+    assert!(journal.present("/a", 100, digest(2)).is_empty(), "it was said of other content");
+    assert_eq!(journal.part("/a", 100, digest(1), false).unwrap(), Key(0));
+    journal.finished("/a", 100, digest(1)).unwrap();
+    assert!(journal.present("/a", 100, digest(1)).is_empty());
+    let (_directory, root) = root();
+    let (logging, _) = open(&root);
+    logging.found("/a", 100, digest(1), prefix());
+    assert!(logging.present("/a", 100, digest(1)).is_empty());
+}

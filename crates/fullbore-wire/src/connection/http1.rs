@@ -249,7 +249,7 @@ impl Serving<'_> {
         match event {
             Event::Head { head, .. } => self.head(*head),
             Event::Body { data, .. } => self.body(data, permit).await,
-            Event::End { keep_alive, .. } => self.end(keep_alive),
+            Event::End { keep_alive, .. } => self.end(keep_alive).await,
         }
     }
 
@@ -331,14 +331,9 @@ impl Serving<'_> {
         let (tag, part) = self.parts.front_mut()?;
         let part = match part {
             Part::Small(small) => {
-                if small.body(&data) {
-                    return None;
-                }
-                let (_, part) = self.parts.pop_front()?;
-                if let Part::Small(small) = part {
-                    let host = self.base.url.host_and_port();
-                    let (path, limit_bytes) = (small.get.path.clone(), small.get.limit_bytes);
-                    small.fail(GetError::TooLarge { host, path, limit_bytes });
+                let why = small.body(data).await?;
+                if let Some((_, Part::Small(small))) = self.parts.pop_front() {
+                    small.refuse(why, self.base.url.host_and_port());
                 }
                 return Some(Ended::Ours);
             }
@@ -363,12 +358,12 @@ impl Serving<'_> {
         None
     }
 
-    fn end(&mut self, keep_alive: bool) -> Option<Ended> {
+    async fn end(&mut self, keep_alive: bool) -> Option<Ended> {
         let (tag, part) = self.parts.pop_front()?;
         self.idle_since = Instant::now();
         let mut good = true;
         match part {
-            Part::Small(small) => small.done(),
+            Part::Small(small) => small.done().await,
             Part::File(mut part) => {
                 if keep_alive && part.try_other_form(self.base) {
                     match part.request(self.base, self.absolute).and_then(|head| self.queue_request(&head, tag)) {
@@ -416,7 +411,8 @@ impl Serving<'_> {
                     let host = self.base.url.host_and_port();
                     small.fail(GetError::Unreachable { host, reason: fault.to_string() });
                 }
-                _ => lock(&self.shared.gets)[self.host as usize].push_back(small.again()),
+                // What a stream lacks its end for has failed.
+                _ => lock(&self.shared.gets)[self.host as usize].extend(small.again()),
             }
         }
     }

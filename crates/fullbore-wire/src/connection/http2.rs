@@ -148,7 +148,7 @@ impl Serving<'_> {
                             self.streams.spawn(task.run(small, response));
                         }
                         Err(error) => {
-                            lock(&self.shared.gets)[self.host as usize].push_back(small.again());
+                            lock(&self.shared.gets)[self.host as usize].extend(small.again());
                             return self.cannot_send(&error);
                         }
                     },
@@ -235,15 +235,13 @@ impl SmallStream {
             match body.chunk().await {
                 Ok(Some(data)) => {
                     release.release(data.len());
-                    if !small.body(&data) {
-                        let (path, limit_bytes) = (small.get.path.clone(), small.get.limit_bytes);
-                        let host = self.base.url.host_and_port();
-                        small.fail(GetError::TooLarge { host, path, limit_bytes });
+                    if let Some(why) = small.body(data).await {
+                        small.refuse(why, self.base.url.host_and_port());
                         return StreamEnd::Answered;
                     }
                 }
                 Ok(None) => {
-                    small.done();
+                    small.done().await;
                     return StreamEnd::Answered;
                 }
                 Err(error) => return self.failed(small, &error),
@@ -252,7 +250,7 @@ impl SmallStream {
     }
 
     fn again(&self, small: SmallPart) {
-        lock(&self.shared.gets)[self.host as usize].push_back(small.again());
+        lock(&self.shared.gets)[self.host as usize].extend(small.again());
     }
 
     fn failed(&self, small: SmallPart, error: &Http2Error) -> StreamEnd {

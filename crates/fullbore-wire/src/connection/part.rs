@@ -5,11 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fullbore_engine::landing::Chunk;
 use fullbore_engine::window::{Permit, Place, Work};
-use tokio::sync::oneshot;
 
 use super::{follow, request};
 use crate::answer::range_of;
-use crate::fetch::{Base, Get, GetError, Got, PendingGet, Shared};
+use crate::fetch::{Base, Get, GetError, Got, PendingGet, Piece, Reply, Shared};
 use crate::hosts::{Fault, HostId};
 use crate::http1::{Method, RequestHead, ResponseHead};
 use crate::queue::Segment;
@@ -31,6 +30,8 @@ pub(super) enum Part {
 pub(super) struct FilePart {
     pub segment: Segment,
     pub path: String,
+    /// Further fields of the request.
+    pub fields: Vec<(String, String)>,
     /// How `+` was written when it was asked for.
     pub asked_as: Plus,
     /// It was not there under its name with `+`, and is asked for with `%2B`.
@@ -42,8 +43,8 @@ pub(super) struct FilePart {
 }
 
 impl FilePart {
-    pub fn new(segment: Segment, path: String) -> Self {
-        FilePart { at: segment.start, segment, path, asked_as: Plus::Raw, other_form: false, fault: None }
+    pub fn new(segment: Segment, (path, fields): (String, Vec<(String, String)>)) -> Self {
+        FilePart { at: segment.start, segment, path, fields, asked_as: Plus::Raw, other_form: false, fault: None }
     }
 
     /// How `+` is written in the request.
@@ -54,6 +55,7 @@ impl FilePart {
     /// The answer is "not there". Whether to ask once more, with `+` written in the other form.
     pub fn try_other_form(&mut self, base: &Base) -> bool {
         let again = matches!(self.fault, Some(Fault::Missing(_)))
+            && !base.paths_are_encoded
             && self.asked_as == Plus::Raw
             && base.plus.is_worth_a_try(&self.path);
         if again {
@@ -75,6 +77,7 @@ impl FilePart {
         self.asked_as = self.plus(base);
         let mut head = request(base, &self.path, self.asked_as, absolute).map_err(|error| error.to_string())?;
         head.range = range_of(&self.segment);
+        head.fields.clone_from(&self.fields);
         Ok(head)
     }
 
@@ -85,18 +88,28 @@ impl FilePart {
     }
 }
 
-/// A small file.
+/// A file that comes in one piece.
 #[derive(Debug)]
 pub(super) struct SmallPart {
     pub get: Get,
-    reply: oneshot::Sender<Result<Got, GetError>>,
+    reply: Reply,
     head: Option<ResponseHead>,
     body: Vec<u8>,
+    received: u64,
+}
+
+/// Why the rest of a body is not wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unwanted {
+    /// It is larger than it may be.
+    TooLarge,
+    /// Nobody waits for it any more.
+    NobodyWaits,
 }
 
 impl SmallPart {
     pub fn new(pending: PendingGet) -> Self {
-        SmallPart { get: pending.get, reply: pending.reply, head: None, body: Vec::new() }
+        SmallPart { get: pending.get, reply: pending.reply, head: None, body: Vec::new(), received: 0 }
     }
 
     /// The request for it.
@@ -107,6 +120,7 @@ impl SmallPart {
         }
         head.if_none_match = self.get.if_none_match.clone();
         head.if_modified_since = self.get.if_modified_since;
+        head.fields.clone_from(&self.get.fields);
         Ok(head)
     }
 
@@ -118,33 +132,68 @@ impl SmallPart {
     }
 
     pub fn head(&mut self, head: ResponseHead) {
-        self.head = Some(head);
+        match &mut self.reply {
+            Reply::Whole(_) => self.head = Some(head),
+            Reply::Stream(waiting, _) => {
+                // If nobody waits any more, the first piece of the body shows it.
+                if let Some(waiting) = waiting.take() {
+                    drop(waiting.send(Ok(head)));
+                }
+            }
+        }
     }
 
-    /// Adds to the body; false when it is larger than it may be.
-    pub fn body(&mut self, data: &[u8]) -> bool {
-        let fits = self.body.len() as u64 + data.len() as u64 <= self.get.limit_bytes;
-        if fits {
-            self.body.extend_from_slice(data);
+    /// Adds to the body, or says why not.
+    pub async fn body(&mut self, data: Bytes) -> Option<Unwanted> {
+        self.received += data.len() as u64;
+        if self.received > self.get.limit_bytes {
+            return Some(Unwanted::TooLarge);
         }
-        fits
+        match &mut self.reply {
+            Reply::Whole(_) => {
+                self.body.extend_from_slice(&data);
+                None
+            }
+            Reply::Stream(_, pieces) => {
+                let sent = pieces.send(Ok(Piece::Data(data))).await;
+                sent.err().map(|_| Unwanted::NobodyWaits)
+            }
+        }
     }
 
     /// Answers whoever asked. A caller that no longer waits is no error.
-    pub fn done(self) {
-        let _ = match self.head {
-            Some(head) => self.reply.send(Ok(Got { head, body: self.body })),
-            None => return,
-        };
+    pub async fn done(self) {
+        match (self.reply, self.head) {
+            (Reply::Whole(reply), Some(head)) => drop(reply.send(Ok(Got { head, body: self.body }))),
+            (Reply::Whole(_), None) => {}
+            (Reply::Stream(_, pieces), _) => drop(pieces.send(Ok(Piece::End)).await),
+        }
     }
 
-    /// To be asked again on another connection.
-    pub fn again(self) -> PendingGet {
-        PendingGet { get: self.get, reply: self.reply }
+    /// To be asked again on another connection. What has come of a stream cannot come again: it has
+    /// failed then.
+    pub fn again(self) -> Option<PendingGet> {
+        if let Reply::Stream(None, _) = &self.reply {
+            return None;
+        }
+        Some(PendingGet { get: self.get, reply: self.reply })
+    }
+
+    /// The body will not come as it should.
+    pub fn refuse(self, why: Unwanted, host: String) {
+        let (path, limit_bytes) = (self.get.path.clone(), self.get.limit_bytes);
+        if why == Unwanted::TooLarge {
+            self.fail(GetError::TooLarge { host, path, limit_bytes });
+        }
     }
 
     pub fn fail(self, error: GetError) {
-        let _ = self.reply.send(Err(error));
+        match self.reply {
+            Reply::Whole(reply) => drop(reply.send(Err(error))),
+            Reply::Stream(Some(head), _) => drop(head.send(Err(error))),
+            // Where there is no room for the error, the missing end says the same.
+            Reply::Stream(None, pieces) => drop(pieces.try_send(Err(error))),
+        }
     }
 }
 

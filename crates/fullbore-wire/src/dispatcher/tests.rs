@@ -46,8 +46,9 @@ fn simulate(hosts: &[SimHost], access_megabits: f64, sizes: &[u64]) -> Outcome {
     let start = Instant::now();
     let mut dispatcher =
         Dispatcher::new((0..hosts.len()).map(|n| Host::new(format!("h{n}"))).collect(), Limits::default());
-    dispatcher
-        .add(sizes.iter().enumerate().map(|(id, size)| Item { id: id as u32, size: *size, present: vec![] }).collect());
+    dispatcher.add(
+        sizes.iter().enumerate().map(|(id, size)| Item { id: id as u32, size: *size, ..Item::default() }).collect(),
+    );
     let mut pipes: BTreeMap<ConnectionId, (HostId, VecDeque<Request>)> = BTreeMap::new();
     let mut have: HashMap<ItemId, u64> = HashMap::new();
     let mut given_up = Vec::new();
@@ -229,7 +230,7 @@ fn what_one_mirror_misses_comes_from_another_and_what_all_miss_is_given_up() {
 
 fn two_hosts() -> (Dispatcher, Instant) {
     let mut dispatcher = Dispatcher::new(vec![Host::new("a"), Host::new("b")], Limits::default());
-    dispatcher.add(vec![Item { id: 7, size: 1000, present: vec![] }]);
+    dispatcher.add(vec![Item { id: 7, size: 1000, ..Item::default() }]);
     (dispatcher, Instant::now())
 }
 
@@ -286,11 +287,11 @@ fn what_a_lost_connection_owed_goes_elsewhere_from_where_it_stopped() {
 fn hedged() -> (Dispatcher, ConnectionId, ConnectionId, Instant) {
     let now = Instant::now();
     let mut dispatcher = Dispatcher::new(vec![Host::new("slow"), Host::new("fast")], Limits::default());
-    dispatcher.add(vec![Item { id: 1, size: 390_000, present: vec![] }]);
+    dispatcher.add(vec![Item { id: 1, size: 390_000, ..Item::default() }]);
     let slow = dispatcher.opened(0, Duration::from_millis(1), now);
     assert!(matches!(dispatcher.next(slow, now), Next::Ask { tag: 0, segment } if segment.is_whole()));
     let fast = dispatcher.opened(1, Duration::from_millis(1), now);
-    dispatcher.add(vec![Item { id: 2, size: 390_000, present: vec![] }]);
+    dispatcher.add(vec![Item { id: 2, size: 390_000, ..Item::default() }]);
     assert!(matches!(dispatcher.next(fast, now), Next::Ask { .. }));
     let later = now + Duration::from_millis(200);
     dispatcher.received(slow, 0, 130_000, later);
@@ -322,7 +323,7 @@ fn what_was_taken_over_and_partly_brought_is_asked_for_again() {
 #[allow(clippy::single_range_in_vec_init)] // a list of one range is what is meant
 fn what_is_left_of_a_file_comes_whole_from_hosts_without_ranges() {
     let (mut dispatcher, now) = two_hosts();
-    dispatcher.add(vec![Item { id: 9, size: 1000, present: vec![0..400] }]);
+    dispatcher.add(vec![Item { id: 9, size: 1000, present: vec![0..400], ..Item::default() }]);
     for host in 0..2 {
         dispatcher.host_mut(host).fault(&Fault::NoRanges, now);
     }

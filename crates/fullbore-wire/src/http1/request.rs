@@ -8,6 +8,7 @@ use crate::conditional::{EntityTag, Validator, http_date};
 use crate::range::ByteRange;
 use bytes::BytesMut;
 use std::fmt::Write;
+use std::sync::Arc;
 
 /// What we call ourselves to servers.
 pub const USER_AGENT: &str = concat!("fullbore/", env!("CARGO_PKG_VERSION"));
@@ -99,6 +100,8 @@ pub struct RequestHead {
     pub proxy_authorization: Option<Authorization>,
     /// Says that no request will follow on this connection (`Connection: close`).
     pub close: bool,
+    /// What to call ourselves instead of [`USER_AGENT`].
+    pub user_agent: Option<Arc<str>>,
     /// Further fields, e.g. Cache-Control. None of those this module writes itself.
     pub fields: Vec<(String, String)>,
 }
@@ -186,6 +189,7 @@ impl RequestHead {
             authorization: None,
             proxy_authorization: None,
             close: false,
+            user_agent: None,
             fields: Vec::new(),
         }
     }
@@ -217,6 +221,9 @@ impl RequestHead {
         check("request target", &self.target, is_visible)?;
         check("Host", &self.host, is_visible)?;
 
+        let user_agent = self.user_agent.as_deref().unwrap_or(USER_AGENT);
+        check("User-Agent", user_agent, is_field_byte)?;
+
         out.reserve(160 + self.target.len() + self.host.len());
         for part in [
             self.method.as_str(),
@@ -225,7 +232,7 @@ impl RequestHead {
             " HTTP/1.1\r\nHost: ",
             &self.host,
             "\r\nUser-Agent: ",
-            USER_AGENT,
+            user_agent,
             // Stored files are compressed already; a coding on top would break size and hash.
             "\r\nAccept-Encoding: identity\r\n",
         ] {

@@ -170,3 +170,17 @@ fn odd_times_and_many_names_are_shown() {
     assert_eq!(some_names(&names), "a, b, c and 2 more");
     assert_eq!(some_names(&[]), "no name");
 }
+
+#[tokio::test]
+async fn what_is_overlooked_is_no_more_than_was_said() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let host = "mirror.example.org";
+    let own = || Tls::new(Trust::Only(authority.authorities()));
+    let other_name = authority.certify("other.example.org", NOW);
+    assert!(handshake(&own().overlooking(Overlook::Name), Offer::Either, host, other_name.acceptor(&[])).await.is_ok());
+    let error = refused(&own().overlooking(Overlook::Name), host, &stranger.certify(host, NOW)).await;
+    assert!(matches!(error, TlsError::UnknownIssuer { .. }), "{error}");
+    let expired = stranger.certify("other.example.org", (2001, 2002));
+    let anybody = own().overlooking(Overlook::Everything);
+    assert!(handshake(&anybody, Offer::Either, host, expired.acceptor(&[])).await.is_ok());
+}

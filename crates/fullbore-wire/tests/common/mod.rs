@@ -16,7 +16,7 @@ use fullbore_engine::target::LocalTarget;
 use fullbore_engine::window::Window;
 use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server, ServerBuilder};
 use fullbore_wire::dispatcher::GivenUp;
-use fullbore_wire::fetch::{Catalogue, FetchEvent, FetchOptions, Fetcher, HostSeen, Parts};
+use fullbore_wire::fetch::{Catalogue, FetchEvent, FetchOptions, Fetcher, HostSeen, Parts, Piece};
 use fullbore_wire::queue::{Item, ItemId};
 use fullbore_wire::url::Url;
 use tempfile::TempDir;
@@ -185,16 +185,33 @@ impl Client {
         Setup::default().client(&servers.iter().map(|server| server.url()).collect::<Vec<_>>())
     }
 
+    /// What is to be fetched of this file.
+    pub fn item(&self, tree: &Tree, id: ItemId) -> Item {
+        let file = &tree.files[id as usize];
+        let present = self.landing.present(&file.path, file.size, file.sha256);
+        Item { id, size: file.size, present, ..Item::default() }
+    }
+
     /// Fetches these files of the tree, all that are not right yet.
     pub fn fetch_files(&mut self, tree: &Tree, wanted: &[ItemId]) -> Ran {
-        let items = wanted
-            .iter()
-            .map(|id| {
-                let file = &tree.files[*id as usize];
-                let present = self.landing.present(&file.path, file.size, file.sha256);
-                Item { id: *id, size: file.size, present }
-            })
-            .collect();
+        let items = wanted.iter().map(|id| self.item(tree, *id)).collect();
+        self.fetch_batches(tree, vec![items])
+    }
+
+    /// Fetches batches of files, each known only when the first file of the one before is here.
+    pub fn fetch_batches(&mut self, tree: &Tree, batches: Vec<Vec<Item>>) -> Ran {
+        let mut batches = batches.into_iter();
+        let (sender, feed) = tokio::sync::mpsc::channel(batches.len().max(1));
+        let mut sender = Some(sender);
+        let mut feed_next = move || {
+            if let (Some(batch), Some(sender)) = (batches.next(), &sender) {
+                sender.try_send(batch).unwrap();
+            }
+            if batches.len() == 0 {
+                sender = None;
+            }
+        };
+        feed_next();
         let mut ran = Ran {
             verified: Vec::new(),
             given_up: Vec::new(),
@@ -206,12 +223,15 @@ impl Client {
         let plan = Arc::new(Plan(tree.files.clone()));
         let fetcher = &mut self.fetcher;
         let mut on_event = |event: FetchEvent| match event {
-            FetchEvent::Verified(item) => ran.verified.push(item),
+            FetchEvent::Verified(item) => {
+                ran.verified.push(item);
+                feed_next();
+            }
             FetchEvent::GivenUp(given_up) => ran.given_up.push(given_up),
             FetchEvent::LocalFailure(item, _) => ran.local_failures.push(item),
         };
         let finished = self.runtime.block_on(async {
-            tokio::time::timeout(RUN_LIMIT, fetcher.fetch(plan, items, &mut on_event)).await.is_ok()
+            tokio::time::timeout(RUN_LIMIT, fetcher.fetch_fed(plan, feed, &mut on_event)).await.is_ok()
         });
         ran.took = began.elapsed();
         ran.hosts = self.fetcher.hosts();
@@ -228,7 +248,7 @@ impl Client {
     /// Lets the run go for a while and cuts it short, as a kill would.
     pub fn fetch_for(mut self, tree: &Tree, time: Duration) -> TempDir {
         let items =
-            tree.files.iter().zip(0..).map(|(file, id)| Item { id, size: file.size, present: Vec::new() }).collect();
+            tree.files.iter().zip(0..).map(|(file, id)| Item { id, size: file.size, ..Item::default() }).collect();
         let plan = Arc::new(Plan(tree.files.clone()));
         let fetcher = &mut self.fetcher;
         self.runtime.block_on(async {
@@ -238,6 +258,27 @@ impl Client {
         drop(self.fetcher);
         self.landing.finish().unwrap();
         self.directory
+    }
+
+    /// A file as a stream: its head, and the body or why it is not whole.
+    pub fn stream(
+        &self,
+        host: u16,
+        get: fullbore_wire::fetch::Get,
+    ) -> Result<(fullbore_wire::http1::ResponseHead, Result<Vec<u8>, String>), fullbore_wire::fetch::GetError> {
+        self.runtime.block_on(async {
+            let mut streamed = self.fetcher.watch().stream(host, get, Duration::from_secs(5)).await?;
+            let mut body = Vec::new();
+            let whole = loop {
+                match streamed.body.recv().await {
+                    Some(Ok(Piece::Data(data))) => body.extend_from_slice(&data),
+                    Some(Ok(Piece::End)) => break Ok(body),
+                    Some(Err(error)) => break Err(error.to_string()),
+                    None => break Err("no end".to_owned()),
+                }
+            };
+            Ok((streamed.head, whole))
+        })
     }
 
     pub fn get(

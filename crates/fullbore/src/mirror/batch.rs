@@ -62,7 +62,8 @@ impl Files {
             .chain(self.first_index()..last)
             .map(|id| {
                 let spec = self.spec(id);
-                Item { id, size: spec.size, present: session.landing.present(&spec.path, spec.size, spec.sha256) }
+                let present = session.landing.present(&spec.path, spec.size, spec.sha256);
+                Item { id, size: spec.size, present, ..Item::default() }
             })
             .collect()
     }

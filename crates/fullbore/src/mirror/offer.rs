@@ -289,13 +289,7 @@ pub fn ask_for_side_files(session: &Session, offers: &[Offered]) -> SideFiles {
 async fn side_files(watch: Watch, directory: String) -> NamedAnswers {
     let mut files = Vec::new();
     for (name, limit) in [("Release", RELEASE_BYTES_MAX), ("Release.gpg", SIGNATURE_BYTES_MAX)] {
-        let get = Get {
-            path: format!("{directory}{name}"),
-            limit_bytes: limit as u64,
-            if_none_match: None,
-            if_modified_since: None,
-            head_only: false,
-        };
+        let get = Get { path: format!("{directory}{name}"), limit_bytes: limit as u64, ..Get::default() };
         let mut got = watch.get(0, get.clone()).await;
         for _ in 1..SIDE_FILE_TRIES {
             if got.is_err() {

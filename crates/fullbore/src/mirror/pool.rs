@@ -128,8 +128,7 @@ fn learn_sizes(plan: &Plan, fetch: &[FileId], session: &Session) -> Result<Vec<(
 
 async fn size_on_some_host(watch: &fullbore_wire::fetch::Watch, path: String) -> Option<u64> {
     for host in 0..watch.names().len() {
-        let get =
-            Get { path: path.clone(), limit_bytes: 0, if_none_match: None, if_modified_since: None, head_only: true };
+        let get = Get { path: path.clone(), limit_bytes: 0, head_only: true, ..Get::default() };
         if let Ok(got) = watch.get(host as HostId, get).await
             && got.head.status == 200
             && let Some(length) = got.head.content_length

@@ -45,13 +45,7 @@ pub fn take(asked: Asked, session: &Session) -> Upstream {
 }
 
 async fn text(watch: Watch, name: &str) -> Option<String> {
-    let get = Get {
-        path: format!("{TRACE_DIRECTORY}/{name}"),
-        limit_bytes: TRACE_BYTES_MAX,
-        if_none_match: None,
-        if_modified_since: None,
-        head_only: false,
-    };
+    let get = Get { path: format!("{TRACE_DIRECTORY}/{name}"), limit_bytes: TRACE_BYTES_MAX, ..Get::default() };
     let got = watch.get(ORIGIN, get).await.ok()?;
     String::from_utf8(got.body).ok().filter(|_| got.head.status == 200)
 }
