@@ -10,3 +10,4 @@ pub mod acquire;
 pub mod kept;
 pub mod lists;
 pub mod rewrite;
+pub mod rred;

@@ -47,6 +47,19 @@ fn number(text: &str, digits_max: usize) -> Option<u16> {
     text.parse().ok()
 }
 
+/// As it is in `Release` files: `Sat, 10 Feb 2024 11:07:25 UTC`. Times that no calendar of four
+/// digits has become the nearest it has.
+pub fn format(unix_s: i64) -> String {
+    const WEEKDAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+    const LAST: i64 = 253_370_764_799;
+    const FIRST: i64 = -62_135_596_800;
+    let time = jiff::Timestamp::from_second(unix_s.clamp(FIRST, LAST)).unwrap_or_default().to_zoned(TimeZone::UTC);
+    let weekday = WEEKDAYS[usize::from(time.weekday().to_monday_zero_offset().unsigned_abs()) % 7];
+    let month = MONTHS[usize::from(time.month().unsigned_abs()).saturating_sub(1) % 12];
+    let (hour, minute, second) = (time.hour(), time.minute(), time.second());
+    format!("{weekday}, {:02} {month} {:04} {hour:02}:{minute:02}:{second:02} UTC", time.day(), time.year())
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -64,6 +77,14 @@ mod tests {
         ] {
             assert_eq!(parse(text), Ok(seconds), "{text}");
         }
+    }
+
+    #[test]
+    fn a_time_is_written_as_in_a_release() {
+        assert_eq!(format(1_707_563_245), "Sat, 10 Feb 2024 11:07:25 UTC");
+        assert_eq!(format(0), "Thu, 01 Jan 1970 00:00:00 UTC");
+        assert_eq!(format(i64::MAX), "Thu, 31 Dec 9998 23:59:59 UTC");
+        assert_eq!(format(i64::MIN), "Mon, 01 Jan 0001 00:00:00 UTC");
     }
 
     #[test]
@@ -95,10 +116,7 @@ mod tests {
 
         #[test]
         fn round_trip(seconds in 0i64..253_402_300_000) {
-            let time = jiff::Timestamp::from_second(seconds).expect("in range").to_zoned(TimeZone::UTC);
-            let month = MONTHS[usize::from(time.month() as u8) - 1];
-            let text = format!("Mon, {} {month} {:04} {:02}:{:02}:{:02} UTC", time.day(), time.year(), time.hour(), time.minute(), time.second());
-            prop_assert_eq!(parse(&text), Ok(seconds));
+            prop_assert_eq!(parse(&format(seconds)), Ok(seconds.min(253_370_764_799)));
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod convert;
 pub mod error;
 pub mod events;
 pub mod fetching;
+pub mod method;
 pub mod mirror;
 pub mod program;
 pub mod progress;

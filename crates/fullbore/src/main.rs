@@ -4,9 +4,12 @@
 
 use std::process::ExitCode;
 
-use fullbore::program;
 use fullbore::settings::Environment;
+use fullbore::{method, program};
 
 fn main() -> ExitCode {
-    ExitCode::from(program::run(std::env::args_os(), &Environment::read()))
+    let arguments: Vec<_> = std::env::args_os().collect();
+    // APT waits for its methods: before anything else is set up.
+    let exit_code = method::run(&arguments).unwrap_or_else(|| program::run(arguments, &Environment::read()));
+    ExitCode::from(exit_code)
 }

@@ -1,0 +1,181 @@
+//! The `rred` method: makes a new index out of the old one and patches that APT has fetched.
+//!
+//! Takes the place of APT's own (`Dir::Bin::Methods::rred`). APT lays the old index, or a link
+//! to it, and the patches into `partial/` of its lists directory, names the file to be made,
+//! and moves it into place when it is there. What differs from APT's method: a result is
+//! given out only if its SHA-256 is a signed one, also where APT does not say which it must be
+//! (patches merged by the archive: see `target`), and whatever is in doubt is a `400 URI
+//! Failure`, after which APT fetches the whole index.
+
+mod patches;
+mod target;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use fullbore_debian::compression::Form;
+use fullbore_debian::pdiff::{Edits, ScriptError};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
+
+use crate::acquire::{Configuration, Failure, Message, Method, Outgoing, Request, drop_privileges};
+use crate::kept::Level;
+use crate::rewrite::{Rewrite, RewriteError, rewrite};
+
+pub use patches::PatchError;
+pub use target::TargetError;
+
+/// Why no index came out.
+#[derive(Debug, thiserror::Error)]
+pub enum RredError {
+    /// The request names no file to make, or none to make it from.
+    #[error("the request has no {0}")]
+    Request(&'static str),
+    /// The patches are not what they should be.
+    #[error(transparent)]
+    Patch(#[from] PatchError),
+    /// The patches do not fit together.
+    #[error("the patches do not follow on each other: {0}")]
+    Chain(ScriptError),
+    /// It is unknown what must come out.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The pass over the index failed, or something else came out.
+    #[error(transparent)]
+    Rewrite(#[from] RewriteError),
+    /// The new index could not be given its times.
+    #[error("cannot set the times of {}: {source}", path.display())]
+    Times {
+        /// The new index.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// The method. Settings of its own in APT's configuration: `Fullbore::Level` is `apt` where
+/// files are to be compressed as hard as APT does it.
+#[derive(Debug, Default)]
+pub struct Rred {
+    level: Level,
+    /// `Debug::Acquire::rred`: tell APT what was done.
+    debug: bool,
+}
+
+impl Rred {
+    /// The method as it starts.
+    pub fn new() -> Rred {
+        Rred::default()
+    }
+}
+
+impl Method for Rred {
+    fn name(&self) -> &'static str {
+        "rred"
+    }
+
+    fn configure(&mut self, configuration: Configuration) -> Result<(), String> {
+        self.debug = configuration.bool("Debug::Acquire::rred", false);
+        self.level = if configuration.get("Fullbore::Level") == Some("apt") { Level::Apt } else { Level::Own };
+        drop_privileges(&configuration).map_err(|error| error.to_string())
+    }
+
+    fn acquire(&mut self, request: &Request, apt: &Outgoing) -> Result<Message, Failure> {
+        if !request.uri.is_empty() {
+            // When APT is gone, so is the reader of the answer.
+            apt.send(&request.started()).map_err(Failure::new)?;
+        }
+        let (done, told) = self.patch(request).map_err(Failure::new)?;
+        if self.debug {
+            apt.log(request, &told).map_err(Failure::new)?;
+        }
+        Ok(done)
+    }
+}
+
+impl Rred {
+    /// Does what is asked. Gives the answer, and words about it.
+    fn patch(&self, request: &Request) -> Result<(Message, String), RredError> {
+        let (old, new) = files(request)?;
+        let patches = patches::read(&old, &request.message)?;
+        let expected = target::expected(request, &old, &patches)?;
+        let mtime = patches.mtime_unix_s;
+        let count = patches.edits.len();
+        let edits = Edits::chain(patches.edits).map_err(RredError::Chain)?;
+        let job = Rewrite {
+            old: &old,
+            old_form: Some(form(&old)),
+            edits: &edits,
+            new: &new,
+            new_form: Some(form(&new)),
+            level: self.level,
+            expected: Some(expected),
+            ledger: None,
+            threads: 0,
+        };
+        let made = rewrite(&job)?;
+        set_times(&old, &new, mtime)?;
+        let told = format!(
+            "{count} patches, {} changes; {} frames taken over, {} made; {} bytes",
+            edits.edits().len(),
+            made.frames_copied,
+            made.frames_encoded,
+            made.file_size
+        );
+        let done = request
+            .done()
+            .with("Size", made.file_size)
+            .with("Last-Modified", rfc1123(mtime))
+            .with("SHA256-Hash", made.sha256)
+            .with("Checksum-FileSize-Hash", made.plain_size);
+        Ok((done, told))
+    }
+}
+
+/// The old index and the one to make. Without a URI the old one has the name of the file that is
+/// asked for, and `.result` is added for the new one: as APT's own method has it for tests.
+fn files(request: &Request) -> Result<(PathBuf, PathBuf), RredError> {
+    if request.filename.as_os_str().is_empty() {
+        return Err(RredError::Request("Filename"));
+    }
+    if request.uri.is_empty() {
+        return Ok((request.filename.clone(), with_suffix(&request.filename, ".result")));
+    }
+    let old = request.path();
+    // A relative path would be one of APT's working directory, which it never means.
+    if old.is_absolute() { Ok((old, request.filename.clone())) } else { Err(RredError::Request("path in its URI")) }
+}
+
+/// By the extension; that of a path which is no text is none that we know.
+fn form(path: &Path) -> Form {
+    Form::of(path.to_str().unwrap_or_default())
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// As APT has it, so that the file's time tells which state it is of: access as the old index
+/// has it, change as the last patch.
+fn set_times(old: &Path, new: &Path, mtime_unix_s: i64) -> Result<(), RredError> {
+    let seconds = |tv_sec| Timespec { tv_sec, tv_nsec: 0 };
+    let set = || {
+        let last_access = seconds(rustix::fs::stat(old)?.st_atime);
+        let times = Timestamps { last_access, last_modification: seconds(mtime_unix_s) };
+        rustix::fs::utimensat(CWD, new, &times, AtFlags::empty())
+    };
+    set().map_err(|errno| {
+        // An index that APT is not told of would stay.
+        let _ = std::fs::remove_file(new);
+        RredError::Times { path: new.to_owned(), source: errno.into() }
+    })
+}
+
+/// `Mon, 16 Jun 2025 09:06:40 +0000`, as APT's methods write times.
+fn rfc1123(unix_s: i64) -> String {
+    fullbore_debian::date::format(unix_s).replace("UTC", "+0000")
+}
+
+#[cfg(test)]
+mod tests;

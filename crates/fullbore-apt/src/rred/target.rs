@@ -1,0 +1,117 @@
+//! What must come out of a request.
+//!
+//! Where APT joins the patches itself it says so (`Expected-SHA256`). Where the archive has
+//! joined them (`X-Patch-Precedence: merged`, as Debian does), or where APT was told to take one
+//! patch after the other, it says nothing and, after the last patch, takes whatever comes. The
+//! hash is known all the same: from the index of patches, `….diff_Index`, which APT has fetched,
+//! verified by the signed Release and laid beside the old index before it asks us. It is in
+//! `partial/`; or, when the archive said that it has not changed, one directory above.
+
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+
+use fullbore_debian::compression::{Form, Reader};
+use fullbore_debian::diff_index::DiffIndex;
+use fullbore_debian::index::IndexError;
+use fullbore_engine::digest::Sha256;
+
+use super::patches::Patches;
+use super::with_suffix;
+use crate::acquire::Request;
+use crate::rewrite::Expected;
+
+/// Most bytes of an index of patches, decompressed. Debian's have 40 kB.
+const INDEX_BYTES_MAX: u64 = 64 << 20;
+
+/// Why it is unknown what must come out.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// APT's expectation is there in part, or malformed.
+    #[error("APT's expectation is no size with a SHA-256")]
+    Expectation,
+    /// APT said nothing, and there is no index of patches.
+    #[error("cannot verify the result: neither APT nor an index of patches beside {} says what it must be", .0.display())]
+    NoIndex(PathBuf),
+    /// It cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The index of patches.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is none.
+    #[error("{}: {source}", path.display())]
+    Index {
+        /// The index of patches.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: IndexError,
+    },
+    /// It does not list the patch that APT wants applied.
+    #[error("{}: lists no patch with SHA-256 {sha256}", path.display())]
+    Unlisted {
+        /// The index of patches.
+        path: PathBuf,
+        /// The patch.
+        sha256: Sha256,
+    },
+}
+
+/// Finds out what must come out.
+pub fn expected(request: &Request, old: &Path, patches: &Patches) -> Result<Expected, TargetError> {
+    if request.message.fields.iter().any(|(name, _)| name.to_ascii_lowercase().starts_with("expected-")) {
+        // APT may expect other hashes as well; those without SHA-256 are none that count.
+        return match (request.expected_size(), request.expected_sha256()) {
+            (Some(size), Some(sha256)) => Ok(Expected { size, sha256 }),
+            _ => Err(TargetError::Expectation),
+        };
+    }
+    let (path, index) = diff_index(old)?;
+    let start = request.message.get("Start-SHA256-Hash").and_then(|hex| hex.parse().ok());
+    state_after(&index, &patches.last_sha256, start).ok_or(TargetError::Unlisted { path, sha256: patches.last_sha256 })
+}
+
+/// The state to which the patch with this hash leads (from this state, as two steps may happen to
+/// have the same patch).
+fn state_after(index: &DiffIndex, patch: &Sha256, start: Option<Sha256>) -> Option<Expected> {
+    let before = |name: &str| index.main.history.iter().find(|state| state.name == name);
+    let fits = |name: &str| start.is_none_or(|start| before(name).is_some_and(|state| state.sha256 == start));
+    let at = index.main.patches.iter().position(|listed| listed.sha256 == *patch && fits(&listed.name))?;
+    let current = Expected { sha256: index.current.0, size: index.current.1 };
+    match index.main.patches.get(at + 1) {
+        // Each patch leads to the state that the next one starts from.
+        Some(next) if !index.merged => {
+            before(&next.name).map(|state| Expected { sha256: state.sha256, size: state.size })
+        }
+        _ => Some(current),
+    }
+}
+
+/// The index of patches that belongs to an old index in `partial/`.
+fn diff_index(old: &Path) -> Result<(PathBuf, DiffIndex), TargetError> {
+    let text = old.to_str().unwrap_or_default();
+    let (stem, _) = Form::split(text);
+    let stem = Path::new(stem);
+    let above = stem.parent().and_then(Path::parent).zip(stem.file_name()).map(|(above, name)| above.join(name));
+    for place in [Some(stem.to_owned()), above].into_iter().flatten() {
+        for form in [Form::Plain, Form::Gz, Form::Xz, Form::Zst, Form::Lz4, Form::Bz2] {
+            let path = with_suffix(&place, &format!(".diff_Index{}", form.extension()));
+            let file = match File::open(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(source) => return Err(TargetError::Read { path, source }),
+            };
+            let reader = match Reader::open(form, BufReader::new(file), INDEX_BYTES_MAX) {
+                Ok(reader) => reader,
+                Err(source) => return Err(TargetError::Read { path, source }),
+            };
+            return match DiffIndex::parse(reader) {
+                Ok(index) => Ok((path, index)),
+                Err(source) => Err(TargetError::Index { path, source }),
+            };
+        }
+    }
+    Err(TargetError::NoIndex(old.to_owned()))
+}
