@@ -1,16 +1,32 @@
 //! The pass over an index: decompressed, patched, hashed, compressed and written at once.
+//!
+//! The text is never whole in memory: it passes in frames (see [`kept`](crate::kept)), and what no
+//! edit touches is written as it was read. Everything is hashed once, on the way; the hash of the
+//! old index is not needed when that of the new one is right, and is computed only to explain that
+//! it is not.
 
-use std::io;
+mod clocks;
+mod crew;
+mod inline;
+mod pass;
+mod source;
+mod target;
+
+use std::fs::File;
+use std::io::{self, Seek as _};
 use std::path::{Path, PathBuf};
 
 use fullbore_debian::compression::Form;
 use fullbore_debian::pdiff::{Edits, SpliceError};
-use fullbore_engine::digest::Sha256;
+use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::files::FileError;
 use fullbore_engine::stage::Ledger;
 use thiserror::Error;
 
-use crate::kept::Level;
+use self::clocks::Clocks;
+use self::source::Stream;
+use self::target::Target;
+use crate::kept::{Layout, Level};
 
 /// One pass: an old index and what changes in it.
 #[derive(Debug, Clone, Copy)]
@@ -128,10 +144,150 @@ pub struct Mismatch {
     pub old_sha256: Sha256,
 }
 
+/// Threads that help with compression, at most: the hash is one chain, and eight threads compress
+/// faster than it hashes, at all levels of ours. It bounds the memory of their encoders.
+const THREADS_MAX: usize = 8;
+
 /// Makes the new index out of the old one.
 ///
 /// # Errors
 /// As [`RewriteError`] says.
 pub fn rewrite(job: &Rewrite<'_>) -> Result<Rewritten, RewriteError> {
-    Err(RewriteError::Target { path: job.new.to_owned(), reason: "this is not built yet" })
+    let old_form = job.old_form.unwrap_or_else(|| form_of(job.old));
+    let new_form = job.new_form.unwrap_or_else(|| form_of(job.new));
+    if new_form == Form::Bz2 {
+        return Err(RewriteError::Target { path: job.new.to_owned(), reason: "bz2 is only read" });
+    }
+    let read_error = |source| RewriteError::Read { path: job.old.to_owned(), source };
+    let file = source::open(job.old).map_err(read_error)?;
+    let layout = Layout::of(&file, old_form).map_err(read_error)?;
+    let available = || std::thread::available_parallelism().map_or(1, usize::from);
+    let mut plan = Plan {
+        file: &file,
+        layout: layout.as_ref(),
+        old_form,
+        new_form,
+        level: job.level,
+        limit: job.expected.map(|expected| expected.size),
+        threads: if job.threads == 0 { available() } else { job.threads }.min(THREADS_MAX),
+        clocks: Clocks::new(job.ledger),
+    };
+    let mut result = attempt(&plan, job);
+    if matches!(result, Err(Stop::Frame(_))) {
+        // The file is not what its table says: read as anybody else would read it.
+        plan.layout = None;
+        result = attempt(&plan, job);
+    }
+    result.map_err(|stop| explain(stop, &plan, job))
+}
+
+fn form_of(path: &Path) -> Form {
+    Form::of(&path.to_string_lossy())
+}
+
+/// What is clear before the pass.
+struct Plan<'a> {
+    file: &'a File,
+    /// Where the old frames are; none if it is read from its beginning.
+    layout: Option<&'a Layout>,
+    old_form: Form,
+    new_form: Form,
+    level: Level,
+    /// Most bytes of text that may come out.
+    limit: Option<u64>,
+    threads: usize,
+    clocks: Clocks,
+}
+
+impl Plan<'_> {
+    /// Whether frames may be copied from the old file to the new one.
+    fn copies(&self) -> bool {
+        self.layout.is_some() && self.old_form == self.new_form
+    }
+
+    /// The old text from its beginning.
+    fn stream(&self) -> Result<Stream, Stop> {
+        let open = || {
+            let mut file = self.file.try_clone()?;
+            file.rewind()?;
+            Stream::open(file, self.old_form, self.new_form != Form::Plain, self.clocks.read.clone())
+        };
+        open().map_err(Stop::Read)
+    }
+}
+
+/// A pass that has come to its end; nothing is visible yet.
+struct Made {
+    hasher: Sha256Hasher,
+    target: Target,
+    copied: u64,
+    encoded: u64,
+}
+
+/// Why a pass ended before its end.
+enum Stop {
+    Read(io::Error),
+    /// A frame is not what the table says.
+    Frame(io::Error),
+    /// No memory for a codec, no thread.
+    Codec(io::Error),
+    Write(FileError),
+    /// The new path has no name that could be written.
+    Name,
+    Splice(SpliceError),
+    /// More came out than is expected: so far this.
+    TooLong(Option<Box<Sha256Hasher>>),
+    /// All came out, and it is not what is expected.
+    Wrong(Sha256, u64),
+    Panicked(String),
+    /// Another thread is gone; it knows why.
+    Lost,
+}
+
+fn attempt(plan: &Plan<'_>, job: &Rewrite<'_>) -> Result<Rewritten, Stop> {
+    let target = Target::create(job.new, plan.clocks.write.clone())?;
+    let made = match plan.threads {
+        1 => inline::run(plan, job.edits, target),
+        _ => crew::run(plan, job.edits, target),
+    }?;
+    let plain_size = made.hasher.bytes();
+    let sha256 = match job.expected {
+        Some(expected) => {
+            let verified = made.hasher.verify(expected.size, expected.sha256);
+            verified.map_err(|actual| Stop::Wrong(actual, plain_size))?.sha256()
+        }
+        None => made.hasher.finish(),
+    };
+    let file_size = made.target.finish().map_err(Stop::Write)?;
+    Ok(Rewritten { plain_size, sha256, file_size, frames_copied: made.copied, frames_encoded: made.encoded })
+}
+
+fn explain(stop: Stop, plan: &Plan<'_>, job: &Rewrite<'_>) -> RewriteError {
+    let (old, new) = (job.old.to_owned(), job.new.to_owned());
+    let (sha256, size) = match stop {
+        Stop::Read(source) | Stop::Frame(source) | Stop::Codec(source) => {
+            return RewriteError::Read { path: old, source };
+        }
+        Stop::Write(error) => return RewriteError::Write(error),
+        Stop::Name => return RewriteError::Target { path: new, reason: "its name is not UTF-8" },
+        Stop::Splice(source) => return RewriteError::Splice { path: old, source },
+        Stop::Panicked(message) => return RewriteError::Panicked { path: new, message },
+        Stop::Lost => {
+            return RewriteError::Panicked { path: new, message: "it has ended without a word".to_owned() };
+        }
+        Stop::Wrong(sha256, size) => (sha256, size),
+        Stop::TooLong(seen) => seen.map_or((Sha256::EMPTY, 0), |hasher| (hasher.clone().finish(), hasher.bytes())),
+    };
+    let Some(expected) = job.expected else {
+        return RewriteError::Panicked { path: new, message: "checked without need".to_owned() };
+    };
+    // Whether the old index was the right one is what the reader of the message wants to know.
+    match plan.stream().map_err(|_| ()).and_then(|stream| stream.hash().map_err(|_| ())) {
+        Ok(hasher) => {
+            let (old_size, old_sha256) = (hasher.bytes(), hasher.finish());
+            let wrong = Mismatch { expected, size, sha256, old_size, old_sha256 };
+            RewriteError::Mismatch { path: new, wrong: Box::new(wrong) }
+        }
+        Err(()) => RewriteError::Read { path: old, source: io::Error::other("it changed while it was read") },
+    }
 }

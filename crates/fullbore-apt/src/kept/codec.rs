@@ -1,0 +1,100 @@
+//! Frames compressed and decompressed, one at a time, with state that is used again.
+
+use std::io;
+
+use fullbore_debian::compression::Form;
+
+use super::{Buffer, FRAME_BYTES_MAX, Frame, Level, broken, gz, lz4, xz, zst};
+
+/// Compresses frames of one form.
+pub struct Encoder(Compress);
+
+enum Compress {
+    Gz(gz::Encoder),
+    Xz(xz::Encoder),
+    Zst(zst::Encoder),
+    Lz4(lz4::Encoder),
+}
+
+impl Encoder {
+    /// An encoder; none for forms that have no frames.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn new(form: Form, level: Level) -> io::Result<Option<Encoder>> {
+        Ok(Some(Encoder(match form {
+            Form::Gz => Compress::Gz(gz::Encoder::new(level)),
+            Form::Xz => Compress::Xz(xz::Encoder::new(level)?),
+            Form::Zst => Compress::Zst(zst::Encoder::new(level)?),
+            Form::Lz4 => Compress::Lz4(lz4::Encoder::new()),
+            Form::Plain | Form::Bz2 => return Ok(None),
+        })))
+    }
+
+    /// Appends a frame of this text, of at most [`FRAME_BYTES_MAX`] bytes.
+    ///
+    /// # Errors
+    /// When there is no memory, or too much text.
+    pub fn encode(&mut self, plain: &[u8], out: &mut Vec<u8>) -> io::Result<Frame> {
+        if plain.len() > FRAME_BYTES_MAX {
+            return Err(broken("too much text for a frame"));
+        }
+        let start = out.len();
+        let padding = match &mut self.0 {
+            Compress::Gz(encoder) => encoder.encode(plain, out).map(|()| 0),
+            Compress::Xz(encoder) => encoder.encode(plain, out),
+            Compress::Zst(encoder) => encoder.encode(plain, out).map(|()| 0),
+            Compress::Lz4(encoder) => encoder.encode(plain, out).map(|()| 0),
+        }?;
+        Ok(Frame { size: (out.len() - start) as u32, plain: Some(plain.len() as u32), padding })
+    }
+}
+
+/// Decompresses frames of one form.
+pub struct Decoder(Decompress);
+
+enum Decompress {
+    Gz(gz::Decoder),
+    Xz,
+    Zst(zst::Decoder),
+    Lz4,
+}
+
+impl Decoder {
+    /// A decoder; none for forms that have no frames.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn new(form: Form) -> io::Result<Option<Decoder>> {
+        Ok(Some(Decoder(match form {
+            Form::Gz => Decompress::Gz(gz::Decoder::new()),
+            Form::Xz => Decompress::Xz,
+            Form::Zst => Decompress::Zst(zst::Decoder::new()?),
+            Form::Lz4 => Decompress::Lz4,
+            Form::Plain | Form::Bz2 => return Ok(None),
+        })))
+    }
+
+    /// Fills the buffer with the text of a frame, given all its bytes.
+    ///
+    /// # Errors
+    /// When it does not decompress, or to another length, or does not take up all the bytes.
+    pub fn decode(&mut self, frame: &Frame, bytes: &[u8], out: &mut Buffer) -> io::Result<()> {
+        out.clear();
+        let room = match frame.plain {
+            Some(plain) => out.room().get_mut(..plain as usize).ok_or_else(|| broken("frame too large"))?,
+            None => out.room(),
+        };
+        let length = match &mut self.0 {
+            Decompress::Gz(decoder) => decoder.decode(bytes, room),
+            Decompress::Xz => xz::decode(frame, bytes, room),
+            Decompress::Zst(decoder) => decoder.decode(bytes, room),
+            Decompress::Lz4 => lz4::decode(bytes, room),
+        }?;
+        if frame.plain.is_some_and(|plain| plain as usize != length) {
+            return Err(broken("frame shorter than its table says"));
+        }
+        out.advance(length);
+        Ok(())
+    }
+}

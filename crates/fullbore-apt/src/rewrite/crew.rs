@@ -1,0 +1,423 @@
+//! The pass on several cores: frames are decompressed ahead and compressed behind by workers,
+//! another thread hashes, and the calling one patches and writes, in order.
+//!
+//! ```text
+//! read ─┬─> workers: decompress ─┬─> patch ──> hash ─┬─> workers: compress ──> write
+//!       └─> or a reader's stream ┘                   └─> (copied frames) ────> write
+//! ```
+//!
+//! A buffer has one owner at a time and goes from hand to hand; what is on the way is bounded
+//! by [`AHEAD`] and [`WAITING_BYTES`]. Jobs and their results have queues that hold all that may
+//! be on the way, so workers never wait for anyone but for work: nothing can lock up.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use fullbore_debian::compression::Form;
+use fullbore_debian::pdiff::Edits;
+use fullbore_engine::digest::Sha256Hasher;
+use fullbore_engine::pipeline::{Receiver, Sender, channel};
+
+use super::clocks::Clocks;
+use super::pass::{Kept, Pass, Sink};
+use super::source::{Frames, Stream};
+use super::target::Target;
+use super::{Made, Plan, Stop};
+use crate::kept::{Buffer, Container, Decoder, Encoder, Frame, Outlet};
+
+/// Frames on the way to be decompressed, and as many to be compressed, for each worker: one in
+/// work, one waiting, and one more so that nobody stands when results come out of order.
+const AHEAD: usize = 3;
+
+/// Pieces of text that wait for the hash. It is the slowest stage for plain text: a short queue
+/// keeps the text in the cache.
+const HASH_AHEAD: usize = 4;
+
+/// Bytes of frames that wait to be written for a frame before them to be compressed.
+const WAITING_BYTES: usize = 4 << 20;
+
+/// What workers are asked to do.
+enum Job {
+    Decode { frame: Frame, bytes: Vec<u8>, number: usize, is_last: bool },
+    Encode { text: Buffer, number: usize },
+}
+
+/// What they give.
+enum Outcome {
+    Decoded { text: Buffer, kept: Kept, number: usize, is_last: bool },
+    Encoded { kept: Kept, number: usize },
+    Failed(Stop),
+}
+
+/// For the hash thread.
+struct Hashing {
+    text: Buffer,
+    /// Its place among the new frames, if it is to be compressed.
+    encode: Option<usize>,
+}
+
+type Pool = Arc<Mutex<Vec<Buffer>>>;
+
+fn take_from(pool: &Pool) -> Buffer {
+    pool.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+}
+
+fn put_back(pool: &Pool, mut buffer: Buffer) {
+    buffer.clear();
+    pool.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+}
+
+pub(super) fn run(plan: &Plan<'_>, edits: &Edits, target: Target) -> Result<Made, Stop> {
+    let clocks = &plan.clocks;
+    let packs = !matches!(plan.new_form, Form::Plain);
+    let workers = if packs || plan.layout.is_some() { plan.threads } else { 0 };
+    let ahead = (AHEAD * workers).max(1);
+    let (jobs, jobs_in) = channel(2 * ahead, &clocks.patch, &clocks.unpack);
+    let (results, results_in) = channel(2 * ahead + 1, &clocks.unpack, &clocks.patch);
+    let (to_hash, to_hash_in) = channel(HASH_AHEAD, &clocks.patch, &clocks.hash);
+    let (texts, texts_in) = channel(HASH_AHEAD, &clocks.read, &clocks.patch);
+    let jobs_in = Mutex::new(jobs_in);
+    let pool = Pool::default();
+    // Opened here, so that an error comes before any thread.
+    let stream = if plan.layout.is_none() { Some(plan.stream()?) } else { None };
+
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for _ in 0..workers {
+            let (jobs_in, results, pool) = (&jobs_in, results.clone(), &pool);
+            threads.push(spawn(scope, "codec", move || {
+                work(plan, jobs_in, &results, pool);
+                Ok(None)
+            })?);
+        }
+        let (encode, hash_pool) = (jobs.clone(), &pool);
+        let failed = results.clone();
+        threads.push(spawn(scope, "hash", move || {
+            let hashed = catch_unwind(AssertUnwindSafe(|| hash(to_hash_in, &encode, hash_pool, clocks)));
+            // What it did not pass on will never be compressed: who waits for that must hear of it.
+            let stop = |payload: Box<dyn Any + Send>| {
+                let _ = failed.send_blocking(Outcome::Failed(Stop::Panicked(message(&*payload))));
+                Stop::Lost
+            };
+            hashed.map_err(stop).map(Some)
+        })?);
+        drop(results);
+        if let Some(stream) = stream {
+            let pool = &pool;
+            threads.push(spawn(scope, "read", move || read(stream, &texts, pool, clocks).map(|()| None))?);
+        }
+
+        let _role = clocks.patch.enter();
+        let crew = Crew {
+            jobs,
+            results: results_in,
+            to_hash,
+            pool: pool.clone(),
+            ahead,
+            limit: plan.limit,
+            given: 0,
+            decoded: VecDeque::new(),
+            decoded_before: 0,
+            outputs: VecDeque::new(),
+            outputs_before: 0,
+            encoding: 0,
+            waiting_bytes: 0,
+            is_plain: !packs,
+            container: Container::new(plan.new_form),
+            target,
+            copied: 0,
+        };
+        let result = crew.run(plan, edits, texts_in);
+        join(threads, result)
+    })
+}
+
+type Joined<'s> = thread::ScopedJoinHandle<'s, Result<Option<Sha256Hasher>, Stop>>;
+
+fn spawn<'s, 'e>(
+    scope: &'s thread::Scope<'s, 'e>,
+    name: &str,
+    work: impl FnOnce() -> Result<Option<Sha256Hasher>, Stop> + Send + 's,
+) -> Result<Joined<'s>, Stop> {
+    thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, work).map_err(Stop::Codec)
+}
+
+/// Ends with the cause nearest to its root: a panic, what a thread says, then what the calling one
+/// says, which may only have noticed that somebody is gone.
+fn join(threads: Vec<Joined<'_>>, result: Result<Crew, Stop>) -> Result<Made, Stop> {
+    // The crew's channels must be closed for the threads to end.
+    let (rest, mut failure) = match result {
+        Ok(crew) => (Some((crew.target, crew.container, crew.copied)), None),
+        Err(stop) => (None, Some(stop)),
+    };
+    let (mut hasher, mut cause) = (None, None);
+    for thread in threads {
+        match thread.join() {
+            Ok(Ok(None)) => {}
+            Ok(Ok(digest)) => hasher = digest,
+            Ok(Err(stop)) => cause = cause.or(Some(stop)),
+            Err(payload) => cause = Some(Stop::Panicked(message(&*payload))),
+        }
+    }
+    if let Some(Stop::TooLong(seen)) = &mut failure {
+        // What it was so far, for the message.
+        *seen = hasher.take().map(Box::new);
+    }
+    match (cause.or(failure), rest, hasher) {
+        (Some(stop), ..) => Err(stop),
+        (None, Some((target, container, copied)), Some(hasher)) => {
+            Ok(Made { hasher, target, copied, encoded: container.count() - copied })
+        }
+        (None, ..) => Err(Stop::Lost),
+    }
+}
+
+fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+}
+
+fn read(mut stream: Stream, texts: &Sender<Buffer>, pool: &Pool, clocks: &Clocks) -> Result<(), Stop> {
+    let _role = clocks.read.enter();
+    while let Some(text) = stream.next(take_from(pool)).map_err(Stop::Read)? {
+        if texts.send_blocking(text).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn hash(mut texts: Receiver<Hashing>, encode: &Sender<Job>, pool: &Pool, clocks: &Clocks) -> Sha256Hasher {
+    let _role = clocks.hash.enter();
+    let mut hasher = Sha256Hasher::new();
+    while let Some(Hashing { text, encode: number }) = texts.recv_blocking() {
+        hasher.update(&text);
+        clocks.hash.add_items(1, text.len() as u64);
+        match number {
+            None => put_back(pool, text),
+            // Who waits for the frame is gone, and will ask for nothing more.
+            Some(number) => drop(encode.send_blocking(Job::Encode { text, number })),
+        }
+    }
+    hasher
+}
+
+/// A worker's state, made when it is first needed.
+struct Coder<'p> {
+    plan: &'p Plan<'p>,
+    decoder: Option<Decoder>,
+    encoder: Option<Encoder>,
+}
+
+fn work(plan: &Plan<'_>, jobs: &Mutex<Receiver<Job>>, results: &Sender<Outcome>, pool: &Pool) {
+    let mut coder = Coder { plan, decoder: None, encoder: None };
+    let clocks = &plan.clocks;
+    loop {
+        let job = clocks.unpack.starved_in(|| jobs.lock().unwrap_or_else(PoisonError::into_inner).recv_blocking());
+        let Some(job) = job else { return };
+        // A panic of a codec must not leave the others waiting for a result.
+        let outcome = match catch_unwind(AssertUnwindSafe(|| coder.run(job, pool))) {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(stop)) => Outcome::Failed(stop),
+            Err(payload) => Outcome::Failed(Stop::Panicked(message(&*payload))),
+        };
+        if results.send_blocking(outcome).is_err() {
+            return;
+        }
+    }
+}
+
+impl Coder<'_> {
+    fn run(&mut self, job: Job, pool: &Pool) -> Result<Outcome, Stop> {
+        let clocks = &self.plan.clocks;
+        match job {
+            Job::Decode { frame, bytes, number, is_last } => {
+                let _role = clocks.unpack.enter();
+                if self.decoder.is_none() {
+                    self.decoder = Decoder::new(self.plan.old_form).map_err(Stop::Codec)?;
+                }
+                let mut text = take_from(pool);
+                self.decoder.as_mut().ok_or(Stop::Lost)?.decode(&frame, &bytes, &mut text).map_err(Stop::Frame)?;
+                clocks.unpack.add_items(1, text.len() as u64);
+                Ok(Outcome::Decoded { text, kept: Kept { frame, bytes }, number, is_last })
+            }
+            Job::Encode { text, number } => {
+                let _role = clocks.pack.enter();
+                if self.encoder.is_none() {
+                    self.encoder = Encoder::new(self.plan.new_form, self.plan.level).map_err(Stop::Codec)?;
+                }
+                let mut bytes = Vec::new();
+                let encoder = self.encoder.as_mut().ok_or(Stop::Lost)?;
+                let frame = encoder.encode(&text, &mut bytes).map_err(Stop::Codec)?;
+                clocks.pack.add_items(1, text.len() as u64);
+                put_back(pool, text);
+                Ok(Outcome::Encoded { kept: Kept { frame, bytes }, number })
+            }
+        }
+    }
+}
+
+/// The calling thread's side.
+struct Crew {
+    jobs: Sender<Job>,
+    results: Receiver<Outcome>,
+    to_hash: Sender<Hashing>,
+    pool: Pool,
+    /// Most frames on the way in each direction.
+    ahead: usize,
+    limit: Option<u64>,
+    /// Bytes of text for the new file so far.
+    given: u64,
+    /// Frames being decompressed, from number `decoded_before` on; ready ones wait for their turn.
+    decoded: VecDeque<Option<(Buffer, Kept, bool)>>,
+    decoded_before: usize,
+    /// New frames, from number `outputs_before` on; ready ones wait for those before them.
+    outputs: VecDeque<Option<Kept>>,
+    outputs_before: usize,
+    /// How many of them are being compressed.
+    encoding: usize,
+    /// Bytes of those that are ready.
+    waiting_bytes: usize,
+    is_plain: bool,
+    container: Container,
+    target: Target,
+    copied: u64,
+}
+
+impl Crew {
+    fn run(mut self, plan: &Plan<'_>, edits: &Edits, mut texts: Receiver<Buffer>) -> Result<Crew, Stop> {
+        self.target.append(self.container.head())?;
+        let mut pass = Pass::new(edits, self);
+        match plan.layout {
+            Some(layout) => {
+                let mut frames = Frames::new(plan.file, layout, plan.clocks.read.clone());
+                while let Some((text, kept, is_last)) = pass.sink.next_frame(&mut frames)? {
+                    pass.take(text, plan.copies().then_some(kept), is_last)?;
+                }
+            }
+            None => {
+                while let Some(text) = texts.recv_blocking() {
+                    pass.take(text, None, false)?;
+                }
+            }
+        }
+        pass.finish()?.finish()
+    }
+
+    /// The next decompressed frame, while those behind it are being worked on.
+    fn next_frame(&mut self, frames: &mut Frames<'_>) -> Result<Option<(Buffer, Kept, bool)>, Stop> {
+        loop {
+            while self.decoded.len() < self.ahead {
+                let Some((frame, bytes, is_last)) = frames.next().map_err(Stop::Read)? else { break };
+                let number = self.decoded_before + self.decoded.len();
+                self.decoded.push_back(None);
+                self.job(Job::Decode { frame, bytes, number, is_last })?;
+            }
+            match self.decoded.front_mut().map(Option::take) {
+                None => return Ok(None),
+                Some(Some(ready)) => {
+                    self.decoded.pop_front();
+                    self.decoded_before += 1;
+                    return Ok(Some(ready));
+                }
+                Some(None) => self.receive()?,
+            }
+        }
+    }
+
+    fn job(&self, job: Job) -> Result<(), Stop> {
+        self.jobs.send_blocking(job).map_err(|_| Stop::Lost)
+    }
+
+    /// Takes one result of the workers.
+    fn receive(&mut self) -> Result<(), Stop> {
+        match self.results.recv_blocking().ok_or(Stop::Lost)? {
+            Outcome::Decoded { text, kept, number, is_last } => {
+                self.decoded[number - self.decoded_before] = Some((text, kept, is_last));
+                Ok(())
+            }
+            Outcome::Encoded { kept, number } => {
+                self.waiting_bytes += kept.bytes.len();
+                self.outputs[number - self.outputs_before] = Some(kept);
+                self.encoding -= 1;
+                self.write_ready()
+            }
+            Outcome::Failed(stop) => Err(stop),
+        }
+    }
+
+    fn write_ready(&mut self) -> Result<(), Stop> {
+        while let Some(Some(kept)) = self.outputs.front_mut().map(Option::take) {
+            self.outputs.pop_front();
+            self.outputs_before += 1;
+            self.waiting_bytes -= kept.bytes.len();
+            self.container.add(kept.frame);
+            self.target.append(&kept.bytes)?;
+        }
+        Ok(())
+    }
+
+    fn hash(&mut self, text: Buffer, encode: Option<usize>) -> Result<(), Stop> {
+        self.given += text.len() as u64;
+        let too_long = self.limit.is_some_and(|limit| self.given > limit);
+        self.to_hash.send_blocking(Hashing { text, encode }).map_err(|_| Stop::Lost)?;
+        if too_long { Err(Stop::TooLong(None)) } else { Ok(()) }
+    }
+
+    fn finish(mut self) -> Result<Crew, Stop> {
+        if self.container.needs_a_frame() && self.container.count() == 0 && self.outputs.is_empty() {
+            self.frame(Buffer::default())?;
+        }
+        while !self.outputs.is_empty() {
+            self.receive()?;
+        }
+        self.target.append(&self.container.tail())?;
+        Ok(self)
+    }
+}
+
+impl Outlet for Crew {
+    type Error = Stop;
+
+    fn spare(&mut self) -> Buffer {
+        take_from(&self.pool)
+    }
+
+    fn frame(&mut self, text: Buffer) -> Result<(), Stop> {
+        if self.is_plain {
+            self.target.append(&text)?;
+            return self.hash(text, None);
+        }
+        while self.encoding >= self.ahead {
+            self.receive()?;
+        }
+        let number = self.outputs_before + self.outputs.len();
+        self.outputs.push_back(None);
+        self.encoding += 1;
+        self.hash(text, Some(number))
+    }
+}
+
+impl Sink for Crew {
+    fn copy(&mut self, text: Buffer, kept: Kept) -> Result<(), Stop> {
+        while self.waiting_bytes > WAITING_BYTES {
+            self.receive()?;
+        }
+        self.copied += 1;
+        self.waiting_bytes += kept.bytes.len();
+        self.outputs.push_back(Some(kept));
+        self.hash(text, None)?;
+        self.write_ready()
+    }
+
+    fn give_back(&mut self, buffer: Buffer) {
+        put_back(&self.pool, buffer);
+    }
+
+    fn is_plain(&self) -> bool {
+        self.is_plain
+    }
+}

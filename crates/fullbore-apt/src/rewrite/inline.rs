@@ -1,0 +1,126 @@
+//! The pass on one core: every block goes all the way at once, and nothing is handed over.
+
+use fullbore_debian::pdiff::Edits;
+use fullbore_engine::digest::Sha256Hasher;
+
+use super::pass::{Kept, Pass, Sink};
+use super::source::Frames;
+use super::target::Target;
+use super::{Made, Plan, Stop};
+use crate::kept::{Buffer, Container, Decoder, Encoder, Outlet};
+
+struct Inline {
+    hasher: Sha256Hasher,
+    limit: Option<u64>,
+    target: Target,
+    /// None when the new file is plain.
+    encoder: Option<Encoder>,
+    container: Container,
+    spare: Vec<Buffer>,
+    packed: Vec<u8>,
+    copied: u64,
+}
+
+pub(super) fn run(plan: &Plan<'_>, edits: &Edits, target: Target) -> Result<Made, Stop> {
+    // One thread plays all roles; it would cost more to tell them apart than they are worth.
+    let _role = plan.clocks.patch.enter();
+    let mut pass = Pass::new(edits, Inline::new(plan, target)?);
+    match plan.layout {
+        Some(layout) => {
+            let mut frames = Frames::new(plan.file, layout, plan.clocks.read.clone());
+            let mut decoder = Decoder::new(plan.old_form).map_err(Stop::Codec)?.ok_or(Stop::Lost)?;
+            while let Some((frame, bytes, is_last)) = frames.next().map_err(Stop::Read)? {
+                let mut text = pass.sink.spare();
+                decoder.decode(&frame, &bytes, &mut text).map_err(Stop::Frame)?;
+                let kept = plan.copies().then_some(Kept { frame, bytes });
+                pass.take(text, kept, is_last)?;
+            }
+        }
+        None => {
+            let mut stream = plan.stream()?;
+            loop {
+                let buffer = pass.sink.spare();
+                let Some(text) = stream.next(buffer).map_err(Stop::Read)? else { break };
+                pass.take(text, None, false)?;
+            }
+        }
+    }
+    pass.finish()?.finish()
+}
+
+impl Inline {
+    fn new(plan: &Plan<'_>, mut target: Target) -> Result<Inline, Stop> {
+        let container = Container::new(plan.new_form);
+        target.append(container.head())?;
+        Ok(Inline {
+            hasher: Sha256Hasher::new(),
+            limit: plan.limit,
+            target,
+            encoder: Encoder::new(plan.new_form, plan.level).map_err(Stop::Codec)?,
+            container,
+            spare: Vec::new(),
+            packed: Vec::new(),
+            copied: 0,
+        })
+    }
+
+    fn hash(&mut self, text: &[u8]) -> Result<(), Stop> {
+        self.hasher.update(text);
+        if self.limit.is_some_and(|limit| self.hasher.bytes() > limit) {
+            return Err(Stop::TooLong(Some(Box::new(self.hasher.clone()))));
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Made, Stop> {
+        if self.container.needs_a_frame() && self.container.count() == 0 {
+            self.frame(Buffer::default())?;
+        }
+        self.target.append(&self.container.tail())?;
+        let encoded = self.container.count() - self.copied;
+        Ok(Made { hasher: self.hasher, target: self.target, copied: self.copied, encoded })
+    }
+}
+
+impl Outlet for Inline {
+    type Error = Stop;
+
+    fn spare(&mut self) -> Buffer {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    fn frame(&mut self, text: Buffer) -> Result<(), Stop> {
+        self.hash(&text)?;
+        match &mut self.encoder {
+            None => self.target.append(&text)?,
+            Some(encoder) => {
+                self.packed.clear();
+                let frame = encoder.encode(&text, &mut self.packed).map_err(Stop::Codec)?;
+                self.container.add(frame);
+                self.target.append(&self.packed)?;
+            }
+        }
+        self.give_back(text);
+        Ok(())
+    }
+}
+
+impl Sink for Inline {
+    fn copy(&mut self, text: Buffer, kept: Kept) -> Result<(), Stop> {
+        self.hash(&text)?;
+        self.container.add(kept.frame);
+        self.copied += 1;
+        self.target.append(&kept.bytes)?;
+        self.give_back(text);
+        Ok(())
+    }
+
+    fn give_back(&mut self, mut buffer: Buffer) {
+        buffer.clear();
+        self.spare.push(buffer);
+    }
+
+    fn is_plain(&self) -> bool {
+        self.encoder.is_none()
+    }
+}

@@ -1,0 +1,85 @@
+//! The serial part of a pass: each block of old text is taken over or patched, in order.
+
+use fullbore_debian::pdiff::{Edits, Piece, Splice};
+
+use super::Stop;
+use crate::kept::{Buffer, Cutter, Frame, Outlet, is_good};
+
+/// A frame as it lies in the old file.
+pub(super) struct Kept {
+    pub(super) frame: Frame,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Who hashes, compresses and writes.
+pub(super) trait Sink: Outlet<Error = Stop> {
+    /// Takes a frame over as it is.
+    fn copy(&mut self, text: Buffer, kept: Kept) -> Result<(), Stop>;
+
+    /// Takes a buffer that is not needed any more.
+    fn give_back(&mut self, buffer: Buffer);
+
+    /// Whether text may be cut anywhere, since it is written as it is.
+    fn is_plain(&self) -> bool;
+}
+
+pub(super) struct Pass<'e, S> {
+    splice: Splice<'e>,
+    cutter: Cutter,
+    pub(super) sink: S,
+}
+
+impl<'e, S: Sink> Pass<'e, S> {
+    pub(super) fn new(edits: &'e Edits, sink: S) -> Pass<'e, S> {
+        Pass { splice: Splice::new(edits), cutter: Cutter::default(), sink }
+    }
+
+    /// Takes the next block of old text, and how it is kept if it could be copied.
+    pub(super) fn take(&mut self, text: Buffer, kept: Option<Kept>, is_last: bool) -> Result<(), Stop> {
+        let untouched = self.splice.pass_untouched(&text);
+        let plain = self.sink.is_plain();
+        // A frame of a bad size is joined with its neighbours.
+        let stays = !text.is_empty() && (plain || is_good(text.len()) || is_last);
+        if untouched && stays && self.cutter.settle(plain, &mut self.sink)? {
+            return match kept {
+                Some(kept) => self.sink.copy(text, kept),
+                None => self.sink.frame(text),
+            };
+        }
+        if untouched {
+            self.cutter.append(&text, &mut self.sink)?;
+        } else {
+            let (cutter, sink) = (&mut self.cutter, &mut self.sink);
+            pieces(cutter, sink, &text, |mut out| self.splice.feed(&text, &mut out))?;
+        }
+        self.sink.give_back(text);
+        Ok(())
+    }
+
+    /// Takes the end of the old text.
+    pub(super) fn finish(mut self) -> Result<S, Stop> {
+        let splice = self.splice;
+        pieces(&mut self.cutter, &mut self.sink, &[], |mut out| splice.finish(&mut out))?.map_err(Stop::Splice)?;
+        self.cutter.settle(true, &mut self.sink)?;
+        Ok(self.sink)
+    }
+}
+
+/// Has a splice put its pieces into the cutter. After an error the rest is dropped.
+fn pieces<S: Sink, R>(
+    cutter: &mut Cutter,
+    sink: &mut S,
+    text: &[u8],
+    splice: impl FnOnce(&mut dyn FnMut(Piece<'_>)) -> R,
+) -> Result<R, Stop> {
+    let mut state = Ok(());
+    let result = splice(&mut |piece| {
+        if state.is_ok() {
+            state = match piece {
+                Piece::Old(range) => cutter.append(&text[range], sink),
+                Piece::New(new) => cutter.append(new, sink),
+            };
+        }
+    });
+    state.map(|()| result)
+}
