@@ -4,6 +4,7 @@
 //! ([`targets`]); their names are their addresses ([`names`]); whoever changes the directory
 //! holds its lock ([`lock`]).
 
+pub mod built_in;
 pub mod languages;
 pub mod lock;
 pub mod names;

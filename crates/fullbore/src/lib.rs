@@ -22,3 +22,4 @@ pub mod progress;
 pub mod report;
 pub mod settings;
 pub mod signed_release;
+pub mod update;

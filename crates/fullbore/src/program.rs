@@ -2,18 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::{self, CheckArgs, Command, ConvertArgs, MirrorArgs};
+use crate::cli::{self, CheckArgs, Command, ConvertArgs, MirrorArgs, UpdateArgs};
 use crate::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
 use crate::progress::Screen;
 use crate::report::{Report, html, json, prometheus, write_atomically};
 use crate::settings::{self, Environment, OutputSettings};
-use crate::{check, convert, mirror};
+use crate::{check, convert, mirror, update};
 
 /// Runs the command line; the result is the exit code.
 pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
     match cli::parse(arguments) {
         Ok(cli) => match cli.command {
             Command::Mirror(arguments) => run_mirror(*arguments, environment),
+            Command::Update(arguments) => run_update(&arguments, environment),
             Command::Check(arguments) => run_check(*arguments, environment),
             Command::Convert(arguments) => run_convert(&arguments, environment),
         },
@@ -43,6 +44,20 @@ fn run_mirror(arguments: MirrorArgs, environment: &Environment) -> u8 {
             break;
         }
     }
+    runs.exit_code(&mut screen)
+}
+
+fn run_update(arguments: &UpdateArgs, environment: &Environment) -> u8 {
+    let early = early_output(&arguments.output);
+    let (settings, output) = match settings::update(arguments, environment) {
+        Ok(resolved) => resolved,
+        Err(error) => return refuse(&early, environment, &error),
+    };
+    let mut screen = Screen::new(&output, environment);
+    start_log(&screen, &output, environment);
+    let mut runs = Runs::new(&output, environment, 1);
+    let result = update::run(&settings, &mut screen);
+    runs.finished(&mut screen, "update", None, &settings.lists, result);
     runs.exit_code(&mut screen)
 }
 

@@ -64,6 +64,9 @@ pub struct Summary {
     pub plan: Plan,
     /// What was done.
     pub totals: Totals,
+    /// What became of indexes (`update`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub indexes: Option<IndexTotals>,
     /// One entry per suite, in the order asked for.
     pub suites: Vec<SuiteReport>,
     /// One entry per host, the origin first.
@@ -98,6 +101,22 @@ fn push_bounded(lines: &mut Vec<String>, line: String) {
         LINES_KEPT => lines.push("and more, see the log".to_owned()),
         _ => {}
     }
+}
+
+/// What an update did with indexes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IndexTotals {
+    /// Were current.
+    pub current: u64,
+    /// Made by patches.
+    pub patched: u64,
+    /// Patches used for these.
+    pub patches: u64,
+    /// Fetched whole.
+    pub whole: u64,
+    /// Not to be had.
+    pub failed: u64,
 }
 
 /// What was moved.

@@ -6,6 +6,7 @@
 //! have to decide. The environment is read here and nowhere else in the program.
 
 pub mod apt;
+pub mod apt_configuration;
 pub mod apt_proxy;
 pub mod archive;
 pub mod environment;
@@ -14,6 +15,7 @@ pub mod filters;
 mod keys;
 mod layers;
 pub mod resolve;
+pub mod update;
 pub mod values;
 
 use std::path::PathBuf;
@@ -23,6 +25,7 @@ use fullbore_debian::keys::{Fingerprint, KeySource};
 pub use environment::Environment;
 pub use filters::Filters;
 pub use resolve::{check, mirrors};
+pub use update::{UpdateSettings, update};
 pub use values::{DurabilityChoice, IndexFormat, Kind};
 
 /// Where the settings file is looked for when none is named.

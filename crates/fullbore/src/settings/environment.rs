@@ -1,5 +1,7 @@
 //! The environment variables the program knows, beside `FULLBORE_…`, read once.
 
+use fullbore_apt::lists::languages::Locale;
+
 use super::ProxySettings;
 
 /// What the environment says.
@@ -13,6 +15,8 @@ pub struct Environment {
     pub source_date_epoch: Option<i64>,
     /// stderr goes to systemd's journal, which understands priorities.
     pub journal: bool,
+    /// `LC_ALL`, `LC_MESSAGES` or `LANG`, and `LANGUAGE`.
+    pub locale: Locale,
     /// `FULLBORE_LOG`: a filter in tracing's syntax, such as `fullbore_wire=debug`.
     pub log: Option<String>,
 }
@@ -46,6 +50,10 @@ impl Environment {
             // Both: INVOCATION_ID alone is inherited by everything below a service whose
             // stderr may be a file. JOURNAL_STREAM names device and inode of the stream.
             journal: given("JOURNAL_STREAM").is_some_and(|value| stderr_is(&value)),
+            locale: Locale {
+                messages: ["LC_ALL", "LC_MESSAGES", "LANG"].into_iter().find_map(given).unwrap_or_default(),
+                language: given("LANGUAGE").unwrap_or_default(),
+            },
             log: given("FULLBORE_LOG"),
         }
     }

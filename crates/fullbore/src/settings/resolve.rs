@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use super::apt_proxy;
 use super::archive::{address, archives};
 use super::file::{self, Section};
 use super::keys::{absolute, readable, signed_by};
@@ -11,6 +10,7 @@ use super::{
     CheckSettings, Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, NetworkSettings, OutputSettings,
     apt,
 };
+use super::{apt_configuration, apt_proxy};
 use crate::cli::{CheckArgs, MirrorArgs, NetworkArgs, OutputArgs};
 use crate::error::CommandError;
 
@@ -119,7 +119,7 @@ fn mirror(
     let archives = archives(wishes)?;
     let mut environment = environment.clone();
     if wishes.sources.is_some() {
-        environment.proxy = apt_proxy::over(&environment.proxy);
+        environment.proxy = apt_proxy::over(&apt_configuration::read()?, &environment.proxy);
     }
     let several = archives.len() > 1;
     let names = apt::directory_names(&archives);
@@ -211,7 +211,7 @@ fn keep(wishes: &Section) -> Result<Keep, CommandError> {
     })
 }
 
-fn network(
+pub(super) fn network(
     wishes: &NetworkArgs,
     cacert: Option<&Path>,
     environment: &Environment,
@@ -264,7 +264,7 @@ pub fn check(arguments: CheckArgs, environment: &Environment) -> Result<(CheckSe
     Ok((settings, output(&arguments.output, false)))
 }
 
-fn output(arguments: &OutputArgs, changed_exit: bool) -> OutputSettings {
+pub(super) fn output(arguments: &OutputArgs, changed_exit: bool) -> OutputSettings {
     OutputSettings {
         json: arguments.json,
         report: arguments.report.clone(),

@@ -1,0 +1,132 @@
+//! The end of an update: files get their names in the lists directory, what nobody needs goes.
+//!
+//! A repository's indexes and its Release become visible together or not at all: one barrier, then names,
+//! the Release last. A run that is killed in between has left indexes of which the old Release knows
+//! nothing; the next run finds that and fetches what does not fit.
+
+use std::collections::BTreeSet;
+
+use fullbore_debian::compression::Form;
+use fullbore_engine::target::{Name, Target};
+
+use super::files::landing;
+use super::release::{Offered, name_of};
+use super::repositories::Repository;
+use super::session::{PARTIAL, Session, disk, file};
+use super::wanted::{Present, Wanted};
+use crate::error::CommandError;
+
+/// Names that are never removed from the lists directory.
+const KEPT_NAMES: [&str; 3] = [PARTIAL, "lock", "auxfiles"];
+
+/// One repository that is complete.
+pub struct Publication<'a> {
+    /// Which.
+    pub repository: &'a Repository,
+    /// Its Release.
+    pub offered: &'a Offered,
+    /// Indexes that lie in `partial/` under the name they are to have.
+    pub made: Vec<&'a Wanted>,
+    /// Indexes that are current.
+    pub current: &'a [String],
+}
+
+/// The file name of an index as it is kept.
+pub fn kept_name(index: &Wanted) -> String {
+    format!("{}{}", index.name, index.kept.extension())
+}
+
+impl Publication<'_> {
+    /// Writes the Release's files into `partial/`, and says which names are to be given.
+    fn names(&self, session: &Session, present: &Present) -> Result<Vec<Name>, CommandError> {
+        let mut names = Vec::new();
+        for index in &self.made {
+            let new = kept_name(index);
+            names.push(Name::Link { from: landing(&new), to: new.clone() });
+            // In another form it would be another file, and apt could take either.
+            let others = present.all(&index.name).filter(|other| *other != new);
+            names.extend(others.map(|other| Name::Remove { path: other.to_owned() }));
+        }
+        if self.offered.unchanged && self.made.is_empty() {
+            return Ok(names);
+        }
+        // `Release.gpg` before `Release`, `InRelease` alone: the last one is what apt looks at first.
+        for (name, content) in self.offered.files.iter().rev() {
+            let path = name_of(self.repository, name);
+            let part = session.root.write_part(&landing(&path), content).map_err(file)?;
+            if let Some(modified) = self.offered.modified {
+                part.set_mtime(modified).map_err(file)?;
+            }
+            part.finish().map_err(file)?;
+            names.push(Name::Link { from: landing(&path), to: path });
+        }
+        let signed: Vec<&str> = self.offered.files.iter().map(|(name, _)| *name).collect();
+        for other in ["InRelease", "Release", "Release.gpg"].iter().filter(|name| !signed.contains(name)) {
+            names.push(Name::Remove { path: name_of(self.repository, other) });
+        }
+        Ok(names)
+    }
+
+    /// The files that belong to it.
+    fn files(&self) -> impl Iterator<Item = String> {
+        let indexes = self.made.iter().map(|index| kept_name(index)).chain(self.current.iter().cloned());
+        let signed = self.offered.files.iter().map(|(name, _)| name_of(self.repository, name));
+        indexes.chain(signed)
+    }
+}
+
+/// Makes repositories visible; says whether anything changed.
+pub fn publish(session: &Session, publications: &[Publication<'_>], present: &Present) -> Result<bool, CommandError> {
+    let mut names = Vec::new();
+    for publication in publications {
+        names.extend(publication.names(session, present)?);
+    }
+    if names.is_empty() {
+        return Ok(false);
+    }
+    session.sync.device(|| session.target.publish(&names)).map_err(|error| disk(&error))?;
+    for name in &names {
+        if let Name::Link { from, .. } = name {
+            session.root.unlink(from).map_err(file)?;
+        }
+    }
+    Ok(true)
+}
+
+/// Removes files that belong to no repository. Of those that failed, all is kept that begins like them.
+pub fn clean(
+    session: &Session,
+    publications: &[Publication<'_>],
+    failed: &[&Repository],
+    events: &mut dyn FnMut(u64),
+) -> Result<(), CommandError> {
+    let wanted: BTreeSet<String> = publications.iter().flat_map(Publication::files).collect();
+    for (name, _) in session.root.list(".").map_err(file)? {
+        let Some(name) = name.to_str() else { continue };
+        let kept = KEPT_NAMES.contains(&name) || wanted.contains(name);
+        if kept || failed.iter().any(|own| name.starts_with(&own.prefix)) {
+            continue;
+        }
+        // Only what an update can have put there: names made of addresses.
+        if !name.contains('_') {
+            continue;
+        }
+        if session.root.unlink(name).map_err(file)? {
+            events(1);
+        }
+    }
+    Ok(())
+}
+
+/// Removes what is left in `partial/` of this run: patches and downloads that were converted.
+pub fn sweep(session: &Session, files: &BTreeSet<String>) -> Result<(), CommandError> {
+    for path in files {
+        session.root.unlink(path).map_err(file)?;
+    }
+    Ok(())
+}
+
+/// Whether a download in this form is what is kept, as it is.
+pub fn is_kept_as_fetched(index: &Wanted, form: Form) -> bool {
+    index.kept == form
+}

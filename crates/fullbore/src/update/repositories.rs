@@ -1,0 +1,144 @@
+//! Which repositories the sources name, and where their files are fetched.
+//!
+//! One address and suite is one repository, whatever number of entries name it. Repositories at one address
+//! share its connections: they are one site.
+
+use fullbore_apt::lists::names::file_name;
+use fullbore_apt::lists::targets::{Defaults, IndexTarget, SourceType, base_uri, targets};
+use fullbore_debian::sources_list::{ArchiveSource, SignedBy};
+
+use crate::error::{CommandError, ErrorKind};
+use crate::settings::apt;
+use crate::settings::archive::address;
+use crate::settings::update::{UpdateSettings, keys_of};
+use crate::signed_release::remote_directory;
+
+/// One suite at one address.
+#[derive(Debug)]
+pub struct Repository {
+    /// As it is written in the sources.
+    pub uri: String,
+    /// As it is written in the sources; with `/` at its end it is a directory.
+    pub suite: String,
+    /// The directory of its Release below the site's address, with `/` at its end or empty.
+    pub directory: String,
+    /// What names in the lists directory begin with: that of the Release's directory.
+    pub prefix: String,
+    /// The site that has it.
+    pub site: usize,
+    /// Who must have signed; `None`: nobody.
+    pub keys: Option<SignedBy>,
+    /// Whether an expired Release is refused.
+    pub check_valid_until: bool,
+    /// `Valid-Until-Min` and `Valid-Until-Max`, in seconds.
+    pub valid_until_s: (Option<u64>, Option<u64>),
+    /// What is to be kept of it.
+    pub targets: Vec<IndexTarget>,
+}
+
+impl Repository {
+    /// For people: the address and the suite.
+    pub fn shown(&self) -> String {
+        format!("{} {}", self.uri.trim_end_matches('/'), self.suite)
+    }
+}
+
+/// All that the sources name.
+#[derive(Debug, Default)]
+pub struct Repositories {
+    /// In the order of the sources.
+    pub all: Vec<Repository>,
+    /// The addresses of each site's mirrors, the origin first.
+    pub sites: Vec<Vec<String>>,
+    /// Sources that cannot be used here.
+    pub refused: Vec<CommandError>,
+}
+
+/// Reads the sources' entries.
+///
+/// # Errors
+/// Two entries that contradict each other on whom to trust.
+pub fn repositories(settings: &UpdateSettings, defaults: &Defaults) -> Result<Repositories, CommandError> {
+    let mut found = Repositories::default();
+    let mut addresses: Vec<String> = Vec::new();
+    for source in &settings.sources {
+        for uri in &source.uris {
+            let mirrors = match mirrors(uri) {
+                Ok(mirrors) => mirrors,
+                Err(error) => {
+                    found.refused.push(error);
+                    continue;
+                }
+            };
+            let site = addresses.iter().position(|own| own == uri).unwrap_or_else(|| {
+                addresses.push(uri.clone());
+                found.sites.push(mirrors);
+                addresses.len() - 1
+            });
+            for suite in &source.suite_names {
+                add(settings, defaults, &mut found.all, source, uri, suite, site)?;
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn add(
+    settings: &UpdateSettings,
+    defaults: &Defaults,
+    all: &mut Vec<Repository>,
+    source: &ArchiveSource,
+    uri: &str,
+    suite: &str,
+    site: usize,
+) -> Result<(), CommandError> {
+    let keys = keys_of(settings, source);
+    let prefix = file_name(&base_uri(uri, suite));
+    let place = all.iter().position(|own| own.prefix == prefix);
+    let repository = match place {
+        Some(place) => &mut all[place],
+        None => {
+            all.push(Repository {
+                uri: uri.to_owned(),
+                suite: suite.to_owned(),
+                directory: remote_directory(suite),
+                prefix,
+                site,
+                keys: keys.clone(),
+                check_valid_until: source.check_valid_until,
+                valid_until_s: (source.valid_until_min_s, source.valid_until_max_s),
+                targets: Vec::new(),
+            });
+            let last = all.len() - 1;
+            &mut all[last]
+        }
+    };
+    if repository.keys != keys {
+        return Err(CommandError::usage(format_args!(
+            "{} {suite}: two entries have different Signed-By or Trusted",
+            uri
+        ))
+        .hint("give both the same value, as apt demands it"));
+    }
+    for (kind, wanted) in [(SourceType::Deb, source.binary), (SourceType::DebSrc, source.source)] {
+        if !wanted {
+            continue;
+        }
+        for target in targets(&settings.configuration, defaults, source, kind, uri, suite) {
+            if repository.targets.iter().all(|own| own.meta_key != target.meta_key) {
+                repository.targets.push(target);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The addresses that a source's address stands for.
+fn mirrors(uri: &str) -> Result<Vec<String>, CommandError> {
+    let scheme = uri.split(':').next().unwrap_or_default();
+    if !matches!(scheme, "http" | "https" | "mirror+file") {
+        let error = CommandError::new(ErrorKind::Partial, format_args!("{uri}: {scheme} sources are left to apt"));
+        return Err(error.hint("http, https and mirror+file sources are updated; their indexes stay as they are"));
+    }
+    apt::expand(uri)?.iter().map(|mirror| address(mirror)).collect()
+}

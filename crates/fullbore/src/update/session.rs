@@ -1,0 +1,179 @@
+//! What an update stands on: the lists directory, and for each site connections and a landing.
+
+use std::sync::Arc;
+
+use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::journal::Journal;
+use fullbore_engine::landing::Landing;
+use fullbore_engine::stage::{Kind, Ledger, StageClock};
+use fullbore_engine::target::LocalTarget;
+use fullbore_wire::auth::AuthConf;
+use fullbore_wire::fetch::{Fetcher, Parts};
+use fullbore_wire::url::Url;
+
+use crate::error::{CommandError, ErrorKind};
+use crate::events::Events;
+use crate::fetching::{
+    Batch, Faults, Fetched, Job, Progression, Stop, durability_of, fetch_options, network_runtime, window,
+};
+use crate::settings::update::UpdateSettings;
+
+/// Where files are until they get their names; apt's, so that it clears it up.
+pub const PARTIAL: &str = "partial";
+
+/// Mode of `partial/` where we make it; apt gives it to its own user later.
+const PARTIAL_MODE: u32 = 0o700;
+
+/// What a killed run goes on from, one for each site.
+const LOG_NAME: &str = ".fullbore-log";
+
+/// A run's means.
+pub struct Session {
+    /// The lists directory.
+    pub root: Arc<Root>,
+    /// That, to be written to.
+    pub target: Arc<LocalTarget>,
+    /// The clocks of the stages.
+    pub ledger: Ledger,
+    /// Where connections live.
+    pub runtime: tokio::runtime::Runtime,
+    /// The clock of the stage "sync".
+    pub sync: Arc<StageClock>,
+    /// What has come.
+    pub progress: Progression,
+    /// In the order of the repositories' sites.
+    pub sites: Vec<Site>,
+}
+
+/// Connections to the mirrors of one address.
+pub struct Site {
+    /// Brings files.
+    pub fetcher: Fetcher,
+    /// Where they become files.
+    pub landing: Landing,
+    faults: Faults,
+}
+
+/// Files wanted of one site.
+pub struct Batched {
+    /// Which site.
+    pub site: usize,
+    /// What they are; numbered from 0.
+    pub files: Arc<dyn Batch>,
+    /// How many.
+    pub count: u32,
+}
+
+impl Session {
+    /// Opens everything but connections. The directory is locked already.
+    pub fn open(settings: &UpdateSettings, root: Arc<Root>, sites: &[Vec<String>]) -> Result<Session, CommandError> {
+        let ledger = Ledger::new();
+        // The sampler first: the verdict covers set-up too.
+        let progress = Progression::start(&ledger, root.path())?;
+        root.create_directory(PARTIAL, PARTIAL_MODE).map_err(|error| disk(&error))?;
+        let target = Arc::new(LocalTarget::new(root.clone(), durability_of(settings.durability)));
+        let runtime = network_runtime(&ledger)?;
+        let mut session = Session {
+            sync: ledger.stage("sync", Kind::Thread),
+            root,
+            target,
+            ledger,
+            runtime,
+            progress,
+            sites: Vec::new(),
+        };
+        for (number, mirrors) in sites.iter().enumerate() {
+            let site = session.site(settings, number, mirrors)?;
+            session.sites.push(site);
+        }
+        Ok(session)
+    }
+
+    fn site(&self, settings: &UpdateSettings, number: usize, mirrors: &[String]) -> Result<Site, CommandError> {
+        let internal = |error: std::io::Error| CommandError::new(ErrorKind::Internal, error);
+        let mut auth = AuthConf::new();
+        let mut urls = Vec::new();
+        for text in mirrors {
+            let usage = |error: &dyn std::fmt::Display| CommandError::usage(format_args!("{text}: {error}"));
+            let (url, credentials) = Url::parse_with_userinfo(text).map_err(|error| usage(&error))?;
+            if let Some(credentials) = credentials {
+                auth.add_for_url(&url, &credentials).map_err(|error| usage(&error))?;
+            }
+            urls.push(url);
+        }
+        let window = window(urls.len(), &settings.network);
+        self.ledger.watch_window(&window);
+        let (sender, outcomes) = tokio::sync::mpsc::unbounded_channel();
+        let journal = Journal::open(&self.root, &log_path(number), &mut |_, _| {}).map_err(|error| disk(&error))?;
+        let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get()).min(4);
+        let landing =
+            Landing::start(self.target.clone(), Arc::new(journal), threads, &self.ledger, sender).map_err(internal)?;
+        let options = fetch_options(&settings.network, auth)?;
+        let _inside = self.runtime.enter();
+        let parts = Parts { landing: landing.clone(), outcomes, window, ledger: self.ledger.clone() };
+        let fetcher = Fetcher::start(urls, options, parts);
+        Ok(Site { faults: Faults::of(&fetcher), fetcher, landing })
+    }
+
+    /// Fetches files of several sites at once; `on_verified` hears of each by its batch and number.
+    pub fn fetch(
+        &mut self,
+        batches: &[Batched],
+        stop: &Stop,
+        events: &mut dyn Events,
+        on_verified: &mut (dyn FnMut(usize, u32) + Send),
+    ) -> Result<Vec<Fetched>, CommandError> {
+        let mut jobs: Vec<Option<Job<'_>>> = batches.iter().map(|_| None).collect();
+        for (number, site) in self.sites.iter_mut().enumerate() {
+            let Some(place) = batches.iter().position(|batch| batch.site == number) else { continue };
+            let batch = &batches[place];
+            let items = (0..batch.count).map(|id| {
+                let spec = batch.files.spec(id);
+                let present = site.landing.present(&spec.path, spec.size, spec.sha256);
+                fullbore_wire::queue::Item { id, size: spec.size, present }
+            });
+            jobs[place] = Some(Job {
+                batch: batch.files.clone(),
+                items: items.collect(),
+                fetcher: &mut site.fetcher,
+                landing: &site.landing,
+                faults: &mut site.faults,
+            });
+        }
+        let jobs = jobs.into_iter().flatten().collect();
+        self.progress.fetch(&self.runtime, jobs, stop, events, on_verified)
+    }
+
+    /// Ends the landings and takes their logs away: nothing is unfinished.
+    pub fn close(&mut self) -> Result<(), CommandError> {
+        for (number, site) in self.sites.iter().enumerate() {
+            site.landing.finish().map_err(|error| disk(&error))?;
+            self.root.unlink(&log_path(number)).map_err(|error| disk(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Ends the landings; what is unfinished stays for the next run.
+    pub fn break_off(&mut self) {
+        for site in &self.sites {
+            if let Err(error) = site.landing.finish() {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+}
+
+fn log_path(number: usize) -> String {
+    format!("{PARTIAL}/{LOG_NAME}-{number}")
+}
+
+/// A failure to do with the lists directory.
+pub fn disk(error: &dyn std::error::Error) -> CommandError {
+    let error = CommandError::new(ErrorKind::Disk, error);
+    error.hint("the indexes as they were before are intact; run again when this is mended")
+}
+
+/// The same of a file.
+pub fn file(error: FileError) -> CommandError {
+    disk(&error)
+}

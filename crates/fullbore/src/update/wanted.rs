@@ -1,0 +1,231 @@
+//! Which indexes a Release has for the targets, which of them are current, and what there is to fetch.
+//!
+//! The rules by which a target is left out are apt's (`pkgAcqMetaBase::QueueIndexes`).
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+
+use fullbore_apt::lists::names::file_name;
+use fullbore_apt::lists::targets::IndexTarget;
+use fullbore_debian::compression::Form;
+use fullbore_debian::release::{IndexEntry, Release};
+use fullbore_debian::sources_list::ByHash;
+use fullbore_engine::digest::Sha256;
+
+use super::release::Offered;
+use super::repositories::Repository;
+use crate::error::{CommandError, ErrorKind};
+
+/// An index that has to change.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Its repository, by number.
+    pub repository: usize,
+    /// Its name in the Release, without the ending of a form.
+    pub meta_key: String,
+    /// Its name in the lists directory, without the ending of a form.
+    pub name: String,
+    /// The form in which it is to be kept.
+    pub kept: Form,
+    /// What is here of it.
+    pub old: Option<OldIndex>,
+    /// Size and hash of its plain content, where the Release says so.
+    pub plain: Option<(u64, Sha256)>,
+    /// The forms in which it can be fetched.
+    pub forms: Vec<(Form, IndexEntry)>,
+    /// Its patches' index.
+    pub diff_index: Option<IndexEntry>,
+    /// Files are asked for under their hash.
+    pub by_hash: bool,
+}
+
+/// An index as it is here.
+#[derive(Debug, Clone)]
+pub struct OldIndex {
+    /// Its file in the lists directory.
+    pub file: String,
+    /// Its form.
+    pub form: Form,
+    /// Size and hash of its plain content, as the Release of its time says; `None` if that is not here.
+    pub plain: Option<(u64, Sha256)>,
+}
+
+/// What the targets of one repository come to.
+#[derive(Debug, Default)]
+pub struct Selected {
+    /// To be changed.
+    pub wanted: Vec<Wanted>,
+    /// Files in the lists directory that are current.
+    pub current: Vec<String>,
+    /// For people.
+    pub warnings: Vec<String>,
+}
+
+/// Files of the lists directory by their names without the ending of a form.
+pub struct Present(HashMap<String, Vec<(String, Form)>>);
+
+impl Present {
+    /// From the names of the directory.
+    pub fn new(names: &[OsString]) -> Present {
+        let mut present: HashMap<String, Vec<(String, Form)>> = HashMap::new();
+        for name in names.iter().filter_map(|name| name.to_str()) {
+            let (stem, form) = Form::split(name);
+            present.entry(stem.to_owned()).or_default().push((name.to_owned(), form));
+        }
+        Present(present)
+    }
+
+    /// The file of an index; apt looks for the plain one first.
+    pub fn find(&self, name: &str) -> Option<&(String, Form)> {
+        let files = self.0.get(name)?;
+        files.iter().find(|(_, form)| *form == Form::Plain).or_else(|| files.first())
+    }
+
+    /// All files of an index.
+    pub fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0.get(name).into_iter().flatten().map(|(file, _)| file.as_str())
+    }
+}
+
+/// Compares a repository's targets with its Release and with what is here.
+///
+/// # Errors
+/// The Release lacks what it must have.
+pub fn select(
+    number: usize,
+    repository: &Repository,
+    offered: &Offered,
+    present: &Present,
+    pdiffs: bool,
+) -> Result<Selected, CommandError> {
+    let release = &offered.release;
+    let mut selected = Selected::default();
+    let mut taken: Vec<&str> = Vec::new();
+    for target in &repository.targets {
+        if target.fallback_of.as_ref().is_some_and(|of| taken.contains(&of.as_str())) {
+            continue;
+        }
+        if !has(release, target) {
+            if let Some(warning) = missing(repository, release, target)? {
+                selected.warnings.push(warning);
+            }
+            continue;
+        }
+        taken.push(&target.created_by);
+        let name = file_name(&target.uri());
+        let plain = |release: &Release| release.find(&target.meta_key).map(|entry| (entry.size, entry.sha256));
+        let before = offered.before.as_ref().and_then(plain);
+        let now = plain(release);
+        if let Some((file, form)) = present.find(&name) {
+            let same = offered.unchanged || (now.is_some() && now == before);
+            if same {
+                selected.current.push(file.clone());
+                continue;
+            }
+            let old = OldIndex { file: file.clone(), form: *form, plain: before };
+            selected.wanted.push(wanted(number, release, target, name, now, Some(old), pdiffs)?);
+        } else {
+            selected.wanted.push(wanted(number, release, target, name, now, None, pdiffs)?);
+        }
+    }
+    Ok(selected)
+}
+
+/// Whether the Release has this index in any form, for any architecture it is for.
+fn has(release: &Release, target: &IndexTarget) -> bool {
+    let listed = forms(release, target).next().is_some() || release.find(&target.meta_key).is_some();
+    listed && !(target.architecture.as_deref() == Some("all") && !supports_all(release, target))
+}
+
+/// Debian has indexes of architecture `all` whose packages are in those of the others as well, and says so.
+fn supports_all(release: &Release, target: &IndexTarget) -> bool {
+    let named = release.architectures.is_empty() || release.architectures.iter().any(|name| name == "all");
+    named && !(release.no_support_for_architecture_all && target.created_by == "Packages")
+}
+
+/// What to say of a target that the Release does not have.
+fn missing(repository: &Repository, release: &Release, target: &IndexTarget) -> Result<Option<String>, CommandError> {
+    let skipped = |why: String| {
+        Ok(Some(format!("{}: {} is left out: the repository {why}", repository.shown(), target.meta_key)))
+    };
+    if let Some(component) = target.component.as_deref().filter(|name| !release.has_component(name)) {
+        // Each of its indexes is missing; said once.
+        let first = repository.targets.iter().find(|own| own.component.as_deref() == Some(component));
+        if first.is_none_or(|first| first.meta_key == target.meta_key) {
+            return skipped(format!("has no component {component} (misspelt in the sources?)"));
+        }
+        return Ok(None);
+    }
+    if let Some(architecture) = target.architecture.as_deref().filter(|_| !release.architectures.is_empty()) {
+        let supported = release.architectures.iter().any(|name| name == architecture);
+        return match (supported, target.optional) {
+            (true, _) | (false, true) => Ok(None),
+            (false, false) => skipped(format!("has nothing for {architecture}")),
+        };
+    }
+    if target.optional {
+        return Ok(None);
+    }
+    Err(CommandError::new(
+        ErrorKind::Partial,
+        format_args!("{}: its Release has no {}", repository.shown(), target.meta_key),
+    )
+    .hint("the entry in the sources may be wrong"))
+}
+
+/// The forms of an index that the Release has and that can be read, in the target's order.
+fn forms<'r>(release: &'r Release, target: &'r IndexTarget) -> impl Iterator<Item = (Form, IndexEntry)> + use<'r> {
+    target.compression_types.iter().filter_map(|ending| {
+        let form = form_of(ending)?;
+        let entry = release.find(&format!("{}{}", target.meta_key, form.extension()))?;
+        Some((form, entry.clone()))
+    })
+}
+
+/// A form by apt's word for it.
+fn form_of(ending: &str) -> Option<Form> {
+    Form::by_name(ending)
+}
+
+/// The form in which a target is kept: the first of its list that we can write.
+fn kept_form(target: &IndexTarget) -> Form {
+    if !target.keep_compressed {
+        return Form::Plain;
+    }
+    let writable = target.keep_compressed_as.iter().filter_map(|ending| form_of(ending));
+    writable.into_iter().find(|form| *form != Form::Bz2).unwrap_or(Form::Plain)
+}
+
+fn wanted(
+    repository: usize,
+    release: &Release,
+    target: &IndexTarget,
+    name: String,
+    plain: Option<(u64, Sha256)>,
+    old: Option<OldIndex>,
+    pdiffs: bool,
+) -> Result<Wanted, CommandError> {
+    let forms: Vec<_> = forms(release, target).collect();
+    let patched = pdiffs && target.pdiffs && old.is_some() && plain.is_some();
+    if forms.is_empty() {
+        return Err(CommandError::new(
+            ErrorKind::Partial,
+            format_args!("{}{}: only in forms that cannot be read", target.base_uri, target.meta_key),
+        ));
+    }
+    Ok(Wanted {
+        repository,
+        diff_index: patched.then(|| release.find(&format!("{}.diff/Index", target.meta_key)).cloned()).flatten(),
+        meta_key: target.meta_key.clone(),
+        name,
+        kept: kept_form(target),
+        old,
+        plain,
+        forms,
+        by_hash: match target.by_hash {
+            ByHash::Announced => release.acquire_by_hash,
+            ByHash::No => false,
+            ByHash::Force => true,
+        },
+    })
+}
