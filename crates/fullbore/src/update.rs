@@ -64,7 +64,7 @@ pub fn run(settings: &UpdateSettings, events: &mut dyn Events) -> Result<Report,
     let root = Arc::new(Root::create(&settings.lists).map_err(file)?);
     let _lock = lock(&settings.lists)?;
     let mut account = Account::new(settings, events);
-    let names: Vec<OsString> = root.list(".").map_err(file)?.into_iter().map(|(name, _)| name).collect();
+    let names: Vec<OsString> = root.list("").map_err(file)?.into_iter().map(|(name, _)| name).collect();
     let languages = languages(&settings.configuration, &settings.locale, &names);
     let defaults = Defaults::new(&settings.configuration, native_architecture(), languages);
     let repositories = repositories(settings, &defaults)?;
@@ -168,6 +168,8 @@ impl Walk<'_> {
 
         account.phase(events, session, Phase::Publish);
         self.judge(&journeys, &mut failed, account);
+        // apt keeps the index of the patches that it used.
+        let by_patches = |journey: &&Journey<'_>| matches!(journey.way, Way::Patches(_));
         let mut publications = Vec::new();
         let mut numbers = Vec::new();
         for (number, outcome) in outcomes.iter().enumerate() {
@@ -175,13 +177,18 @@ impl Walk<'_> {
             if failed.contains(&number) {
                 continue;
             }
-            let own = journeys.iter().filter(|journey| journey.index.repository == number);
-            let made: Vec<&Wanted> = own.map(|journey| journey.index).collect();
+            let own = || journeys.iter().filter(|journey| journey.index.repository == number);
+            let made: Vec<&Wanted> = own().map(|journey| journey.index).collect();
+            let patched: Vec<String> = own().filter(by_patches).map(|journey| diff_index_name(journey.index)).collect();
+            for name in &patched {
+                leftover.remove(&landing(name));
+            }
             numbers.push((number, !(offered.unchanged && made.is_empty())));
             publications.push(Publication {
                 repository: self.repository(number),
                 offered,
                 made,
+                patched,
                 current: &selected[number].current,
             });
         }
@@ -245,8 +252,7 @@ impl Walk<'_> {
         for (number, index) in wanted.iter().enumerate() {
             let Some(entry) = &index.diff_index else { continue };
             let own = self.repository(index.repository);
-            let name = format!("{}.diff_Index", index.name);
-            files.push((own.site, File::of_release(own, entry, index.by_hash, &name, number)));
+            files.push((own.site, File::of_release(own, entry, index.by_hash, &diff_index_name(index), number)));
         }
         account.planned(events, files.len() as u64, files.iter().map(|(_, file)| file.size).sum());
         leftover.extend(files.iter().map(|(_, file)| file.landing.clone()));
@@ -336,6 +342,7 @@ impl Walk<'_> {
         }
         account.planned(events, files.len() as u64, files.iter().map(|(_, file)| file.size).sum());
         leftover.extend(files.iter().map(|(_, file)| file.landing.clone()));
+        session.renew(self.settings, &self.repositories.sites)?;
         let workshop = Workshop::open(&session.ledger, self.settings.level)?;
         let orders = workshop.orders();
         let (batches, owners) = batches(files, session.sites.len());
@@ -450,6 +457,11 @@ impl Walk<'_> {
             }
         }
     }
+}
+
+/// The name of an index's `diff/Index`, as apt has it.
+fn diff_index_name(index: &Wanted) -> String {
+    format!("{}.diff_Index", index.name)
 }
 
 /// The name of a patch in `partial/`, as apt has it.

@@ -128,8 +128,12 @@ impl Account {
         totals.files = files;
         totals.written_bytes = bytes;
         totals.needed_bytes = session.progress.needed_bytes();
-        let hosts: Vec<_> =
-            session.sites.iter().flat_map(|site| site.fetcher.hosts().into_iter().enumerate()).collect();
+        let hosts: Vec<_> = session
+            .retired
+            .iter()
+            .chain(&session.sites)
+            .flat_map(|site| site.fetcher.hosts().into_iter().enumerate())
+            .collect();
         for (_, host) in &hosts {
             totals.received_bytes += host.totals.received_bytes;
             totals.wasted_bytes += host.totals.wasted_bytes;

@@ -27,6 +27,8 @@ pub struct Publication<'a> {
     pub offered: &'a Offered,
     /// Indexes that lie in `partial/` under the name they are to have.
     pub made: Vec<&'a Wanted>,
+    /// Names of the `diff/Index` of indexes that were patched; they lie in `partial/` too.
+    pub patched: Vec<String>,
     /// Indexes that are current.
     pub current: &'a [String],
 }
@@ -47,6 +49,7 @@ impl Publication<'_> {
             let others = present.all(&index.name).filter(|other| *other != new);
             names.extend(others.map(|other| Name::Remove { path: other.to_owned() }));
         }
+        names.extend(self.patched.iter().map(|name| Name::Link { from: landing(name), to: name.clone() }));
         if self.offered.unchanged && self.made.is_empty() {
             return Ok(names);
         }
@@ -67,11 +70,12 @@ impl Publication<'_> {
         Ok(names)
     }
 
-    /// The files that belong to it.
+    /// The files that belong to it. As apt, an index that is current keeps the index of its patches.
     fn files(&self) -> impl Iterator<Item = String> {
         let indexes = self.made.iter().map(|index| kept_name(index)).chain(self.current.iter().cloned());
         let signed = self.offered.files.iter().map(|(name, _)| name_of(self.repository, name));
-        indexes.chain(signed)
+        let older = self.current.iter().map(|file| format!("{}.diff_Index", Form::split(file).0));
+        indexes.chain(signed).chain(self.patched.iter().cloned()).chain(older)
     }
 }
 
@@ -101,7 +105,7 @@ pub fn clean(
     events: &mut dyn FnMut(u64),
 ) -> Result<(), CommandError> {
     let wanted: BTreeSet<String> = publications.iter().flat_map(Publication::files).collect();
-    for (name, _) in session.root.list(".").map_err(file)? {
+    for (name, _) in session.root.list("").map_err(file)? {
         let Some(name) = name.to_str() else { continue };
         let kept = KEPT_NAMES.contains(&name) || wanted.contains(name);
         if kept || failed.iter().any(|own| name.starts_with(&own.prefix)) {

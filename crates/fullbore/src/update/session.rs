@@ -9,6 +9,8 @@ use fullbore_engine::stage::{Kind, Ledger, StageClock};
 use fullbore_engine::target::LocalTarget;
 use fullbore_wire::auth::AuthConf;
 use fullbore_wire::fetch::{Fetcher, Parts};
+use fullbore_wire::hosts::HostSet;
+use fullbore_wire::queue::Item;
 use fullbore_wire::url::Url;
 
 use crate::error::{CommandError, ErrorKind};
@@ -43,6 +45,8 @@ pub struct Session {
     pub progress: Progression,
     /// In the order of the repositories' sites.
     pub sites: Vec<Site>,
+    /// Sites that were taken up again; for the report.
+    pub retired: Vec<Site>,
 }
 
 /// Connections to the mirrors of one address.
@@ -81,6 +85,7 @@ impl Session {
             runtime,
             progress,
             sites: Vec::new(),
+            retired: Vec::new(),
         };
         for (number, mirrors) in sites.iter().enumerate() {
             let site = session.site(settings, number, mirrors)?;
@@ -130,7 +135,7 @@ impl Session {
             let items = (0..batch.count).map(|id| {
                 let spec = batch.files.spec(id);
                 let present = site.landing.present(&spec.path, spec.size, spec.sha256);
-                fullbore_wire::queue::Item { id, size: spec.size, present }
+                Item { id, size: spec.size, present, excluded: HostSet::default() }
             });
             jobs[place] = Some(Job {
                 batch: batch.files.clone(),
@@ -142,6 +147,22 @@ impl Session {
         }
         let jobs = jobs.into_iter().flatten().collect();
         self.progress.fetch(&self.runtime, jobs, stop, events, on_verified)
+    }
+
+    /// Takes up sites whose hosts all are out although they have answered: what was wrong with patches
+    /// need not be wrong with whole files, and there is nobody else to ask.
+    pub fn renew(&mut self, settings: &UpdateSettings, mirrors: &[Vec<String>]) -> Result<(), CommandError> {
+        for (number, mirrors) in mirrors.iter().enumerate() {
+            let hosts = self.sites[number].fetcher.hosts();
+            let dead = hosts.iter().all(|host| host.out.is_some());
+            if !dead || hosts.iter().all(|host| host.totals.received_bytes == 0) {
+                continue;
+            }
+            self.sites[number].landing.finish().map_err(|error| disk(&error))?;
+            let fresh = self.site(settings, number, mirrors)?;
+            self.retired.push(std::mem::replace(&mut self.sites[number], fresh));
+        }
+        Ok(())
     }
 
     /// Ends the landings and takes their logs away: nothing is unfinished.
