@@ -212,6 +212,11 @@ impl Events for Screen {
                     self.terminal.bar.tick();
                 }
             }
+            // An update does not count what is there.
+            Event::Plan(plan) if plan.wanted_files == 0 && plan.delete_files == 0 => self.line(
+                Level::Info,
+                &format!("to fetch: {} files, {}", plan.fetch_files, units::bytes(plan.fetch_bytes)),
+            ),
             Event::Plan(plan) => self.line(
                 Level::Info,
                 &format!(
@@ -347,7 +352,7 @@ mod tests {
         let (mut screen, stdout, stderr) = screen(OutputSettings::default(), environment);
         a_run(&mut screen);
         insta::assert_snapshot!(stderr.text(), @r"
-        <6>0 files, 0 B are wanted; to fetch: 3, 5.00 MB; to delete: 0, 0 B
+        <6>to fetch: 3 files, 5.00 MB
         <6>0 B of 5.00 MB, 0 B/s
         <4>warning: a: 404
         <6>published stable (trixie) of 1970-01-01 00:00:00 UTC

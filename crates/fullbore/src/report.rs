@@ -119,6 +119,25 @@ pub struct IndexTotals {
     pub failed: u64,
 }
 
+impl fmt::Display for IndexTotals {
+    /// `5 indexes by 7 patches, 1 whole, 3 current`; what is none is left out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = |count: u64, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
+        let mut parts = Vec::new();
+        if self.patched > 0 {
+            let (indexes, patches) =
+                (plural(self.patched, "index", "indexes"), plural(self.patches, "patch", "patches"));
+            parts.push(format!("{indexes} by {patches}"));
+        }
+        for (count, what) in [(self.whole, "whole"), (self.current, "current"), (self.failed, "failed")] {
+            if count > 0 {
+                parts.push(format!("{count} {what}"));
+            }
+        }
+        write!(f, "{}", if parts.is_empty() { "no indexes".to_owned() } else { parts.join(", ") })
+    }
+}
+
 /// What was moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -313,8 +332,12 @@ impl fmt::Display for Summary {
         if !self.changed && self.totals.files == 0 && self.totals.missing_files == 0 && self.exit_code == 0 {
             return write!(f, "nothing has changed; {} requests in {time}.", self.totals.requests);
         }
-        let rate = units::per_second(self.totals.written_bytes, self.duration_ms);
-        write!(f, "{} in {time}, {}/s.", units::bytes(self.totals.written_bytes), units::bytes(rate))?;
+        if let Some(indexes) = &self.indexes {
+            write!(f, "{indexes} in {time}; {} fetched.", units::bytes(self.totals.written_bytes))?;
+        } else {
+            let rate = units::per_second(self.totals.written_bytes, self.duration_ms);
+            write!(f, "{} in {time}, {}/s.", units::bytes(self.totals.written_bytes), units::bytes(rate))?;
+        }
         if self.totals.missing_files > 0 {
             write!(f, " {} files are missing.", self.totals.missing_files)?;
         }
