@@ -64,6 +64,7 @@ fn summary() -> Summary {
             checked_files: 0,
             checked_bytes: 0,
         },
+        indexes: None,
         suites: vec![
             SuiteReport {
                 suite: "trixie".into(),

@@ -134,7 +134,7 @@ pub fn select(
 /// Whether the Release has this index in any form, for any architecture it is for.
 fn has(release: &Release, target: &IndexTarget) -> bool {
     let listed = forms(release, target).next().is_some() || release.find(&target.meta_key).is_some();
-    listed && !(target.architecture.as_deref() == Some("all") && !supports_all(release, target))
+    listed && (target.architecture.as_deref() != Some("all") || supports_all(release, target))
 }
 
 /// Debian has indexes of architecture `all` whose packages are in those of the others as well, and says so.
