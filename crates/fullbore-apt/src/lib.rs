@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod acquire;
+pub mod http;
 pub mod kept;
 pub mod lists;
 pub mod rewrite;

@@ -125,6 +125,12 @@ impl AuthConf {
         self.entries.is_empty()
     }
 
+    /// Adds the entries of another, behind those that are here.
+    pub fn extend(&mut self, other: &AuthConf) {
+        let room = ENTRIES_MAX.saturating_sub(self.entries.len());
+        self.entries.extend(other.entries.iter().take(room).cloned());
+    }
+
     /// Adds the entries of one file's text. Unknown tokens are skipped, as apt does; a
     /// machine that is no host of ours (another scheme, a bad name) is skipped whole.
     pub fn add_file(&mut self, text: &str) -> Result<(), AuthError> {

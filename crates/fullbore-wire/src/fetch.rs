@@ -546,20 +546,7 @@ impl Fetcher {
 
     /// Every host as seen so far.
     pub fn hosts(&self) -> Vec<HostSeen> {
-        let dispatcher = self.shared.dispatcher();
-        dispatcher
-            .hosts()
-            .iter()
-            .enumerate()
-            .map(|(id, host)| HostSeen {
-                name: host.name.clone(),
-                totals: host.totals.clone(),
-                out: host.out_reason().map(str::to_owned),
-                connections: dispatcher.connections_to(id as HostId),
-                rtt: host.measured_rtt(),
-                protocol: host.protocol(),
-            })
-            .collect()
+        self.watch().hosts()
     }
 
     /// A handle for whoever watches the run from outside of its task.
@@ -729,6 +716,24 @@ impl Watch {
         let dispatcher = self.shared.dispatcher();
         let totals = dispatcher.hosts().iter().map(|host| &host.totals);
         totals.map(|totals| (totals.faults + totals.missing, totals.seen_faults.last().cloned())).collect()
+    }
+
+    /// Every host as seen so far.
+    pub fn hosts(&self) -> Vec<HostSeen> {
+        let dispatcher = self.shared.dispatcher();
+        dispatcher
+            .hosts()
+            .iter()
+            .enumerate()
+            .map(|(id, host)| HostSeen {
+                name: host.name.clone(),
+                totals: host.totals.clone(),
+                out: host.out_reason().map(str::to_owned),
+                connections: dispatcher.connections_to(id as HostId),
+                rtt: host.measured_rtt(),
+                protocol: host.protocol(),
+            })
+            .collect()
     }
 
     /// Names of the hosts, in order.

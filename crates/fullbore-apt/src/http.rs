@@ -1,0 +1,140 @@
+//! The http and https methods: many mirrors at once on the wire of the mirror command.
+//!
+//! APT asks one host for one file after the other. This method takes all requests that APT hands out
+//! and spreads them over every mirror that holds the same files, in parts where that helps; a mirror
+//! that drips, breaks off or lacks a file loses it to another. What was learned of a mirror counts for
+//! the run. Bytes are accepted by the SHA-256 that APT expects and by nothing else; so a mirror need
+//! not be trusted. `InRelease`, of which no hash is known, is asked of two mirrors, and the newest
+//! counts, never an older one than APT has. For files below no listed mirror the one host is asked,
+//! as APT's own method does, and redirects are APT's to follow.
+//!
+//! Settings, in APT's configuration, besides those of apt-transport-http(1) and
+//! apt-transport-https(1):
+//!
+//! ```text
+//! Dir::Bin::Methods::http  "/usr/bin/fullbore";
+//! Dir::Bin::Methods::https "/usr/bin/fullbore";
+//! Acquire::fullbore::Mirrors "/etc/fullbore/apt-mirrors";   // see MirrorSets; may be a list
+//! Acquire::fullbore::Connections "4";                       // to one host
+//! Acquire::Max-Pipeline-Depth "1000";                       // requests that APT hands out at once
+//! ```
+//!
+//! Not obeyed, and said so: socks proxies, `CrlFile`, files known by MD5 or SHA-1 alone. Not used:
+//! SRV records.
+
+mod answers;
+mod detect;
+mod fleet;
+mod mirrors;
+mod plain;
+mod releases;
+mod session;
+mod settings;
+mod wanted;
+
+use std::io::{self, Read};
+
+pub use mirrors::{LIST_BYTES_MAX, MirrorListError, MirrorSets, Place};
+use session::Session;
+use settings::Settings;
+pub use settings::{CONNECTIONS_SETTING, Environment, MIRRORS_SETTING};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::acquire::{
+    Capabilities, Configuration, Failure, Incoming, IncomingError, Message, Outgoing, Request, drop_privileges,
+};
+
+/// What `Acquire::Max-Pipeline-Depth` should be: as many requests as APT has ready at once. With its
+/// default of 10, small files wait for each other's round trips whatever the method does.
+pub const PIPELINE_DEPTH: usize = 1000;
+
+/// Requests read ahead of those that were begun.
+const READ_AHEAD: usize = 4096;
+
+/// Serves APT as the method `name` (`http` or `https`) until it closes the pipe, goes away or
+/// interrupts. `from` is read by a thread of its own.
+///
+/// To be called while there is no other thread: rights are dropped for this one. Whatever happens to a
+/// request is an answer to APT.
+///
+/// # Errors
+/// When a pipe fails, or APT says what cannot be understood.
+pub fn serve(
+    name: &str,
+    from: impl Read + Send + 'static,
+    apt: &Outgoing,
+    environment: Environment,
+) -> Result<(), IncomingError> {
+    match converse(name, from, apt, environment) {
+        Err(IncomingError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(IncomingError::Unfinished) => Ok(()),
+        result => result,
+    }
+}
+
+fn converse(
+    name: &str,
+    from: impl Read + Send + 'static,
+    apt: &Outgoing,
+    environment: Environment,
+) -> Result<(), IncomingError> {
+    apt.send(&Capabilities { pipeline: true, ..Capabilities::default() }.message())?;
+    let mut incoming = Incoming::new(from);
+    let settings = loop {
+        let Some(message) = incoming.receive()? else { return Ok(()) };
+        match message.code {
+            601 => {
+                let configuration = Configuration::from_message(&message, name)?;
+                break Settings::read(configuration, environment);
+            }
+            600 => {
+                let failure = Failure::new("APT sent no configuration");
+                apt.send(&Request::new(message).failed(&failure))?;
+            }
+            _ => {}
+        }
+    };
+    if let Err(error) = drop_privileges(settings.configuration()) {
+        apt.send(&Message::new(401, "General Failure").with("Message", error))?;
+        return Ok(());
+    }
+    // One worker: what takes time is done by the landing's threads.
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("network").enable_all().build()?;
+    let (requested, requests) = mpsc::channel(READ_AHEAD);
+    let reader = std::thread::Builder::new().name("requests".into()).spawn(move || read(incoming, &requested))?;
+    let mut session = {
+        let _inside = runtime.enter();
+        Session::start(settings, apt.clone())?
+    };
+    let result = runtime.block_on(async {
+        let mut interrupted = signal(SignalKind::interrupt())?;
+        let mut terminated = signal(SignalKind::terminate())?;
+        tokio::select! {
+            result = session.run(requests) => result.map(|()| true),
+            _ = interrupted.recv() => Ok(false),
+            _ = terminated.recv() => Ok(false),
+        }
+    });
+    // Connections first, or they would go on to fetch while files are closed.
+    runtime.shutdown_background();
+    session.finish();
+    match result {
+        // The reader has ended too, and says why.
+        Ok(true) => reader.join().unwrap_or(Ok(())),
+        // It waits for APT, which has had enough.
+        Ok(false) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Hands requests on until there are no more, or nobody takes them.
+fn read(mut incoming: Incoming<impl Read>, requested: &mpsc::Sender<Request>) -> Result<(), IncomingError> {
+    while let Some(message) = incoming.receive()? {
+        if message.code == 600 && requested.blocking_send(Request::new(message)).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! What APT is told: files that are done, and why others are not.
+
+use fullbore_engine::digest::Sha256;
+use fullbore_wire::conditional::http_date;
+use fullbore_wire::fetch::GetError;
+use fullbore_wire::hosts::{Fault, HostId};
+
+use crate::acquire::{Failure, Message, Request};
+
+/// Hosts named in one failure; a list of mirrors may be long, and APT prints one line.
+const HOSTS_NAMED: usize = 8;
+
+/// What kept a host from bringing a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// It answered with this status.
+    Status(u16),
+    /// It was not to be reached, or broke off, or said nothing.
+    Network(String),
+    /// What it sent is not the file.
+    WrongBytes(String),
+    /// What it sent is larger than the file may be.
+    TooLarge(String),
+    /// It sends us to this address.
+    Elsewhere(String),
+    /// Anything else.
+    Other(String),
+}
+
+impl Trouble {
+    /// A fault, as wire saw it.
+    pub fn of_fault(fault: &Fault) -> Trouble {
+        match fault {
+            Fault::Missing(status) => Trouble::Status(*status),
+            Fault::Busy { status, .. } => Trouble::Status(*status),
+            Fault::Elsewhere(to) => Trouble::Elsewhere(to.clone()),
+            Fault::WrongBytes => Trouble::WrongBytes("sent bytes with another hash".into()),
+            Fault::Broken(_) | Fault::Slow => Trouble::Network(fault.to_string()),
+            fault => Trouble::Other(fault.to_string()),
+        }
+    }
+
+    /// Why a file did not come as a stream.
+    pub fn of_get(error: &GetError) -> Trouble {
+        match error {
+            GetError::Unreachable { reason, .. } => Trouble::Network(reason.clone()),
+            GetError::Untrusted { reason, .. } => Trouble::Other(reason.clone()),
+            GetError::TooLarge { limit_bytes, .. } => {
+                Trouble::TooLarge(format!("sent more than the {limit_bytes} bytes that it may have"))
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Trouble::Status(404) => "404 Not Found".into(),
+            Trouble::Status(401 | 407) => "asks for credentials (see auth.conf)".into(),
+            Trouble::Status(status) => format!("answered {status}"),
+            Trouble::Elsewhere(to) => format!("redirects to {to}"),
+            Trouble::Network(why) | Trouble::WrongBytes(why) | Trouble::TooLarge(why) | Trouble::Other(why) => {
+                why.clone()
+            }
+        }
+    }
+
+    /// APT's word for it, where it has one that matters.
+    fn reason(&self) -> Option<&'static str> {
+        Some(match self {
+            Trouble::Status(400) => "HttpError400",
+            Trouble::Status(401) => "HttpError401",
+            Trouble::Status(403) => "HttpError403",
+            Trouble::Status(404) => "HttpError404",
+            Trouble::Status(410) => "HttpError410",
+            Trouble::Status(429) => "HttpError429",
+            Trouble::Status(500) => "HttpError500",
+            Trouble::Status(502) => "HttpError502",
+            Trouble::Status(503) => "HttpError503",
+            Trouble::WrongBytes(_) => "HashSumMismatch",
+            Trouble::TooLarge(_) => "MaximumSizeExceeded",
+            Trouble::Network(why) if why.contains("lookup") => "TmpResolveFailure",
+            Trouble::Network(why) if why.contains("refused") => "ConnectionRefused",
+            Trouble::Network(_) => "Timeout",
+            _ => return None,
+        })
+    }
+
+    /// APT keeps what it has, and perhaps tries again, if this may pass.
+    fn is_transient(&self) -> bool {
+        matches!(self, Trouble::Network(_) | Trouble::Status(429 | 500..=599))
+    }
+
+    /// Which of several is the one to act on: wrong bytes before anything, and what may pass before
+    /// what is final.
+    fn weight(&self) -> u8 {
+        match self {
+            Trouble::WrongBytes(_) => 0,
+            Trouble::TooLarge(_) => 1,
+            trouble if trouble.is_transient() => 2,
+            Trouble::Other(_) | Trouble::Elsewhere(_) => 3,
+            Trouble::Status(_) => 4,
+            Trouble::Network(_) => 2,
+        }
+    }
+}
+
+/// A failure that names each host with its trouble.
+pub(super) fn failure(names: &[String], troubles: &[(HostId, Trouble)]) -> Failure {
+    let Some((_, main)) = troubles.iter().min_by_key(|(_, trouble)| trouble.weight()) else {
+        return Failure::new("no mirror could be asked");
+    };
+    let mut told: Vec<String> = troubles
+        .iter()
+        .take(HOSTS_NAMED)
+        .map(|(host, trouble)| {
+            let name = names.get(usize::from(*host)).map_or("?", String::as_str);
+            format!("{name}: {}", trouble.text())
+        })
+        .collect();
+    if troubles.len() > HOSTS_NAMED {
+        told.push(format!("and {} more", troubles.len() - HOSTS_NAMED));
+    }
+    Failure { message: told.join("; "), reason: main.reason(), transient: main.is_transient() }
+}
+
+/// A file as it is now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Finished {
+    /// Bytes.
+    pub size: u64,
+    /// Time of last change at the mirror, Unix seconds.
+    pub modified: Option<i64>,
+    /// SHA-256.
+    pub sha256: Sha256,
+    /// Bytes that were there before.
+    pub resumed: u64,
+}
+
+/// `200 URI Start`.
+pub(super) fn started(request: &Request, size: Option<u64>, resumed: u64) -> Message {
+    let message = request.started();
+    let message = with_some(message, "Size", size);
+    with_some(message, "Resume-Point", (resumed > 0).then_some(resumed))
+}
+
+/// `201 URI Done`.
+pub(super) fn done(request: &Request, file: &Finished) -> Message {
+    let message = with_some(request.done(), "Size", (file.size > 0).then_some(file.size));
+    let message = with_some(message, "Last-Modified", file.modified.and_then(http_date));
+    let message = message.with("SHA256-Hash", file.sha256).with("Checksum-FileSize-Hash", file.size);
+    with_some(message, "Resume-Point", (file.resumed > 0).then_some(file.resumed))
+}
+
+/// `201 URI Done` for what has not changed.
+pub(super) fn unchanged(request: &Request, modified: Option<i64>) -> Message {
+    with_some(request.done(), "Last-Modified", modified.and_then(http_date)).with("IMS-Hit", "true")
+}
+
+fn with_some(message: Message, name: &str, value: Option<impl ToString>) -> Message {
+    match value {
+        Some(value) => message.with(name, value),
+        None => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Vec<String> {
+        vec!["a.example".into(), "b.example".into()]
+    }
+
+    #[test]
+    fn every_host_is_named_with_its_reason() {
+        let missing = (0, Trouble::Status(404));
+        let broken = (1, Trouble::Network("connection refused".into()));
+        let both = failure(&names(), &[missing.clone(), broken]);
+        assert_eq!(both.message, "a.example: 404 Not Found; b.example: connection refused");
+        assert_eq!((both.reason, both.transient), (Some("ConnectionRefused"), true), "it may come from there later");
+        let one = failure(&names(), std::slice::from_ref(&missing));
+        assert_eq!((one.reason, one.transient), (Some("HttpError404"), false));
+        let wrong = failure(&names(), &[missing, (1, Trouble::of_fault(&Fault::WrongBytes))]);
+        assert_eq!((wrong.reason, wrong.transient), (Some("HashSumMismatch"), false));
+        let many: Vec<_> = (0..20).map(|host| (host, Trouble::Status(404))).collect();
+        assert!(failure(&names(), &many).message.ends_with("; and 12 more"));
+        assert_eq!(failure(&names(), &[]).message, "no mirror could be asked");
+    }
+}

@@ -1,0 +1,219 @@
+//! One set of mirrors at work: its fetcher, and what was learned of its members for the whole run.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::landing::{FileSpec, Landing, Outcome};
+use fullbore_engine::stage::Ledger;
+use fullbore_engine::window::Window;
+use fullbore_wire::dispatcher::GivenUp;
+use fullbore_wire::fetch::{Catalogue, FetchEvent, FetchOptions, Fetcher, Parts, Watch};
+use fullbore_wire::hosts::{HostId, HostSet};
+use fullbore_wire::queue::{Item, ItemId};
+use fullbore_wire::url::Url;
+use tokio::sync::mpsc;
+
+use super::answers::Trouble;
+use super::releases::Freshness;
+use super::wanted::Wanted;
+
+/// Batches of requests that wait for a fetcher. APT hands out `Acquire::Max-Pipeline-Depth` requests
+/// at most, and what waits here waits for microseconds.
+const BATCHES: usize = 64;
+
+/// Bytes read and not yet written, for all fetchers together.
+const WINDOW_BYTES: u64 = 16 << 20;
+const WINDOW_ITEMS: u32 = 8192;
+
+/// A file under way of which all is known beforehand.
+#[derive(Debug)]
+pub(super) struct File {
+    /// What APT asked.
+    pub wanted: Wanted,
+    /// Its path below each mirror's address.
+    pub path: String,
+    /// Where it is written; absolute.
+    pub target: String,
+    /// Its SHA-256.
+    pub sha256: Sha256,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Further fields of requests for it.
+    pub fields: Vec<(String, String)>,
+}
+
+/// All files under way, for the fetchers.
+#[derive(Debug, Default)]
+pub(super) struct Book(Mutex<HashMap<ItemId, Arc<File>>>);
+
+impl Book {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ItemId, Arc<File>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn add(&self, item: ItemId, file: Arc<File>) {
+        self.lock().insert(item, file);
+    }
+
+    pub fn remove(&self, item: ItemId) {
+        self.lock().remove(&item);
+    }
+
+    fn get(&self, item: ItemId) -> Option<Arc<File>> {
+        self.lock().get(&item).cloned()
+    }
+}
+
+impl Catalogue for Book {
+    fn path(&self, item: ItemId) -> String {
+        self.get(item).map(|file| file.path.clone()).unwrap_or_default()
+    }
+
+    fn fields(&self, item: ItemId) -> Vec<(String, String)> {
+        self.get(item).map(|file| file.fields.clone()).unwrap_or_default()
+    }
+
+    fn sha256(&self, item: ItemId) -> Sha256 {
+        self.get(item).map_or(Sha256::EMPTY, |file| file.sha256)
+    }
+
+    fn spec(&self, item: ItemId) -> FileSpec {
+        let file = self.get(item);
+        FileSpec {
+            item,
+            path: file.as_ref().map(|file| file.target.clone()).unwrap_or_default(),
+            size: file.as_ref().map_or(0, |file| file.size),
+            sha256: file.as_ref().map_or(Sha256::EMPTY, |file| file.sha256),
+            mtime: None,
+        }
+    }
+}
+
+/// What all fleets stand on.
+pub(super) struct Ground {
+    pub landing: Landing,
+    pub window: Window,
+    pub ledger: Ledger,
+    pub book: Arc<Book>,
+}
+
+impl Ground {
+    pub fn new(landing: Landing, ledger: Ledger) -> Ground {
+        Ground { landing, window: Window::new(WINDOW_BYTES, WINDOW_ITEMS), ledger, book: Arc::default() }
+    }
+}
+
+/// A set of mirrors. The first is the one that APT named.
+pub(super) struct Fleet {
+    /// Their names, for people.
+    pub names: Vec<String>,
+    /// For files that come in one piece.
+    pub watch: Watch,
+    feed: mpsc::Sender<Vec<Item>>,
+    outcomes: mpsc::UnboundedSender<Outcome>,
+    /// What is known of each suite.
+    suites: HashMap<String, Freshness>,
+    /// Hosts that kept us waiting.
+    slow: HostSet,
+}
+
+impl Fleet {
+    /// Starts a fetcher; it opens no connection before there is something to ask for.
+    pub fn start(
+        mirrors: Vec<Url>,
+        options: FetchOptions,
+        ground: &Ground,
+        mut on_event: impl FnMut(FetchEvent) + Send + 'static,
+    ) -> Fleet {
+        let (outcomes, landed) = mpsc::unbounded_channel();
+        let parts = Parts {
+            landing: ground.landing.clone(),
+            outcomes: landed,
+            window: ground.window.clone(),
+            ledger: ground.ledger.clone(),
+        };
+        let mut fetcher = Fetcher::start(mirrors, options, parts);
+        let watch = fetcher.watch();
+        let (feed, fed) = mpsc::channel(BATCHES);
+        let book: Arc<Book> = ground.book.clone();
+        tokio::spawn(async move {
+            fetcher.fetch_fed(book, fed, &mut on_event).await;
+        });
+        Fleet { names: watch.names(), watch, feed, outcomes, suites: HashMap::new(), slow: HostSet::default() }
+    }
+
+    /// Whether it has no mirrors but the one that APT named.
+    pub fn is_alone(&self) -> bool {
+        self.names.len() == 1
+    }
+
+    /// Whether none of its mirrors will be asked any more. A later request, which APT makes after a
+    /// pause, deserves a fresh start.
+    pub fn is_lost(&self) -> bool {
+        self.watch.hosts().iter().all(|host| host.out.is_some())
+    }
+
+    /// Hands files over.
+    pub async fn feed(&self, items: Vec<Item>) {
+        // It ends with the last handle to its feed, which is ours.
+        let _ = self.feed.send(items).await;
+    }
+
+    /// Passes on what the landing says of a file of this fleet.
+    pub fn landed(&self, outcome: Outcome) {
+        let _ = self.outcomes.send(outcome);
+    }
+
+    /// The hosts in the order in which to ask them for a file in one piece: those that are known to
+    /// have the suite's newest, then the others as they are in the list, those that kept us waiting
+    /// last.
+    pub fn order(&self, suite: Option<&str>) -> Vec<HostId> {
+        let known = self.suite(suite).unwrap_or_default();
+        let seen = self.watch.hosts();
+        let up = (0..self.names.len()).filter(|host| seen.get(*host).is_none_or(|seen| seen.out.is_none()));
+        let mut hosts: Vec<HostId> = up.map(|host| host as HostId).collect();
+        hosts.sort_by_key(|host| (self.slow.contains(*host), !known.fresh.contains(*host), *host));
+        if hosts.is_empty() { (0..self.names.len() as HostId).collect() } else { hosts }
+    }
+
+    /// Hosts that are not to be asked for this file because they may have another of its name.
+    pub fn excluded(&self, wanted: &Wanted) -> HostSet {
+        let known = self.suite(wanted.suite.as_deref());
+        match known {
+            Some(known) if wanted.is_index && !wanted.is_by_hash() => known.excluded(self.names.len()),
+            _ => HostSet::default(),
+        }
+    }
+
+    fn suite(&self, suite: Option<&str>) -> Option<Freshness> {
+        self.suites.get(suite?).copied()
+    }
+
+    /// Keeps what was learned of a suite.
+    pub fn learn(&mut self, suite: Option<String>, freshness: Freshness) {
+        self.slow = self.slow.union(freshness.slow);
+        if let Some(suite) = suite {
+            self.suites.insert(suite, freshness);
+        }
+    }
+
+    /// Why no mirror brought a file: what each did with it, or else what became of the mirror.
+    pub fn troubles(&self, given_up: &GivenUp) -> Vec<(HostId, Trouble)> {
+        let mut troubles = Vec::new();
+        for (number, seen) in self.watch.hosts().into_iter().enumerate() {
+            let host = number as HostId;
+            let own =
+                given_up.faults.iter().find(|(faulty, _)| *faulty == host).map(|(_, fault)| Trouble::of_fault(fault));
+            let trouble = match (own, seen.out, seen.totals.seen_faults.last()) {
+                (Some(own), ..) => own,
+                (None, Some(out), _) => Trouble::Network(out),
+                (None, None, _) if given_up.tried.contains(host) => Trouble::Other("has an older archive".into()),
+                (None, None, Some(last)) => Trouble::Network(last.fault.clone()),
+                (None, None, None) => continue,
+            };
+            troubles.push((host, trouble));
+        }
+        troubles
+    }
+}

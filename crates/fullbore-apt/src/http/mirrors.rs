@@ -1,0 +1,205 @@
+//! Which addresses hold the same files: the list of mirrors.
+//!
+//! A plain text like apt's own mirror lists, one address per line. An empty line ends a set: the
+//! addresses of a set are mirrors of each other. A request below any of them may be answered by all,
+//! and the one that apt named counts as the origin. So mirrors of debian are never asked for
+//! debian-security, which most of them lack.
+//!
+//! ```text
+//! # Debian
+//! http://deb.debian.org/debian
+//! http://ftp.de.debian.org/debian
+//! https://mirror.example.org/debian
+//!
+//! http://deb.debian.org/debian-security
+//! https://mirror.example.org/debian-security
+//! ```
+
+use fullbore_wire::auth::AuthConf;
+use fullbore_wire::hosts::MAX_HOSTS;
+use fullbore_wire::url::Url;
+
+/// Bytes of one list that are read. A guess far above real ones.
+pub const LIST_BYTES_MAX: u64 = 1 << 20;
+
+/// Sets in all lists. A guess: sources of so many archives are rare.
+const SETS_MAX: usize = 1000;
+
+/// Why a line of a list is not used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {reason}")]
+pub struct MirrorListError {
+    /// From 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// Sets of addresses that hold the same files.
+#[derive(Debug, Clone, Default)]
+pub struct MirrorSets {
+    sets: Vec<Vec<Url>>,
+    /// Credentials that were written into addresses.
+    auth: AuthConf,
+}
+
+/// Where a file was found to be: in which set, below which of its addresses, and its path there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the set.
+    pub set: usize,
+    /// Number of the address in it.
+    pub member: usize,
+    /// %-encoded, with a query if there is one, without a slash in front.
+    pub path: String,
+}
+
+impl MirrorSets {
+    /// Adds the sets of a list. Lines that are wrong are left out and told.
+    pub fn add(&mut self, text: &str) -> Vec<MirrorListError> {
+        let mut errors = Vec::new();
+        let mut set = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            if line.trim().is_empty() {
+                self.close(&mut set);
+                continue;
+            }
+            // What follows an address are apt's hints on when to choose it; we measure.
+            let before_comment = line.split('#').next().unwrap_or_default();
+            let Some(address) = before_comment.split_whitespace().next() else { continue };
+            if let Err(reason) = self.member(&mut set, address) {
+                errors.push(MirrorListError { line: number + 1, reason });
+            }
+        }
+        self.close(&mut set);
+        errors
+    }
+
+    fn member(&mut self, set: &mut Vec<Url>, address: &str) -> Result<(), String> {
+        let (url, credentials) = Url::parse_with_userinfo(address).map_err(|error| error.to_string())?;
+        if url.target().contains('?') {
+            return Err(format!("{url}: an address of a mirror has no query"));
+        }
+        if set.len() >= MAX_HOSTS {
+            return Err(format!("{url}: more than {MAX_HOSTS} mirrors in one set"));
+        }
+        if self.sets.len() >= SETS_MAX {
+            return Err(format!("{url}: more than {SETS_MAX} sets"));
+        }
+        if set.contains(&url) {
+            return Ok(());
+        }
+        if self.sets.iter().flatten().any(|known| *known == url) {
+            return Err(format!("{url}: is in another set already"));
+        }
+        if let Some(credentials) = credentials {
+            self.auth.add_for_url(&url, &credentials).map_err(|error| error.to_string())?;
+        }
+        set.push(url);
+        Ok(())
+    }
+
+    fn close(&mut self, set: &mut Vec<Url>) {
+        if !set.is_empty() {
+            self.sets.push(std::mem::take(set));
+        }
+    }
+
+    /// The address with the longest path below which a file is; none if it is below none.
+    pub fn find(&self, url: &Url) -> Option<Place> {
+        let mut best: Option<(usize, Place)> = None;
+        for (number, set) in self.sets.iter().enumerate() {
+            for (member, address) in set.iter().enumerate().filter(|(_, address)| address.same_origin(url)) {
+                let prefix = address.path().trim_end_matches('/');
+                let path = url.target().strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
+                let Some(path) = path.filter(|path| !path.is_empty()) else { continue };
+                if best.as_ref().is_none_or(|(length, _)| prefix.len() > *length) {
+                    best = Some((prefix.len(), Place { set: number, member, path: path.to_owned() }));
+                }
+            }
+        }
+        best.map(|(_, place)| place)
+    }
+
+    /// The addresses of a set, this member first.
+    pub fn origin_first(&self, set: usize, member: usize) -> Vec<Url> {
+        let Some(urls) = self.sets.get(set) else { return Vec::new() };
+        let others = urls.iter().enumerate().filter(|(number, _)| *number != member).map(|(_, url)| url);
+        urls.get(member).into_iter().chain(others).cloned().collect()
+    }
+
+    /// Credentials from the lists.
+    pub fn auth(&self) -> &AuthConf {
+        &self.auth
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.sets.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LIST: &str = "# Debian\n\
+        http://a.example/debian\tpriority:1 type:index\n\
+        # between\n\
+        https://user:word@b.example/mirror/debian/\n\
+        http://a.example/debian\n\
+        \n\n\
+        http://a.example/debian-security\n\
+        \x20 http://c.example\n";
+
+    fn sets() -> MirrorSets {
+        let mut sets = MirrorSets::default();
+        assert_eq!(sets.add(LIST), []);
+        sets
+    }
+
+    fn found(sets: &MirrorSets, url: &str) -> Option<(usize, usize, String)> {
+        sets.find(&Url::parse(url).unwrap()).map(|place| (place.set, place.member, place.path))
+    }
+
+    #[test]
+    fn a_file_is_below_the_address_that_apt_named_or_any_other_of_its_set() {
+        let sets = sets();
+        for (url, expected) in [
+            ("http://a.example/debian/dists/sid/InRelease", Some((0, 0, "dists/sid/InRelease"))),
+            ("https://b.example/mirror/debian/pool/x%2by.deb?q", Some((0, 1, "pool/x%2by.deb?q"))),
+            ("http://a.example/debian-security/pool/x", Some((1, 0, "pool/x"))),
+            ("http://c.example/pool/x", Some((1, 1, "pool/x"))),
+            ("http://a.example/debian", None),
+            ("http://a.example/debian/", None),
+            ("https://a.example/debian/x", None),
+            ("http://a.example:81/debian/x", None),
+            ("http://other.example/debian/x", None),
+        ] {
+            let expected = expected.map(|(set, member, path)| (set, member, path.to_owned()));
+            assert_eq!(found(&sets, url), expected, "{url}");
+        }
+        let urls = sets.origin_first(0, 1);
+        assert_eq!(urls.iter().map(Url::host_field).collect::<Vec<_>>(), ["b.example", "a.example"]);
+        assert!(sets.auth().lookup(&urls[0]).is_some() && sets.auth().lookup(&urls[1]).is_none());
+    }
+
+    #[test]
+    fn wrong_lines_are_told_and_the_others_used() {
+        let mut sets = sets();
+        let errors = sets.add("ftp://a.example/x\nhttp://d.example/\nhttp://c.example\nhttp://e.example/?a\n");
+        assert_eq!(errors.iter().map(|error| error.line).collect::<Vec<_>>(), [1, 3, 4], "{errors:?}");
+        assert_eq!(found(&sets, "http://d.example/x"), Some((2, 0, "x".into())));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "(http://[a-c]|/|x|:|@|#|\n| ){0,40}") {
+            let mut sets = MirrorSets::default();
+            sets.add(&text);
+            let _ = sets.find(&Url::parse("http://a/x").unwrap());
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! A file of which little is known: from one host in one piece, from the next if that fails.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use fullbore_engine::digest::Sha256Hasher;
+use fullbore_engine::files::{PartFile, Root};
+use fullbore_wire::fetch::{Get, Piece, Streamed, Watch};
+use fullbore_wire::hosts::HostId;
+use fullbore_wire::redirect::is_redirect;
+use sha2::{Digest as _, Sha512};
+
+use super::answers::{Finished, Trouble};
+
+/// Times that a host is asked: a connection may break, and a server close one that we are using.
+const TRIES_PER_HOST: usize = 2;
+
+/// What must be true of the file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Must {
+    /// Bytes at most.
+    pub limit_bytes: u64,
+    /// Bytes exactly.
+    pub size: Option<u64>,
+    /// Its SHA-256.
+    pub sha256: Option<fullbore_engine::digest::Sha256>,
+    /// Its SHA-512.
+    pub sha512: Option<[u8; 64]>,
+}
+
+/// What became of the file.
+#[derive(Debug)]
+pub(super) enum Plain {
+    /// It is there.
+    Done(Finished),
+    /// It has not changed since the time that was asked for.
+    Unchanged,
+    /// It is nowhere, or wrong.
+    Failed(Vec<(HostId, Trouble)>),
+    /// It cannot be written.
+    Local(String),
+}
+
+/// Fetches into `path`; `on_start` is told once of the size, if it is known. Each head and each
+/// piece must come within `patience`.
+pub(super) async fn fetch(
+    watch: &Watch,
+    hosts: &[HostId],
+    get: &Get,
+    path: &Path,
+    must: Must,
+    patience: Duration,
+    on_start: &mut (dyn FnMut(Option<u64>) + Send),
+) -> Plain {
+    let mut troubles = Vec::new();
+    for host in hosts {
+        let mut tries = 0;
+        let trouble = loop {
+            tries += 1;
+            match from_host(watch, *host, get, path, must, patience, on_start).await {
+                Ok(plain) => return plain,
+                Err(Trouble::Network(_)) if tries < TRIES_PER_HOST => {}
+                Err(trouble) => break trouble,
+            }
+        };
+        troubles.push((*host, trouble));
+    }
+    Plain::Failed(troubles)
+}
+
+async fn from_host(
+    watch: &Watch,
+    host: HostId,
+    get: &Get,
+    path: &Path,
+    must: Must,
+    patience: Duration,
+    on_start: &mut (dyn FnMut(Option<u64>) + Send),
+) -> Result<Plain, Trouble> {
+    let get = Get { limit_bytes: must.limit_bytes, ..get.clone() };
+    let streamed = watch.stream(host, get, patience).await.map_err(|error| Trouble::of_get(&error))?;
+    let head = &streamed.head;
+    match head.status {
+        200 => {}
+        304 => return Ok(Plain::Unchanged),
+        status if is_redirect(status) => {
+            return Err(head.location.clone().map_or(Trouble::Status(status), Trouble::Elsewhere));
+        }
+        status => return Err(Trouble::Status(status)),
+    }
+    let length = head.content_length;
+    if let (Some(length), Some(size)) = (length, must.size)
+        && length != size
+    {
+        return Err(Trouble::WrongBytes(format!("file has {length} bytes there, {size} are expected")));
+    }
+    if length.is_some_and(|length| length > must.limit_bytes) {
+        return Err(Trouble::TooLarge(format!("file is larger than the {} bytes that it may have", must.limit_bytes)));
+    }
+    let sink = match Sink::open(path, length.unwrap_or(0)) {
+        Ok(sink) => sink,
+        Err(error) => return Ok(Plain::Local(error)),
+    };
+    on_start(length);
+    receive(streamed, sink, must, patience).await
+}
+
+async fn receive(mut streamed: Streamed, sink: Sink, must: Must, patience: Duration) -> Result<Plain, Trouble> {
+    let (mut sha256, mut sha512) = (Sha256Hasher::new(), must.sha512.map(|expected| (Sha512::new(), expected)));
+    let mut size = 0;
+    loop {
+        match tokio::time::timeout(patience, streamed.body.recv()).await {
+            Err(_) => return Err(Trouble::Network(format!("nothing for {} s", patience.as_secs_f64()))),
+            Ok(None) => return Err(Trouble::Network("connection lost".into())),
+            Ok(Some(Err(error))) => return Err(Trouble::of_get(&error)),
+            Ok(Some(Ok(Piece::End))) => break,
+            Ok(Some(Ok(Piece::Data(data)))) => {
+                if let Err(error) = sink.write_at(size, &data) {
+                    return Ok(Plain::Local(error));
+                }
+                sha256.update(&data);
+                if let Some((hasher, _)) = &mut sha512 {
+                    hasher.update(&data);
+                }
+                size += data.len() as u64;
+            }
+        }
+    }
+    let sha256 = sha256.finish();
+    let is_wrong = must.size.is_some_and(|expected| expected != size)
+        || must.sha256.is_some_and(|expected| expected != sha256)
+        || sha512.is_some_and(|(hasher, expected)| hasher.finalize()[..] != expected[..]);
+    if is_wrong {
+        return Err(Trouble::WrongBytes("sent bytes with another hash".into()));
+    }
+    let modified = streamed.head.last_modified;
+    match sink.finish(modified) {
+        Ok(()) => Ok(Plain::Done(Finished { size, modified, sha256, resumed: 0 })),
+        Err(error) => Ok(Plain::Local(error)),
+    }
+}
+
+/// Writes a file of which all is there already, in one piece.
+///
+/// # Errors
+/// A full or broken disk, as text.
+pub(super) fn write(path: &Path, content: &[u8], modified: Option<i64>) -> Result<(), String> {
+    let sink = Sink::open(path, content.len() as u64)?;
+    sink.write_at(0, content)?;
+    sink.finish(modified)
+}
+
+/// Where a file goes.
+enum Sink {
+    /// Into a file of its own, under its own name.
+    File(PartFile),
+    /// Into what is no file (`/dev/null`).
+    Special(std::fs::File),
+}
+
+impl Sink {
+    fn open(path: &Path, size: u64) -> Result<Sink, String> {
+        if is_special(path) {
+            let opened = std::fs::OpenOptions::new().write(true).open(path);
+            return opened.map(Sink::Special).map_err(|error| format!("cannot open {}: {error}", path.display()));
+        }
+        let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+            return Err(format!("{} cannot be written", path.display()));
+        };
+        let created = Root::open(directory).and_then(|root| root.create_in_place(name, size));
+        created.map(Sink::File).map_err(|error| format!("{}: {error}", directory.display()))
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), String> {
+        match self {
+            Sink::File(file) => file.write_at(offset, data).map_err(|error| error.to_string()),
+            // Through the reference: writing to a file needs no exclusive one.
+            Sink::Special(file) => io::Write::write_all(&mut &*file, data).map_err(|error| error.to_string()),
+        }
+    }
+
+    fn finish(&self, modified: Option<i64>) -> Result<(), String> {
+        match (self, modified) {
+            (Sink::File(file), Some(unix_s)) => file.set_mtime(unix_s).map_err(|error| error.to_string()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether something that is no regular file has this name.
+pub(super) fn is_special(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|data| !data.is_file() && !data.is_symlink())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_written_to_and_stays() {
+        let null = Path::new("/dev/null");
+        write(null, b"text", Some(1)).unwrap();
+        assert!(is_special(null));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("InRelease");
+        std::fs::write(&path, "an older and longer one").unwrap();
+        write(&path, b"new", Some(1_700_000_000)).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert!(!is_special(&path));
+        assert!(write(&directory.path().join("none/x"), b"", None).unwrap_err().contains("none"));
+    }
+}

@@ -1,0 +1,329 @@
+//! `InRelease` from several mirrors: the newest of two is taken, and never an older one than apt has.
+//!
+//! Nothing is known of such a file beforehand but that it is dated. So two mirrors are asked, the
+//! origin among them; whoever is silent or says that it has none is replaced by the next. What the
+//! dates tell is kept: indexes whose names do not tell their content come only from mirrors that are
+//! as new.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fullbore_debian::date;
+use fullbore_wire::fetch::{Get, GetError, Got, Watch};
+use fullbore_wire::hosts::{HostId, HostSet};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::answers::Trouble;
+
+/// Answers that are compared. With two, one stale mirror cannot hide news.
+const ANSWERS: usize = 2;
+
+/// Time that others have once one has answered.
+const PATIENCE: Duration = Duration::from_millis(1000);
+
+/// Time after which another mirror is asked when none has answered.
+const ASK_ANOTHER_AFTER: Duration = Duration::from_millis(1000);
+
+/// A file that a mirror changed later than this after its date was put there by a tool that keeps no
+/// times. "Not changed since then" would be said of newer files too.
+const CHANGED_AFTER_DATE_S: i64 = 3600;
+
+/// Bytes at the beginning in which the date is looked for: it stands before the lists of files.
+const HEAD_BYTES: usize = 64 << 10;
+
+/// What apt has already.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Known {
+    /// Its content.
+    pub content: Vec<u8>,
+    /// Its date, Unix seconds.
+    pub date: Option<i64>,
+}
+
+impl Known {
+    /// From the file.
+    pub fn new(content: Vec<u8>) -> Known {
+        Known { date: date_of(&content), content }
+    }
+
+    /// The time to ask for changes since, where the file that apt has says that it is of `modified`.
+    pub fn asked_since(&self, modified: i64) -> i64 {
+        self.date.map_or(modified, |date| modified.min(date.saturating_add(CHANGED_AFTER_DATE_S)))
+    }
+}
+
+/// What became of the question.
+#[derive(Debug)]
+pub(super) enum Newest {
+    /// This is newer than what apt has.
+    Content {
+        /// Who has it.
+        host: HostId,
+        /// The file.
+        body: Vec<u8>,
+        /// When the host last changed it, Unix seconds.
+        modified: Option<i64>,
+    },
+    /// Nobody has anything newer.
+    Unchanged,
+    /// Nobody has anything.
+    None(Vec<(HostId, Trouble)>),
+}
+
+/// An answer, as far as it is looked at.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    body: Vec<u8>,
+    modified: Option<i64>,
+    location: Option<String>,
+}
+
+impl From<Got> for Answer {
+    fn from(got: Got) -> Answer {
+        let Got { head, body } = got;
+        Answer { status: head.status, body, modified: head.last_modified, location: head.location }
+    }
+}
+
+/// The answers of mirrors, with what they tell.
+#[derive(Debug, Default)]
+struct Answers {
+    /// Date and content of each; no content where apt's is still the newest there.
+    offers: BTreeMap<HostId, Offer>,
+    troubles: BTreeMap<HostId, Trouble>,
+}
+
+#[derive(Debug)]
+struct Offer {
+    date: Option<i64>,
+    content: Option<(Vec<u8>, Option<i64>)>,
+}
+
+impl Answers {
+    fn add(&mut self, host: HostId, answer: Result<Answer, GetError>, known: Option<&Known>) {
+        let trouble = match answer {
+            Ok(answer) if answer.status == 200 => {
+                let date = date_of(&answer.body);
+                self.offers.insert(host, Offer { date, content: Some((answer.body, answer.modified)) });
+                return;
+            }
+            Ok(answer) if answer.status == 304 && known.is_some() => {
+                let date = known.and_then(|known| known.date);
+                self.offers.insert(host, Offer { date, content: None });
+                return;
+            }
+            Ok(Answer { location: Some(to), .. }) => Trouble::Elsewhere(to),
+            Ok(answer) => Trouble::Status(answer.status),
+            Err(error) => Trouble::of_get(&error),
+        };
+        self.troubles.insert(host, trouble);
+    }
+
+    /// The newest, and who is as new as it. Of equally new ones the one of the lowest number, which
+    /// is the origin's, if it is among them.
+    fn decide(mut self, known: Option<&Known>) -> (Newest, Freshness) {
+        let newest = self.offers.values().map(|offer| offer.date).max().flatten();
+        let mut freshness = Freshness::default();
+        for (host, offer) in &self.offers {
+            let set = if offer.date == newest { &mut freshness.fresh } else { &mut freshness.stale };
+            set.insert(*host);
+        }
+        let Some(best) = self.offers.iter().find(|(_, offer)| offer.date == newest).map(|(host, _)| *host) else {
+            return (Newest::None(self.troubles.into_iter().collect()), freshness);
+        };
+        if let Some(date) = known.and_then(|known| known.date)
+            && newest < Some(date)
+        {
+            // All are behind what apt has.
+            freshness.stale = freshness.stale.union(freshness.fresh);
+            freshness.fresh = HostSet::default();
+            return (Newest::Unchanged, freshness);
+        }
+        let content = self.offers.remove(&best).and_then(|offer| offer.content);
+        let newest = match content {
+            Some((body, _)) if known.is_some_and(|known| known.content == body) => Newest::Unchanged,
+            Some((body, modified)) => Newest::Content { host: best, body, modified },
+            None => Newest::Unchanged,
+        };
+        (newest, freshness)
+    }
+}
+
+/// What was learned of mirrors for one suite.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Freshness {
+    /// Have the newest.
+    pub fresh: HostSet,
+    /// Have something older.
+    pub stale: HostSet,
+    /// Did not answer in time.
+    pub slow: HostSet,
+}
+
+impl Freshness {
+    /// Who is not to be asked for an index whose name does not tell its content: all but those that
+    /// are known to be as new, and the origin unless it is known to be older.
+    pub fn excluded(self, hosts: usize) -> HostSet {
+        let mut excluded = HostSet::default();
+        for host in 0..hosts as HostId {
+            let is_origin = host == 0 && !self.stale.contains(host);
+            if !is_origin && !self.fresh.contains(host) {
+                excluded.insert(host);
+            }
+        }
+        // Nobody left: then whoever has it by its hash.
+        let nobody = (0..hosts as HostId).all(|host| excluded.contains(host));
+        if nobody { HostSet::default() } else { excluded }
+    }
+}
+
+/// Asks the hosts, in this order, and takes the newest of what two of them have.
+pub(super) async fn newest(watch: &Watch, hosts: &[HostId], get: &Get, known: Option<&Known>) -> (Newest, Freshness) {
+    let mut waiting = hosts.iter().copied();
+    let mut asked = HostSet::default();
+    let mut asking = JoinSet::new();
+    let mut ask = |asking: &mut JoinSet<_>, asked: &mut HostSet| {
+        if let Some(host) = waiting.next() {
+            asked.insert(host);
+            let (watch, get) = (watch.clone(), get.clone());
+            asking.spawn(async move { (host, watch.get(host, get).await) });
+        }
+    };
+    for _ in 0..ANSWERS {
+        ask(&mut asking, &mut asked);
+    }
+    let mut answers = Answers::default();
+    let mut until = Instant::now() + ASK_ANOTHER_AFTER;
+    while answers.offers.len() < ANSWERS {
+        tokio::select! {
+            ended = asking.join_next() => match ended {
+                Some(Ok((host, answer))) => {
+                    let first = answers.offers.is_empty();
+                    answers.add(host, answer.map(Answer::from), known);
+                    if first && !answers.offers.is_empty() {
+                        until = Instant::now() + PATIENCE;
+                    }
+                    if answers.troubles.contains_key(&host) {
+                        ask(&mut asking, &mut asked);
+                    }
+                }
+                // A task that ends in another way was not to be reached either.
+                Some(Err(_)) => ask(&mut asking, &mut asked),
+                None => break,
+            },
+            () = sleep_until(until) => {
+                if !answers.offers.is_empty() {
+                    break;
+                }
+                until = Instant::now() + ASK_ANOTHER_AFTER;
+                ask(&mut asking, &mut asked);
+            }
+        }
+    }
+    let mut slow = HostSet::default();
+    for host in asked.iter().filter(|host| !answers.offers.contains_key(host) && !answers.troubles.contains_key(host)) {
+        slow.insert(host);
+    }
+    let (newest, freshness) = answers.decide(known);
+    (newest, Freshness { slow, ..freshness })
+}
+
+/// The `Date` of a `Release`, signed within or not, that nobody has verified yet: for comparing alone.
+fn date_of(content: &[u8]) -> Option<i64> {
+    let head = &content[..content.len().min(HEAD_BYTES)];
+    let line = head.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Date:"))?;
+    date::parse(std::str::from_utf8(line).ok()?.trim()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn release(hour: u32, more: &str) -> Vec<u8> {
+        format!("-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA512\n\nOrigin: T\nDate: Sat, 10 Feb 2024 {hour:02}:00:00 UTC\n{more}")
+            .into_bytes()
+    }
+
+    fn got(status: u16, body: Vec<u8>) -> Result<Answer, GetError> {
+        Ok(Answer { status, body, modified: None, location: None })
+    }
+
+    fn decide(answers: Vec<Result<Answer, GetError>>, known: Option<Vec<u8>>) -> (Newest, Freshness) {
+        let known = known.map(Known::new);
+        let mut all = Answers::default();
+        for (host, answer) in answers.into_iter().enumerate() {
+            all.add(host as HostId, answer, known.as_ref());
+        }
+        all.decide(known.as_ref())
+    }
+
+    fn hosts(hosts: &[HostId]) -> HostSet {
+        hosts.iter().fold(HostSet::default(), |mut set, host| {
+            set.insert(*host);
+            set
+        })
+    }
+
+    #[test]
+    fn the_newest_wins_whoever_has_it() {
+        let (newest, freshness) = decide(vec![got(200, release(1, "")), got(200, release(2, ""))], None);
+        assert!(matches!(newest, Newest::Content { host: 1, .. }), "{newest:?}");
+        assert_eq!((freshness.fresh, freshness.stale), (hosts(&[1]), hosts(&[0])));
+        assert_eq!(freshness.excluded(4), hosts(&[0, 2, 3]), "only who has the newest");
+        let (newest, freshness) = decide(vec![got(200, release(2, "")), got(200, release(1, ""))], None);
+        assert!(matches!(newest, Newest::Content { host: 0, .. }), "{newest:?}");
+        assert_eq!(freshness.excluded(3), hosts(&[1, 2]));
+        let (newest, freshness) = decide(vec![got(404, vec![]), got(200, release(1, ""))], None);
+        assert!(matches!(newest, Newest::Content { host: 1, .. }), "{newest:?}");
+        assert_eq!(freshness.excluded(3), hosts(&[2]), "of the origin nothing bad is known");
+    }
+
+    #[test]
+    fn nothing_older_than_apt_has() {
+        let have = || Some(release(5, ""));
+        for answers in [
+            vec![got(304, vec![]), got(304, vec![])],
+            vec![got(200, release(4, "")), got(200, release(3, ""))],
+            vec![got(200, release(4, "")), got(304, vec![])],
+            vec![got(200, release(5, "")), got(404, vec![])],
+            vec![got(200, vec![]), got(304, vec![])],
+        ] {
+            let (newest, _) = decide(answers, have());
+            assert!(matches!(newest, Newest::Unchanged), "{newest:?}");
+        }
+        let (newest, freshness) = decide(vec![got(200, release(4, "")), got(304, vec![])], have());
+        assert!(matches!(newest, Newest::Unchanged));
+        assert_eq!(freshness.excluded(2), hosts(&[0]), "the origin is stale");
+        let (newest, _) = decide(vec![got(304, vec![]), got(200, release(6, ""))], have());
+        assert!(matches!(newest, Newest::Content { host: 1, .. }), "{newest:?}");
+        let (newest, _) = decide(vec![got(200, release(5, "signed again"))], have());
+        assert!(matches!(newest, Newest::Content { host: 0, .. }), "{newest:?}");
+        let (_, freshness) = decide(vec![got(200, release(4, "")), got(200, release(3, ""))], have());
+        assert_eq!(freshness.excluded(2), HostSet::default(), "where all are stale the hash decides");
+    }
+
+    #[test]
+    fn mirrors_that_keep_no_times_hide_nothing() {
+        let known = Known::new(release(5, ""));
+        let date = known.date.unwrap();
+        assert_eq!(known.asked_since(date + 60), date + 60);
+        assert_eq!(known.asked_since(date + 90_000), date + 3600);
+        assert_eq!(Known::default().asked_since(7), 7);
+    }
+
+    #[test]
+    fn what_is_no_release_is_left_to_apt_only_if_there_is_nothing_else() {
+        let portal = || got(200, b"<html>login</html>".to_vec());
+        let (newest, _) = decide(vec![portal(), got(200, release(1, ""))], None);
+        assert!(matches!(newest, Newest::Content { host: 1, .. }), "{newest:?}");
+        let (newest, _) = decide(vec![portal()], None);
+        assert!(matches!(newest, Newest::Content { host: 0, .. }), "{newest:?}");
+        let (newest, _) = decide(vec![portal()], Some(release(1, "")));
+        assert!(matches!(newest, Newest::Unchanged), "{newest:?}");
+        let (newest, _) = decide(vec![got(404, vec![]), got(304, vec![])], None);
+        let Newest::None(troubles) = newest else { panic!("{newest:?}") };
+        assert_eq!(troubles, [(0, Trouble::Status(404)), (1, Trouble::Status(304))]);
+    }
+}

@@ -1,0 +1,469 @@
+//! APT's configuration as this method understands it.
+//!
+//! A setting is looked for as APT's own methods do: for https below `Acquire::https::HOST`,
+//! `Acquire::http::HOST`, `Acquire::https` and `Acquire::http`, in this order; for http below those
+//! two that say http.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fullbore_wire::auth::AuthConf;
+use fullbore_wire::connect::{CONNECT_LIMIT, ConnectOptions};
+use fullbore_wire::dispatcher::Limits;
+use fullbore_wire::fetch::FetchOptions;
+use fullbore_wire::http1::PIPELINE_DEPTH;
+use fullbore_wire::proxy::{ProxyError, ProxySettings, Route};
+use fullbore_wire::rate_limit::RateLimit;
+use fullbore_wire::resolve::{Family, Resolver};
+use fullbore_wire::tls::{Authorities, Identity, Overlook, Tls, TlsError, Trust};
+use fullbore_wire::url::{Scheme, Url};
+
+use super::mirrors::{LIST_BYTES_MAX, MirrorSets};
+use super::wanted::Wanted;
+use crate::acquire::Configuration;
+
+/// Where lists of mirrors are named; several may be.
+pub const MIRRORS_SETTING: &str = "Acquire::fullbore::Mirrors";
+
+/// Most connections to one host.
+pub const CONNECTIONS_SETTING: &str = "Acquire::fullbore::Connections";
+
+/// Time for a connection, and without a byte on it, unless `Timeout` says otherwise; as APT's own.
+const TIMEOUT_S: i64 = 30;
+
+/// Files read from a directory with credentials; systems have a handful.
+const AUTH_FILES_MAX: usize = 1000;
+
+/// What the environment says of proxies.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// `http_proxy`.
+    pub http_proxy: Option<String>,
+    /// `https_proxy`.
+    pub https_proxy: Option<String>,
+    /// `no_proxy`.
+    pub no_proxy: Option<String>,
+}
+
+/// What the whole run goes by.
+pub(super) struct Settings {
+    configuration: Configuration,
+    environment: Environment,
+    /// Sets of mirrors.
+    pub mirrors: MirrorSets,
+    auth: AuthConf,
+    rate_limit: Option<Arc<RateLimit>>,
+    /// What could not be read; to be told once there is somebody to tell.
+    pub warnings: Vec<String>,
+}
+
+/// Why nothing can be fetched from a host.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SettingsError {
+    /// A proxy that we cannot use.
+    #[error("{setting}: {error}")]
+    Proxy {
+        /// Where it is set.
+        setting: String,
+        /// What is wrong.
+        error: ProxyError,
+    },
+    /// Certificates or keys.
+    #[error("{0}")]
+    Tls(#[from] TlsError),
+    /// A setting that would be ignored.
+    #[error("{0} is not supported by fullbore's method")]
+    Unsupported(String),
+}
+
+impl Settings {
+    /// Reads what the configuration names. To be done before rights are dropped: `auth.conf` may be
+    /// root's alone.
+    pub fn read(configuration: Configuration, environment: Environment) -> Settings {
+        let mut settings = Settings {
+            mirrors: MirrorSets::default(),
+            auth: AuthConf::new(),
+            rate_limit: None,
+            warnings: Vec::new(),
+            environment,
+            configuration,
+        };
+        settings.read_mirrors();
+        settings.read_auth();
+        // APT runs one process for all hosts where this is set.
+        let kilobytes = settings.find(None, Scheme::Http, "Dl-Limit").and_then(|text| text.parse::<u64>().ok());
+        if let Some(kilobytes) = kilobytes.filter(|limit| *limit > 0) {
+            settings.rate_limit = Some(Arc::new(RateLimit::new(kilobytes.saturating_mul(1024), Instant::now())));
+        }
+        settings
+    }
+
+    fn read_mirrors(&mut self) {
+        for path in self.configuration.list(MIRRORS_SETTING).into_iter().map(str::to_owned).collect::<Vec<_>>() {
+            match read_text(Path::new(&path), LIST_BYTES_MAX) {
+                Ok(text) => {
+                    let errors = self.mirrors.add(&text);
+                    self.warnings.extend(errors.into_iter().map(|error| format!("{path}: {error}")));
+                }
+                Err(error) => self.warnings.push(format!("cannot read {path} ({MIRRORS_SETTING}): {error}")),
+            }
+        }
+    }
+
+    fn read_auth(&mut self) {
+        let mut files: Vec<_> = self.configuration.path("Dir::Etc::netrc").into_iter().collect();
+        if let Some(parts) = self.configuration.path("Dir::Etc::netrcparts") {
+            // A directory that is not there is the usual case.
+            let entries = std::fs::read_dir(parts).into_iter().flatten().take(AUTH_FILES_MAX);
+            let paths = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
+            let mut paths: Vec<_> =
+                paths.filter(|path| path.extension().is_some_and(|ending| ending == "conf")).collect();
+            paths.sort();
+            files.extend(paths);
+        }
+        for path in files {
+            match read_text(&path, fullbore_wire::auth::AUTH_FILE_BYTES_MAX as u64) {
+                Ok(text) => {
+                    if let Err(error) = self.auth.add_file(&text) {
+                        self.warnings.push(format!("{}: {error}", path.display()));
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => self.warnings.push(format!("cannot read {}: {error}", path.display())),
+            }
+        }
+    }
+
+    /// The configuration, for who drops the rights.
+    pub fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    /// A setting of the http methods; `None` where there is none or it is empty.
+    pub fn find(&self, host: Option<&str>, scheme: Scheme, name: &str) -> Option<&str> {
+        let schemes: &[&str] = if scheme == Scheme::Https { &["https", "http"] } else { &["http"] };
+        let of_host = schemes.iter().filter_map(|scheme| host.map(|host| format!("Acquire::{scheme}::{host}::{name}")));
+        let of_all = schemes.iter().map(|scheme| format!("Acquire::{scheme}::{name}"));
+        of_host.chain(of_all).find_map(|name| self.configuration.get(&name))
+    }
+
+    fn find_of(&self, url: &Url, name: &str) -> Option<&str> {
+        self.find(Some(&url.host().to_string()), url.scheme(), name)
+    }
+
+    /// Truth as APT reads it.
+    pub fn is(&self, url: &Url, name: &str, default: bool) -> bool {
+        let mut one = Configuration::new();
+        one.set("x", self.find_of(url, name).unwrap_or_default());
+        one.bool("x", default)
+    }
+
+    fn number(&self, url: &Url, name: &str, default: i64) -> i64 {
+        let mut one = Configuration::new();
+        one.set("x", self.find_of(url, name).unwrap_or_default());
+        one.number("x", default)
+    }
+
+    /// Time in which something must come from the host.
+    pub fn timeout(&self, url: &Url) -> Duration {
+        Duration::from_secs(u64::try_from(self.number(url, "Timeout", TIMEOUT_S)).unwrap_or(0).max(1))
+    }
+
+    /// Whether redirects are followed.
+    pub fn follows_redirects(&self, url: &Url) -> bool {
+        self.is(url, "AllowRedirect", true)
+    }
+
+    /// Further fields of a request, as APT's own method sends them.
+    pub fn fields(&self, wanted: &Wanted) -> Vec<(String, String)> {
+        let url = &wanted.url;
+        let mut fields = Vec::new();
+        let mut add = |name: &str, value: String| fields.push((name.to_owned(), value));
+        if self.is(url, "No-Cache", false) {
+            add("Cache-Control", "no-cache".into());
+            add("Pragma", "no-cache".into());
+        } else if wanted.is_index {
+            add("Cache-Control", format!("max-age={}", self.number(url, "Max-Age", 0)));
+        } else if self.is(url, "No-Store", false) {
+            add("Cache-Control", "no-store".into());
+        }
+        // Servers that negotiate would send a compressed file for a name without an ending.
+        let name = url.path().rsplit('/').next().unwrap_or_default();
+        if self.is(url, "SendAccept", true) && !name.contains('.') {
+            add("Accept", "text/*".into());
+        }
+        if let Some(referer) = self.find_of(url, "Referer") {
+            add("Referer", referer.to_owned());
+        }
+        fields
+    }
+
+    /// How mirrors are used; the first is the origin, for which `wanted` may name a proxy.
+    ///
+    /// # Errors
+    /// Proxies and certificates that cannot be used.
+    pub fn fetch_options(&self, mirrors: &[Url], wanted: &Wanted) -> Result<FetchOptions, SettingsError> {
+        let origin = &wanted.url;
+        let timeout = self.timeout(origin);
+        let alone = mirrors.len() == 1;
+        let mut auth = self.auth.clone();
+        auth.extend(self.mirrors.auth());
+        if let (Some(credentials), Some(base)) = (&wanted.credentials, mirrors.first()) {
+            // Too many entries: those that were there count.
+            let _ = auth.add_for_url(base, credentials);
+        }
+        let depth = self.number(origin, "Pipeline-Depth", PIPELINE_DEPTH as i64);
+        let agent = concat!("Debian APT-HTTP/1.3 (fullbore/", env!("CARGO_PKG_VERSION"), ")");
+        let mut tls_of_hosts = Vec::new();
+        for url in mirrors.iter().filter(|url| url.scheme() == Scheme::Https) {
+            tls_of_hosts.push((url.host().clone(), self.tls(url)?));
+        }
+        Ok(FetchOptions {
+            limits: Limits {
+                connections_per_host: self.connections(),
+                // A host that has others beside it is left sooner.
+                silence: if alone { timeout } else { timeout.min(Limits::default().silence) },
+                pipeline_depth: usize::try_from(depth).unwrap_or(0).min(PIPELINE_DEPTH),
+                redirects_are_faults: !alone,
+                ..Limits::default()
+            },
+            connect: ConnectOptions {
+                resolver: Arc::new(self.resolver(origin)),
+                limit: if alone { timeout } else { timeout.min(CONNECT_LIMIT) },
+                ..ConnectOptions::default()
+            },
+            proxies: self.proxies(mirrors, wanted)?,
+            auth,
+            shared_rate_limit: self.rate_limit.clone(),
+            tls_of_hosts,
+            user_agent: Some(self.find_of(origin, "User-Agent").unwrap_or(agent).into()),
+            paths_are_encoded: true,
+            follow_redirects: !alone && self.follows_redirects(origin),
+            trials: false,
+            ..FetchOptions::default()
+        })
+    }
+
+    /// Most connections to one host.
+    fn connections(&self) -> usize {
+        let most = self.configuration.number(CONNECTIONS_SETTING, Limits::default().connections_per_host as i64);
+        usize::try_from(most).unwrap_or(1).clamp(1, 16)
+    }
+
+    fn resolver(&self, origin: &Url) -> Resolver {
+        let mut resolver = Resolver::default();
+        let set = |name: &str| self.is(origin, name, self.configuration.bool(&format!("Acquire::{name}"), false));
+        match (set("ForceIPv4"), set("ForceIPv6")) {
+            (true, _) => resolver.only(Family::V4),
+            (_, true) => resolver.only(Family::V6),
+            _ => {}
+        }
+        resolver
+    }
+
+    fn tls(&self, url: &Url) -> Result<Tls, SettingsError> {
+        if !self.configuration.bool("Acquire::AllowTLS", true) {
+            return Err(SettingsError::Unsupported("TLS (Acquire::AllowTLS is false)".into()));
+        }
+        for name in ["IssuerCert", "SslForceVersion", "CrlFile"] {
+            if self.find_of(url, name).is_some() {
+                return Err(SettingsError::Unsupported(format!("Acquire::https::{name}")));
+            }
+        }
+        let trust = match self.find_of(url, "CaInfo") {
+            Some(path) => Trust::Only(Authorities::read(Path::new(path))?),
+            None => Trust::System,
+        };
+        let overlook = if !self.is(url, "Verify-Peer", true) {
+            Overlook::Everything
+        } else if !self.is(url, "Verify-Host", true) {
+            Overlook::Name
+        } else {
+            Overlook::Nothing
+        };
+        let tls = Tls::new(trust).overlooking(overlook);
+        let Some(chain) = self.find_of(url, "SslCert") else { return Ok(tls) };
+        let key = self.find_of(url, "SslKey").unwrap_or(chain);
+        Ok(tls.with_identity(Identity::read(Path::new(chain), Path::new(key))?))
+    }
+
+    /// The way to each mirror, in APT's order: what it says for this request, the setting of a host,
+    /// that of the scheme, the environment; and `no_proxy` above all.
+    fn proxies(&self, mirrors: &[Url], wanted: &Wanted) -> Result<ProxySettings, SettingsError> {
+        let mut proxies = ProxySettings::new();
+        let none = |value: &str| value.eq_ignore_ascii_case("false");
+        let checked = |setting: &str, result: Result<(), ProxyError>| {
+            result.map_err(|error| SettingsError::Proxy { setting: setting.to_owned(), error })
+        };
+        let of_scheme = |scheme: Scheme| self.find(None, scheme, "Proxy").filter(|value| !none(value));
+        let is_off = |scheme: Scheme| self.find(None, scheme, "Proxy").is_some_and(none);
+        let environment = &self.environment;
+        let http = of_scheme(Scheme::Http).or(environment.http_proxy.as_deref().filter(|_| !is_off(Scheme::Http)));
+        let https_variable = environment.https_proxy.as_deref().or(environment.http_proxy.as_deref());
+        let https = of_scheme(Scheme::Https).or(https_variable.filter(|_| !is_off(Scheme::Https)));
+        checked("Acquire::http::Proxy", proxies.set_http(http.unwrap_or_default()))?;
+        checked("Acquire::https::Proxy", proxies.set_https(https.unwrap_or_default()))?;
+        let no_proxy = environment.no_proxy.as_deref().unwrap_or_default();
+        checked("no_proxy", proxies.set_no_proxy(no_proxy))?;
+        for (number, url) in mirrors.iter().enumerate() {
+            let host = url.host().to_string();
+            let name = format!("Proxy::{host}");
+            let told = wanted.proxy.as_deref().filter(|_| number == 0);
+            // APT has asked for its own host already.
+            let detected = || (number > 0).then(|| super::detect::proxy(self, url)).flatten();
+            let Some(own) =
+                told.map(str::to_owned).or_else(|| self.find_of(url, &name).map(str::to_owned)).or_else(detected)
+            else {
+                continue;
+            };
+            if !is_excepted(no_proxy, url) {
+                let own = if none(&own) { "DIRECT" } else { &own };
+                checked(&format!("Acquire::{}::{name}", url.scheme().as_str()), proxies.set_host(&host, own))?;
+            }
+        }
+        Ok(proxies)
+    }
+}
+
+/// Whether a host is reached without any proxy whatever else is said.
+fn is_excepted(no_proxy: &str, url: &Url) -> bool {
+    let mut probe = ProxySettings::new();
+    let set = probe.set_all("http://proxy.invalid").is_ok() && probe.set_no_proxy(no_proxy).is_ok();
+    set && probe.route(url) == Route::Direct
+}
+
+fn read_text(path: &Path, limit_bytes: u64) -> std::io::Result<String> {
+    let mut text = String::new();
+    let file = std::fs::File::open(path)?;
+    let read = std::io::Read::read_to_string(&mut std::io::Read::take(file, limit_bytes + 1), &mut text)?;
+    if read as u64 > limit_bytes {
+        return Err(std::io::Error::other(format!("larger than {limit_bytes} bytes")));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acquire::{Message, Request};
+
+    fn settings(items: &[(&str, &str)], environment: Environment) -> Settings {
+        let mut configuration = Configuration::new();
+        items.iter().for_each(|(name, value)| configuration.set(name, value));
+        Settings::read(configuration, environment)
+    }
+
+    fn wanted(uri: &str, fields: &[(&str, &str)]) -> Wanted {
+        let message = Message::new(600, "URI Acquire").with("URI", uri).with("Filename", "/p/f");
+        let message = fields.iter().fold(message, |message, (name, value)| message.with(name, value));
+        Wanted::new(Request::new(message)).unwrap()
+    }
+
+    fn way(settings: &Settings, uri: &str, fields: &[(&str, &str)]) -> String {
+        let wanted = wanted(uri, fields);
+        let base = Url::parse(uri).unwrap();
+        match settings.fetch_options(std::slice::from_ref(&base), &wanted).unwrap().proxies.route(&base) {
+            Route::Direct => "direct".into(),
+            Route::Forward(proxy) | Route::Tunnel(proxy) => proxy.endpoint.host_and_port(),
+        }
+    }
+
+    #[test]
+    fn the_nearest_setting_counts() {
+        let settings = settings(
+            &[
+                ("Acquire::http::Timeout", "7"),
+                ("Acquire::https::Timeout", "8"),
+                ("Acquire::http::h::Timeout", "9"),
+                ("Acquire::http::Dl-Limit", "5"),
+            ],
+            Environment::default(),
+        );
+        let seconds = |url: &str| settings.timeout(&Url::parse(url).unwrap()).as_secs();
+        assert_eq!(
+            (seconds("http://x/"), seconds("https://x/"), seconds("http://h/"), seconds("https://h/")),
+            (7, 8, 9, 9)
+        );
+        assert!(settings.rate_limit.is_some());
+    }
+
+    #[test]
+    fn proxies_in_apts_order() {
+        let environment = || Environment { http_proxy: Some("http://env:1".into()), ..Environment::default() };
+        let none = settings(&[], Environment::default());
+        assert_eq!(way(&none, "http://h/", &[]), "direct");
+        assert_eq!(way(&none, "http://h/", &[("Proxy", "http://told:2")]), "told:2");
+        let env = settings(&[], environment());
+        assert_eq!((way(&env, "http://h/", &[]).as_str(), way(&env, "https://h/", &[]).as_str()), ("env:1", "env:1"));
+        assert_eq!(way(&env, "http://h/", &[("Proxy", "DIRECT")]), "direct");
+        let own = settings(
+            &[("Acquire::http::Proxy", "http://conf:3"), ("Acquire::http::Proxy::h", "http://host:4")],
+            Environment { no_proxy: Some("local.example".into()), ..environment() },
+        );
+        assert_eq!((way(&own, "http://x/", &[]).as_str(), way(&own, "https://x/", &[]).as_str()), ("conf:3", "conf:3"));
+        assert_eq!(way(&own, "http://h/", &[]), "host:4");
+        assert_eq!(way(&own, "http://local.example/", &[("Proxy", "http://told:2")]), "direct");
+        let off = settings(&[("Acquire::http::Proxy", "false")], environment());
+        assert_eq!(way(&off, "http://h/", &[]), "direct");
+        let socks = settings(&[("Acquire::http::Proxy", "socks5h://s:1")], Environment::default());
+        let error = socks.fetch_options(&[Url::parse("http://h/").unwrap()], &wanted("http://h/x", &[])).unwrap_err();
+        assert!(error.to_string().contains("Acquire::http::Proxy") && error.to_string().contains("socks5h"), "{error}");
+    }
+
+    #[test]
+    fn caches_and_servers_are_told_what_apt_tells_them() {
+        let plain = settings(&[], Environment::default());
+        let fields = |settings: &Settings, uri: &str, fields: &[(&str, &str)]| {
+            let fields = settings.fields(&wanted(uri, fields));
+            fields.into_iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join(", ")
+        };
+        let index = [("Index-File", "true")];
+        assert_eq!(fields(&plain, "http://h/InRelease", &index), "Cache-Control: max-age=0, Accept: text/*");
+        assert_eq!(fields(&plain, "http://h/a.deb", &[]), "");
+        let special = settings(
+            &[
+                ("Acquire::http::No-Store", "true"),
+                ("Acquire::http::Max-Age", "60"),
+                ("Acquire::http::n::No-Cache", "1"),
+                ("Acquire::http::SendAccept", "no"),
+            ],
+            Environment::default(),
+        );
+        assert_eq!(fields(&special, "http://h/a.deb", &[]), "Cache-Control: no-store");
+        assert_eq!(fields(&special, "http://h/Packages", &index), "Cache-Control: max-age=60");
+        assert_eq!(fields(&special, "http://n/Packages", &index), "Cache-Control: no-cache, Pragma: no-cache");
+    }
+
+    #[test]
+    fn what_would_be_ignored_is_refused() {
+        for name in ["CrlFile", "IssuerCert", "SslForceVersion", "CaInfo"] {
+            let settings = settings(&[(&format!("Acquire::https::{name}"), "/none")], Environment::default());
+            let result = settings.fetch_options(&[Url::parse("https://h/").unwrap()], &wanted("https://h/x", &[]));
+            let error = result.err().unwrap().to_string();
+            assert!(error.contains(name) || error.contains("/none"), "{error}");
+            assert!(settings.fetch_options(&[Url::parse("http://h/").unwrap()], &wanted("http://h/x", &[])).is_ok());
+        }
+    }
+
+    #[test]
+    fn files_that_cannot_be_read_are_told_and_not_fatal() {
+        let directory = tempfile::tempdir().unwrap();
+        let list = directory.path().join("mirrors");
+        std::fs::write(&list, "http://a/x\nnonsense\n").unwrap();
+        let auth = directory.path().join("auth.conf");
+        std::fs::write(&auth, "machine http://a login l password p").unwrap();
+        let settings = settings(
+            &[
+                ("Acquire::fullbore::Mirrors::", &list.display().to_string()),
+                ("Acquire::fullbore::Mirrors::", "/none"),
+                ("Dir::Etc::netrc", &auth.display().to_string()),
+                ("Dir::Etc::netrcparts", "/none"),
+            ],
+            Environment::default(),
+        );
+        assert_eq!(settings.warnings.len(), 2, "{:?}", settings.warnings);
+        assert!(settings.mirrors.find(&Url::parse("http://a/x/y").unwrap()).is_some());
+        assert!(!settings.auth.is_empty());
+    }
+}
