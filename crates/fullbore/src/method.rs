@@ -9,7 +9,8 @@ use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use fullbore_apt::acquire::{self, Method, Outgoing};
+use fullbore_apt::acquire::{self, Outgoing};
+use fullbore_apt::http;
 use fullbore_apt::rred::Rred;
 
 /// As APT's own methods end when they cannot go on.
@@ -18,22 +19,36 @@ const EXIT_FAILED: u8 = 100;
 /// Serves APT if the program was started under the name of a method; gives the exit code then.
 pub fn run(arguments: &[OsString]) -> Option<u8> {
     let name = Path::new(arguments.first()?).file_name()?.to_str()?;
-    let mut method: Box<dyn Method> = match name {
-        "rred" => Box::new(Rred::new()),
-        _ => return None,
-    };
+    if !["rred", "http", "https"].contains(&name) {
+        return None;
+    }
     if arguments.len() > 1 {
         // APT's rred is also a tool for archives; that is another command here.
         let _ = writeln!(io::stderr(), "{name}: a method of APT takes no arguments; see fullbore pdiff --help");
         return Some(EXIT_FAILED);
     }
-    Some(match acquire::serve(method.as_mut(), io::stdin().lock(), &Outgoing::new(io::stdout())) {
+    let apt = Outgoing::new(io::stdout());
+    let served = match name {
+        "rred" => acquire::serve(&mut Rred::new(), io::stdin().lock(), &apt),
+        _ => http::serve(name, io::stdin(), &apt, environment()),
+    };
+    Some(match served {
         Ok(()) => 0,
         Err(error) => {
             let _ = writeln!(io::stderr(), "{name}: {error}");
             EXIT_FAILED
         }
     })
+}
+
+/// The variables that APT's own methods look at, and no others.
+fn environment() -> http::Environment {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    http::Environment {
+        http_proxy: variable("http_proxy"),
+        https_proxy: variable("https_proxy"),
+        no_proxy: variable("no_proxy"),
+    }
 }
 
 #[cfg(test)]
@@ -46,5 +61,6 @@ mod tests {
         assert_eq!(run(&["/usr/bin/fullbore", "rred"]), None);
         assert_eq!(run(&[]), None);
         assert_eq!(run(&["/usr/lib/apt/methods/rred", "-t"]), Some(EXIT_FAILED));
+        assert_eq!(run(&["/usr/lib/apt/methods/https", "-t"]), Some(EXIT_FAILED));
     }
 }
