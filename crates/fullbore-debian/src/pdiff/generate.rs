@@ -1,12 +1,14 @@
 //! The edits between two states of an index.
 //!
 //! Lines at the beginning and at the end that both have in common are set aside as bytes; the
-//! lines between are numbered, equal ones alike, and compared as numbers by the imara-diff
-//! crate. Memory: both texts, and about 30 bytes for each line between; of the result, the
-//! new text.
+//! lines between are numbered, equal ones alike, and compared as numbers (`compare`). Memory:
+//! both texts, about 40 bytes for each line between, and the new text of the result.
+
+mod compare;
 
 use bytes::Bytes;
-use imara_diff::{Algorithm, Diff, Interner, Token};
+use compare::{Hunk, compare};
+use imara_diff::{Interner, Token};
 use memchr::{memchr_iter, memrchr};
 use thiserror::Error;
 
@@ -14,7 +16,7 @@ use super::chain::Builder;
 use super::script::has_lone_dot;
 use super::{EDITS_MAX, Edits, SCRIPT_BYTES_MAX};
 
-/// Most lines of one text that can be compared: those of imara-diff, which counts with 31 bits.
+/// Most lines of one text that can be compared: numbers of lines have 31 bits.
 const LINES_MAX: usize = (i32::MAX - 1) as usize;
 
 /// Why two texts cannot be expressed as a patch.
@@ -52,18 +54,18 @@ pub fn generate(old: &[u8], new: &[u8]) -> Result<Edits, GenerateError> {
     let tail = common_tail(old, new_rest);
     let (old, middle) = (&old[..old.len() - tail], &new_rest[..new_rest.len() - tail]);
 
-    let diff = compare(old, middle)?;
+    let hunks = compare_lines(old, middle)?;
     let mut text = Vec::new();
     let mut changes = Vec::new();
     let mut lines = Lines { text: middle, line: 0, at: 0 };
-    for hunk in diff.hunks() {
+    for hunk in hunks {
         if changes.len() == EDITS_MAX {
             return Err(GenerateError::TooLarge { what: "number of edits", limit: EDITS_MAX });
         }
         let (from, to) = (lines.offset(hunk.after.start), lines.offset(hunk.after.end));
         let added = &middle[from..to];
         if has_lone_dot(added) {
-            let before = head.lines + u64::from(hunk.after.start);
+            let before = head.lines + hunk.after.start as u64;
             return Err(GenerateError::LoneDot { line: before + lone_dot(added) + 1 });
         }
         if text.len() + added.len() > SCRIPT_BYTES_MAX / 2 {
@@ -71,7 +73,7 @@ pub fn generate(old: &[u8], new: &[u8]) -> Result<Edits, GenerateError> {
         }
         let start = text.len();
         text.extend_from_slice(added);
-        let (line, removed) = (head.lines + u64::from(hunk.before.start), hunk.before.len() as u64);
+        let (line, removed) = (head.lines + hunk.before.start as u64, hunk.before.len() as u64);
         changes.push((line, removed, start..text.len()));
     }
     let text = Bytes::from(text);
@@ -121,7 +123,7 @@ fn common_tail(old: &[u8], new: &[u8]) -> usize {
     memchr::memchr(b'\n', tail).map_or(0, |newline| same - newline - 1)
 }
 
-fn compare(old: &[u8], new: &[u8]) -> Result<Diff, GenerateError> {
+fn compare_lines(old: &[u8], new: &[u8]) -> Result<Vec<Hunk>, GenerateError> {
     let count = |text: &[u8]| memchr_iter(b'\n', text).count() + 1;
     let (old_lines, new_lines) = (count(old), count(new));
     if old_lines.max(new_lines) > LINES_MAX {
@@ -137,22 +139,20 @@ fn compare(old: &[u8], new: &[u8]) -> Result<Diff, GenerateError> {
     let (before, after) = (number(old, old_lines), number(new, new_lines));
     let different = interner.num_tokens();
     drop(interner);
-    let mut diff = Diff::default();
-    diff.compute_with(Algorithm::Histogram, &before, &after, different);
-    Ok(diff)
+    Ok(compare(&before, &after, different))
 }
 
 /// Where lines begin, asked for in ascending order.
 struct Lines<'t> {
     text: &'t [u8],
-    line: u32,
+    line: usize,
     at: usize,
 }
 
 impl Lines<'_> {
-    fn offset(&mut self, line: u32) -> usize {
+    fn offset(&mut self, line: usize) -> usize {
         if line > self.line {
-            let newline = memchr_iter(b'\n', &self.text[self.at..]).nth((line - self.line - 1) as usize);
+            let newline = memchr_iter(b'\n', &self.text[self.at..]).nth(line - self.line - 1);
             // A last line without newline ends with the text.
             self.at = newline.map_or(self.text.len(), |newline| self.at + newline + 1);
             self.line = line;

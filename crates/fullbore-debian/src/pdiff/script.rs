@@ -82,6 +82,9 @@ pub enum ScriptFault {
     /// The script ends within a command or its text.
     #[error("the script is cut: {0}")]
     Cut(&'static str),
+    /// `a` or `c` with a lone dot at once. Nobody writes it, and programs disagree on what it does.
+    #[error("a text of no lines")]
+    NoText,
     /// `s/.//` where it would not make a lone dot of two dots.
     #[error("s/.// behind text that does not end with a line of two dots")]
     Substitute,
@@ -232,8 +235,10 @@ impl Parser<'_> {
         loop {
             let start = self.at;
             let rest = &self.script[start..];
-            let end = if rest.starts_with(b".\n") { Some(0) } else { memmem::find(rest, b"\n.\n").map(|at| at + 1) };
-            let Some(length) = end else {
+            if rest.starts_with(b".\n") {
+                return Err((start, ScriptFault::NoText));
+            }
+            let Some(length) = memmem::find(rest, b"\n.\n").map(|newline| newline + 1) else {
                 return Err((self.script.len(), ScriptFault::Cut("no lone dot ends its last text")));
             };
             let end = start + length;
@@ -243,7 +248,7 @@ impl Parser<'_> {
                 return Ok(());
             }
             // Of the last line, two dots, one goes.
-            let last = memrchr(b'\n', &rest[..length.saturating_sub(1)]).map_or(0, |newline| newline + 1);
+            let last = memrchr(b'\n', &rest[..length - 1]).map_or(0, |newline| newline + 1);
             if &rest[last..length] != b"..\n" {
                 return Err((end + 2, ScriptFault::Substitute));
             }
