@@ -58,7 +58,7 @@ fn script(step: usize) -> Bytes {
         let first = hunk * gap + 1 + (step as u64 * 7919 + hunk * 104_729) % (gap - 10);
         let _ = writeln!(script, "{first},{}c", first + per_hunk as u64 - 1);
         for number in 0..per_hunk as u64 {
-            line(&mut script, first + number + (step as u64) << 32);
+            line(&mut script, first + number + ((step as u64 + 1) << 32));
         }
         script.push_str(".\n");
     }
