@@ -23,6 +23,7 @@ use crate::gpgv_status::{self, Standing};
 use crate::keys::{Fingerprint, KeySource};
 use process::run_bounded;
 use room::Room;
+pub use room::sweep;
 
 /// Largest `InRelease` or `Release`: what apt allows (`Acquire::MaxReleaseFileSize`). Debian's has 150 KB.
 pub const RELEASE_BYTES_MAX: usize = 10_000_000;

@@ -372,3 +372,49 @@ fn a_source_that_fails_does_not_hold_up_the_others() {
     assert!(ran.number("indexes.whole") > 0);
     assert!(lists.content().keys().any(|name| name.ends_with("trixie_InRelease")));
 }
+
+#[test]
+fn a_killed_run_changes_partial_only_and_the_next_is_clean() {
+    let directory = tempfile::tempdir().unwrap();
+    let archive = archive(&directory.path().join("archive"), false);
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let (ours, theirs) = (Lists::new(&server, &archive, CONTENTS), Lists::new(&server, &archive, CONTENTS));
+    ours.update(&[]).exits(0);
+    // Of the same way to the same state nothing is said here.
+    let indexes = |lists: &Lists| {
+        let mut content = lists.content();
+        content.retain(|name, _| !name.ends_with(".diff_Index"));
+        content
+    };
+    let before = indexes(&ours);
+    server.switch_root(&archive.state(3).root);
+    theirs.update_by_apt();
+    let after = indexes(&theirs);
+    // Each answer takes a while, so that runs are cut at each step of the walk.
+    server.change(|behaviour| behaviour.delay = std::time::Duration::from_millis(40));
+    let mut cut = 0;
+    for step in 0..12 {
+        let mut run = ours.command(env!("CARGO_BIN_EXE_fullbore"), &["update", "--quiet"]).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(15 + 25 * step));
+        let ended = run.try_wait().unwrap().is_some();
+        run.kill().unwrap();
+        run.wait().unwrap();
+        if ended {
+            break;
+        }
+        cut += 1;
+        let now = indexes(&ours);
+        // At the very end names are being given; what has one is whole.
+        for (name, content) in &now {
+            assert!(before.get(name) == Some(content) || after.get(name) == Some(content), "{name} after {step}");
+        }
+    }
+    assert!(cut > 0);
+    ours.update(&[]).exits(0);
+    let now = indexes(&ours);
+    assert_eq!(now.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
+    for (name, content) in &now {
+        assert!(*content == after[name], "{name}");
+    }
+    assert_eq!(ours.partial(), Vec::<String>::new());
+}

@@ -14,6 +14,23 @@ use crate::keys::KeySource;
 /// Largest keyring that is read to find out its form; Debian's whole keyring has 60 KB.
 const KEYRING_BYTES_MAX: u64 = 16 << 20;
 
+/// What the names of rooms begin with.
+const PREFIX: &str = "verify-";
+
+/// Removes the rooms that killed runs have left in `scratch`. For whoever holds the lock of that
+/// directory: a room of a run that goes on would be taken away from it.
+pub fn sweep(scratch: &Path) {
+    let Ok(entries) = fs::read_dir(scratch) else { return };
+    for entry in entries.flatten() {
+        let is_room = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        // A link is no directory here, and stays.
+        if is_room && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            // What cannot be removed is a few KB in our own directory.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// A directory of mode 0700 that goes when dropped.
 pub(super) struct Room {
     pub(super) path: PathBuf,
@@ -25,7 +42,7 @@ impl Room {
         // A leftover of a killed process with our number must not stand in the way.
         for _ in 0..1000 {
             let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-            let path = scratch.join(format!("verify-{}-{number}", std::process::id()));
+            let path = scratch.join(format!("{PREFIX}{}-{number}", std::process::id()));
             match DirBuilder::new().mode(0o700).create(&path) {
                 // gpgv reads a relative keyring path as one in its home directory.
                 Ok(()) => {

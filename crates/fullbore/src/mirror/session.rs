@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use fullbore_debian::signature;
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::journal::Journal;
@@ -65,6 +66,7 @@ impl Session {
         // The sampler first: the verdict covers set-up too.
         let progress = Progression::start(&ledger, places.volume.path())?;
         places.work.create_directory(OWN_DIRECTORY, 0o700).map_err(|error| disk(&error))?;
+        signature::sweep(&places.work.path().join(OWN_DIRECTORY));
         let mut logged = Vec::new();
         let journal = Journal::open(&places.work, LOG_PATH, &mut |file, trusted| {
             logged.push((LoggedFile { path: file.path, size: file.size, sha256: file.sha256 }, trusted));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fullbore_debian::signature;
 use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::journal::Journal;
 use fullbore_engine::landing::Landing;
@@ -75,6 +76,7 @@ impl Session {
         // The sampler first: the verdict covers set-up too.
         let progress = Progression::start(&ledger, root.path())?;
         root.create_directory(PARTIAL, PARTIAL_MODE).map_err(|error| disk(&error))?;
+        signature::sweep(&root.path().join(PARTIAL));
         let target = Arc::new(LocalTarget::new(root.clone(), durability_of(settings.durability)));
         let runtime = network_runtime(&ledger)?;
         let mut session = Session {
