@@ -26,6 +26,7 @@ use fullbore_wire::fetch::{Catalogue, FetchEvent, FetchOptions, Fetcher, Watch};
 use fullbore_wire::proxy::ProxySettings;
 use fullbore_wire::queue::{Item, ItemId};
 use fullbore_wire::tls::{Authorities, Offer, Tls, Trust};
+use fullbore_wire::url::Url;
 
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Event, Events, Progress};
@@ -57,6 +58,21 @@ fn samples() -> Result<Option<Box<dyn RecordSamples>>, CommandError> {
 pub fn window(hosts: usize, network: &NetworkSettings) -> Window {
     let connections = hosts as u64 * network.connections_per_host as u64;
     Window::new((connections * WINDOW_BYTES_PER_CONNECTION).min(WINDOW_BYTES_MAX), WINDOW_ITEMS)
+}
+
+/// Mirrors' addresses, with the credentials that were written into them.
+pub fn addresses<'a>(texts: impl Iterator<Item = &'a String>) -> Result<(Vec<Url>, AuthConf), CommandError> {
+    let mut auth = AuthConf::new();
+    let mut urls = Vec::new();
+    for text in texts {
+        let usage = |error: &dyn std::fmt::Display| CommandError::usage(format_args!("{text}: {error}"));
+        let (url, credentials) = Url::parse_with_userinfo(text).map_err(|error| usage(&error))?;
+        if let Some(credentials) = credentials {
+            auth.add_for_url(&url, &credentials).map_err(|error| usage(&error))?;
+        }
+        urls.push(url);
+    }
+    Ok((urls, auth))
 }
 
 /// Where connections live: one worker, accounted as the stage "network".

@@ -10,10 +10,8 @@ use fullbore_engine::journal::Journal;
 use fullbore_engine::landing::Landing;
 use fullbore_engine::stage::{Kind, Ledger, StageClock};
 use fullbore_engine::target::LocalTarget;
-use fullbore_wire::auth::AuthConf;
 use fullbore_wire::fetch::{Fetcher, Parts};
 use fullbore_wire::queue::Item;
-use fullbore_wire::url::Url;
 
 use super::places::Places;
 use super::state::{LOG_PATH, OWN_DIRECTORY};
@@ -21,7 +19,7 @@ use super::subtract::LoggedFile;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::Events;
 pub use crate::fetching::{Batch, Fetched, Stop};
-use crate::fetching::{Faults, Job, Progression, durability_of, fetch_options, network_runtime, window};
+use crate::fetching::{Faults, Job, Progression, addresses, durability_of, fetch_options, network_runtime, window};
 use crate::settings::{DurabilityChoice, NetworkSettings};
 
 /// A run's means.
@@ -74,7 +72,8 @@ impl Session {
         .map_err(|error| disk(&error))?;
         let journal = Arc::new(journal);
         let target = Arc::new(LocalTarget::new(places.work.clone(), durability_of(durability)));
-        let urls = urls(origins, origin_only)?;
+        let used = if origin_only { 1 } else { origins.len() };
+        let urls = addresses(origins.iter().take(used))?;
         let window = window(urls.0.len(), network);
         ledger.watch_window(&window);
         let (sender, outcomes) = tokio::sync::mpsc::unbounded_channel();
@@ -148,22 +147,6 @@ impl Session {
     pub fn verdict(&mut self) -> Option<fullbore_engine::verdict::Verdict> {
         self.progress.verdict()
     }
-}
-
-/// The addresses, with credentials that were written into them.
-fn urls(origins: &[String], origin_only: bool) -> Result<(Vec<Url>, AuthConf), CommandError> {
-    let mut auth = AuthConf::new();
-    let mut urls = Vec::new();
-    let used = if origin_only { 1 } else { origins.len() };
-    for text in origins.iter().take(used) {
-        let usage = |error: &dyn std::fmt::Display| CommandError::usage(format_args!("--from {text}: {error}"));
-        let (url, credentials) = Url::parse_with_userinfo(text).map_err(|error| usage(&error))?;
-        if let Some(credentials) = credentials {
-            auth.add_for_url(&url, &credentials).map_err(|error| usage(&error))?;
-        }
-        urls.push(url);
-    }
-    Ok((urls, auth))
 }
 
 /// The kernel's id of this boot; empty where it has none, which trusts nothing unsynced.

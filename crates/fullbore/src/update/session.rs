@@ -8,16 +8,14 @@ use fullbore_engine::journal::Journal;
 use fullbore_engine::landing::Landing;
 use fullbore_engine::stage::{Kind, Ledger, StageClock};
 use fullbore_engine::target::LocalTarget;
-use fullbore_wire::auth::AuthConf;
 use fullbore_wire::fetch::{Fetcher, Parts};
 use fullbore_wire::hosts::HostSet;
 use fullbore_wire::queue::Item;
-use fullbore_wire::url::Url;
 
 use crate::error::{CommandError, ErrorKind};
 use crate::events::Events;
 use crate::fetching::{
-    Batch, Faults, Fetched, Job, Progression, Stop, durability_of, fetch_options, network_runtime, window,
+    Batch, Faults, Fetched, Job, Progression, Stop, addresses, durability_of, fetch_options, network_runtime, window,
 };
 use crate::settings::update::UpdateSettings;
 
@@ -98,16 +96,7 @@ impl Session {
 
     fn site(&self, settings: &UpdateSettings, number: usize, mirrors: &[String]) -> Result<Site, CommandError> {
         let internal = |error: std::io::Error| CommandError::new(ErrorKind::Internal, error);
-        let mut auth = AuthConf::new();
-        let mut urls = Vec::new();
-        for text in mirrors {
-            let usage = |error: &dyn std::fmt::Display| CommandError::usage(format_args!("{text}: {error}"));
-            let (url, credentials) = Url::parse_with_userinfo(text).map_err(|error| usage(&error))?;
-            if let Some(credentials) = credentials {
-                auth.add_for_url(&url, &credentials).map_err(|error| usage(&error))?;
-            }
-            urls.push(url);
-        }
+        let (urls, auth) = addresses(mirrors.iter())?;
         let window = window(urls.len(), &settings.network);
         self.ledger.watch_window(&window);
         let (sender, outcomes) = tokio::sync::mpsc::unbounded_channel();
