@@ -157,13 +157,12 @@ impl Walk<'_> {
         account.indexes().current = selected.iter().map(|selected| selected.current.len() as u64).sum();
 
         account.phase(events, session, Phase::Indexes);
-        let mut leftover = BTreeSet::new();
-        let ways = self.ways(session, &wanted, &mut leftover, stop, account, events)?;
+        let ways = self.ways(session, &wanted, stop, account, events)?;
         account.phase(events, session, Phase::Fetch);
         let mut journeys: Vec<Journey<'_>> =
             wanted.iter().zip(ways).map(|(index, way)| Journey { index, way, open: 0, state: State::Open }).collect();
-        self.travel(session, &mut journeys, &mut leftover, stop, account, events)?;
-        self.take_whole_instead(session, &mut journeys, &mut leftover, stop, account, events)?;
+        self.travel(session, &mut journeys, stop, account, events)?;
+        self.take_whole_instead(session, &mut journeys, stop, account, events)?;
         stop.check()?;
 
         account.phase(events, session, Phase::Publish);
@@ -180,9 +179,6 @@ impl Walk<'_> {
             let own = || journeys.iter().filter(|journey| journey.index.repository == number);
             let made: Vec<&Wanted> = own().map(|journey| journey.index).collect();
             let patched: Vec<String> = own().filter(by_patches).map(|journey| diff_index_name(journey.index)).collect();
-            for name in &patched {
-                leftover.remove(&landing(name));
-            }
             numbers.push((number, !(offered.unchanged && made.is_empty())));
             publications.push(Publication {
                 repository: self.repository(number),
@@ -196,7 +192,7 @@ impl Walk<'_> {
         for (number, changed) in numbers {
             account.published(events, number, changed);
         }
-        publish::sweep(session, &leftover)?;
+        publish::sweep(session)?;
         if self.settings.clean && self.repositories.refused.is_empty() {
             account.phase(events, session, Phase::Clean);
             let failed: Vec<&Repository> = failed.iter().map(|number| self.repository(*number)).collect();
@@ -243,7 +239,6 @@ impl Walk<'_> {
         &self,
         session: &mut Session,
         wanted: &[&Wanted],
-        leftover: &mut BTreeSet<String>,
         stop: &Stop,
         account: &mut Account,
         events: &mut dyn Events,
@@ -255,7 +250,6 @@ impl Walk<'_> {
             files.push((own.site, File::of_release(own, entry, index.by_hash, &diff_index_name(index), number)));
         }
         account.planned(events, files.len() as u64, files.iter().map(|(_, file)| file.size).sum());
-        leftover.extend(files.iter().map(|(_, file)| file.landing.clone()));
         let mut came = vec![None; wanted.len()];
         if !files.is_empty() {
             let landings: Vec<(usize, String)> =
@@ -325,7 +319,6 @@ impl Walk<'_> {
         &self,
         session: &mut Session,
         journeys: &mut [Journey<'_>],
-        leftover: &mut BTreeSet<String>,
         stop: &Stop,
         account: &mut Account,
         events: &mut dyn Events,
@@ -341,7 +334,6 @@ impl Walk<'_> {
             return Ok(());
         }
         account.planned(events, files.len() as u64, files.iter().map(|(_, file)| file.size).sum());
-        leftover.extend(files.iter().map(|(_, file)| file.landing.clone()));
         session.renew(self.settings, &self.repositories.sites)?;
         let workshop = Workshop::open(&session.ledger, self.settings.level)?;
         let orders = workshop.orders();
@@ -378,9 +370,6 @@ impl Walk<'_> {
                 Err(error) => journey.state = State::Failed(error.to_string()),
             }
         }
-        for journey in journeys.iter().filter(|journey| journey.state == State::Made) {
-            leftover.remove(&landing(&kept_name(journey.index)));
-        }
         Ok(())
     }
 
@@ -412,7 +401,6 @@ impl Walk<'_> {
         &self,
         session: &mut Session,
         journeys: &mut [Journey<'_>],
-        leftover: &mut BTreeSet<String>,
         stop: &Stop,
         account: &mut Account,
         events: &mut dyn Events,
@@ -429,7 +417,7 @@ impl Walk<'_> {
                 journey.state = State::Open;
             }
         }
-        self.travel(session, journeys, leftover, stop, account, events)
+        self.travel(session, journeys, stop, account, events)
     }
 
     /// Counts what was made, and finds the repositories that lack something.

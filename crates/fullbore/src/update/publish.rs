@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use fullbore_debian::compression::Form;
+use fullbore_engine::files::Kind;
 use fullbore_engine::target::{Name, Target};
 
 use super::files::landing;
@@ -122,10 +123,13 @@ pub fn clean(
     Ok(())
 }
 
-/// Removes what is left in `partial/` of this run: patches and downloads that were converted.
-pub fn sweep(session: &Session, files: &BTreeSet<String>) -> Result<(), CommandError> {
-    for path in files {
-        session.root.unlink(path).map_err(file)?;
+/// Empties `partial/`: patches, downloads that were converted, and what killed runs have left. As apt does
+/// when it is done; whoever else downloads into it holds the lock.
+pub fn sweep(session: &Session) -> Result<(), CommandError> {
+    for (name, kind) in session.root.list(PARTIAL).map_err(file)? {
+        // Directories are none of ours.
+        let Some(name) = name.to_str().filter(|_| kind != Kind::Directory) else { continue };
+        session.root.unlink(&landing(name)).map_err(file)?;
     }
     Ok(())
 }
