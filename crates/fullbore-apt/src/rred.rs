@@ -24,6 +24,9 @@ use crate::rewrite::{Rewrite, RewriteError, rewrite};
 pub use patches::PatchError;
 pub use target::TargetError;
 
+/// Where APT's configuration says how hard to compress: `apt` for as hard as APT itself.
+pub const LEVEL_SETTING: &str = "Acquire::fullbore::Level";
+
 /// Why no index came out.
 #[derive(Debug, thiserror::Error)]
 pub enum RredError {
@@ -52,8 +55,7 @@ pub enum RredError {
     },
 }
 
-/// The method. Settings of its own in APT's configuration: `Fullbore::Level` is `apt` where
-/// files are to be compressed as hard as APT does it.
+/// The method.
 #[derive(Debug, Default)]
 pub struct Rred {
     level: Level,
@@ -75,7 +77,7 @@ impl Method for Rred {
 
     fn configure(&mut self, configuration: Configuration) -> Result<(), String> {
         self.debug = configuration.bool("Debug::Acquire::rred", false);
-        self.level = if configuration.get("Fullbore::Level") == Some("apt") { Level::Apt } else { Level::Own };
+        self.level = if configuration.get(LEVEL_SETTING) == Some("apt") { Level::Apt } else { Level::Own };
         drop_privileges(&configuration).map_err(|error| error.to_string())
     }
 

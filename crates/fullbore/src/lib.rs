@@ -9,6 +9,7 @@
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+pub mod apt;
 pub mod check;
 pub mod cli;
 pub mod convert;

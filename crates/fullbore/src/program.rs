@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::{self, CheckArgs, Command, ConvertArgs, MirrorArgs, UpdateArgs};
+use crate::cli::{self, AptArgs, CheckArgs, Command, ConvertArgs, MirrorArgs, UpdateArgs};
 use crate::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
 use crate::progress::Screen;
 use crate::report::{Report, html, json, prometheus, write_atomically};
 use crate::settings::{self, Environment, OutputSettings};
-use crate::{check, convert, mirror, update};
+use crate::{apt, check, convert, mirror, update};
 
 /// Runs the command line; the result is the exit code.
 pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
@@ -17,6 +17,7 @@ pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment:
             Command::Update(arguments) => run_update(&arguments, environment),
             Command::Check(arguments) => run_check(*arguments, environment),
             Command::Convert(arguments) => run_convert(&arguments, environment),
+            Command::Apt(arguments) => run_apt(&arguments, environment),
         },
         Err(error) => {
             // A closed pipe (`fullbore --help | head -1`) is a normal end.
@@ -82,6 +83,12 @@ fn run_convert(arguments: &ConvertArgs, environment: &Environment) -> u8 {
         Ok(()) => 0,
         Err(error) => refuse(&output, environment, &error),
     }
+}
+
+fn run_apt(arguments: &AptArgs, environment: &Environment) -> u8 {
+    let output = OutputSettings::default();
+    let mut screen = Screen::new(&output, environment);
+    apt::run(arguments, &mut screen).unwrap_or_else(|error| refuse(&output, environment, &error))
 }
 
 /// As much of the output's settings as is needed to tell that the others are wrong.

@@ -4,7 +4,9 @@
 //! configuration. Done by system calls on this thread alone, which is why there must be no
 //! other thread yet.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Gid, Uid};
@@ -51,16 +53,18 @@ impl User {
     /// Looks a user up by name: in /etc/passwd, and where it is not there (directory services)
     /// by `getent`.
     pub fn by_name(name: &str) -> Option<User> {
-        let read = |path: &str| -> io::Result<String> {
-            let mut text = Vec::new();
-            io::Read::read_to_end(&mut io::Read::take(std::fs::File::open(path)?, PASSWD_BYTES_MAX), &mut text)?;
-            Ok(String::from_utf8_lossy(&text).into_owned())
-        };
-        if let Some(user) = read("/etc/passwd").ok().and_then(|text| User::in_passwd(&text, name)) {
+        if let Some(user) = User::in_file(Path::new("/etc/passwd"), name) {
             return Some(user);
         }
         let output = Command::new("getent").args(["passwd", "--", name]).stdin(Stdio::null()).output().ok()?;
         User::in_passwd(&String::from_utf8_lossy(&output.stdout), name)
+    }
+
+    /// Looks a user up in a file such as /etc/passwd.
+    pub fn in_file(path: &Path, name: &str) -> Option<User> {
+        let mut text = Vec::new();
+        File::open(path).ok()?.take(PASSWD_BYTES_MAX).read_to_end(&mut text).ok()?;
+        User::in_passwd(&String::from_utf8_lossy(&text), name)
     }
 
     /// `name:password:uid:gid:…` lines.

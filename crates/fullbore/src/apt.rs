@@ -1,0 +1,174 @@
+//! `fullbore apt`: makes the system's own apt use our methods, and undoes it.
+//!
+//! All of it is one file in `/etc/apt/apt.conf.d` (see `snippet`), so that taking it away leaves
+//! nothing behind; no program of apt's is replaced or diverted. Before it is written, the program
+//! that apt would start is tried out as the user that apt gives its methods (see `probe`).
+
+mod probe;
+mod snippet;
+mod status;
+
+use std::path::{Path, PathBuf};
+
+use fullbore_engine::files::{FileError, Root};
+
+use crate::cli::{AptArgs, AptCommand, AptEnableArgs};
+use crate::error::{CommandError, ErrorKind};
+use crate::progress::Screen;
+use snippet::{Settings, Snippet, Standing};
+
+/// The directory of configuration snippets, below the root.
+const PARTS: &str = "etc/apt/apt.conf.d";
+
+/// Name of our snippet. Late in the order, for what comes later wins.
+const NAME: &str = "90fullbore";
+
+/// Largest file that may be our snippet; ours have 1 kB.
+const SNIPPET_BYTES_MAX: u64 = 1 << 20;
+
+/// Does what was asked; the exit code when it is no error.
+///
+/// # Errors
+/// Wrong usage, a program that would not do, files that cannot be written.
+pub fn run(arguments: &AptArgs, screen: &mut Screen) -> Result<u8, CommandError> {
+    match &arguments.command {
+        AptCommand::Enable(arguments) => enable(arguments, screen).map(|()| 0),
+        AptCommand::Disable(arguments) => disable(&arguments.root, arguments.force, screen).map(|()| 0),
+        AptCommand::Status(arguments) => status::run(&Place::new(&arguments.root), arguments.json, screen),
+    }
+}
+
+/// A system: the running one, or one below a directory.
+struct Place {
+    root: PathBuf,
+}
+
+impl Place {
+    fn new(root: &Path) -> Place {
+        Place { root: root.to_owned() }
+    }
+
+    fn is_running_system(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
+    /// Where a path of that system is in ours.
+    fn at(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    fn snippet_path(&self) -> PathBuf {
+        self.root.join(PARTS).join(NAME)
+    }
+
+    /// The directory of snippets, held open; `None` where there is none.
+    fn parts(&self) -> Result<Option<Root>, CommandError> {
+        match Root::open(&self.root.join(PARTS)) {
+            Ok(parts) => Ok(Some(parts)),
+            Err(error) if error.kind() == Some(std::io::ErrorKind::NotFound) => Ok(None),
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    /// Our snippet as it is now.
+    fn standing(&self, parts: &Root) -> Result<Standing, CommandError> {
+        let content = parts.read(NAME, SNIPPET_BYTES_MAX).map_err(|error| self.failed(&error))?;
+        Ok(content.map_or(Standing::Absent, |content| Snippet::read(&content)))
+    }
+
+    fn failed(&self, error: &FileError) -> CommandError {
+        let failure = CommandError::new(ErrorKind::Disk, error).context(self.root.join(PARTS).display());
+        match error.kind() {
+            Some(std::io::ErrorKind::PermissionDenied) => failure.hint("only root may change apt's configuration"),
+            _ => failure,
+        }
+    }
+
+    /// Refuses when the snippet is not as we wrote it.
+    fn check_ours(&self, standing: &Standing, force: bool) -> Result<(), CommandError> {
+        let what = match standing {
+            Standing::Absent | Standing::Ours(_) => return Ok(()),
+            _ if force => return Ok(()),
+            Standing::Edited => "was changed after fullbore wrote it",
+            Standing::Foreign => "was not written by fullbore",
+        };
+        Err(CommandError::usage(format_args!("{}: {what}", self.snippet_path().display()))
+            .hint("look at it; --force replaces or removes it all the same"))
+    }
+}
+
+fn enable(arguments: &AptEnableArgs, screen: &mut Screen) -> Result<(), CommandError> {
+    let place = Place::new(&arguments.root);
+    let Some(parts) = place.parts()? else {
+        return Err(CommandError::usage(format_args!("{}: no such directory", place.root.join(PARTS).display()))
+            .hint("is apt installed there?"));
+    };
+    place.check_ours(&place.standing(&parts)?, arguments.force)?;
+    let program = match &arguments.program {
+        Some(program) => program.clone(),
+        None => default_program(&place)?,
+    };
+    for path in std::iter::once(&program).chain(&arguments.mirrors) {
+        if !path.is_absolute() {
+            return Err(CommandError::usage(format_args!("{}: apt needs an absolute path", path.display())));
+        }
+    }
+    let settings = Settings {
+        program: text(&program)?,
+        mirrors: arguments.mirrors.iter().map(|path| text(path)).collect::<Result<_, _>>()?,
+        level: arguments.level,
+    };
+    probe::program(&place, &program, &settings.methods())?;
+    for mirrors in &arguments.mirrors {
+        probe::readable(&place, mirrors)?;
+    }
+    let written = || -> Result<(), FileError> {
+        let part = parts.write_part(NAME, Snippet::render(&settings).as_bytes())?;
+        part.finish()?;
+        fullbore_engine::durability::sync_file(&**part.directory(), PARTS)
+    };
+    written().map_err(|error| place.failed(&error))?;
+    screen.print(format!("{}: apt uses {}\n", place.snippet_path().display(), program.display()).as_bytes());
+    status::warn_if_overridden(&place, &settings, screen);
+    Ok(())
+}
+
+fn disable(root: &Path, force: bool, screen: &mut Screen) -> Result<(), CommandError> {
+    let place = Place::new(root);
+    let path = place.snippet_path();
+    let Some(parts) = place.parts()? else {
+        screen.print(format!("{}: was not there\n", path.display()).as_bytes());
+        return Ok(());
+    };
+    let standing = place.standing(&parts)?;
+    place.check_ours(&standing, force)?;
+    // What a killed `enable` may have left; apt does not read names with a dot in front.
+    let removed = parts.remove_part(NAME).and_then(|_| parts.unlink(NAME)).map_err(|error| place.failed(&error))?;
+    let what = if removed { "removed; apt uses its own methods" } else { "was not there" };
+    screen.print(format!("{}: {what}\n", path.display()).as_bytes());
+    Ok(())
+}
+
+/// The path that apt is to start: this program, or in another root the one that is installed there.
+fn default_program(place: &Place) -> Result<PathBuf, CommandError> {
+    if place.is_running_system() {
+        return std::env::current_exe().map_err(|error| {
+            CommandError::usage(format_args!("cannot tell where this program is: {error}")).hint("say --program PATH")
+        });
+    }
+    let installed = PathBuf::from("/usr/bin/fullbore");
+    if place.at(&installed).exists() {
+        return Ok(installed);
+    }
+    Err(CommandError::usage(format_args!("{}: no such file", place.at(&installed).display()))
+        .hint("install fullbore there, or say --program PATH (as seen within that root)"))
+}
+
+/// A path that can stand in apt's configuration.
+fn text(path: &Path) -> Result<String, CommandError> {
+    match path.to_str() {
+        // There is no way to write these between quotation marks.
+        Some(text) if !text.chars().any(|c| c == '"' || c.is_control()) => Ok(text.to_owned()),
+        _ => Err(CommandError::usage(format_args!("{}: apt's configuration cannot hold such a path", path.display()))),
+    }
+}

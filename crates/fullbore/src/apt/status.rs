@@ -1,0 +1,194 @@
+//! `fullbore apt status`: what apt would do, as apt itself reads its configuration.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use fullbore_apt::acquire::Configuration;
+use rustix::fs::MemfdFlags;
+use serde::Serialize;
+
+use super::snippet::{Settings, Standing};
+use super::{NAME, PARTS, Place, probe};
+use crate::error::{CommandError, ErrorKind};
+use crate::events::Events as _;
+use crate::progress::Screen;
+
+/// Methods that may be ours.
+const METHODS: [&str; 3] = ["rred", "http", "https"];
+
+/// Snippets that are searched for one that overrides ours; a system has ten.
+const PARTS_MAX: usize = 10_000;
+
+/// What is on.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// Path of the snippet.
+    snippet: String,
+    /// `absent`, `ours`, `edited` or `foreign`.
+    standing: &'static str,
+    /// Each method and the program that apt starts for it; `None` for apt's own.
+    methods: Vec<Used>,
+    /// Lists of mirrors.
+    mirrors: Vec<String>,
+    /// What is not as the snippet says, or would fail.
+    problems: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Used {
+    method: &'static str,
+    program: Option<String>,
+}
+
+/// Shows what is on. Exit code 0 when it is as `enable` or `disable` left it, 2 with problems.
+pub fn run(place: &Place, json: bool, screen: &mut Screen) -> Result<u8, CommandError> {
+    let standing = place.parts()?.map_or(Ok(Standing::Absent), |parts| place.standing(&parts))?;
+    let configuration = configuration(place)?;
+    let report = report(place, &standing, &configuration);
+    if json {
+        let text = serde_json::to_string(&report).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+        screen.print(format!("{text}\n").as_bytes());
+    } else {
+        screen.print(render(&report).as_bytes());
+    }
+    Ok(if report.problems.is_empty() { 0 } else { ErrorKind::Partial.exit_code() })
+}
+
+/// After `enable`: says so when another file has the last word.
+pub fn warn_if_overridden(place: &Place, settings: &Settings, screen: &mut Screen) {
+    match configuration(place) {
+        Ok(configuration) => {
+            for problem in overridden(place, settings, &configuration) {
+                screen.warn(problem);
+            }
+        }
+        Err(error) => screen.warn(format!("cannot see whether another file overrides it: {}", error.message)),
+    }
+}
+
+fn report(place: &Place, standing: &Standing, configuration: &Configuration) -> Report {
+    let mut problems = Vec::new();
+    let standing_name = match standing {
+        Standing::Absent => "absent",
+        Standing::Ours(settings) => {
+            problems.extend(overridden(place, settings, configuration));
+            if let Err(error) = probe::program(place, Path::new(&settings.program), &settings.methods()) {
+                problems.push(error.message);
+            }
+            for mirrors in &settings.mirrors {
+                if let Err(error) = probe::readable(place, Path::new(mirrors)) {
+                    problems.push(error.message);
+                }
+            }
+            "ours"
+        }
+        Standing::Edited => {
+            problems.push(format!("{} was changed after fullbore wrote it", place.snippet_path().display()));
+            "edited"
+        }
+        Standing::Foreign => {
+            problems.push(format!("{} was not written by fullbore", place.snippet_path().display()));
+            "foreign"
+        }
+    };
+    let used = METHODS.map(|method| Used { method, program: program(configuration, method) });
+    Report {
+        snippet: place.snippet_path().display().to_string(),
+        standing: standing_name,
+        methods: used.into(),
+        mirrors: configuration.list("Acquire::fullbore::Mirrors").into_iter().map(str::to_owned).collect(),
+        problems,
+    }
+}
+
+fn render(report: &Report) -> String {
+    let mut text = String::new();
+    let what = match report.standing {
+        "absent" => "not there",
+        "ours" => "as fullbore wrote it",
+        "edited" => "changed by hand",
+        _ => "not fullbore's",
+    };
+    text.push_str(&format!("snippet  {} ({what})\n", report.snippet));
+    for used in &report.methods {
+        let program = used.program.as_deref().unwrap_or("apt's own");
+        text.push_str(&format!("{:<8} {program}\n", used.method));
+    }
+    for mirrors in &report.mirrors {
+        text.push_str(&format!("mirrors  {mirrors}\n"));
+    }
+    for problem in &report.problems {
+        text.push_str(&format!("problem  {problem}\n"));
+    }
+    text
+}
+
+/// What apt starts for a method; `None` for its own.
+fn program(configuration: &Configuration, method: &str) -> Option<String> {
+    configuration.get(&format!("Dir::Bin::Methods::{method}")).map(str::to_owned)
+}
+
+/// Methods for which apt does not start what our snippet says, with the file that may be why.
+fn overridden(place: &Place, settings: &Settings, configuration: &Configuration) -> Vec<String> {
+    let mut problems = Vec::new();
+    for method in settings.methods() {
+        let used = program(configuration, method);
+        if used.as_deref() != Some(settings.program.as_str()) {
+            let used = used.as_deref().unwrap_or("its own method");
+            let by = suspects(place).map_or(String::new(), |files| format!(" (look at {files})"));
+            problems.push(format!("{method}: apt uses {used}, not {}{by}", settings.program));
+        }
+    }
+    problems
+}
+
+/// Files read after ours that speak of methods.
+fn suspects(place: &Place) -> Option<String> {
+    let parts = place.parts().ok()??;
+    let mut names: Vec<String> = parts
+        .list("")
+        .ok()?
+        .into_iter()
+        .filter_map(|(name, _)| name.into_string().ok())
+        .filter(|name| name.as_str() > NAME)
+        .take(PARTS_MAX)
+        .collect();
+    names.sort();
+    let mut paths: Vec<_> = names.into_iter().map(|name| place.root.join(PARTS).join(name)).collect();
+    // apt's main file comes after the snippets.
+    paths.push(place.root.join("etc/apt/apt.conf"));
+    paths.retain(|path| {
+        let text = std::fs::read_to_string(path).unwrap_or_default().to_ascii_lowercase();
+        text.contains("methods")
+    });
+    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    (!paths.is_empty()).then(|| paths.join(", "))
+}
+
+/// apt's configuration of a system, by `apt-config`.
+fn configuration(place: &Place) -> Result<Configuration, CommandError> {
+    let failed = |what: &dyn std::fmt::Display| {
+        CommandError::usage(format_args!("cannot read apt's configuration: {what}"))
+            .hint("is apt installed? `apt-config dump` should work")
+    };
+    let mut command = Command::new("apt-config");
+    command.args(Configuration::DUMP).stdin(Stdio::null());
+    if !place.is_running_system() {
+        // Where apt's files are must be known before the first of them is read, which only the file
+        // that this variable names is early enough for; it must be a regular one.
+        let root = place.root.canonicalize().map_err(|error| failed(&error))?;
+        let mut file: File = rustix::fs::memfd_create("apt.conf", MemfdFlags::CLOEXEC)
+            .map_err(|errno| failed(&std::io::Error::from(errno)))?
+            .into();
+        writeln!(file, "Dir \"{}/\";", root.display().to_string().trim_end_matches('/'))
+            .map_err(|error| failed(&error))?;
+        command.stdin(file).env("APT_CONFIG", "/dev/stdin");
+    }
+    let output = command.output().map_err(|error| failed(&error))?;
+    if !output.status.success() {
+        return Err(failed(&String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    Configuration::from_dump(&String::from_utf8_lossy(&output.stdout)).map_err(|error| failed(&error))
+}
