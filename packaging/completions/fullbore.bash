@@ -16,6 +16,9 @@ _fullbore() {
             ",$1")
                 cmd="fullbore"
                 ;;
+            fullbore,apt)
+                cmd="fullbore__subcmd__apt"
+                ;;
             fullbore,check)
                 cmd="fullbore__subcmd__check"
                 ;;
@@ -28,8 +31,32 @@ _fullbore() {
             fullbore,mirror)
                 cmd="fullbore__subcmd__mirror"
                 ;;
-            fullbore,update)
-                cmd="fullbore__subcmd__update"
+            fullbore__subcmd__apt,disable)
+                cmd="fullbore__subcmd__apt__subcmd__disable"
+                ;;
+            fullbore__subcmd__apt,enable)
+                cmd="fullbore__subcmd__apt__subcmd__enable"
+                ;;
+            fullbore__subcmd__apt,help)
+                cmd="fullbore__subcmd__apt__subcmd__help"
+                ;;
+            fullbore__subcmd__apt,status)
+                cmd="fullbore__subcmd__apt__subcmd__status"
+                ;;
+            fullbore__subcmd__apt__subcmd__help,disable)
+                cmd="fullbore__subcmd__apt__subcmd__help__subcmd__disable"
+                ;;
+            fullbore__subcmd__apt__subcmd__help,enable)
+                cmd="fullbore__subcmd__apt__subcmd__help__subcmd__enable"
+                ;;
+            fullbore__subcmd__apt__subcmd__help,help)
+                cmd="fullbore__subcmd__apt__subcmd__help__subcmd__help"
+                ;;
+            fullbore__subcmd__apt__subcmd__help,status)
+                cmd="fullbore__subcmd__apt__subcmd__help__subcmd__status"
+                ;;
+            fullbore__subcmd__help,apt)
+                cmd="fullbore__subcmd__help__subcmd__apt"
                 ;;
             fullbore__subcmd__help,check)
                 cmd="fullbore__subcmd__help__subcmd__check"
@@ -43,8 +70,14 @@ _fullbore() {
             fullbore__subcmd__help,mirror)
                 cmd="fullbore__subcmd__help__subcmd__mirror"
                 ;;
-            fullbore__subcmd__help,update)
-                cmd="fullbore__subcmd__help__subcmd__update"
+            fullbore__subcmd__help__subcmd__apt,disable)
+                cmd="fullbore__subcmd__help__subcmd__apt__subcmd__disable"
+                ;;
+            fullbore__subcmd__help__subcmd__apt,enable)
+                cmd="fullbore__subcmd__help__subcmd__apt__subcmd__enable"
+                ;;
+            fullbore__subcmd__help__subcmd__apt,status)
+                cmd="fullbore__subcmd__help__subcmd__apt__subcmd__status"
                 ;;
             *)
                 ;;
@@ -53,12 +86,162 @@ _fullbore() {
 
     case "${cmd}" in
         fullbore)
-            opts="-h -V --help --version mirror update check convert help"
+            opts="-h -V --help --version mirror check convert apt help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__apt)
+            opts="-h --help enable disable status help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__apt__subcmd__disable)
+            opts="-h --root --force --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__apt__subcmd__enable)
+            opts="-h --root --program --mirrors --level --force --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --program)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mirrors)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --level)
+                    COMPREPLY=($(compgen -W "own apt" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__apt__subcmd__help)
+            opts="enable disable status help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__apt__subcmd__help__subcmd__disable)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__apt__subcmd__help__subcmd__enable)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__apt__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__apt__subcmd__help__subcmd__status)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__apt__subcmd__status)
+            opts="-h --root --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -147,8 +330,64 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__help)
-            opts="mirror update check convert help"
+            opts="mirror check convert apt help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__apt)
+            opts="enable disable status"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__apt__subcmd__disable)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__apt__subcmd__enable)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__apt__subcmd__status)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -203,20 +442,6 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__help__subcmd__mirror)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        fullbore__subcmd__help__subcmd__update)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -342,68 +567,6 @@ _fullbore() {
                     return 0
                     ;;
                 --origin)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --report)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --metrics)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --trace)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        fullbore__subcmd__update)
-            opts="-q -v -h --sources --lists --no-pdiffs --level --keyring --cacert --ignore-valid-until --no-clean --no-hooks --durability --limit-rate --connections --http1 --no-hedge --auth --json --report --metrics --trace --quiet --verbose --changed-exit --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --sources)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --lists)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --level)
-                    COMPREPLY=($(compgen -W "own apt" -- "${cur}"))
-                    return 0
-                    ;;
-                --keyring)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --cacert)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --durability)
-                    COMPREPLY=($(compgen -W "none at-end each" -- "${cur}"))
-                    return 0
-                    ;;
-                --limit-rate)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --connections)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --auth)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -2,6 +2,8 @@
 //! at what is published.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod apt;
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
