@@ -31,6 +31,9 @@ _fullbore() {
             fullbore,mirror)
                 cmd="fullbore__subcmd__mirror"
                 ;;
+            fullbore,update)
+                cmd="fullbore__subcmd__update"
+                ;;
             fullbore__subcmd__apt,disable)
                 cmd="fullbore__subcmd__apt__subcmd__disable"
                 ;;
@@ -70,6 +73,9 @@ _fullbore() {
             fullbore__subcmd__help,mirror)
                 cmd="fullbore__subcmd__help__subcmd__mirror"
                 ;;
+            fullbore__subcmd__help,update)
+                cmd="fullbore__subcmd__help__subcmd__update"
+                ;;
             fullbore__subcmd__help__subcmd__apt,disable)
                 cmd="fullbore__subcmd__help__subcmd__apt__subcmd__disable"
                 ;;
@@ -86,7 +92,7 @@ _fullbore() {
 
     case "${cmd}" in
         fullbore)
-            opts="-h -V --help --version mirror check convert apt help"
+            opts="-h -V --help --version mirror update check convert apt help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -330,7 +336,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__help)
-            opts="mirror check convert apt help"
+            opts="mirror update check convert apt help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -442,6 +448,20 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__help__subcmd__mirror)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__update)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -567,6 +587,68 @@ _fullbore() {
                     return 0
                     ;;
                 --origin)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --report)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --metrics)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --trace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__update)
+            opts="-q -v -h --sources --lists --no-pdiffs --level --keyring --cacert --ignore-valid-until --no-clean --no-hooks --durability --limit-rate --connections --http1 --no-hedge --auth --json --report --metrics --trace --quiet --verbose --changed-exit --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --sources)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --lists)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --level)
+                    COMPREPLY=($(compgen -W "own apt" -- "${cur}"))
+                    return 0
+                    ;;
+                --keyring)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cacert)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --durability)
+                    COMPREPLY=($(compgen -W "none at-end each" -- "${cur}"))
+                    return 0
+                    ;;
+                --limit-rate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --connections)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --auth)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

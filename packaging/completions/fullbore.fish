@@ -27,6 +27,7 @@ end
 complete -c fullbore -n "__fish_fullbore_needs_command" -s h -l help -d 'Print help'
 complete -c fullbore -n "__fish_fullbore_needs_command" -s V -l version -d 'Print version'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "mirror" -d 'Clone or update a Debian archive from one or many mirrors'
+complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "update" -d 'Refresh APT\'s indexes as `apt-get update` does'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "check" -d 'Re-read an archive against its signed indexes, and repair it'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "convert" -d 'Convert settings of apt-mirror, debmirror or ftpsync to fullbore\'s'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "apt" -d 'Make the system\'s own apt use fullbore\'s methods, or undo it'
@@ -86,6 +87,32 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -s q -l quiet 
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -s v -l verbose -d 'Log more; repeat for still more'
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l changed-exit -d 'Exit with 10 when nothing had changed, so that scripts can tell'
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l sources -d 'Take the sources from this file or directory (deb822 .sources or one-line .list; default: apt\'s)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l lists -d 'Keep the indexes in this directory (default: apt\'s, /var/lib/apt/lists)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l level -d 'Compress what stays compressed for speed (`own`) or as hard as apt does (`apt`)' -r -f -a "own\t'zstd 3, xz 0, gz 6, lz4 1'
+apt\t'zstd 19, xz 6, gz 6, lz4 1'"
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l keyring -d 'Verify signatures with this keyring; repeat for more (default: Signed-By, or Debian\'s keyring)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l cacert -d 'Verify TLS with these certificates in addition to the system\'s' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l durability -d 'Wait for the disk never, once at the end, or for each file [default: at-end]' -r -f -a "none\t'Never: a power cut may lose files that the state names'
+at-end\t'Once before the indexes are published'
+each\t'For each file before it gets its name'"
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l limit-rate -d 'Receive at most this many bytes per second, such as 20M, 2.5MB, 512KiB or 100Mbit' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l connections -d 'Open at most this many connections to one host, up to 16 [default: 4]' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l auth -d 'Read credentials from this file in apt\'s auth.conf format (default: apt\'s own files)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l report -d 'Write a report of the run: one HTML page, or all its data if the name ends in .json' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l metrics -d 'Write metrics for Prometheus\' textfile collector' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l trace -d 'Write a trace of the run\'s phases and stages, to be opened in Perfetto' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l no-pdiffs -d 'Fetch indexes whole, never by patches'
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l ignore-valid-until -d 'Accept a Release whose Valid-Until has passed; logged at every run'
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l no-clean -d 'Leave files of sources that are gone'
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l no-hooks -d 'Do not run the commands that apt\'s configuration has for before and after an update'
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l http1 -d 'Speak only HTTP/1.1, never HTTP/2'
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l no-hedge -d 'Never ask a second host for what a slow one is sending'
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l json -d 'Print events as lines of JSON on stdout, the totals last'
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -s q -l quiet -d 'Print only errors'
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -s v -l verbose -d 'Log more; repeat for still more'
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -l changed-exit -d 'Exit with code 10 instead of 0 when nothing had changed'
+complete -c fullbore -n "__fish_fullbore_using_subcommand update" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l read-data-subset -d 'Read the content of only this random share of the files; sizes are checked for all' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l from -d 'Repair from this archive; repeat for more (default: where the mirror came from)' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l keyring -d 'Verify signatures with this keyring; repeat for more (default: Signed-By, or Debian\'s keyring)' -r -F
@@ -130,11 +157,12 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand apt; and __fish_seen_s
 complete -c fullbore -n "__fish_fullbore_using_subcommand apt; and __fish_seen_subcommand_from help" -f -a "disable" -d 'Make apt use its own methods again'
 complete -c fullbore -n "__fish_fullbore_using_subcommand apt; and __fish_seen_subcommand_from help" -f -a "status" -d 'Show which methods apt uses'
 complete -c fullbore -n "__fish_fullbore_using_subcommand apt; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror check convert apt help" -f -a "mirror" -d 'Clone or update a Debian archive from one or many mirrors'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror check convert apt help" -f -a "check" -d 'Re-read an archive against its signed indexes, and repair it'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror check convert apt help" -f -a "convert" -d 'Convert settings of apt-mirror, debmirror or ftpsync to fullbore\'s'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror check convert apt help" -f -a "apt" -d 'Make the system\'s own apt use fullbore\'s methods, or undo it'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror check convert apt help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check convert apt help" -f -a "mirror" -d 'Clone or update a Debian archive from one or many mirrors'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check convert apt help" -f -a "update" -d 'Refresh APT\'s indexes as `apt-get update` does'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check convert apt help" -f -a "check" -d 'Re-read an archive against its signed indexes, and repair it'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check convert apt help" -f -a "convert" -d 'Convert settings of apt-mirror, debmirror or ftpsync to fullbore\'s'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check convert apt help" -f -a "apt" -d 'Make the system\'s own apt use fullbore\'s methods, or undo it'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check convert apt help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from apt" -f -a "enable" -d 'Make apt use fullbore\'s methods'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from apt" -f -a "disable" -d 'Make apt use its own methods again'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from apt" -f -a "status" -d 'Show which methods apt uses'

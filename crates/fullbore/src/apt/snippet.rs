@@ -101,7 +101,7 @@ mod tests {
         // Written by `fullbore apt enable`, removed by `fullbore apt disable`.
         // apt runs this program in place of its own methods.
         Dir::Bin::Methods::rred "/usr/bin/fullbore";
-        // fullbore-sha256: 0
+        // fullbore-sha256: 06088e5cb4f1917868f3d6a14087b22dfd3e3adb5fe4c9911d191be36dbdfe83
         "#);
         assert_eq!(Snippet::read(text.as_bytes()), Standing::Ours(settings.clone()));
         settings.mirrors = vec!["/etc/a".into(), "/etc/b c".into()];

@@ -21,7 +21,7 @@ impl Apt {
     /// For one source, a suite `trixie` with component main for amd64. The directory is made, and
     /// must be below one that everybody may enter (see [`passable`]).
     pub fn new(directory: PathBuf, source: &str, key: &Path) -> Apt {
-        for part in ["lists/partial", "archives/partial", "etc/apt.conf.d", "etc/preferences.d"] {
+        for part in ["lists/partial", "archives/partial", "etc/apt/apt.conf.d", "etc/preferences.d"] {
             std::fs::create_dir_all(directory.join(part)).unwrap();
         }
         std::fs::write(directory.join("status"), "").unwrap();
@@ -40,7 +40,7 @@ impl Apt {
              Dir::Cache::pkgcache \"\";\nDir::Cache::srcpkgcache \"\";\nAPT::Architecture \"amd64\";\n\
              APT::Architectures {{ \"amd64\"; }};\nAcquire::http::Proxy \"false\";\nAcquire::Languages \"none\";\n\
              APT::Update::Error-Mode \"any\";\nAcquire::Retries \"0\";\nDebug::NoLocking \"true\";\n",
-            at("etc/apt.conf.d"),
+            at("etc/apt/apt.conf.d"),
             at("etc/test.sources"),
             at("etc/preferences.d"),
             at("lists"),
