@@ -71,7 +71,7 @@ impl Capture {
         if !old.exists() {
             std::os::unix::fs::symlink(to.join(old.file_name().unwrap()), &old).unwrap();
         }
-        let last_modified = date::parse(&self.answered[2].get("Last-Modified").unwrap()).unwrap();
+        let last_modified = date::parse(self.answered[2].get("Last-Modified").unwrap()).unwrap();
         let mut patches: Vec<PathBuf> =
             fs::read_dir(to.join("partial")).unwrap().map(|entry| entry.unwrap().path()).collect();
         patches.retain(|path| path.display().to_string().contains(".ed"));
@@ -91,7 +91,7 @@ impl Capture {
         PathBuf::from(self.request().get("URI").unwrap().strip_prefix("rred:").unwrap())
     }
 
-    fn new(&self) -> PathBuf {
+    fn target(&self) -> PathBuf {
         PathBuf::from(self.request().get("Filename").unwrap())
     }
 
@@ -164,16 +164,16 @@ fn captured_conversations_are_answered_as_apts_own_method_does() {
         let accessed = |path: &Path| {
             fs::metadata(path).unwrap().accessed().unwrap().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
         };
-        assert_eq!(accessed(&capture.new()), accessed(&capture.old()), "{name}");
+        assert_eq!(accessed(&capture.target()), accessed(&capture.old()), "{name}");
         let (own, apts) = (&answers[2], &capture.answered[2]);
         for field in ["URI", "Filename", "Last-Modified", "SHA256-Hash", "Checksum-FileSize-Hash"] {
             assert_eq!(own.get(field), apts.get(field), "{name}: {field}");
         }
         // Every field of ours is one that apt knows.
         assert!(own.fields.iter().all(|(field, _)| apts.get(field).is_some()), "{name}: {own:?}");
-        let metadata = fs::metadata(capture.new()).unwrap();
+        let metadata = fs::metadata(capture.target()).unwrap();
         assert_eq!(own.get("Size"), Some(metadata.len().to_string().as_str()), "{name}");
-        let text = plain(&capture.new());
+        let text = plain(&capture.target());
         assert_eq!(fullbore_testkit::digest::Digest::of(&text).to_string(), apts.get("SHA256-Hash").unwrap(), "{name}");
         let modified = metadata.modified().unwrap().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         assert_eq!(date::parse(own.get("Last-Modified").unwrap()), Ok(modified as i64), "{name}");
@@ -199,7 +199,7 @@ fn in_doubt_the_answer_is_a_failure() {
             let last = answers.last().unwrap();
             assert_eq!(last.code, 400, "{}: {what}: {answers:?}", capture.name);
             assert_eq!(last.get("URI"), said[1].get("URI"), "{what}");
-            assert!(!capture.new().exists(), "{}: {what}", capture.name);
+            assert!(!capture.target().exists(), "{}: {what}", capture.name);
             let partial = fs::read_dir(capture.directory.path().join("partial")).unwrap();
             assert!(
                 partial.map(|entry| entry.unwrap().file_name()).all(|name| !name.to_string_lossy().starts_with('.'))
@@ -402,7 +402,7 @@ fn killed_at_any_byte_the_method_leaves_only_an_unfinished_file() {
             let (output, answers) = tell(command, &capture.said);
             assert_eq!(answers[0].code, 100);
             if answers.last().is_some_and(|last| last.code == 201) {
-                fs::remove_file(capture.new()).unwrap();
+                fs::remove_file(capture.target()).unwrap();
             } else {
                 assert!(!output.status.success() || answers.last().unwrap().code == 400, "{output:?}");
                 stopped += 1;
