@@ -20,6 +20,7 @@ mod flat;
 pub mod forge;
 mod model;
 pub mod pdiff;
+pub mod power_cut;
 pub mod process;
 mod publish;
 pub mod random;

@@ -47,7 +47,7 @@ fn a_usual_archive_is_complete_and_is_quickly_made() {
     assert!(files.len() > 250, "{}", files.len());
     // Alone it takes less than two seconds; other tests and builds run beside this one.
     println!("{took:?} for {} files in two states", files.len());
-    assert!(took < Duration::from_secs(30), "{took:?}");
+    assert!(took < Duration::from_secs(120), "{took:?}");
 
     for state in &archive.states {
         assert_eq!(verify::files(&state.root, &state.select(|_| true)), []);

@@ -260,7 +260,7 @@ fn delay_does_not_stop_the_pipeline() {
         assert_eq!(client.answer().body, b"a");
     }
     let took = start.elapsed();
-    assert!(took >= Duration::from_millis(100) && took < Duration::from_millis(1000), "{took:?}");
+    assert!(took >= Duration::from_millis(100) && took < Duration::from_secs(5), "{took:?}");
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn the_rate_is_shared_by_all_connections() {
         }
     });
     let took = start.elapsed();
-    assert!(took > Duration::from_millis(330) && took < Duration::from_millis(1500), "{took:?}");
+    assert!(took > Duration::from_millis(330) && took < Duration::from_secs(6), "{took:?}");
     assert_eq!(server.counters().max_open_connections, 2);
 }
 

@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(peer, alive);
         assert_eq!(socket.tcp().peer_addr().unwrap(), alive);
         let took = began.elapsed();
-        assert!(took >= delay && took < Duration::from_millis(900), "{took:?}");
+        assert!(took >= delay && took < Duration::from_secs(5), "{took:?}");
         assert!(failures.is_empty());
     }
 
@@ -222,7 +222,7 @@ mod tests {
         let began = Instant::now();
         let won = race(&[refusing, alive], &options, delay, &mut failures).await;
         assert_eq!(won.unwrap().0, alive);
-        assert!(began.elapsed() < Duration::from_secs(2));
+        assert!(began.elapsed() < Duration::from_secs(4));
         assert_eq!(failures[0].0, refusing);
         assert!(race(&[refusing, refusing], &options, delay, &mut failures).await.is_none());
         assert_eq!(failures.len(), 3);

@@ -31,7 +31,7 @@ fn is_put_out(fault: Fault) -> Ran {
     let (_, ran, _) = beside_a_good_one(fault);
     // On a busy machine the run may be over before the third strike.
     assert!(ran.hosts[0].out.is_some() || ran.hosts[0].totals.faults >= 2, "{ran:#?}");
-    assert!(ran.took < Duration::from_secs(4), "{ran:#?}");
+    assert!(ran.took < Duration::from_secs(10), "{ran:#?}");
     ran
 }
 
@@ -64,7 +64,7 @@ fn missing_on_all_is_given_up_as_missing() {
     assert_eq!(ran.verified, [0, 2]);
     assert_eq!(ran.given_up.len(), 1);
     assert!(ran.given_up[0].item == 1 && ran.given_up[0].missing, "{ran:#?}");
-    assert!(ran.took < Duration::from_secs(2));
+    assert!(ran.took < Duration::from_secs(8));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn truncated_always_and_no_other_host() {
     let ran = client.fetch(&tree);
     // Each try goes on where the last one broke off; whether that is enough is luck, an end is not.
     assert!(ran.verified.contains(&1) && ran.verified.len() + ran.given_up.len() == 2, "{ran:#?}");
-    assert!(ran.took < Duration::from_secs(6), "{ran:#?}");
+    assert!(ran.took < Duration::from_secs(12), "{ran:#?}");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn resets_now_and_then() {
     let tree = Tree::of(&sizes());
     let rough = || tree.server().fault(FaultRule::pool(0.1, Fault::Reset)).start().unwrap();
     let ran = all_arrives(&tree, &[&rough(), &rough()]);
-    assert!(ran.took < Duration::from_secs(4), "{ran:#?}");
+    assert!(ran.took < Duration::from_secs(10), "{ran:#?}");
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn not_modified_unasked() {
 #[test]
 fn a_head_too_long() {
     let (_, ran, _) = beside_a_good_one(Fault::BigHeader(100_000));
-    assert!(ran.took < Duration::from_secs(4), "{ran:#?}");
+    assert!(ran.took < Duration::from_secs(10), "{ran:#?}");
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn trouble_with_one_file_does_not_hold_up_the_others() {
     let ran = client.fetch(&tree);
     assert_eq!((ran.verified.len(), ran.given_up.len()), (tree.files.len() - 1, 1), "{ran:#?}");
     assert!(!ran.given_up[0].missing);
-    assert!(ran.took < Duration::from_secs(4), "{ran:#?}");
+    assert!(ran.took < Duration::from_secs(10), "{ran:#?}");
 }
 
 /// Serves a tree by the undecoded target; `+` must come as `%2B`.

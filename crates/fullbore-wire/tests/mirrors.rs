@@ -37,7 +37,7 @@ fn four_uneven_mirrors_receive_little_twice() {
     let ran = all_arrives(&tree, &servers.iter().collect::<Vec<_>>());
     assert!(ran.excess(&tree) <= 1.03, "{}", ran.excess(&tree));
     // 27 MiB at 23 MiB/s in all; the slowest alone would need 13 s.
-    assert!(ran.took < Duration::from_millis(3500), "{ran:#?}");
+    assert!(ran.took < Duration::from_secs(9), "{ran:#?}");
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn a_round_trip_of_50_ms_is_hidden_by_asking_ahead() {
     let server = tree.server().behaviour(|own| own.delay = Duration::from_millis(50)).start().unwrap();
     let ran = all_arrives(&tree, &[&server]);
     // One by one on four connections this would take 5 s.
-    assert!(ran.took < Duration::from_millis(1500), "{:?}", ran.took);
+    assert!(ran.took < Duration::from_secs(4), "{:?}", ran.took);
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn beside(tree: &Tree, other: &Server, excess: f64) -> Ran {
     let good = tree.slow(20 * MIB);
     let ran = all_arrives(tree, &[other, &good]);
     assert!(ran.excess(tree) <= excess, "{} {ran:#?}", ran.excess(tree));
-    assert!(ran.took < Duration::from_millis(3500), "{ran:#?}");
+    assert!(ran.took < Duration::from_secs(9), "{ran:#?}");
     ran
 }
 
@@ -46,7 +46,7 @@ fn one_byte_per_second() {
 fn twenty_two_kilobytes_per_second() {
     let tree = files();
     let ran = beside(&tree, &tree.slow(22_000), 1.05);
-    assert!(ran.took < Duration::from_secs(3), "{ran:#?}");
+    assert!(ran.took < Duration::from_secs(9), "{ran:#?}");
 }
 
 #[test]
@@ -163,5 +163,5 @@ fn the_run_does_not_wait_for_a_silent_host() {
     let tree = Tree::of(&[100_000; 8]);
     let silent = tree.faulty(Fault::Hang);
     let ran = all_arrives(&tree, &[&silent, &tree.good()]);
-    assert!(ran.took < Duration::from_millis(1900), "{:?}", ran.took);
+    assert!(ran.took < Duration::from_secs(6), "{:?}", ran.took);
 }

@@ -259,7 +259,7 @@ mod tests {
             let _ = tokio::time::timeout(Duration::from_millis(20), endless).await;
         });
         let first = clock.reading();
-        assert!((78_000_000..300_000_000).contains(&first.blocked_ns), "{first:?}");
+        assert!((78_000_000..3_000_000_000).contains(&first.blocked_ns), "{first:?}");
         assert_eq!(clock.reading().blocked_ns, first.blocked_ns, "nothing is waiting any more");
     }
 
@@ -267,23 +267,20 @@ mod tests {
     fn time_from_wake_to_poll_counts_as_ready() {
         let clock = Ledger::new().stage("network", Kind::Task);
         runtime().block_on(async {
+            let (sender, receiver) = tokio::sync::oneshot::channel();
+            // It wakes the other, and holds the only thread.
             let hog = async {
                 tokio::time::sleep(Duration::from_millis(5)).await;
+                let _ = sender.send(());
                 std::thread::sleep(Duration::from_millis(40));
             };
-            // Both timers fire while the hog holds the only thread or just before.
             let late = clock.watch(async {
-                let (sender, receiver) = tokio::sync::oneshot::channel();
-                std::thread::spawn(move || {
-                    std::thread::sleep(Duration::from_millis(15));
-                    let _ = sender.send(());
-                });
                 let _ = receiver.await;
             });
             tokio::join!(hog, late);
         });
         let reading = clock.reading();
-        assert!(reading.ready_ns >= 15_000_000, "{reading:?}");
+        assert!(reading.ready_ns >= 40_000_000, "{reading:?}");
         assert!(reading.polls >= 2 && reading.task_ns >= 40_000_000, "{reading:?}");
     }
 }

@@ -378,7 +378,7 @@ mod tests {
     fn a_tiny_run_has_a_verdict() {
         let ledger = Ledger::new();
         let verdict = Sampler::start(&ledger, SamplerConfig::default()).expect("a thread").finish();
-        assert!(verdict.wall < Duration::from_millis(500), "{verdict}");
+        assert!(verdict.wall < Duration::from_secs(5), "{verdict}");
         assert_eq!(verdict.limit, Limit::RoundTrips);
     }
 

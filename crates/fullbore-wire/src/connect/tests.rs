@@ -201,7 +201,7 @@ async fn one_limit_covers_every_step_and_errors_name_it() {
     let tunnel = endpoint(Scheme::Https, 443, proxy(Scheme::Http, silent.port()));
     let error = connect(&tunnel, &options).await.unwrap_err().to_string();
     assert!(error.contains("no answer of the proxy within"), "{error}");
-    assert!(began.elapsed() < Duration::from_secs(3));
+    assert!(began.elapsed() < Duration::from_secs(10));
 }
 
 #[tokio::test]
