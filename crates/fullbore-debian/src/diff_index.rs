@@ -4,6 +4,8 @@
 //! the patches as plain text (`Patches`) and as served (`Download`), and the
 //! same with `X-Unmerged-` for patches of single steps beside merged ones.
 
+mod publication;
+
 use std::io::Read;
 
 use fullbore_engine::digest::Sha256;
@@ -12,6 +14,8 @@ use crate::deb822::{Deb822Error, Limits, Stanza, Stanzas};
 use crate::index::IndexError;
 use crate::path::{self, PathError};
 use crate::release::parse_size;
+
+pub use publication::{Listed, ListedPatch, OlderFile, Publication, Sha1};
 
 /// Most lines of one list. Debian has 56 (14 days, 4 updates each); 10^6 would be an attack.
 pub const LIST_ENTRIES_MAX: usize = 10_000;
@@ -60,7 +64,7 @@ impl DiffIndex {
         };
         let index = DiffIndex {
             current: current(&stanza)?,
-            merged: stanza.get("X-Patch-Precedence").is_some_and(|value| value.eq_ignore_ascii_case(b"merged")),
+            merged: is_merged(&stanza),
             main: PatchSet {
                 history: list(&stanza, "SHA256-History")?,
                 patches: list(&stanza, "SHA256-Patches")?,
@@ -84,32 +88,23 @@ impl DiffIndex {
     }
 }
 
+fn is_merged(stanza: &Stanza<'_>) -> bool {
+    stanza.get("X-Patch-Precedence").is_some_and(|value| value.eq_ignore_ascii_case(b"merged"))
+}
+
 fn current(stanza: &Stanza<'_>) -> Result<(Sha256, u64), IndexError> {
     const FIELD: &str = "SHA256-Current";
     let value = stanza.get_text(FIELD)?.ok_or(IndexError::Missing { line: stanza.line(), field: FIELD })?;
-    let mut words = value.split_ascii_whitespace();
-    let hash = words.next().and_then(|hex| Sha256::from_hex(hex.as_bytes()).ok());
-    let size = words.next().and_then(|size| parse_size(size.as_bytes()));
-    match (hash, size, words.next()) {
-        (Some(hash), Some(size), None) => Ok((hash, size)),
+    match hash_and_size(value, |hex| Sha256::from_hex(hex).ok()) {
+        Some((hash, size, None)) => Ok((hash, size)),
         _ => Err(invalid(stanza, FIELD, value, "is not `hash size`")),
     }
 }
 
 fn list(stanza: &Stanza<'_>, field: &'static str) -> Result<Vec<DiffFile>, IndexError> {
-    let Some(value) = stanza.get_text(field)? else {
-        return Ok(Vec::new());
-    };
     let mut files = Vec::new();
-    for line in value.lines().filter(|line| !line.trim().is_empty()) {
-        if files.len() == LIST_ENTRIES_MAX {
-            let line = stanza.line();
-            return Err(Deb822Error::TooLarge { line, what: "number of patches", limit: LIST_ENTRIES_MAX }.into());
-        }
-        let mut words = line.split_ascii_whitespace();
-        let hash = words.next().and_then(|hex| Sha256::from_hex(hex.as_bytes()).ok());
-        let size = words.next().and_then(|size| parse_size(size.as_bytes()));
-        let (Some(sha256), Some(size), Some(name), None) = (hash, size, words.next(), words.next()) else {
+    for line in lines(stanza, field)? {
+        let Some((sha256, size, Some(name))) = hash_and_size(line, |hex| Sha256::from_hex(hex).ok()) else {
             return Err(invalid(stanza, field, line, "is not `hash size name`"));
         };
         path::check_name(name)
@@ -117,6 +112,27 @@ fn list(stanza: &Stanza<'_>, field: &'static str) -> Result<Vec<DiffFile>, Index
         files.push(DiffFile { name: name.to_owned(), size, sha256 });
     }
     Ok(files)
+}
+
+/// The lines of a list that are not empty, at most [`LIST_ENTRIES_MAX`]; none when there is no
+/// such field.
+fn lines<'a>(stanza: &Stanza<'a>, field: &'static str) -> Result<Vec<&'a str>, IndexError> {
+    let value = stanza.get_text(field)?.unwrap_or_default();
+    let lines: Vec<&str> = value.lines().filter(|line| !line.trim().is_empty()).take(LIST_ENTRIES_MAX + 1).collect();
+    if lines.len() > LIST_ENTRIES_MAX {
+        let line = stanza.line();
+        return Err(Deb822Error::TooLarge { line, what: "number of patches", limit: LIST_ENTRIES_MAX }.into());
+    }
+    Ok(lines)
+}
+
+/// `hash size` or `hash size name`; `None` when it is neither.
+fn hash_and_size<H>(line: &str, hash: impl Fn(&[u8]) -> Option<H>) -> Option<(H, u64, Option<&str>)> {
+    let mut words = line.split_ascii_whitespace();
+    let hash = hash(words.next()?.as_bytes())?;
+    let size = parse_size(words.next()?.as_bytes())?;
+    let name = words.next();
+    words.next().is_none().then_some((hash, size, name))
 }
 
 fn invalid(stanza: &Stanza<'_>, field: &'static str, value: &str, what: &'static str) -> IndexError {
