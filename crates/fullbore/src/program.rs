@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::{self, AptArgs, CheckArgs, Command, ConvertArgs, MirrorArgs, UpdateArgs};
+use crate::cli::{self, AptArgs, CheckArgs, Command, ConvertArgs, MirrorArgs, PdiffArgs, PdiffCommand, UpdateArgs};
 use crate::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
 use crate::progress::Screen;
 use crate::report::{Report, html, json, prometheus, write_atomically};
 use crate::settings::{self, Environment, OutputSettings};
-use crate::{apt, check, convert, mirror, update};
+use crate::{apt, check, convert, mirror, pdiff, update};
 
 /// Runs the command line; the result is the exit code.
 pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
@@ -16,6 +16,7 @@ pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment:
             Command::Mirror(arguments) => run_mirror(*arguments, environment),
             Command::Update(arguments) => run_update(&arguments, environment),
             Command::Check(arguments) => run_check(*arguments, environment),
+            Command::Pdiff(arguments) => run_pdiff(&arguments, environment),
             Command::Convert(arguments) => run_convert(&arguments, environment),
             Command::Apt(arguments) => run_apt(&arguments, environment),
         },
@@ -74,6 +75,20 @@ fn run_check(arguments: CheckArgs, environment: &Environment) -> u8 {
     let result = check::run(&settings, &mut screen);
     runs.finished(&mut screen, "check", None, &settings.dir, result);
     runs.exit_code(&mut screen)
+}
+
+fn run_pdiff(arguments: &PdiffArgs, environment: &Environment) -> u8 {
+    let output = match &arguments.command {
+        PdiffCommand::Publish(publish) => {
+            OutputSettings { json: publish.json, quiet: publish.quiet, ..OutputSettings::default() }
+        }
+        _ => OutputSettings::default(),
+    };
+    let mut screen = Screen::new(&output, environment);
+    match pdiff::run(arguments, environment, &mut screen) {
+        Ok(()) => 0,
+        Err(error) => refuse(&output, environment, &error),
+    }
 }
 
 fn run_convert(arguments: &ConvertArgs, environment: &Environment) -> u8 {

@@ -1,0 +1,72 @@
+//! `fullbore pdiff apply`: patches joined and applied in one pass over an index of any form.
+
+use fullbore_apt::kept::Level;
+use fullbore_apt::rewrite::{Rewrite, RewriteError, Rewritten, rewrite};
+use fullbore_debian::compression::Form;
+use fullbore_engine::digest::Sha256;
+
+use super::{beside, file_error, input};
+use crate::cli::{KeptLevel, PdiffApplyArgs};
+use crate::error::{CommandError, ErrorKind};
+use crate::progress::Screen;
+use crate::report::units;
+
+pub(super) fn run(arguments: &PdiffApplyArgs, screen: &mut Screen) -> Result<(), CommandError> {
+    let edits = input::edits(&arguments.patches)?;
+    let job = Rewrite {
+        old: &arguments.old,
+        old_form: None,
+        edits: &edits,
+        new: &arguments.output,
+        new_form: Some(Form::of(&arguments.output.to_string_lossy())),
+        level: match arguments.level {
+            KeptLevel::Own => Level::Own,
+            KeptLevel::Apt => Level::Apt,
+        },
+        expected: None,
+        ledger: None,
+        threads: 0,
+    };
+    let done = match arguments.sha256 {
+        Some(expected) => verified(&job, expected)?,
+        None => rewrite(&job).map_err(failure)?,
+    };
+    let Rewritten { plain_size, sha256, file_size, .. } = done;
+    let new = arguments.output.display();
+    let kept = if file_size == plain_size { String::new() } else { format!(", {} on disk", units::bytes(file_size)) };
+    screen.print(format!("{new}: {}{kept}, SHA-256 {sha256}\n", units::bytes(plain_size)).as_bytes());
+    Ok(())
+}
+
+/// As the pass itself, but the result gets its name only when it has this hash: nobody says
+/// beforehand how long it is, which the pass would want to know.
+fn verified(job: &Rewrite<'_>, expected: Sha256) -> Result<Rewritten, CommandError> {
+    let (root, name) = beside(job.new)?;
+    let unverified = format!(".{name}.unverified");
+    let done = rewrite(&Rewrite { new: &job.new.with_file_name(&unverified), ..*job }).map_err(failure)?;
+    if done.sha256 == expected {
+        return root.rename(&unverified, name).map(|()| done).map_err(file_error);
+    }
+    root.unlink(&unverified).map_err(file_error)?;
+    let Rewritten { plain_size, sha256, .. } = done;
+    let new = job.new.display();
+    let message = format!("{new}: patched content of {plain_size} bytes has SHA-256 {sha256}, expected is {expected}");
+    Err(CommandError::new(ErrorKind::Verification, message).hint(format_args!(
+        "is {} the state that the first patch applies to, and are all patches there?",
+        job.old.display()
+    )))
+}
+
+fn failure(error: RewriteError) -> CommandError {
+    let kind = match &error {
+        RewriteError::Splice { .. } | RewriteError::Mismatch { .. } => ErrorKind::Verification,
+        RewriteError::Read { .. } | RewriteError::Write(_) => ErrorKind::Disk,
+        RewriteError::Target { .. } => ErrorKind::Usage,
+        RewriteError::Panicked { .. } => ErrorKind::Internal,
+    };
+    let error = CommandError::from_error(kind, &error);
+    match kind {
+        ErrorKind::Verification => error.hint("the patches are for another state of the index"),
+        _ => error,
+    }
+}

@@ -1,0 +1,13 @@
+//! `fullbore pdiff merge`: several patches as one.
+
+use super::{input, write_patch};
+use crate::cli::PdiffMergeArgs;
+use crate::error::{CommandError, ErrorKind};
+use crate::progress::Screen;
+
+pub(super) fn run(arguments: &PdiffMergeArgs, screen: &mut Screen) -> Result<(), CommandError> {
+    let edits = input::edits(&arguments.patches)?;
+    let mut script = Vec::new();
+    edits.write_ed(&mut script).map_err(|error| CommandError::new(ErrorKind::Verification, error))?;
+    write_patch(&script, arguments.output.as_deref(), screen)
+}
