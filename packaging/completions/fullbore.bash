@@ -31,6 +31,9 @@ _fullbore() {
             fullbore,mirror)
                 cmd="fullbore__subcmd__mirror"
                 ;;
+            fullbore,pdiff)
+                cmd="fullbore__subcmd__pdiff"
+                ;;
             fullbore,update)
                 cmd="fullbore__subcmd__update"
                 ;;
@@ -73,6 +76,9 @@ _fullbore() {
             fullbore__subcmd__help,mirror)
                 cmd="fullbore__subcmd__help__subcmd__mirror"
                 ;;
+            fullbore__subcmd__help,pdiff)
+                cmd="fullbore__subcmd__help__subcmd__pdiff"
+                ;;
             fullbore__subcmd__help,update)
                 cmd="fullbore__subcmd__help__subcmd__update"
                 ;;
@@ -85,6 +91,48 @@ _fullbore() {
             fullbore__subcmd__help__subcmd__apt,status)
                 cmd="fullbore__subcmd__help__subcmd__apt__subcmd__status"
                 ;;
+            fullbore__subcmd__help__subcmd__pdiff,apply)
+                cmd="fullbore__subcmd__help__subcmd__pdiff__subcmd__apply"
+                ;;
+            fullbore__subcmd__help__subcmd__pdiff,generate)
+                cmd="fullbore__subcmd__help__subcmd__pdiff__subcmd__generate"
+                ;;
+            fullbore__subcmd__help__subcmd__pdiff,merge)
+                cmd="fullbore__subcmd__help__subcmd__pdiff__subcmd__merge"
+                ;;
+            fullbore__subcmd__help__subcmd__pdiff,publish)
+                cmd="fullbore__subcmd__help__subcmd__pdiff__subcmd__publish"
+                ;;
+            fullbore__subcmd__pdiff,apply)
+                cmd="fullbore__subcmd__pdiff__subcmd__apply"
+                ;;
+            fullbore__subcmd__pdiff,generate)
+                cmd="fullbore__subcmd__pdiff__subcmd__generate"
+                ;;
+            fullbore__subcmd__pdiff,help)
+                cmd="fullbore__subcmd__pdiff__subcmd__help"
+                ;;
+            fullbore__subcmd__pdiff,merge)
+                cmd="fullbore__subcmd__pdiff__subcmd__merge"
+                ;;
+            fullbore__subcmd__pdiff,publish)
+                cmd="fullbore__subcmd__pdiff__subcmd__publish"
+                ;;
+            fullbore__subcmd__pdiff__subcmd__help,apply)
+                cmd="fullbore__subcmd__pdiff__subcmd__help__subcmd__apply"
+                ;;
+            fullbore__subcmd__pdiff__subcmd__help,generate)
+                cmd="fullbore__subcmd__pdiff__subcmd__help__subcmd__generate"
+                ;;
+            fullbore__subcmd__pdiff__subcmd__help,help)
+                cmd="fullbore__subcmd__pdiff__subcmd__help__subcmd__help"
+                ;;
+            fullbore__subcmd__pdiff__subcmd__help,merge)
+                cmd="fullbore__subcmd__pdiff__subcmd__help__subcmd__merge"
+                ;;
+            fullbore__subcmd__pdiff__subcmd__help,publish)
+                cmd="fullbore__subcmd__pdiff__subcmd__help__subcmd__publish"
+                ;;
             *)
                 ;;
         esac
@@ -92,7 +140,7 @@ _fullbore() {
 
     case "${cmd}" in
         fullbore)
-            opts="-h -V --help --version mirror update check convert apt help"
+            opts="-h -V --help --version mirror update check pdiff convert apt help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -336,7 +384,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__help)
-            opts="mirror update check convert apt help"
+            opts="mirror update check pdiff convert apt help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -450,6 +498,76 @@ _fullbore() {
         fullbore__subcmd__help__subcmd__mirror)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__pdiff)
+            opts="apply merge generate publish"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__pdiff__subcmd__apply)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__pdiff__subcmd__generate)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__pdiff__subcmd__merge)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__pdiff__subcmd__publish)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -600,6 +718,216 @@ _fullbore() {
                     ;;
                 --trace)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__pdiff)
+            opts="-h --help apply merge generate publish help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__pdiff__subcmd__apply)
+            opts="-o -h --output --sha256 --level --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sha256)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --level)
+                    COMPREPLY=($(compgen -W "own apt" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__pdiff__subcmd__generate)
+            opts="-o -h --output --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__pdiff__subcmd__help)
+            opts="apply merge generate publish help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__pdiff__subcmd__help__subcmd__apply)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__pdiff__subcmd__help__subcmd__generate)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__pdiff__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__pdiff__subcmd__help__subcmd__merge)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__pdiff__subcmd__help__subcmd__publish)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__pdiff__subcmd__merge)
+            opts="-o -h --output --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__pdiff__subcmd__publish)
+            opts="-q -h --old --state --merged --max-patches --keep-hours --exclude --durability --json --quiet --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --old)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-patches)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --keep-hours)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exclude)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --durability)
+                    COMPREPLY=($(compgen -W "none at-end each" -- "${cur}"))
                     return 0
                     ;;
                 *)

@@ -29,6 +29,7 @@ complete -c fullbore -n "__fish_fullbore_needs_command" -s V -l version -d 'Prin
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "mirror" -d 'Clone or update a Debian archive from one or many mirrors'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "update" -d 'Refresh APT\'s indexes as `apt-get update` does'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "check" -d 'Re-read an archive against its signed indexes, and repair it'
+complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "pdiff" -d 'Apply, join, make and publish patches of APT\'s indexes'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "convert" -d 'Convert settings of apt-mirror, debmirror or ftpsync to fullbore\'s'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "apt" -d 'Make the system\'s own apt use fullbore\'s methods, or undo it'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -130,6 +131,38 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand check" -l json -d 'Pri
 complete -c fullbore -n "__fish_fullbore_using_subcommand check" -s q -l quiet -d 'Print only errors'
 complete -c fullbore -n "__fish_fullbore_using_subcommand check" -s v -l verbose -d 'Log more; repeat for still more'
 complete -c fullbore -n "__fish_fullbore_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and not __fish_seen_subcommand_from apply merge generate publish help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and not __fish_seen_subcommand_from apply merge generate publish help" -f -a "apply" -d 'Apply patches to an index, oldest first, in one pass'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and not __fish_seen_subcommand_from apply merge generate publish help" -f -a "merge" -d 'Join patches, oldest first, to one that does what they do'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and not __fish_seen_subcommand_from apply merge generate publish help" -f -a "generate" -d 'Make the patch that leads from one state of an index to another'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and not __fish_seen_subcommand_from apply merge generate publish help" -f -a "publish" -d 'Publish patches beside an archive\'s indexes, for those who run one'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and not __fish_seen_subcommand_from apply merge generate publish help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from apply" -s o -l output -d 'Write the patched index to this file: plain, .gz, .xz, .zst or .lz4' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from apply" -l sha256 -d 'Give the result its name only if its content, uncompressed, has this SHA-256' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from apply" -l level -d 'Compress for speed (`own`) or as hard as apt does (`apt`)' -r -f -a "own\t'zstd 3, xz 0, gz 6, lz4 1'
+apt\t'zstd 19, xz 6, gz 6, lz4 1'"
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from apply" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from merge" -s o -l output -d 'Write the patch to this file, plain or .gz (default: to stdout)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from merge" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from generate" -s o -l output -d 'Write the patch to this file, plain or .gz (default: to stdout)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from generate" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from publish" -l old -d 'Take the states before from this copy of DIR, and keep none' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from publish" -l state -d 'Keep the states of the indexes in this directory (default: DIR/.fullbore)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from publish" -l max-patches -d 'Keep patches for at most so many states' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from publish" -l keep-hours -d 'Keep files that are listed no more for so many hours, for clients that are just fetching them' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from publish" -l exclude -d 'Leave out indexes whose path below DIR matches this regular expression; repeat for more' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from publish" -l durability -d 'When to wait for the disk: never, once before publishing, or for each file [default: at-end]' -r -f -a "none\t'Never: a power cut may lose files that the state names'
+at-end\t'Once before the indexes are published'
+each\t'For each file before it gets its name'"
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from publish" -l merged -d 'Publish also a patch from each state directly to the present one, and offer these first'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from publish" -l json -d 'Print a line of JSON for each index'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from publish" -s q -l quiet -d 'Print only errors'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from publish" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from help" -f -a "apply" -d 'Apply patches to an index, oldest first, in one pass'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from help" -f -a "merge" -d 'Join patches, oldest first, to one that does what they do'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from help" -f -a "generate" -d 'Make the patch that leads from one state of an index to another'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from help" -f -a "publish" -d 'Publish patches beside an archive\'s indexes, for those who run one'
+complete -c fullbore -n "__fish_fullbore_using_subcommand pdiff; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c fullbore -n "__fish_fullbore_using_subcommand convert" -s o -l output -d 'Write the result to this file instead of stdout; an existing file is not replaced' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand convert" -l format -d 'Take the file to be of this program (default: by name, then by content)' -r -f -a "apt-mirror\t'apt-mirror\'s mirror.list'
 debmirror\t'debmirror.conf'
@@ -157,12 +190,17 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand apt; and __fish_seen_s
 complete -c fullbore -n "__fish_fullbore_using_subcommand apt; and __fish_seen_subcommand_from help" -f -a "disable" -d 'Make apt use its own methods again'
 complete -c fullbore -n "__fish_fullbore_using_subcommand apt; and __fish_seen_subcommand_from help" -f -a "status" -d 'Show which methods apt uses'
 complete -c fullbore -n "__fish_fullbore_using_subcommand apt; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check convert apt help" -f -a "mirror" -d 'Clone or update a Debian archive from one or many mirrors'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check convert apt help" -f -a "update" -d 'Refresh APT\'s indexes as `apt-get update` does'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check convert apt help" -f -a "check" -d 'Re-read an archive against its signed indexes, and repair it'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check convert apt help" -f -a "convert" -d 'Convert settings of apt-mirror, debmirror or ftpsync to fullbore\'s'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check convert apt help" -f -a "apt" -d 'Make the system\'s own apt use fullbore\'s methods, or undo it'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check convert apt help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt help" -f -a "mirror" -d 'Clone or update a Debian archive from one or many mirrors'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt help" -f -a "update" -d 'Refresh APT\'s indexes as `apt-get update` does'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt help" -f -a "check" -d 'Re-read an archive against its signed indexes, and repair it'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt help" -f -a "pdiff" -d 'Apply, join, make and publish patches of APT\'s indexes'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt help" -f -a "convert" -d 'Convert settings of apt-mirror, debmirror or ftpsync to fullbore\'s'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt help" -f -a "apt" -d 'Make the system\'s own apt use fullbore\'s methods, or undo it'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from pdiff" -f -a "apply" -d 'Apply patches to an index, oldest first, in one pass'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from pdiff" -f -a "merge" -d 'Join patches, oldest first, to one that does what they do'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from pdiff" -f -a "generate" -d 'Make the patch that leads from one state of an index to another'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from pdiff" -f -a "publish" -d 'Publish patches beside an archive\'s indexes, for those who run one'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from apt" -f -a "enable" -d 'Make apt use fullbore\'s methods'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from apt" -f -a "disable" -d 'Make apt use its own methods again'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from apt" -f -a "status" -d 'Show which methods apt uses'

@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn every_command_has_a_page() {
         let names: Vec<String> = files().unwrap().into_iter().map(|(name, _)| name).collect();
-        for page in ["fullbore", "fullbore-mirror", "fullbore-check", "fullbore-convert"] {
+        for page in ["fullbore", "fullbore-mirror", "fullbore-check", "fullbore-convert", "fullbore-pdiff-publish"] {
             assert!(names.contains(&format!("man/{page}.1")), "{names:?}");
         }
     }

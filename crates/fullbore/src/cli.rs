@@ -553,8 +553,8 @@ the patch, and the Index that lists it. The state before is kept in DIR/.fullbor
 another copy of DIR with --old. The first run only keeps the states.
 
 Run it each time between making the indexes and making the Release file, which must list each \
-X.diff/Index, and the uncompressed X even if only X.xz is there. Then sign the Release. Until it is \
-signed nobody uses the patches, and who has an index of before fetches it whole as always.";
+X.diff/Index, and the uncompressed X even if only X.xz is there. Then sign the Release. Until it \
+is signed, clients fetch whole what has changed, as always.";
 
 const PDIFF_PUBLISH_EXAMPLES: &str = "\
 Examples:

@@ -9,7 +9,7 @@ mod input;
 mod merge;
 mod publish;
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use flate2::{Compression, GzBuilder};
@@ -66,10 +66,19 @@ fn beside(path: &Path) -> Result<(Root, &str), CommandError> {
     };
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| CommandError::usage(format_args!("{} cannot be a file's name", path.display())))?;
-    Ok((Root::open(directory).map_err(file_error)?, name))
+    Ok((Root::open(directory).map_err(no_directory)?, name))
 }
 
 /// A failure of our own files.
 fn file_error(error: FileError) -> CommandError {
     CommandError::from_error(ErrorKind::Disk, &error)
+}
+
+/// A directory that was named and is none.
+fn no_directory(error: FileError) -> CommandError {
+    let kind = match error.kind() {
+        Some(io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => ErrorKind::Usage,
+        _ => ErrorKind::Disk,
+    };
+    CommandError::from_error(kind, &error)
 }

@@ -58,6 +58,9 @@ fn verified(job: &Rewrite<'_>, expected: Sha256) -> Result<Rewritten, CommandErr
 }
 
 fn failure(error: RewriteError) -> CommandError {
+    if let RewriteError::Read { path, source } = &error {
+        return input::unreadable(path, source);
+    }
     let kind = match &error {
         RewriteError::Splice { .. } | RewriteError::Mismatch { .. } => ErrorKind::Verification,
         RewriteError::Read { .. } | RewriteError::Write(_) => ErrorKind::Disk,

@@ -23,7 +23,7 @@ pub(super) fn edits<P: AsRef<Path>>(paths: &[P]) -> Result<Edits, CommandError> 
 }
 
 fn patch(path: &Path) -> Result<Edits, CommandError> {
-    let file = File::open(path).map_err(|error| CommandError::disk(path, &error))?;
+    let file = File::open(path).map_err(|error| unreadable(path, &error))?;
     let mut form = Form::of(&path.to_string_lossy());
     let mut input = BufReader::new(file);
     // apt keeps fetched patches as `X.ed` in the form in which they came.
@@ -36,7 +36,7 @@ fn patch(path: &Path) -> Result<Edits, CommandError> {
 
 /// Reads an index into memory.
 pub(super) fn index(path: &Path) -> Result<Vec<u8>, CommandError> {
-    let file = File::open(path).map_err(|error| CommandError::disk(path, &error))?;
+    let file = File::open(path).map_err(|error| unreadable(path, &error))?;
     index_of(file, Form::of(&path.to_string_lossy())).map_err(|error| unreadable(path, &error))
 }
 
@@ -56,14 +56,17 @@ fn read(form: Form, input: BufReader<File>, limit_bytes: u64) -> io::Result<Vec<
     Ok(text)
 }
 
-/// A file that is there, but not what its name says.
-fn unreadable(path: &Path, error: &io::Error) -> CommandError {
+/// A file that is not there, or not what its name says.
+pub(super) fn unreadable(path: &Path, error: &io::Error) -> CommandError {
     match error.kind() {
         io::ErrorKind::InvalidData
         | io::ErrorKind::UnexpectedEof
         | io::ErrorKind::Other
         | io::ErrorKind::FileTooLarge => {
             CommandError::new(ErrorKind::Verification, format_args!("{}: {error}", path.display()))
+        }
+        io::ErrorKind::NotFound | io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => {
+            CommandError::usage(format_args!("{}: {error}", path.display()))
         }
         _ => CommandError::disk(path, error),
     }

@@ -21,7 +21,7 @@ use fullbore_engine::durability::{Barrier, Durability};
 use fullbore_engine::files::Root;
 use serde::Serialize;
 
-use super::file_error;
+use super::{file_error, no_directory};
 use crate::cli::PdiffPublishArgs;
 use crate::error::{CommandError, ErrorKind, printable};
 use crate::events::Events as _;
@@ -42,7 +42,7 @@ pub(super) fn run(
     screen: &mut Screen,
 ) -> Result<(), CommandError> {
     let started = Instant::now();
-    let root = Arc::new(Root::open(&arguments.dir).map_err(|error| file_error(error).hint(WHAT_DIR_IS))?);
+    let root = Arc::new(Root::open(&arguments.dir).map_err(|error| no_directory(error).hint(WHAT_DIR_IS))?);
     let durability = match arguments.durability.unwrap_or_default() {
         DurabilityChoice::None => Durability::None,
         DurabilityChoice::AtEnd => Durability::AtEnd,
@@ -50,7 +50,7 @@ pub(super) fn run(
     };
     let barrier = Barrier::new(root.clone(), durability);
     let before = match &arguments.old {
-        Some(old) => Before::Tree(Root::open(old).map_err(file_error)?),
+        Some(old) => Before::Tree(Root::open(old).map_err(no_directory)?),
         None => Before::Kept(States::open(&root, arguments.state.as_deref(), durability)?),
     };
     let indexes = find::indexes(&root, &arguments.exclude)?;
