@@ -80,7 +80,8 @@ impl Message {
         push_clean(&mut text, &self.text);
         text.push('\n');
         for (name, value) in &self.fields {
-            push_clean(&mut text, name);
+            // A blank at its beginning would make it the continuation of the field before.
+            push_clean(&mut text, name.trim_matches(|c: char| c.is_control() || c.is_whitespace()));
             text.push(':');
             let mut lines = value.lines();
             if let Some(first) = lines.next() {
@@ -288,9 +289,17 @@ mod tests {
         }
 
         #[test]
-        fn never_panics(bytes in "([0-9]{1,4}|[a-zA-Z]{1,3}|: |\n|\r| |%[0-9a-f]{0,2}){0,40}") {
-            let _ = Messages::new().feed(bytes.as_bytes());
+        fn what_is_read_can_be_written(
+            bytes in "([0-9]{3} )?([0-9]{1,4}|[a-zA-Z]{1,3}|:|: |\n|\n\n|\r| |[\u{0}-\u{1f}]|\\PC|%[0-9a-f]{0,2}){0,40}",
+        ) {
+            let mut messages = Messages::new();
+            let _ = messages.feed(bytes.as_bytes());
             let _ = percent_decode(&bytes);
+            while let Some(message) = messages.take() {
+                let mut again = Messages::new();
+                again.feed(&message.to_bytes()).unwrap();
+                prop_assert!(again.take().is_some_and(|again| again.code == message.code) && again.take().is_none());
+            }
         }
     }
 }
