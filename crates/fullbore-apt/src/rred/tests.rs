@@ -259,3 +259,15 @@ proptest! {
         prop_assert!(!nowhere.exists());
     }
 }
+
+#[test]
+fn the_level_is_a_setting_of_apts_configuration() {
+    for (value, level) in [("apt", Level::Apt), ("own", Level::Own), ("", Level::Own)] {
+        let mut configuration = Configuration::new();
+        configuration.set(LEVEL_SETTING, value);
+        let mut rred = Rred::new();
+        // No user is named, so that no rights are dropped.
+        rred.configure(configuration).unwrap();
+        assert_eq!(rred.level, level, "{value}");
+    }
+}
