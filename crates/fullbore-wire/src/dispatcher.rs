@@ -23,8 +23,10 @@ pub type ConnectionId = u64;
 /// start.
 const AHEAD_UNKNOWN_BYTES: u64 = 1 << 20;
 
-/// Least bytes asked for ahead: below this the requests themselves cost too much.
+/// Least bytes asked for ahead: below this the requests themselves cost too much. A connection that
+/// would need longer than this for so much is given less, one file at a time at last.
 const AHEAD_MIN_BYTES: u64 = 256 << 10;
+const AHEAD_MIN_S: f64 = 1.0;
 
 /// Most bytes asked for ahead: 3 × what one connection holds at 100 MB/s and 100 ms.
 const AHEAD_MAX_BYTES: u64 = 32 << 20;
@@ -76,6 +78,10 @@ const HEDGE_GAIN_S: f64 = 0.15;
 /// the 3 % that a run may receive in excess.
 const HEDGE_BUDGET_SHARE: f64 = 0.02;
 const HEDGE_BUDGET_MIN_BYTES: u64 = 1 << 20;
+
+/// What a connection still brings in vain of a part that was taken from it: at its rate, for so long
+/// at most. Then it is cut, or has come to what is wanted.
+const HEDGE_WASTE_S: f64 = 1.0;
 
 /// Unwanted bytes ahead of wanted ones for which it pays to open another connection instead.
 const UNWANTED_CLOSE_BYTES: u64 = 512 << 10;
@@ -516,6 +522,9 @@ impl Dispatcher {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.asked.retain(|asked| asked.tag != tag);
         connection.answered += 1;
+        if !connection.owes() {
+            connection.rate.end(connection.last_byte);
+        }
         self.hosts[connection.host as usize].delivered();
     }
 
@@ -867,7 +876,8 @@ impl Dispatcher {
     fn ahead_bytes(&self, connection: &Connection) -> u64 {
         let Some(rate) = self.known_rate(connection) else { return AHEAD_UNKNOWN_BYTES };
         let rtt = self.hosts[connection.host as usize].rtt().as_secs_f64();
-        ((3.0 * rate * rtt + 0.1 * rate) as u64).clamp(AHEAD_MIN_BYTES, AHEAD_MAX_BYTES)
+        let least = AHEAD_MIN_BYTES.min((rate * AHEAD_MIN_S) as u64);
+        ((3.0 * rate * rtt + 0.1 * rate) as u64).clamp(least, AHEAD_MAX_BYTES)
     }
 
     fn known_rate(&self, connection: &Connection) -> Option<f64> {
@@ -892,7 +902,7 @@ impl Dispatcher {
         self.connections
             .values()
             .filter(|other| other.host != host)
-            .filter_map(|other| other.rate.average())
+            .filter_map(|other| other.rate.at_least())
             .max_by(f64::total_cmp)
     }
 
@@ -901,7 +911,7 @@ impl Dispatcher {
         self.connections
             .values()
             .filter(|other| other.host == host)
-            .filter_map(|other| other.rate.average())
+            .filter_map(|other| other.rate.at_least())
             .max_by(f64::total_cmp)
     }
 
@@ -917,7 +927,7 @@ impl Dispatcher {
             return None;
         }
         let mine = taker.and_then(|id| self.connections.get(&id));
-        let rate = mine.and_then(|c| c.rate.average()).or_else(|| self.host_rate(host));
+        let rate = mine.and_then(|c| c.rate.at_least()).or_else(|| self.host_rate(host));
         let rtt_s = self.hosts[host as usize].rtt().as_secs_f64();
         let mut best: Option<(f64, (ConnectionId, u64, u64))> = None;
         for (victim_id, victim) in &self.connections {
@@ -947,7 +957,8 @@ impl Dispatcher {
                 if asked.rest().is_none() || self.queue.excluded(asked.segment.item).contains(host) {
                     continue;
                 }
-                if !silent && self.hedged_bytes + wanted.min(SEGMENT_MIN_BYTES) > self.hedge_budget() {
+                if !silent && self.hedged_bytes + waste(wanted.min(SEGMENT_MIN_BYTES), their_rate) > self.hedge_budget()
+                {
                     continue;
                 }
                 let from = self.split_point(asked, theirs_s, their_rate, my_rate, rtt_s, host);
@@ -1000,6 +1011,7 @@ impl Dispatcher {
         let ranges = self.hosts[host as usize].answers_ranges();
         let victim = self.connections.get_mut(&victim_id)?;
         let victim_host = victim.host;
+        let their_rate = victim.rate.average().unwrap_or(0.0);
         let silent = victim.silent_for(now) > SILENCE_UNTIL_HEDGED;
         let asked = victim.asked.iter_mut().find(|asked| asked.tag == tag)?;
         let segment = Segment { start: from, end: asked.until, ..asked.segment.clone() };
@@ -1012,11 +1024,16 @@ impl Dispatcher {
             victim.asked.retain(|asked| asked.tag != tag);
         }
         if !silent {
-            self.hedged_bytes += segment.len();
+            self.hedged_bytes += waste(segment.len(), their_rate);
         }
         self.hosts[victim_host as usize].totals.hedged += 1;
         Some(segment)
     }
+}
+
+/// Bytes of a part that may come in vain after it was taken from a connection of this rate.
+fn waste(bytes: u64, rate_bytes_per_s: f64) -> u64 {
+    bytes.min((rate_bytes_per_s * HEDGE_WASTE_S) as u64)
 }
 
 #[cfg(test)]

@@ -15,18 +15,30 @@ pub struct Rate {
     newest: f64,
     since: Instant,
     bytes: u64,
+    /// Rate of the best burst that ended before a sample was over.
+    burst: f64,
 }
 
 impl Rate {
     /// Nothing received yet.
     pub fn new(now: Instant) -> Self {
-        Rate { average: None, newest: 0.0, since: now, bytes: 0 }
+        Rate { average: None, newest: 0.0, since: now, bytes: 0, burst: 0.0 }
     }
 
     /// Begins a sample: the connection was idle until now, which says nothing about its speed.
     pub fn restart(&mut self, now: Instant) {
         self.since = now;
         self.bytes = 0;
+    }
+
+    /// All that was asked for has come: what came was at least so fast, round trip included, and from
+    /// now on the silence says nothing.
+    pub fn end(&mut self, now: Instant) {
+        let lasted = now.saturating_duration_since(self.since);
+        if self.bytes > 0 && !lasted.is_zero() {
+            self.burst = self.burst.max(self.bytes as f64 / lasted.as_secs_f64());
+        }
+        self.restart(now);
     }
 
     /// Bytes arrived.
@@ -57,6 +69,11 @@ impl Rate {
         self.average
     }
 
+    /// Bytes per second on average, or where no sample was ever full, what is surely possible.
+    pub fn at_least(&self) -> Option<f64> {
+        self.average.or_else(|| (self.burst > 0.0).then_some(self.burst))
+    }
+
     /// The larger of average and newest sample: while a connection speeds up, the average lags.
     pub fn latest(&self) -> Option<f64> {
         self.average.map(|average| average.max(self.newest))
@@ -79,5 +96,18 @@ mod tests {
         assert!((steady - 100_000.0).abs() < 1_000.0, "{steady}");
         rate.settle(start + Duration::from_secs(5));
         assert!(rate.average().expect("samples") < 1_000.0);
+    }
+
+    #[test]
+    fn a_short_burst_tells_the_least_that_is_possible() {
+        let start = Instant::now();
+        let mut rate = Rate::new(start);
+        assert_eq!(rate.at_least(), None);
+        rate.add(1_000, start + Duration::from_millis(20));
+        rate.end(start + Duration::from_millis(20));
+        let least = rate.at_least().expect("a burst");
+        assert!((least - 50_000.0).abs() < 1.0 && rate.average().is_none(), "{least}");
+        rate.end(start + Duration::from_secs(5));
+        assert_eq!(rate.at_least(), Some(least), "silence after the burst is nobody's fault");
     }
 }

@@ -207,6 +207,20 @@ fn a_drip_is_cut_in_mid_run() {
     assert!(run.hosts[1].totals.faults > 0);
 }
 
+/// As APT fetches packages: 6 MB in 200 files, over before much is known of anybody.
+#[test]
+fn in_a_short_run_a_drip_loses_what_it_holds_as_soon_as_others_are_idle() {
+    let mut sizes: Vec<u64> = (0..200).map(|n| 700 + (n * 7919) % 30_000).collect();
+    sizes[0] = 3_000_000;
+    for drip in [0.16, 0.04] {
+        let mut hosts = [SimHost::new(800.0, 10), SimHost::new(drip, 10), SimHost::new(800.0, 10)];
+        hosts[2].misses = |item| item % 3 == 0;
+        let run = simulate(&hosts, 1e5, &sizes);
+        assert!(run.given_up.is_empty());
+        assert!(run.seconds < 2.0, "{} s with a drip of {drip} Mbit/s", run.seconds);
+    }
+}
+
 #[test]
 fn equally_slow_mirrors_are_never_hedged() {
     let sizes = archive_sizes(20_000_000);
