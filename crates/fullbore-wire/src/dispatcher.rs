@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::hosts::{Fault, Host, HostId, HostSet, Standing};
+use crate::hosts::{FAILURES_UNTIL_DEAD, Fault, Host, HostId, HostSet, Standing};
 use crate::http1::PIPELINE_DEPTH;
 use crate::queue::{Item, ItemId, Lane, Queue, Segment, Wish};
 use crate::rate::Rate;
@@ -196,6 +196,8 @@ pub struct Limits {
     pub silence: Duration,
     /// Requests before the first answer, at most [`PIPELINE_DEPTH`].
     pub pipeline_depth: usize,
+    /// Failed connections in a row after which a host is left alone for the run.
+    pub failures_until_dead: u32,
     /// Whether a host that redirects files to other places counts as one that serves wrong ones.
     pub redirects_are_faults: bool,
 }
@@ -208,6 +210,7 @@ impl Default for Limits {
             hedge: true,
             silence: SILENCE_LIMIT,
             pipeline_depth: PIPELINE_DEPTH,
+            failures_until_dead: FAILURES_UNTIL_DEAD,
             redirects_are_faults: true,
         }
     }
@@ -331,7 +334,8 @@ pub struct Dispatcher {
 
 impl Dispatcher {
     /// A run over these hosts; the first is the origin.
-    pub fn new(hosts: Vec<Host>, limits: Limits) -> Self {
+    pub fn new(mut hosts: Vec<Host>, limits: Limits) -> Self {
+        hosts.iter_mut().for_each(|host| host.dies_after(limits.failures_until_dead));
         Dispatcher {
             recent: hosts.iter().map(|_| VecDeque::new()).collect(),
             opening: vec![0; hosts.len()],

@@ -22,9 +22,9 @@ const STRIKES_UNTIL_BANNED: u32 = 3;
 /// Answers "not here" in a row, with no file ever delivered, after which a host counts as stale.
 const MISSES_UNTIL_STALE: u32 = 24;
 
-/// Failed or cut connections in a row after which a host counts as dead. With the doubling
-/// pause this is about 8 s of trying; time to connect comes on top.
-const FAILURES_UNTIL_DEAD: u32 = 6;
+/// Failed or cut connections in a row after which a host counts as dead, unless told otherwise. With
+/// the doubling pause this is about 8 s of trying; time to connect comes on top.
+pub const FAILURES_UNTIL_DEAD: u32 = 6;
 
 /// Wrong bytes in this many files, and more than one in [`FILES_PER_WRONG_ONE`], are a habit even
 /// with good files between them: a host may spoil ranges only, or what its cache holds.
@@ -192,6 +192,7 @@ pub struct Host {
     strikes: u32,
     misses: u32,
     failures: u32,
+    failures_until_dead: u32,
     busy_since: Option<Instant>,
     /// The pause is one that the host asked for: connections that are open keep it as well.
     told_to_wait: bool,
@@ -216,6 +217,7 @@ impl Host {
             strikes: 0,
             misses: 0,
             failures: 0,
+            failures_until_dead: FAILURES_UNTIL_DEAD,
             busy_since: None,
             told_to_wait: false,
             verified_files: 0,
@@ -228,6 +230,11 @@ impl Host {
             rtt: None,
             protocol: None,
         }
+    }
+
+    /// Sets how many failures in a row make it count as dead.
+    pub fn dies_after(&mut self, failures: u32) {
+        self.failures_until_dead = failures.max(1);
     }
 
     /// Whether it may be asked at `now`; a pause that is over ends here.
@@ -384,7 +391,7 @@ impl Host {
             }
             Fault::Broken(_) | Fault::Slow => {
                 self.failed(now);
-                if self.failures >= FAILURES_UNTIL_DEAD {
+                if self.failures >= self.failures_until_dead {
                     self.out(format!("{} failures in a row, at last: {fault}", self.failures));
                 }
             }

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
@@ -67,6 +67,8 @@ struct Open {
 pub(super) struct Session {
     apt: Outgoing,
     settings: Arc<Settings>,
+    /// Where APT was started.
+    directory: PathBuf,
     ground: Ground,
     target: Arc<InPlaceTarget>,
     journal: Arc<Journal>,
@@ -87,7 +89,7 @@ impl Session {
     ///
     /// # Errors
     /// When the system starts no more threads.
-    pub fn start(mut settings: Settings, apt: Outgoing) -> io::Result<Session> {
+    pub fn start(mut settings: Settings, directory: PathBuf, apt: Outgoing) -> io::Result<Session> {
         let (events, happened) = mpsc::unbounded_channel();
         let begun = events.clone();
         let tell = move |path: &str| drop(begun.send(Event::Begun(path.to_owned())));
@@ -100,6 +102,7 @@ impl Session {
         Ok(Session {
             warnings: std::mem::take(&mut settings.warnings),
             settings: Arc::new(settings),
+            directory,
             ground: Ground::new(landing, ledger),
             apt,
             target,
@@ -168,10 +171,10 @@ impl Session {
     /// Starts on a request. Gives back the item for a fetcher, or the answer that ends it at once.
     fn begin(&mut self, request: &Request) -> Result<Option<(usize, Item)>, Message> {
         let refused = |error: &dyn std::fmt::Display| request.failed(&Failure::new(error));
-        let wanted = Wanted::new(request.clone()).map_err(|error| refused(&error))?;
+        let wanted = Wanted::new(request.clone(), &self.directory).map_err(|error| refused(&error))?;
         let (number, path) = self.fleet(&wanted).map_err(|error| refused(&error))?;
         let known = match wanted.kind {
-            Kind::Known { sha256, size } if !plain::is_special(&request.filename) => Some((sha256, size)),
+            Kind::Known { sha256, size } if !plain::is_special(&wanted.target) => Some((sha256, size)),
             _ => None,
         };
         match known {
@@ -225,7 +228,7 @@ impl Session {
     ) -> Result<Option<(usize, Item)>, Message> {
         let request = wanted.request.clone();
         let local = |error: &dyn std::fmt::Display| request.failed(&Failure::new(error));
-        let Some(target) = request.filename.to_str().map(str::to_owned) else {
+        let Some(target) = wanted.target.to_str().map(str::to_owned) else {
             return Err(local(&"the name of the file is no UTF-8"));
         };
         let mut resumed = self.target.trim(&target, size).map_err(|error| local(&error))?;
@@ -392,7 +395,7 @@ impl Task {
         };
         let get = self.get(must.limit_bytes, self.wanted.last_modified);
         let patience = self.settings.timeout(&self.wanted.url);
-        let path = &request.filename;
+        let path = &self.wanted.target;
         let answer = match plain::fetch(&self.watch, &self.hosts, &get, path, must, patience, &mut on_start).await {
             Plain::Done(finished) => answers::done(request, &finished),
             Plain::Unchanged => self.unchanged(),
@@ -404,7 +407,7 @@ impl Task {
 
     async fn release(&self, limit_bytes: u64) -> (Vec<Message>, Freshness) {
         let request = &self.wanted.request;
-        let known = self.wanted.last_modified.and_then(|_| kept(&request.filename, limit_bytes)).map(Known::new);
+        let known = self.wanted.last_modified.and_then(|_| kept(&self.wanted.target, limit_bytes)).map(Known::new);
         let since = known.as_ref().zip(self.wanted.last_modified).map(|(known, modified)| known.asked_since(modified));
         let get = self.get(limit_bytes, since);
         let (newest, freshness) = releases::newest(&self.watch, &self.hosts, &get, known.as_ref()).await;
@@ -412,7 +415,7 @@ impl Task {
             Newest::Content { host, body, modified } => {
                 tracing::debug!(uri = request.uri, from = self.names.get(usize::from(host)), "newest");
                 let size = body.len() as u64;
-                match plain::write(&request.filename, &body, modified) {
+                match plain::write(&self.wanted.target, &body, modified) {
                     Ok(()) => {
                         let finished = Finished { size, modified, sha256: Sha256::of(&body), resumed: 0 };
                         vec![answers::started(request, Some(size), 0), answers::done(request, &finished)]
@@ -429,8 +432,8 @@ impl Task {
     fn unchanged(&self) -> Message {
         let request = &self.wanted.request;
         // What an earlier run may have left there is of no use.
-        if !plain::is_special(&request.filename) {
-            let _ = std::fs::remove_file(&request.filename);
+        if !plain::is_special(&self.wanted.target) {
+            let _ = std::fs::remove_file(&self.wanted.target);
         }
         answers::unchanged(request, self.wanted.last_modified)
     }

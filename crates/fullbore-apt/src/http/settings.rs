@@ -32,6 +32,10 @@ pub const CONNECTIONS_SETTING: &str = "Acquire::fullbore::Connections";
 /// Time for a connection, and without a byte on it, unless `Timeout` says otherwise; as APT's own.
 const TIMEOUT_S: i64 = 30;
 
+/// Failed connections in a row after which a site without mirrors is given up: APT asks again by
+/// itself, `Acquire::Retries` times, after pauses of its own.
+const FAILURES_ALONE: u32 = 3;
+
 /// Files read from a directory with credentials; systems have a handful.
 const AUTH_FILES_MAX: usize = 1000;
 
@@ -225,6 +229,7 @@ impl Settings {
                 // A host that has others beside it is left sooner.
                 silence: if alone { timeout } else { timeout.min(Limits::default().silence) },
                 pipeline_depth: usize::try_from(depth).unwrap_or(0).min(PIPELINE_DEPTH),
+                failures_until_dead: if alone { FAILURES_ALONE } else { Limits::default().failures_until_dead },
                 redirects_are_faults: !alone,
                 ..Limits::default()
             },
@@ -357,7 +362,7 @@ mod tests {
     fn wanted(uri: &str, fields: &[(&str, &str)]) -> Wanted {
         let message = Message::new(600, "URI Acquire").with("URI", uri).with("Filename", "/p/f");
         let message = fields.iter().fold(message, |message, (name, value)| message.with(name, value));
-        Wanted::new(Request::new(message)).unwrap()
+        Wanted::new(Request::new(message), Path::new("/")).unwrap()
     }
 
     fn way(settings: &Settings, uri: &str, fields: &[(&str, &str)]) -> String {

@@ -1,5 +1,7 @@
 //! What APT asks for, as far as this method looks at it.
 
+use std::path::{Path, PathBuf};
+
 use fullbore_engine::digest::Sha256;
 use fullbore_wire::auth::Credentials;
 use fullbore_wire::conditional::parse_http_date;
@@ -20,6 +22,8 @@ const WEAK: [&str; 2] = ["Expected-MD5Sum", "Expected-SHA1"];
 pub(super) struct Wanted {
     /// As APT sent it.
     pub request: Request,
+    /// Where it is to be written; absolute.
+    pub target: PathBuf,
     /// Its URI, without user and password.
     pub url: Url,
     /// User and password that were in it.
@@ -77,12 +81,14 @@ pub(super) enum WantedError {
 }
 
 impl Wanted {
-    /// Reads a request.
-    pub fn new(request: Request) -> Result<Wanted, WantedError> {
+    /// Reads a request. What APT names without a path (`apt-get source` does) is meant to be in
+    /// `directory`, where APT was started.
+    pub fn new(request: Request, directory: &Path) -> Result<Wanted, WantedError> {
         let (url, credentials) = Url::parse_with_userinfo(&request.uri)?;
-        if !request.filename.is_absolute() {
+        if request.filename.as_os_str().is_empty() {
             return Err(WantedError::NoFilename);
         }
+        let target = directory.join(&request.filename);
         let message = &request.message;
         let number = |name: &str| message.get(name).and_then(|text| text.parse::<u64>().ok());
         let sha256 = request.expected_sha256();
@@ -106,6 +112,7 @@ impl Wanted {
             proxy: message.get("Proxy").map(str::to_owned),
             url,
             credentials,
+            target,
             request,
         })
     }
@@ -148,8 +155,9 @@ mod tests {
     const SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
     fn wanted(uri: &str, fields: &[(&str, &str)]) -> Result<Wanted, WantedError> {
-        let message = Message::new(600, "URI Acquire").with("URI", uri).with("Filename", "/p/f");
-        Wanted::new(Request::new(fields.iter().fold(message, |message, (name, value)| message.with(name, value))))
+        let message = Message::new(600, "URI Acquire").with("URI", uri).with("Filename", "f");
+        let request = Request::new(fields.iter().fold(message, |message, (name, value)| message.with(name, value)));
+        Wanted::new(request, Path::new("/p"))
     }
 
     #[test]
@@ -185,6 +193,7 @@ mod tests {
         assert_eq!(by_hash.credentials.unwrap(), Credentials::new("u", "p@"));
         assert!(wanted("tor+http://h/x", &[]).is_err());
         let nowhere = Request::new(Message::new(600, "URI Acquire").with("URI", "http://h/x"));
-        assert_eq!(Wanted::new(nowhere).unwrap_err(), WantedError::NoFilename);
+        assert_eq!(Wanted::new(nowhere, Path::new("/")).unwrap_err(), WantedError::NoFilename);
+        assert_eq!((by_hash.target.as_path(), by_hash.request.filename.as_path()), (Path::new("/p/f"), Path::new("f")));
     }
 }

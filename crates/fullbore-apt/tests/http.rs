@@ -1,0 +1,571 @@
+//! The http method in conversations that APT has had with its own, and in some that it has not.
+//!
+//! `http/*.txt` are what went over the pipes between apt 2.6 and its own method, with the paths made
+//! neutral. Each is had again with ours, before servers that answer as those did: every request must
+//! have the answer that apt's method gave, with the same fields.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::collections::BTreeMap;
+use std::io::{PipeReader, PipeWriter, Write};
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fullbore_apt::acquire::{Incoming, IncomingError, Message, Outgoing, Request};
+use fullbore_apt::http::{self, Environment};
+use fullbore_engine::digest::Sha256;
+use fullbore_testkit::server::{Fault, FaultRule, Life, PathMatch, Server};
+use fullbore_wire::conditional::{http_date, parse_http_date};
+use tempfile::TempDir;
+
+/// APT's end of a conversation.
+struct Apt {
+    to: Option<PipeWriter>,
+    from: Incoming<PipeReader>,
+    method: JoinHandle<Result<(), IncomingError>>,
+    directory: TempDir,
+}
+
+impl Apt {
+    fn start(settings: &[(&str, &str)]) -> Apt {
+        let (reader, to) = std::io::pipe().unwrap();
+        let (from, writer) = std::io::pipe().unwrap();
+        let method =
+            std::thread::spawn(move || http::serve("http", reader, &Outgoing::new(writer), Environment::default()));
+        let mut apt = Apt { to: Some(to), from: Incoming::new(from), method, directory: tempfile::tempdir().unwrap() };
+        for part in ["lists/partial", "archives/partial"] {
+            std::fs::create_dir_all(apt.at(part)).unwrap();
+        }
+        let capabilities = apt.receive();
+        assert_eq!((capabilities.code, capabilities.get("Pipeline")), (100, Some("true")));
+        let configuration = Message::new(601, "Configuration").with("Config-Item", "Acquire::Send-URI-Encoded=1");
+        let add =
+            |message: Message, (name, value): &(&str, &str)| message.with("Config-Item", format!("{name}={value}"));
+        apt.send(&settings.iter().fold(configuration, add));
+        apt
+    }
+
+    fn at(&self, part: &str) -> PathBuf {
+        self.directory.path().join(part)
+    }
+
+    fn send(&mut self, message: &Message) {
+        self.to.as_mut().unwrap().write_all(&message.to_bytes()).unwrap();
+    }
+
+    fn receive(&mut self) -> Message {
+        self.from.receive().unwrap().expect("the method is still there")
+    }
+
+    /// A request for a file of this name in `archives/partial`.
+    fn request(&self, uri: &str, name: &str) -> Message {
+        let filename = self.at("archives/partial").join(name);
+        Message::new(600, "URI Acquire").with("URI", uri).with("Filename", filename.display())
+    }
+
+    /// The answer to a request, after which there is no other.
+    fn ask(&mut self, request: &Message) -> Message {
+        self.send(request);
+        self.answer(request.get("URI").unwrap()).1
+    }
+
+    /// The next answer, which must be about this URI, and whether it was said before that it begins.
+    fn answer(&mut self, uri: &str) -> (bool, Message) {
+        let mut is_started = false;
+        loop {
+            let message = self.receive();
+            assert_eq!(message.get("URI"), Some(uri), "{message:?}");
+            match message.code {
+                102 => {}
+                200 => is_started = true,
+                _ => return (is_started, message),
+            }
+        }
+    }
+
+    /// Closes the pipe, as APT does at the end.
+    fn end(mut self) {
+        drop(self.to.take());
+        let rest = self.from.receive().unwrap();
+        assert_eq!(rest, None);
+        self.method.join().unwrap().unwrap();
+    }
+}
+
+fn content_of(path: &str, size: usize) -> Vec<u8> {
+    path.bytes().cycle().take(size).collect()
+}
+
+fn put(root: &Path, path: &str, content: &[u8], modified_s: u64) {
+    let path = root.join(path.trim_start_matches('/'));
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, content).unwrap();
+    let time = UNIX_EPOCH + Duration::from_secs(modified_s);
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// A conversation of apt with its own method.
+struct Capture {
+    /// In order: whether APT said it, and what.
+    said: Vec<(bool, Message)>,
+}
+
+impl Capture {
+    fn read(name: &str) -> Capture {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/http").join(name).with_extension("txt");
+        let text = std::fs::read_to_string(path).unwrap();
+        let said = text.split_terminator("\n\n").map(|block| {
+            let (who, message) = block.split_once('\n').unwrap();
+            let mut reader =
+                Incoming::new(message.as_bytes().iter().chain(b"\n\n").copied().collect::<Vec<_>>().leak() as &[u8]);
+            (who == "-> apt", reader.receive().unwrap().unwrap())
+        });
+        Capture { said: said.collect() }
+    }
+
+    fn answers(&self) -> impl Iterator<Item = &Message> {
+        self.said.iter().filter(|(by_apt, _)| !by_apt).map(|(_, message)| message)
+    }
+
+    /// What apt's method said at last about a request.
+    fn answer(&self, uri: &str) -> &Message {
+        let of = |message: &&Message| matches!(message.code, 103 | 201 | 400) && message.get("URI") == Some(uri);
+        self.answers().filter(of).last().unwrap()
+    }
+}
+
+/// Servers in the place of those that the capture names by their ports.
+struct Stage {
+    ports: BTreeMap<String, (TempDir, Server)>,
+}
+
+impl Stage {
+    /// Files where apt's method was given files; nothing, or a redirect, where it was not.
+    fn set(capture: &Capture) -> Stage {
+        let ports = ["127.0.0.1:7001", "127.0.0.1:7002"].map(|port| {
+            let directory = tempfile::tempdir().unwrap();
+            let server = Server::start(directory.path()).unwrap();
+            (port.to_owned(), (directory, server))
+        });
+        let stage = Stage { ports: BTreeMap::from(ports) };
+        for (_, request) in capture.said.iter().filter(|(by_apt, message)| *by_apt && message.code == 600) {
+            let uri = request.get("URI").unwrap();
+            let (port, path) = place(uri);
+            let answer = capture.answer(uri);
+            let (directory, server) = &stage.ports[&port];
+            if let Some(to) = answer.get("New-URI") {
+                let (port, _) = place(to);
+                let to = stage.ports[&port].1.url();
+                server.add_fault(FaultRule::always(PathMatch::Exact(decoded(&path)), Fault::Redirect(to)));
+            }
+            if answer.get("FailReason") == Some("ConnectionRefused") {
+                server.live(Life::Refusing);
+            }
+            if answer.code == 201 {
+                let modified = answer.get("Last-Modified").map(|date| date.replace("+0000", "GMT"));
+                let modified = modified.and_then(|date| parse_http_date(&date)).unwrap();
+                // What a proxy brings lies at the proxy.
+                let at =
+                    request.get("Proxy").filter(|proxy| *proxy != "DIRECT").map(|proxy| place(&format!("{proxy}/")).0);
+                let root = at.map_or(directory, |port| &stage.ports[&port].0);
+                put(root.path(), &decoded(&path), &content(request, answer), modified as u64);
+            }
+        }
+        stage
+    }
+
+    /// The same in this stage's terms.
+    fn translate(&self, text: &str) -> String {
+        self.ports
+            .iter()
+            .fold(text.to_owned(), |text, (port, (_, server))| text.replace(&format!("http://{port}"), &server.url()))
+    }
+}
+
+/// Host with port, and the path behind.
+fn place(uri: &str) -> (String, String) {
+    let rest = uri.strip_prefix("http://").unwrap();
+    let (port, path) = rest.split_at(rest.find('/').unwrap());
+    (port.to_owned(), path.to_owned())
+}
+
+fn decoded(path: &str) -> String {
+    path.replace("%2b", "+").replace("%7e", "~")
+}
+
+/// Content of the length that the capture's file had.
+fn content(request: &Message, answer: &Message) -> Vec<u8> {
+    let size =
+        request.get("Expected-Checksum-FileSize").or(answer.get("Size")).map_or(500, |size| size.parse().unwrap());
+    content_of(request.get("URI").unwrap(), size)
+}
+
+/// Has a conversation again.
+fn replay(name: &str) {
+    let capture = Capture::read(name);
+    let stage = Stage::set(&capture);
+    let mut apt = Apt::start(&[]);
+    let mut waiting: Vec<String> = Vec::new();
+    let mut started = Vec::new();
+    for (by_apt, message) in &capture.said {
+        if *by_apt && message.code == 600 {
+            let answer = capture.answer(message.get("URI").unwrap());
+            let request = request(&stage, &apt, message, answer);
+            waiting.push(request.get("URI").unwrap().to_owned());
+            apt.send(&request);
+        }
+        // Where apt's method had given its answer before the next request, so does ours.
+        let is_answer = matches!(message.code, 103 | 201 | 400) && !by_apt;
+        if is_answer {
+            let uri = stage.translate(message.get("URI").unwrap());
+            while waiting.contains(&uri) {
+                let ours = apt.receive();
+                let about = ours.get("URI").unwrap().to_owned();
+                match ours.code {
+                    102 => {}
+                    200 => started.push(about),
+                    _ => {
+                        assert!(waiting.contains(&about), "{name}: {ours:?}");
+                        waiting.retain(|waiting| *waiting != about);
+                        compare(name, &stage, &capture, &apt, &ours, started.contains(&about));
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(waiting, [""; 0], "{name}");
+    apt.end();
+}
+
+/// A captured request, with what is on the stage in the place of what was there.
+fn request(stage: &Stage, apt: &Apt, captured: &Message, answer: &Message) -> Message {
+    let content = content(captured, answer);
+    let mut request = Message::new(600, "URI Acquire");
+    for (field, value) in &captured.fields {
+        let value = match field.as_str() {
+            "Expected-SHA256" => Sha256::of(&content).to_string(),
+            "Filename" => {
+                let path =
+                    value.strip_prefix("/apt/").map_or_else(|| format!("archives/partial/{value}"), str::to_owned);
+                apt.at(&path).display().to_string()
+            }
+            _ => stage.translate(value),
+        };
+        request = request.with(field, value);
+    }
+    let filename = Path::new(request.get("Filename").unwrap());
+    if let Some(resumed) = answer.get("Resume-Point") {
+        std::fs::write(filename, &content[..resumed.parse().unwrap()]).unwrap();
+    }
+    if answer.get("IMS-Hit").is_some() {
+        let kept = filename.parent().unwrap().parent().unwrap().join(filename.file_name().unwrap());
+        std::fs::write(kept, &content).unwrap();
+    }
+    request
+}
+
+/// Hashes that apt's method adds where none, or others, are expected.
+const OTHER_HASHES: [&str; 4] = ["MD5Sum-Hash", "MD5-Hash", "SHA1-Hash", "SHA512-Hash"];
+
+fn compare(name: &str, stage: &Stage, capture: &Capture, apt: &Apt, ours: &Message, is_started: bool) {
+    let uri = ours.get("URI").unwrap();
+    let captured = capture
+        .answers()
+        .filter(|message| matches!(message.code, 103 | 201 | 400))
+        .find(|message| message.get("URI").is_some_and(|captured| stage.translate(captured) == uri))
+        .unwrap();
+    let context = format!("{name}: {ours:?}\napt's own: {captured:?}");
+    assert_eq!(ours.code, captured.code, "{context}");
+    let names = |message: &Message| {
+        let mut names: Vec<String> = message.fields.iter().map(|(name, _)| name.clone()).collect();
+        names.retain(|name| !OTHER_HASHES.contains(&name.as_str()));
+        names.sort();
+        names
+    };
+    assert_eq!(names(ours), names(captured), "{context}");
+    let captured_start =
+        capture.answers().any(|message| message.code == 200 && message.get("URI") == captured.get("URI"));
+    assert_eq!(is_started, captured_start, "{context}");
+    for field in ["Size", "Checksum-FileSize-Hash", "Resume-Point", "IMS-Hit", "FailReason", "Transient-Failure"] {
+        assert_eq!(ours.get(field), captured.get(field), "{context}");
+    }
+    if let Some(to) = captured.get("New-URI") {
+        assert_eq!(ours.get("New-URI"), Some(stage.translate(to).as_str()), "{context}");
+    }
+    if let Some(hash) = ours.get("SHA256-Hash") {
+        let written = std::fs::read(ours.get("Filename").unwrap()).unwrap();
+        assert_eq!(Sha256::of(&written).to_string(), hash, "{context}");
+        let time = Path::new(ours.get("Filename").unwrap()).metadata().unwrap().modified().unwrap();
+        let time = time.duration_since(UNIX_EPOCH).unwrap().as_secs();
+        assert_eq!(ours.get("Last-Modified"), http_date(time as i64).as_deref(), "{context}");
+    }
+    let _ = apt;
+}
+
+#[test]
+fn apt_gets_the_answers_that_its_own_method_gives() {
+    for name in [
+        "update",
+        "update-unchanged",
+        "update-pdiffs",
+        "update-release-gpg",
+        "update-by-hash-missing",
+        "update-proxy-detected",
+        "update-refused",
+        "install",
+        "install-missing",
+        "install-resumed",
+        "install-redirected",
+        "source",
+    ] {
+        replay(name);
+    }
+}
+
+/// One server of one tree.
+fn server() -> (TempDir, Server) {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(directory.path()).unwrap();
+    (directory, server)
+}
+
+fn known(request: Message, content: &[u8]) -> Message {
+    request.with("Expected-SHA256", Sha256::of(content)).with("Expected-Checksum-FileSize", content.len())
+}
+
+#[test]
+fn files_of_which_less_is_known() {
+    let (root, server) = server();
+    let content = content_of("noise", 300_000);
+    put(root.path(), "a", &content, 1_700_000_000);
+    let uri = format!("{}/a", server.url());
+    let mut apt = Apt::start(&[]);
+    let plain = apt.request(&uri, "plain");
+    let done = apt.ask(&plain);
+    assert_eq!((done.code, done.get("Size")), (201, Some("300000")), "{done:?}");
+    assert_eq!(std::fs::read(apt.at("archives/partial/plain")).unwrap(), content);
+    let right = apt.request(&uri, "hash").with("Expected-SHA256", Sha256::of(&content));
+    assert_eq!(apt.ask(&right).code, 201);
+    let wrong = apt.request(&uri, "hash").with("Expected-SHA256", Sha256::of(b"other"));
+    assert_eq!(apt.ask(&wrong).get("FailReason"), Some("HashSumMismatch"));
+    let wrong = apt.request(&uri, "hash").with("Expected-SHA512", "ab".repeat(64));
+    assert_eq!(apt.ask(&wrong).get("FailReason"), Some("HashSumMismatch"));
+    let weak = apt.request(&uri, "weak").with("Expected-MD5Sum", "0123").with("Expected-Checksum-FileSize", 300_000);
+    let refused = apt.ask(&weak);
+    assert!(refused.code == 400 && refused.get("Message").unwrap().contains("SHA-256"), "{refused:?}");
+    let small = apt.request(&uri, "small").with("Maximum-Size", 1000);
+    assert_eq!(apt.ask(&small).get("FailReason"), Some("MaximumSizeExceeded"));
+    let since = apt.request(&uri, "since").with("Last-Modified", http_date(1_700_000_000).unwrap());
+    assert_eq!(apt.ask(&since).get("IMS-Hit"), Some("true"));
+    let nowhere = known(apt.request(&uri, "x").with("x", "y"), &content);
+    let nowhere = Message {
+        fields: nowhere
+            .fields
+            .into_iter()
+            .map(|(name, value)| if name == "Filename" { (name, "/dev/null".into()) } else { (name, value) })
+            .collect(),
+        ..nowhere
+    };
+    assert_eq!(apt.ask(&nowhere).code, 201);
+    assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
+    apt.end();
+}
+
+#[test]
+fn an_answer_without_an_end_is_cut_where_the_file_must_end() {
+    let (root, server) = server();
+    put(root.path(), "InRelease", b"Date: x\n", 1);
+    server.add_fault(FaultRule::always(PathMatch::Any, Fault::Endless));
+    let mut apt = Apt::start(&[]);
+    let request = apt.request(&format!("{}/InRelease", server.url()), "r").with("Index-File", "true");
+    assert_eq!(apt.ask(&request.with("Maximum-Size", 100_000)).get("FailReason"), Some("MaximumSizeExceeded"));
+    apt.end();
+}
+
+#[test]
+fn what_cannot_be_done_is_told_and_the_next_request_is_served() {
+    let (root, server) = server();
+    put(root.path(), "a", b"text", 1);
+    let uri = format!("{}/a", server.url());
+    let mut apt = Apt::start(&[("Acquire::http::Proxy::socks", "socks5h://s")]);
+    for (request, reason) in [
+        (apt.request("gopher://h/x", "x"), "gopher"),
+        (apt.request("http://socks/x", "x"), "socks5h"),
+        (apt.request("http://h h/x", "x"), "h h"),
+        (Message::new(600, "URI Acquire").with("URI", &uri), "no file to write to"),
+        (known(apt.request(&uri, "none/x"), b"text"), "none"),
+        (apt.request(&uri, "none/x"), "none"),
+        (apt.request(&format!("{}/../b", server.url()), "x"), "b"),
+    ] {
+        let failed = apt.ask(&request);
+        assert_eq!(failed.code, 400, "{failed:?}");
+        assert!(failed.get("Message").unwrap().contains(reason), "{reason}: {failed:?}");
+    }
+    apt.send(&Message::new(602, "Authentication"));
+    let request = known(apt.request(&uri, "right"), b"text");
+    assert_eq!(apt.ask(&request).code, 201);
+    apt.end();
+}
+
+#[test]
+fn what_is_left_of_a_file_is_taken_up_unless_it_is_wrong() {
+    let (root, server) = server();
+    let content = content_of("content", 400_000);
+    put(root.path(), "a", &content, 1_700_000_000);
+    let uri = format!("{}/a", server.url());
+    let mut apt = Apt::start(&[]);
+    let target = apt.at("archives/partial/a");
+    let mut ask = |left: &[u8]| {
+        std::fs::write(&target, left).unwrap();
+        server.take_log();
+        let request = known(apt.request(&uri, "a"), &content);
+        let done = apt.ask(&request);
+        assert_eq!(done.code, 201, "{done:?}");
+        assert!(std::fs::read(&target).unwrap() == content);
+        (server.take_log(), done.get("Resume-Point").map(str::to_owned))
+    };
+    let (log, resumed) = ask(&content[..300_000]);
+    assert_eq!((log[0].range.as_deref(), resumed.as_deref()), (Some("bytes=300000-399999"), Some("300000")));
+    let (log, _) = ask(&content);
+    assert!(log.is_empty(), "all of it was there: {log:?}");
+    let mut spoilt = content[..300_000].to_vec();
+    spoilt[5] ^= 1;
+    let (log, _) = ask(&spoilt);
+    assert!(log.iter().map(|entry| entry.body_bytes).sum::<u64>() >= 400_000, "{log:?}");
+    let longer = [&content[..], b"more"].concat();
+    assert_eq!(ask(&longer).1, None);
+    apt.end();
+}
+
+#[test]
+fn the_end_of_apt_leaves_what_can_be_resumed() {
+    let (root, server) = server();
+    let content = content_of("content", 2_000_000);
+    put(root.path(), "a", &content, 1_700_000_000);
+    server.change(|own| own.rate_bytes_per_s = Some(400_000));
+    let mut apt = Apt::start(&[]);
+    let uri = format!("{}/a", server.url());
+    let request = known(apt.request(&uri, "a"), &content);
+    apt.send(&request);
+    while apt.receive().code != 200 {}
+    let target = apt.at("archives/partial/a");
+    // Enough that each connection has brought something.
+    while server.counters().body_bytes < 600_000 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let Apt { to, method, directory: _directory, from } = apt;
+    drop(to);
+    method.join().unwrap().unwrap();
+    drop(from);
+    let left = std::fs::read(&target).unwrap();
+    assert!(!left.is_empty() && left.len() < content.len() && left[..] == content[..left.len()], "{}", left.len());
+}
+
+#[test]
+fn two_mirrors_and_the_newest_release() {
+    let hour = |hour: u32, more: &str| format!("Date: Sat, 10 Feb 2024 {hour:02}:00:00 UTC\n{more}").into_bytes();
+    let (old_root, old) = server();
+    let (new_root, new) = server();
+    put(old_root.path(), "d/dists/s/InRelease", &hour(1, "old"), now_s() - 7200);
+    put(new_root.path(), "e/dists/s/InRelease", &hour(2, "new"), now_s() - 3600);
+    let (index, other) = (content_of("index", 70_000), content_of("older", 70_000));
+    put(new_root.path(), "e/dists/s/Packages.xz", &index, 1);
+    put(old_root.path(), "d/dists/s/Packages.xz", &other, 1);
+    let list = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(list.path(), format!("{}/d\n{}/e/\nnonsense\n", old.url(), new.url())).unwrap();
+    let mut apt = Apt::start(&[("Acquire::fullbore::Mirrors", &list.path().display().to_string())]);
+    let base = format!("{}/d/dists/s/", old.url());
+    let partial = apt.at("lists/partial/InRelease");
+    let release = |apt: &Apt| {
+        Message::new(600, "URI Acquire")
+            .with("URI", format!("{base}InRelease"))
+            .with("Filename", apt.at("lists/partial/InRelease").display())
+            .with("Index-File", "true")
+            .with("Target-Base-URI", &base)
+    };
+    let request = release(&apt);
+    apt.send(&request);
+    let warning = apt.receive();
+    assert!(warning.code == 104 && warning.get("Message").unwrap().contains("line 3"), "{warning:?}");
+    assert_eq!(apt.answer(&format!("{base}InRelease")).1.code, 201);
+    assert_eq!(std::fs::read(&partial).unwrap(), hour(2, "new"));
+    // Its index comes from the mirror that has it, though the origin has one of this name and length.
+    let uri = format!("{base}Packages.xz");
+    let request = known(apt.request(&uri, "p"), &index).with("Index-File", "true").with("Target-Base-URI", &base);
+    assert_eq!(apt.ask(&request).code, 201);
+    assert!(old.log().iter().all(|entry| !entry.path.ends_with("Packages.xz")), "{:?}", old.log());
+    // APT has the newest, or a newer one: nothing is older.
+    for (content, has_news) in [(hour(1, "old"), true), (hour(2, "new"), false), (hour(3, "newer"), false)] {
+        std::fs::write(apt.at("lists/InRelease"), &content).unwrap();
+        let modified = now_s() as i64 - 10_000;
+        let request = release(&apt).with("Last-Modified", http_date(modified).unwrap());
+        let answer = apt.ask(&request);
+        assert_eq!((answer.code, answer.get("IMS-Hit").is_none()), (201, has_news), "{answer:?}");
+    }
+    apt.end();
+}
+
+#[test]
+fn credentials_go_where_they_belong() {
+    let (root, origin) = server();
+    let (_, mirror) = server();
+    put(root.path(), "private/a", b"text", 1);
+    origin.change(|own| own.authorization = Some("Basic dXNlcjp3b3Jk".into()));
+    let files = tempfile::tempdir().unwrap();
+    let (list, auth) = (files.path().join("mirrors"), files.path().join("auth.conf"));
+    std::fs::write(&list, format!("{}/private\n{}/private\n", origin.url(), mirror.url())).unwrap();
+    std::fs::write(&auth, format!("machine {}/private login user password word\n", origin.url())).unwrap();
+    let (list, auth) = (list.display().to_string(), auth.display().to_string());
+    for mirrors in ["", &list] {
+        let mut apt = Apt::start(&[("Dir::Etc::netrc", &auth), ("Acquire::fullbore::Mirrors", mirrors)]);
+        let uri = format!("{}/private/a", origin.url());
+        let request = known(apt.request(&uri, "a"), b"text");
+        assert_eq!(apt.ask(&request).code, 201);
+        apt.end();
+    }
+    let leaked = mirror
+        .log()
+        .iter()
+        .any(|entry| entry.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization")));
+    assert!(!leaked);
+    let mut apt = Apt::start(&[]);
+    let with_user = origin.url().replace("http://", "http://user:word@");
+    let request = known(apt.request(&format!("{with_user}/private/a"), "a"), b"text");
+    let done = apt.ask(&request);
+    assert_eq!((done.code, done.get("URI")), (201, request.get("URI")));
+    let request = known(apt.request(&format!("{}/private/a", origin.url()), "b"), b"text");
+    let refused = apt.ask(&request);
+    assert!(refused.get("Message").unwrap().contains("auth.conf"), "{refused:?}");
+    apt.end();
+}
+
+#[test]
+fn a_site_that_was_lost_is_asked_anew() {
+    let (root, server) = server();
+    put(root.path(), "a", b"text", 1);
+    server.live(Life::Refusing);
+    let mut apt = Apt::start(&[]);
+    let uri = format!("{}/a", server.url());
+    let request = known(apt.request(&uri, "a"), b"text");
+    let failed = apt.ask(&request);
+    assert_eq!((failed.get("FailReason"), failed.get("Transient-Failure")), (Some("ConnectionRefused"), Some("true")));
+    server.live(Life::Alive);
+    assert_eq!(apt.ask(&request).code, 201, "APT asks again after a pause");
+    apt.end();
+}
+
+#[test]
+fn requests_are_read_as_apt_writes_them() {
+    for name in ["install", "source", "update"] {
+        let capture = Capture::read(name);
+        let requests = capture.said.iter().filter(|(by_apt, message)| *by_apt && message.code == 600);
+        for (_, message) in requests {
+            let request = Request::new(message.clone());
+            assert!(!request.uri.is_empty() && !request.filename.as_os_str().is_empty());
+        }
+    }
+}
