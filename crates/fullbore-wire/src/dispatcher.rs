@@ -74,6 +74,11 @@ const HEDGE_RATE_SHARE: f64 = 0.67;
 /// … and if that ends the wait sooner by at least this much.
 const HEDGE_GAIN_S: f64 = 0.15;
 
+/// A host that was never measured is tried out with one part of what a connection holds that will
+/// need longer than this for all of it; as if it were a line of 8 Mbit/s.
+const TRY_OUT_AFTER_S: f64 = 1.0;
+const RATE_UNKNOWN_BYTES_PER_S: f64 = 1e6;
+
 /// Share of all planned bytes that may be asked for twice, and a small sum for short runs. Below
 /// the 3 % that a run may receive in excess.
 const HEDGE_BUDGET_SHARE: f64 = 0.02;
@@ -527,7 +532,8 @@ impl Dispatcher {
         connection.asked.retain(|asked| asked.tag != tag);
         connection.answered += 1;
         if !connection.owes() {
-            connection.rate.end(connection.last_byte);
+            let rtt = self.hosts[connection.host as usize].measured_rtt().unwrap_or_default();
+            connection.rate.end(rtt, connection.last_byte);
         }
         self.hosts[connection.host as usize].delivered();
     }
@@ -624,7 +630,7 @@ impl Dispatcher {
         }
         connection.asked.iter().for_each(|asked| self.give_back(asked, now));
         let host = &mut self.hosts[connection.host as usize];
-        host.saw_connection_rate(connection.rate.average());
+        host.saw_connection_rate(connection.rate.average(), connection.rate.at_least());
         match how {
             Ended::Clean => host.closed_after(connection.answered),
             Ended::Ours => {}
@@ -906,17 +912,18 @@ impl Dispatcher {
         self.connections
             .values()
             .filter(|other| other.host != host)
-            .filter_map(|other| other.rate.at_least())
+            .filter_map(|other| other.rate.average())
             .max_by(f64::total_cmp)
     }
 
-    /// Best known rate of one connection to this host.
+    /// Best known rate of one connection to this host, or of the last one.
     fn host_rate(&self, host: HostId) -> Option<f64> {
         self.connections
             .values()
             .filter(|other| other.host == host)
             .filter_map(|other| other.rate.at_least())
             .max_by(f64::total_cmp)
+            .or_else(|| self.hosts[host as usize].least_rate())
     }
 
     /// The part whose arrival is furthest off, if `taker` (or a new connection to `host`) would
@@ -931,7 +938,9 @@ impl Dispatcher {
             return None;
         }
         let mine = taker.and_then(|id| self.connections.get(&id));
-        let rate = mine.and_then(|c| c.rate.at_least()).or_else(|| self.host_rate(host));
+        let measured = mine.and_then(|c| c.rate.average()).or(self.hosts[host as usize].connection_rate());
+        let by_bursts = mine.and_then(|c| c.rate.at_least()).or_else(|| self.host_rate(host));
+        let may_try_out = mine.is_none_or(|connection| !connection.owes());
         let rtt_s = self.hosts[host as usize].rtt().as_secs_f64();
         let mut best: Option<(f64, (ConnectionId, u64, u64))> = None;
         for (victim_id, victim) in &self.connections {
@@ -948,7 +957,11 @@ impl Dispatcher {
                 continue;
             }
             // Without a rate of our own, only the silent are measurably slower than us.
-            let Some(my_rate) = rate.or(silent.then_some(1e6)) else { continue };
+            let lasts_s = victim.owed() as f64 / their_rate.max(1.0);
+            let tries_out = silent || may_try_out && lasts_s > TRY_OUT_AFTER_S;
+            let trial_rate = tries_out.then_some(RATE_UNKNOWN_BYTES_PER_S);
+            let guess = || by_bursts.into_iter().chain(trial_rate).max_by(f64::total_cmp);
+            let Some(my_rate) = measured.or_else(guess) else { continue };
             let my_rate = my_rate.max(1.0);
             if their_rate > HEDGE_RATE_SHARE * my_rate {
                 continue;

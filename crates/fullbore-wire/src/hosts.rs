@@ -200,6 +200,7 @@ pub struct Host {
     wrong_files: u64,
     delivered: bool,
     connection_rate: Option<f64>,
+    least_rate: Option<f64>,
     requests_per_connection: Option<u64>,
     pipelines: bool,
     ranges: bool,
@@ -224,6 +225,7 @@ impl Host {
             wrong_files: 0,
             delivered: false,
             connection_rate: None,
+            least_rate: None,
             requests_per_connection: None,
             pipelines: true,
             ranges: true,
@@ -292,9 +294,15 @@ impl Host {
         self.connection_rate
     }
 
-    /// Notes the rate at which a connection ended.
-    pub fn saw_connection_rate(&mut self, bytes_per_s: Option<f64>) {
+    /// What the last connection brought at least, in bytes per second, however short it was in use.
+    pub fn least_rate(&self) -> Option<f64> {
+        self.least_rate
+    }
+
+    /// Notes the rate at which a connection ended, and what it had brought at least.
+    pub fn saw_connection_rate(&mut self, bytes_per_s: Option<f64>, at_least: Option<f64>) {
         self.connection_rate = bytes_per_s.or(self.connection_rate);
+        self.least_rate = at_least.or(self.least_rate);
     }
 
     /// Whether it answers `Range` with 206.

@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 /// Length of one sample. Shorter ones see the gaps between bursts, longer ones miss slow start.
 const SAMPLE: Duration = Duration::from_millis(100);
 
+/// Time that a burst is taken to have lasted at least: what is shorter is noise.
+const BURST_LEAST: Duration = Duration::from_millis(5);
+
 /// Weight of the newest sample in the moving average.
 const WEIGHT: f64 = 0.3;
 
@@ -15,28 +18,32 @@ pub struct Rate {
     newest: f64,
     since: Instant,
     bytes: u64,
-    /// Rate of the best burst that ended before a sample was over.
+    /// Nothing has come since it was idle: that is the round trip, and no rate.
+    waits: bool,
+    /// Rate of the best burst, sample or not.
     burst: f64,
 }
 
 impl Rate {
     /// Nothing received yet.
     pub fn new(now: Instant) -> Self {
-        Rate { average: None, newest: 0.0, since: now, bytes: 0, burst: 0.0 }
+        Rate { average: None, newest: 0.0, since: now, bytes: 0, waits: true, burst: 0.0 }
     }
 
     /// Begins a sample: the connection was idle until now, which says nothing about its speed.
     pub fn restart(&mut self, now: Instant) {
         self.since = now;
         self.bytes = 0;
+        self.waits = true;
     }
 
-    /// All that was asked for has come: what came was at least so fast, round trip included, and from
-    /// now on the silence says nothing.
-    pub fn end(&mut self, now: Instant) {
+    /// All that was asked for has come: what came was about so fast, the round trip to the first byte
+    /// left out, and from now on the silence says nothing.
+    pub fn end(&mut self, round_trip: Duration, now: Instant) {
         let lasted = now.saturating_duration_since(self.since);
-        if self.bytes > 0 && !lasted.is_zero() {
-            self.burst = self.burst.max(self.bytes as f64 / lasted.as_secs_f64());
+        if self.bytes > 0 {
+            let arriving = lasted.saturating_sub(round_trip).max(BURST_LEAST);
+            self.burst = self.burst.max(self.bytes as f64 / arriving.as_secs_f64());
         }
         self.restart(now);
     }
@@ -45,12 +52,16 @@ impl Rate {
     pub fn add(&mut self, bytes: u64, now: Instant) {
         self.bytes += bytes;
         self.settle(now);
+        self.waits = false;
     }
 
     /// Closes a sample that is old enough, also when nothing arrived.
     pub fn settle(&mut self, now: Instant) {
         let lasted = now.saturating_duration_since(self.since);
         if lasted < SAMPLE {
+            return;
+        }
+        if self.waits && self.bytes == 0 {
             return;
         }
         self.newest = self.bytes as f64 / lasted.as_secs_f64();
@@ -69,7 +80,7 @@ impl Rate {
         self.average
     }
 
-    /// Bytes per second on average, or where no sample was ever full, what is surely possible.
+    /// Bytes per second on average, or where no sample was ever full, by the bursts.
     pub fn at_least(&self) -> Option<f64> {
         self.average.or_else(|| (self.burst > 0.0).then_some(self.burst))
     }
@@ -99,15 +110,15 @@ mod tests {
     }
 
     #[test]
-    fn a_short_burst_tells_the_least_that_is_possible() {
+    fn a_short_burst_tells_about_how_fast_it_goes() {
         let start = Instant::now();
         let mut rate = Rate::new(start);
         assert_eq!(rate.at_least(), None);
         rate.add(1_000, start + Duration::from_millis(20));
-        rate.end(start + Duration::from_millis(20));
+        rate.end(Duration::from_millis(10), start + Duration::from_millis(20));
         let least = rate.at_least().expect("a burst");
-        assert!((least - 50_000.0).abs() < 1.0 && rate.average().is_none(), "{least}");
-        rate.end(start + Duration::from_secs(5));
+        assert!((least - 100_000.0).abs() < 1.0 && rate.average().is_none(), "{least}");
+        rate.end(Duration::ZERO, start + Duration::from_secs(5));
         assert_eq!(rate.at_least(), Some(least), "silence after the burst is nobody's fault");
     }
 }

@@ -221,6 +221,17 @@ fn in_a_short_run_a_drip_loses_what_it_holds_as_soon_as_others_are_idle() {
     }
 }
 
+/// What nobody but a drip was found to have is tried at a host that was never asked.
+#[test]
+fn a_host_that_was_never_measured_is_tried_out_beside_a_drip() {
+    let sizes = [54_000, 54_000, 54_000, 30_000, 2_000, 1_000];
+    let mut hosts = [SimHost::new(0.16, 10), SimHost::new(800.0, 10), SimHost::new(800.0, 300)];
+    hosts[1].misses = |_| true;
+    let run = simulate(&hosts, 1e5, &sizes);
+    assert!(run.given_up.is_empty());
+    assert!(run.seconds < 3.0, "{} s", run.seconds);
+}
+
 #[test]
 fn equally_slow_mirrors_are_never_hedged() {
     let sizes = archive_sizes(20_000_000);
