@@ -351,9 +351,9 @@ fn files_of_which_less_is_known() {
     let right = apt.request(&uri, "hash").with("Expected-SHA256", Sha256::of(&content));
     assert_eq!(apt.ask(&right).code, 201);
     let wrong = apt.request(&uri, "hash").with("Expected-SHA256", Sha256::of(b"other"));
-    assert_eq!(apt.ask(&wrong).get("FailReason"), Some("HashSumMismatch"));
+    assert!(apt.ask(&wrong).get("Message").unwrap().contains("Hash Sum mismatch"));
     let wrong = apt.request(&uri, "hash").with("Expected-SHA512", "ab".repeat(64));
-    assert_eq!(apt.ask(&wrong).get("FailReason"), Some("HashSumMismatch"));
+    assert!(apt.ask(&wrong).get("Message").unwrap().contains("Hash Sum mismatch"));
     let weak = apt.request(&uri, "weak").with("Expected-MD5Sum", "0123").with("Expected-Checksum-FileSize", 300_000);
     let refused = apt.ask(&weak);
     assert!(refused.code == 400 && refused.get("Message").unwrap().contains("SHA-256"), "{refused:?}");

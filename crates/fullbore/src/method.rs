@@ -27,6 +27,7 @@ pub fn run(arguments: &[OsString]) -> Option<u8> {
         let _ = writeln!(io::stderr(), "{name}: a method of APT takes no arguments; see fullbore pdiff --help");
         return Some(EXIT_FAILED);
     }
+    start_log();
     let apt = Outgoing::new(io::stdout());
     let served = match name {
         "rred" => acquire::serve(&mut Rred::new(), io::stdin().lock(), &apt),
@@ -39,6 +40,14 @@ pub fn run(arguments: &[OsString]) -> Option<u8> {
             EXIT_FAILED
         }
     })
+}
+
+/// For those who look into it: `FULLBORE_LOG=fullbore_wire=debug apt-get update` writes to stderr.
+fn start_log() {
+    let Some(filter) = std::env::var("FULLBORE_LOG").ok().filter(|filter| !filter.is_empty()) else { return };
+    let filter = tracing_subscriber::EnvFilter::builder().parse_lossy(filter);
+    // The first log counts, should there be one already.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).try_init();
 }
 
 /// The variables that APT's own methods look at, and no others.

@@ -10,6 +10,9 @@ use crate::acquire::{Failure, Message, Request};
 /// Hosts named in one failure; a list of mirrors may be long, and APT prints one line.
 const HOSTS_NAMED: usize = 8;
 
+/// As APT says it, for those who look for these words.
+pub(super) const WRONG_HASH: &str = "Hash Sum mismatch";
+
 /// What kept a host from bringing a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Trouble {
@@ -34,7 +37,7 @@ impl Trouble {
             Fault::Missing(status) => Trouble::Status(*status),
             Fault::Busy { status, .. } => Trouble::Status(*status),
             Fault::Elsewhere(to) => Trouble::Elsewhere(to.clone()),
-            Fault::WrongBytes => Trouble::WrongBytes("sent bytes with another hash".into()),
+            Fault::WrongBytes => Trouble::WrongBytes(WRONG_HASH.into()),
             Fault::Broken(_) | Fault::Slow => Trouble::Network(fault.to_string()),
             fault => Trouble::Other(fault.to_string()),
         }
@@ -63,7 +66,8 @@ impl Trouble {
         }
     }
 
-    /// APT's word for it, where it has one that matters.
+    /// APT's word for it, where it has one that matters. Not for wrong bytes: at `HashSumMismatch` APT
+    /// shows hashes of what it has received, which here is nothing, in place of what we say.
     fn reason(&self) -> Option<&'static str> {
         Some(match self {
             Trouble::Status(400) => "HttpError400",
@@ -75,7 +79,6 @@ impl Trouble {
             Trouble::Status(500) => "HttpError500",
             Trouble::Status(502) => "HttpError502",
             Trouble::Status(503) => "HttpError503",
-            Trouble::WrongBytes(_) => "HashSumMismatch",
             Trouble::TooLarge(_) => "MaximumSizeExceeded",
             Trouble::Network(why) if why.contains("lookup") => "TmpResolveFailure",
             Trouble::Network(why) if why.contains("refused") => "ConnectionRefused",
@@ -180,7 +183,7 @@ mod tests {
         let one = failure(&names(), std::slice::from_ref(&missing));
         assert_eq!((one.reason, one.transient), (Some("HttpError404"), false));
         let wrong = failure(&names(), &[missing, (1, Trouble::of_fault(&Fault::WrongBytes))]);
-        assert_eq!((wrong.reason, wrong.transient), (Some("HashSumMismatch"), false));
+        assert_eq!((wrong.reason, wrong.transient), (None, false));
         let many: Vec<_> = (0..20).map(|host| (host, Trouble::Status(404))).collect();
         assert!(failure(&names(), &many).message.ends_with("; and 12 more"));
         assert_eq!(failure(&names(), &[]).message, "no mirror could be asked");

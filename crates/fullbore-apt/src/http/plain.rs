@@ -11,7 +11,7 @@ use fullbore_wire::hosts::HostId;
 use fullbore_wire::redirect::is_redirect;
 use sha2::{Digest as _, Sha512};
 
-use super::answers::{Finished, Trouble};
+use super::answers::{Finished, Trouble, WRONG_HASH};
 
 /// Times that a host is asked: a connection may break, and a server close one that we are using.
 const TRIES_PER_HOST: usize = 2;
@@ -132,7 +132,7 @@ async fn receive(mut streamed: Streamed, sink: Sink, must: Must, patience: Durat
         || must.sha256.is_some_and(|expected| expected != sha256)
         || sha512.is_some_and(|(hasher, expected)| hasher.finalize()[..] != expected[..]);
     if is_wrong {
-        return Err(Trouble::WrongBytes("sent bytes with another hash".into()));
+        return Err(Trouble::WrongBytes(WRONG_HASH.into()));
     }
     let modified = streamed.head.last_modified;
     match sink.finish(modified) {

@@ -127,7 +127,8 @@ pub struct Ran {
 }
 
 impl Ran {
-    fn of(output: Output) -> Ran {
+    /// What a program said.
+    pub fn of(output: Output) -> Ran {
         let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
         Ran { code: output.status.code(), text }
     }

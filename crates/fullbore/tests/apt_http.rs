@@ -1,0 +1,360 @@
+//! The real apt with our http and https methods: the same files as with its own, also from mirrors
+//! of which some drip, lie, are behind, or are dead.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod harness;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use fullbore_testkit::archive::{Archive, ArchiveBuilder};
+use fullbore_testkit::server::{Fault, FaultRule, Life, PathMatch, Server, TestCa, TlsSpec};
+use harness::apt::{Apt, Ran, give_to_apt, passable, program};
+use harness::{need, signer};
+use tempfile::TempDir;
+
+/// An archive whose packages can be installed, in two states.
+fn archive() -> (TempDir, Archive) {
+    need("apt-get", "apt");
+    need("gpgv", "gpgv");
+    let directory = passable();
+    let archive = ArchiveBuilder::tiny(directory.path().join("archive"))
+        .signer(signer())
+        .installable(true)
+        .odd_names(false)
+        .states(2)
+        .churn(0.5)
+        .build()
+        .unwrap();
+    (directory, archive)
+}
+
+/// A private apt for the archive at this address.
+struct Client {
+    apt: Apt,
+    directory: TempDir,
+}
+
+impl Client {
+    fn new(archive: &Archive, url: &str) -> Client {
+        let directory = passable();
+        let apt = Apt::new(directory.path().join("apt"), url, &archive.key());
+        // Sources, too.
+        let sources = apt.directory.join("etc/test.sources");
+        let entry = std::fs::read_to_string(&sources).unwrap().replace("Types: deb\n", "Types: deb deb-src\n");
+        std::fs::write(&sources, entry).unwrap();
+        Client { apt, directory }
+    }
+
+    /// With our methods; an address per mirror, the origin first.
+    fn ours(archive: &Archive, mirrors: &[&Server]) -> Client {
+        let client = Client::new(archive, &mirrors[0].url());
+        let list = client.directory.path().join("mirrors");
+        std::fs::write(&list, mirrors.iter().map(|mirror| mirror.url() + "\n").collect::<String>()).unwrap();
+        let methods = ["http", "https"].map(|name| (name, program(client.directory.path(), name)));
+        let Client { mut apt, directory } = client;
+        for (name, path) in methods {
+            apt = apt.option(&format!("Dir::Bin::Methods::{name}"), path.display());
+        }
+        let apt = apt.option("Acquire::fullbore::Mirrors", list.display()).option("Acquire::Max-Pipeline-Depth", 1000);
+        Client { apt, directory }
+    }
+
+    fn with(self, name: &str, value: impl std::fmt::Display) -> Client {
+        Client { apt: self.apt.option(name, value), ..self }
+    }
+
+    fn update(&self) -> Ran {
+        self.apt.update(&[])
+    }
+
+    /// Fetches these packages anew.
+    fn install(&self, packages: &[String]) -> Ran {
+        let mut arguments = vec!["install", "-y", "--download-only"];
+        arguments.extend(packages.iter().map(String::as_str));
+        self.apt.get(&arguments)
+    }
+
+    /// Fetches the sources of these, into a directory of their own.
+    fn source(&self, packages: &[String]) -> Ran {
+        let here = self.directory.path().join("sources");
+        std::fs::create_dir_all(&here).unwrap();
+        give_to_apt(&here);
+        let mut command = self.apt.command("apt-get");
+        Ran::of(command.args(["source", "--download-only"]).args(packages).current_dir(&here).output().unwrap())
+    }
+
+    /// All that apt has fetched, by the part of the name that does not depend on the address.
+    fn fetched(&self) -> BTreeMap<String, Vec<u8>> {
+        let mut files = BTreeMap::new();
+        for part in ["apt/lists", "apt/archives", "sources"] {
+            let Ok(entries) = std::fs::read_dir(self.directory.path().join(part)) else { continue };
+            for path in entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
+                let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+                let name = name.split_once("_dists_").map_or(name.clone(), |(_, rest)| rest.to_owned());
+                if name != "lock" {
+                    files.insert(name, std::fs::read(&path).unwrap());
+                }
+            }
+        }
+        assert!(!files.is_empty());
+        files
+    }
+
+    /// Everything that users do, once, and all of it well.
+    fn everything(&self, archive: &Archive, state: usize) -> BTreeMap<String, Vec<u8>> {
+        self.update().well();
+        self.install(&names(archive, state, "main/binary-amd64/Packages")).well();
+        self.source(&names(archive, state, "main/source/Sources")).well();
+        self.fetched()
+    }
+}
+
+/// Names of packages in an index.
+fn names(archive: &Archive, state: usize, index: &str) -> Vec<String> {
+    let index = archive.forge(state, "trixie").index(index).unwrap();
+    let names: Vec<String> =
+        index.lines().filter_map(|line| line.strip_prefix("Package: ").map(str::to_owned)).take(12).collect();
+    assert!(!names.is_empty());
+    names
+}
+
+fn server(archive: &Archive, state: usize) -> Server {
+    Server::start(&archive.state(state).root).unwrap()
+}
+
+/// What apt's own method fetches of this state.
+fn by_apt(archive: &Archive, state: usize) -> BTreeMap<String, Vec<u8>> {
+    let server = server(archive, state);
+    Client::new(archive, &server.url()).everything(archive, state)
+}
+
+#[track_caller]
+fn assert_same(ours: &BTreeMap<String, Vec<u8>>, theirs: &BTreeMap<String, Vec<u8>>) {
+    assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>());
+    for (name, content) in ours {
+        assert!(*content == theirs[name], "{name} differs");
+    }
+}
+
+#[test]
+fn the_same_as_with_apts_own_methods() {
+    let (_directory, archive) = archive();
+    let theirs = by_apt(&archive, 0);
+    let origin = server(&archive, 0);
+    let client = Client::ours(&archive, &[&origin]);
+    assert_same(&client.everything(&archive, 0), &theirs);
+    let before = origin.take_log().len();
+    assert!(before > 0);
+    let ran = client.update().well();
+    assert!(ran.text.contains("Hit:1"), "{}", ran.text);
+    assert_eq!(origin.take_log().len(), 1, "one round trip where nothing is new");
+    origin.switch_root(&archive.state(1).root);
+    std::fs::remove_dir_all(client.directory.path().join("sources")).unwrap();
+    client.apt.get(&["clean"]).well();
+    assert_same(&client.everything(&archive, 1), &by_apt(&archive, 1));
+}
+
+#[test]
+fn mirrors_that_drip_lie_lack_files_and_are_dead() {
+    let (_directory, archive) = archive();
+    let theirs = by_apt(&archive, 1);
+    let any = |fault| FaultRule::always(PathMatch::Any, fault);
+    type Spoil<'a> = &'a dyn Fn(&Server);
+    let bad: [(&str, Spoil); 6] = [
+        ("drips", &|server| server.change(|own| own.rate_bytes_per_s = Some(20_000))),
+        ("lies", &|server| server.add_fault(any(Fault::Corrupt))),
+        ("is behind", &|server| server.switch_root(&archive.state(0).root)),
+        ("is dead", &|server| server.live(Life::Refusing)),
+        ("lacks files", &|server| server.add_fault(FaultRule::pool(0.5, Fault::Status(404)))),
+        ("is a portal", &|server| server.add_fault(any(Fault::Portal))),
+    ];
+    let good = server(&archive, 1);
+    // Some as mirrors beside a good origin, others as origin themselves, and all at once.
+    for (origin_is_bad, some) in [(false, &bad[0..2]), (true, &bad[2..4]), (true, &bad[4..6]), (true, &bad[..])] {
+        let servers: Vec<Server> = some
+            .iter()
+            .map(|(_, spoil)| {
+                let server = server(&archive, 1);
+                spoil(&server);
+                server
+            })
+            .collect();
+        let mut mirrors: Vec<&Server> = servers.iter().collect();
+        mirrors.insert(if origin_is_bad { mirrors.len() } else { 0 }, &good);
+        let client = Client::ours(&archive, &mirrors);
+        let ours = client.everything(&archive, 1);
+        let what: Vec<&str> = some.iter().map(|(what, _)| *what).collect();
+        println!("{what:?}, origin bad: {origin_is_bad}");
+        assert_same(&ours, &theirs);
+    }
+}
+
+#[test]
+fn a_mirror_is_used_beside_the_origin() {
+    let (_directory, archive) = archive();
+    // Slow enough that one alone would not have brought everything before the other is asked.
+    let servers = [server(&archive, 0), server(&archive, 0)];
+    for server in &servers {
+        server.change(|own| own.rate_bytes_per_s = Some(400_000));
+    }
+    let client = Client::ours(&archive, &[&servers[0], &servers[1]]);
+    client.everything(&archive, 0);
+    for server in &servers {
+        assert!(server.log().iter().any(|entry| entry.path.starts_with("/pool/")));
+    }
+}
+
+#[test]
+fn never_older_than_what_apt_has() {
+    let (_directory, archive) = archive();
+    let (origin, mirror) = (server(&archive, 1), server(&archive, 1));
+    let client = Client::ours(&archive, &[&origin, &mirror]);
+    client.update().well();
+    let newest = client.fetched();
+    for server in [&origin, &mirror] {
+        server.switch_root(&archive.state(0).root);
+    }
+    let ran = client.update().well();
+    assert!(ran.text.contains("Hit:1"), "{}", ran.text);
+    assert_same(&client.fetched(), &newest);
+    // The origin alone is behind: the mirror's is taken.
+    mirror.switch_root(&archive.state(1).root);
+    let other = Client::ours(&archive, &[&origin, &mirror]);
+    other.update().well();
+    assert_same(&other.fetched(), &newest);
+}
+
+#[test]
+fn redirects_and_credentials() {
+    let (_directory, archive) = archive();
+    let theirs = by_apt(&archive, 0);
+    let elsewhere = server(&archive, 0);
+    let origin = server(&archive, 0);
+    origin.add_fault(FaultRule::always(PathMatch::Prefix("/pool/".into()), Fault::Redirect(elsewhere.url())));
+    let client = Client::ours(&archive, &[&origin]);
+    // Files of one site: it is the only one in its set.
+    assert_same(&client.everything(&archive, 0), &theirs);
+    assert!(elsewhere.log().iter().all(|entry| entry.path.starts_with("/pool/")));
+    let closed = server(&archive, 0);
+    closed.change(|own| own.authorization = Some("Basic dXNlcjp3b3Jk".into()));
+    let client = Client::ours(&archive, &[&closed, &elsewhere]);
+    let auth = client.directory.path().join("auth.conf");
+    std::fs::write(&auth, format!("machine {}/ login user password word\n", closed.url())).unwrap();
+    // As on a real system: root's alone.
+    std::fs::set_permissions(&auth, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let client = client.with("Dir::Etc::netrc", auth.display());
+    elsewhere.take_log();
+    assert_same(&client.everything(&archive, 0), &theirs);
+    let sent = |server: &Server| {
+        server
+            .log()
+            .iter()
+            .any(|entry| entry.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization")))
+    };
+    assert!(sent(&closed) && !sent(&elsewhere));
+}
+
+#[test]
+fn https_and_a_proxy() {
+    let (_directory, archive) = archive();
+    let theirs = by_apt(&archive, 0);
+    let authority = TestCa::new().unwrap();
+    let secure = Server::builder(&archive.state(0).root).tls(&authority, &TlsSpec::default()).unwrap().start().unwrap();
+    let client = Client::ours(&archive, &[&secure]);
+    let ran = client.update();
+    assert!(ran.text.contains("certificate issued by an unknown authority"), "{}", ran.text);
+    let ca = client.directory.path().join("ca.pem");
+    std::fs::write(&ca, authority.pem()).unwrap();
+    let client = client.with("Acquire::https::CaInfo", ca.display());
+    assert_same(&client.everything(&archive, 0), &theirs);
+    // The test server takes requests for other hosts: a proxy that has it all.
+    let proxy = server(&archive, 0);
+    let client = Client::new(&archive, "http://nowhere.invalid");
+    let http = program(client.directory.path(), "http");
+    let client = client.with("Dir::Bin::Methods::http", http.display()).with("Acquire::http::Proxy", proxy.url());
+    assert_same(&client.everything(&archive, 0), &theirs);
+}
+
+#[test]
+fn failures_name_mirrors_and_reasons() {
+    let (_directory, archive) = archive();
+    let (origin, mirror) = (server(&archive, 0), server(&archive, 0));
+    let client = Client::ours(&archive, &[&origin, &mirror]);
+    client.update().well();
+    let packages = names(&archive, 0, "main/binary-amd64/Packages");
+    let pool = |fault| FaultRule::always(PathMatch::Prefix("/pool/".into()), fault);
+    origin.add_fault(pool(Fault::Status(404)));
+    mirror.add_fault(pool(Fault::Corrupt));
+    let ran = client.install(&packages[..1]);
+    let names = [&origin, &mirror].map(|server| server.address().to_string());
+    assert_eq!(ran.code, Some(100), "{}", ran.text);
+    assert!(
+        ran.text.contains(&format!("{}: 404 Not Found; {}: Hash Sum mismatch", names[0], names[1])),
+        "{}",
+        ran.text
+    );
+    // What is not there is no reason to distrust what apt has.
+    origin.live(Life::Refusing);
+    mirror.live(Life::Refusing);
+    let before = client.fetched();
+    let ran = client.update();
+    assert!(ran.text.contains("old ones used instead"), "{}", ran.text);
+    assert_same(&client.fetched(), &before);
+}
+
+/// Processes that run this program file.
+fn running(program: &Path) -> Vec<i32> {
+    let processes =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let runs = |pid: &i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).next() == Some(program.as_os_str().as_encoded_bytes())
+    };
+    processes.filter(runs).collect()
+}
+
+#[test]
+fn after_a_kill_the_next_run_is_clean() {
+    let (_directory, archive) = archive();
+    let origin = server(&archive, 0);
+    let client = Client::ours(&archive, &[&origin]);
+    client.update().well();
+    let packages = names(&archive, 0, "main/binary-amd64/Packages");
+    // apt calls a method by its name in apt's own directory, whatever program that is.
+    let methods = client.directory.path().join("methods");
+    std::fs::create_dir(&methods).unwrap();
+    let method = methods.join("http");
+    let _ = program(&methods, "http");
+    let client = client.with("Dir::Bin::Methods", methods.display());
+    for after_bytes in [1, 3_000, 20_000, 60_000] {
+        client.apt.get(&["clean"]).well();
+        origin.change(|own| own.rate_bytes_per_s = Some(60_000));
+        let begun = origin.counters().body_bytes;
+        let killed = std::thread::scope(|scope| {
+            let install = scope.spawn(|| client.install(&packages));
+            let pid = loop {
+                let running = running(&method);
+                if origin.counters().body_bytes >= begun + after_bytes && !running.is_empty() {
+                    break running[0];
+                }
+                assert!(!install.is_finished(), "it has ended before it could be killed");
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            };
+            let status = Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap();
+            assert!(status.success());
+            install.join().unwrap()
+        });
+        assert_ne!(killed.code, Some(0), "{}", killed.text);
+        origin.change(|own| own.rate_bytes_per_s = None);
+        client.install(&packages).well();
+        let partial = client.apt.directory.join("archives/partial");
+        assert_eq!(std::fs::read_dir(partial).unwrap().count(), 0);
+    }
+    // All of it was right, or apt would have said so; and the same as apt's own.
+    let theirs = by_apt(&archive, 0);
+    for (name, content) in client.fetched() {
+        assert!(theirs.get(&name).is_none_or(|theirs| *theirs == content), "{name}");
+    }
+}
