@@ -26,7 +26,7 @@ use thiserror::Error;
 use self::clocks::Clocks;
 use self::source::Stream;
 use self::target::Target;
-use crate::kept::{Layout, Level};
+use crate::kept::{Encoder, Layout, Level};
 
 /// One pass: an old index and what changes in it.
 #[derive(Debug, Clone, Copy)]
@@ -145,8 +145,12 @@ pub struct Mismatch {
 }
 
 /// Threads that help with compression, at most: the hash is one chain, and eight threads compress
-/// faster than it hashes, at all levels of ours. It bounds the memory of their encoders.
+/// faster than it hashes, at all levels of ours.
 const THREADS_MAX: usize = 8;
+
+/// Memory for what these threads compress with. With the text under way (2 MB for each, when
+/// eight) and the program itself a pass stays below 40 MB.
+const ENCODERS_BYTES: usize = 24 << 20;
 
 /// Makes the new index out of the old one.
 ///
@@ -162,6 +166,7 @@ pub fn rewrite(job: &Rewrite<'_>) -> Result<Rewritten, RewriteError> {
     let file = source::open(job.old).map_err(read_error)?;
     let layout = Layout::of(&file, old_form).map_err(read_error)?;
     let available = || std::thread::available_parallelism().map_or(1, usize::from);
+    let threads_max = (ENCODERS_BYTES / Encoder::memory_bytes(new_form, job.level)).clamp(1, THREADS_MAX);
     let mut plan = Plan {
         file: &file,
         layout: layout.as_ref(),
@@ -169,7 +174,7 @@ pub fn rewrite(job: &Rewrite<'_>) -> Result<Rewritten, RewriteError> {
         new_form,
         level: job.level,
         limit: job.expected.map(|expected| expected.size),
-        threads: if job.threads == 0 { available() } else { job.threads }.min(THREADS_MAX),
+        threads: if job.threads == 0 { available() } else { job.threads }.min(threads_max),
         clocks: Clocks::new(job.ledger),
     };
     let mut result = attempt(&plan, job);
@@ -210,7 +215,7 @@ impl Plan<'_> {
         let open = || {
             let mut file = self.file.try_clone()?;
             file.rewind()?;
-            Stream::open(file, self.old_form, self.new_form != Form::Plain, self.clocks.read.clone())
+            Stream::open(file, self.old_form, self.new_form != Form::Plain, &self.clocks)
         };
         open().map_err(Stop::Read)
     }

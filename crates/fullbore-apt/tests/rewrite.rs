@@ -126,7 +126,7 @@ fn frames(path: &Path) -> Vec<Vec<u8>> {
 fn every_form_into_every_form_on_one_and_on_several_cores() {
     let directory = tempfile::tempdir().expect("a directory for temporaries");
     let random = &mut Random::new(1, "forms");
-    let mut index = lines(random, 12_000);
+    let mut index = lines(random, 7_000);
     let old = index.concat();
     let edits = Edits::parse(change(random, &mut index, 9)).expect("a script");
     let new = index.concat();
@@ -164,7 +164,7 @@ fn every_form_into_every_form_on_one_and_on_several_cores() {
 fn one_core_and_several_write_the_same_file() {
     let directory = tempfile::tempdir().expect("a directory for temporaries");
     let random = &mut Random::new(2, "cores");
-    let mut index = lines(random, 30_000);
+    let mut index = lines(random, 15_000);
     let old = foreign(directory.path(), "old", Form::Plain, index.concat().as_bytes());
     let edits = Edits::parse(change(random, &mut index, 20)).expect("a script");
     for form in FORMS {
@@ -230,7 +230,7 @@ fn after_many_updates_no_frame_is_tiny_or_huge() {
         let random = &mut Random::new(4, "updates");
         let mut index = lines(random, 25_000);
         let mut old = foreign(directory.path(), "index", *form, index.concat().as_bytes());
-        for round in 0..12 {
+        for round in 0..8 {
             let edits = Edits::parse(step(random, &mut index, round)).expect("a script");
             let new = named(directory.path(), &format!("index-{}", round % 2), *form);
             run(&old, &edits, &new, index.concat().as_bytes(), 2).expect("patches");
@@ -422,7 +422,7 @@ fn texts_that_are_no_lines() {
 fn the_clocks_of_a_pass_count_what_passes() {
     let directory = tempfile::tempdir().expect("a directory for temporaries");
     let random = &mut Random::new(9, "clocks");
-    let content = lines(random, 6_000).concat();
+    let content = lines(random, 3_000).concat();
     let old = foreign(directory.path(), "old", Form::Gz, content.as_bytes());
     let (ledger, no_edits) = (Ledger::new(), Edits::default());
     let new = named(directory.path(), "new", Form::Zst);
@@ -445,7 +445,7 @@ fn the_clocks_of_a_pass_count_what_passes() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(8))]
 
     /// Any content and any edits, several times: what comes out is what the reference says, for all.
     #[test]

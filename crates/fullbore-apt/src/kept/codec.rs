@@ -31,6 +31,16 @@ impl Encoder {
         })))
     }
 
+    /// Memory that one takes, about, in bytes (measured, per thread of a pass).
+    pub fn memory_bytes(form: Form, level: Level) -> usize {
+        match (form, level) {
+            (Form::Zst, Level::Apt) => 8 << 20,
+            (Form::Xz, Level::Apt) => 5 << 20,
+            (Form::Zst | Form::Xz, Level::Own) => 3 << 20,
+            (Form::Gz | Form::Lz4 | Form::Plain | Form::Bz2, _) => 1 << 20,
+        }
+    }
+
     /// Appends a frame of this text, of at most [`FRAME_BYTES_MAX`] bytes.
     ///
     /// # Errors

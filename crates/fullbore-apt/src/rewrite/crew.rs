@@ -107,7 +107,7 @@ pub(super) fn run(plan: &Plan<'_>, edits: &Edits, target: Target) -> Result<Made
         drop(results);
         if let Some(stream) = stream {
             let pool = &pool;
-            threads.push(spawn(scope, "read", move || read(stream, &texts, pool, clocks).map(|()| None))?);
+            threads.push(spawn(scope, "read", move || read(stream, &texts, pool).map(|()| None))?);
         }
 
         let _role = clocks.patch.enter();
@@ -180,8 +180,8 @@ fn message(payload: &(dyn Any + Send)) -> String {
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }
 
-fn read(mut stream: Stream, texts: &Sender<Buffer>, pool: &Pool, clocks: &Clocks) -> Result<(), Stop> {
-    let _role = clocks.read.enter();
+fn read(mut stream: Stream, texts: &Sender<Buffer>, pool: &Pool) -> Result<(), Stop> {
+    let _role = stream.clock().enter();
     while let Some(text) = stream.next(take_from(pool)).map_err(Stop::Read)? {
         if texts.send_blocking(text).is_err() {
             break;

@@ -11,6 +11,7 @@ use fullbore_engine::digest::Sha256Hasher;
 use fullbore_engine::stage::StageClock;
 use rustix::fs::{Advice, OFlags};
 
+use super::clocks::Clocks;
 use crate::kept::{Buffer, FRAME_BYTES, Frame, Layout, line_cut};
 
 /// Compressed bytes read at once from files without frames.
@@ -61,18 +62,27 @@ pub(super) struct Stream {
     carried: Vec<u8>,
     at_lines: bool,
     ended: bool,
+    /// Whether reading is all there is to do.
+    is_plain: bool,
     clock: Arc<StageClock>,
 }
 
 impl Stream {
     /// With `at_lines`, pieces end at line ends. What the text may be in all is for others to bound: it
     /// passes through and is nowhere kept.
-    pub(super) fn open(file: File, form: Form, at_lines: bool, clock: Arc<StageClock>) -> io::Result<Stream> {
+    pub(super) fn open(file: File, form: Form, at_lines: bool, clocks: &Clocks) -> io::Result<Stream> {
         let reader: Box<dyn Read + Send> = match form {
             Form::Plain => Box::new(file),
             _ => Box::new(Reader::open(form, BufReader::with_capacity(READ_BYTES, file), u64::MAX)?),
         };
-        Ok(Stream { reader, carried: Vec::new(), at_lines, ended: false, clock })
+        let is_plain = form == Form::Plain;
+        let clock = if is_plain { clocks.read.clone() } else { clocks.unpack.clone() };
+        Ok(Stream { reader, carried: Vec::new(), at_lines, ended: false, is_plain, clock })
+    }
+
+    /// The role of who reads it.
+    pub(super) fn clock(&self) -> &StageClock {
+        &self.clock
     }
 
     /// The next piece, in this buffer; none at the end.
@@ -82,7 +92,8 @@ impl Stream {
         self.carried.clear();
         while !self.ended && buffer.len() < FRAME_BYTES {
             let free = FRAME_BYTES - buffer.len();
-            let count = match self.clock.device(|| self.reader.read(&mut buffer.room()[..free])) {
+            let mut read = || self.reader.read(&mut buffer.room()[..free]);
+            let count = match if self.is_plain { self.clock.device(read) } else { read() } {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 count => count?,
             };
