@@ -31,6 +31,9 @@ _fullbore() {
             fullbore,mirror)
                 cmd="fullbore__subcmd__mirror"
                 ;;
+            fullbore,nosync)
+                cmd="fullbore__subcmd__nosync"
+                ;;
             fullbore,pdiff)
                 cmd="fullbore__subcmd__pdiff"
                 ;;
@@ -75,6 +78,9 @@ _fullbore() {
                 ;;
             fullbore__subcmd__help,mirror)
                 cmd="fullbore__subcmd__help__subcmd__mirror"
+                ;;
+            fullbore__subcmd__help,nosync)
+                cmd="fullbore__subcmd__help__subcmd__nosync"
                 ;;
             fullbore__subcmd__help,pdiff)
                 cmd="fullbore__subcmd__help__subcmd__pdiff"
@@ -140,7 +146,7 @@ _fullbore() {
 
     case "${cmd}" in
         fullbore)
-            opts="-h -V --help --version mirror update check pdiff convert apt help"
+            opts="-h -V --help --version mirror update check pdiff convert apt nosync help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -384,7 +390,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__help)
-            opts="mirror update check pdiff convert apt help"
+            opts="mirror update check pdiff convert apt nosync help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -496,6 +502,20 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__help__subcmd__mirror)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__nosync)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -720,6 +740,20 @@ _fullbore() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__nosync)
+            opts="-h --report --force --no-final-sync --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 *)
                     COMPREPLY=()
                     ;;

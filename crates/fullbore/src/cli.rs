@@ -54,6 +54,9 @@ pub enum Command {
     /// Make the system's own apt use fullbore's methods, or undo it
     #[command(long_about = APT_LONG)]
     Apt(AptArgs),
+    /// Run a command with its sync calls answered at once, and sync once when it has ended
+    #[command(long_about = NOSYNC_LONG)]
+    Nosync(NosyncArgs),
 }
 
 const MIRROR_LONG: &str = "\
@@ -761,6 +764,48 @@ pub enum AptLevel {
     Apt,
 }
 
+const NOSYNC_LONG: &str = "\
+Run a command with its sync calls answered at once, and sync once when it has ended.
+
+fsync, fdatasync, sync, syncfs, msync and sync_file_range do nothing for CMD and all that it starts, \
+whether static, 32-bit or in a chroot; opens with O_SYNC are left alone. When CMD has ended, every \
+writable file system is synced, and a write error since the start fails the run. Until then a crash \
+of the machine loses what was written: for roots that can be made again.";
+
+const NOSYNC_EXAMPLES: &str = "\
+Examples:
+  Make a root, syncing once:
+    fullbore nosync -- debootstrap trixie /srv/root https://deb.example.org/debian
+  In a container, and see what was saved:
+    fullbore nosync --report -- apt-get install -y build-essential
+
+Exit status: that of CMD, or its signal. If CMD succeeded: 7 the final sync failed, 2 programs have
+outlived CMD. If CMD was not run: 125 refused, 126 cannot be run, 127 not found.";
+
+/// `fullbore nosync`.
+#[derive(Debug, Args)]
+#[command(after_long_help = NOSYNC_EXAMPLES, after_help = "Try --help for examples and all details.")]
+pub struct NosyncArgs {
+    /// Count the sync calls and say about how much time they would have taken
+    ///
+    /// Each call then takes a detour over this process, which waits until the last program that
+    /// CMD has started ends. Also counts what stays synchronous: opens with O_SYNC, and io_uring.
+    #[arg(long)]
+    pub report: bool,
+
+    /// Run even where a service manager could start services that would keep the filter
+    #[arg(long)]
+    pub force: bool,
+
+    /// Leave the final sync to somebody else
+    #[arg(long)]
+    pub no_final_sync: bool,
+
+    /// The command and its arguments
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<std::ffi::OsString>,
+}
+
 /// The whole command line as clap knows it, each flag with its variable.
 ///
 /// The variables are hidden in the help texts; one sentence tells the rule.
@@ -769,6 +814,11 @@ pub fn command() -> clap::Command {
 }
 
 fn with_environment(command: clap::Command) -> clap::Command {
+    // What a variable says for all commands must not decide how another program is run; and
+    // `--report` is a file elsewhere.
+    if command.get_name() == "nosync" {
+        return command;
+    }
     command
         .mut_args(|argument| {
             let Some(long) = argument.get_long() else {
@@ -813,6 +863,19 @@ mod tests {
         let cli = parse(["fullbore", "mirror", "--suite", "a,b", "--suite", "c", "--from", "http://x/"]).unwrap();
         let Command::Mirror(arguments) = cli.command else { panic!("not mirror") };
         assert_eq!(arguments.suite, ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn what_follows_the_command_is_its_own() {
+        for line in [&["fullbore", "nosync", "--", "sh", "-c", "x"][..], &["fullbore", "nosync", "sh", "-c", "x"]] {
+            let Command::Nosync(arguments) = parse(line).unwrap().command else { panic!("not nosync") };
+            assert_eq!(arguments.command, ["sh", "-c", "x"]);
+        }
+        let cli = parse(["fullbore", "nosync", "--report", "ls", "--force", "--", "--help"]).unwrap();
+        let Command::Nosync(arguments) = cli.command else { panic!("not nosync") };
+        assert!(arguments.report && !arguments.force);
+        assert_eq!(arguments.command, ["ls", "--force", "--", "--help"]);
+        assert!(parse(["fullbore", "nosync"]).is_err());
     }
 
     #[test]

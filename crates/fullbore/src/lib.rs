@@ -18,6 +18,7 @@ pub mod events;
 pub mod fetching;
 pub mod method;
 pub mod mirror;
+pub mod nosync;
 pub mod pdiff;
 pub mod program;
 pub mod progress;

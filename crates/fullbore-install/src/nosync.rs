@@ -1,0 +1,330 @@
+//! A command whose sync calls are answered at once, and one real sync when it has ended.
+//!
+//! ```text
+//! run      hold a descriptor per file system · start the command under the filter
+//!          wait, pass signals on            · look for programs that outlive it
+//!          sync what is held                · tell how it all ended
+//! ```
+//!
+//! The filter ([`filter`]) is inherited by everything that the command starts, static or
+//! dynamic, in a chroot or not, and cannot be taken off again. That is why [`service_manager`]
+//! has to be asked first, and why programs that outlive the command make the run fail.
+
+pub mod filter;
+
+mod descendants;
+mod disks;
+mod host;
+mod kernel;
+mod probe;
+mod tally;
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, Signal, WaitOptions};
+
+pub use self::descendants::Process;
+pub use self::filter::{Answer, Call};
+pub use self::host::service_manager;
+pub use self::probe::FlushCost;
+pub use self::tally::Tally;
+
+use self::descendants::descendants;
+use self::disks::Disks;
+use self::kernel::{Signals, Start, StartFailure};
+
+/// How long programs that the command has left behind may take to end. A guess: agents and
+/// helpers that notice its end are gone in a fraction of it.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How often is looked for such programs.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What is to be run.
+#[derive(Debug)]
+pub struct Job {
+    /// The program, looked up as a shell does.
+    pub program: OsString,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Whether sync calls are counted; slower, and the run then lasts until the last program ends.
+    pub counted: bool,
+    /// Leave the final sync to somebody else.
+    pub sync_later: bool,
+}
+
+/// What is told while the command runs.
+#[derive(Debug)]
+pub enum Notice<'a> {
+    /// What a flush costs here, probed before the start; empty if that could not be found out.
+    Probed(&'a [FlushCost]),
+    /// Setuid programs will not have their owner's rights under the filter.
+    NoNewPrivileges,
+    /// The command has ended, these programs have not, and the run waits for them.
+    Waiting(&'a [Process]),
+}
+
+/// Why the command was not run.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The program is not there, or may not be run.
+    #[error("{}: {error}", program.to_string_lossy())]
+    Program {
+        /// What was to be run.
+        program: OsString,
+        /// What the kernel says.
+        #[source]
+        error: io::Error,
+    },
+    /// The kernel has no such filters, or not this one.
+    #[error("the kernel does not take the filter: {0}")]
+    Filter(#[source] io::Error),
+    /// Counting inside of counting.
+    #[error("sync calls are being counted already, and the kernel takes only one who counts")]
+    AlreadyCounted,
+    /// Something that is needed to watch over the command.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel says.
+        #[source]
+        error: io::Error,
+    },
+}
+
+/// How the command itself ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// With this status.
+    Status(u8),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// How the run ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// How the command ended.
+    pub ended: Ended,
+    /// Programs that outlived it, by more than a moment.
+    pub survivors: Vec<Process>,
+    /// How many file systems were synced.
+    pub synced: usize,
+    /// How long that took.
+    pub sync_time: Duration,
+    /// Where the final sync failed, or told of a write error since the start.
+    pub failed: Vec<(PathBuf, io::Error)>,
+    /// Mounted since the start: synced, but a write error before that may have gone unseen.
+    pub opened_late: Vec<PathBuf>,
+    /// Not synced, because it cannot be opened.
+    pub missed: Vec<(PathBuf, io::Error)>,
+    /// Not synced, because only survivors see it, in a mount namespace of their own.
+    pub out_of_sight: Vec<PathBuf>,
+    /// What was counted, if anything was.
+    pub tally: Option<Tally>,
+    /// What a flush costs, for the same.
+    pub costs: Vec<FlushCost>,
+}
+
+/// Runs the command to its end, syncs, and tells how it went.
+pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, StartError> {
+    let system = |what| move |error| StartError::System { what, error };
+    let mut disks = Disks::open().map_err(system("cannot read which file systems there are"))?;
+    let costs = if job.counted { probe_all(&disks) } else { Vec::new() };
+    if job.counted {
+        notify(Notice::Probed(&costs));
+    }
+    let own = rustix::process::getpid();
+    rustix::process::set_child_subreaper(Some(own))
+        .map_err(|error| system("cannot become the parent of orphans")(error.into()))?;
+    // Children from before, if this process was exec'ed by a shell, are none of ours.
+    let earlier: HashSet<Process> = descendants(own.as_raw_nonzero().get()).into_iter().collect();
+    let signals = Signals::block().map_err(system("cannot watch over signals"))?;
+
+    let (child, listener) = start(job, &signals, notify)?;
+    let main = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("numbers of processes are positive");
+    let mut watch = Watch { main, own, signals, listener, earlier, tally: Tally::default(), ended: None };
+    let survivors = watch.wait(notify).map_err(system("cannot wait for the command"))?;
+
+    let begin = Instant::now();
+    let synced = if job.sync_later { disks::Synced::default() } else { disks.sync() };
+    let sync_time = begin.elapsed();
+    let mut out_of_sight: Vec<_> = survivors.iter().flat_map(|process| disks.unseen_by(process.pid)).collect();
+    out_of_sight.sort();
+    out_of_sight.dedup();
+    Ok(Outcome {
+        ended: watch.ended.unwrap_or(Ended::Status(0)),
+        survivors,
+        synced: synced.count,
+        sync_time,
+        failed: synced.failed,
+        opened_late: synced.opened_late,
+        missed: synced.missed,
+        out_of_sight,
+        tally: watch.listener.is_some().then_some(watch.tally),
+        costs,
+    })
+}
+
+/// Ends this process by a signal, as the command did. Comes back if that signal ends no process.
+pub fn die_of(signal: i32) {
+    kernel::die_of(signal);
+}
+
+fn probe_all(disks: &Disks) -> Vec<FlushCost> {
+    let directories = [Path::new("."), Path::new("/var/tmp"), Path::new("/tmp")];
+    disks.held.iter().filter_map(|disk| probe::flush_cost(&disk.path, &directories)).collect()
+}
+
+fn start(
+    job: &Job,
+    signals: &Signals,
+    notify: &mut dyn FnMut(Notice<'_>),
+) -> Result<(Child, Option<OwnedFd>), StartError> {
+    let no_new_privileges = !host::may_filter_with_privileges();
+    if no_new_privileges {
+        notify(Notice::NoNewPrivileges);
+    }
+    let answer = if job.counted { Answer::Counted } else { Answer::AtOnce };
+    let start = Start { filter: filter::program(answer), supervised: job.counted, no_new_privileges, signals };
+    let mut command = Command::new(&job.program);
+    command.args(&job.arguments);
+    kernel::start(&mut command, start).map_err(|failure| match failure {
+        StartFailure::Program(error) => StartError::Program { program: job.program.clone(), error },
+        StartFailure::Filter(error) if error.raw_os_error() == Some(libc::EBUSY) => StartError::AlreadyCounted,
+        StartFailure::Filter(error) => StartError::Filter(error),
+    })
+}
+
+/// The wait for a command and for all that it has started.
+struct Watch {
+    main: Pid,
+    own: Pid,
+    signals: Signals,
+    listener: Option<OwnedFd>,
+    earlier: HashSet<Process>,
+    tally: Tally,
+    ended: Option<Ended>,
+}
+
+impl Watch {
+    /// Gives the programs that outlived the command. Where calls are counted they have ended too.
+    fn wait(&mut self, notify: &mut dyn FnMut(Notice<'_>)) -> io::Result<Vec<Process>> {
+        let mut ended_at = None;
+        let mut survivors: Vec<Process> = Vec::new();
+        loop {
+            self.wait_for_something(ended_at.is_some())?;
+            self.pass_signals_on()?;
+            self.reap()?;
+            if self.ended.is_none() {
+                continue;
+            }
+            let living = self.living();
+            if living.is_empty() {
+                return Ok(survivors);
+            }
+            let ended_at = *ended_at.get_or_insert_with(Instant::now);
+            if ended_at.elapsed() < GRACE {
+                continue;
+            }
+            if self.listener.is_none() {
+                return Ok(living);
+            }
+            if survivors.is_empty() {
+                notify(Notice::Waiting(&living));
+                survivors = living;
+            }
+        }
+    }
+
+    /// Until a signal comes, a call is to be answered, or it is time to look for survivors.
+    fn wait_for_something(&mut self, look_soon: bool) -> io::Result<()> {
+        let every = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as _ };
+        let mut polled = vec![PollFd::new(&self.signals.descriptor, PollFlags::IN)];
+        if let Some(listener) = &self.listener {
+            polled.push(PollFd::new(listener, PollFlags::IN));
+        }
+        match rustix::event::poll(&mut polled, look_soon.then_some(&every)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is_asked = polled.get(1).is_some_and(|listener| listener.revents().contains(PollFlags::IN));
+        let has_hung_up = polled.get(1).is_some_and(|listener| listener.revents().contains(PollFlags::HUP));
+        drop(polled);
+        match &self.listener {
+            Some(listener) if is_asked => self.tally.serve(listener.as_fd()),
+            // Nobody has the filter any more; the end of the command is about to be told.
+            Some(_) if has_hung_up => {
+                std::thread::sleep(Duration::from_millis(1));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn pass_signals_on(&mut self) -> io::Result<()> {
+        /// Size of a `signalfd_siginfo`, and where it has the signal and its origin.
+        const RECORD: usize = 128;
+        /// From the terminal, which has sent it to the command as well.
+        const FROM_KERNEL: i32 = 0x80;
+        let mut record = [0; RECORD];
+        loop {
+            match rustix::io::read(&self.signals.descriptor, &mut record) {
+                Ok(RECORD) => {}
+                Ok(_) | Err(rustix::io::Errno::AGAIN) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            let field = |at: usize| i32::from_ne_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
+            let (number, origin) = (field(0), field(8));
+            let Some(signal) = Signal::from_named_raw(number).filter(|signal| *signal != Signal::CHILD) else {
+                continue;
+            };
+            if origin == FROM_KERNEL {
+                continue;
+            }
+            if self.ended.is_none() {
+                // It may have just ended.
+                let _ = rustix::process::kill_process(self.main, signal);
+            } else {
+                for process in self.living() {
+                    if let Some(pid) = Pid::from_raw(process.pid) {
+                        let _ = rustix::process::kill_process(pid, signal);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for those that have ended: the command, and orphans.
+    fn reap(&mut self) -> io::Result<()> {
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == self.main => {
+                    let code = status.exit_status().and_then(|code| u8::try_from(code).ok());
+                    self.ended = code.map(Ended::Status).or(status.terminating_signal().map(Ended::Signal));
+                }
+                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+                Ok(None) | Err(rustix::io::Errno::CHILD) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn living(&self) -> Vec<Process> {
+        let mut living = descendants(self.own.as_raw_nonzero().get());
+        // The name is not compared: it changes with exec.
+        living.retain(|process| {
+            !self.earlier.iter().any(|known| (known.pid, known.started) == (process.pid, process.started))
+        });
+        living
+    }
+}

@@ -1,0 +1,225 @@
+//! The file systems that are synced at the end, one descriptor for each.
+//!
+//! Opened before the command starts: a descriptor tells of write errors since it was opened,
+//! and an error that somebody else's sync has been told meanwhile is not told to one opened
+//! later.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::kernel;
+
+/// A line of `/proc/PID/mountinfo`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Mount {
+    id: u64,
+    /// `MAJOR:MINOR`: the same for all mounts of one file system.
+    device: String,
+    pub path: PathBuf,
+    kind: String,
+    writable: bool,
+}
+
+/// Without a disk behind them: nothing to be synced.
+const WITHOUT_DISK: &[&str] = &[
+    "autofs",
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "efivarfs",
+    "fusectl",
+    "hugetlbfs",
+    "mqueue",
+    "nsfs",
+    "proc",
+    "pstore",
+    "ramfs",
+    "rpc_pipefs",
+    "securityfs",
+    "selinuxfs",
+    "sysfs",
+    "tmpfs",
+    "tracefs",
+];
+
+/// A file system, held by a descriptor.
+#[derive(Debug)]
+pub(super) struct Disk {
+    /// Where it is mounted, or one of the places.
+    pub path: PathBuf,
+    device: String,
+    directory: File,
+}
+
+/// What can be synced at the end.
+#[derive(Debug)]
+pub(super) struct Disks {
+    pub held: Vec<Disk>,
+    /// Writable, but not to be opened: the device, where, and why not.
+    missed: Vec<(String, PathBuf, io::Error)>,
+}
+
+/// What the final sync was told.
+#[derive(Debug, Default)]
+pub(super) struct Synced {
+    pub count: usize,
+    pub failed: Vec<(PathBuf, io::Error)>,
+    /// Mounted after the start and synced; write errors before that may have gone unseen.
+    pub opened_late: Vec<PathBuf>,
+    /// Not synced, because it could not be opened.
+    pub missed: Vec<(PathBuf, io::Error)>,
+}
+
+impl Disks {
+    /// Opens each writable file system of this mount namespace.
+    pub(super) fn open() -> io::Result<Disks> {
+        let mut disks = Disks { held: Vec::new(), missed: Vec::new() };
+        disks.open_others(&mounts("/proc/self/mountinfo")?);
+        Ok(disks)
+    }
+
+    /// Opens those that are not open yet.
+    fn open_others(&mut self, mounts: &[Mount]) {
+        for mount in mounts.iter().filter(|mount| mount.is_worth_syncing()) {
+            if self.held.iter().any(|disk| disk.device == mount.device) {
+                continue;
+            }
+            match open(mount) {
+                Ok(Some(directory)) => {
+                    self.missed.retain(|(device, ..)| *device != mount.device);
+                    let (path, device) = (mount.path.clone(), mount.device.clone());
+                    self.held.push(Disk { path, device, directory });
+                }
+                // Another one is mounted over it; it may be seen in another place.
+                Ok(None) => {}
+                Err(error) => self.missed.push((mount.device.clone(), mount.path.clone(), error)),
+            }
+        }
+    }
+
+    /// Waits until all is on the disks. Also for what was mounted since the start.
+    pub(super) fn sync(&mut self) -> Synced {
+        let before = self.held.len();
+        if let Ok(mounts) = mounts("/proc/self/mountinfo") {
+            self.missed.clear();
+            self.open_others(&mounts);
+        }
+        let opened_late = self.held.iter().skip(before).map(|disk| disk.path.clone()).collect();
+        let mut synced = Synced { opened_late, ..Synced::default() };
+        synced.missed = self.missed.drain(..).map(|(_, path, error)| (path, error)).collect();
+        for disk in &self.held {
+            match rustix::fs::syncfs(&disk.directory) {
+                Ok(()) => synced.count += 1,
+                Err(error) => synced.failed.push((disk.path.clone(), error.into())),
+            }
+        }
+        synced
+    }
+
+    /// File systems that process `pid` sees in a mount namespace of its own and that are not held.
+    pub(super) fn unseen_by(&self, pid: i32) -> Vec<PathBuf> {
+        let mounts = mounts(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+        let is_held = |mount: &Mount| self.held.iter().any(|disk| disk.device == mount.device);
+        mounts.into_iter().filter(|mount| mount.is_worth_syncing() && !is_held(mount)).map(|mount| mount.path).collect()
+    }
+}
+
+impl Mount {
+    fn is_worth_syncing(&self) -> bool {
+        self.writable && !WITHOUT_DISK.contains(&self.kind.as_str())
+    }
+}
+
+/// Opens the root of a mount; none if the path leads to another one.
+///
+/// Where it may, it opens a copy of the mount, so that the command can unmount the original, and
+/// what was written there before is still synced. An ordinary user cannot unmount anyway.
+fn open(mount: &Mount) -> io::Result<Option<File>> {
+    // Not blocking: the root of a mount may be a pipe.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let original = rustix::fs::open(&mount.path, flags, Mode::empty())?;
+    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", original.as_raw_fd()))?;
+    let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    if id.is_none_or(|id| id.trim() != mount.id.to_string()) {
+        return Ok(None);
+    }
+    let Ok(copy) = kernel::copy_of_mount(&mount.path) else { return Ok(Some(File::from(original))) };
+    let copy = rustix::fs::open(format!("/proc/self/fd/{}", copy.as_raw_fd()), flags, Mode::empty())?;
+    Ok(Some(File::from(copy)))
+}
+
+pub(super) fn mounts(path: impl AsRef<Path>) -> io::Result<Vec<Mount>> {
+    Ok(fs::read(path)?.split(|byte| *byte == b'\n').filter_map(parse).collect())
+}
+
+/// `ID PARENT MAJOR:MINOR ROOT PATH OPTIONS [FIELD…] - KIND SOURCE SUPEROPTIONS`.
+fn parse(line: &[u8]) -> Option<Mount> {
+    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    let dash = fields.iter().position(|field| *field == b"-")?;
+    let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
+    Some(Mount {
+        id: text(fields.first()?).parse().ok()?,
+        device: text(fields.get(2)?),
+        path: PathBuf::from(std::ffi::OsString::from_vec(unescape(fields.get(4)?))),
+        kind: text(fields.get(dash + 1)?),
+        // Of the file system, not of this mount: it may be writable elsewhere.
+        writable: fields.get(dash + 3)?.split(|byte| *byte == b',').any(|option| option == b"rw"),
+    })
+}
+
+/// The kernel writes space, tab, newline and backslash as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let (mut plain, mut at) = (Vec::with_capacity(field.len()), 0);
+    while let Some(byte) = field.get(at) {
+        let digits = field.get(at + 1..at + 4).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(escaped) if *byte == b'\\' => {
+                plain.push(escaped);
+                at += 4;
+            }
+            _ => {
+                plain.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_mountinfo_are_read() {
+        let line = br"36 35 98:0 /mnt1 /mnt\0402 ro,noatime master:1 x:2 - ext4 /dev/root rw,errors=continue";
+        let mount = parse(line).unwrap();
+        assert_eq!((mount.id, mount.device.as_str(), mount.kind.as_str()), (36, "98:0", "ext4"));
+        assert_eq!(mount.path, Path::new("/mnt 2"));
+        assert!(mount.writable && mount.is_worth_syncing());
+        assert!(parse(b"").is_none());
+        assert!(parse(b"1 2 3").is_none());
+        assert!(!parse(b"36 35 0:5 / /proc rw - proc proc rw").unwrap().is_worth_syncing());
+        assert!(!parse(b"36 35 7:0 / /x ro - squashfs /dev/loop0 ro").unwrap().is_worth_syncing());
+    }
+
+    #[test]
+    fn each_file_system_is_held_once() {
+        let disks = Disks::open().unwrap();
+        let mut devices: Vec<_> = disks.held.iter().map(|disk| &disk.device).collect();
+        devices.sort();
+        let count = devices.len();
+        devices.dedup();
+        assert_eq!(devices.len(), count);
+    }
+}

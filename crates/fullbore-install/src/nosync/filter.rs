@@ -1,0 +1,355 @@
+//! The seccomp filter, as a program for the kernel's packet-filter machine.
+//!
+//! One block per architecture whose calls this machine runs (a 64-bit kernel runs 32-bit
+//! programs too, each with numbers of its own), one block per call in it. Every block ends with
+//! a verdict, so that jumps go forward past whole blocks and nowhere else.
+//!
+//! Left alone on purpose: calls with an obviously wrong descriptor or wrong flags, which have to
+//! fail as ever; and opens with `O_SYNC`. A filter that refuses or changes opens breaks programs
+//! (`openat2` is how tar stays below its directory, and its flags are out of a filter's sight).
+
+use libc::{
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW,
+    SECCOMP_RET_ERRNO, SECCOMP_RET_USER_NOTIF, sock_filter,
+};
+
+/// What the filter does with a sync call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// The kernel answers 0 at once: nothing is faster.
+    AtOnce,
+    /// A supervisor is asked, so that calls can be counted; those that stay synchronous too.
+    Counted,
+}
+
+/// A call that waits for a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Call {
+    /// `fsync`.
+    Fsync,
+    /// `fdatasync`.
+    Fdatasync,
+    /// `sync`.
+    Sync,
+    /// `syncfs`.
+    Syncfs,
+    /// `msync` with `MS_SYNC`.
+    Msync,
+    /// `sync_file_range`, `sync_file_range2`.
+    SyncFileRange,
+    /// `open`, `openat`, `open_by_handle_at` with `O_DSYNC` or `O_SYNC`: not answered, only counted.
+    Open,
+    /// `openat2`; its flags are in the program's memory. Not answered, only counted.
+    Openat2,
+    /// `pwritev2` with `RWF_DSYNC` or `RWF_SYNC`: not answered, only counted.
+    Write,
+    /// `io_uring_setup`: what goes through the ring is out of sight. Not answered, only counted.
+    Ring,
+}
+
+impl Call {
+    /// Whether the filter answers it instead of the kernel.
+    pub fn is_answered(self) -> bool {
+        !matches!(self, Call::Open | Call::Openat2 | Call::Write | Call::Ring)
+    }
+
+    /// Its name, as programs call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Call::Fsync => "fsync",
+            Call::Fdatasync => "fdatasync",
+            Call::Sync => "sync",
+            Call::Syncfs => "syncfs",
+            Call::Msync => "msync",
+            Call::SyncFileRange => "sync_file_range",
+            Call::Open => "open with O_SYNC or O_DSYNC",
+            Call::Openat2 => "openat2 with O_SYNC or O_DSYNC",
+            Call::Write => "pwritev2 with RWF_SYNC or RWF_DSYNC",
+            Call::Ring => "io_uring",
+        }
+    }
+}
+
+/// One architecture: its name in the kernel's audit headers, and its call numbers from
+/// `arch/*/entry/syscalls/*.tbl`.
+struct Architecture {
+    audit: u32,
+    /// Cleared in a number before it is compared: the bit by which x32 differs from amd64.
+    ignored_bit: u32,
+    calls: &'static [(u32, Call, u8)],
+}
+
+/// Stands where a call has no argument to look at.
+const NO_ARGUMENT: u8 = 0;
+
+const X86_64: Architecture = Architecture {
+    audit: 0xc000_003e,
+    ignored_bit: 0x4000_0000,
+    calls: &[
+        (74, Call::Fsync, 0),
+        (75, Call::Fdatasync, 0),
+        (277, Call::SyncFileRange, 0),
+        (26, Call::Msync, 2),
+        (162, Call::Sync, NO_ARGUMENT),
+        (306, Call::Syncfs, 0),
+        (257, Call::Open, 2),
+        (2, Call::Open, 1),
+        (304, Call::Open, 2),
+        (437, Call::Openat2, 2),
+        (328, Call::Write, 5),
+        // The same under x32.
+        (547, Call::Write, 5),
+        (425, Call::Ring, NO_ARGUMENT),
+    ],
+};
+
+const I386: Architecture = Architecture {
+    audit: 0x4000_0003,
+    ignored_bit: 0,
+    calls: &[
+        (118, Call::Fsync, 0),
+        (148, Call::Fdatasync, 0),
+        (314, Call::SyncFileRange, 0),
+        (144, Call::Msync, 2),
+        (36, Call::Sync, NO_ARGUMENT),
+        (344, Call::Syncfs, 0),
+        (295, Call::Open, 2),
+        (5, Call::Open, 1),
+        (342, Call::Open, 2),
+        (437, Call::Openat2, 2),
+        (379, Call::Write, 5),
+        (425, Call::Ring, NO_ARGUMENT),
+    ],
+};
+
+/// The numbers that newer architectures share.
+const GENERIC: &[(u32, Call, u8)] = &[
+    (82, Call::Fsync, 0),
+    (83, Call::Fdatasync, 0),
+    (84, Call::SyncFileRange, 0),
+    (227, Call::Msync, 2),
+    (81, Call::Sync, NO_ARGUMENT),
+    (267, Call::Syncfs, 0),
+    (56, Call::Open, 2),
+    (265, Call::Open, 2),
+    (437, Call::Openat2, 2),
+    (287, Call::Write, 5),
+    (425, Call::Ring, NO_ARGUMENT),
+];
+
+const AARCH64: Architecture = Architecture { audit: 0xc000_00b7, ignored_bit: 0, calls: GENERIC };
+const RISCV64: Architecture = Architecture { audit: 0xc000_00f3, ignored_bit: 0, calls: GENERIC };
+
+const ARM: Architecture = Architecture {
+    audit: 0x4000_0028,
+    ignored_bit: 0,
+    calls: &[
+        (118, Call::Fsync, 0),
+        (148, Call::Fdatasync, 0),
+        (341, Call::SyncFileRange, 0),
+        (144, Call::Msync, 2),
+        (36, Call::Sync, NO_ARGUMENT),
+        (373, Call::Syncfs, 0),
+        (322, Call::Open, 2),
+        (5, Call::Open, 1),
+        (371, Call::Open, 2),
+        (437, Call::Openat2, 2),
+        (393, Call::Write, 5),
+        (425, Call::Ring, NO_ARGUMENT),
+    ],
+};
+
+/// All at once: a block for an architecture that a machine does not have is never entered, and
+/// which ones it has can change under emulation.
+const ARCHITECTURES: [&Architecture; 5] = [&X86_64, &I386, &AARCH64, &ARM, &RISCV64];
+
+/// Where `struct seccomp_data` has the call's number, the architecture, and the arguments.
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+const ARGUMENTS: u32 = 16;
+
+/// `O_DSYNC`, of which `O_SYNC` is a superset, on all these architectures.
+pub(super) const O_DSYNC: u32 = 0x1000;
+const RWF_SYNC_OR_DSYNC: u32 = 0x6;
+const MS_SYNC: u32 = 4;
+const MS_INVALIDATE: u32 = 2;
+
+/// The filter.
+pub fn program(answer: Answer) -> Vec<sock_filter> {
+    let mut program = vec![load(ARCHITECTURE)];
+    for architecture in ARCHITECTURES {
+        let block = architecture_block(architecture, answer);
+        program.push(unless_equal_skip(architecture.audit, &block));
+        program.extend(block);
+    }
+    program.push(verdict(SECCOMP_RET_ALLOW));
+    program
+}
+
+/// Which call a number of an architecture is.
+pub fn call(audit: u32, number: u32) -> Option<Call> {
+    let architecture = ARCHITECTURES.iter().find(|known| known.audit == audit)?;
+    let number = number & !architecture.ignored_bit;
+    architecture.calls.iter().find(|(known, ..)| *known == number).map(|(_, call, _)| *call)
+}
+
+fn architecture_block(architecture: &Architecture, answer: Answer) -> Vec<sock_filter> {
+    let mut block = vec![load(NUMBER)];
+    if architecture.ignored_bit != 0 {
+        block.push(statement(BPF_ALU | BPF_AND | BPF_K, !architecture.ignored_bit));
+    }
+    for (number, call, argument) in architecture.calls {
+        if let Some(body) = call_block(*call, *argument, answer) {
+            block.push(unless_equal_skip(*number, &body));
+            block.extend(body);
+        }
+    }
+    block.push(verdict(SECCOMP_RET_ALLOW));
+    block
+}
+
+/// What happens with one call; nothing if it is none of the filter's business.
+fn call_block(call: Call, argument: u8, answer: Answer) -> Option<Vec<sock_filter>> {
+    let taken = match answer {
+        // An error number of 0 is success.
+        Answer::AtOnce => verdict(SECCOMP_RET_ERRNO),
+        Answer::Counted => verdict(SECCOMP_RET_USER_NOTIF),
+    };
+    if !call.is_answered() && answer == Answer::AtOnce {
+        return None;
+    }
+    let allow = verdict(SECCOMP_RET_ALLOW);
+    // Low halves: descriptors and flags are 32 bits wide. The numbers above are of
+    // little-endian machines.
+    let load_argument = load(ARGUMENTS + 8 * u32::from(argument));
+    Some(match call {
+        Call::Sync | Call::Ring | Call::Openat2 => vec![taken],
+        // fsync(-1) has to fail.
+        Call::Fsync | Call::Fdatasync | Call::Syncfs | Call::SyncFileRange => {
+            vec![load_argument, if_any_bit(1 << 31, 0, 1), allow, taken]
+        }
+        // Some programs ask by MS_ASYNC, or by nonsense, whether an address is mapped.
+        Call::Msync => {
+            vec![load_argument, if_any_bit(!(MS_SYNC | MS_INVALIDATE), 1, 0), if_any_bit(MS_SYNC, 1, 0), allow, taken]
+        }
+        Call::Open => vec![load_argument, if_any_bit(O_DSYNC, 1, 0), allow, taken],
+        Call::Write => vec![load_argument, if_any_bit(RWF_SYNC_OR_DSYNC, 1, 0), allow, taken],
+    })
+}
+
+fn load(offset: u32) -> sock_filter {
+    statement(BPF_LD | BPF_W | BPF_ABS, offset)
+}
+
+fn verdict(verdict: u32) -> sock_filter {
+    statement(BPF_RET | BPF_K, verdict)
+}
+
+fn statement(code: u32, k: u32) -> sock_filter {
+    instruction(code, 0, 0, k)
+}
+
+/// Steps over `block` unless the value loaded is `k`.
+fn unless_equal_skip(k: u32, block: &[sock_filter]) -> sock_filter {
+    let length = u8::try_from(block.len()).expect("blocks are shorter than a jump reaches: tested");
+    instruction(BPF_JMP | BPF_JEQ | BPF_K, 0, length, k)
+}
+
+/// Steps over `then` instructions if one of the bits is set, over `otherwise` if none is.
+fn if_any_bit(bits: u32, then: u8, otherwise: u8) -> sock_filter {
+    instruction(BPF_JMP | BPF_JSET | BPF_K, then, otherwise, bits)
+}
+
+fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> sock_filter {
+    let code = u16::try_from(code).expect("codes of the packet filter are below 256");
+    sock_filter { code, jt, jf, k }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs the filter as the kernel does.
+    fn verdict_on(answer: Answer, audit: u32, number: u32, arguments: [u64; 6]) -> u32 {
+        let program = program(answer);
+        let mut data = Vec::new();
+        data.extend(number.to_le_bytes());
+        data.extend(audit.to_le_bytes());
+        data.extend(0_u64.to_le_bytes());
+        data.extend(arguments.iter().flat_map(|argument| argument.to_le_bytes()));
+        let (mut at, mut value) = (0, 0_u32);
+        loop {
+            let step = program[at];
+            let code = u32::from(step.code);
+            at += 1;
+            if code == BPF_LD | BPF_W | BPF_ABS {
+                let offset = step.k as usize;
+                value = u32::from_le_bytes(data[offset..offset + 4].try_into().unwrap());
+            } else if code == BPF_ALU | BPF_AND | BPF_K {
+                value &= step.k;
+            } else if code == BPF_RET | BPF_K {
+                return step.k;
+            } else {
+                let yes = match code & 0xf0 {
+                    BPF_JEQ => value == step.k,
+                    BPF_JSET => value & step.k != 0,
+                    other => panic!("no such jump: {other}"),
+                };
+                at += usize::from(if yes { step.jt } else { step.jf });
+            }
+        }
+    }
+
+    const I386_AUDIT: u32 = 0x4000_0003;
+    const X86_64_AUDIT: u32 = 0xc000_003e;
+
+    #[test]
+    fn sync_calls_of_each_architecture_are_answered() {
+        for architecture in ARCHITECTURES {
+            for (number, call, _) in architecture.calls {
+                let arguments = [3, 0, u64::from(MS_SYNC), 0, 0, 0];
+                let expected = if call.is_answered() { SECCOMP_RET_ERRNO } else { SECCOMP_RET_ALLOW };
+                assert_eq!(verdict_on(Answer::AtOnce, architecture.audit, *number, arguments), expected, "{call:?}");
+                if call.is_answered() {
+                    let counted = verdict_on(Answer::Counted, architecture.audit, *number, arguments);
+                    assert_eq!(counted, SECCOMP_RET_USER_NOTIF, "{call:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn calls_of_x32_are_those_of_amd64() {
+        assert_eq!(verdict_on(Answer::AtOnce, X86_64_AUDIT, 74 | 0x4000_0000, [3; 6]), SECCOMP_RET_ERRNO);
+        assert_eq!(call(X86_64_AUDIT, 74 | 0x4000_0000), Some(Call::Fsync));
+    }
+
+    #[test]
+    fn a_number_counts_in_its_own_architecture_only() {
+        // 74 is sethostname for i386, 118 is getresgid for amd64.
+        assert_eq!(verdict_on(Answer::AtOnce, I386_AUDIT, 74, [3; 6]), SECCOMP_RET_ALLOW);
+        assert_eq!(verdict_on(Answer::AtOnce, X86_64_AUDIT, 118, [3; 6]), SECCOMP_RET_ALLOW);
+        assert_eq!(verdict_on(Answer::AtOnce, 0x8000_0016, 74, [3; 6]), SECCOMP_RET_ALLOW);
+    }
+
+    #[test]
+    fn what_has_to_fail_reaches_the_kernel() {
+        let minus_one = u64::from(u32::MAX);
+        assert_eq!(verdict_on(Answer::AtOnce, X86_64_AUDIT, 74, [minus_one; 6]), SECCOMP_RET_ALLOW);
+        // MS_ASYNC; MS_ASYNC and MS_SYNC together; an unknown flag.
+        for flags in [1, 5, 4 | 0x100] {
+            assert_eq!(verdict_on(Answer::AtOnce, X86_64_AUDIT, 26, [0, 0, flags, 0, 0, 0]), SECCOMP_RET_ALLOW);
+        }
+        assert_eq!(verdict_on(Answer::AtOnce, X86_64_AUDIT, 26, [0, 0, 6, 0, 0, 0]), SECCOMP_RET_ERRNO);
+    }
+
+    #[test]
+    fn what_stays_synchronous_is_counted_and_nothing_else() {
+        let open = |flags| verdict_on(Answer::Counted, X86_64_AUDIT, 257, [0, 0, flags, 0, 0, 0]);
+        assert_eq!(open(0o4_010_000 | 1), SECCOMP_RET_USER_NOTIF);
+        assert_eq!(open(0o10_000 | 1), SECCOMP_RET_USER_NOTIF);
+        assert_eq!(open(0o102), SECCOMP_RET_ALLOW);
+        assert_eq!(verdict_on(Answer::Counted, X86_64_AUDIT, 328, [0, 0, 0, 0, 0, 4]), SECCOMP_RET_USER_NOTIF);
+        assert_eq!(verdict_on(Answer::Counted, X86_64_AUDIT, 328, [0, 0, 0, 0, 0, 1]), SECCOMP_RET_ALLOW);
+    }
+}

@@ -1,0 +1,70 @@
+//! Whether a service started now would stay: then the filter must not be set.
+//!
+//! A filter cannot be taken off and goes through exec. A daemon that a maintainer script starts
+//! would lose what it believes to be on the disk, for as long as it lives.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Programs which, as process 1, start and keep services. `init` is that of System V and of busybox.
+const SERVICE_MANAGERS: &[&str] =
+    &["systemd", "init", "openrc-init", "runit", "runit-init", "s6-svscan", "s6-linux-init", "dinit", "shepherd"];
+
+/// What a policy-rc.d answers that forbids the start.
+const FORBIDDEN: i32 = 101;
+
+/// The service manager that this root is run by, if services could be started here.
+///
+/// None in a chroot, in a container without a service manager, where `policy-rc.d` denies
+/// starts, and for an ordinary user, who cannot start the system's services.
+pub fn service_manager() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let name = fs::read_to_string("/proc/1/comm").ok()?.trim_end().to_owned();
+    if !SERVICE_MANAGERS.contains(&name.as_str()) && !Path::new("/run/systemd/system").is_dir() {
+        return None;
+    }
+    // Not to be looked at: process 1 is not in this user namespace, nor are its services.
+    let (theirs, ours) = (fs::metadata("/proc/1/root/").ok()?, fs::metadata("/").ok()?);
+    let is_same_root = (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino());
+    (is_same_root && !starts_are_denied(Path::new("/usr/sbin/policy-rc.d"))).then_some(name)
+}
+
+/// Asks as invoke-rc.d does, for a service that no exception is made for.
+fn starts_are_denied(policy: &Path) -> bool {
+    let mut asked = Command::new(policy);
+    asked.args(["fullbore-nosync", "start"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    asked.status().is_ok_and(|status| status.code() == Some(FORBIDDEN))
+}
+
+/// Whether this process may set a filter and keep the rights of setuid programs.
+pub(super) fn may_filter_with_privileges() -> bool {
+    /// `CAP_SYS_ADMIN`.
+    const ADMINISTRATOR: u32 = 21;
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set >> ADMINISTRATOR & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_denies_by_its_status() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let policy = dir.path().join("policy-rc.d");
+        assert!(!starts_are_denied(&policy));
+        for (status, denied) in [(101, true), (0, false), (104, false)] {
+            let new = dir.path().join("new");
+            fs::write(&new, format!("#!/bin/sh\nexit {status}\n")).unwrap();
+            fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).unwrap();
+            fs::rename(&new, &policy).unwrap();
+            assert_eq!(starts_are_denied(&policy), denied);
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The system calls for which there is no safe wrapper: the filter, its supervisor's
+//! messages, and signals.
+
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::ptr;
+
+use libc::{c_int, sigset_t, sock_filter, sock_fprog};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType,
+};
+
+/// How the command is started.
+pub(super) struct Start<'a> {
+    /// The filter that it and all that it starts will have.
+    pub filter: Vec<sock_filter>,
+    /// Whether calls are put to a supervisor, who needs the descriptor that [`start`] gives.
+    pub supervised: bool,
+    /// Give up the rights of setuid programs, without which only a privileged process may set a filter.
+    pub no_new_privileges: bool,
+    /// The signals as they were before this process blocked some.
+    pub signals: &'a Signals,
+}
+
+/// Why the command did not start.
+#[derive(Debug)]
+pub(super) enum StartFailure {
+    /// The kernel did not take the filter.
+    Filter(io::Error),
+    /// The program cannot be run.
+    Program(io::Error),
+}
+
+/// Starts the command under the filter. With `supervised` also the listener's descriptor.
+pub(super) fn start(command: &mut Command, start: Start<'_>) -> Result<(Child, Option<OwnedFd>), StartFailure> {
+    let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+        .map_err(|error| StartFailure::Filter(error.into()))?;
+    let Start { filter, supervised, no_new_privileges, signals } = start;
+    let (mask, child_action) = (signals.mask, signals.child_action);
+    let told = theirs.try_clone().map_err(StartFailure::Filter)?;
+    let before_exec = move || {
+        // SAFETY: both take pointers to values that live here, and nulls where the kernel allows them.
+        unsafe {
+            libc::sigaction(libc::SIGCHLD, &child_action, ptr::null_mut());
+            libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut());
+        }
+        let set = set_filter(&filter, supervised, no_new_privileges);
+        match set {
+            Ok(None) => Ok(()),
+            Ok(Some(listener)) => send_descriptor(told.as_fd(), listener.as_fd()),
+            Err(error) => {
+                // Otherwise this could not be told from a program that cannot be run.
+                let number = error.raw_os_error().unwrap_or(libc::EINVAL);
+                let _ = rustix::net::send(&told, &number.to_ne_bytes(), SendFlags::empty());
+                Err(error)
+            }
+        }
+    };
+    // SAFETY: the closure runs between fork and exec; it makes system calls only, allocates
+    // nothing and takes no lock.
+    unsafe {
+        command.pre_exec(before_exec);
+    }
+    let child = command.spawn();
+    drop(theirs);
+    match child {
+        Ok(child) if supervised => match receive_descriptor(ours.as_fd()) {
+            Ok(listener) => Ok((child, Some(listener))),
+            Err(error) => Err(StartFailure::Filter(error)),
+        },
+        Ok(child) => Ok((child, None)),
+        Err(error) => {
+            let mut number = [0; 4];
+            match rustix::net::recv(&ours, &mut number[..], RecvFlags::DONTWAIT) {
+                Ok((4, _)) => Err(StartFailure::Filter(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))),
+                _ => Err(StartFailure::Program(error)),
+            }
+        }
+    }
+}
+
+fn set_filter(filter: &[sock_filter], supervised: bool, no_new_privileges: bool) -> io::Result<Option<OwnedFd>> {
+    if no_new_privileges {
+        rustix::thread::set_no_new_privs(true)?;
+    }
+    let length = u16::try_from(filter.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    // The kernel reads the instructions and does not write them.
+    let program = sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
+    if !supervised {
+        return seccomp(0, &program).map(|_| None);
+    }
+    let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    // Without the second flag (Linux before 5.19) a signal makes the program ask twice, no more.
+    let descriptor = seccomp(listener | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, &program).or_else(|error| {
+        if error.raw_os_error() == Some(libc::EINVAL) { seccomp(listener, &program) } else { Err(error) }
+    })?;
+    // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+    Ok(Some(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+}
+
+fn seccomp(flags: libc::c_ulong, program: &sock_fprog) -> io::Result<RawFd> {
+    // SAFETY: `program` points to as many instructions as it says, for the time of the call.
+    let result =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, ptr::from_ref(program)) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    RawFd::try_from(result).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+fn send_descriptor(to: BorrowedFd<'_>, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    let mut space = [mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut message = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor];
+    message.push(SendAncillaryMessage::ScmRights(&descriptors));
+    rustix::net::sendmsg(to, &[io::IoSlice::new(b"fd")], &mut message, SendFlags::empty())?;
+    Ok(())
+}
+
+fn receive_descriptor(from: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut space = [mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut message = RecvAncillaryBuffer::new(&mut space);
+    let mut text = [0; 4];
+    rustix::net::recvmsg(from, &mut [io::IoSliceMut::new(&mut text)], &mut message, RecvFlags::CMSG_CLOEXEC)?;
+    for part in message.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut descriptors) = part
+            && let Some(descriptor) = descriptors.next()
+        {
+            return Ok(descriptor);
+        }
+    }
+    Err(io::Error::other("the filter's listener did not arrive"))
+}
+
+/// A mount of its own of what is mounted at `path`, without a place in the tree; for privileged
+/// processes, since Linux 5.2. The descriptor only names it and has to be opened.
+pub(super) fn copy_of_mount(path: &Path) -> io::Result<OwnedFd> {
+    const OPEN_TREE_CLONE: libc::c_uint = 1;
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC.cast_unsigned();
+    // SAFETY: the path ends with a zero byte and lives through the call.
+    let result = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
+    match RawFd::try_from(result) {
+        // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+        Ok(descriptor) if descriptor >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A call that a program waits in.
+pub(super) struct Asked {
+    id: u64,
+    /// The thread, as this process numbers it.
+    pub thread: u32,
+    pub audit: u32,
+    pub number: u32,
+    pub arguments: [u64; 6],
+}
+
+/// Takes the next call from the listener; none if the program was killed meanwhile.
+pub(super) fn next_call(listener: BorrowedFd<'_>) -> io::Result<Option<Asked>> {
+    // SAFETY: all zeros is a value of this type, and the one that the kernel demands.
+    let mut asked: libc::seccomp_notif = unsafe { mem::zeroed() };
+    // SAFETY: the request writes a `seccomp_notif`, whose size is part of its number.
+    let result = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut asked) };
+    if result < 0 {
+        let error = io::Error::last_os_error();
+        return match error.raw_os_error() {
+            Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => Ok(None),
+            _ => Err(error),
+        };
+    }
+    Ok(Some(Asked {
+        id: asked.id,
+        thread: asked.pid,
+        audit: asked.data.arch,
+        number: u32::from_ne_bytes(asked.data.nr.to_ne_bytes()),
+        arguments: asked.data.args,
+    }))
+}
+
+/// Lets the program go on: with success if the call `is_answered`, else into the kernel.
+pub(super) fn answer(listener: BorrowedFd<'_>, asked: &Asked, is_answered: bool) -> io::Result<()> {
+    // SAFETY: all zeros is a value of this type.
+    let mut response: libc::seccomp_notif_resp = unsafe { mem::zeroed() };
+    response.id = asked.id;
+    if !is_answered {
+        response.flags = 1; // SECCOMP_USER_NOTIF_FLAG_CONTINUE
+    }
+    // SAFETY: the request reads a `seccomp_notif_resp`, whose size is part of its number.
+    let result = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut response) };
+    if result < 0 {
+        let error = io::Error::last_os_error();
+        // Killed while it waited.
+        if error.raw_os_error() != Some(libc::ENOENT) {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// Signals of this process, blocked and read from a descriptor while it waits for a command.
+pub(super) struct Signals {
+    pub descriptor: OwnedFd,
+    mask: sigset_t,
+    child_action: libc::sigaction,
+}
+
+/// Those that are passed on. Stop signals do what they always do, to both.
+const PASSED_ON: [c_int; 7] =
+    [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH];
+
+impl Signals {
+    pub(super) fn block() -> io::Result<Signals> {
+        // SAFETY: all zeros is a value of these types, and the calls fill them; pointers are to
+        // locals. Ignoring SIGCHLD, as a parent may have left it, would lose exit statuses.
+        unsafe {
+            let mut set: sigset_t = mem::zeroed();
+            let mut mask: sigset_t = mem::zeroed();
+            let mut child_action: libc::sigaction = mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            for signal in PASSED_ON.iter().chain(&[libc::SIGCHLD]) {
+                libc::sigaddset(&raw mut set, *signal);
+            }
+            let mut by_default: libc::sigaction = mem::zeroed();
+            by_default.sa_sigaction = libc::SIG_DFL;
+            libc::sigaction(libc::SIGCHLD, &raw const by_default, &raw mut child_action);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut mask);
+            let descriptor = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if descriptor < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Signals { descriptor: OwnedFd::from_raw_fd(descriptor), mask, child_action })
+        }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // SAFETY: both are values that the kernel gave.
+        unsafe {
+            libc::sigaction(libc::SIGCHLD, &raw const self.child_action, ptr::null_mut());
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask, ptr::null_mut());
+        }
+    }
+}
+
+/// Ends this process by a signal, without a core dump: the one that there may be is the command's.
+/// Comes back if the signal does not end a process.
+pub(super) fn die_of(signal: c_int) {
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+    // SAFETY: plain calls with numbers and pointers to a local.
+    unsafe {
+        let mut set: sigset_t = mem::zeroed();
+        libc::signal(signal, libc::SIG_DFL);
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, ptr::null_mut());
+        libc::raise(signal);
+    }
+}

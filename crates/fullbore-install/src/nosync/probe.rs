@@ -1,0 +1,66 @@
+//! What a flush costs: a few small writes to a nameless file, each waited for.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+
+/// The cost of a sync call for a file with something to write, on one file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlushCost {
+    /// Where it is mounted.
+    pub path: PathBuf,
+    /// Its device number, as `stat` gives it.
+    pub device: u64,
+    /// Median of `fsync` for a file that has grown.
+    pub fsync: Duration,
+    /// Median of `fdatasync` for one whose content has changed.
+    pub fdatasync: Duration,
+}
+
+/// Calls of each kind; the first is more expensive on some file systems, the median is not.
+const CALLS: usize = 5;
+
+/// No further calls once this much time is spent, so that a slow disk is not made to wait.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Probes the file system that is mounted at `path`, through a file in the first of `directories`
+/// that is on it and can be written. None if there is none.
+pub(super) fn flush_cost(path: &Path, directories: &[&Path]) -> Option<FlushCost> {
+    let device = std::fs::metadata(path).ok()?.dev();
+    let file = [path].iter().chain(directories).find_map(|directory| {
+        let is_there = std::fs::metadata(directory).is_ok_and(|directory| directory.dev() == device);
+        is_there.then(|| nameless(directory)).flatten()
+    })?;
+    let fsync = median(&mut |call| {
+        file.write_all_at(&[1; 4096], call * 4096)?;
+        Ok(rustix::fs::fsync(&file)?)
+    })?;
+    let fdatasync = median(&mut |call| {
+        file.write_all_at(&[2; 4096], call % CALLS as u64 * 4096)?;
+        Ok(rustix::fs::fdatasync(&file)?)
+    })?;
+    Some(FlushCost { path: path.to_owned(), device, fsync, fdatasync })
+}
+
+fn nameless(directory: &Path) -> Option<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).ok().map(File::from)
+}
+
+fn median(flush: &mut dyn FnMut(u64) -> std::io::Result<()>) -> Option<Duration> {
+    let begin = Instant::now();
+    let mut times = Vec::with_capacity(CALLS);
+    for call in 0..CALLS as u64 {
+        let start = Instant::now();
+        flush(call).ok()?;
+        times.push(start.elapsed());
+        if begin.elapsed() > LONGEST {
+            break;
+        }
+    }
+    times.sort();
+    times.get(times.len() / 2).copied()
+}

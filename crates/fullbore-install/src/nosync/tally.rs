@@ -1,0 +1,120 @@
+//! `--report`: the supervisor that answers sync calls and counts them.
+//!
+//! It has no filter itself, and has to live until the last program under the filter has
+//! ended: without it the kernel would answer their sync calls with ENOSYS.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::time::Duration;
+
+use super::filter::{self, Call};
+use super::kernel::{self, Asked};
+use super::probe::FlushCost;
+
+/// How often each call was made, by the file system that it was for.
+#[derive(Debug, Default, Clone)]
+pub struct Tally {
+    /// By device number; none where the call does not say (`sync`, `msync`) or the file was gone.
+    counts: BTreeMap<(Option<u64>, Call), u64>,
+}
+
+impl Tally {
+    /// Serves one call of a program that waits.
+    pub(super) fn serve(&mut self, listener: BorrowedFd<'_>) -> io::Result<()> {
+        let Some(asked) = kernel::next_call(listener)? else { return Ok(()) };
+        let call = filter::call(asked.audit, asked.number);
+        kernel_answer(listener, &asked, call, &mut self.counts)
+    }
+
+    /// Sync calls that were answered instead of carried out.
+    pub fn answered(&self) -> u64 {
+        self.by_call().filter(|(call, _)| call.is_answered()).map(|(_, count)| count).sum()
+    }
+
+    /// Each call and how often it was made.
+    pub fn by_call(&self) -> impl Iterator<Item = (Call, u64)> {
+        let mut sums: BTreeMap<Call, u64> = BTreeMap::new();
+        for ((_, call), count) in &self.counts {
+            *sums.entry(*call).or_default() += count;
+        }
+        sums.into_iter()
+    }
+
+    /// How long the answered calls would about have taken: calls times the cost of a flush, where
+    /// that was probed. `sync_file_range` starts writes and flushes nothing, so that it is left out.
+    pub fn estimate(&self, costs: &[FlushCost]) -> Duration {
+        let cost_of = |device: Option<u64>| match device {
+            Some(device) => costs.iter().find(|cost| cost.device == device),
+            None => costs.iter().max_by_key(|cost| cost.fsync),
+        };
+        let mut sum = Duration::ZERO;
+        for ((device, call), count) in &self.counts {
+            let Some(cost) = cost_of(*device) else { continue };
+            let each = match call {
+                Call::Fsync | Call::Sync | Call::Syncfs => cost.fsync,
+                Call::Fdatasync | Call::Msync => cost.fdatasync,
+                _ => Duration::ZERO,
+            };
+            sum = sum.saturating_add(each.saturating_mul(u32::try_from(*count).unwrap_or(u32::MAX)));
+        }
+        sum
+    }
+}
+
+fn kernel_answer(
+    listener: BorrowedFd<'_>,
+    asked: &Asked,
+    call: Option<Call>,
+    counts: &mut BTreeMap<(Option<u64>, Call), u64>,
+) -> io::Result<()> {
+    // The look into /proc comes first: once it is answered, the program may close the file.
+    let is_counted = call.filter(|call| *call != Call::Openat2 || opens_synchronously(asked));
+    if let Some(call) = is_counted {
+        *counts.entry((device(asked, call), call)).or_default() += 1;
+    }
+    kernel::answer(listener, asked, call.is_some_and(Call::is_answered))
+}
+
+fn device(asked: &Asked, call: Call) -> Option<u64> {
+    let takes_file = matches!(call, Call::Fsync | Call::Fdatasync | Call::Syncfs | Call::SyncFileRange);
+    let path = || format!("/proc/{}/fd/{}", asked.thread, asked.arguments[0] & u64::from(u32::MAX));
+    takes_file.then(|| fs::metadata(path()).ok().map(|file| file.dev())).flatten()
+}
+
+/// Reads the flags of an `openat2` from the program's memory. Another thread may change them
+/// before the kernel reads them: good enough to count by.
+fn opens_synchronously(asked: &Asked) -> bool {
+    let mut flags = [0; 8];
+    File::open(format!("/proc/{}/mem", asked.thread))
+        .and_then(|memory| memory.read_exact_at(&mut flags, asked.arguments[2]))
+        .is_ok_and(|()| u64::from_le_bytes(flags) & u64::from(filter::O_DSYNC) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_estimate_is_calls_times_cost() {
+        let millis = Duration::from_millis;
+        let cost = |device, fsync, fdatasync| FlushCost {
+            path: "/".into(),
+            device,
+            fsync: millis(fsync),
+            fdatasync: millis(fdatasync),
+        };
+        let costs = [cost(1, 10, 5), cost(2, 1, 1)];
+        let mut tally = Tally::default();
+        tally.counts.insert((Some(1), Call::Fsync), 100);
+        tally.counts.insert((Some(2), Call::Fdatasync), 3);
+        tally.counts.insert((Some(3), Call::Fsync), 1_000_000);
+        tally.counts.insert((None, Call::Sync), 2);
+        tally.counts.insert((Some(1), Call::SyncFileRange), 5000);
+        tally.counts.insert((None, Call::Open), 5000);
+        assert_eq!(tally.estimate(&costs), millis(1000 + 3 + 20));
+        assert_eq!(tally.answered(), 1_005_105);
+    }
+}

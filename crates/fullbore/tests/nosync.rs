@@ -1,0 +1,359 @@
+//! `fullbore nosync` with real programs: every way into the kernel, every way to end.
+//!
+//! Each run has a mount namespace of its own, from which the disks of other tests are taken
+//! first: they break on purpose, and would make the final sync fail.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use fullbore_testkit::process::clean_command;
+use fullbore_testkit::slowdisk::SlowDisk;
+use tempfile::TempDir;
+
+/// Takes away what other tests have mounted, but for `$1`, then runs the rest.
+const ALONE: &str = r#"
+keep=$1; shift
+awk '$3 ~ /^fuse/ || $1 ~ /^\/dev\/loop/ { print $2 }' /proc/mounts | while read -r path; do
+    [ "$path" = "$keep" ] || umount -l "$path" 2>/dev/null
+done
+exec "$@"
+"#;
+
+fn alone(keep: &Path) -> Command {
+    assert!(rustix::process::geteuid().is_root(), "mount namespaces and disks: run as root (script/test does)");
+    let mut command = clean_command("unshare");
+    command.args(["--mount", "sh", "-c", ALONE, "sh"]).arg(keep).arg(env!("CARGO_BIN_EXE_fullbore")).arg("nosync");
+    command
+}
+
+fn nosync(words: &[&str]) -> Output {
+    alone(Path::new("")).args(words).output().expect("needs the package util-linux")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The program of `nosync/calls.c`, dynamic and static, in a directory for everybody.
+struct Programs {
+    _dir: TempDir,
+    dynamic: String,
+    fixed: String,
+}
+
+fn programs() -> &'static Programs {
+    static PROGRAMS: OnceLock<Programs> = OnceLock::new();
+    PROGRAMS.get_or_init(|| {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nosync/calls.c");
+        let build = |name: &str, flags: &[&str]| {
+            let path = dir.path().join(name);
+            let status = Command::new("gcc").arg("-o").arg(&path).arg(&source).args(flags).status();
+            assert!(status.expect("needs the package gcc").success(), "needs the package libc6-dev");
+            path.to_str().unwrap().to_owned()
+        };
+        let (dynamic, fixed) = (build("dynamic", &[]), build("static", &["-static"]));
+        Programs { _dir: dir, dynamic, fixed }
+    })
+}
+
+#[test]
+fn every_way_into_the_kernel_is_answered() {
+    let programs = programs();
+    for program in [&programs.dynamic, &programs.fixed] {
+        let control = stdout(&Command::new(program).arg("errors").output().unwrap());
+        assert!(control.split_whitespace().all(|error| error != "0"), "without the filter: {control}");
+        for report in [&[][..], &["--report"]] {
+            let output = nosync(&[report, &["--", program, "errors"]].concat());
+            assert!(output.status.success(), "{}", stderr(&output));
+            let errors = stdout(&output);
+            assert!(!errors.is_empty() && errors.split_whitespace().all(|error| error == "0"), "{errors}");
+        }
+        // EBADF, EBADF, EINVAL, ENOMEM.
+        assert_eq!(stdout(&nosync(&["--", program, "wrong"])), "9 9 22 12\n");
+    }
+}
+
+#[test]
+fn a_chroot_does_not_leave_the_filter_behind() {
+    let root = tempfile::tempdir().unwrap();
+    fs::copy(&programs().fixed, root.path().join("calls")).unwrap();
+    let output = nosync(&["--", "chroot", root.path().to_str().unwrap(), "/calls", "errors"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).split_whitespace().all(|error| error == "0"), "{}", stdout(&output));
+}
+
+#[test]
+fn as_many_are_counted_as_strace_sees() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, file) = (dir.path().join("log"), dir.path().join("file"));
+    let script = format!("{0} write {1} 7; {0} errors; sync", programs().fixed, file.display());
+    let traced = Command::new("strace")
+        .args(["-f", "-qq", "-e", "trace=fsync,fdatasync,sync,syncfs,msync,sync_file_range", "-o"])
+        .arg(&log)
+        .args(["sh", "-c", &script])
+        .output();
+    assert!(traced.expect("needs the package strace").status.success());
+    let log = fs::read_to_string(&log).unwrap();
+    let calls = log.lines().filter(|line| line.contains('(') && !line.contains("resumed>")).count();
+    let output = nosync(&["--report", "--", "sh", "-c", &script]);
+    let report = stderr(&output);
+    assert!(output.status.success(), "{report}");
+    // strace shows calls of i386 among those of amd64 too.
+    assert!(report.contains(&format!("nosync: {calls} sync calls answered at once: ")), "{calls} calls\n{log}{report}");
+    assert!(report.contains("they would have cost about ") && report.contains("final sync of "), "{report}");
+}
+
+#[test]
+fn what_stays_synchronous_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = format!("of={}", dir.path().join("file").display());
+    let output = nosync(&["--report", "--", "dd", "if=/dev/zero", &file, "count=1", "oflag=dsync", "status=none"]);
+    assert!(stderr(&output).contains("synchronous: 1 open with O_SYNC or O_DSYNC"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("nosync: 0 sync calls: nothing to save"), "{}", stderr(&output));
+}
+
+/// Flushes that the kernel has sent to a block device: the counter is below every file system.
+fn flushes(device: &str) -> u64 {
+    let name = Path::new(device).file_name().unwrap().to_str().unwrap();
+    let stat = fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+    stat.split_whitespace().nth(15).expect("Linux 5.5 counts flushes").parse().unwrap()
+}
+
+fn disk(dir: &TempDir) -> SlowDisk {
+    SlowDisk::available().unwrap();
+    let mount = dir.path().join("mount");
+    fs::create_dir(&mount).unwrap();
+    SlowDisk::mount(&mount, &dir.path().join("disk"), 64 << 20, 1 << 30).unwrap()
+}
+
+#[test]
+fn no_sync_reaches_the_disk_before_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = disk(&dir);
+    let file = disk.path().join("file");
+    let write = [programs().fixed.as_str(), "write", file.to_str().unwrap(), "200"];
+
+    let before = flushes(disk.device());
+    assert!(Command::new(write[0]).args(&write[1..]).status().unwrap().success());
+    let control = flushes(disk.device()) - before;
+    assert!(control >= 200, "without the filter 200 syncs make at least as many flushes: {control}");
+
+    let before = flushes(disk.device());
+    let output = alone(disk.path()).args(["--no-final-sync", "--"]).args(write).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    // The journal's own thread commits every five seconds, however slow this machine is.
+    let filtered = flushes(disk.device()) - before;
+    assert!(filtered < 100, "leaked: {filtered}");
+}
+
+#[test]
+fn a_disk_that_fails_fails_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = disk(&dir);
+    let script = format!("echo data > {}/file; echo ready; read -r line", disk.path().display());
+    let mut command = alone(disk.path());
+    let mut child = piped(command.args(["--", "sh", "-c", &script])).spawn().unwrap();
+    wait_for_line(&mut child, "ready");
+    disk.set_broken(true);
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    disk.set_broken(false);
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    assert!(stderr(&output).contains("/mount: final sync: Input/output error"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_command_may_unmount_what_was_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = disk(&dir);
+    let script = format!("echo data > {0}/file && umount {0}", disk.path().display());
+    let output = alone(disk.path()).args(["--", "sh", "-c", &script]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+fn piped(command: &mut Command) -> &mut Command {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped())
+}
+
+fn wait_for_line(child: &mut Child, wanted: &str) {
+    let mut line = String::new();
+    BufReader::with_capacity(1, child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line.trim_end(), wanted);
+}
+
+#[test]
+fn status_and_signal_are_the_commands_own() {
+    assert_eq!(nosync(&["--", "true"]).status.code(), Some(0));
+    assert_eq!(nosync(&["--", "sh", "-c", "exit 3"]).status.code(), Some(3));
+    assert_eq!(nosync(&["--", "/no/such/program"]).status.code(), Some(127));
+    assert_eq!(nosync(&["--", "/etc/passwd"]).status.code(), Some(126));
+    for signal in [15, 9, 6] {
+        let output = nosync(&["--", "sh", "-c", &format!("kill -{signal} $$")]);
+        assert_eq!(output.status.signal(), Some(signal), "{}", stderr(&output));
+    }
+    let output = nosync(&["--", "true"]);
+    assert_eq!((stdout(&output), stderr(&output)), (String::new(), String::new()));
+}
+
+#[test]
+fn a_signal_reaches_the_command() {
+    for report in [&[][..], &["--report"]] {
+        let mut command = alone(Path::new(""));
+        let script = "trap 'exit 9' USR1; echo ready; while :; do sleep 0.05; done";
+        let mut child = piped(command.args(report).args(["--", "sh", "-c", script])).spawn().unwrap();
+        wait_for_line(&mut child, "ready");
+        // The shell and unshare have become the program by exec: its number is the child's.
+        let status = Command::new("kill").args(["-USR1", &child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+        assert_eq!(child.wait().unwrap().code(), Some(9));
+    }
+}
+
+/// Waits for a line on a fifo that the test holds open, so that it lives as long as the test likes.
+fn survivor(fifo: &Path, after: &str) -> String {
+    format!("(read -r line < {}; {after}) >/dev/null 2>&1 &", fifo.display())
+}
+
+fn fifo(dir: &TempDir) -> PathBuf {
+    let fifo = dir.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    fifo
+}
+
+#[test]
+fn a_program_that_outlives_the_command_fails_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = fifo(&dir);
+    // Nobody writes to it yet: the background shell waits in its open.
+    let output = nosync(&["--", "sh", "-c", &survivor(&fifo, ":")]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("programs have outlived the command"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("sh ("), "{}", stderr(&output));
+    fs::write(&fifo, "end\n").unwrap();
+    // The command's own failure stands.
+    let output = nosync(&["--", "sh", "-c", &format!("{} exit 5", survivor(&fifo, ":"))]);
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    fs::write(&fifo, "end\n").unwrap();
+}
+
+#[test]
+fn who_counts_stays_until_the_last_program_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let (fifo, late) = (fifo(&dir), dir.path().join("late"));
+    let script = survivor(
+        &fifo,
+        &format!("{} write {} 1 && echo ok > {}.done", programs().fixed, late.display(), late.display()),
+    );
+    let mut command = alone(Path::new(""));
+    let mut child = piped(command.args(["--report", "--", "sh", "-c", &script])).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("still running, and waited for")));
+    fs::write(&fifo, "go\n").unwrap();
+    let rest: Vec<_> = lines.collect();
+    assert!(rest.iter().any(|line| line == "nosync: 1 sync call answered at once: 1 fsync"), "{rest:?}");
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+    assert!(dir.path().join("late.done").exists());
+}
+
+#[test]
+fn nobody_counts_twice() {
+    let program = env!("CARGO_BIN_EXE_fullbore");
+    let output = nosync(&["--report", "--", program, "nosync", "--report", "--", "true"]);
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+    assert!(stderr(&output).contains("are being counted already"), "{}", stderr(&output));
+    assert_eq!(nosync(&["--report", "--", program, "nosync", "--", "true"]).status.code(), Some(0));
+}
+
+#[test]
+fn setuid_programs_keep_their_rights_where_root_runs_the_command() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let euid = dir.path().join("euid");
+    fs::copy(&programs().fixed, &euid).unwrap();
+    fs::set_permissions(&euid, fs::Permissions::from_mode(0o4755)).unwrap();
+    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let output = nosync(&[&["--"][..], &nobody, &[euid.to_str().unwrap(), "euid"]].concat());
+    assert_eq!(stdout(&output), "0\n", "{}", stderr(&output));
+
+    // Who is not root gets the filter for the price of those rights, and is told.
+    let program = dir.path().join("fullbore");
+    fs::copy(env!("CARGO_BIN_EXE_fullbore"), &program).unwrap();
+    let output = Command::new(nobody[0])
+        .args(&nobody[1..])
+        .arg(&program)
+        .args(["nosync", "--no-final-sync", "--"])
+        .args([euid.to_str().unwrap(), "euid"])
+        .current_dir("/")
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&output), "65534\n", "{}", stderr(&output));
+    assert!(stderr(&output).contains("setuid programs run with your own rights only"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_live_root_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    // A shell by the name of a service manager, as process 1 of a namespace.
+    let manager = dir.path().join("systemd");
+    fs::copy("/bin/sh", &manager).unwrap();
+    let run = |script: &str| {
+        let output = clean_command("unshare")
+            .args(["--mount", "--pid", "--fork", "--mount-proc"])
+            .arg(&manager)
+            .args(["-c", ALONE_HERE, "systemd"])
+            .args([env!("CARGO_BIN_EXE_fullbore"), script])
+            .output()
+            .unwrap();
+        stderr(&output) + &stdout(&output)
+    };
+    let refused = run(r#""$program" nosync -- true"#);
+    assert!(refused.contains("services could be started here: process 1 is systemd"), "{refused}");
+    assert!(refused.ends_with("status 125\n"), "{refused}");
+    assert!(run(r#""$program" nosync --force -- true"#).ends_with("status 0\n"));
+    // A chroot of this machine, with the machine's process 1 in its /proc.
+    let root = format!("root={}; ", dir.path().display());
+    let chroot = r#"mount -t tmpfs tmpfs "$root" && mkdir "$root/proc" &&
+        for name in bin lib lib64 usr; do
+            [ ! -d "/$name" ] || { mkdir "$root/$name" && mount --bind "/$name" "$root/$name"; }
+        done
+        mount -t proc proc "$root/proc" && cp "$program" "$root/fullbore" && chroot "$root" /fullbore nosync -- true"#;
+    let allowed = run(&(root + chroot));
+    assert!(allowed.ends_with("status 0\n"), "{allowed}");
+}
+
+/// Takes away the disks of other tests and a policy that an image may have, runs the script, prints
+/// its status.
+const ALONE_HERE: &str = r#"
+policy=/usr/sbin/policy-rc.d
+[ ! -e "$policy" ] || mount --bind /bin/true "$policy"
+awk '$3 ~ /^fuse/ || $1 ~ /^\/dev\/loop/ { print $2 }' /proc/mounts | while read -r path; do
+    umount -l "$path" 2>/dev/null
+done
+program=$1
+(eval "$2")
+echo "status $?"
+"#;
+
+#[test]
+fn probes_say_what_may_be_expected() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = disk(&dir);
+    disk.set_flush(Duration::from_millis(20));
+    let output = alone(disk.path()).args(["--report", "--", "true"]).output().unwrap();
+    let line = stderr(&output).lines().find(|line| line.contains("/mount: 1,000 flushes cost")).map(str::to_owned);
+    assert!(line.expect("probed").ends_with("several times as fast"), "{}", stderr(&output));
+}
