@@ -99,6 +99,14 @@ pub enum RewriteError {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// There is no memory to compress or decompress with, or no thread to be had.
+    #[error("cannot make {}: {source}", path.display())]
+    Codec {
+        /// The path of the new index.
+        path: PathBuf,
+        /// What the system or the library said.
+        source: io::Error,
+    },
     /// The edits do not fit the old index.
     #[error("{}: {source}", path.display())]
     Splice {
@@ -270,9 +278,8 @@ fn attempt(plan: &Plan<'_>, job: &Rewrite<'_>) -> Result<Rewritten, Stop> {
 fn explain(stop: Stop, plan: &Plan<'_>, job: &Rewrite<'_>) -> RewriteError {
     let (old, new) = (job.old.to_owned(), job.new.to_owned());
     let (sha256, size) = match stop {
-        Stop::Read(source) | Stop::Frame(source) | Stop::Codec(source) => {
-            return RewriteError::Read { path: old, source };
-        }
+        Stop::Read(source) | Stop::Frame(source) => return RewriteError::Read { path: old, source },
+        Stop::Codec(source) => return RewriteError::Codec { path: new, source },
         Stop::Write(error) => return RewriteError::Write(error),
         Stop::Name => return RewriteError::Target { path: new, reason: "its name is not UTF-8" },
         Stop::Splice(source) => return RewriteError::Splice { path: old, source },

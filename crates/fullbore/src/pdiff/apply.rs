@@ -63,7 +63,7 @@ fn failure(error: RewriteError) -> CommandError {
     }
     let kind = match &error {
         RewriteError::Splice { .. } | RewriteError::Mismatch { .. } => ErrorKind::Verification,
-        RewriteError::Read { .. } | RewriteError::Write(_) => ErrorKind::Disk,
+        RewriteError::Read { .. } | RewriteError::Write(_) | RewriteError::Codec { .. } => ErrorKind::Disk,
         RewriteError::Target { .. } => ErrorKind::Usage,
         RewriteError::Panicked { .. } => ErrorKind::Internal,
     };
