@@ -25,6 +25,9 @@ _fullbore() {
             fullbore,convert)
                 cmd="fullbore__subcmd__convert"
                 ;;
+            fullbore,divert)
+                cmd="fullbore__subcmd__divert"
+                ;;
             fullbore,help)
                 cmd="fullbore__subcmd__help"
                 ;;
@@ -64,6 +67,30 @@ _fullbore() {
             fullbore__subcmd__apt__subcmd__help,status)
                 cmd="fullbore__subcmd__apt__subcmd__help__subcmd__status"
                 ;;
+            fullbore__subcmd__divert,help)
+                cmd="fullbore__subcmd__divert__subcmd__help"
+                ;;
+            fullbore__subcmd__divert,off)
+                cmd="fullbore__subcmd__divert__subcmd__off"
+                ;;
+            fullbore__subcmd__divert,on)
+                cmd="fullbore__subcmd__divert__subcmd__on"
+                ;;
+            fullbore__subcmd__divert,status)
+                cmd="fullbore__subcmd__divert__subcmd__status"
+                ;;
+            fullbore__subcmd__divert__subcmd__help,help)
+                cmd="fullbore__subcmd__divert__subcmd__help__subcmd__help"
+                ;;
+            fullbore__subcmd__divert__subcmd__help,off)
+                cmd="fullbore__subcmd__divert__subcmd__help__subcmd__off"
+                ;;
+            fullbore__subcmd__divert__subcmd__help,on)
+                cmd="fullbore__subcmd__divert__subcmd__help__subcmd__on"
+                ;;
+            fullbore__subcmd__divert__subcmd__help,status)
+                cmd="fullbore__subcmd__divert__subcmd__help__subcmd__status"
+                ;;
             fullbore__subcmd__help,apt)
                 cmd="fullbore__subcmd__help__subcmd__apt"
                 ;;
@@ -72,6 +99,9 @@ _fullbore() {
                 ;;
             fullbore__subcmd__help,convert)
                 cmd="fullbore__subcmd__help__subcmd__convert"
+                ;;
+            fullbore__subcmd__help,divert)
+                cmd="fullbore__subcmd__help__subcmd__divert"
                 ;;
             fullbore__subcmd__help,help)
                 cmd="fullbore__subcmd__help__subcmd__help"
@@ -96,6 +126,15 @@ _fullbore() {
                 ;;
             fullbore__subcmd__help__subcmd__apt,status)
                 cmd="fullbore__subcmd__help__subcmd__apt__subcmd__status"
+                ;;
+            fullbore__subcmd__help__subcmd__divert,off)
+                cmd="fullbore__subcmd__help__subcmd__divert__subcmd__off"
+                ;;
+            fullbore__subcmd__help__subcmd__divert,on)
+                cmd="fullbore__subcmd__help__subcmd__divert__subcmd__on"
+                ;;
+            fullbore__subcmd__help__subcmd__divert,status)
+                cmd="fullbore__subcmd__help__subcmd__divert__subcmd__status"
                 ;;
             fullbore__subcmd__help__subcmd__pdiff,apply)
                 cmd="fullbore__subcmd__help__subcmd__pdiff__subcmd__apply"
@@ -146,7 +185,7 @@ _fullbore() {
 
     case "${cmd}" in
         fullbore)
-            opts="-h -V --help --version mirror update check pdiff convert apt nosync help"
+            opts="-h -V --help --version mirror update check pdiff convert apt nosync divert help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -389,8 +428,146 @@ _fullbore() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        fullbore__subcmd__divert)
+            opts="-h --help on off status help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__divert__subcmd__help)
+            opts="on off status help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__divert__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__divert__subcmd__help__subcmd__off)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__divert__subcmd__help__subcmd__on)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__divert__subcmd__help__subcmd__status)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__divert__subcmd__off)
+            opts="-h --root --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__divert__subcmd__on)
+            opts="-h --root --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__divert__subcmd__status)
+            opts="-h --root --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         fullbore__subcmd__help)
-            opts="mirror update check pdiff convert apt nosync help"
+            opts="mirror update check pdiff convert apt nosync divert help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -476,6 +653,62 @@ _fullbore() {
         fullbore__subcmd__help__subcmd__convert)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__divert)
+            opts="on off status"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__divert__subcmd__off)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__divert__subcmd__on)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__divert__subcmd__status)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

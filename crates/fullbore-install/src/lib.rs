@@ -5,4 +5,5 @@
 
 #![deny(unsafe_code)]
 
+pub mod divert;
 pub mod nosync;

@@ -57,6 +57,9 @@ pub enum Command {
     /// Run a command with its sync calls answered at once, and sync once when it has ended
     #[command(long_about = NOSYNC_LONG)]
     Nosync(NosyncArgs),
+    /// Make dpkg and apt-get of another root run without syncs, or undo it
+    #[command(long_about = DIVERT_LONG)]
+    Divert(DivertArgs),
 }
 
 const MIRROR_LONG: &str = "\
@@ -804,6 +807,76 @@ pub struct NosyncArgs {
     /// The command and its arguments
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<std::ffi::OsString>,
+}
+
+const DIVERT_LONG: &str = "\
+Make dpkg and apt-get of another root run without syncs, or undo it.
+
+For installers and builders that call these programs themselves. `on` puts a wrapper in the place \
+of each program by a dpkg diversion, `off` brings the programs back, removes everything, and syncs. \
+Both may be killed at any moment and run again; there is no moment without dpkg.";
+
+const DIVERT_EXAMPLES: &str = "\
+Examples:
+  While a system is installed below /target:
+    fullbore divert on --root /target
+  See what is diverted:
+    fullbore divert status --root /target
+  Put everything back:
+    fullbore divert off --root /target";
+
+/// `fullbore divert`.
+#[derive(Debug, Args)]
+#[command(after_long_help = DIVERT_EXAMPLES)]
+pub struct DivertArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: DivertCommand,
+}
+
+/// What `fullbore divert` does.
+#[derive(Debug, Subcommand)]
+pub enum DivertCommand {
+    /// Have programs run without syncs
+    ///
+    /// A copy of this program is put into the root and has to run there.
+    On(DivertOnArgs),
+    /// Bring programs back, and sync
+    Off(DivertOffArgs),
+    /// Show what is diverted
+    Status(DivertStatusArgs),
+}
+
+/// `fullbore divert on`.
+#[derive(Debug, Args)]
+pub struct DivertOnArgs {
+    /// Change the system below this directory
+    #[arg(long, value_name = "DIR")]
+    pub root: PathBuf,
+
+    /// Divert these, as paths within the root (default: dpkg, apt-get, aptitude, tasksel in /usr/bin)
+    #[arg(value_name = "PROGRAM")]
+    pub programs: Vec<PathBuf>,
+}
+
+/// `fullbore divert off`.
+#[derive(Debug, Args)]
+pub struct DivertOffArgs {
+    /// Change the system below this directory
+    #[arg(long, value_name = "DIR")]
+    pub root: PathBuf,
+
+    /// Bring these back, as paths within the root (default: all that were diverted)
+    #[arg(value_name = "PROGRAM")]
+    pub programs: Vec<PathBuf>,
+}
+
+/// `fullbore divert status`.
+#[derive(Debug, Args)]
+pub struct DivertStatusArgs {
+    /// Look at the system below this directory
+    #[arg(long, value_name = "DIR")]
+    pub root: PathBuf,
 }
 
 /// The whole command line as clap knows it, each flag with its variable.

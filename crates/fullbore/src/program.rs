@@ -7,7 +7,7 @@ use crate::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
 use crate::progress::Screen;
 use crate::report::{Report, html, json, prometheus, write_atomically};
 use crate::settings::{self, Environment, OutputSettings};
-use crate::{apt, check, convert, mirror, nosync, pdiff, update};
+use crate::{apt, check, convert, divert, mirror, nosync, pdiff, update};
 
 /// Runs the command line; the result is the exit code.
 pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
@@ -20,6 +20,7 @@ pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment:
             Command::Convert(arguments) => run_convert(&arguments, environment),
             Command::Apt(arguments) => run_apt(&arguments, environment),
             Command::Nosync(arguments) => nosync::run(&arguments),
+            Command::Divert(arguments) => run_divert(&arguments, environment),
         },
         Err(error) => {
             // A closed pipe (`fullbore --help | head -1`) is a normal end.
@@ -105,6 +106,13 @@ fn run_apt(arguments: &AptArgs, environment: &Environment) -> u8 {
     let output = OutputSettings::default();
     let mut screen = Screen::new(&output, environment);
     apt::run(arguments, &mut screen).unwrap_or_else(|error| refuse(&output, environment, &error))
+}
+
+fn run_divert(arguments: &cli::DivertArgs, environment: &Environment) -> u8 {
+    match divert::run(arguments) {
+        Ok(()) => 0,
+        Err(error) => refuse(&OutputSettings::default(), environment, &error),
+    }
 }
 
 /// As much of the output's settings as is needed to tell that the others are wrong.

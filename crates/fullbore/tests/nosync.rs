@@ -357,3 +357,51 @@ fn probes_say_what_may_be_expected() {
     let line = stderr(&output).lines().find(|line| line.contains("/mount: 1,000 flushes cost")).map(str::to_owned);
     assert!(line.expect("probed").ends_with("several times as fast"), "{}", stderr(&output));
 }
+
+/// A root with a shell, the libraries of this machine, and a "dpkg" that makes all sync calls.
+const DIVERTED: &str = r#"
+set -e
+program=$1 calls=$2 root=$3
+mount -t tmpfs tmpfs "$root"
+mkdir -p "$root/proc" "$root/dev" "$root/tmp" "$root/usr/bin" "$root/usr/lib" "$root/var/lib/dpkg/info"
+for name in bin lib lib64; do
+    if [ -L "/$name" ]; then mkdir -p "$root/usr/$name" && ln -s "usr/$name" "$root/$name"; else mkdir -p "$root/$name"; fi
+done
+: >"$root/var/lib/dpkg/status" && : >"$root/var/lib/dpkg/diversions"
+for libraries in /usr/lib/*-linux-gnu* /lib/*-linux-gnu* /lib64; do
+    [ -d "$libraries" ] || continue
+    mkdir -p "$root$libraries"
+    mountpoint -q "$root$libraries" || mount --bind "$libraries" "$root$libraries"
+done
+mount -t proc proc "$root/proc" && : >"$root/dev/null"
+cp "$(readlink -f /bin/sh)" "$root/bin/sh" && cp "$(command -v id)" /bin/true "$root/usr/bin"
+cp "$calls" "$root/usr/bin/dpkg"
+list() { (cd "$root" && find . -xdev ! -name diversions-old -type f -exec md5sum {} +) | sort; }
+before=$(list)
+
+"$program" divert on --root "$root"
+"$program" divert status --root "$root"
+chroot "$root" /usr/bin/dpkg errors
+"$program" divert off --root "$root"
+"$program" divert status --root "$root"
+chroot "$root" /usr/bin/dpkg errors
+[ "$before" = "$(list)" ] && echo as before
+"#;
+
+#[test]
+fn a_diverted_program_runs_without_syncs_in_its_own_root() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = clean_command("unshare")
+        .args(["--mount", "sh", "-c", DIVERTED, "sh", env!("CARGO_BIN_EXE_fullbore"), &programs().fixed])
+        .arg(dir.path())
+        .output()
+        .unwrap();
+    let lines: Vec<_> = stdout(&output).lines().map(str::to_owned).collect();
+    assert!(output.status.success(), "{lines:?} {}", stderr(&output));
+    assert_eq!((lines.len(), stderr(&output).as_str()), (6, ""), "{lines:?}");
+    assert_eq!(lines[..2], ["on /usr/bin/dpkg", "on /usr/bin/dpkg"]);
+    assert!(lines[2].split_whitespace().all(|error| error == "0"), "{lines:?}");
+    assert_eq!(lines[3], "off /usr/bin/dpkg");
+    assert!(lines[4].split_whitespace().all(|error| error != "0"), "{lines:?}");
+    assert_eq!(lines[5], "as before");
+}

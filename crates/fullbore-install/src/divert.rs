@@ -1,0 +1,344 @@
+//! A root whose own dpkg and apt-get run without syncs, until that is undone.
+//!
+//! For installers and builders that call these programs themselves. Per program, in this order,
+//! so that there is no moment without it:
+//!
+//! ```text
+//! on    register the diversion · link PROGRAM to its new name · rename the wrapper over PROGRAM
+//! off   rename the new name back over PROGRAM · remove the diversion
+//! ```
+//!
+//! The diversion comes first and goes last: dpkg's own list tells at any time what is to be
+//! undone, also after a kill between any two steps. A hard link instead of a copy keeps
+//! owner, times and attributes by itself, and an upgrade of a diverted program lands under the new
+//! name, from where `off` brings it back. `dpkg-divert --rename` would leave a moment without.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What is diverted if nothing is named: programs of the Debian installer that start dpkg, and dpkg.
+pub const PROGRAMS: [&str; 4] = ["/usr/bin/dpkg", "/usr/bin/apt-get", "/usr/bin/aptitude", "/usr/bin/tasksel"];
+
+/// Where the wrappers find this program, below the root.
+const HELPER: &str = "usr/lib/fullbore-nosync/fullbore";
+
+/// Ends the name under which a diverted program is kept; nobody else's diversion ends like this.
+const KEPT: &str = ".nosync-real";
+
+/// Ends the name under which a wrapper is written.
+const NEW: &str = ".nosync-new";
+
+/// Tells a wrapper from a program.
+const MARK: &str = "# Placed by `fullbore divert on`; `fullbore divert off` puts the program back.";
+
+/// Longest wrapper that is looked at, in bytes; ours are a fraction of it.
+const LONGEST_WRAPPER: u64 = 4096;
+
+/// How far a program is diverted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It runs without syncs.
+    On,
+    /// A run of `on` or `off` did not come to its end; either can be run again.
+    Partial,
+}
+
+/// Why a program could not be diverted, or brought back.
+#[derive(Debug, thiserror::Error)]
+pub enum DivertError {
+    /// Not an absolute path, or one that leads out of the root.
+    #[error("{}: {reason}", path.display())]
+    Path {
+        /// As it was named.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A file could not be read, written or renamed.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// What the kernel says.
+        #[source]
+        error: io::Error,
+    },
+    /// dpkg-divert refused.
+    #[error("dpkg-divert: {0}")]
+    Refused(String),
+    /// This program does not run in the root, so that nothing would be gained.
+    #[error("{}: does not run in this root", .0.display())]
+    Helper(PathBuf),
+}
+
+/// Is asked before each step, by name; tests stop here.
+pub type BeforeStep<'a> = &'a mut dyn FnMut(&'static str) -> io::Result<()>;
+
+/// A root, and what is diverted in it.
+#[derive(Debug)]
+pub struct Root {
+    path: PathBuf,
+}
+
+impl Root {
+    /// The root at `path`, which has to be there.
+    pub fn open(path: &Path) -> Result<Root, DivertError> {
+        let path = path.canonicalize().map_err(file(path))?;
+        let info = path.join("var/lib/dpkg");
+        fs::metadata(&info).map_err(file(&info))?;
+        Ok(Root { path })
+    }
+
+    /// Diverts these programs, or those of [`PROGRAMS`] that are there. What is diverted stays so.
+    ///
+    /// `helper` is a fullbore that runs in the root; a copy of it is put there. It is tried out
+    /// if `try_helper`. Gives what is diverted now.
+    pub fn on(
+        &self,
+        programs: &[PathBuf],
+        helper: &Path,
+        try_helper: bool,
+        before: BeforeStep<'_>,
+    ) -> Result<Vec<PathBuf>, DivertError> {
+        let mut chosen = Vec::new();
+        for program in programs {
+            let below = self.below(program)?;
+            fs::symlink_metadata(&below).map_err(file(&below))?;
+            chosen.push(program.clone());
+        }
+        if programs.is_empty() {
+            // Not followed: aptitude is a link of the alternatives, with an absolute target.
+            let is_there = |path: &PathBuf| self.below(path).is_ok_and(|path| path.symlink_metadata().is_ok());
+            chosen.extend(PROGRAMS.iter().map(PathBuf::from).filter(is_there));
+        }
+        self.step(before, "helper")?;
+        self.place_helper(helper, try_helper)?;
+        for program in &chosen {
+            self.divert(program, before)?;
+        }
+        self.sync()?;
+        Ok(chosen)
+    }
+
+    /// Brings back these programs, or all; gives which. Right from every state that `on` and `off`
+    /// can have left, and when there is nothing to do.
+    pub fn off(&self, programs: &[PathBuf], before: BeforeStep<'_>) -> Result<Vec<PathBuf>, DivertError> {
+        let registered = self.registered()?;
+        let chosen = registered.into_iter().filter(|program| programs.is_empty() || programs.contains(program));
+        let chosen: Vec<PathBuf> = chosen.collect();
+        for program in &chosen {
+            self.bring_back(program, before)?;
+        }
+        if self.registered()?.is_empty() {
+            self.step(before, "remove the helper")?;
+            self.remove_helper()?;
+        }
+        self.sync()?;
+        Ok(chosen)
+    }
+
+    /// What is diverted, and how far.
+    pub fn status(&self) -> Result<Vec<(PathBuf, State)>, DivertError> {
+        let state = |program: PathBuf| {
+            let below = self.below(&program)?;
+            let is_on = is_wrapper(&below)? && with_end(&below, KEPT).symlink_metadata().is_ok();
+            Ok((program, if is_on { State::On } else { State::Partial }))
+        };
+        self.registered()?.into_iter().map(state).collect()
+    }
+
+    fn divert(&self, program: &Path, before: BeforeStep<'_>) -> Result<(), DivertError> {
+        let below = self.below(program)?;
+        let (kept, new) = (with_end(&below, KEPT), with_end(&below, NEW));
+        if !self.registered()?.iter().any(|known| known == program) {
+            self.step(before, "register")?;
+            self.dpkg_divert("--add", program)?;
+        }
+        if kept.symlink_metadata().is_err() {
+            if is_wrapper(&below)? {
+                let reason = "is a wrapper without a program; install its package again after `divert off`";
+                return Err(DivertError::Path { path: program.to_owned(), reason });
+            }
+            self.step(before, "link")?;
+            fs::hard_link(&below, &kept).map_err(file(&kept))?;
+        }
+        self.step(before, "write the wrapper")?;
+        let _ = fs::remove_file(&new);
+        let mut wrapper = File::options().write(true).create_new(true).mode(0o755).open(&new).map_err(file(&new))?;
+        wrapper.write_all(wrapper_text(&with_end(program, KEPT)).as_bytes()).map_err(file(&new))?;
+        // Whatever the umask.
+        wrapper.set_permissions(fs::Permissions::from_mode(0o755)).map_err(file(&new))?;
+        self.step(before, "rename the wrapper")?;
+        fs::rename(&new, &below).map_err(file(&below))
+    }
+
+    fn bring_back(&self, program: &Path, before: BeforeStep<'_>) -> Result<(), DivertError> {
+        let below = self.below(program)?;
+        let (kept, new) = (with_end(&below, KEPT), with_end(&below, NEW));
+        self.step(before, "remove the new wrapper")?;
+        remove(&new)?;
+        if kept.symlink_metadata().is_ok() {
+            self.step(before, "rename back")?;
+            fs::rename(&kept, &below).map_err(file(&below))?;
+            // Two names of one file are left as they are by rename: nothing was wrapped yet.
+            self.step(before, "remove the link")?;
+            remove(&kept)?;
+        } else if is_wrapper(&below)? {
+            // Its package was removed meanwhile.
+            self.step(before, "remove the wrapper")?;
+            remove(&below)?;
+        }
+        self.step(before, "unregister")?;
+        self.dpkg_divert("--remove", program)
+    }
+
+    /// Ours in dpkg's list of diversions: three lines each, the third a colon if it is of no package.
+    fn registered(&self) -> Result<Vec<PathBuf>, DivertError> {
+        let path = self.path.join("var/lib/dpkg/diversions");
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(file(&path)(error)),
+        };
+        let lines: Vec<&str> = text.lines().collect();
+        let is_ours = |entry: &&[&str]| entry[2] == ":" && entry[1].strip_suffix(KEPT) == Some(entry[0]);
+        Ok(lines.chunks_exact(3).filter(is_ours).map(|entry| PathBuf::from(entry[0])).collect())
+    }
+
+    /// By this machine's dpkg-divert, else by the root's own: an installer has none.
+    fn dpkg_divert(&self, action: &str, program: &Path) -> Result<(), DivertError> {
+        let kept = with_end(program, KEPT);
+        let run = |command: &mut Command| {
+            command.args(["--quiet", "--local", "--no-rename", "--divert"]).arg(&kept).arg(action).arg(program);
+            command.env("LC_ALL", "C").output()
+        };
+        let ours = run(Command::new("dpkg-divert").arg("--root").arg(&self.path));
+        let output = match ours {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                run(Command::new("chroot").arg(&self.path).arg("dpkg-divert"))
+            }
+            other => other,
+        };
+        let output = output.map_err(|error| DivertError::Refused(error.to_string()))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(&output.stderr);
+        Err(DivertError::Refused(text.trim().trim_start_matches("dpkg-divert: error: ").to_owned()))
+    }
+
+    fn place_helper(&self, helper: &Path, try_it: bool) -> Result<(), DivertError> {
+        let place = self.path.join(HELPER);
+        let new = with_end(&place, NEW);
+        // One directory, that goes again: what is below it is there in every root.
+        if let Some(parent) = place.parent()
+            && let Err(error) = fs::create_dir(parent)
+            && error.kind() != io::ErrorKind::AlreadyExists
+        {
+            return Err(file(parent)(error));
+        }
+        fs::copy(helper, &new).map_err(file(&new))?;
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).map_err(file(&new))?;
+        fs::rename(&new, &place).map_err(file(&place))?;
+        if try_it {
+            let mut trial = Command::new("chroot");
+            trial.arg(&self.path).arg(Path::new("/").join(HELPER)).arg("--version");
+            if !trial.output().is_ok_and(|output| output.status.success()) {
+                if self.registered()?.is_empty() {
+                    self.remove_helper()?;
+                }
+                return Err(DivertError::Helper(helper.to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_helper(&self) -> Result<(), DivertError> {
+        let place = self.path.join(HELPER);
+        remove(&with_end(&place, NEW))?;
+        remove(&place)?;
+        if let Some(parent) = place.parent()
+            && let Err(error) = fs::remove_dir(parent)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(file(parent)(error));
+        }
+        Ok(())
+    }
+
+    /// Where a program is, seen from here.
+    fn below(&self, program: &Path) -> Result<PathBuf, DivertError> {
+        let wrong = |reason| DivertError::Path { path: program.to_owned(), reason };
+        let relative = program.strip_prefix("/").map_err(|_| wrong("has to be an absolute path within the root"))?;
+        let plain = relative.components().all(|part| matches!(part, std::path::Component::Normal(_)));
+        let is_text = program.to_str().is_some_and(|text| !text.contains(['\'', '\n']));
+        let (Some(parent), Some(name), true, true) = (relative.parent(), relative.file_name(), plain, is_text) else {
+            return Err(wrong("no such path can be diverted"));
+        };
+        let directory = self.path.join(parent);
+        let directory = directory.canonicalize().map_err(file(&directory))?;
+        if !directory.starts_with(&self.path) {
+            return Err(wrong("leads out of the root"));
+        }
+        Ok(directory.join(name))
+    }
+
+    fn sync(&self) -> Result<(), DivertError> {
+        let directory = File::open(&self.path).map_err(file(&self.path))?;
+        rustix::fs::syncfs(&directory).map_err(|error| file(&self.path)(error.into()))
+    }
+
+    fn step(&self, before: BeforeStep<'_>, name: &'static str) -> Result<(), DivertError> {
+        before(name).map_err(file(&self.path))
+    }
+}
+
+/// The script that stands where the program was.
+///
+/// The real program runs in any case: with its syncs where the filter cannot be set, which is
+/// tried out first; without a word for users, whom it would cost setuid rights.
+fn wrapper_text(kept: &Path) -> String {
+    let kept = kept.display();
+    format!(
+        "#!/bin/sh\n{MARK}\nhelper=/{HELPER}\n\
+         if [ -z \"$FULLBORE_DIVERTED\" ] && [ \"$(id -u)\" = 0 ]; then\n    \
+             if \"$helper\" nosync --no-final-sync -- true 2>/dev/null; then\n        \
+                 FULLBORE_DIVERTED=1 exec \"$helper\" nosync --no-final-sync -- '{kept}' \"$@\"\n    \
+             fi\n    \
+             echo \"fullbore: $helper cannot leave out syncs here; they are carried out\" >&2\n\
+         fi\nexec '{kept}' \"$@\"\n"
+    )
+}
+
+fn is_wrapper(path: &Path) -> Result<bool, DivertError> {
+    match fs::symlink_metadata(path) {
+        Ok(about) if about.is_file() && about.size() < LONGEST_WRAPPER => {
+            let text = fs::read(path).map_err(file(path))?;
+            Ok(String::from_utf8_lossy(&text).lines().nth(1) == Some(MARK))
+        }
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(file(path)(error)),
+    }
+}
+
+fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    PathBuf::from(name)
+}
+
+fn remove(path: &Path) -> Result<(), DivertError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file(path)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn file(path: &Path) -> impl FnOnce(io::Error) -> DivertError {
+    let path = path.to_owned();
+    move |error| DivertError::File { path, error }
+}

@@ -1,0 +1,68 @@
+//! `fullbore divert`: which programs of another root run without syncs.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use fullbore_install::divert::{DivertError, Root, State};
+use fullbore_install::nosync;
+
+use crate::cli::{DivertArgs, DivertCommand, DivertOnArgs};
+use crate::error::{CommandError, ErrorKind, printable};
+
+/// Does what is asked for, and says which programs it was done to.
+pub fn run(arguments: &DivertArgs) -> Result<(), CommandError> {
+    match &arguments.command {
+        DivertCommand::On(arguments) => on(arguments),
+        DivertCommand::Off(arguments) => {
+            let programs = open(&arguments.root)?.off(&arguments.programs, &mut |_| Ok(()));
+            for program in programs.map_err(|error| command_error(&error))? {
+                say("off", &program);
+            }
+            Ok(())
+        }
+        DivertCommand::Status(arguments) => {
+            for (program, state) in open(&arguments.root)?.status().map_err(|error| command_error(&error))? {
+                let state = if state == State::On { "on" } else { "partial" };
+                say(state, &program);
+            }
+            Ok(())
+        }
+    }
+}
+
+fn on(arguments: &DivertOnArgs) -> Result<(), CommandError> {
+    let is_own = arguments.root.canonicalize().is_ok_and(|root| root == Path::new("/"));
+    if is_own && let Some(manager) = nosync::service_manager() {
+        return Err(CommandError::usage(format_args!("services could be started here: process 1 is {manager}"))
+            .hint("divert programs of a root in which no services are started"));
+    }
+    let helper = std::env::current_exe().map_err(|error| CommandError::disk(Path::new("/proc/self/exe"), &error))?;
+    let programs = open(&arguments.root)?.on(&arguments.programs, &helper, true, &mut |_| Ok(()));
+    for program in programs.map_err(|error| command_error(&error))? {
+        say("on", &program);
+    }
+    Ok(())
+}
+
+fn open(root: &Path) -> Result<Root, CommandError> {
+    Root::open(root)
+        .map_err(|error| CommandError::new(ErrorKind::Usage, error).context("a root has dpkg's files in var/lib/dpkg"))
+}
+
+fn command_error(error: &DivertError) -> CommandError {
+    let kind = match error {
+        DivertError::File { error, .. } if error.kind() != io::ErrorKind::NotFound => ErrorKind::Disk,
+        _ => ErrorKind::Usage,
+    };
+    let shown = CommandError::from_error(kind, error);
+    match error {
+        DivertError::Helper(_) => shown.hint("the root needs the libraries that this program is linked with"),
+        DivertError::Path { .. } => shown,
+        _ => shown.hint("run it again, or `fullbore divert off`: both go on from every state"),
+    }
+}
+
+fn say(state: &str, program: &Path) {
+    // A closed pipe is a normal end.
+    let _ = writeln!(io::stdout(), "{state} {}", printable(&program.display().to_string()));
+}
