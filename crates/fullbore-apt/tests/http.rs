@@ -1,7 +1,7 @@
 //! The http method in conversations that APT has had with its own, and in some that it has not.
 //!
-//! `http/*.txt` are what went over the pipes between apt 2.6 and its own method, with the paths made
-//! neutral. Each is had again with ours, before servers that answer as those did: every request must
+//! `http/*.txt` are what went over the pipes between apt (2.6, or 3.0 where the name says so) and its own
+//! method, with the paths made neutral. Each is had again with ours, before servers that answer as those did: every request must
 //! have the answer that apt's method gave, with the same fields.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -116,7 +116,7 @@ struct Capture {
 
 impl Capture {
     fn read(name: &str) -> Capture {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/http").join(name).with_extension("txt");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/http/{name}.txt"));
         let text = std::fs::read_to_string(path).unwrap();
         let said = text.split_terminator("\n\n").map(|block| {
             let (who, message) = block.split_once('\n').unwrap();
@@ -310,13 +310,17 @@ fn compare(name: &str, stage: &Stage, capture: &Capture, apt: &Apt, ours: &Messa
 fn apt_gets_the_answers_that_its_own_method_gives() {
     for name in [
         "update",
+        "update-3.0",
         "update-unchanged",
+        "update-unchanged-3.0",
         "update-pdiffs",
+        "update-pdiffs-3.0",
         "update-release-gpg",
         "update-by-hash-missing",
         "update-proxy-detected",
         "update-refused",
         "install",
+        "install-3.0",
         "install-missing",
         "install-resumed",
         "install-redirected",

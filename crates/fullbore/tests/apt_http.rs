@@ -197,7 +197,7 @@ fn a_mirror_is_used_beside_the_origin() {
     // Slow enough that one alone would not have brought everything before the other is asked.
     let servers = [server(&archive, 0), server(&archive, 0)];
     for server in &servers {
-        server.change(|own| own.rate_bytes_per_s = Some(400_000));
+        server.change(|own| own.rate_bytes_per_s = Some(80_000));
     }
     let client = Client::ours(&archive, &[&servers[0], &servers[1]]);
     client.everything(&archive, 0);

@@ -191,11 +191,9 @@ impl Fleet {
     }
 
     /// Keeps what was learned of a suite.
-    pub fn learn(&mut self, suite: Option<String>, freshness: Freshness) {
+    pub fn learn(&mut self, suite: String, freshness: Freshness) {
         self.slow = self.slow.union(freshness.slow);
-        if let Some(suite) = suite {
-            self.suites.insert(suite, freshness);
-        }
+        self.suites.insert(suite, freshness);
     }
 
     /// Why no mirror brought a file: what each did with it, or else what became of the mirror.

@@ -44,8 +44,10 @@ enum Event {
     Fetched(usize, FetchEvent),
     /// To be passed on.
     Tell(Message),
-    /// A task has ended with these messages, and has learned this of a suite of a fleet.
-    Ended(Vec<Message>, usize, Option<String>, Freshness),
+    /// A task has ended with these messages.
+    Ended(Vec<Message>),
+    /// A fleet's mirrors were found to be so for a suite.
+    Learned(usize, String, Freshness),
 }
 
 /// Which fleet: one for each address of a set under which APT asks, one for each other site.
@@ -271,7 +273,11 @@ impl Session {
         let events = self.events.clone();
         tokio::spawn(async move {
             let (messages, freshness) = task.run().await;
-            let _ = events.send(Event::Ended(messages, number, suite, freshness));
+            // Before APT hears of it, and asks for what depends on it.
+            if let (Some(suite), Some(freshness)) = (suite, freshness) {
+                let _ = events.send(Event::Learned(number, suite, freshness));
+            }
+            let _ = events.send(Event::Ended(messages));
         });
     }
 
@@ -299,9 +305,10 @@ impl Session {
                 self.apt.send(&open.file.wanted.request.failed(&Failure::new(cause)))
             }
             Event::Tell(message) => self.apt.send(&message),
-            Event::Ended(messages, fleet, suite, freshness) => {
+            Event::Ended(messages) => messages.iter().try_for_each(|message| self.apt.send(message)),
+            Event::Learned(fleet, suite, freshness) => {
                 self.fleets[fleet].learn(suite, freshness);
-                messages.iter().try_for_each(|message| self.apt.send(message))
+                Ok(())
             }
         }
     }
@@ -361,7 +368,7 @@ struct Task {
 }
 
 impl Task {
-    async fn run(&self) -> (Vec<Message>, Freshness) {
+    async fn run(&self) -> (Vec<Message>, Option<Freshness>) {
         match self.wanted.kind {
             Kind::Release { limit_bytes } if !self.is_alone => self.release(limit_bytes).await,
             Kind::Release { limit_bytes } | Kind::Plain { limit_bytes, sha256: None, sha512: None } => {
@@ -388,7 +395,7 @@ impl Task {
         }
     }
 
-    async fn plain(&self, must: Must) -> (Vec<Message>, Freshness) {
+    async fn plain(&self, must: Must) -> (Vec<Message>, Option<Freshness>) {
         let request = &self.wanted.request;
         let mut on_start = |size: Option<u64>| {
             let _ = self.events.send(Event::Tell(answers::started(request, size, 0)));
@@ -402,10 +409,10 @@ impl Task {
             Plain::Failed(troubles) => refusal(&self.settings, &self.wanted, &self.names, &troubles),
             Plain::Local(error) => request.failed(&Failure::new(error)),
         };
-        (vec![answer], Freshness::default())
+        (vec![answer], None)
     }
 
-    async fn release(&self, limit_bytes: u64) -> (Vec<Message>, Freshness) {
+    async fn release(&self, limit_bytes: u64) -> (Vec<Message>, Option<Freshness>) {
         let request = &self.wanted.request;
         let known = self.wanted.last_modified.and_then(|_| kept(&self.wanted.target, limit_bytes)).map(Known::new);
         let since = known.as_ref().zip(self.wanted.last_modified).map(|(known, modified)| known.asked_since(modified));
@@ -426,7 +433,7 @@ impl Task {
             Newest::Unchanged => vec![self.unchanged()],
             Newest::None(troubles) => vec![refusal(&self.settings, &self.wanted, &self.names, &troubles)],
         };
-        (messages, freshness)
+        (messages, Some(freshness))
     }
 
     fn unchanged(&self) -> Message {
