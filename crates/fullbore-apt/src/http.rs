@@ -106,7 +106,7 @@ fn converse(
     let reader = std::thread::Builder::new().name("requests".into()).spawn(move || read(incoming, &requested))?;
     let mut session = {
         let _inside = runtime.enter();
-        Session::start(settings, std::env::current_dir()?, apt.clone())?
+        Session::start(settings, apt.clone())?
     };
     let result = runtime.block_on(async {
         let mut interrupted = signal(SignalKind::interrupt())?;

@@ -54,6 +54,8 @@ fn start_log() {
 fn environment() -> http::Environment {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     http::Environment {
+        // Without it, files that APT names without a path cannot be written, and that is said.
+        directory: std::env::current_dir().unwrap_or_default(),
         http_proxy: variable("http_proxy"),
         https_proxy: variable("https_proxy"),
         no_proxy: variable("no_proxy"),

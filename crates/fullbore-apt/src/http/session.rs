@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
@@ -69,8 +69,6 @@ struct Open {
 pub(super) struct Session {
     apt: Outgoing,
     settings: Arc<Settings>,
-    /// Where APT was started.
-    directory: PathBuf,
     ground: Ground,
     target: Arc<InPlaceTarget>,
     journal: Arc<Journal>,
@@ -91,7 +89,7 @@ impl Session {
     ///
     /// # Errors
     /// When the system starts no more threads.
-    pub fn start(mut settings: Settings, directory: PathBuf, apt: Outgoing) -> io::Result<Session> {
+    pub fn start(mut settings: Settings, apt: Outgoing) -> io::Result<Session> {
         let (events, happened) = mpsc::unbounded_channel();
         let begun = events.clone();
         let tell = move |path: &str| drop(begun.send(Event::Begun(path.to_owned())));
@@ -104,7 +102,6 @@ impl Session {
         Ok(Session {
             warnings: std::mem::take(&mut settings.warnings),
             settings: Arc::new(settings),
-            directory,
             ground: Ground::new(landing, ledger),
             apt,
             target,
@@ -173,7 +170,7 @@ impl Session {
     /// Starts on a request. Gives back the item for a fetcher, or the answer that ends it at once.
     fn begin(&mut self, request: &Request) -> Result<Option<(usize, Item)>, Message> {
         let refused = |error: &dyn std::fmt::Display| request.failed(&Failure::new(error));
-        let wanted = Wanted::new(request.clone(), &self.directory).map_err(|error| refused(&error))?;
+        let wanted = Wanted::new(request.clone(), self.settings.directory()).map_err(|error| refused(&error))?;
         let (number, path) = self.fleet(&wanted).map_err(|error| refused(&error))?;
         let known = match wanted.kind {
             Kind::Known { sha256, size } if !plain::is_special(&wanted.target) => Some((sha256, size)),

@@ -4,7 +4,7 @@
 //! `Acquire::http::HOST`, `Acquire::https` and `Acquire::http`, in this order; for http below those
 //! two that say http.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,9 +39,11 @@ const FAILURES_ALONE: u32 = 3;
 /// Files read from a directory with credentials; systems have a handful.
 const AUTH_FILES_MAX: usize = 1000;
 
-/// What the environment says of proxies.
+/// What the program knows of where it runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Environment {
+    /// Where APT was started: what it names without a path is there.
+    pub directory: PathBuf,
     /// `http_proxy`.
     pub http_proxy: Option<String>,
     /// `https_proxy`.
@@ -137,6 +139,11 @@ impl Settings {
                 Err(error) => self.warnings.push(format!("cannot read {}: {error}", path.display())),
             }
         }
+    }
+
+    /// Where APT was started.
+    pub fn directory(&self) -> &Path {
+        &self.environment.directory
     }
 
     /// The configuration, for who drops the rights.
