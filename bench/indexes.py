@@ -1,7 +1,7 @@
 """Real indexes of Debian in successive states, with patches between them of the sizes that Debian's have.
 
-The first state of each is real: `Packages` of bookworm/main amd64, and the first 430.0 MB of its `Contents-all`, both
-brought by apt with a configuration of its own. The later ones are made from it, since an archive's past is not to be
+The first state of each is real: the largest `Packages` of this machine's sources, and the first 430.0 MB of the largest
+`Contents-all`, both brought by apt with a configuration of its own. The later ones are made from it, since an archive's past is not to be
 had: 56 steps, whose patches together have as many bytes as those in Debian sid's index of patches had (14 days), and
 whose last one has the size given below. Where a step changes something is random, which is the worst case: real changes
 lie closer together, and more of a compressed index stays as it is.
@@ -23,17 +23,15 @@ KEPT = (0, 36, 52, 54, 55, 56)
 def fetch(work):
     """The real ones, as apt lays them down; keyed by kind."""
     top = os.path.realpath(work) + "/apt"
-    found = lambda: {kind: (glob.glob(top + "/lists/*" + end) or [None])[0] for kind, end in
+    found = lambda: {kind: max(glob.glob(top + "/lists/*" + end), key=os.path.getsize, default=None) for kind, end in
                      (("contents", "_Contents-all"), ("packages", "_Packages"))}
     if not all(found().values()):
         for directory in ("/lists/partial", "/cache/archives/partial"):
             os.makedirs(top + directory, exist_ok=True)
         open(top + "/status", "w").close()
-        with open(top + "/sources.list", "w") as f:
-            f.write("deb http://deb.debian.org/debian bookworm main\n")
         target = "Acquire::IndexTargets::deb::Contents-all::"
-        options = {"Dir::Etc::sourcelist": top + "/sources.list", "Dir::Etc::sourceparts": "-", "Dir::State": top,
-                   "Dir::State::lists": top + "/lists", "Dir::State::status": top + "/status", "Dir::Cache": top + "/cache",
+        # From where this machine has its packages; of several suites the largest index is taken.
+        options = {"Dir::State": top, "Dir::State::lists": top + "/lists", "Dir::State::status": top + "/status", "Dir::Cache": top + "/cache",
                    "APT::Sandbox::User": "root", "APT::Architecture": "amd64", "Acquire::Languages": "none", "Acquire::GzipIndexes": "false",
                    target + "MetaKey": "$(COMPONENT)/Contents-all", target + "ShortDescription": "Contents-all",
                    target + "Description": "Contents-all", target + "DefaultEnabled": "true", target + "KeepCompressed": "false"}

@@ -7,11 +7,11 @@
 //!
 //! ```text
 //! # Debian
-//! http://deb.debian.org/debian
-//! http://ftp.de.debian.org/debian
+//! http://deb.example.org/debian
+//! http://ftp.example.org/debian
 //! https://mirror.example.org/debian
 //!
-//! http://deb.debian.org/debian-security
+//! http://deb.example.org/debian-security
 //! https://mirror.example.org/debian-security
 //! ```
 
