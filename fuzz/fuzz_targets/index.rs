@@ -6,7 +6,7 @@
 use std::io::Read;
 
 use fullbore_debian::compression::{Form, Reader};
-use fullbore_debian::diff_index::DiffIndex;
+use fullbore_debian::diff_index::{DiffIndex, Publication};
 use fullbore_debian::index::{self, IndexError};
 use fullbore_debian::path;
 use libfuzzer_sys::fuzz_target;
@@ -29,6 +29,11 @@ fn parse(text: &[u8]) {
         assert_eq!(path::check(entry.path), Ok(()));
         Ok::<_, IndexError>(())
     });
+    if let Ok(publication) = Publication::parse(text) {
+        assert!(DiffIndex::parse(text).is_ok());
+        let again = publication.render();
+        assert!(Publication::parse(again.as_bytes()).is_ok());
+    }
     if let Ok(index) = DiffIndex::parse(text) {
         assert!(
             index

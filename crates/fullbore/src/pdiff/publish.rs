@@ -82,7 +82,7 @@ pub(super) fn run(
     if let Before::Kept(states) = &before {
         states.sync()?;
     }
-    for (_, next) in &mut ready {
+    for (_, next) in &ready {
         settings.settle(next)?;
     }
     report(&ready, &root, arguments, started, screen);
@@ -95,8 +95,8 @@ const WHAT_DIR_IS: &str = "DIR is dists/SUITE, or a directory below it that has 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Outcome {
     index: String,
-    /// `first`, `unchanged`, `relisted`, `extended`, `restarted`, `whole`.
-    outcome: &'static str,
+    #[serde(rename = "outcome")]
+    what: What,
     /// States from which a chain of patches leads to the present one.
     patches: usize,
     /// States from which one patch does.
@@ -107,6 +107,31 @@ struct Outcome {
     /// Its size, as plain text and as it is served.
     patch_bytes: u64,
     download_bytes: u64,
+}
+
+impl Outcome {
+    fn new(index: &str) -> Outcome {
+        let what = What::Unchanged;
+        Outcome { index: index.to_owned(), what, patches: 0, merged: 0, added: None, patch_bytes: 0, download_bytes: 0 }
+    }
+}
+
+/// What became of an index, in a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum What {
+    /// Seen for the first time.
+    First,
+    /// As it was.
+    Unchanged,
+    /// As it was, but its patches are offered in another way.
+    Relisted,
+    /// One more patch.
+    Extended,
+    /// One patch; those before do not lead to it.
+    Restarted,
+    /// No patch leads to it.
+    Whole,
 }
 
 fn report(
@@ -147,11 +172,12 @@ fn sentence(outcome: &Outcome) -> String {
         (_, 0) => format!("patches from {patches} states"),
         _ => format!("patches from {patches} states, merged ones from {merged}"),
     };
-    match (outcome.outcome, &outcome.added) {
-        ("first", _) => format!("{index}: first state, kept for the next run"),
-        ("whole", _) => format!("{index}: no patch to this state; clients fetch it whole"),
+    match (outcome.what, &outcome.added) {
+        (What::First, _) => format!("{index}: first state, kept for the next run"),
+        (What::Whole, _) => format!("{index}: no patch to this state; clients fetch it whole"),
+        (What::Unchanged, _) => format!("{index}: unchanged; {states}"),
         (_, Some(name)) => format!("{index}: {name}, {}; {states}", units::bytes(outcome.download_bytes)),
-        _ => format!("{index}: {}; {states}", outcome.outcome),
+        (_, None) => format!("{index}: {states}"),
     }
 }
 
