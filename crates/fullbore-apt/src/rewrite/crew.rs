@@ -10,10 +10,10 @@
 //! by [`AHEAD`] and [`WAITING_BYTES`]. Jobs and their results have queues that hold all that may
 //! be on the way, so workers never wait for anyone but for work: nothing can lock up.
 
-use std::any::Any;
+mod workers;
+
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 
 use fullbore_debian::compression::Form;
@@ -21,12 +21,12 @@ use fullbore_debian::pdiff::Edits;
 use fullbore_engine::digest::Sha256Hasher;
 use fullbore_engine::pipeline::{Receiver, Sender, channel};
 
-use super::clocks::Clocks;
+use self::workers::{Hashing, Job, Outcome, Pool, hash, message, put_back, read, take_from, work};
 use super::pass::{Kept, Pass, Sink};
-use super::source::{Frames, Stream};
+use super::source::Frames;
 use super::target::Target;
 use super::{Made, Plan, Stop};
-use crate::kept::{Buffer, Container, Decoder, Encoder, Frame, Outlet};
+use crate::kept::{Buffer, Container, Outlet};
 
 /// Frames on the way to be decompressed, and as many to be compressed, for each worker: one in
 /// work, one waiting, and one more so that nobody stands when results come out of order.
@@ -38,37 +38,6 @@ const HASH_AHEAD: usize = 4;
 
 /// Bytes of frames that wait to be written for a frame before them to be compressed.
 const WAITING_BYTES: usize = 4 << 20;
-
-/// What workers are asked to do.
-enum Job {
-    Decode { frame: Frame, bytes: Vec<u8>, number: usize, is_last: bool },
-    Encode { text: Buffer, number: usize },
-}
-
-/// What they give.
-enum Outcome {
-    Decoded { text: Buffer, kept: Kept, number: usize, is_last: bool },
-    Encoded { kept: Kept, number: usize },
-    Failed(Stop),
-}
-
-/// For the hash thread.
-struct Hashing {
-    text: Buffer,
-    /// Its place among the new frames, if it is to be compressed.
-    encode: Option<usize>,
-}
-
-type Pool = Arc<Mutex<Vec<Buffer>>>;
-
-fn take_from(pool: &Pool) -> Buffer {
-    pool.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
-}
-
-fn put_back(pool: &Pool, mut buffer: Buffer) {
-    buffer.clear();
-    pool.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
-}
 
 pub(super) fn run(plan: &Plan<'_>, edits: &Edits, target: Target) -> Result<Made, Stop> {
     let clocks = &plan.clocks;
@@ -95,15 +64,7 @@ pub(super) fn run(plan: &Plan<'_>, edits: &Edits, target: Target) -> Result<Made
         }
         let (encode, hash_pool) = (jobs.clone(), &pool);
         let failed = results.clone();
-        threads.push(spawn(scope, "hash", move || {
-            let hashed = catch_unwind(AssertUnwindSafe(|| hash(to_hash_in, &encode, hash_pool, clocks)));
-            // What it did not pass on will never be compressed: who waits for that must hear of it.
-            let stop = |payload: Box<dyn Any + Send>| {
-                let _ = failed.send_blocking(Outcome::Failed(Stop::Panicked(message(&*payload))));
-                Stop::Lost
-            };
-            hashed.map_err(stop).map(Some)
-        })?);
+        threads.push(spawn(scope, "hash", move || hash(to_hash_in, &encode, &failed, hash_pool, clocks).map(Some))?);
         drop(results);
         if let Some(stream) = stream {
             let pool = &pool;
@@ -172,91 +133,6 @@ fn join(threads: Vec<Joined<'_>>, result: Result<Crew, Stop>) -> Result<Made, St
             Ok(Made { hasher, target, copied, encoded: container.count() - copied })
         }
         (None, ..) => Err(Stop::Lost),
-    }
-}
-
-fn message(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
-}
-
-fn read(mut stream: Stream, texts: &Sender<Buffer>, pool: &Pool) -> Result<(), Stop> {
-    let _role = stream.clock().enter();
-    while let Some(text) = stream.next(take_from(pool)).map_err(Stop::Read)? {
-        if texts.send_blocking(text).is_err() {
-            break;
-        }
-    }
-    Ok(())
-}
-
-fn hash(mut texts: Receiver<Hashing>, encode: &Sender<Job>, pool: &Pool, clocks: &Clocks) -> Sha256Hasher {
-    let _role = clocks.hash.enter();
-    let mut hasher = Sha256Hasher::new();
-    while let Some(Hashing { text, encode: number }) = texts.recv_blocking() {
-        hasher.update(&text);
-        clocks.hash.add_items(1, text.len() as u64);
-        match number {
-            None => put_back(pool, text),
-            // Who waits for the frame is gone, and will ask for nothing more.
-            Some(number) => drop(encode.send_blocking(Job::Encode { text, number })),
-        }
-    }
-    hasher
-}
-
-/// A worker's state, made when it is first needed.
-struct Coder<'p> {
-    plan: &'p Plan<'p>,
-    decoder: Option<Decoder>,
-    encoder: Option<Encoder>,
-}
-
-fn work(plan: &Plan<'_>, jobs: &Mutex<Receiver<Job>>, results: &Sender<Outcome>, pool: &Pool) {
-    let mut coder = Coder { plan, decoder: None, encoder: None };
-    let clocks = &plan.clocks;
-    loop {
-        let job = clocks.unpack.starved_in(|| jobs.lock().unwrap_or_else(PoisonError::into_inner).recv_blocking());
-        let Some(job) = job else { return };
-        // A panic of a codec must not leave the others waiting for a result.
-        let outcome = match catch_unwind(AssertUnwindSafe(|| coder.run(job, pool))) {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(stop)) => Outcome::Failed(stop),
-            Err(payload) => Outcome::Failed(Stop::Panicked(message(&*payload))),
-        };
-        if results.send_blocking(outcome).is_err() {
-            return;
-        }
-    }
-}
-
-impl Coder<'_> {
-    fn run(&mut self, job: Job, pool: &Pool) -> Result<Outcome, Stop> {
-        let clocks = &self.plan.clocks;
-        match job {
-            Job::Decode { frame, bytes, number, is_last } => {
-                let _role = clocks.unpack.enter();
-                if self.decoder.is_none() {
-                    self.decoder = Decoder::new(self.plan.old_form).map_err(Stop::Codec)?;
-                }
-                let mut text = take_from(pool);
-                self.decoder.as_mut().ok_or(Stop::Lost)?.decode(&frame, &bytes, &mut text).map_err(Stop::Frame)?;
-                clocks.unpack.add_items(1, text.len() as u64);
-                Ok(Outcome::Decoded { text, kept: Kept { frame, bytes }, number, is_last })
-            }
-            Job::Encode { text, number } => {
-                let _role = clocks.pack.enter();
-                if self.encoder.is_none() {
-                    self.encoder = Encoder::new(self.plan.new_form, self.plan.level).map_err(Stop::Codec)?;
-                }
-                let mut bytes = Vec::new();
-                let encoder = self.encoder.as_mut().ok_or(Stop::Lost)?;
-                let frame = encoder.encode(&text, &mut bytes).map_err(Stop::Codec)?;
-                clocks.pack.add_items(1, text.len() as u64);
-                put_back(pool, text);
-                Ok(Outcome::Encoded { kept: Kept { frame, bytes }, number })
-            }
-        }
     }
 }
 

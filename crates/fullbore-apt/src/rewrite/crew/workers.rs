@@ -1,0 +1,148 @@
+//! The threads beside the calling one: who reads, who hashes, and who works on frames.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fullbore_engine::digest::Sha256Hasher;
+use fullbore_engine::pipeline::{Receiver, Sender};
+
+use crate::kept::{Buffer, Decoder, Encoder, Frame};
+use crate::rewrite::clocks::Clocks;
+use crate::rewrite::pass::Kept;
+use crate::rewrite::source::Stream;
+use crate::rewrite::{Plan, Stop};
+
+/// What workers are asked to do.
+pub(super) enum Job {
+    Decode { frame: Frame, bytes: Vec<u8>, number: usize, is_last: bool },
+    Encode { text: Buffer, number: usize },
+}
+
+/// What they give.
+pub(super) enum Outcome {
+    Decoded { text: Buffer, kept: Kept, number: usize, is_last: bool },
+    Encoded { kept: Kept, number: usize },
+    Failed(Stop),
+}
+
+/// For the hash thread.
+pub(super) struct Hashing {
+    pub(super) text: Buffer,
+    /// Its place among the new frames, if it is to be compressed.
+    pub(super) encode: Option<usize>,
+}
+
+/// Buffers that nobody needs at the moment.
+pub(super) type Pool = Arc<Mutex<Vec<Buffer>>>;
+
+pub(super) fn take_from(pool: &Pool) -> Buffer {
+    pool.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+}
+
+pub(super) fn put_back(pool: &Pool, mut buffer: Buffer) {
+    buffer.clear();
+    pool.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+}
+
+/// What a panic said.
+pub(super) fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+}
+
+/// Reads the old text from its beginning.
+pub(super) fn read(mut stream: Stream, texts: &Sender<Buffer>, pool: &Pool) -> Result<(), Stop> {
+    let _role = stream.clock().enter();
+    while let Some(text) = stream.next(take_from(pool)).map_err(Stop::Read)? {
+        if texts.send_blocking(text).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Hashes all text in order, and passes on what is to be compressed.
+pub(super) fn hash(
+    mut texts: Receiver<Hashing>,
+    encode: &Sender<Job>,
+    failed: &Sender<Outcome>,
+    pool: &Pool,
+    clocks: &Clocks,
+) -> Result<Sha256Hasher, Stop> {
+    let _role = clocks.hash.enter();
+    let mut hasher = Sha256Hasher::new();
+    let hashed = catch_unwind(AssertUnwindSafe(|| {
+        while let Some(Hashing { text, encode: number }) = texts.recv_blocking() {
+            hasher.update(&text);
+            clocks.hash.add_items(1, text.len() as u64);
+            match number {
+                None => put_back(pool, text),
+                // An error: who waits for the frame is gone, and will ask for nothing more.
+                Some(number) => drop(encode.send_blocking(Job::Encode { text, number })),
+            }
+        }
+    }));
+    hashed.map(|()| hasher).map_err(|payload| {
+        // What it did not pass on will never be compressed: who waits for that must hear of it.
+        let message = message(&*payload);
+        let _ = failed.send_blocking(Outcome::Failed(Stop::Panicked(message.clone())));
+        Stop::Panicked(message)
+    })
+}
+
+/// A worker's state, made when it is first needed.
+struct Coder<'p> {
+    plan: &'p Plan<'p>,
+    decoder: Option<Decoder>,
+    encoder: Option<Encoder>,
+}
+
+/// Does jobs until there are no more.
+pub(super) fn work(plan: &Plan<'_>, jobs: &Mutex<Receiver<Job>>, results: &Sender<Outcome>, pool: &Pool) {
+    let mut coder = Coder { plan, decoder: None, encoder: None };
+    let clocks = &plan.clocks;
+    loop {
+        let job = clocks.unpack.starved_in(|| jobs.lock().unwrap_or_else(PoisonError::into_inner).recv_blocking());
+        let Some(job) = job else { return };
+        // A panic of a codec must not leave the others waiting for a result.
+        let outcome = match catch_unwind(AssertUnwindSafe(|| coder.run(job, pool))) {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(stop)) => Outcome::Failed(stop),
+            Err(payload) => Outcome::Failed(Stop::Panicked(message(&*payload))),
+        };
+        if results.send_blocking(outcome).is_err() {
+            return;
+        }
+    }
+}
+
+impl Coder<'_> {
+    fn run(&mut self, job: Job, pool: &Pool) -> Result<Outcome, Stop> {
+        let clocks = &self.plan.clocks;
+        match job {
+            Job::Decode { frame, bytes, number, is_last } => {
+                let _role = clocks.unpack.enter();
+                if self.decoder.is_none() {
+                    self.decoder = Decoder::new(self.plan.old_form).map_err(Stop::Codec)?;
+                }
+                let mut text = take_from(pool);
+                self.decoder.as_mut().ok_or(Stop::Lost)?.decode(&frame, &bytes, &mut text).map_err(Stop::Frame)?;
+                clocks.unpack.add_items(1, text.len() as u64);
+                Ok(Outcome::Decoded { text, kept: Kept { frame, bytes }, number, is_last })
+            }
+            Job::Encode { text, number } => {
+                let _role = clocks.pack.enter();
+                if self.encoder.is_none() {
+                    self.encoder = Encoder::new(self.plan.new_form, self.plan.level).map_err(Stop::Codec)?;
+                }
+                let mut bytes = Vec::new();
+                let encoder = self.encoder.as_mut().ok_or(Stop::Lost)?;
+                let frame = encoder.encode(&text, &mut bytes).map_err(Stop::Codec)?;
+                clocks.pack.add_items(1, text.len() as u64);
+                put_back(pool, text);
+                Ok(Outcome::Encoded { kept: Kept { frame, bytes }, number })
+            }
+        }
+    }
+}
