@@ -5,7 +5,7 @@ mod harness;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 use fullbore_debian::diff_index::Publication;
 use fullbore_debian::pdiff::{Edits, Piece, Splice};
@@ -206,9 +206,14 @@ impl Archive {
     /// An hour later.
     fn publish(&mut self, more: &[&str]) -> Output {
         self.clock += 3600;
+        self.command(more).output().unwrap()
+    }
+
+    fn command(&self, more: &[&str]) -> Command {
         let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
         command.env("SOURCE_DATE_EPOCH", (START + self.clock).to_string());
-        command.args(["pdiff", "publish", "--durability", "none"]).arg(self.suite()).args(more).output().unwrap()
+        command.args(["pdiff", "publish", "--durability", "none"]).arg(self.suite()).args(more);
+        command
     }
 
     #[track_caller]
@@ -473,6 +478,41 @@ fn a_run_that_was_killed_is_taken_up() {
     archive.publishes(&["--merged"]);
     let published = archive.all_patches_are_right(PACKAGES, "Packages", 5);
     assert_eq!((published.steps.len(), published.older.len()), (1, 3));
+}
+
+#[test]
+fn a_run_killed_at_any_time_leaves_patches_that_are_right() {
+    let mut archive = Archive::new();
+    archive.write(0);
+    archive.publishes(&["--merged"]);
+    let mut taken = std::time::Duration::ZERO;
+    for state in 1..=12 {
+        archive.write(state);
+        archive.clock += 3600;
+        let mut command = archive.command(&["--merged"]);
+        let started = std::time::Instant::now();
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        if state > 1 {
+            // As long as the first run took, in twelve steps.
+            std::thread::sleep(taken * u32::try_from(state).unwrap() / 12);
+            let _ = child.kill();
+        }
+        child.wait().unwrap();
+        taken = if state > 1 { taken } else { started.elapsed() };
+        // The Index of before or the new one; either with all its patches.
+        if archive.suite().join(format!("{PACKAGES}.diff/Index")).exists() {
+            archive.all_patches_are_right(PACKAGES, "Packages", state);
+        }
+    }
+    archive.write(13);
+    archive.publishes(&["--merged"]);
+    let published = archive.all_patches_are_right(PACKAGES, "Packages", 13);
+    assert!(published.steps.len() >= 2, "the history was lost");
+    // Nothing is left of those runs.
+    let states = archive.suite().join(".fullbore/states").join(PACKAGES);
+    assert_eq!(std::fs::read_dir(states).unwrap().count(), 1);
+    let parts: Vec<String> = archive.beside(PACKAGES).into_iter().filter(|name| name.ends_with(".part")).collect();
+    assert!(parts.is_empty(), "{parts:?}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use fullbore_debian::compression::Form;
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::durability::{Barrier, Durability};
-use fullbore_engine::files::{PartFile, Root};
+use fullbore_engine::files::{PartFile, Root, is_part_name};
 
 use super::super::{file_error, input};
 use super::locked;
@@ -56,11 +56,15 @@ impl States {
         Ok(States { root, barrier, _lock: lock })
     }
 
-    /// The states kept of an index: one, or two if a run was killed.
+    /// The states kept of an index: one, or two if a run was killed; what such a run was still
+    /// writing is removed.
     pub(super) fn of(&self, index: &str) -> Result<Vec<Kept>, CommandError> {
         let directory = format!("states/{index}");
         let mut kept = Vec::new();
         for (entry, _) in self.root.list(&directory).map_err(file_error)? {
+            if entry.to_str().is_some_and(is_part_name) {
+                self.root.unlink(&format!("{directory}/{}", entry.to_string_lossy())).map_err(file_error)?;
+            }
             let hash = entry.to_str().and_then(|entry| entry.strip_suffix(ENDING)?.parse().ok());
             if let Some(sha256) = hash {
                 kept.push(Kept { path: format!("{directory}/{sha256}{ENDING}"), sha256 });

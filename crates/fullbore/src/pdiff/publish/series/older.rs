@@ -5,11 +5,12 @@ use std::collections::HashSet;
 
 use fullbore_debian::diff_index::{ListedPatch, OlderFile, Publication};
 use fullbore_engine::digest::Sha256;
+use fullbore_engine::files::is_part_name;
 
 use super::super::super::file_error;
 use super::super::find::Index;
 use super::before::Published;
-use super::{Change, Next, Series};
+use super::{Before, Change, Next, Series};
 use crate::error::CommandError;
 
 /// Files that stay beside those that are listed. A day of merged patches, four times over.
@@ -42,6 +43,11 @@ impl Series<'_> {
         // could not be continued.
         let dropped = published.last.iter().flat_map(Publication::patches).map(ListedPatch::file);
         let beside = self.root.list(&format!("{}.diff", index.path)).map_err(file_error)?;
+        // The lock says that nobody else is writing them.
+        let parts = beside.iter().filter_map(|(name, _)| name.to_str()).filter(|name| is_part_name(name));
+        for part in parts.filter(|_| matches!(self.before, Before::Kept(_))) {
+            self.root.unlink(&index.beside(part)).map_err(file_error)?;
+        }
         let strays = beside.iter().filter_map(|(name, _)| name.to_str()).filter(|name| name.ends_with(".gz"));
         let since_unix_s = self.now_unix_s;
         older.extend(dropped.chain(strays.map(str::to_owned)).map(|file| OlderFile { file, since_unix_s }));
