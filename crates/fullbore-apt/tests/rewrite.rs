@@ -204,7 +204,7 @@ fn frames_that_no_edit_touches_stay_byte_for_byte() {
     }
 }
 
-/// Much goes at one place, or comes, or a little changes in some.
+/// Much goes at one place, or comes, or a little changes in some, the end among them.
 fn step(random: &mut Random, index: &mut Lines, round: usize) -> String {
     let at = random.below(index.len() as u64 / 2) as usize;
     match round % 4 {
@@ -219,7 +219,16 @@ fn step(random: &mut Random, index: &mut Lines, round: usize) -> String {
             index.splice(at..at, text);
             script
         }
-        _ => change(random, index, 3),
+        _ => {
+            let last = index.len();
+            let script = change(random, index, 3);
+            // The changes are written from the last to the first.
+            if script.starts_with(&format!("{last}a")) || script.starts_with(&format!("{last}d")) {
+                return script;
+            }
+            index.push("the end\n".to_owned());
+            format!("{last}a\nthe end\n.\n{script}")
+        }
     }
 }
 

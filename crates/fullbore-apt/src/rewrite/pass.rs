@@ -38,8 +38,8 @@ impl<'e, S: Sink> Pass<'e, S> {
     pub(super) fn take(&mut self, text: Buffer, kept: Option<Kept>, is_last: bool) -> Result<(), Stop> {
         let untouched = self.splice.pass_untouched(&text);
         let plain = self.sink.is_plain();
-        // A frame of a bad size is joined with its neighbours.
-        let stays = !text.is_empty() && (plain || is_good(text.len()) || is_last);
+        // A frame of a bad size is joined with its neighbours; the last one only if more comes behind it.
+        let stays = !text.is_empty() && (plain || is_good(text.len()) || (is_last && self.splice.is_done()));
         if untouched && stays && self.cutter.settle(plain, &mut self.sink)? {
             return match kept {
                 Some(kept) => self.sink.copy(text, kept),

@@ -107,6 +107,11 @@ impl<'e> Splice<'e> {
         true
     }
 
+    /// Whether all edits are made: whatever comes of the old file stays as it is.
+    pub fn is_done(&self) -> bool {
+        self.rest.is_empty() && self.skip_to <= self.line
+    }
+
     /// Gives what comes at the end of the file.
     ///
     /// # Errors
