@@ -563,6 +563,34 @@ fn a_site_that_was_lost_is_asked_anew() {
 }
 
 #[test]
+fn a_site_that_says_nothing_is_given_up_after_the_time_that_apt_allows() {
+    let (root, server) = server();
+    put(root.path(), "a", b"text", 1);
+    server.add_fault(FaultRule::always(PathMatch::Any, Fault::Hang));
+    let mut apt = Apt::start(&[("Acquire::http::Timeout", "1")]);
+    let uri = format!("{}/a", server.url());
+    for request in [apt.request(&uri, "a"), known(apt.request(&uri, "a"), b"text")] {
+        let failed = apt.ask(&request);
+        assert_eq!((failed.get("FailReason"), failed.get("Transient-Failure")), (Some("Timeout"), Some("true")));
+    }
+    apt.end();
+}
+
+#[test]
+fn apts_limit_is_kept() {
+    let (root, server) = server();
+    let content = content_of("content", 400_000);
+    put(root.path(), "a", &content, 1);
+    let mut apt = Apt::start(&[("Acquire::http::Dl-Limit", "200")]);
+    let request = known(apt.request(&format!("{}/a", server.url()), "a"), &content);
+    let begun = std::time::Instant::now();
+    assert_eq!(apt.ask(&request).code, 201);
+    // 400 kB at 200 KiB/s, less what each connection has read before it must wait.
+    assert!(begun.elapsed() > Duration::from_millis(800), "{:?}", begun.elapsed());
+    apt.end();
+}
+
+#[test]
 fn requests_are_read_as_apt_writes_them() {
     for name in ["install", "source", "update"] {
         let capture = Capture::read(name);

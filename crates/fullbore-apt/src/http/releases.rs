@@ -326,4 +326,11 @@ mod tests {
         let Newest::None(troubles) = newest else { panic!("{newest:?}") };
         assert_eq!(troubles, [(0, Trouble::Status(404)), (1, Trouble::Status(304))]);
     }
+
+    proptest::proptest! {
+        #[test]
+        fn a_date_is_read_from_whatever_comes(content in "(Date|:| |\n|Sat, 10 Feb 2024|[0-9]{2}:|UTC|\\PC){0,30}") {
+            let _ = date_of(content.as_bytes());
+        }
+    }
 }

@@ -196,4 +196,19 @@ mod tests {
         assert_eq!(Wanted::new(nowhere, Path::new("/")).unwrap_err(), WantedError::NoFilename);
         assert_eq!((by_hash.target.as_path(), by_hash.request.filename.as_path()), (Path::new("/p/f"), Path::new("f")));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics(uri in "(https?://|[a-z@:/%?#.]|[0-9]|\\PC){0,30}", size in "[0-9-]{0,25}", hash in "[0-9a-fg]{0,130}") {
+            let fields = [
+                ("Expected-Checksum-FileSize", size.as_str()),
+                ("Maximum-Size", &size),
+                ("Expected-SHA256", &hash),
+                ("Expected-SHA512", &hash),
+                ("Last-Modified", &size),
+                ("Index-File", "true"),
+            ];
+            let _ = wanted(&uri, &fields);
+        }
+    }
 }
