@@ -31,8 +31,11 @@ impl Container {
         matches!(self.form, Form::Gz | Form::Zst)
     }
 
-    /// Takes the next frame.
+    /// Takes the next frame. One of no bytes is none: xz and LZ4 have no block for no text.
     pub fn add(&mut self, frame: Frame) {
+        if frame.size == 0 {
+            return;
+        }
         self.count += 1;
         // The others have no table. A file of more frames gets one that nobody believes.
         if matches!(self.form, Form::Xz | Form::Zst) {

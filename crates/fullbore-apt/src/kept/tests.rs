@@ -67,6 +67,9 @@ fn frames_are_found_and_read_alone_and_from_the_beginning() {
     let frames: Vec<&[u8]> = content.chunks(FRAME_BYTES).chain([&noise[..], b"end"]).collect();
     let whole = frames.concat();
     for form in FORMS {
+        // Nothing comes of a frame without text in the midst of others.
+        let with_empty = write(form, &[frames[0], b"", frames[1]]);
+        assert_eq!(by_frames(form, &with_empty).expect("ours"), frames[..2].concat(), "{form}");
         let file = write(form, &frames);
         let layout = layout(form, &file).expect("ours");
         assert_eq!(layout.frames.len(), frames.len(), "{form}");
