@@ -75,7 +75,9 @@ fn run() -> Outcome<()> {
     let changed = needed(&archive, 2, &selection(&archive, 1));
     demo.tell_traffic(before, changed);
     let fetched = mirrors.sent_bytes() - total_bytes(&before);
-    let allowed = changed + changed / 4 + index_bytes(&archive, 2) + 1_000_000;
+    // On a busy machine a mirror may look silent, and what it owes is asked of others as well. All of the archive
+    // would be eight times as much.
+    let allowed = 3 * changed + index_bytes(&archive, 2) + 1_000_000;
     if fetched > allowed {
         return Err(format!("the update fetched {fetched} bytes for {changed} that changed").into());
     }
