@@ -153,6 +153,17 @@ impl<R: BufRead> Decoder<R> {
             Decoder::Lz4(decoder) => decoder.read(buffer),
         }
     }
+
+    fn into_inner(self) -> R {
+        match self {
+            Decoder::Plain(input) => input,
+            Decoder::Gz(decoder) => decoder.into_inner(),
+            Decoder::Xz(decoder) => decoder.into_inner(),
+            Decoder::Zst(decoder) => decoder.finish(),
+            Decoder::Bz2(decoder) => decoder.into_inner(),
+            Decoder::Lz4(decoder) => decoder.into_inner(),
+        }
+    }
 }
 
 /// Plain text out of a file of any form, at most so many bytes.
@@ -171,6 +182,11 @@ impl<R: BufRead> Reader<R> {
     /// Bytes of plain text handed out so far.
     pub fn produced_bytes(&self) -> u64 {
         self.produced_bytes
+    }
+
+    /// Gives the input back, wherever it stands.
+    pub fn into_inner(self) -> R {
+        self.decoder.into_inner()
     }
 }
 

@@ -1,5 +1,5 @@
 //! Formats of a Debian archive: paths, control files, `Release`, signatures,
-//! indexes, compression, sources lists and versions.
+//! indexes, compression, sources lists, versions and binary packages.
 //!
 //! No sockets and no archive on disk here. Parsers take bytes or a reader and
 //! give back checked values; all input is hostile until then. The one thing that
@@ -7,10 +7,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod ar;
 pub mod classify;
 mod clearsign;
 pub mod compression;
 pub mod date;
+pub mod deb;
 pub mod deb822;
 pub mod diff_index;
 mod gpgv_status;
@@ -21,4 +23,5 @@ pub mod pdiff;
 pub mod release;
 pub mod signature;
 pub mod sources_list;
+pub mod tar;
 pub mod version;

@@ -5,5 +5,8 @@
 
 #![deny(unsafe_code)]
 
+pub mod database;
 pub mod divert;
 pub mod nosync;
+pub mod root;
+pub mod unpack;

@@ -22,6 +22,10 @@ impl<R: BufRead> Lz4Decoder<R> {
         Lz4Decoder { frames: FrameDecoder::new(input), within_frame: true }
     }
 
+    pub(super) fn into_inner(self) -> R {
+        self.frames.into_inner().input
+    }
+
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             if !self.within_frame {

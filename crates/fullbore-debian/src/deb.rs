@@ -1,0 +1,180 @@
+//! Binary packages: an `ar` archive of `debian-binary`, `control.tar` and `data.tar` (deb(5)).
+//!
+//! What comes before the files is read at once and is small; the files stay where they are until
+//! someone reads them, with [`data`].
+
+mod control;
+mod data;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Read};
+
+use thiserror::Error;
+
+use crate::ar::{self, ArError};
+use crate::tar::TarError;
+
+pub use control::{Control, ControlFile};
+pub use data::{DataReader, blocks_of_xz, data};
+
+/// Longest `control.tar`, packed or not, in bytes. The largest of Debian has 2 MB of md5sums.
+pub const CONTROL_BYTES_MAX: u64 = 64 << 20;
+
+/// How `control.tar` or `data.tar` is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Compression {
+    /// Not at all.
+    None,
+    /// `.gz`
+    Gzip,
+    /// `.xz`
+    Xz,
+    /// `.zst`; dpkg reads it since 1.21.18.
+    Zstd,
+    /// `.bz2`, of `data.tar` alone.
+    Bzip2,
+    /// `.lzma`, of `data.tar` alone.
+    Lzma,
+}
+
+impl Compression {
+    /// By the end of a member's name after `data.tar`.
+    fn by_extension(extension: &[u8]) -> Option<Compression> {
+        Some(match extension {
+            b"" => Compression::None,
+            b".gz" => Compression::Gzip,
+            b".xz" => Compression::Xz,
+            b".zst" => Compression::Zstd,
+            b".bz2" => Compression::Bzip2,
+            b".lzma" => Compression::Lzma,
+            _ => return None,
+        })
+    }
+}
+
+/// Where `data.tar` lies in the package and how to read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DataPlace {
+    /// In bytes from the start of the package.
+    pub offset: u64,
+    /// Packed length in bytes.
+    pub bytes: u64,
+    /// How it is packed.
+    pub compression: Compression,
+}
+
+/// A package without its files.
+#[derive(Debug, Clone)]
+pub struct Package {
+    /// What `control.tar` has.
+    pub control: Control,
+    /// Where the files are.
+    pub data: DataPlace,
+}
+
+/// What is wrong with a package.
+#[derive(Debug, Error)]
+pub enum DebError {
+    /// The outer archive.
+    #[error(transparent)]
+    Ar(#[from] ArError),
+    /// Members that are missing, doubled or in the wrong order.
+    #[error("not a package as deb(5) has it: {0}")]
+    Members(&'static str),
+    /// A format that came after this program.
+    #[error("package format {0}: only 2.x is known")]
+    Format(String),
+    /// A member's name says a compression that is not known.
+    #[error("{0}: unknown compression")]
+    Compression(String),
+    /// `control.tar` is damaged.
+    #[error("control.tar: {0}")]
+    Control(#[source] TarError),
+    /// `control.tar` has something that no package has there.
+    #[error("control.tar: {name}: {what}")]
+    ControlFile {
+        /// Which member.
+        name: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A member cannot be read or decompressed.
+    #[error("{member}: {source}")]
+    Read {
+        /// Which one.
+        member: &'static str,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Package {
+    /// Reads a package from its start up to where the files begin.
+    ///
+    /// # Errors
+    /// See [`DebError`].
+    pub fn read<R: Read>(input: R) -> Result<Package, DebError> {
+        let mut archive = ar::Reader::new(input);
+        let version = archive.next_member()?.ok_or(DebError::Members("it is empty"))?;
+        if version.name != b"debian-binary" {
+            return Err(DebError::Members("the first member is not debian-binary"));
+        }
+        check_version(&small(&mut archive, "debian-binary", version.size, 64)?)?;
+        let control = next_known(&mut archive)?.ok_or(DebError::Members("no control.tar"))?;
+        let form = compression(&control.name, b"control.tar", "control.tar")?;
+        if matches!(form, Compression::Bzip2 | Compression::Lzma) {
+            return Err(DebError::Compression(String::from_utf8_lossy(&control.name).into_owned()));
+        }
+        let packed = small(&mut archive, "control.tar", control.size, CONTROL_BYTES_MAX)?;
+        let control = Control::read(&packed, form)?;
+        let member = next_known(&mut archive)?.ok_or(DebError::Members("no data.tar"))?;
+        let compression = compression(&member.name, b"data.tar", "data.tar")?;
+        Ok(Package { control, data: DataPlace { offset: member.offset, bytes: member.size, compression } })
+    }
+}
+
+/// The next member whose name does not begin with `_`: those may be anywhere and are passed over (deb(5)).
+fn next_known<R: Read>(archive: &mut ar::Reader<R>) -> Result<Option<ar::Member>, ArError> {
+    loop {
+        match archive.next_member()? {
+            Some(member) if member.name.starts_with(b"_") => {}
+            member => return Ok(member),
+        }
+    }
+}
+
+/// A line `2.x`, and perhaps more lines.
+fn check_version(content: &[u8]) -> Result<(), DebError> {
+    let line = content.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let minor = line.strip_prefix(b"2.").filter(|minor| !minor.is_empty() && minor.iter().all(u8::is_ascii_digit));
+    match minor {
+        Some(_) if content.contains(&b'\n') => Ok(()),
+        _ => Err(DebError::Format(String::from_utf8_lossy(line).into_owned())),
+    }
+}
+
+fn compression(name: &[u8], stem: &[u8], missing: &'static str) -> Result<Compression, DebError> {
+    let extension = name.strip_prefix(stem).ok_or(DebError::Members(if missing == "data.tar" {
+        "the member after control.tar is not data.tar"
+    } else {
+        "the member after debian-binary is not control.tar"
+    }))?;
+    Compression::by_extension(extension)
+        .ok_or_else(|| DebError::Compression(String::from_utf8_lossy(name).into_owned()))
+}
+
+fn small<R: Read>(
+    archive: &mut ar::Reader<R>,
+    member: &'static str,
+    size: u64,
+    limit: u64,
+) -> Result<Vec<u8>, DebError> {
+    if size > limit {
+        return Err(DebError::Members("a member before data.tar is larger than any package needs"));
+    }
+    let mut content = Vec::new();
+    archive.content().read_to_end(&mut content).map_err(|source| DebError::Read { member, source })?;
+    Ok(content)
+}

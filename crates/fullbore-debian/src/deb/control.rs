@@ -1,0 +1,101 @@
+//! The control archive: `control`, maintainer scripts, conffiles, md5sums, triggers and whatever
+//! else a package brings for dpkg's `info` directory.
+
+use std::io::{BufReader, Read as _};
+
+use super::{CONTROL_BYTES_MAX, Compression, DataPlace, DebError, data};
+use crate::tar::{Entry, Kind, Reader};
+
+/// Members of one control archive. dpkg knows ten; packages bring a few of their own.
+const FILES_MAX: usize = 256;
+
+/// One member, as it is to lie in `var/lib/dpkg/info`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControlFile {
+    /// `postinst`, `conffiles`, …
+    pub name: String,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner's number and name.
+    pub user: (u32, Vec<u8>),
+    /// Group's number and name.
+    pub group: (u32, Vec<u8>),
+    /// The content.
+    pub content: Vec<u8>,
+}
+
+/// The members of a control archive, in its order, `control` among them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Control {
+    /// The members.
+    pub files: Vec<ControlFile>,
+}
+
+impl Control {
+    /// Reads a whole `control.tar`.
+    ///
+    /// # Errors
+    /// Damage, directories and links in it, names that are no names, members twice, no `control`.
+    pub fn read(packed: &[u8], compression: Compression) -> Result<Control, DebError> {
+        let place = DataPlace { offset: 0, bytes: packed.len() as u64, compression };
+        let reader = data(packed, place, 1).map_err(|source| DebError::Read { member: "control.tar", source })?;
+        // The limit is on what comes out: a bomb costs what an honest archive would.
+        let mut archive = Reader::new(BufReader::with_capacity(64 << 10, reader.take(CONTROL_BYTES_MAX)));
+        let mut entry = Entry::default();
+        let mut control = Control::default();
+        while archive.next_entry(&mut entry).map_err(DebError::Control)? {
+            let wrong =
+                |what| Err(DebError::ControlFile { name: String::from_utf8_lossy(&entry.path).into_owned(), what });
+            let path = entry.path.strip_prefix(b"./").unwrap_or(&entry.path);
+            match entry.kind {
+                Kind::Directory if matches!(path, b"." | b"") => continue,
+                Kind::File if !entry.sparse => {}
+                _ => return wrong("only regular files belong here"),
+            }
+            let Ok(name) = std::str::from_utf8(path) else { return wrong("not a name for dpkg's info directory") };
+            let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+');
+            if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) {
+                return wrong("not a name for dpkg's info directory");
+            }
+            if control.file(name).is_some() {
+                return wrong("twice");
+            }
+            if control.files.len() == FILES_MAX {
+                return wrong("more members than any package has");
+            }
+            let name = name.to_owned();
+            let mut content = Vec::new();
+            while let Some(chunk) = archive.chunk().map_err(DebError::Control)? {
+                content.extend_from_slice(chunk.bytes);
+                let count = chunk.bytes.len();
+                archive.consume(count);
+            }
+            control.files.push(ControlFile {
+                name,
+                mode: entry.mode,
+                user: (entry.uid, entry.user.clone()),
+                group: (entry.gid, entry.group.clone()),
+                content,
+            });
+        }
+        match control.file("control") {
+            Some(_) => Ok(control),
+            None => Err(DebError::Members("control.tar has no `control`")),
+        }
+    }
+
+    /// A member by its name.
+    pub fn file(&self, name: &str) -> Option<&ControlFile> {
+        self.files.iter().find(|file| file.name == name)
+    }
+
+    /// A member's content; nothing if it is not there.
+    pub fn content(&self, name: &str) -> &[u8] {
+        self.file(name).map_or(&[], |file| &file.content)
+    }
+
+    /// The control stanza.
+    pub fn stanza(&self) -> &[u8] {
+        self.content("control")
+    }
+}

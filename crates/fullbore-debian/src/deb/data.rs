@@ -1,0 +1,101 @@
+//! `data.tar` as a stream of plain bytes, whatever it is packed with.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+use super::{Compression, DataPlace};
+use crate::compression::{Form, Reader};
+
+/// Memory of one decoder. `xz -9` and `lzma -9` need 65 MB; what claims more is no package.
+const DECODER_BYTES: u64 = 128 << 20;
+
+/// Memory for decoding several xz blocks at once: beyond it, fewer blocks are.
+const THREADED_BYTES: u64 = 1 << 30;
+
+/// Reads of the packed bytes. They come from the page cache: large enough that calls do not show.
+const PACKED_BYTES: usize = 256 << 10;
+
+/// Decompresses while it is read. The content ends where the compressed stream ends.
+pub struct DataReader<R: Read>(Inner<BufReader<io::Take<R>>>);
+
+enum Inner<R: BufRead> {
+    Usual(Reader<R>),
+    Lzma(liblzma::bufread::XzDecoder<R>),
+    Blocks(liblzma::bufread::XzDecoder<R>),
+}
+
+/// A reader of the plain `data.tar`. `packed` stands at its first byte, and nothing beyond the
+/// member is taken from it; up to `threads` blocks of an xz stream are decoded at once.
+///
+/// # Errors
+/// When the decoder cannot be made.
+pub fn data<R: Read>(packed: R, place: DataPlace, threads: usize) -> io::Result<DataReader<R>> {
+    let packed = BufReader::with_capacity(PACKED_BYTES, packed.take(place.bytes));
+    let form = match place.compression {
+        Compression::None => Form::Plain,
+        Compression::Gzip => Form::Gz,
+        Compression::Zstd => Form::Zst,
+        Compression::Bzip2 => Form::Bz2,
+        Compression::Xz if threads > 1 => {
+            let threads = u32::try_from(threads).unwrap_or(u32::MAX);
+            let stream = liblzma::stream::MtStreamBuilder::new()
+                .threads(threads)
+                .memlimit_threading(THREADED_BYTES)
+                .memlimit_stop(DECODER_BYTES)
+                .decoder()?;
+            return Ok(DataReader(Inner::Blocks(liblzma::bufread::XzDecoder::new_stream(packed, stream))));
+        }
+        Compression::Xz => Form::Xz,
+        Compression::Lzma => {
+            let stream = liblzma::stream::Stream::new_lzma_decoder(DECODER_BYTES)?;
+            return Ok(DataReader(Inner::Lzma(liblzma::bufread::XzDecoder::new_stream(packed, stream))));
+        }
+    };
+    // The plain size is nowhere announced: what bounds it is the disk, as for dpkg.
+    Ok(DataReader(Inner::Usual(Reader::open(form, packed, u64::MAX)?)))
+}
+
+impl<R: Read> DataReader<R> {
+    /// Gives the source back, which then stands behind the member unless reading failed.
+    ///
+    /// # Errors
+    /// When what is left of the member cannot be read.
+    pub fn finish(self) -> io::Result<R> {
+        let mut packed = match self.0 {
+            Inner::Usual(reader) => reader.into_inner(),
+            Inner::Lzma(reader) | Inner::Blocks(reader) => reader.into_inner(),
+        };
+        io::copy(&mut packed, &mut io::sink())?;
+        Ok(packed.into_inner().into_inner())
+    }
+}
+
+impl<R: Read> Read for DataReader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match &mut self.0 {
+            Inner::Usual(reader) => reader.read(buffer),
+            Inner::Lzma(reader) | Inner::Blocks(reader) => reader.read(buffer),
+        }
+    }
+}
+
+/// Whether an xz file has more than one block, by its first bytes and its length: a block's header
+/// says how long it is when several threads made it (xz file format 1.1, sections 2.1 and 3.1).
+/// `None` when it does not say.
+pub fn blocks_of_xz(first: &[u8], packed_bytes: u64) -> Option<bool> {
+    /// Stream header and footer, and what an index of one block needs at most.
+    const AROUND_BYTES: u64 = 12 + 12 + 64;
+    let header = first.get(12..)?;
+    let header_bytes = (u64::from(*header.first()?) + 1) * 4;
+    let flags = *header.get(1)?;
+    if flags & 0x40 == 0 || header_bytes == 4 {
+        return None;
+    }
+    let mut size = 0_u64;
+    for (at, byte) in header.get(2..)?.iter().take(9).enumerate() {
+        size |= u64::from(byte & 0x7f) << (7 * at);
+        if byte & 0x80 == 0 {
+            return Some(header_bytes + size + 64 + AROUND_BYTES < packed_bytes);
+        }
+    }
+    None
+}

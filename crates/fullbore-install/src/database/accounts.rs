@@ -1,0 +1,59 @@
+//! Names of owners, as the root's own `passwd` and `group` have them.
+//!
+//! Archives have names and numbers; dpkg takes the name where it is known, else the number.
+
+use std::collections::HashMap;
+
+use super::DatabaseError;
+use crate::root::Root;
+
+/// Numbers of users and groups by name.
+#[derive(Debug, Clone, Default)]
+pub struct Accounts {
+    users: HashMap<Vec<u8>, u32>,
+    groups: HashMap<Vec<u8>, u32>,
+}
+
+impl Accounts {
+    /// Reads `etc/passwd` and `etc/group`; a root without them has no names.
+    ///
+    /// # Errors
+    /// When they are there and cannot be read.
+    pub fn read(root: &Root) -> Result<Accounts, DatabaseError> {
+        let users = parse(&root.read("etc/passwd")?.unwrap_or_default());
+        let groups = parse(&root.read("etc/group")?.unwrap_or_default());
+        Ok(Accounts { users, groups })
+    }
+
+    /// The number of a user's name, else the number given.
+    pub fn user(&self, name: &[u8], number: u32) -> u32 {
+        self.users.get(name).copied().unwrap_or(number)
+    }
+
+    /// The number of a group's name, else the number given.
+    pub fn group(&self, name: &[u8], number: u32) -> u32 {
+        self.groups.get(name).copied().unwrap_or(number)
+    }
+
+    pub(super) fn known_user(&self, name: &str) -> Option<u32> {
+        self.users.get(name.as_bytes()).copied()
+    }
+
+    pub(super) fn known_group(&self, name: &str) -> Option<u32> {
+        self.groups.get(name.as_bytes()).copied()
+    }
+}
+
+/// `NAME:PASSWORD:NUMBER:…`; of two lines with one name the first counts, as in the C library.
+fn parse(text: &[u8]) -> HashMap<Vec<u8>, u32> {
+    let mut numbers = HashMap::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        let mut fields = line.split(|byte| *byte == b':');
+        let (Some(name), _, Some(number)) = (fields.next(), fields.next(), fields.next()) else { continue };
+        let number = std::str::from_utf8(number).ok().and_then(|number| number.parse().ok());
+        if let Some(number) = number.filter(|_| !name.is_empty()) {
+            numbers.entry(name.to_vec()).or_insert(number);
+        }
+    }
+    numbers
+}

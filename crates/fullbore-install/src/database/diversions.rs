@@ -1,0 +1,94 @@
+//! Files that go elsewhere (dpkg-divert(1)), and owners and modes that the administrator has set
+//! (dpkg-statoverride(1)).
+
+use std::collections::HashMap;
+
+use super::{Accounts, DatabaseError, content};
+
+/// The diversions of a root.
+#[derive(Debug, Clone, Default)]
+pub struct Diversions {
+    /// From the path that is diverted: to which, and for which package (`:` for all).
+    from: HashMap<Vec<u8>, (Vec<u8>, String)>,
+    /// The other way round.
+    to: HashMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Diversions {
+    /// Three lines each: from, to, package or `:`.
+    pub(super) fn parse(text: &str) -> Result<Diversions, DatabaseError> {
+        let mut diversions = Diversions::default();
+        let lines: Vec<&str> = text.lines().collect();
+        for lines in lines.chunks(3) {
+            let [from, to, package] = lines else {
+                return Err(content("diversions", "a diversion of less than three lines".to_owned()));
+            };
+            diversions.from.insert(from.as_bytes().to_vec(), (to.as_bytes().to_vec(), (*package).to_owned()));
+            diversions.to.insert(to.as_bytes().to_vec(), from.as_bytes().to_vec());
+        }
+        Ok(diversions)
+    }
+
+    /// Where a package's file goes. The package for which it is diverted keeps the name.
+    pub fn place<'p>(&'p self, path: &'p [u8], package: &str) -> &'p [u8] {
+        match self.from.get(path) {
+            Some((to, owner)) if owner != package => to,
+            _ => path,
+        }
+    }
+
+    /// For whom a path is diverted; `:` for all packages.
+    pub fn owner(&self, path: &[u8]) -> Option<&str> {
+        self.from.get(path).map(|(_, owner)| &owner[..])
+    }
+
+    /// Whether other files are diverted to this path, which no package may then have.
+    pub fn is_target(&self, path: &[u8]) -> bool {
+        self.to.contains_key(path)
+    }
+}
+
+/// Owner, group and mode that stand over what packages say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Override {
+    /// Owner's number.
+    pub uid: u32,
+    /// Group's number.
+    pub gid: u32,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+/// The overrides of a root, by path.
+#[derive(Debug, Clone, Default)]
+pub struct Overrides(HashMap<Vec<u8>, Override>);
+
+impl Overrides {
+    /// Lines of `USER GROUP MODE PATH`; a number is written as `#NUMBER`.
+    pub(super) fn parse(text: &str, accounts: &Accounts) -> Result<Overrides, DatabaseError> {
+        let mut overrides = HashMap::new();
+        for line in text.lines() {
+            let wrong = || content("statoverride", format!("`{line}`"));
+            let mut words = line.splitn(4, ' ');
+            let (Some(user), Some(group), Some(mode), Some(path)) =
+                (words.next(), words.next(), words.next(), words.next())
+            else {
+                return Err(wrong());
+            };
+            let number = |word: &str, known: Option<u32>| match word.strip_prefix('#') {
+                Some(number) => number.parse().ok(),
+                None => known,
+            };
+            let uid = number(user, accounts.known_user(user)).ok_or_else(wrong)?;
+            let gid = number(group, accounts.known_group(group)).ok_or_else(wrong)?;
+            let mode = u32::from_str_radix(mode, 8).map_err(|_| wrong())? & 0o7777;
+            overrides.insert(path.as_bytes().to_vec(), Override { uid, gid, mode });
+        }
+        Ok(Overrides(overrides))
+    }
+
+    /// What is set for a path.
+    pub fn get(&self, path: &[u8]) -> Option<Override> {
+        self.0.get(path).copied()
+    }
+}

@@ -1,0 +1,82 @@
+//! Who owns which path: the `info/*.list` files of all packages.
+
+use std::collections::HashMap;
+
+use super::{DIRECTORY, Database, DatabaseError, content};
+use crate::root::Root;
+
+/// The packages that list a path, by their labels.
+#[derive(Debug, Default)]
+pub struct Owners {
+    labels: Vec<String>,
+    paths: HashMap<Box<[u8]>, Few>,
+}
+
+/// Most paths have one owner; only directories have many.
+#[derive(Debug)]
+enum Few {
+    One(u32),
+    Many(Vec<u32>),
+}
+
+impl Owners {
+    /// Reads the lists of all packages whose files are there.
+    ///
+    /// # Errors
+    /// A list that cannot be read. One that is missing is taken as empty, as by dpkg.
+    pub fn read(root: &Root, database: &Database) -> Result<Owners, DatabaseError> {
+        let mut owners = Owners::default();
+        for record in database.records().filter(|record| record.is_present()) {
+            let label = record.label();
+            let path = format!("{DIRECTORY}/info/{label}.list");
+            let list = root.read(&path)?.unwrap_or_default();
+            owners.add(&label, paths_of(&list).map_err(|what| content(&path, what))?);
+        }
+        Ok(owners)
+    }
+
+    /// Adds the paths of a package.
+    pub(crate) fn add<'p>(&mut self, label: &str, paths: impl Iterator<Item = &'p [u8]>) {
+        let number = u32::try_from(self.labels.len()).unwrap_or(u32::MAX);
+        self.labels.push(label.to_owned());
+        for path in paths {
+            match self.paths.get_mut(path) {
+                None => {
+                    self.paths.insert(path.into(), Few::One(number));
+                }
+                Some(few) => match few {
+                    Few::One(first) => *few = Few::Many(vec![*first, number]),
+                    Few::Many(numbers) => numbers.push(number),
+                },
+            }
+        }
+    }
+
+    /// The paths of a package. Goes through all paths: for the rare case.
+    pub(crate) fn paths_of(&self, label: &str) -> impl Iterator<Item = &[u8]> {
+        let number = self.labels.iter().position(|known| known == label).map(|at| at as u32);
+        let has = move |few: &Few| match few {
+            Few::One(one) => Some(*one) == number,
+            Few::Many(many) => number.is_some_and(|number| many.contains(&number)),
+        };
+        self.paths.iter().filter(move |(_, few)| has(few)).map(|(path, _)| &path[..])
+    }
+
+    /// The packages that list this path.
+    pub fn of(&self, path: &[u8]) -> impl Iterator<Item = &str> {
+        let numbers = match self.paths.get(path) {
+            None => &[][..],
+            Some(Few::One(number)) => std::slice::from_ref(number),
+            Some(Few::Many(numbers)) => numbers,
+        };
+        numbers.iter().map(|number| &self.labels[*number as usize][..])
+    }
+}
+
+/// The paths of a list; dpkg writes the root directory as `/.`.
+fn paths_of(list: &[u8]) -> Result<impl Iterator<Item = &[u8]>, String> {
+    if !list.is_empty() && !list.ends_with(b"\n") {
+        return Err("its last line is not complete".to_owned());
+    }
+    Ok(list.split(|byte| *byte == b'\n').filter(|path| !path.is_empty()))
+}

@@ -1,0 +1,67 @@
+//! dpkg's two locks: `lock` for the database, `lock-frontend` for who decides what is done (apt and its like).
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::DIRECTORY;
+use crate::root::{Root, RootError};
+
+/// A lock, held until it is dropped. It is the process's: a second one for the same file in the
+/// same process is granted, and closing either gives both back (fcntl(2), record locks).
+#[derive(Debug)]
+pub struct Lock {
+    _file: OwnedFd,
+}
+
+/// Why a lock was not had.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another process has it.
+    #[error("/var/lib/dpkg/{0}: another process holds the lock (dpkg or apt is running)")]
+    Held(&'static str),
+    /// The file could not be opened.
+    #[error(transparent)]
+    Root(#[from] RootError),
+}
+
+impl Lock {
+    /// `lock-frontend`: before deciding, until all is done. dpkg is then started with
+    /// `DPKG_FRONTEND_LOCKED` in its environment.
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    pub fn frontend(root: &Root) -> Result<Lock, LockError> {
+        Lock::take(root, "lock-frontend")
+    }
+
+    /// `lock`: while the database is read and changed; dpkg takes it itself.
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    pub fn database(root: &Root) -> Result<Lock, LockError> {
+        Lock::take(root, "lock")
+    }
+
+    fn take(root: &Root, name: &'static str) -> Result<Lock, LockError> {
+        let failed = |errno: Errno| RootError::new(format!("{DIRECTORY}/{name}").as_bytes(), "lock", errno);
+        let directory = root.directory(DIRECTORY.as_bytes()).map_err(failed)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&directory, name, flags, Mode::from_raw_mode(0o640)).map_err(failed)?;
+        match retry_interrupted(|| rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)) {
+            Ok(()) => Ok(Lock { _file: file }),
+            Err(Errno::AGAIN | Errno::ACCESS) => Err(LockError::Held(name)),
+            Err(errno) => Err(failed(errno).into()),
+        }
+    }
+}
+
+fn retry_interrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Writing what `dpkg --unpack` would have written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use fullbore_debian::deb::Control;
+use fullbore_engine::durability::Durability;
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+
+use super::{DIRECTORY, Database, DatabaseError, Directive, Record, Stanza, State, label};
+use crate::root::{Root, RootError, as_path, write_file};
+
+/// A package whose files are in their places.
+#[derive(Debug)]
+pub(crate) struct NewPackage<'a> {
+    /// What the status file will say.
+    pub stanza: Stanza,
+    /// Its control files.
+    pub control: &'a Control,
+    /// Its paths, in dpkg's order, as dpkg writes them.
+    pub list: Vec<&'a [u8]>,
+    /// Its paths as diversions have them, for triggers.
+    pub places: Vec<&'a [u8]>,
+    /// `md5sums` made here, for a package that brings none.
+    pub md5sums: Option<Vec<u8>>,
+    /// Its `triggers`.
+    pub directives: Vec<Directive>,
+}
+
+/// All that a batch changes.
+#[derive(Debug, Default)]
+pub(crate) struct Change<'a> {
+    /// In the order in which dpkg would have unpacked them.
+    pub packages: Vec<NewPackage<'a>>,
+    /// Paths that other packages, by label, have lost to these (`Replaces`).
+    pub lost: BTreeMap<String, BTreeSet<Vec<u8>>>,
+}
+
+impl Database {
+    /// Writes the change, the status file last. With any durability but `None` everything written
+    /// in the root before is durable before the status file says so, and that is before this returns.
+    ///
+    /// # Errors
+    /// A full or broken disk. The old status file then still stands.
+    pub(crate) fn write(
+        &mut self,
+        root: &Root,
+        change: Change<'_>,
+        durability: Durability,
+    ) -> Result<(), DatabaseError> {
+        let info = make_directory(root, "info")?;
+        self.write_lost(root, &info, &change)?;
+        let format = format!("{DIRECTORY}/info/format");
+        if root.read(&format)?.is_none() {
+            replace(&info, "info/format", "format", "format-new", b"1\n")?;
+        }
+        for package in change.packages {
+            let label = label(&package.stanza);
+            self.write_info(&info, &label, &package)?;
+            self.note(&label, package);
+        }
+        let triggers = make_directory(root, "triggers")?;
+        for (name, content) in self.interests.changed_files() {
+            replace(&triggers, &format!("triggers/{name}"), &name, &format!("{name}.new"), content.as_bytes())?;
+        }
+        // dpkg leaves both, empty, in every root that it has worked in.
+        for (name, mode) in [("Lock", 0o600), ("Unincorp", 0o644)] {
+            if root.read(&format!("{DIRECTORY}/triggers/{name}"))?.is_none() {
+                create(&triggers, name, mode, b"")?;
+            }
+        }
+        if durability != Durability::None {
+            root.sync()?;
+        }
+        self.write_status(root, durability)
+    }
+
+    /// Control files, list and checksums of one package. Nobody reads them before the status file
+    /// names the package, so they are written in place.
+    fn write_info(&self, info: &OwnedFd, label: &str, package: &NewPackage<'_>) -> Result<(), DatabaseError> {
+        let mut list = Vec::new();
+        for path in &package.list {
+            list.extend_from_slice(path);
+            list.push(b'\n');
+        }
+        create(info, &format!("{label}.list"), 0o644, &list)?;
+        for file in package.control.files.iter().filter(|file| file.name != "control") {
+            let name = format!("{label}.{}", file.name);
+            let written = create(info, &name, file.mode, &file.content)?;
+            let uid = self.accounts.user(&file.user.1, file.user.0);
+            let gid = self.accounts.group(&file.group.1, file.group.0);
+            let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+            if own.0 == 0 && (uid, gid) != own {
+                let error = |errno: Errno| failed(&format!("info/{name}"), "set the owner of", errno);
+                let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+                rustix::fs::fchown(&written, Some(uid), Some(gid)).map_err(error)?;
+                // A change of owner takes special bits away.
+                rustix::fs::fchmod(&written, Mode::from_raw_mode(file.mode)).map_err(error)?;
+            }
+        }
+        if let Some(md5sums) = &package.md5sums {
+            create(info, &format!("{label}.md5sums"), 0o644, md5sums)?;
+        }
+        Ok(())
+    }
+
+    /// Triggers and the stanza, in memory.
+    fn note(&mut self, label: &str, mut package: NewPackage<'_>) {
+        for directive in package.directives.iter().filter(|directive| !directive.interest) {
+            // Awaiting begins only when the package is there (observed: dpkg drops it before).
+            self.activate(&directive.trigger, directive.awaited);
+        }
+        let mut wait_for = Vec::new();
+        for path in &package.places {
+            if !self.interests.has_path(path) {
+                continue;
+            }
+            for other in self.activate(&String::from_utf8_lossy(path), true) {
+                if !wait_for.contains(&other) {
+                    wait_for.push(other);
+                }
+            }
+        }
+        if !wait_for.is_empty() {
+            package.stanza.set("Triggers-Awaited", Some(wait_for.join(" ")));
+        }
+        for directive in package.directives.iter().filter(|directive| directive.interest) {
+            self.interests.add(label, directive);
+        }
+        let record = Record::new(package.stanza, State::Unpacked);
+        self.records.insert((record.name().to_owned(), record.architecture().to_owned()), record);
+    }
+
+    /// Takes paths out of the lists of packages that lost them.
+    fn write_lost(&self, root: &Root, info: &OwnedFd, change: &Change<'_>) -> Result<(), DatabaseError> {
+        for (label, paths) in &change.lost {
+            let name = format!("{label}.list");
+            let old = root.read(&format!("{DIRECTORY}/info/{name}"))?.unwrap_or_default();
+            let mut new = Vec::with_capacity(old.len());
+            for line in old.split_inclusive(|byte| *byte == b'\n') {
+                if !paths.contains(line.strip_suffix(b"\n").unwrap_or(line)) {
+                    new.extend_from_slice(line);
+                }
+            }
+            replace(info, &format!("info/{name}"), &name, &format!("{name}-new"), &new)?;
+        }
+        Ok(())
+    }
+
+    fn write_status(&self, root: &Root, durability: Durability) -> Result<(), DatabaseError> {
+        let directory = make_directory(root, "")?;
+        let mut status = String::new();
+        for record in self.records.values() {
+            match &record.text {
+                Some(text) => status.push_str(text),
+                None => status.push_str(&record.stanza.text()),
+            }
+            status.push('\n');
+        }
+        let error = |operation| move |errno: Errno| failed("status", operation, errno);
+        let file = create(&directory, "status-new", 0o644, status.as_bytes())?;
+        if durability != Durability::None {
+            rustix::fs::fsync(&file).map_err(error("sync"))?;
+        }
+        match rustix::fs::unlinkat(&directory, "status-old", AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(error("remove the backup of")(errno).into()),
+        }
+        match rustix::fs::linkat(&directory, "status", &directory, "status-old", AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(error("keep a backup of")(errno).into()),
+        }
+        rustix::fs::renameat(&directory, "status-new", &directory, "status").map_err(error("replace"))?;
+        if durability != Durability::None {
+            let readable = rustix::fs::openat(&directory, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+            rustix::fs::fsync(readable.map_err(error("sync"))?).map_err(error("sync"))?;
+        }
+        Ok(())
+    }
+}
+
+/// A directory of the database, made if it is not there.
+fn make_directory(root: &Root, name: &str) -> Result<OwnedFd, DatabaseError> {
+    let path = format!("{DIRECTORY}/{name}");
+    match root.directory(path.trim_end_matches('/').as_bytes()) {
+        Err(Errno::NOENT) if !name.is_empty() => {
+            let parent = make_directory(root, "")?;
+            match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(failed(name, "create", errno).into()),
+            }
+            root.directory(path.as_bytes()).map_err(|errno| failed(name, "open", errno).into())
+        }
+        result => result.map_err(|errno| failed(name, "open", errno).into()),
+    }
+}
+
+fn create(directory: &OwnedFd, name: &str, mode: u32, content: &[u8]) -> Result<OwnedFd, RootError> {
+    write_file(directory.as_fd(), name, mode, content).map_err(|error| failed(name, "write", error))
+}
+
+/// Writes under a name of its own and renames, for files that somebody may read.
+fn replace(directory: &OwnedFd, shown: &str, name: &str, new: &str, content: &[u8]) -> Result<(), RootError> {
+    create(directory, new, 0o644, content)?;
+    rustix::fs::renameat(directory, new, directory, name).map_err(|errno| failed(shown, "replace", errno))
+}
+
+fn failed(name: &str, operation: &'static str, error: impl Into<std::io::Error>) -> RootError {
+    RootError::new(as_path(format!("/{DIRECTORY}/{name}").as_bytes()).as_os_str().as_encoded_bytes(), operation, error)
+}

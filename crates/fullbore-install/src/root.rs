@@ -1,0 +1,179 @@
+//! A package root: a directory whose inside is taken as `/`.
+//!
+//! Every path goes through the root's handle with `openat2` and `RESOLVE_IN_ROOT` (Linux 5.6), so that
+//! links in the root, absolute ones as well, lead to where they lead once the root is `/`, and no
+//! path and no link leads out of it. (dpkg with `--root` would follow an absolute link outside.)
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
+
+/// Largest file of dpkg's database that is read. The status file of a machine with 5,000 packages has 6 MB.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// Why something in the root could not be done.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: cannot {operation}: {source}", path.display())]
+pub struct RootError {
+    /// As seen from within the root.
+    pub path: PathBuf,
+    /// What was tried.
+    pub operation: &'static str,
+    /// What the kernel says.
+    #[source]
+    pub source: io::Error,
+}
+
+impl RootError {
+    pub(crate) fn new(path: &[u8], operation: &'static str, error: impl Into<io::Error>) -> RootError {
+        RootError { path: as_path(path).to_owned(), operation, source: error.into() }
+    }
+}
+
+/// A directory that packages are unpacked into.
+#[derive(Debug)]
+pub struct Root {
+    path: PathBuf,
+    handle: OwnedFd,
+    /// One descriptor per file system, opened before anything was written there, so that no
+    /// error of its write-back is missed.
+    file_systems: Mutex<Vec<(u64, OwnedFd)>>,
+}
+
+impl Root {
+    /// Opens the root at `path`, which has to be a directory.
+    ///
+    /// # Errors
+    /// When it is none, or where the kernel has no `openat2`.
+    pub fn open(path: &Path) -> Result<Root, RootError> {
+        let error =
+            |errno| RootError { path: path.to_owned(), operation: "open the root", source: io::Error::from(errno) };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let handle = rustix::fs::open(path, flags, Mode::empty()).map_err(error)?;
+        let root = Root { path: path.to_owned(), handle, file_systems: Mutex::default() };
+        let again = root.directory(b"").map_err(error)?;
+        root.note_file_system(again.as_fd(), rustix::fs::fstat(&again).map_err(error)?.st_dev).map_err(error)?;
+        Ok(root)
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The descriptor of the directory.
+    pub fn handle(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+
+    /// A directory in the root, to resolve names in; links on the way and at the end are followed.
+    pub(crate) fn directory(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let path = if path.is_empty() { b"." } else { path };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        retry(|| rustix::fs::openat2(&self.handle, path, flags, Mode::empty(), RESOLVE))
+    }
+
+    /// Remembers the file system of a directory, if it is a new one.
+    pub(crate) fn note_file_system(&self, directory: BorrowedFd<'_>, device: u64) -> Result<(), Errno> {
+        let mut known = self.file_systems.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known.iter().any(|(other, _)| *other == device) {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            known.push((device, rustix::fs::openat(directory, ".", flags, Mode::empty())?));
+        }
+        Ok(())
+    }
+
+    /// The content of a file, `None` if it is not there. The path is seen from the root.
+    ///
+    /// # Errors
+    /// All but absence; also a file that is larger than any that belongs here.
+    pub fn read(&self, path: &str) -> Result<Option<Vec<u8>>, RootError> {
+        let error = |error: io::Error| RootError::new(path.as_bytes(), "read", error);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let opened = retry(|| rustix::fs::openat2(&self.handle, path, flags, Mode::empty(), RESOLVE));
+        let file = match opened {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(errno) => return Err(error(errno.into())),
+        };
+        let mut content = Vec::new();
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content).map_err(error)?;
+        if content.len() as u64 > FILE_BYTES_MAX {
+            return Err(error(io::ErrorKind::FileTooLarge.into()));
+        }
+        Ok(Some(content))
+    }
+
+    /// The names in a directory, without `.` and `..`; none if it is not there.
+    pub(crate) fn names(&self, path: &str) -> Result<Vec<Vec<u8>>, RootError> {
+        let error = |errno: Errno| RootError::new(path.as_bytes(), "list", errno);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = retry(|| rustix::fs::openat2(&self.handle, path, flags, Mode::empty(), RESOLVE));
+        let directory = match opened {
+            Ok(directory) => directory,
+            Err(Errno::NOENT) => return Ok(Vec::new()),
+            Err(errno) => return Err(error(errno)),
+        };
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::new(directory).map_err(error)? {
+            let entry = entry.map_err(error)?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(name.to_vec());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Makes everything written so far durable, names included.
+    ///
+    /// # Errors
+    /// What the disks report since the root was opened; the kernel does not say of which file.
+    pub(crate) fn sync(&self) -> Result<(), RootError> {
+        let known = self.file_systems.lock().unwrap_or_else(PoisonError::into_inner);
+        for (_, descriptor) in known.iter() {
+            rustix::fs::syncfs(descriptor).map_err(|errno| RootError::new(b"/", "sync", errno))?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes a file of a directory, whatever was there under this name.
+pub(crate) fn write_file(directory: BorrowedFd<'_>, name: &str, mode: u32, content: &[u8]) -> io::Result<OwnedFd> {
+    // A name may be a link that somebody left: never through it.
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let create = || rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600));
+    let file = match create() {
+        Err(Errno::EXIST) => {
+            rustix::fs::unlinkat(directory, name, AtFlags::empty())?;
+            create()?
+        }
+        file => file?,
+    };
+    let mut file = File::from(file);
+    file.write_all(content)?;
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
+    Ok(file.into())
+}
+
+/// The kernel asks for a second try when names change while it resolves `..`.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+pub(crate) fn as_path(path: &[u8]) -> &Path {
+    use std::os::unix::ffi::OsStrExt as _;
+    Path::new(std::ffi::OsStr::from_bytes(path))
+}

@@ -1,0 +1,221 @@
+//! Packages into a root as `dpkg --unpack` puts them there, on all cores.
+//!
+//! ```text
+//! Archive::open    control files of each package, in memory
+//! examine          which of them can be done here exactly; the others are dpkg's, with the reason
+//! unpack           preinst scripts (by the caller) · all files to NAME.dpkg-new, in parallel, verified
+//!                  while they are decoded · names · dpkg's database, its status file last
+//! ```
+//!
+//! Only packages that the root does not know yet are taken: upgrades, removals and what has left
+//! configuration files are dpkg's. Conffiles stay `.dpkg-new`, as dpkg leaves them for `--configure`.
+//!
+//! Killed at any time, the root's status file is the old one or the new one. With the old one there
+//! may be files that no package owns, and a second run (ours or dpkg's) overwrites them.
+
+mod archive;
+mod claims;
+mod clocks;
+mod directories;
+mod examine;
+mod extract;
+mod files;
+mod filters;
+mod kernel;
+mod round;
+mod run;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use fullbore_debian::tar::TarError;
+use fullbore_engine::durability::Durability;
+use fullbore_engine::stage::Ledger;
+
+pub use archive::{Archive, ArchiveError};
+pub use examine::{Examined, Refused, examine};
+pub use filters::Filters;
+pub use run::unpack;
+
+use crate::database::{DatabaseError, Directive, Record, Stanza};
+pub use crate::root::{Root, RootError};
+
+/// Runs a package's preinst; called before any file of the batch is written, with what is expected
+/// of the package verified. An error ends the run with nothing unpacked.
+pub type Preinst<'a> = &'a mut dyn FnMut(&Archive) -> Result<(), String>;
+
+/// How to unpack.
+#[derive(Default)]
+pub struct Options<'a> {
+    /// Packages at a time; 0 for as many as there are cores.
+    pub threads: usize,
+    /// Takes the clocks of the stages `verify`, `decompress`, `write` and `bookkeeping`.
+    pub ledger: Option<&'a Ledger>,
+    /// dpkg's `--path-exclude` and `--path-include`.
+    pub filters: Filters,
+    /// Whether all is durable before the status file says so. [`Durability::None`] leaves that to
+    /// a barrier of the caller's; there is no syncing of single files.
+    pub durability: Durability,
+    /// Runs preinst scripts. Without it, packages that have one are refused.
+    pub preinst: Option<Preinst<'a>>,
+    /// Set by the caller to end the run, with everything taken back.
+    pub stop: Option<&'a AtomicBool>,
+    /// Grows by the plain bytes of each package that is done.
+    pub done_bytes: Option<&'a AtomicU64>,
+}
+
+impl fmt::Debug for Options<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("Options");
+        shown.field("threads", &self.threads).field("filters", &self.filters).field("durability", &self.durability);
+        shown.field("preinst", &self.preinst.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// A package that [`examine`] has taken.
+#[derive(Debug)]
+struct Planned {
+    archive: Archive,
+    stanza: Stanza,
+    conffiles: HashSet<Vec<u8>>,
+    directives: Vec<Directive>,
+}
+
+impl Planned {
+    fn is_conffile(&self, path: &[u8]) -> bool {
+        self.conffiles.contains(path)
+    }
+
+    /// As dpkg compares it.
+    fn version(&self) -> &str {
+        self.stanza.get("Version").unwrap_or_default()
+    }
+
+    fn replaces(&self, other: &Record) -> bool {
+        replaces(&self.stanza, other.name(), other.version())
+    }
+}
+
+fn replaces(stanza: &Stanza, name: &str, version: &str) -> bool {
+    stanza.relations("Replaces").iter().flatten().any(|relation| relation.names(name, version))
+}
+
+/// Packages that can be unpacked here, in the order asked for.
+#[derive(Debug, Default)]
+pub struct Batch {
+    packages: Vec<Planned>,
+}
+
+impl Batch {
+    /// The packages, in their order.
+    pub fn archives(&self) -> impl Iterator<Item = &Archive> {
+        self.packages.iter().map(|planned| &planned.archive)
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.packages.is_empty()
+    }
+}
+
+/// What was unpacked.
+#[derive(Debug, Default)]
+pub struct Unpacked {
+    /// Packages that the status file now has as `install ok unpacked`.
+    pub packages: Vec<UnpackedPackage>,
+    /// Packages of which nothing was left in the root, because only dpkg can do them exactly.
+    pub refused: Vec<Refusal>,
+    /// Entries of all lists together.
+    pub paths: u64,
+    /// Plain bytes of all `data.tar` together.
+    pub plain_bytes: u64,
+}
+
+/// A package that was unpacked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnpackedPackage {
+    /// Its name.
+    pub name: String,
+    /// Its architecture.
+    pub architecture: String,
+    /// Its version, as dpkg writes it.
+    pub version: String,
+}
+
+/// A package that is left to dpkg.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Its name.
+    pub package: String,
+    /// Why, in words that follow the package's name.
+    pub reason: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.package, self.reason)
+    }
+}
+
+/// Why nothing was unpacked. Files that were written are taken back, except after
+/// [`UnpackError::Root`] and [`UnpackError::Database`], which mean a disk in trouble.
+#[derive(Debug, thiserror::Error)]
+pub enum UnpackError {
+    /// A package cannot be read, or is not the one that the index names.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// Its files are damaged.
+    #[error("{package}: data.tar: {source}")]
+    Tar {
+        /// Which package.
+        package: String,
+        /// What is wrong.
+        #[source]
+        source: TarError,
+    },
+    /// Its files cannot be read or decompressed.
+    #[error("{package}: data.tar: {source}")]
+    Data {
+        /// Which package.
+        package: String,
+        /// What is wrong.
+        #[source]
+        source: io::Error,
+    },
+    /// A name in it leads elsewhere, as that of no package does. Not to be given to dpkg.
+    #[error("{package}: {path}: a name that no package has; nothing was unpacked")]
+    Hostile {
+        /// Which package.
+        package: String,
+        /// The name.
+        path: String,
+    },
+    /// A file cannot be made.
+    #[error("{package}: {source}")]
+    File {
+        /// Which package.
+        package: String,
+        /// The cause.
+        #[source]
+        source: RootError,
+    },
+    /// A preinst script failed.
+    #[error("{package}: preinst: {what}")]
+    Preinst {
+        /// Which package.
+        package: String,
+        /// As the caller says.
+        what: String,
+    },
+    /// The root.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// dpkg's database.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// The caller wanted it to end.
+    #[error("stopped; nothing was unpacked")]
+    Stopped,
+}

@@ -1,0 +1,162 @@
+//! Who makes which name: packages that are unpacked at the same time must not get in each other's way.
+//!
+//! Names are claimed by the directory they lie in (device and inode, so that two ways to one
+//! directory are one) before they are made. Directories may have many claimants, everything else
+//! has one: a second one is told whom it met, and is unpacked later, by itself.
+
+use std::collections::HashMap;
+use std::collections::HashSet;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A directory on disk: device and inode.
+pub(super) type Identity = (u64, u64);
+
+/// Parts of the table with a lock each. More than there are threads, so that they seldom meet.
+const PARTS: usize = 64;
+
+/// Owner, mode and time that an archive gives to a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Attributes {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub mtime_s: i64,
+}
+
+/// What was claimed.
+#[derive(Debug)]
+pub(super) enum Claim {
+    /// By this package, for something that is no directory.
+    Other(u32),
+    /// By these packages, in the order in which they came.
+    Directory {
+        /// Whether it was made here, and with the first claimant's attributes.
+        made: bool,
+        /// Its path, for what is to be done to it later.
+        path: Box<[u8]>,
+        claimants: Vec<(u32, Attributes)>,
+    },
+}
+
+type Names = HashMap<(Identity, Box<[u8]>), Claim>;
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Claims {
+    parts: Vec<Mutex<Names>>,
+    hasher: RandomState,
+    /// Directories made here: nothing can lie in them that is not claimed.
+    fresh: Mutex<HashSet<Identity>>,
+}
+
+/// A name that another package has claimed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub by: Vec<u32>,
+}
+
+impl Claims {
+    pub fn new() -> Claims {
+        Claims {
+            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            fresh: Mutex::default(),
+        }
+    }
+
+    fn part(&self, directory: Identity) -> MutexGuard<'_, Names> {
+        // By directory: the files of one are made one after the other anyway, the kernel sees to it.
+        let part = self.hasher.hash_one(directory) as usize % PARTS;
+        self.parts[part].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Claims a name for something that is no directory.
+    pub fn other(&self, directory: Identity, name: &[u8], package: u32) -> Result<(), Taken> {
+        let mut names = self.part(directory);
+        match names.entry((directory, name.into())) {
+            std::collections::hash_map::Entry::Vacant(vacant) => {
+                vacant.insert(Claim::Other(package));
+                Ok(())
+            }
+            std::collections::hash_map::Entry::Occupied(occupied) => Err(Taken {
+                by: match occupied.get() {
+                    Claim::Other(by) => vec![*by],
+                    Claim::Directory { claimants, .. } => claimants.iter().map(|(by, _)| *by).collect(),
+                },
+            }),
+        }
+    }
+
+    /// Claims a name for a directory. `make` is called for the first claimant, while nobody else
+    /// can claim it; it says whether it made one or found one.
+    pub fn directory<E>(
+        &self,
+        parent: Identity,
+        name: &[u8],
+        path: &[u8],
+        package: u32,
+        attributes: Attributes,
+        make: impl FnOnce() -> Result<bool, E>,
+    ) -> Result<Result<(), Taken>, E> {
+        let mut names = self.part(parent);
+        match names.entry((parent, name.into())) {
+            std::collections::hash_map::Entry::Vacant(vacant) => {
+                let made = make()?;
+                vacant.insert(Claim::Directory { made, path: path.into(), claimants: vec![(package, attributes)] });
+                Ok(Ok(()))
+            }
+            std::collections::hash_map::Entry::Occupied(mut occupied) => match occupied.get_mut() {
+                Claim::Other(by) => Ok(Err(Taken { by: vec![*by] })),
+                Claim::Directory { claimants, .. } => {
+                    claimants.push((package, attributes));
+                    Ok(Ok(()))
+                }
+            },
+        }
+    }
+
+    /// Notes that a directory was made here.
+    pub fn note_fresh(&self, directory: Identity) {
+        self.fresh.lock().unwrap_or_else(PoisonError::into_inner).insert(directory);
+    }
+
+    /// Whether a directory was made here.
+    pub fn is_fresh(&self, directory: Identity) -> bool {
+        self.fresh.lock().unwrap_or_else(PoisonError::into_inner).contains(&directory)
+    }
+
+    /// All that was claimed, when everyone is done.
+    pub fn into_claims(self) -> impl Iterator<Item = Claim> {
+        let parts = self.parts.into_iter().map(|part| part.into_inner().unwrap_or_else(PoisonError::into_inner));
+        parts.flat_map(|names| names.into_values())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ATTRIBUTES: Attributes = Attributes { mode: 0o755, uid: 0, gid: 0, mtime_s: 0 };
+
+    #[test]
+    fn one_owner_of_a_file_many_of_a_directory() {
+        let claims = Claims::new();
+        assert_eq!(claims.other((1, 1), b"a", 0), Ok(()));
+        assert_eq!(claims.other((1, 1), b"a", 1), Err(Taken { by: vec![0] }));
+        assert_eq!(claims.other((1, 2), b"a", 1), Ok(()));
+        let mut made = 0;
+        for package in 0..3 {
+            let make = || -> Result<bool, ()> {
+                made += 1;
+                Ok(true)
+            };
+            assert_eq!(claims.directory((1, 1), b"d", b"d", package, ATTRIBUTES, make), Ok(Ok(())));
+        }
+        assert_eq!(made, 1);
+        assert_eq!(claims.other((1, 1), b"d", 7), Err(Taken { by: vec![0, 1, 2] }));
+        let failed = claims.directory((1, 1), b"a", b"a", 7, ATTRIBUTES, || Err("not called"));
+        assert_eq!(failed, Ok(Err(Taken { by: vec![0] })));
+        assert_eq!(claims.into_claims().count(), 3);
+    }
+}

@@ -1,0 +1,112 @@
+//! Open directories of one worker. Entries of an archive come directory by directory, so that a
+//! few open ones serve almost all.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::claims::{Claims, Identity};
+use crate::root::Root;
+
+/// Open ones of a worker. With as many workers as cores this stays far below the usual 1024
+/// descriptors of a process.
+const OPEN_MAX: usize = 48;
+
+/// An open directory in the root.
+#[derive(Debug)]
+pub(super) struct Directory {
+    descriptor: OwnedFd,
+    pub identity: Identity,
+    /// New files here get the directory's group (set-group-id), not ours.
+    pub hands_on_group: bool,
+    /// Made in this round: what is not claimed in it is not there.
+    pub fresh: bool,
+    /// Whether new files have the mode that was asked for; not known before the first
+    /// (a default ACL may say otherwise).
+    pub honest: Cell<Option<bool>>,
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// The open directories of one worker.
+pub(super) struct Directories<'a> {
+    root: &'a Root,
+    claims: &'a Claims,
+    open: HashMap<Vec<u8>, Rc<Directory>>,
+    last: Option<(Vec<u8>, Rc<Directory>)>,
+}
+
+impl<'a> Directories<'a> {
+    pub fn new(root: &'a Root, claims: &'a Claims) -> Directories<'a> {
+        Directories { root, claims, open: HashMap::new(), last: None }
+    }
+
+    /// A directory by its path from the root, without a slash in front; links are followed.
+    pub fn open(&mut self, path: &[u8]) -> Result<Rc<Directory>, Errno> {
+        if let Some((last, directory)) = &self.last
+            && last == path
+        {
+            return Ok(directory.clone());
+        }
+        let directory = match self.open.get(path) {
+            Some(directory) => directory.clone(),
+            None => {
+                let descriptor = self.root.directory(path)?;
+                self.keep(path, descriptor)?
+            }
+        };
+        self.last = Some((path.to_vec(), directory.clone()));
+        Ok(directory)
+    }
+
+    /// Opens a directory that was just made in `parent`.
+    pub fn open_fresh(&mut self, parent: &Directory, name: &[u8], path: &[u8]) -> Result<(), Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+        let status = rustix::fs::statat(&descriptor, "", AtFlags::EMPTY_PATH)?;
+        self.claims.note_fresh((status.st_dev, status.st_ino));
+        self.keep(path, descriptor)?;
+        Ok(())
+    }
+
+    fn keep(&mut self, path: &[u8], descriptor: OwnedFd) -> Result<Rc<Directory>, Errno> {
+        let status = rustix::fs::fstat(&descriptor)?;
+        let identity = (status.st_dev, status.st_ino);
+        self.root.note_file_system(descriptor.as_fd(), status.st_dev)?;
+        let directory = Rc::new(Directory {
+            descriptor,
+            identity,
+            hands_on_group: status.st_mode & 0o2000 != 0,
+            fresh: self.claims.is_fresh(identity),
+            honest: Cell::new(None),
+        });
+        if self.open.len() >= OPEN_MAX {
+            // The few that are needed again are soon back.
+            self.open.clear();
+        }
+        self.open.insert(path.to_vec(), directory.clone());
+        Ok(directory)
+    }
+}
+
+/// A path of dpkg's, `/usr/bin/x`, as directory and name.
+pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let path = path.strip_prefix(b"/").unwrap_or(path);
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
+    }
+}
+
+/// The name under which dpkg writes a file.
+pub(super) fn new_name(name: &[u8]) -> Vec<u8> {
+    [name, b".dpkg-new"].concat()
+}

@@ -1,0 +1,215 @@
+//! Which packages can be unpacked here with the very result that dpkg has, and which are dpkg's.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{Archive, Batch, Planned, Refusal, Root};
+use crate::database::relation::{Relation, Relations};
+use crate::database::{Database, DatabaseError, Directive, Record, Stanza, State};
+
+/// Longest name of a control file that dpkg takes, in bytes.
+const CONTROL_NAME_BYTES_MAX: usize = 50;
+
+/// What became of the packages that were asked for.
+#[derive(Debug, Default)]
+pub struct Examined {
+    /// Those that [`super::unpack`] can do.
+    pub batch: Batch,
+    /// Those that are dpkg's, in the order asked for.
+    pub refused: Vec<Refused>,
+}
+
+/// A package that is left to dpkg.
+#[derive(Debug)]
+pub struct Refused {
+    /// The package.
+    pub archive: Archive,
+    /// Why.
+    pub refusal: Refusal,
+}
+
+/// Looks at each package: its control files, the root's database, and the packages before it.
+/// What only the files themselves can tell comes out in [`super::unpack`].
+///
+/// Dependencies are not looked at: order, `Pre-Depends` included, is the caller's.
+///
+/// # Errors
+/// When the root's database cannot be read.
+pub fn examine(root: &Root, archives: Vec<Archive>) -> Result<Examined, DatabaseError> {
+    let database = Database::read(root)?;
+    let mut present = Present::default();
+    for record in database.records().filter(|record| record.is_present()) {
+        present.add(&record.stanza);
+    }
+    let mut examined = Examined::default();
+    let mut names = HashSet::new();
+    for archive in archives {
+        let planned = plan(&database, &present, &names, archive);
+        match planned {
+            Ok(planned) => {
+                names.insert(planned.archive.name().to_owned());
+                present.add(&planned.stanza);
+                examined.batch.packages.push(planned);
+            }
+            Err(refused) => examined.refused.push(*refused),
+        }
+    }
+    Ok(examined)
+}
+
+fn plan(
+    database: &Database,
+    present: &Present,
+    names: &HashSet<String>,
+    archive: Archive,
+) -> Result<Planned, Box<Refused>> {
+    let checked = check(database, present, names, &archive);
+    match checked {
+        Ok((stanza, conffiles, directives)) => {
+            let conffiles = conffiles.into_iter().map(String::into_bytes).collect();
+            Ok(Planned { archive, stanza, conffiles, directives })
+        }
+        Err(reason) => {
+            let refusal = Refusal { package: archive.name().to_owned(), reason };
+            Err(Box::new(Refused { archive, refusal }))
+        }
+    }
+}
+
+type Checked = (Stanza, Vec<String>, Vec<Directive>);
+
+fn check(
+    database: &Database,
+    present: &Present,
+    names: &HashSet<String>,
+    archive: &Archive,
+) -> Result<Checked, String> {
+    let name = archive.name();
+    if names.contains(name) {
+        return Err("it is asked for twice".to_owned());
+    }
+    if let Some(record) = database.named(name).next() {
+        return Err(known(record, archive));
+    }
+    let control = archive.control();
+    let text = std::str::from_utf8(control.stanza()).map_err(|_| "its control file is not UTF-8".to_owned())?;
+    let conffiles = conffiles(control.content("conffiles"))?;
+    let stanza = Stanza::unpacked(text, &conffiles)?;
+    check_architecture(database, archive.architecture())?;
+    for file in &control.files {
+        if file.name == "list" || file.name.len() > CONTROL_NAME_BYTES_MAX {
+            return Err(format!("it brings a control file called {}", file.name));
+        }
+    }
+    let directives = Directive::parse(control.content("triggers"))?;
+    let preinst = control.content("preinst");
+    for program in ["dpkg-divert", "dpkg-statoverride"] {
+        if memchr::memmem::find(preinst, program.as_bytes()).is_some() {
+            return Err(format!("its preinst calls {program}"));
+        }
+    }
+    present.check(&stanza)?;
+    Ok((stanza, conffiles, directives))
+}
+
+/// Why a package that the root knows is dpkg's.
+fn known(record: &Record, archive: &Archive) -> String {
+    match record.state {
+        State::NotInstalled => "dpkg keeps a selection for it".to_owned(),
+        State::ConfigFiles => "configuration files of it are left from before".to_owned(),
+        _ if record.architecture() != archive.architecture() => {
+            format!("it is installed for {}", record.architecture())
+        }
+        State::HalfInstalled => "it is half installed".to_owned(),
+        _ => match fullbore_debian::version::compare(record.version(), archive.version()) {
+            std::cmp::Ordering::Less => format!("it is an upgrade from {}", record.version()),
+            std::cmp::Ordering::Equal => "it is installed in this version".to_owned(),
+            std::cmp::Ordering::Greater => format!("it is a downgrade from {}", record.version()),
+        },
+    }
+}
+
+fn check_architecture(database: &Database, architecture: &str) -> Result<(), String> {
+    let known = || database.foreign_architectures().iter().any(|known| known == architecture);
+    match database.native_architecture() {
+        Some(native) if architecture != "all" && architecture != native && !known() => {
+            Err(format!("it is for {architecture}, and the root for {native}"))
+        }
+        // Before dpkg itself is there, the root has no architecture yet.
+        _ => Ok(()),
+    }
+}
+
+/// Absolute paths, one in a line.
+fn conffiles(text: &[u8]) -> Result<Vec<String>, String> {
+    let text = std::str::from_utf8(text).map_err(|_| "its conffiles are not UTF-8".to_owned())?;
+    let mut conffiles: Vec<String> = Vec::new();
+    for line in text.lines().map(str::trim_end).filter(|line| !line.is_empty()) {
+        let normal = line.starts_with('/')
+            && !line.contains(char::is_whitespace)
+            && line[1..].split('/').all(|part| !matches!(part, "" | "." | ".."));
+        if !normal || conffiles.iter().any(|known| known == line) {
+            return Err(format!("its conffiles: `{line}`"));
+        }
+        conffiles.push(line.to_owned());
+    }
+    Ok(conffiles)
+}
+
+/// Packages that are there or will be: what `Conflicts` and `Breaks` speak of.
+#[derive(Default)]
+struct Present {
+    /// Packages by what they provide, their own name with their version included.
+    provided: HashMap<String, Vec<(String, Relation)>>,
+    /// What packages do not want beside them, by its name.
+    unwanted: HashMap<String, Vec<(String, Relation)>>,
+}
+
+impl Present {
+    fn add(&mut self, stanza: &Stanza) {
+        let name = stanza.get("Package").unwrap_or_default();
+        for provided in provisions(stanza) {
+            self.provided.entry(provided.name.clone()).or_default().push((name.to_owned(), provided));
+        }
+        for unwanted in unwanted(stanza).into_iter().flatten() {
+            self.unwanted.entry(unwanted.name.clone()).or_default().push((name.to_owned(), unwanted));
+        }
+    }
+
+    fn check(&self, stanza: &Stanza) -> Result<(), String> {
+        let name = stanza.get("Package").unwrap_or_default();
+        for unwanted in unwanted(stanza).into_iter().flatten() {
+            for (other, provided) in self.provided.get(&unwanted.name).into_iter().flatten() {
+                if other != name && unwanted.provided_by(provided) {
+                    return Err(format!("it does not go with {other} ({unwanted})"));
+                }
+            }
+        }
+        for provided in provisions(stanza) {
+            for (other, unwanted) in self.unwanted.get(&provided.name).into_iter().flatten() {
+                if other != name && unwanted.provided_by(&provided) {
+                    return Err(format!("{other} does not go with it ({unwanted})"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a package is known as: its name in its version, and what it provides.
+fn provisions(stanza: &Stanza) -> Vec<Relation> {
+    let own = Relation {
+        name: stanza.get("Package").unwrap_or_default().to_owned(),
+        architecture: None,
+        version: Some((
+            crate::database::relation::Operator::Equal,
+            stanza.get("Version").unwrap_or_default().to_owned(),
+        )),
+    };
+    std::iter::once(own).chain(stanza.relations("Provides").into_iter().flatten()).collect()
+}
+
+fn unwanted(stanza: &Stanza) -> Relations {
+    let mut unwanted = stanza.relations("Conflicts");
+    unwanted.extend(stanza.relations("Breaks"));
+    unwanted
+}

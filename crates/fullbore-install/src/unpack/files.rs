@@ -1,0 +1,189 @@
+//! Making files: the system calls for one entry, as few as give it content, owner, mode and time.
+//!
+//! Owner before mode, because a change of owner takes special bits away. Where the kernel gives a
+//! new file the right owner and mode by itself, nothing is set.
+
+use std::io::BufRead;
+
+use fullbore_debian::tar::{Entry, Kind, Reader, TarError};
+use md5::{Digest as _, Md5};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, Uid};
+use rustix::io::Errno;
+
+use super::directories::Directory;
+
+/// Owner and mode that a file is to have.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// Why a file was not written.
+pub(super) enum WriteError {
+    /// Its content could not be read.
+    Archive(TarError),
+    /// It could not be made.
+    File(Errno),
+}
+
+impl From<Errno> for WriteError {
+    fn from(errno: Errno) -> WriteError {
+        WriteError::File(errno)
+    }
+}
+
+impl Wanted {
+    /// Whether a new file in this directory belongs to whom it should.
+    fn owned_by_itself(self, parent: &Directory) -> bool {
+        let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        (self.uid, self.gid) == own && !parent.hands_on_group
+    }
+
+    fn owner(self) -> (Option<Uid>, Option<Gid>) {
+        (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)))
+    }
+}
+
+fn times(mtime_s: i64) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        last_modification: Timespec { tv_sec: mtime_s, tv_nsec: 0 },
+    }
+}
+
+/// Writes a regular file under a name that is not there, and reads its content to the end.
+pub(super) fn write<R: BufRead>(
+    parent: &Directory,
+    name: &[u8],
+    wanted: Wanted,
+    entry: &Entry,
+    content: &mut Reader<R>,
+    wants_md5: bool,
+) -> Result<Option<[u8; 16]>, WriteError> {
+    let owned = wanted.owned_by_itself(parent);
+    // Special bits come last; until then nobody else may read what is to be somebody else's.
+    let plain = owned && wanted.mode & 0o7000 == 0;
+    let first = Mode::from_raw_mode(if plain { wanted.mode } else { 0o600 });
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(parent, name, flags, first) {
+        Err(Errno::EXIST) => {
+            // Left by a run that was killed.
+            remove(parent, name)?;
+            rustix::fs::openat(parent, name, flags, first)?
+        }
+        file => file?,
+    };
+    let mut md5 = wants_md5.then(Md5::new);
+    while let Some(chunk) = content.chunk().map_err(WriteError::Archive)? {
+        let count = rustix::io::retry_on_intr(|| rustix::io::write(&file, chunk.bytes))?;
+        if let Some(md5) = &mut md5 {
+            md5.update(&chunk.bytes[..count]);
+        }
+        content.consume(count);
+    }
+    if !owned {
+        let (uid, gid) = wanted.owner();
+        rustix::fs::fchown(&file, uid, gid)?;
+    }
+    if !(plain && is_honest(parent, &file, wanted.mode)?) {
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(wanted.mode))?;
+    }
+    rustix::fs::futimens(&file, &times(entry.mtime_s))?;
+    Ok(md5.map(|md5| md5.finalize().into()))
+}
+
+/// Whether files in this directory get the mode that is asked for. Looks at the first one.
+fn is_honest(parent: &Directory, file: &impl std::os::fd::AsFd, mode: u32) -> Result<bool, Errno> {
+    if let Some(known) = parent.honest.get() {
+        return Ok(known);
+    }
+    let honest = rustix::fs::fstat(file)?.st_mode & 0o7777 == mode;
+    parent.honest.set(Some(honest));
+    Ok(honest)
+}
+
+/// Makes a directory with all that it is to have. `EXIST` if there is something.
+pub(super) fn make_directory(parent: &Directory, name: &[u8], wanted: Wanted, mtime_s: i64) -> Result<(), Errno> {
+    rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(wanted.mode & 0o777))?;
+    set_directory(parent, name, wanted, mtime_s)
+}
+
+/// Gives a directory its owner, mode and time.
+pub(super) fn set_directory(parent: &Directory, name: &[u8], wanted: Wanted, mtime_s: i64) -> Result<(), Errno> {
+    let (uid, gid) = wanted.owner();
+    let status = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
+        return Err(Errno::NOTDIR);
+    }
+    if (status.st_uid, status.st_gid) != (wanted.uid, wanted.gid) {
+        rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    if status.st_mode & 0o7777 != wanted.mode {
+        rustix::fs::chmodat(parent, name, Mode::from_raw_mode(wanted.mode), AtFlags::empty())?;
+    }
+    rustix::fs::utimensat(parent, name, &times(mtime_s), AtFlags::SYMLINK_NOFOLLOW)
+}
+
+/// A further name of a file that was just written.
+pub(super) fn link(
+    from: &Directory,
+    target: &[u8],
+    parent: &Directory,
+    name: &[u8],
+    wanted: Wanted,
+    mtime_s: i64,
+) -> Result<(), Errno> {
+    match rustix::fs::linkat(from, target, parent, name, AtFlags::empty()) {
+        Err(Errno::EXIST) => {
+            remove(parent, name)?;
+            rustix::fs::linkat(from, target, parent, name, AtFlags::empty())?;
+        }
+        linked => linked?,
+    }
+    // The link's own header counts, as for dpkg; it says the same in all but odd archives.
+    let (uid, gid) = wanted.owner();
+    rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+    rustix::fs::chmodat(parent, name, Mode::from_raw_mode(wanted.mode), AtFlags::empty())?;
+    rustix::fs::utimensat(parent, name, &times(mtime_s), AtFlags::SYMLINK_NOFOLLOW)
+}
+
+/// A symbolic link, device or pipe.
+pub(super) fn special(parent: &Directory, name: &[u8], wanted: Wanted, kind: Kind, entry: &Entry) -> Result<(), Errno> {
+    let make = || match kind {
+        Kind::Symlink => rustix::fs::symlinkat(&entry.link[..], parent, name),
+        _ => {
+            let (file_type, device) = match kind {
+                Kind::CharacterDevice => (FileType::CharacterDevice, entry.device),
+                Kind::BlockDevice => (FileType::BlockDevice, entry.device),
+                _ => (FileType::Fifo, (0, 0)),
+            };
+            let device = rustix::fs::makedev(device.0, device.1);
+            rustix::fs::mknodat(parent, name, file_type, Mode::empty(), device)
+        }
+    };
+    match make() {
+        Err(Errno::EXIST) => {
+            remove(parent, name)?;
+            make()?;
+        }
+        made => made?,
+    }
+    let (uid, gid) = wanted.owner();
+    if kind != Kind::Symlink || !wanted.owned_by_itself(parent) {
+        rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    if kind != Kind::Symlink {
+        rustix::fs::chmodat(parent, name, Mode::from_raw_mode(wanted.mode), AtFlags::empty())?;
+    }
+    rustix::fs::utimensat(parent, name, &times(entry.mtime_s), AtFlags::SYMLINK_NOFOLLOW)
+}
+
+/// Removes what a killed run left under a temporary name. A directory there is nobody's we know.
+pub(super) fn remove(parent: &Directory, name: &[u8]) -> Result<(), Errno> {
+    match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
+        Err(Errno::NOENT) => Ok(()),
+        result => result,
+    }
+}

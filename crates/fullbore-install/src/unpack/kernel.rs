@@ -1,0 +1,18 @@
+//! One system call: a file mode mask of one thread's own.
+
+#![allow(unsafe_code)]
+
+use rustix::fs::Mode;
+use rustix::thread::UnshareFlags;
+
+/// Gives the calling thread a working directory and mask of its own, and the mask 0, so that
+/// files are made with the mode they are to have. A thread for which that fails keeps the
+/// process's mask and sets modes afterwards.
+pub(super) fn clear_own_mask() {
+    // SAFETY: what is no longer shared is working directory, root and mask of a thread that we
+    // started, that ends with our work, and that uses paths relative to descriptors only.
+    let unshared = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) };
+    if unshared.is_ok() {
+        rustix::process::umask(Mode::empty());
+    }
+}

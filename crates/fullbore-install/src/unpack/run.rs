@@ -1,0 +1,302 @@
+//! The walk of [`unpack`]: scripts, rounds, database.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use fullbore_engine::durability::Durability;
+use fullbore_engine::stage::Ledger;
+
+use super::claims::Claims;
+use super::clocks::Clocks;
+use super::extract::Work;
+use super::round::{Halt, Outcome, Round};
+use super::{Batch, Options, Planned, Refusal, UnpackError, Unpacked, UnpackedPackage};
+use crate::database::{self, Change, Database, NewPackage, Owners};
+use crate::root::{Root, RootError};
+
+/// Unpacks a batch. The caller holds [`database::Lock::database`].
+///
+/// # Errors
+/// See [`UnpackError`].
+pub fn unpack(root: &Root, batch: &Batch, mut options: Options<'_>) -> Result<Unpacked, UnpackError> {
+    let off = Ledger::off();
+    let (stop, nobody_counts) = (AtomicBool::new(false), AtomicU64::new(0));
+    let clocks = Clocks::new(options.ledger.unwrap_or(&off));
+    let mut refused = run_preinsts(batch, &mut options)?;
+    let (mut database, mut owners) = {
+        let _role = clocks.bookkeeping.enter();
+        let database = Database::read(root)?;
+        let owners = Owners::read(root, &database)?;
+        (database, owners)
+    };
+    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = if options.threads == 0 { count } else { options.threads };
+    let wanted: Vec<u32> = (0..batch.packages.len() as u32).filter(|number| !refused.contains_key(number)).collect();
+
+    let mut done: BTreeMap<u32, Work> = BTreeMap::new();
+    let mut schedule = Schedule::new(wanted);
+    while let Some(numbers) = schedule.next_round() {
+        let round = Round {
+            root,
+            packages: &batch.packages,
+            database: &database,
+            owners: &owners,
+            filters: &options.filters,
+            clocks: &clocks,
+            claims: Claims::new(),
+            threads,
+            packed_bytes: numbers.iter().map(|number| batch.packages[*number as usize].archive.data().bytes).sum(),
+            stop: &stop,
+            caller_stops: options.stop,
+            put_off: batch.packages.iter().map(|_| AtomicBool::new(false)).collect(),
+            done_bytes: options.done_bytes.unwrap_or(&nobody_counts),
+        };
+        let finished = finish_round(round, &numbers, schedule.rounds > 1)?;
+        for (number, reason) in finished.refused {
+            refused.insert(number, reason);
+        }
+        schedule.later(finished.put_off);
+        for outcome in finished.done {
+            let planned = &batch.packages[outcome.package as usize];
+            // Those that come by themselves meet it as a package that is there.
+            let label = database::label(&planned.stanza);
+            owners.add(&label, outcome.work.placed.iter().map(|placed| &placed.path[..]));
+            database.add_unpacked(planned.stanza.clone());
+            done.insert(outcome.package, outcome.work);
+        }
+    }
+    if done.is_empty() {
+        return Ok(report(batch, &done, refused));
+    }
+    let _role = clocks.bookkeeping.enter();
+    write_database(root, database, batch, &done, options.durability)?;
+    Ok(report(batch, &done, refused))
+}
+
+/// The rounds to come: first all, then those that met others, one by one.
+struct Schedule {
+    rounds: usize,
+    all: Option<Vec<u32>>,
+    single: BTreeSet<u32>,
+}
+
+impl Schedule {
+    fn new(all: Vec<u32>) -> Self {
+        Schedule { rounds: 0, all: Some(all), single: BTreeSet::new() }
+    }
+
+    fn next_round(&mut self) -> Option<Vec<u32>> {
+        self.rounds += 1;
+        match self.all.take() {
+            Some(all) => Some(all),
+            None => self.single.pop_first().map(|number| vec![number]),
+        }
+    }
+
+    fn later(&mut self, numbers: Vec<u32>) {
+        self.single.extend(numbers);
+    }
+}
+
+/// Runs the scripts that come before any file. Gives the packages that have one nobody can run.
+fn run_preinsts(batch: &Batch, options: &mut Options<'_>) -> Result<BTreeMap<u32, String>, UnpackError> {
+    let mut refused = BTreeMap::new();
+    for (number, planned) in (0..).zip(&batch.packages) {
+        if !planned.archive.has_preinst() {
+            continue;
+        }
+        let Some(run) = &mut options.preinst else {
+            refused.insert(number, "it has a preinst script".to_owned());
+            continue;
+        };
+        // A script runs with all rights: no byte of it is trusted before the index has vouched for it.
+        planned.archive.verify()?;
+        run(&planned.archive)
+            .map_err(|what| UnpackError::Preinst { package: planned.archive.name().to_owned(), what })?;
+    }
+    Ok(refused)
+}
+
+/// How the packages of a round ended.
+#[derive(Default)]
+struct Finished {
+    done: Vec<Outcome>,
+    put_off: Vec<u32>,
+    refused: Vec<(u32, String)>,
+}
+
+/// Lets the workers work, then gives names to what is right and takes the rest back.
+fn finish_round(round: Round<'_>, numbers: &[u32], alone: bool) -> Result<Finished, UnpackError> {
+    let outcomes = round.extract(numbers);
+    let vanishing = vanishing(&round, &outcomes);
+    let mut finished = Finished::default();
+    let mut failure = None;
+    let mut back = Vec::new();
+    for outcome in outcomes {
+        let number = outcome.package;
+        match outcome.halt {
+            // One before it has met it when it was done already.
+            None if round.put_off[number as usize].load(Ordering::Relaxed) => finished.put_off.push(number),
+            None if vanishing.contains(&number) => {
+                finished.refused.push((number, "it has no path of its own, and dpkg may let it disappear".to_owned()));
+            }
+            None => match disappears(&round, &outcome.work) {
+                Some(label) => finished.refused.push((number, format!("{label} would disappear in its favour"))),
+                None => {
+                    finished.done.push(Outcome { halt: None, ..outcome });
+                    continue;
+                }
+            },
+            Some(Halt::Failed(error)) => {
+                failure.get_or_insert(*error);
+            }
+            Some(Halt::Refused(reason)) => finished.refused.push((number, reason)),
+            Some(Halt::Missing(path)) if alone => {
+                let reason = format!("the directory of {} is missing", String::from_utf8_lossy(&path));
+                finished.refused.push((number, reason));
+            }
+            Some(Halt::Deferred(_)) if alone => {
+                finished.refused.push((number, "its archive has one name twice".to_owned()));
+            }
+            Some(Halt::Missing(_) | Halt::Deferred(_)) => finished.put_off.push(number),
+        }
+        back.push((number, outcome.work));
+    }
+    if round.caller_stops.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+        failure.get_or_insert(UnpackError::Stopped);
+    }
+    if failure.is_some() {
+        back.extend(finished.done.drain(..).map(|outcome| (outcome.package, outcome.work)));
+    }
+    let taken_back: Result<(), RootError> = back.iter().try_for_each(|(_, work)| round.take_back(work));
+    let gone: BTreeSet<u32> = back.iter().map(|(number, _)| *number).collect();
+    if let Some(error) = failure {
+        // What went wrong first is what the user needs to know.
+        let _ = taken_back.and_then(|()| round.settle_directories(&gone));
+        return Err(error);
+    }
+    taken_back?;
+    round.place(&finished.done)?;
+    round.settle_directories(&gone)?;
+    Ok(finished)
+}
+
+/// A package that has lost all its files to this one: dpkg would run its postrm and forget it.
+fn disappears(round: &Round<'_>, work: &Work) -> Option<String> {
+    let losers: BTreeSet<&String> = work.lost.iter().map(|(label, _)| label).collect();
+    if losers.is_empty() {
+        return None;
+    }
+    let paths: HashSet<&[u8]> = work.placed.iter().map(|placed| &placed.path[..]).collect();
+    let all_lost = |label: &&&String| round.owners.paths_of(label).all(|path| path == b"/." || paths.contains(path));
+    losers.iter().find(all_lost).map(|label| (*label).clone())
+}
+
+/// Packages all of whose paths others have too (directories, but for the odd case): dpkg lets one
+/// disappear when the next package is unpacked, unless something depends on it.
+fn vanishing(round: &Round<'_>, outcomes: &[Outcome]) -> HashSet<u32> {
+    // Almost every package has a last path that is its own, and is done with here.
+    let last = |outcome: &Outcome| outcome.work.placed.last().map(|placed| placed.path.clone());
+    let lasts: HashMap<Vec<u8>, u32> =
+        outcomes.iter().filter_map(|outcome| Some((last(outcome)?, outcome.package))).collect();
+    let mut others: HashMap<&[u8], u32> = HashMap::new();
+    let mut doubtful: HashSet<u32> = HashSet::new();
+    for placed in outcomes.iter().flat_map(|outcome| &outcome.work.placed) {
+        if lasts.contains_key(&placed.path) {
+            *others.entry(&placed.path).or_default() += 1;
+        }
+    }
+    for outcome in outcomes.iter().filter(|outcome| outcome.work.placed.len() > 1) {
+        let Some(last) = last(outcome) else { continue };
+        if others.get(&last[..]).is_some_and(|count| *count > 1) || round.owners.of(&last).next().is_some() {
+            doubtful.insert(outcome.package);
+        }
+    }
+    doubtful.retain(|package| {
+        let elsewhere: HashSet<&[u8]> = outcomes
+            .iter()
+            .filter(|outcome| outcome.package != *package)
+            .flat_map(|outcome| outcome.work.placed.iter().map(|placed| &placed.path[..]))
+            .collect();
+        let own = outcomes.iter().find(|outcome| outcome.package == *package);
+        let shared = |path: &[u8]| elsewhere.contains(path) || round.owners.of(path).next().is_some();
+        own.is_some_and(|own| {
+            // What it takes over is its own from then on.
+            let taken = |path: &[u8]| own.work.lost.iter().any(|(_, lost)| lost == path);
+            let mut paths = own.work.placed.iter().map(|placed| &placed.path[..]);
+            paths.all(|path| path == b"/." || (shared(path) && !taken(path)))
+        })
+    });
+    doubtful
+}
+
+fn write_database(
+    root: &Root,
+    mut database: Database,
+    batch: &Batch,
+    done: &BTreeMap<u32, Work>,
+    durability: Durability,
+) -> Result<(), UnpackError> {
+    let mut change = Change::default();
+    for (label, path) in done.values().flat_map(|work| &work.lost) {
+        change.lost.entry(label.clone()).or_default().insert(path.clone());
+    }
+    for (number, work) in done {
+        let planned = &batch.packages[*number as usize];
+        let lost = change.lost.remove(&database::label(&planned.stanza)).unwrap_or_default();
+        let kept = work.placed.iter().filter(|placed| !lost.contains(&placed.path));
+        change.packages.push(NewPackage {
+            stanza: planned.stanza.clone(),
+            control: planned.archive.control(),
+            list: kept.map(|placed| &placed.path[..]).collect(),
+            places: work.placed.iter().map(|placed| placed.place()).collect(),
+            md5sums: made_md5sums(planned, work),
+            directives: planned.directives.clone(),
+        });
+    }
+    database.write(root, change, durability)?;
+    Ok(())
+}
+
+/// What dpkg writes for a package without `md5sums`; `None` if it has them.
+fn made_md5sums(planned: &Planned, work: &Work) -> Option<Vec<u8>> {
+    if planned.archive.control().file("md5sums").is_some() {
+        return None;
+    }
+    let mut text = Vec::new();
+    for placed in &work.placed {
+        let Some(md5) = placed.md5 else { continue };
+        let hex = md5.iter().fold(String::new(), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        });
+        text.extend_from_slice(hex.as_bytes());
+        text.extend_from_slice(b"  ");
+        text.extend_from_slice(&placed.path[1..]);
+        text.push(b'\n');
+    }
+    Some(text)
+}
+
+fn report(batch: &Batch, done: &BTreeMap<u32, Work>, refused: BTreeMap<u32, String>) -> Unpacked {
+    let mut unpacked = Unpacked::default();
+    for (number, work) in done {
+        let planned = &batch.packages[*number as usize];
+        unpacked.paths += work.placed.len() as u64;
+        unpacked.plain_bytes += work.plain_bytes;
+        unpacked.packages.push(UnpackedPackage {
+            name: planned.archive.name().to_owned(),
+            architecture: planned.archive.architecture().to_owned(),
+            version: planned.version().to_owned(),
+        });
+    }
+    unpacked.refused = refused
+        .into_iter()
+        .map(|(number, reason)| {
+            let package = batch.packages[number as usize].archive.name().to_owned();
+            Refusal { package, reason }
+        })
+        .collect();
+    unpacked
+}

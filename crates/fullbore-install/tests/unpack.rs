@@ -1,0 +1,378 @@
+//! The same root as `dpkg --unpack` makes: files, owners, times, links, and the database to the byte.
+
+mod harness;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fullbore_install::database::Lock;
+use fullbore_install::unpack::{Examined, Options, Root, examine, unpack};
+use harness::*;
+
+/// Both unpack the same packages, dpkg one after the other, into roots prepared alike.
+fn compare(prepare: impl Fn(&Path), debs: &[PathBuf]) {
+    let (dpkgs, ours) = (empty_root(), empty_root());
+    prepare(dpkgs.path());
+    prepare(ours.path());
+    dpkg_unpack(dpkgs.path(), debs, &[]).expect("dpkg unpacks");
+    our_unpack(ours.path(), debs);
+    assert_same(dpkgs.path(), ours.path(), &[]);
+}
+
+fn nothing(_: &Path) {}
+
+/// Everything that tar and dpkg know in one package.
+fn torture(directory: &Path, compressor: &str) -> PathBuf {
+    let long = "long/".repeat(30) + "name";
+    Tree::new("torture", "1:2.0~rc1-3", "Section: misc\nPriority: optional\nDepends: b (>= 1) ,c|d\nX-Own: y\n")
+        .file("usr/bin/tool", "#!/bin/sh\n")
+        .file(&format!("usr/share/{long}"), "long name")
+        .file("usr/share/empty", "")
+        .file("etc/torture.conf", "a=b\n")
+        .file("etc/torture.d/more", "x\n")
+        .file("var/cache/torture/setuid", "s")
+        .file("DEBIAN/conffiles", "/etc/torture.conf\n/etc/torture.d/more\n")
+        .file("DEBIAN/md5sums", "d41d8cd98f00b204e9800998ecf8427e  usr/share/empty\n")
+        .file("DEBIAN/postinst", "#!/bin/sh\nexit 0\n")
+        .file("DEBIAN/triggers", "interest-noawait /usr/share/torture\ninterest torture-named\nactivate ldconfig\n")
+        .file("DEBIAN/shlibs", "libt 1 torture\n")
+        .mode("DEBIAN/postinst", 0o755)
+        .link("usr/lib/torture/link", "../../bin/tool")
+        .link("usr/lib/torture/absolute", "/usr/bin/tool")
+        .link("etc/dangling", "nowhere")
+        .run(
+            "ln usr/bin/tool usr/lib/torture/hard
+             ln etc/torture.conf usr/share/conf-hard
+             mkfifo usr/lib/torture/pipe
+             mknod usr/lib/torture/null c 1 3
+             mknod usr/lib/torture/loop b 7 0
+             mkdir -p opt/empty srv/sticky srv/group
+             chmod 1777 srv/sticky; chown 0:50 srv/group; chmod 2775 srv/group
+             chown 1234:8 usr/share/empty
+             chown 0:42 var/cache/torture/setuid; chmod 4750 var/cache/torture/setuid
+             touch srv/group/inherits",
+        )
+        .build(directory, compressor)
+}
+
+#[test]
+fn i6_torture_package_with_every_compressor() {
+    let directory = tempfile::tempdir().unwrap();
+    for compressor in ["xz", "gzip", "zstd", "none"] {
+        let deb = torture(directory.path(), compressor);
+        compare(nothing, &[deb]);
+    }
+}
+
+/// Of a directory that several packages bring, the first in the order decides, whoever was faster.
+#[test]
+fn i6_shared_directories_and_no_md5sums() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut debs = Vec::new();
+    for (at, mode) in [0o755, 0o700, 0o750, 0o711, 0o775].into_iter().enumerate() {
+        let name = format!("p{at}");
+        let tree = Tree::new(&name, "1", "")
+            .file(&format!("usr/share/shared/{name}"), &"content\n".repeat(1 + at * 20_000))
+            .run("mkdir -p var/empty; ln usr/share/shared/p* usr/share/hard$(ls usr/share/shared)")
+            .mode("usr/share/shared", mode)
+            .mode("var/empty", mode);
+        // The last ones are the smallest and done first.
+        debs.push(tree.build(directory.path(), "gzip"));
+    }
+    compare(nothing, &debs);
+    debs.reverse();
+    compare(nothing, &debs);
+}
+
+#[test]
+fn i6_multi_arch_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let fields = "Architecture: amd64\nMulti-Arch: same\n";
+    let deb = Tree::new("libm", "1", fields)
+        .file("usr/lib/libm.so.1", "elf")
+        .file("DEBIAN/triggers", "interest /usr/lib/m\ninterest-noawait named\nactivate-noawait ldconfig\n")
+        .build(directory.path(), "gzip");
+    let foreign =
+        Tree::new("tool", "1", "Multi-Arch: foreign\n").file("usr/bin/t", "t").build(directory.path(), "gzip");
+    compare(nothing, &[deb, foreign]);
+}
+
+/// A diversion of the administrator's, and one for a package; overrides of owner and mode.
+#[test]
+fn i6_diversions_and_statoverrides() {
+    let directory = tempfile::tempdir().unwrap();
+    let a = Tree::new("a", "1", "")
+        .file("usr/bin/local", "local")
+        .file("usr/bin/other", "other")
+        .file("usr/bin/own", "own")
+        .file("usr/bin/override", "o")
+        .file("etc/conf", "conf")
+        .file("DEBIAN/conffiles", "/etc/conf\n")
+        .build(directory.path(), "gzip");
+    let prepare = |root: &Path| {
+        let diversions = "/usr/bin/local\n/usr/bin/local.distrib\n:\n/usr/bin/other\n/usr/bin/other.b\nb\n\
+            /usr/bin/own\n/usr/bin/own.real\na\n/etc/conf\n/etc/conf.away\n:\n";
+        write(root, "var/lib/dpkg/diversions", diversions);
+        write(root, "var/lib/dpkg/statoverride", "#12 #34 4711 /usr/bin/override\n#1 #2 700 /usr/bin\n");
+    };
+    compare(prepare, &[a]);
+}
+
+/// `/bin` and `/lib` are links, and packages bring files by either name.
+#[test]
+fn i6_merged_usr() {
+    let directory = tempfile::tempdir().unwrap();
+    let a = Tree::new("a", "1", "").file("bin/a", "a").file("lib/x/a", "a").build(directory.path(), "gzip");
+    let b = Tree::new("b", "1", "").file("usr/bin/b", "b").file("usr/lib/x/b", "b").build(directory.path(), "gzip");
+    let c = Tree::new("c", "1", "")
+        .link("bin", "usr/bin")
+        .link("lib", "usr/lib")
+        .file("etc/c", "c")
+        .build(directory.path(), "gzip");
+    let prepare = |root: &Path| {
+        fs::create_dir_all(root.join("usr/bin")).unwrap();
+        fs::create_dir_all(root.join("usr/lib")).unwrap();
+        std::os::unix::fs::symlink("usr/bin", root.join("bin")).unwrap();
+        std::os::unix::fs::symlink("usr/lib", root.join("lib")).unwrap();
+    };
+    compare(prepare, &[a.clone(), b.clone(), c.clone()]);
+    // The links come with a package of the batch: first, in the middle and last.
+    let usr = Tree::new("usr", "1", "")
+        .run("mkdir -p usr/bin usr/lib")
+        .file("usr/share/u", "u")
+        .build(directory.path(), "gzip");
+    for order in [[&usr, &c, &a, &b], [&usr, &a, &c, &b], [&usr, &a, &b, &c], [&a, &usr, &c, &b]] {
+        compare(nothing, &order.map(PathBuf::clone));
+    }
+}
+
+/// One name through two ways: dpkg does not see it, and the later package's file stays.
+#[test]
+fn i6_one_file_by_two_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let a = Tree::new("a", "1", "").file("bin/x", &"a".repeat(100_000)).build(directory.path(), "gzip");
+    let b = Tree::new("b", "1", "").file("usr/bin/x", "b").build(directory.path(), "gzip");
+    let prepare = |root: &Path| {
+        fs::create_dir_all(root.join("usr/bin")).unwrap();
+        std::os::unix::fs::symlink("usr/bin", root.join("bin")).unwrap();
+    };
+    compare(prepare, &[a.clone(), b.clone()]);
+    compare(prepare, &[b, a]);
+}
+
+#[test]
+fn i6_replaces_in_either_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let old = Tree::new("old", "1", "")
+        .file("usr/bin/moved", "old")
+        .file("usr/bin/kept", "k")
+        .build(directory.path(), "gzip");
+    let new =
+        Tree::new("new", "2", "Replaces: old (<< 2)\n").file("usr/bin/moved", "new").build(directory.path(), "gzip");
+    compare(nothing, &[old.clone(), new.clone()]);
+    compare(nothing, &[new.clone(), old.clone()]);
+    // The old one is there before.
+    let (dpkgs, ours) = (empty_root(), empty_root());
+    for root in [&dpkgs, &ours] {
+        dpkg_unpack(root.path(), std::slice::from_ref(&old), &[]).unwrap();
+    }
+    dpkg_unpack(dpkgs.path(), std::slice::from_ref(&new), &[]).unwrap();
+    our_unpack(ours.path(), &[new]);
+    assert_same(dpkgs.path(), ours.path(), &[]);
+}
+
+/// What lies in the root unowned is overwritten; conffiles are left beside.
+#[test]
+fn i6_files_that_are_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let a = Tree::new("a", "1", "")
+        .file("usr/bin/a", "new")
+        .file("etc/a.conf", "new")
+        .file("etc/dir/x", "x")
+        .file("DEBIAN/conffiles", "/etc/a.conf\n")
+        .link("usr/lib/same", "../share/target")
+        .link("usr/lib/other", "new")
+        .link("usr/share/dir", "elsewhere")
+        .run("mkdir -p usr/share/target")
+        .build(directory.path(), "gzip");
+    let prepare = |root: &Path| {
+        write(root, "usr/bin/a", "old");
+        write(root, "usr/bin/a.dpkg-new", "left by a killed run");
+        write(root, "etc/a.conf", "mine");
+        fs::create_dir_all(root.join("usr/lib")).unwrap();
+        fs::create_dir_all(root.join("usr/share/target")).unwrap();
+        fs::create_dir_all(root.join("usr/share/dir")).unwrap();
+        fs::create_dir_all(root.join("other-place")).unwrap();
+        std::os::unix::fs::symlink("../share/target", root.join("usr/lib/same")).unwrap();
+        std::os::unix::fs::symlink("old", root.join("usr/lib/other")).unwrap();
+        std::os::unix::fs::symlink("../other-place", root.join("etc/dir")).unwrap();
+    };
+    compare(prepare, &[a]);
+}
+
+/// A package that is installed is interested in what another brings.
+#[test]
+fn i6_triggers_of_installed_packages() {
+    let directory = tempfile::tempdir().unwrap();
+    let interested = Tree::new("man", "1", "")
+        .file("usr/bin/man", "m")
+        .file(
+            "DEBIAN/triggers",
+            "interest-noawait /usr/share/man\ninterest /usr/share/awaited\ninterest-noawait named\ninterest other\n",
+        )
+        .build(directory.path(), "gzip");
+    let page = |name: &str, triggers: &str| {
+        Tree::new(name, "1", "")
+            .file(&format!("usr/share/man/{name}"), "page")
+            .file(&format!("usr/share/awaited/{name}"), "page")
+            .file("DEBIAN/triggers", triggers)
+            .build(directory.path(), "gzip")
+    };
+    let one = page("one", "activate named\nactivate-noawait other\n");
+    let two = page("two", "activate other\n");
+    for then in [&[one.clone()][..], &[one.clone(), two.clone()], &[two, one]] {
+        let (dpkgs, ours) = (empty_root(), empty_root());
+        for root in [&dpkgs, &ours] {
+            dpkg_unpack(root.path(), std::slice::from_ref(&interested), &[]).unwrap();
+            let status = root.path().join("var/lib/dpkg/status");
+            let text = fs::read_to_string(&status).unwrap().replace("ok unpacked", "ok installed");
+            fs::write(status, text).unwrap();
+        }
+        dpkg_unpack(dpkgs.path(), then, &[]).unwrap();
+        our_unpack(ours.path(), then);
+        assert_same(dpkgs.path(), ours.path(), &[]);
+    }
+}
+
+#[test]
+fn i6_path_filters() {
+    let directory = tempfile::tempdir().unwrap();
+    let a = Tree::new("a", "1", "")
+        .file("usr/share/doc/a/copyright", "c")
+        .file("usr/share/doc/a/README", "r")
+        .file("usr/share/doc/a/examples/deep/x", "x")
+        .file("usr/share/man/de/man1/a.1", "x")
+        .link("usr/share/doc/a/link", "README")
+        .file("usr/bin/a", "a")
+        .build(directory.path(), "gzip");
+    let (dpkgs, ours) = (empty_root(), empty_root());
+    let lines =
+        ["path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright", "path-exclude=/usr/share/man/*"];
+    let arguments: Vec<String> = lines.iter().map(|line| format!("--{line}")).collect();
+    let arguments: Vec<&str> = arguments.iter().map(|line| &line[..]).collect();
+    dpkg_unpack(dpkgs.path(), std::slice::from_ref(&a), &arguments).unwrap();
+    let mut options = options();
+    options.filters.read_configuration(&lines.join("\n"));
+    our_unpack_with(ours.path(), &[a], options);
+    assert_same(dpkgs.path(), ours.path(), &[]);
+}
+
+fn refusals(root: &Path, debs: &[PathBuf]) -> Vec<String> {
+    let root = Root::open(root).unwrap();
+    let _locks = (Lock::frontend(&root).unwrap(), Lock::database(&root).unwrap());
+    let Examined { batch, refused } = examine(&root, open(debs)).unwrap();
+    let mut reasons: Vec<String> = refused.iter().map(|refused| refused.refusal.to_string()).collect();
+    let unpacked = unpack(&root, &batch, options()).unwrap();
+    reasons.extend(unpacked.refused.iter().map(ToString::to_string));
+    reasons
+}
+
+/// What dpkg would do in another way is dpkg's, and the reason is said; nothing of it is left behind.
+#[test]
+fn what_is_left_to_dpkg() {
+    let directory = tempfile::tempdir().unwrap();
+    let build = |tree: Tree| tree.build(&tempfile::tempdir_in(directory.path()).unwrap().keep(), "gzip");
+    let a = build(Tree::new("a", "1", "").file("usr/bin/a", "a").file("usr/share/doc/a/x", "x"));
+    let root = empty_root();
+    our_unpack(root.path(), std::slice::from_ref(&a));
+    fs::create_dir_all(root.path().join("srv/there")).unwrap();
+    let before = nodes(root.path());
+    let cases = [
+        (a.clone(), "it is installed in this version"),
+        (build(Tree::new("a", "2", "")), "it is an upgrade from 1"),
+        (build(Tree::new("a", "0", "")), "it is a downgrade from 1"),
+        (build(Tree::new("clash", "1", "").file("usr/share/clash/x", "").file("usr/bin/a", "b")), "belongs to a"),
+        (build(Tree::new("conflict", "1", "Conflicts: a\n")), "does not go with a"),
+        (build(Tree::new("breaks", "1", "Breaks: a (<< 2)\n")), "does not go with a"),
+        (
+            build(Tree::new("script", "1", "").file("DEBIAN/preinst", "#!/bin/sh\n").mode("DEBIAN/preinst", 0o755)),
+            "preinst",
+        ),
+        (
+            build(
+                Tree::new("diverts", "1", "")
+                    .file("DEBIAN/preinst", "#!/bin/sh\ndpkg-divert x\n")
+                    .mode("DEBIAN/preinst", 0o755),
+            ),
+            "its preinst calls dpkg-divert",
+        ),
+        (build(Tree::new("directory", "1", "").file("srv/there", "file")), "directory in the root"),
+        (build(Tree::new("directories", "1", "").run("mkdir -p usr/bin")), "may let it disappear"),
+        (
+            build(Tree::new("swallows", "1", "Replaces: a\n").file("usr/bin/a", "s").file("usr/share/doc/a/x", "s")),
+            "a would disappear",
+        ),
+    ];
+    for (deb, reason) in cases {
+        let reasons = refusals(root.path(), &[deb]);
+        assert!(reasons.len() == 1 && reasons[0].contains(reason), "{reason}: {reasons:?}");
+        let mut after = nodes(root.path());
+        let mut before = before.clone();
+        for nodes in [&mut before, &mut after] {
+            nodes.retain(|name, _| name != "var/lib/dpkg/status-old");
+        }
+        assert!(before == after, "{reason}");
+    }
+}
+
+/// Two packages with one file, neither of which replaces the other: the second is refused, as by
+/// dpkg, whichever is faster.
+#[test]
+fn conflict_within_a_batch() {
+    let directory = tempfile::tempdir().unwrap();
+    let large = Tree::new("large", "1", "").file("usr/share/a", &"x".repeat(1 << 20)).file("usr/share/clash", "large");
+    let large = large.build(directory.path(), "none");
+    let small = Tree::new("small", "1", "").file("usr/share/clash", "small").file("usr/share/small/x", "");
+    let small = small.build(directory.path(), "none");
+    for (first, second) in [(&large, &small), (&small, &large)] {
+        let (dpkgs, ours) = (empty_root(), empty_root());
+        let reasons = refusals(ours.path(), &[first.clone(), second.clone()]);
+        assert_eq!(reasons.len(), 1);
+        assert!(reasons[0].contains("/usr/share/clash belongs to"), "{reasons:?}");
+        dpkg_unpack(dpkgs.path(), std::slice::from_ref(first), &[]).unwrap();
+        assert_same(dpkgs.path(), ours.path(), &[]);
+        let error = dpkg_unpack(dpkgs.path(), std::slice::from_ref(second), &[]).expect_err("dpkg refuses it too");
+        assert!(error.contains("trying to overwrite"), "{error}");
+    }
+}
+
+/// The scripts run before any file is there, with the package verified.
+#[test]
+fn preinsts_come_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let a = Tree::new("a", "1", "").file("usr/bin/a", "a").build(directory.path(), "gzip");
+    let b = Tree::new("b", "1", "")
+        .file("usr/bin/b", "b")
+        .file("DEBIAN/preinst", "#!/bin/sh\n")
+        .mode("DEBIAN/preinst", 0o755)
+        .build(directory.path(), "gzip");
+    let root = empty_root();
+    let mut seen = Vec::new();
+    let mut preinst = |archive: &fullbore_install::unpack::Archive| {
+        assert!(!root.path().join("usr").exists());
+        seen.push(archive.name().to_owned());
+        Ok(())
+    };
+    let options = Options { preinst: Some(&mut preinst), ..options() };
+    our_unpack_with(root.path(), &[a, b], options);
+    assert_eq!(seen, ["b"]);
+    let mut fails = |_: &fullbore_install::unpack::Archive| Err("exit status 1".to_owned());
+    let c = Tree::new("c", "1", "").file("usr/bin/c", "c").file("DEBIAN/preinst", "#!/bin/sh\n");
+    let c = c.mode("DEBIAN/preinst", 0o755).build(directory.path(), "gzip");
+    let handle = Root::open(root.path()).unwrap();
+    let batch = examine(&handle, open(&[c])).unwrap().batch;
+    let options = Options { preinst: Some(&mut fails), ..harness::options() };
+    let error = unpack(&handle, &batch, options).expect_err("it fails").to_string();
+    assert_eq!(error, "c: preinst: exit status 1");
+    assert!(!root.path().join("usr/bin/c").exists());
+}

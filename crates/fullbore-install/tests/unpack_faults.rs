@@ -1,0 +1,322 @@
+//! Packages that are damaged or hostile, and runs that are killed.
+
+mod harness;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use fullbore_engine::digest::Sha256;
+use fullbore_install::database::Lock;
+use fullbore_install::unpack::{Archive, Examined, Root, UnpackError, examine, unpack};
+use harness::*;
+
+/// A package whose `data.tar` is given, not compressed.
+fn deb_of(directory: &Path, name: &str, data: &[u8]) -> PathBuf {
+    let whole = Tree::new(name, "1", "").build(directory, "none");
+    let bytes = fs::read(&whole).unwrap();
+    let place = Archive::open(&whole).unwrap().data();
+    let mut new = bytes[..place.offset as usize - 60].to_vec();
+    let header = format!("{:<16}{:<12}{:<6}{:<6}{:<8}{:<10}`\n", "data.tar", 0, 0, 0, 100644, data.len());
+    new.extend_from_slice(header.as_bytes());
+    new.extend_from_slice(data);
+    if data.len() % 2 == 1 {
+        new.push(b'\n');
+    }
+    fs::write(&whole, new).unwrap();
+    whole
+}
+
+/// What tar makes of the files `a` and `link -> /etc` with its arguments.
+fn tar(arguments: &[&str]) -> Vec<u8> {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("a"), "evil").unwrap();
+    fs::write(directory.path().join("b"), "b").unwrap();
+    std::os::unix::fs::symlink("/etc", directory.path().join("link")).unwrap();
+    std::os::unix::fs::symlink("../../../../../../../../..", directory.path().join("up")).unwrap();
+    let output = Command::new("tar").arg("-C").arg(directory.path()).args(["-P", "-cf", "-"]).args(arguments).output();
+    output.expect("tar does not run: apt-get install tar").stdout
+}
+
+fn result(root: &Path, deb: &Path) -> Result<Vec<String>, UnpackError> {
+    let root = Root::open(root).unwrap();
+    let Examined { batch, refused } = examine(&root, open(&[deb.to_owned()])).unwrap();
+    assert!(refused.is_empty());
+    unpack(&root, &batch, options()).map(|unpacked| unpacked.refused.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn i3_no_name_leads_out_of_the_root() {
+    let directory = tempfile::tempdir().unwrap();
+    // A sentinel beside the root: nothing may come there.
+    let outside = tempfile::tempdir().unwrap();
+    let root = outside.path().join("root");
+    fs::rename(empty_root().keep(), &root).unwrap();
+    let beside =
+        || -> Vec<_> { fs::read_dir(outside.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect() };
+    let before = nodes(&root);
+    for name in ["../evil", "./../evil", "x/../../evil", "/../evil", "./x/./evil", ".//x//evil", "./.."] {
+        let deb = deb_of(directory.path(), "evil", &tar(&["--transform", &format!("s,^a,{name},"), "a"]));
+        let error = result(&root, &deb).expect_err(name);
+        assert!(matches!(error, UnpackError::Hostile { .. }), "{name}: {error}");
+        assert!(before == nodes(&root) && beside().len() == 1, "{name}");
+    }
+    // Through a link of its own, and through a link that another package has brought.
+    for link in ["link", "up"] {
+        let deb = deb_of(directory.path(), "evil", &tar(&["--transform", &format!("s,^a,./{link}/evil,"), link, "a"]));
+        let reasons = result(&root, &deb).unwrap();
+        assert!(reasons.len() == 1 && reasons[0].contains("is missing"), "{reasons:?}");
+        assert!(before == nodes(&root), "{link}");
+    }
+    let first = deb_of(directory.path(), "first", &tar(&["link", "up"]));
+    assert!(result(&root, &first).unwrap().is_empty());
+    fs::create_dir(root.join("etc")).unwrap();
+    for (name, link) in [("one", "link"), ("two", "up")] {
+        let deb = deb_of(directory.path(), name, &tar(&["--transform", &format!("s,^a,./{link}/{name},"), "a"]));
+        assert!(result(&root, &deb).unwrap().is_empty());
+    }
+    assert!(root.join("etc/one").exists() && root.join("two").exists(), "links lead to where they lead in the root");
+    assert!(!Path::new("/etc/one").exists() && beside().len() == 1);
+    // A hard link to what the package does not bring.
+    let bytes = tar(&["--transform", "s,^a,/etc/passwd,Rh", "--hard-dereference", "a"]);
+    assert!(!bytes.is_empty());
+    let hard = tempfile::tempdir().unwrap();
+    fs::write(hard.path().join("a"), "a").unwrap();
+    fs::hard_link(hard.path().join("a"), hard.path().join("b")).unwrap();
+    let output = Command::new("tar")
+        .arg("-C")
+        .arg(hard.path())
+        .args(["-P", "-cf", "-", "--transform", "s,^a$,/etc/passwd,RSh", "a", "b"])
+        .output()
+        .unwrap();
+    let deb = deb_of(directory.path(), "hard", &output.stdout);
+    let reasons = result(&root, &deb).unwrap();
+    assert!(reasons.len() == 1 && reasons[0].contains("hard link"), "{reasons:?}");
+}
+
+#[test]
+fn i4_what_dpkg_does_not_read_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = empty_root();
+    let deb = deb_of(directory.path(), "pax", &tar(&["--format=pax", "a"]));
+    let reasons = result(root.path(), &deb).unwrap();
+    assert!(reasons.len() == 1 && reasons[0].contains("dpkg does not read"), "{reasons:?}");
+    let other = empty_root();
+    dpkg_unpack(other.path(), &[deb], &[]).expect_err("dpkg knows no pax headers");
+}
+
+#[test]
+fn damaged_packages_leave_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let tree = || {
+        let content: String = (0..40_000).map(|number| format!("{number}\n")).collect();
+        Tree::new("a", "1", "").file("usr/share/a", &content).file("usr/bin/b", "b")
+    };
+    for compressor in ["xz", "gzip", "zstd", "none"] {
+        let deb = tree().build(directory.path(), compressor);
+        let bytes = fs::read(&deb).unwrap();
+        let sha256 = Sha256::of(&bytes);
+        let data = Archive::open(&deb).unwrap().data();
+        let root = empty_root();
+        let before = nodes(root.path());
+        for (what, at) in [("cut", 0), ("flipped", data.bytes / 2), ("appended", 0)] {
+            let mut bad = bytes.clone();
+            match what {
+                "cut" => bad.truncate(bytes.len() - (data.bytes / 3) as usize),
+                "flipped" => bad[(data.offset + at) as usize] ^= 1,
+                _ => bad.extend_from_slice(b"more"),
+            }
+            fs::write(&deb, &bad).unwrap();
+            let handle = Root::open(root.path()).unwrap();
+            let archive = Archive::open(&deb).unwrap().expecting(bytes.len() as u64, sha256);
+            let batch = examine(&handle, vec![archive]).unwrap().batch;
+            let error = unpack(&handle, &batch, options()).expect_err(what);
+            let shown = error.to_string();
+            assert!(shown.contains("a: data.tar") || shown.contains("the index says"), "{compressor} {what}: {shown}");
+            assert!(before == nodes(root.path()), "{compressor} {what}");
+        }
+    }
+}
+
+/// Like the loop over a package that dpkg accepts: what we take, dpkg takes, with the same result.
+/// `FULLBORE_CASES` sets how many are tried, `FULLBORE_SEED` which.
+#[test]
+fn i4_differential_mutations_against_dpkg() {
+    let cases: u32 = std::env::var("FULLBORE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40);
+    let directory = tempfile::tempdir().unwrap();
+    let long = "d/".repeat(55) + "name-of-a-file";
+    let sound = Tree::new("m", "1", "")
+        .file("usr/bin/tool", "#!/bin/sh\n")
+        .file(&format!("usr/{long}"), "long")
+        .file("usr/share/data", &"data".repeat(300))
+        .link("usr/bin/link", "tool")
+        .run("ln usr/bin/tool usr/bin/hard; mkfifo usr/fifo; mkdir -p opt/empty")
+        .build(directory.path(), "none");
+    let bytes = fs::read(&sound).unwrap();
+    let place = Archive::open(&sound).unwrap().data();
+    let (offset, end) = (place.offset as usize, (place.offset + place.bytes) as usize);
+    let headers: Vec<usize> = (offset..end).step_by(512).filter(|at| &bytes[at + 257..at + 262] == b"ustar").collect();
+    let seed = std::env::var("FULLBORE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let mut random = Random(seed.unwrap_or(0x2545_f491));
+    println!("seed {}", random.0);
+    let (mut taken, mut left) = (0, 0);
+    for case in 0..cases {
+        let mut bad = bytes.clone();
+        for _ in 0..1 + random.below(2) {
+            let at = headers[random.below(headers.len())];
+            let block: &mut [u8; 512] = (&mut bad[at..at + 512]).try_into().unwrap();
+            mutate(block, &mut random);
+            if random.below(8) > 0 {
+                block[148..156].fill(b' ');
+                let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+                block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+            }
+        }
+        if random.below(20) == 0 {
+            bad.truncate(offset + random.below(end - offset));
+        }
+        let deb = directory.path().join("mutated.deb");
+        fs::write(&deb, &bad).unwrap();
+        let ours = empty_root();
+        copy_accounts(ours.path());
+        let root = Root::open(ours.path()).unwrap();
+        // A cut package is refused before anything is unpacked, or fails in unpacking.
+        let Ok(archive) = Archive::open(&deb) else { continue };
+        let _locks = (Lock::frontend(&root).unwrap(), Lock::database(&root).unwrap());
+        let batch = examine(&root, vec![archive]).unwrap().batch;
+        let result = unpack(&root, &batch, options());
+        if !matches!(&result, Ok(unpacked) if unpacked.refused.is_empty()) {
+            left += 1;
+            let only = nodes(ours.path()).into_keys().find(|name| !name.starts_with("var") && !name.starts_with("etc"));
+            assert_eq!(only, None, "case {case}: something was left");
+            continue;
+        }
+        taken += 1;
+        let dpkgs = empty_root();
+        copy_accounts(dpkgs.path());
+        let kept = directory.path().join("kept.deb");
+        fs::copy(&deb, &kept).unwrap();
+        dpkg_unpack(dpkgs.path(), &[kept], &[]).unwrap_or_else(|error| {
+            let keep = std::env::temp_dir().join("fullbore-differential.deb");
+            fs::copy(&deb, &keep).unwrap();
+            panic!("case {case}, kept as {}: dpkg: {error}", keep.display());
+        });
+        assert_same(dpkgs.path(), ours.path(), &[]);
+    }
+    println!("{taken} taken, {left} left to dpkg");
+    assert!(taken > cases / 10 && left > cases / 10, "{taken} taken, {left} left");
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+}
+
+/// Changes one field of a header as archivers, old ones and attackers might have it.
+fn mutate(block: &mut [u8; 512], random: &mut Random) {
+    let fields = [
+        (0, 100),
+        (100, 8),
+        (108, 8),
+        (116, 8),
+        (124, 12),
+        (136, 12),
+        (156, 1),
+        (157, 100),
+        (257, 8),
+        (265, 32),
+        (329, 8),
+        (345, 155),
+    ];
+    let (at, length) = fields[random.below(fields.len())];
+    let field = &mut block[at..at + length];
+    match random.below(6) {
+        0 => {
+            let place = random.below(length);
+            field[place] = b"0123456789/. \0xKLgS"[random.below(19)];
+        }
+        1 => {
+            let place = random.below(length);
+            field[place] ^= 1 << random.below(8);
+        }
+        2 => field.fill(0),
+        3 => field[0] = [0x80, 0xff, b' ', b'7'][random.below(4)],
+        4 => {
+            let text = b"./usr/bin/tool";
+            let length = length.min(text.len());
+            field[..length].copy_from_slice(&text[..length]);
+        }
+        _ => field[length - 1] = [0, b' ', b'/', b'1'][random.below(4)],
+    }
+}
+
+const KILLED_ROOT: &str = "FULLBORE_TEST_ROOT";
+const KILLED_DEBS: &str = "FULLBORE_TEST_DEBS";
+
+/// What [`killed_at_any_time`] starts in a process of its own.
+#[test]
+#[ignore = "started by killed_at_any_time"]
+fn child_that_is_killed() {
+    let (Ok(root), Ok(debs)) = (std::env::var(KILLED_ROOT), std::env::var(KILLED_DEBS)) else { return };
+    let debs: Vec<PathBuf> = debs.split(':').map(PathBuf::from).collect();
+    our_unpack(Path::new(&root), &debs);
+}
+
+/// Killed at random moments: the status file is the old one or the new one, and a second run ends
+/// where an undisturbed one does.
+#[test]
+fn i1_killed_at_any_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let debs: Vec<PathBuf> = (0..12)
+        .map(|number| {
+            let mut tree = Tree::new(&format!("p{number}"), "1", "")
+                .file(&format!("etc/p{number}"), "conf")
+                .file("DEBIAN/conffiles", &format!("/etc/p{number}\n"));
+            for file in 0..60 {
+                tree = tree.file(&format!("usr/share/p{number}/{file}"), &"content ".repeat(file * 10));
+            }
+            tree.build(directory.path(), "xz")
+        })
+        .collect();
+    let expected = empty_root();
+    dpkg_unpack(expected.path(), &debs, &[]).unwrap();
+    let names = debs.iter().map(|deb| deb.to_str().unwrap()).collect::<Vec<_>>().join(":");
+    let mut random = Random(u64::from(std::process::id()) | 1);
+    let (mut old, mut new) = (0, 0);
+    for _ in 0..12 {
+        let root = empty_root();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_that_is_killed", "--ignored", "--test-threads=1"])
+            .env(KILLED_ROOT, root.path())
+            .env(KILLED_DEBS, &names)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        // From the first file on, for as long as such a run lasts, more or less.
+        while !root.path().join("usr").exists() && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(random.below(60_000) as u64));
+        let _ = child.kill();
+        child.wait().unwrap();
+        let status = fs::read_to_string(root.path().join("var/lib/dpkg/status")).unwrap();
+        match status.matches("Status: install ok unpacked").count() {
+            0 => {
+                old += 1;
+                assert_eq!(status, "");
+                our_unpack(root.path(), &debs);
+            }
+            12 => new += 1,
+            count => panic!("{count} packages in the status file"),
+        }
+        assert_same(expected.path(), root.path(), &["var/lib/dpkg/status-old", "var/lib/dpkg/status-new"]);
+    }
+    println!("{old} with the old state, {new} with the new one");
+}
