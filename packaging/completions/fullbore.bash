@@ -531,7 +531,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__divert__subcmd__on)
-            opts="-h --root --help"
+            opts="-h --root --via --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -539,6 +539,10 @@ _fullbore() {
             case "${prev}" in
                 --root)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --via)
+                    COMPREPLY=($(compgen -W "diversions apt-conf" -- "${cur}"))
                     return 0
                     ;;
                 *)

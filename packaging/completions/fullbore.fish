@@ -202,6 +202,8 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand divert; and not __fish
 complete -c fullbore -n "__fish_fullbore_using_subcommand divert; and not __fish_seen_subcommand_from on off status help" -f -a "status" -d 'Show what is diverted'
 complete -c fullbore -n "__fish_fullbore_using_subcommand divert; and not __fish_seen_subcommand_from on off status help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c fullbore -n "__fish_fullbore_using_subcommand divert; and __fish_seen_subcommand_from on" -l root -d 'Change the system below this directory' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand divert; and __fish_seen_subcommand_from on" -l via -d 'How programs are made to run without syncs' -r -f -a "diversions\t'By dpkg\'s diversions: whoever starts the program'
+apt-conf\t'By APT\'s configuration: dpkg, when APT starts it; nothing of dpkg\'s is changed'"
 complete -c fullbore -n "__fish_fullbore_using_subcommand divert; and __fish_seen_subcommand_from on" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c fullbore -n "__fish_fullbore_using_subcommand divert; and __fish_seen_subcommand_from off" -l root -d 'Change the system below this directory' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand divert; and __fish_seen_subcommand_from off" -s h -l help -d 'Print help'

@@ -13,6 +13,8 @@
 //! owner, times and attributes by itself, and an upgrade of a diverted program lands under the new
 //! name, from where `off` brings it back. `dpkg-divert --rename` would leave a moment without.
 
+mod apt_conf;
+
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -123,8 +125,8 @@ impl Root {
         Ok(chosen)
     }
 
-    /// Brings back these programs, or all; gives which. Right from every state that `on` and `off`
-    /// can have left, and when there is nothing to do.
+    /// Brings back these programs, or all; gives which. Right from every state that `on`, `on_by_apt`
+    /// and `off` can have left, and when there is nothing to do. APT's configuration goes with all.
     pub fn off(&self, programs: &[PathBuf], before: BeforeStep<'_>) -> Result<Vec<PathBuf>, DivertError> {
         let registered = self.registered()?;
         let chosen = registered.into_iter().filter(|program| programs.is_empty() || programs.contains(program));
@@ -132,7 +134,10 @@ impl Root {
         for program in &chosen {
             self.bring_back(program, before)?;
         }
-        if self.registered()?.is_empty() {
+        if programs.is_empty() {
+            self.off_by_apt(before)?;
+        }
+        if self.registered()?.is_empty() && !apt_conf::is_in_use(&self.path) {
             self.step(before, "remove the helper")?;
             self.remove_helper()?;
         }
@@ -247,7 +252,7 @@ impl Root {
             let mut trial = Command::new("chroot");
             trial.arg(&self.path).arg(Path::new("/").join(HELPER)).arg("--version");
             if !trial.output().is_ok_and(|output| output.status.success()) {
-                if self.registered()?.is_empty() {
+                if self.registered()?.is_empty() && !apt_conf::is_in_use(&self.path) {
                     self.remove_helper()?;
                 }
                 return Err(DivertError::Helper(helper.to_owned()));

@@ -16,6 +16,7 @@ mod descendants;
 mod disks;
 mod host;
 mod kernel;
+mod mounted;
 mod probe;
 mod tally;
 
@@ -39,6 +40,7 @@ pub use self::tally::Tally;
 use self::descendants::descendants;
 use self::disks::Disks;
 use self::kernel::{Signals, Start, StartFailure};
+use self::mounted::Mounted;
 
 /// How long programs that the command has left behind may take to end. A guess: agents and
 /// helpers that notice its end are gone in a fraction of it.
@@ -46,6 +48,10 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// How often is looked for such programs.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How often is looked what descendants have mounted in namespaces of their own. A look costs
+/// some milliseconds where there are hundreds of processes.
+const LOOK_FOR_MOUNTS_EVERY: Duration = Duration::from_secs(1);
 
 /// What is to be run.
 #[derive(Debug)]
@@ -126,8 +132,11 @@ pub struct Outcome {
     pub opened_late: Vec<PathBuf>,
     /// Not synced, because it cannot be opened.
     pub missed: Vec<(PathBuf, io::Error)>,
-    /// Not synced, because only survivors see it, in a mount namespace of their own.
+    /// Not synced: only survivors see it, in a mount namespace of their own that cannot be entered.
     pub out_of_sight: Vec<PathBuf>,
+    /// Seen mounted during the run, and gone before its end: written by the kernel, which tells
+    /// nobody of errors.
+    pub unmounted: Vec<PathBuf>,
     /// What was counted, if anything was.
     pub tally: Option<Tally>,
     /// What a flush costs, for the same.
@@ -148,16 +157,36 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
     // Children from before, if this process was exec'ed by a shell, are none of ours.
     let earlier: HashSet<Process> = descendants(own.as_raw_nonzero().get()).into_iter().collect();
     let signals = Signals::block().map_err(system("cannot watch over signals"))?;
+    let before = disks.held.iter().map(|disk| disk.device.clone());
+    let mounted = Mounted::watch(before).map_err(system("cannot read which file systems there are"))?;
 
     let (child, listener) = start(job, &signals, notify)?;
     let main = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("numbers of processes are positive");
-    let mut watch = Watch { main, own, signals, listener, earlier, tally: Tally::default(), ended: None };
+    let mut watch = Watch {
+        main,
+        own,
+        signals,
+        listener,
+        earlier,
+        mounted,
+        looked_for_mounts: Instant::now(),
+        tally: Tally::default(),
+        ended: None,
+    };
     let survivors = watch.wait(notify).map_err(system("cannot wait for the command"))?;
 
     let begin = Instant::now();
-    let synced = if job.sync_later { disks::Synced::default() } else { disks.sync() };
+    let mut synced = if job.sync_later { disks::Synced::default() } else { disks.sync() };
+    let mut present: HashSet<String> = disks.held.iter().map(|disk| disk.device.clone()).collect();
+    let mut out_of_sight = Vec::new();
+    for process in mounted::other_namespaces(&survivors) {
+        let unseen = disks.unseen_by(process.pid);
+        present.extend(unseen.iter().map(|(device, _)| device.clone()));
+        if !job.sync_later {
+            out_of_sight.extend(synced.add(mounted::sync_within(process.pid, &unseen)));
+        }
+    }
     let sync_time = begin.elapsed();
-    let mut out_of_sight: Vec<_> = survivors.iter().flat_map(|process| disks.unseen_by(process.pid)).collect();
     out_of_sight.sort();
     out_of_sight.dedup();
     Ok(Outcome {
@@ -169,6 +198,7 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
         opened_late: synced.opened_late,
         missed: synced.missed,
         out_of_sight,
+        unmounted: watch.mounted.all_but(&present),
         tally: watch.listener.is_some().then_some(watch.tally),
         costs,
     })
@@ -211,6 +241,8 @@ struct Watch {
     signals: Signals,
     listener: Option<OwnedFd>,
     earlier: HashSet<Process>,
+    mounted: Mounted,
+    looked_for_mounts: Instant,
     tally: Tally,
     ended: Option<Ended>,
 }
@@ -245,20 +277,33 @@ impl Watch {
         }
     }
 
-    /// Until a signal comes, a call is to be answered, or it is time to look for survivors.
+    /// Until a signal comes, a call is to be answered, something was mounted, or it is time to look
+    /// for survivors.
     fn wait_for_something(&mut self, look_soon: bool) -> io::Result<()> {
-        let every = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as _ };
-        let mut polled = vec![PollFd::new(&self.signals.descriptor, PollFlags::IN)];
+        let every = if look_soon { LOOK_EVERY } else { LOOK_FOR_MOUNTS_EVERY };
+        let every = Timespec { tv_sec: every.as_secs() as _, tv_nsec: every.subsec_nanos().into() };
+        let mut polled = vec![
+            PollFd::new(&self.signals.descriptor, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.mounted.table(), PollFlags::PRI),
+        ];
         if let Some(listener) = &self.listener {
             polled.push(PollFd::new(listener, PollFlags::IN));
         }
-        match rustix::event::poll(&mut polled, look_soon.then_some(&every)) {
+        match rustix::event::poll(&mut polled, Some(&every)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let is_asked = polled.get(1).is_some_and(|listener| listener.revents().contains(PollFlags::IN));
-        let has_hung_up = polled.get(1).is_some_and(|listener| listener.revents().contains(PollFlags::HUP));
+        let has = |at: usize, what| polled.get(at).is_some_and(|polled| polled.revents().contains(what));
+        let (has_mounted, is_asked, has_hung_up) =
+            (has(1, PollFlags::PRI), has(2, PollFlags::IN), has(2, PollFlags::HUP));
         drop(polled);
+        if has_mounted {
+            self.mounted.look()?;
+        }
+        if self.looked_for_mounts.elapsed() >= LOOK_FOR_MOUNTS_EVERY {
+            self.mounted.look_at(&self.living());
+            self.looked_for_mounts = Instant::now();
+        }
         match &self.listener {
             Some(listener) if is_asked => self.tally.serve(listener.as_fd()),
             // Nobody has the filter any more; the end of the command is about to be told.

@@ -194,6 +194,49 @@ fn killed_at_any_step_it_goes_on_or_back() {
 }
 
 #[test]
+fn apts_configuration_can_do_it_without_diversions() {
+    let scratch = Scratch::new();
+    let parts = scratch.root().join("etc/apt/apt.conf.d");
+    fs::create_dir_all(&parts).unwrap();
+    let helper = scratch.dir.path().join("helper");
+    fs::write(&helper, "#!/bin/sh\nexit 1\n").unwrap();
+    let before = scratch.tree();
+    let root = || Root::open(&scratch.root()).unwrap();
+    for steps in 0.. {
+        let is_whole = root().on_by_apt(&helper, false, &mut stop_after(steps)).is_ok();
+        scratch.off();
+        assert_eq!(scratch.tree(), before, "on was cut before step {steps}");
+        root().on_by_apt(&helper, false, &mut stop_after(usize::MAX)).unwrap();
+        assert!(root().is_on_by_apt().unwrap() && scratch.status().is_empty());
+        // Both at once: one does not take the helper from the other.
+        scratch.on().unwrap();
+        root().off(&["/usr/bin/dpkg".into(), "/usr/bin/apt-get".into()], &mut stop_after(usize::MAX)).unwrap();
+        assert!(root().is_on_by_apt().unwrap());
+        let is_off = scratch.off_until(steps).is_ok();
+        scratch.off();
+        assert_eq!(scratch.tree(), before, "off was cut before step {steps}");
+        if is_whole && is_off {
+            break;
+        }
+    }
+    // What APT makes of it, and that the wrapper runs the real program.
+    root().on_by_apt(&helper, false, &mut stop_after(usize::MAX)).unwrap();
+    let config = scratch.dir.path().join("apt.conf");
+    fs::write(&config, format!("Dir::Etc::parts \"{}\";\n", parts.display())).unwrap();
+    let mut apt = Command::new("apt-config");
+    let output = apt.env("APT_CONFIG", &config).args(["shell", "DPKG", "Dir::Bin::dpkg"]).output();
+    let output = output.expect("needs the package apt");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "DPKG='/usr/lib/fullbore-nosync/dpkg'\n");
+    assert!(
+        fs::read_to_string(scratch.root().join("usr/lib/fullbore-nosync/dpkg"))
+            .unwrap()
+            .contains("exec '/usr/bin/dpkg'")
+    );
+    scratch.off();
+    assert_eq!(scratch.tree(), before);
+}
+
+#[test]
 fn an_upgrade_meanwhile_stays_and_a_removal_too() {
     let upgraded = Scratch::new();
     upgraded.install("dpkg", "2", &["usr/bin/dpkg"]);

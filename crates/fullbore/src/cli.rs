@@ -820,6 +820,8 @@ const DIVERT_EXAMPLES: &str = "\
 Examples:
   While a system is installed below /target:
     fullbore divert on --root /target
+  The same for APT alone, without diversions:
+    fullbore divert on --root /target --via apt-conf
   See what is diverted:
     fullbore divert status --root /target
   Put everything back:
@@ -854,9 +856,22 @@ pub struct DivertOnArgs {
     #[arg(long, value_name = "DIR")]
     pub root: PathBuf,
 
+    /// How programs are made to run without syncs
+    #[arg(long, value_name = "WAY", value_enum, default_value_t = DivertVia::Diversions)]
+    pub via: DivertVia,
+
     /// Divert these, as paths within the root (default: dpkg, apt-get, aptitude, tasksel in /usr/bin)
     #[arg(value_name = "PROGRAM")]
     pub programs: Vec<PathBuf>,
+}
+
+/// `--via` of `fullbore divert on`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DivertVia {
+    /// By dpkg's diversions: whoever starts the program
+    Diversions,
+    /// By APT's configuration: dpkg, when APT starts it; nothing of dpkg's is changed
+    AptConf,
 }
 
 /// `fullbore divert off`.

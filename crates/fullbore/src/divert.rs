@@ -6,8 +6,11 @@ use std::path::Path;
 use fullbore_install::divert::{DivertError, Root, State};
 use fullbore_install::nosync;
 
-use crate::cli::{DivertArgs, DivertCommand, DivertOnArgs};
+use crate::cli::{DivertArgs, DivertCommand, DivertOnArgs, DivertVia};
 use crate::error::{CommandError, ErrorKind, printable};
+
+/// What is said of dpkg when it is APT's configuration that changes how it is started.
+const BY_APT: &str = "/usr/bin/dpkg (when APT starts it)";
 
 /// Does what is asked for, and says which programs it was done to.
 pub fn run(arguments: &DivertArgs) -> Result<(), CommandError> {
@@ -21,9 +24,13 @@ pub fn run(arguments: &DivertArgs) -> Result<(), CommandError> {
             Ok(())
         }
         DivertCommand::Status(arguments) => {
-            for (program, state) in open(&arguments.root)?.status().map_err(|error| command_error(&error))? {
+            let root = open(&arguments.root)?;
+            for (program, state) in root.status().map_err(|error| command_error(&error))? {
                 let state = if state == State::On { "on" } else { "partial" };
                 say(state, &program);
+            }
+            if root.is_on_by_apt().map_err(|error| command_error(&error))? {
+                say("on", Path::new(BY_APT));
             }
             Ok(())
         }
@@ -36,8 +43,17 @@ fn on(arguments: &DivertOnArgs) -> Result<(), CommandError> {
         return Err(CommandError::usage(format_args!("services could be started here: process 1 is {manager}"))
             .hint("divert programs of a root in which no services are started"));
     }
+    if arguments.via == DivertVia::AptConf && !arguments.programs.is_empty() {
+        return Err(CommandError::usage("--via apt-conf is for dpkg alone, and takes no programs"));
+    }
     let helper = std::env::current_exe().map_err(|error| CommandError::disk(Path::new("/proc/self/exe"), &error))?;
-    let programs = open(&arguments.root)?.on(&arguments.programs, &helper, true, &mut |_| Ok(()));
+    let root = open(&arguments.root)?;
+    if arguments.via == DivertVia::AptConf {
+        root.on_by_apt(&helper, true, &mut |_| Ok(())).map_err(|error| command_error(&error))?;
+        say("on", Path::new(BY_APT));
+        return Ok(());
+    }
+    let programs = root.on(&arguments.programs, &helper, true, &mut |_| Ok(()));
     for program in programs.map_err(|error| command_error(&error))? {
         say("on", &program);
     }

@@ -94,7 +94,13 @@ fn end(outcome: &Outcome, arguments: &NosyncArgs) -> u8 {
         note(&format!("{}: not synced: {error}", path.display()));
     }
     for path in &outcome.out_of_sight {
-        note(&format!("{}: not synced: seen only by a program that is still running", path.display()));
+        note(&format!("{}: not synced: only a program that is still running sees it", path.display()));
+    }
+    for path in &outcome.unmounted {
+        note(&format!(
+            "{}: mounted and unmounted during the run; the kernel has written it, but errors may have gone unseen",
+            path.display()
+        ));
     }
     let mut exit_code = 0;
     if !outcome.survivors.is_empty() {

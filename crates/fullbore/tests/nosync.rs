@@ -185,6 +185,49 @@ fn the_command_may_unmount_what_was_there() {
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
+/// An image of an empty ext4, to be mounted by the command itself.
+fn image(dir: &TempDir) -> String {
+    let image = dir.path().join("image");
+    fs::File::create(&image).unwrap().set_len(8 << 20).unwrap();
+    let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image).status().expect("needs the package e2fsprogs");
+    assert!(made.success());
+    fs::create_dir(dir.path().join("m")).unwrap();
+    image.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn an_image_made_inside_is_whole_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, m) = (image(&dir), dir.path().join("m"));
+    let m = m.display();
+    // The image is read as soon as it is unmounted, as image builders do. It is there for a while, or its name
+    // might be missed.
+    let read = format!("debugfs -R 'cat /file' {image} 2>/dev/null");
+    let script = format!("mount -o loop {image} {m} && echo data > {m}/file && sleep 1 && umount {m} && {read}");
+    let output = nosync(&["--", "sh", "-c", &script]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "data\n");
+    assert!(stderr(&output).contains("/m: mounted and unmounted during the run"), "{}", stderr(&output));
+}
+
+#[test]
+fn what_a_survivor_has_mounted_for_itself_is_synced() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, m, fifo) = (image(&dir), dir.path().join("m"), fifo(&dir));
+    let (m, ready) = (m.display(), dir.path().join("ready"));
+    let inner = format!(
+        "mount -o loop {image} {m} && echo data > {m}/file && : > {0} && read -r line < {1}",
+        ready.display(),
+        fifo.display()
+    );
+    let script =
+        format!("unshare -m sh -c '{inner}' >/dev/null 2>&1 & while ! [ -e {} ]; do sleep 0.05; done", ready.display());
+    let output = nosync(&["--", "sh", "-c", &script]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("/m: mounted during the run; synced now"), "{}", stderr(&output));
+    fs::write(&fifo, "end\n").unwrap();
+}
+
 fn piped(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped())
 }
@@ -387,6 +430,70 @@ chroot "$root" /usr/bin/dpkg errors
 chroot "$root" /usr/bin/dpkg errors
 [ "$before" = "$(list)" ] && echo as before
 "#;
+
+/// An installer as the Debian one is: a busybox, a debootstrap, no dpkg. The udeb is unpacked into it, and
+/// its hooks are run at the points at which base-installer, pkgsel and finish-install run them.
+const INSTALLER: &str = r#"
+set -e
+program=$1 calls=$2 packaging=$3 top=$4
+mount -t tmpfs tmpfs "$top" && installer=$top/installer target=$top/installer/target
+mkdir -p "$installer/bin" "$installer/dev" "$installer/usr/sbin" "$target/tmp" "$target/dev" "$target/usr/bin" "$target/usr/lib" "$target/var/lib/dpkg/info"
+libraries() {
+    for directory in /usr/lib/*-linux-gnu* /lib/*-linux-gnu* /lib64; do
+        [ -d "$directory" ] || continue
+        mkdir -p "$1$directory"
+        mountpoint -q "$1$directory" || mount --bind "$directory" "$1$directory"
+    done
+}
+for root in "$installer" "$target"; do
+    for name in bin lib lib64; do
+        [ ! -L "/$name" ] || [ -e "$root/$name" ] || { mkdir -p "$root/usr/$name" && ln -s "usr/$name" "$root/$name"; }
+    done
+    mkdir -p "$root/bin" "$root/proc" && : >"$root/dev/null" && libraries "$root" && mount -t proc proc "$root/proc"
+done
+cp /bin/busybox "$installer/bin/busybox" && chroot "$installer" /bin/busybox --install -s /bin
+cp "$calls" "$installer/usr/sbin/debootstrap" && cp "$calls" "$target/usr/bin/dpkg"
+cp "$(readlink -f /bin/sh)" "$target/bin/sh"
+cp "$(command -v id)" /bin/true /usr/bin/dpkg-divert "$target/usr/bin"
+: >"$target/var/lib/dpkg/status" && : >"$target/var/lib/dpkg/diversions"
+list() { (cd "$target" && find . -xdev ! -name diversions-old -type f -exec md5sum {} +) | sort; }
+before=$(list)
+udeb=$("$packaging/build" "$program" "$top")
+dpkg-deb -x "$udeb" "$installer"
+
+hook() { chroot "$installer" "/usr/lib/$1/$2fullbore-nosync" >/dev/null; }
+chroot "$installer" /usr/sbin/debootstrap errors
+hook base-installer.d 05
+chroot "$installer" /usr/sbin/debootstrap errors
+hook post-base-installer.d 05
+chroot "$installer" /usr/sbin/debootstrap errors
+chroot "$target" /usr/bin/dpkg errors
+hook pre-pkgsel.d 05
+chroot "$target" /usr/bin/dpkg errors
+hook finish-install.d 90
+chroot "$target" /usr/bin/dpkg errors
+[ "$before" = "$(list)" ] && echo as before
+"#;
+
+#[test]
+fn the_debian_installer_installs_without_syncs() {
+    assert!(Path::new("/bin/busybox").exists(), "needs the package busybox-static");
+    let dir = tempfile::tempdir().unwrap();
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/debian-installer");
+    let output = clean_command("unshare")
+        // A program with all its symbols takes long to compress.
+        .env("DPKG_DEB_COMPRESSOR_TYPE", "none")
+        .args(["--mount", "sh", "-c", INSTALLER, "sh", env!("CARGO_BIN_EXE_fullbore"), &programs().fixed])
+        .args([packaging.as_path(), dir.path()])
+        .output()
+        .unwrap();
+    let lines: Vec<_> = stdout(&output).lines().map(str::to_owned).collect();
+    assert!(output.status.success(), "{lines:?} {}", stderr(&output));
+    let is_filtered: Vec<_> =
+        lines.iter().take(6).map(|line| line.split_whitespace().all(|error| error == "0")).collect();
+    assert_eq!(is_filtered, [false, true, false, true, true, false], "{lines:?} {}", stderr(&output));
+    assert_eq!(lines.last().map(String::as_str), Some("as before"), "{}", stderr(&output));
+}
 
 #[test]
 fn a_diverted_program_runs_without_syncs_in_its_own_root() {

@@ -13,13 +13,14 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 use super::kernel;
+use super::mounted::Place;
 
 /// A line of `/proc/PID/mountinfo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mount {
     id: u64,
     /// `MAJOR:MINOR`: the same for all mounts of one file system.
-    device: String,
+    pub device: String,
     pub path: PathBuf,
     kind: String,
     writable: bool,
@@ -57,7 +58,7 @@ const WITHOUT_DISK: &[&str] = &[
 pub(super) struct Disk {
     /// Where it is mounted, or one of the places.
     pub path: PathBuf,
-    device: String,
+    pub device: String,
     directory: File,
 }
 
@@ -78,6 +79,24 @@ pub(super) struct Synced {
     pub opened_late: Vec<PathBuf>,
     /// Not synced, because it could not be opened.
     pub missed: Vec<(PathBuf, io::Error)>,
+}
+
+impl Synced {
+    /// Adds what was synced from within another mount namespace; gives what could not be reached there.
+    pub(super) fn add(&mut self, results: Vec<(PathBuf, Option<io::Result<()>>)>) -> Vec<PathBuf> {
+        let mut out_of_reach = Vec::new();
+        for (path, result) in results {
+            match result {
+                Some(Ok(())) => {
+                    self.count += 1;
+                    self.opened_late.push(path);
+                }
+                Some(Err(error)) => self.failed.push((path, error)),
+                None => out_of_reach.push(path),
+            }
+        }
+        out_of_reach
+    }
 }
 
 impl Disks {
@@ -127,15 +146,16 @@ impl Disks {
     }
 
     /// File systems that process `pid` sees in a mount namespace of its own and that are not held.
-    pub(super) fn unseen_by(&self, pid: i32) -> Vec<PathBuf> {
+    pub(super) fn unseen_by(&self, pid: i32) -> Vec<Place> {
         let mounts = mounts(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
         let is_held = |mount: &Mount| self.held.iter().any(|disk| disk.device == mount.device);
-        mounts.into_iter().filter(|mount| mount.is_worth_syncing() && !is_held(mount)).map(|mount| mount.path).collect()
+        let unseen = mounts.into_iter().filter(|mount| mount.is_worth_syncing() && !is_held(mount));
+        unseen.map(|mount| (mount.device, mount.path)).collect()
     }
 }
 
 impl Mount {
-    fn is_worth_syncing(&self) -> bool {
+    pub(super) fn is_worth_syncing(&self) -> bool {
         self.writable && !WITHOUT_DISK.contains(&self.kind.as_str())
     }
 }
@@ -159,7 +179,16 @@ fn open(mount: &Mount) -> io::Result<Option<File>> {
 }
 
 pub(super) fn mounts(path: impl AsRef<Path>) -> io::Result<Vec<Mount>> {
-    Ok(fs::read(path)?.split(|byte| *byte == b'\n').filter_map(parse).collect())
+    Ok(parse_all(&fs::read(path)?))
+}
+
+pub(super) fn parse_all(table: &[u8]) -> Vec<Mount> {
+    table.split(|byte| *byte == b'\n').filter_map(parse).collect()
+}
+
+/// As mountinfo writes the number of a device.
+pub(super) fn device(number: u64) -> String {
+    format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number))
 }
 
 /// `ID PARENT MAJOR:MINOR ROOT PATH OPTIONS [FIELD…] - KIND SOURCE SUPEROPTIONS`.

@@ -1,0 +1,75 @@
+//! The same without diversions, where APT starts dpkg: its configuration names the wrapper.
+//!
+//! APT's own syncs are few (two in an installation of 386 packages); all others are made by dpkg
+//! and by what it starts. A dpkg that is started by anybody else syncs as ever.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use super::{BeforeStep, DivertError, NEW, Root, file, is_wrapper, remove, with_end, wrapper_text};
+
+/// The wrapper that APT is told of, below the root.
+const WRAPPER: &str = "usr/lib/fullbore-nosync/dpkg";
+
+/// APT's configuration, below the root. Read before others, so that who sets `Dir::Bin::dpkg`
+/// himself is obeyed.
+const CONFIGURATION: &str = "etc/apt/apt.conf.d/00fullbore-nosync";
+
+const DPKG: &str = "/usr/bin/dpkg";
+
+impl Root {
+    /// Has APT start dpkg by a wrapper, as [`Root::on`] has everybody. `helper` and `try_helper` as there.
+    pub fn on_by_apt(&self, helper: &Path, try_helper: bool, before: BeforeStep<'_>) -> Result<(), DivertError> {
+        let configuration = self.path.join(CONFIGURATION);
+        let directory = configuration.parent().unwrap_or(&self.path);
+        fs::metadata(directory).map_err(file(directory))?;
+        self.step(before, "helper")?;
+        self.place_helper(helper, try_helper)?;
+        self.step(before, "write the wrapper")?;
+        self.place(WRAPPER, &wrapper_text(Path::new(DPKG)), 0o755)?;
+        self.step(before, "write the configuration")?;
+        let text = format!(
+            "// Placed by `fullbore divert on --via apt-conf`; `fullbore divert off` removes it.\n\
+             Dir::Bin::dpkg \"/{WRAPPER}\";\n"
+        );
+        self.place(CONFIGURATION, &text, 0o644)?;
+        self.sync()
+    }
+
+    /// Whether APT starts dpkg by the wrapper.
+    pub fn is_on_by_apt(&self) -> Result<bool, DivertError> {
+        Ok(self.path.join(CONFIGURATION).symlink_metadata().is_ok() && is_wrapper(&self.path.join(WRAPPER))?)
+    }
+
+    /// The configuration goes first, the wrapper after it.
+    pub(super) fn off_by_apt(&self, before: BeforeStep<'_>) -> Result<(), DivertError> {
+        self.step(before, "remove the configuration")?;
+        remove(&self.path.join(CONFIGURATION))?;
+        // Left by a run that was cut.
+        for name in [CONFIGURATION, WRAPPER] {
+            remove(&with_end(&self.path.join(name), NEW))?;
+        }
+        self.step(before, "remove APT's wrapper")?;
+        remove(&self.path.join(WRAPPER))
+    }
+
+    fn place(&self, name: &str, text: &str, mode: u32) -> Result<(), DivertError> {
+        let path = self.path.join(name);
+        // APT reads names without a dot, and those that end in `.conf`.
+        let new = with_end(&path, NEW);
+        let _ = fs::remove_file(&new);
+        let mut written = File::options().write(true).create_new(true).mode(mode).open(&new).map_err(file(&new))?;
+        written.write_all(text.as_bytes()).map_err(file(&new))?;
+        // Whatever the umask.
+        written.set_permissions(fs::Permissions::from_mode(mode)).map_err(file(&new))?;
+        fs::rename(&new, &path).map_err(file(&path))
+    }
+}
+
+/// Whether the helper is still needed.
+pub(super) fn is_in_use(root: &Path) -> bool {
+    root.join(CONFIGURATION).symlink_metadata().is_ok()
+}

@@ -1,0 +1,131 @@
+//! File systems that are mounted while the command runs.
+//!
+//! They are not held: an image that is built inside the run has to be whole when the command
+//! has unmounted it, and a descriptor would keep it mounted. The kernel writes out what is
+//! unmounted, and tells nobody of errors; so these are remembered, to be named at the end.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+
+use super::descendants::Process;
+use super::disks::{self, Mount};
+use super::kernel;
+
+/// More than this are not remembered. A guess, far above what builders mount.
+const MOST: usize = 1000;
+
+/// A file system without a descriptor: `MAJOR:MINOR`, and one of its places.
+pub(super) type Place = (String, PathBuf);
+
+/// What has been mounted since the start.
+#[derive(Debug)]
+pub(super) struct Mounted {
+    /// The table of this mount namespace; ready with priority when it has changed.
+    table: File,
+    /// Devices that were there at the start.
+    before: HashSet<String>,
+    seen: Vec<Place>,
+}
+
+impl Mounted {
+    pub(super) fn watch(before: impl IntoIterator<Item = String>) -> io::Result<Mounted> {
+        let table = File::open("/proc/self/mountinfo")?;
+        Ok(Mounted { table, before: before.into_iter().collect(), seen: Vec::new() })
+    }
+
+    /// To be polled for `PRI`.
+    pub(super) fn table(&self) -> BorrowedFd<'_> {
+        self.table.as_fd()
+    }
+
+    /// Remembers what is new in this mount namespace.
+    pub(super) fn look(&mut self) -> io::Result<()> {
+        let mut text = Vec::new();
+        self.table.rewind()?;
+        self.table.read_to_end(&mut text)?;
+        self.remember(disks::parse_all(&text));
+        Ok(())
+    }
+
+    /// Remembers what is new in the mount namespaces of these. They are looked at once in a while,
+    /// and one that is gone before that is not seen.
+    pub(super) fn look_at(&mut self, processes: &[Process]) {
+        for process in other_namespaces(processes) {
+            self.remember(disks::mounts(format!("/proc/{}/mountinfo", process.pid)).unwrap_or_default());
+        }
+    }
+
+    fn remember(&mut self, mounts: Vec<Mount>) {
+        for mount in mounts.into_iter().filter(Mount::is_worth_syncing) {
+            let is_new =
+                !self.before.contains(&mount.device) && !self.seen.iter().any(|(known, _)| *known == mount.device);
+            if is_new && self.seen.len() < MOST {
+                self.seen.push((mount.device, mount.path));
+            }
+        }
+    }
+
+    /// Those that were seen and are none of these devices.
+    pub(super) fn all_but(self, devices: &HashSet<String>) -> Vec<PathBuf> {
+        self.seen.into_iter().filter(|(device, _)| !devices.contains(device)).map(|(_, path)| path).collect()
+    }
+}
+
+/// One process for each mount namespace that is not this one's.
+pub(super) fn other_namespaces(processes: &[Process]) -> Vec<&Process> {
+    // The inode is the namespace's number; see namespaces(7).
+    let number = |pid: &str| fs::metadata(format!("/proc/{pid}/ns/mnt")).map(|about| about.ino()).ok();
+    let mut known: HashSet<u64> = number("self").into_iter().collect();
+    processes.iter().filter(|process| number(&process.pid.to_string()).is_some_and(|ino| known.insert(ino))).collect()
+}
+
+/// Syncs file systems of another mount namespace from within; gives what came of each, and
+/// nothing for what cannot be reached.
+pub(super) fn sync_within(pid: i32, places: &[Place]) -> Vec<(PathBuf, Option<io::Result<()>>)> {
+    let sync = || {
+        let entered = File::open(format!("/proc/{pid}/ns/mnt")).and_then(|file| kernel::enter_mounts(file.as_fd()));
+        let sync_one = |(device, path): &Place| {
+            let directory = entered.as_ref().ok().and_then(|()| File::open(path).ok())?;
+            let is_it = directory.metadata().is_ok_and(|about| disks::device(about.dev()) == *device);
+            is_it.then(|| rustix::fs::syncfs(&directory).map_err(io::Error::from))
+        };
+        places.iter().map(|place| (place.1.clone(), sync_one(place))).collect()
+    };
+    // A thread of its own, that ends: there is no way back into the namespace from which it came.
+    std::thread::scope(|scope| scope.spawn(sync).join().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_there_before_is_not_new() {
+        let before = ["8:1".to_owned()];
+        let mut mounted = Mounted::watch(before).unwrap();
+        let line = |device: &str, kind: &str, options: &str| {
+            format!("36 35 {device} / /mnt/{device} rw,noatime - {kind} /dev/x {options}\n").into_bytes()
+        };
+        let table = [
+            line("8:1", "ext4", "rw"),
+            line("7:0", "ext4", "rw"),
+            line("7:0", "ext4", "rw"),
+            line("7:1", "squashfs", "ro"),
+            line("0:50", "tmpfs", "rw"),
+            line("7:2", "vfat", "rw"),
+        ];
+        mounted.remember(disks::parse_all(&table.concat()));
+        let still_there = HashSet::from(["7:2".to_owned()]);
+        assert_eq!(mounted.all_but(&still_there), [PathBuf::from("/mnt/7:0")]);
+    }
+
+    #[test]
+    fn own_namespace_is_no_other() {
+        let own = Process { pid: std::process::id() as i32, name: String::new(), started: 0 };
+        assert!(other_namespaces(&[own]).is_empty());
+    }
+}
