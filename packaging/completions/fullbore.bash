@@ -25,6 +25,9 @@ _fullbore() {
             fullbore,convert)
                 cmd="fullbore__subcmd__convert"
                 ;;
+            fullbore,copy)
+                cmd="fullbore__subcmd__copy"
+                ;;
             fullbore,divert)
                 cmd="fullbore__subcmd__divert"
                 ;;
@@ -99,6 +102,9 @@ _fullbore() {
                 ;;
             fullbore__subcmd__help,convert)
                 cmd="fullbore__subcmd__help__subcmd__convert"
+                ;;
+            fullbore__subcmd__help,copy)
+                cmd="fullbore__subcmd__help__subcmd__copy"
                 ;;
             fullbore__subcmd__help,divert)
                 cmd="fullbore__subcmd__help__subcmd__divert"
@@ -185,7 +191,7 @@ _fullbore() {
 
     case "${cmd}" in
         fullbore)
-            opts="-h -V --help --version mirror update check pdiff convert apt nosync divert help"
+            opts="-h -V --help --version mirror update check pdiff convert apt copy nosync divert help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -428,6 +434,44 @@ _fullbore() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        fullbore__subcmd__copy)
+            opts="-n -x -r -a -H -A -X -S -q -v -h --dry-run --delete --exclude --include --exclude-from --include-from --files-from --one-file-system --recursive --numeric-ids --no-owner --no-group --no-perms --no-acls --no-xattrs --no-hard-links --no-specials --archive --hard-links --acls --xattrs --sparse --partial --durability --json --quiet --verbose --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --exclude)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --include)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exclude-from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --include-from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --files-from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --durability)
+                    COMPREPLY=($(compgen -W "none at-end" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         fullbore__subcmd__divert)
             opts="-h --help on off status help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -571,7 +615,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__help)
-            opts="mirror update check pdiff convert apt nosync divert help"
+            opts="mirror update check pdiff convert apt copy nosync divert help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -655,6 +699,20 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__help__subcmd__convert)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__copy)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

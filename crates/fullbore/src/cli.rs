@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use fullbore_engine::digest::Sha256;
 
+pub use crate::copy::flags::CopyArgs;
 use crate::settings::values::{DurabilityChoice, Filter, IndexFormat, Kind, Percent, Rate};
 
 const AFTER_HELP: &str = "\
@@ -54,6 +55,9 @@ pub enum Command {
     /// Make the system's own apt use fullbore's methods, or undo it
     #[command(long_about = APT_LONG)]
     Apt(AptArgs),
+    /// Copy files and trees
+    #[command(long_about = crate::copy::flags::LONG)]
+    Copy(Box<CopyArgs>),
     /// Run a command with its sync calls answered at once, and sync once when it has ended
     #[command(long_about = NOSYNC_LONG)]
     Nosync(NosyncArgs),

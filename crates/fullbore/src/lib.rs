@@ -13,6 +13,7 @@ pub mod apt;
 pub mod check;
 pub mod cli;
 pub mod convert;
+pub mod copy;
 pub mod divert;
 pub mod error;
 pub mod events;

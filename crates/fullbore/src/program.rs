@@ -7,7 +7,7 @@ use crate::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
 use crate::progress::Screen;
 use crate::report::{Report, html, json, prometheus, write_atomically};
 use crate::settings::{self, Environment, OutputSettings};
-use crate::{apt, check, convert, divert, mirror, nosync, pdiff, update};
+use crate::{apt, check, convert, copy, divert, mirror, nosync, pdiff, update};
 
 /// Runs the command line; the result is the exit code.
 pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
@@ -19,6 +19,7 @@ pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment:
             Command::Pdiff(arguments) => run_pdiff(&arguments, environment),
             Command::Convert(arguments) => run_convert(&arguments, environment),
             Command::Apt(arguments) => run_apt(&arguments, environment),
+            Command::Copy(arguments) => copy::run(&arguments, environment),
             Command::Nosync(arguments) => nosync::run(&arguments),
             Command::Divert(arguments) => run_divert(&arguments, environment),
         },

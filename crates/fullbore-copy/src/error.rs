@@ -1,0 +1,74 @@
+//! What ends a copy before its end. Problems of single files do not: see [`crate::wire::Problem`].
+
+use std::io;
+
+use crate::wire::WireError;
+
+/// Why a copy could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// What was asked for cannot be.
+    #[error("{0}")]
+    Usage(String),
+    /// Another copy writes to the same destination.
+    #[error("{0}: another copy is writing here")]
+    Locked(String),
+    /// The destination has no room, or fails.
+    #[error("{0}")]
+    Disk(String),
+    /// The connection broke, or never was.
+    #[error("{0}")]
+    Network(String),
+    /// The other end said something that it should not.
+    #[error("the other end does not keep to the protocol: {0}")]
+    Protocol(#[from] WireError),
+    /// The other end kept to the form, but not to the meaning.
+    #[error("the other end does not keep to the protocol: {0}")]
+    Meaning(&'static str),
+    /// Content arrived with another hash than it was sent with.
+    #[error("{path}: what arrived is not what was sent; memory or processor of one machine may be faulty")]
+    Verification {
+        /// Which file.
+        path: String,
+    },
+    /// A signal.
+    #[error("interrupted")]
+    Interrupted,
+    /// The other end gave up, and said why.
+    #[error("{text}")]
+    Remote {
+        /// As the other end's own exit code would be.
+        exit_code: u8,
+        /// Its words.
+        text: String,
+    },
+    /// The system refuses what every copy needs: threads, clocks, its own files.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        #[source]
+        error: io::Error,
+    },
+}
+
+impl CopyError {
+    /// The documented exit code of the program.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            CopyError::Usage(_) | CopyError::System { .. } => 1,
+            CopyError::Network(_) | CopyError::Protocol(_) | CopyError::Meaning(_) => 3,
+            CopyError::Verification { .. } => 4,
+            CopyError::Locked(_) => 6,
+            CopyError::Disk(_) => 7,
+            CopyError::Interrupted => 130,
+            CopyError::Remote { exit_code, .. } => *exit_code,
+        }
+    }
+
+    /// Whether dialling again may help.
+    pub fn is_lost_connection(&self) -> bool {
+        matches!(self, CopyError::Network(_))
+    }
+}

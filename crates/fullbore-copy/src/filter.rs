@@ -1,0 +1,268 @@
+//! Which names are copied: rsync's patterns (rsync(1), "FILTER RULES", "INCLUDE/EXCLUDE PATTERN RULES").
+//!
+//! The first rule that matches decides; a name that none matches is copied. What is excluded is
+//! not descended into, and `--delete` leaves it alone at the destination. A pattern with a `/` at its
+//! start is anchored at the root of the transfer, one with a `/` or `**` in its middle is matched
+//! against the whole path, any other against the last name. `*` stops at slashes, `**` does not,
+//! `dir/***` is the directory and all in it.
+
+use serde::{Deserialize, Serialize};
+
+/// Most rules of one copy. A guess: lists of excluded paths are made by programs.
+pub const RULES: usize = 100_000;
+
+/// One `--include` or `--exclude`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rule {
+    /// Copy what matches; else leave it out.
+    pub include: bool,
+    /// The pattern as given.
+    pub pattern: Vec<u8>,
+}
+
+/// The rules of a copy, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Filters {
+    rules: Vec<Rule>,
+}
+
+impl Filters {
+    /// Adds a rule behind the others. An empty pattern matches nothing and is left out.
+    pub fn push(&mut self, include: bool, pattern: &[u8]) {
+        if !pattern.is_empty() {
+            self.rules.push(Rule { include, pattern: pattern.to_vec() });
+        }
+    }
+
+    /// Adds rules, one a line, as `--exclude-from` reads them: empty lines and those that begin
+    /// with `#` or `;` are comments, `+ ` and `- ` before a pattern overrule `include`.
+    pub fn push_lines(&mut self, include: bool, text: &[u8]) {
+        for line in text.split(|byte| *byte == b'\n') {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            match line {
+                [b'#' | b';', ..] => {}
+                [b'+', b' ', pattern @ ..] => self.push(true, pattern),
+                [b'-', b' ', pattern @ ..] => self.push(false, pattern),
+                pattern => self.push(include, pattern),
+            }
+        }
+    }
+
+    /// Whether there are no rules.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Whether a path beneath the root of the transfer is left out.
+    pub fn excludes(&self, path: &[u8], is_directory: bool) -> bool {
+        let rule = self.rules.iter().find(|rule| matches(&rule.pattern, path, is_directory));
+        rule.is_some_and(|rule| !rule.include)
+    }
+}
+
+fn matches(pattern: &[u8], path: &[u8], is_directory: bool) -> bool {
+    let (pattern, whole) = match pattern.strip_suffix(b"/***") {
+        Some(directory) => (directory, true),
+        None => (pattern, false),
+    };
+    if whole {
+        // The directory itself, or anything below one that matches.
+        let mut ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        return ends.any(|end| matches_one(pattern, &path[..end])) || is_directory && matches_one(pattern, path);
+    }
+    match pattern.strip_suffix(b"/") {
+        Some(pattern) => is_directory && matches_one(pattern, path),
+        None => matches_one(pattern, path),
+    }
+}
+
+/// A pattern without a slash at its end.
+fn matches_one(pattern: &[u8], path: &[u8]) -> bool {
+    if let Some(anchored) = pattern.strip_prefix(b"/") {
+        return wild(anchored, path);
+    }
+    let has_slash = pattern.contains(&b'/') || pattern.windows(2).any(|pair| pair == b"**");
+    if !has_slash {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        return wild(pattern, name);
+    }
+    // Not anchored: the end of the path, beginning behind any slash.
+    let starts =
+        std::iter::once(0).chain(path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at + 1));
+    starts.into_iter().any(|start| wild(pattern, &path[start..]))
+}
+
+/// Steps that one match may take: patterns of several `**` are matched by trying, and a hostile one
+/// must not take for ever. A guess, far above what written patterns need.
+const STEPS: u32 = 100_000;
+
+fn wild(pattern: &[u8], text: &[u8]) -> bool {
+    let mut steps = STEPS;
+    wild_within(pattern, text, &mut steps)
+}
+
+fn wild_within(mut pattern: &[u8], mut text: &[u8], steps: &mut u32) -> bool {
+    loop {
+        if *steps == 0 {
+            return false;
+        }
+        *steps -= 1;
+        match pattern {
+            [] => return text.is_empty(),
+            [b'*', b'*', rest @ ..] => {
+                let rest = &rest[rest.iter().take_while(|byte| **byte == b'*').count()..];
+                return (0..=text.len()).any(|skipped| wild_within(rest, &text[skipped..], steps));
+            }
+            [b'*', rest @ ..] => {
+                let within = text.iter().take_while(|byte| **byte != b'/').count();
+                return (0..=within).any(|skipped| wild_within(rest, &text[skipped..], steps));
+            }
+            [b'?', rest @ ..] => match text {
+                [byte, behind @ ..] if *byte != b'/' => (pattern, text) = (rest, behind),
+                _ => return false,
+            },
+            [b'[', rest @ ..] => match (text, class(rest)) {
+                ([byte, behind @ ..], Some((class, rest))) if *byte != b'/' && class.has(*byte) => {
+                    (pattern, text) = (rest, behind);
+                }
+                ([b'[', behind @ ..], None) => (pattern, text) = (rest, behind),
+                _ => return false,
+            },
+            [b'\\', literal, rest @ ..] if text.first() == Some(literal) => (pattern, text) = (rest, &text[1..]),
+            [b'\\', _, ..] => return false,
+            [literal, rest @ ..] if text.first() == Some(literal) => (pattern, text) = (rest, &text[1..]),
+            _ => return false,
+        }
+    }
+}
+
+/// What stands between brackets.
+struct Class<'a> {
+    inverted: bool,
+    members: &'a [u8],
+}
+
+/// The class and what follows it; none if the bracket is never closed.
+fn class(text: &[u8]) -> Option<(Class<'_>, &[u8])> {
+    let inverted = matches!(text.first(), Some(b'!' | b'^'));
+    let text = if inverted { &text[1..] } else { text };
+    // A closing bracket in the first place is a member.
+    let mut at = usize::from(text.first() == Some(&b']'));
+    loop {
+        match text.get(at)? {
+            b']' => return Some((Class { inverted, members: &text[..at] }, &text[at + 1..])),
+            b'[' if text.get(at + 1) == Some(&b':') => {
+                let end = text[at + 2..].windows(2).position(|pair| pair == b":]");
+                at += end.map_or(1, |end| end + 4);
+            }
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
+impl Class<'_> {
+    fn has(&self, byte: u8) -> bool {
+        let mut members = self.members;
+        let mut found = false;
+        loop {
+            found |= match members {
+                [] => return found != self.inverted,
+                [b'[', b':', rest @ ..] if rest.windows(2).any(|pair| pair == b":]") => {
+                    let end = rest.windows(2).position(|pair| pair == b":]").unwrap_or(0);
+                    members = &rest[end + 2..];
+                    named(&rest[..end], byte)
+                }
+                [b'\\', literal, rest @ ..] => {
+                    members = rest;
+                    *literal == byte
+                }
+                [low, b'-', high, rest @ ..] => {
+                    members = rest;
+                    (*low..=*high).contains(&byte)
+                }
+                [member, rest @ ..] => {
+                    members = rest;
+                    *member == byte
+                }
+            };
+        }
+    }
+}
+
+fn named(name: &[u8], byte: u8) -> bool {
+    match name {
+        b"alnum" => byte.is_ascii_alphanumeric(),
+        b"alpha" => byte.is_ascii_alphabetic(),
+        b"digit" => byte.is_ascii_digit(),
+        b"lower" => byte.is_ascii_lowercase(),
+        b"upper" => byte.is_ascii_uppercase(),
+        b"punct" => byte.is_ascii_punctuation(),
+        b"space" => byte.is_ascii_whitespace() || byte == 0x0b,
+        b"xdigit" => byte.is_ascii_hexdigit(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn excluded(pattern: &str, path: &str, is_directory: bool) -> bool {
+        let mut filters = Filters::default();
+        filters.push(false, pattern.as_bytes());
+        filters.excludes(path.as_bytes(), is_directory)
+    }
+
+    #[test]
+    fn patterns_match_as_rsyncs_manual_says() {
+        for (pattern, path, is_directory, expected) in [
+            ("*.o", "a/b.o", false, true),
+            ("*.o", "a/b.c", false, false),
+            ("/foo", "foo", false, true),
+            ("/foo", "a/foo", false, false),
+            ("foo/", "a/foo", true, true),
+            ("foo/", "a/foo", false, false),
+            ("foo/*/bar", "x/foo/a/bar", false, true),
+            ("foo/*/bar", "foo/a/b/bar", false, false),
+            ("/foo/**/bar", "foo/a/b/bar", false, true),
+            ("**/bar", "a/bar", false, true),
+            ("a**b", "x/a/y/b", false, true),
+            ("a*b", "a/b", false, false),
+            ("dir/***", "dir", true, true),
+            ("dir/***", "x/dir/a/b", false, true),
+            ("dir/***", "dir", false, false),
+            ("[a-c]x", "bx", false, true),
+            ("[!a-c]x", "bx", false, false),
+            ("[[:digit:]_]", "_", false, true),
+            ("[]x]", "]", false, true),
+            ("\\*", "*", false, true),
+            ("\\*", "a", false, false),
+            ("?", "é", false, false),
+            ("a[", "a[", false, true),
+        ] {
+            assert_eq!(excluded(pattern, path, is_directory), expected, "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        let mut filters = Filters::default();
+        filters.push_lines(false, b"# comment\n+ keep.log\n\n*.log\n");
+        assert!(!filters.excludes(b"a/keep.log", false) && filters.excludes(b"a/b.log", false));
+        assert_eq!(filters.len(), 2);
+    }
+
+    #[test]
+    fn a_hostile_pattern_ends() {
+        let pattern = "a**".repeat(60) + "z";
+        let text = "a".repeat(4000);
+        assert!(!excluded(&pattern, &text, false));
+    }
+}

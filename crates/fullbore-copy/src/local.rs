@@ -1,0 +1,68 @@
+//! A copy within one machine: sender and receiver, joined by queues.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fullbore_engine::stage::Ledger;
+use fullbore_engine::window::Window;
+
+use crate::error::CopyError;
+use crate::options::Options;
+use crate::receiver::{self, Destination};
+use crate::sender::{self, LOCAL_WINDOW_BYTES, Source, Sources};
+use crate::session::{Brake, Context, Event, Link, Progress, Tell};
+use crate::wire::Account;
+
+/// A copy that has not begun. The brake ends it from outside.
+#[derive(Debug)]
+pub struct LocalCopy {
+    ends: (Link, Link),
+    /// Ends the copy early.
+    pub brake: Brake,
+}
+
+impl Default for LocalCopy {
+    fn default() -> LocalCopy {
+        let ends = Link::pair();
+        let brake = Brake::new(&ends.0);
+        LocalCopy { ends, brake }
+    }
+}
+
+impl LocalCopy {
+    /// Copies sources, or only these paths beneath the one source, and gives the final figures.
+    ///
+    /// # Errors
+    /// What ended the copy early; what was copied by then is kept, and another run goes on.
+    pub fn run(
+        self,
+        what: (Vec<Source>, Option<Vec<Vec<u8>>>),
+        destination: &Destination,
+        options: &Options,
+        ledger: &Ledger,
+        progress: &Progress,
+        tell: &dyn Tell,
+    ) -> Result<Account, Arc<CopyError>> {
+        let (sources, only) = what;
+        let rotational = sources.iter().any(|source| crate::device::is_rotational(source.descriptor().as_fd()));
+        let skip = rustix::fs::stat(&destination.directory).ok().map(|status| (status.st_dev, status.st_ino));
+        let sources = Sources { sources, only, skip, rotational };
+        let window = Window::new(LOCAL_WINDOW_BYTES, sender::WINDOW_RECORDS);
+        let (one, other) = self.ends;
+        // The sender's end hears of everything, so the receiver's stays silent.
+        let silent = |_: Event| {};
+        let own = Progress::default();
+        let sending = Context { options, link: one, brake: self.brake.clone(), ledger, progress: &own, tell };
+        let receiving = Context { options, link: other, brake: self.brake, ledger, progress, tell: &silent };
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| sender::run(&sending, &sources, &window));
+            let received = receiver::run(&receiving, destination);
+            let sent = sender.join();
+            match (received, sent) {
+                (Ok(account), Ok(Ok(_))) => Ok(account),
+                (Err(error), _) | (_, Ok(Err(error))) => Err(error),
+                (_, Err(_)) => Err(Arc::new(CopyError::Meaning("the sender failed"))),
+            }
+        })
+    }
+}

@@ -1,0 +1,52 @@
+//! Names that a copy gives to files of its own in the destination.
+//!
+//! They stand beside the final names, begin with a dot, and end in words that no other program uses.
+//! The source's own files of such names (it is the torn destination of another copy) are left out
+//! and reported.
+
+use crate::entry::NAME_BYTES;
+
+/// At the root of the destination while a copy writes there: lock, and sign of a copy that was torn.
+pub const MARKER: &[u8] = b".fullbore-copy";
+const PART: &[u8] = b".fullbore-part";
+const BLOCKS: &[u8] = b".fullbore-blocks";
+
+/// The unfinished file for a name.
+pub fn part(name: &[u8]) -> Vec<u8> {
+    with_suffix(name, PART)
+}
+
+/// The journal of the unfinished file for a name.
+pub fn blocks(name: &[u8]) -> Vec<u8> {
+    with_suffix(name, BLOCKS)
+}
+
+/// Whether a name is one of ours.
+pub fn is_ours(name: &[u8]) -> bool {
+    name == MARKER || name.starts_with(b".") && (name.ends_with(PART) || name.ends_with(BLOCKS))
+}
+
+fn with_suffix(name: &[u8], suffix: &[u8]) -> Vec<u8> {
+    let mut own = vec![b'.'];
+    if 1 + name.len() + suffix.len() <= NAME_BYTES {
+        own.extend_from_slice(name);
+    } else {
+        // Too long to be extended: its hash stands for it.
+        own.extend_from_slice(blake3::hash(name).to_hex().as_bytes());
+    }
+    own.extend_from_slice(suffix);
+    own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_any_length_have_a_part() {
+        assert_eq!(part(b"a"), b".a.fullbore-part");
+        let (one, two) = ([b'x'; NAME_BYTES], [b'y'; NAME_BYTES]);
+        assert!(part(&one).len() <= NAME_BYTES && part(&one) != part(&two) && part(&one) != blocks(&one));
+        assert!(is_ours(&part(&one)) && is_ours(&blocks(b"a")) && is_ours(MARKER) && !is_ours(b"a.fullbore-part"));
+    }
+}

@@ -1,0 +1,75 @@
+//! What a copy shall do; the same at both ends.
+
+use fullbore_engine::durability::Durability;
+use serde::{Deserialize, Serialize};
+
+use crate::filter::Filters;
+
+/// The wishes of the user, as far as they concern both ends or the far one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Options {
+    /// Compare and tell, write nothing.
+    pub dry_run: bool,
+    /// Delete what the source does not have, after a copy without errors.
+    pub delete: bool,
+    /// Keep numbers of owners and groups instead of looking for their names.
+    pub numeric_ids: bool,
+    /// Keep owners.
+    pub owner: bool,
+    /// Keep groups.
+    pub group: bool,
+    /// Keep permission bits.
+    pub permissions: bool,
+    /// Keep times.
+    pub times: bool,
+    /// Keep extended attributes other than ACLs.
+    pub xattrs: bool,
+    /// Keep ACLs.
+    pub acls: bool,
+    /// Keep hard links.
+    pub hard_links: bool,
+    /// Make devices, named pipes and sockets.
+    pub specials: bool,
+    /// Stay on the file system of each source.
+    pub one_file_system: bool,
+    /// Descend into directories.
+    pub recursive: bool,
+    /// Tell the sender which files are visible, so that it removes them.
+    pub remove_source_files: bool,
+    /// Tell the names of files whose content is wanted.
+    pub tell_names: bool,
+    /// Which names are copied.
+    pub filters: Filters,
+    /// When data has to be on the disk.
+    pub durability: Durability,
+    /// Threads that read, or write, at most; 0 for as many as fit.
+    pub threads: usize,
+    /// Bytes per second, of content; 0 for no limit.
+    pub limit_bytes_per_s: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            dry_run: false,
+            delete: false,
+            numeric_ids: false,
+            owner: true,
+            group: true,
+            permissions: true,
+            times: true,
+            xattrs: true,
+            acls: true,
+            hard_links: true,
+            specials: true,
+            one_file_system: false,
+            recursive: true,
+            remove_source_files: false,
+            tell_names: false,
+            filters: Filters::default(),
+            durability: Durability::AtEnd,
+            threads: 0,
+            limit_bytes_per_s: 0,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Owners and groups: numbers at the source, names, numbers at the destination.
+//!
+//! Names come from `/etc/passwd` and `/etc/group`. Users that only a directory service knows keep
+//! their numbers: asking it would need the C library's plug-ins, which a static program has not.
+
+use std::collections::HashMap;
+
+/// Longest of the two files that is read. A guess: a hundred thousand users.
+const FILE_BYTES: u64 = 16 << 20;
+/// The only version of an ACL's form (`POSIX_ACL_XATTR_VERSION`), and its length before the entries.
+const ACL_VERSION: [u8; 4] = [2, 0, 0, 0];
+/// Entries for named users and groups (`ACL_USER`, `ACL_GROUP`), with a number behind.
+const ACL_USER: u16 = 2;
+const ACL_GROUP: u16 = 8;
+
+/// What this machine calls its users and groups.
+#[derive(Debug)]
+pub struct Names {
+    by_id: HashMap<(bool, u32), Vec<u8>>,
+    by_name: HashMap<(bool, Vec<u8>), u32>,
+}
+
+impl Default for Names {
+    fn default() -> Names {
+        let mut names = Names { by_id: HashMap::new(), by_name: HashMap::new() };
+        names.read(false, &file("/etc/passwd"));
+        names.read(true, &file("/etc/group"));
+        names
+    }
+}
+
+fn file(path: &str) -> Vec<u8> {
+    use std::io::Read as _;
+    let mut text = Vec::new();
+    // A machine without them has no names; then numbers are kept.
+    let _ = std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES).read_to_end(&mut text));
+    text
+}
+
+impl Names {
+    fn read(&mut self, group: bool, text: &[u8]) {
+        for line in text.split(|byte| *byte == b'\n') {
+            let mut fields = line.split(|byte| *byte == b':');
+            let (Some(name), Some(id)) = (fields.next(), fields.nth(1)) else { continue };
+            let id = std::str::from_utf8(id).ok().and_then(|id| id.parse().ok());
+            let Some(id) = id.filter(|_| !name.is_empty() && name.len() <= crate::entry::NAME_BYTES) else { continue };
+            self.by_id.entry((group, id)).or_insert_with(|| name.to_vec());
+            self.by_name.entry((group, name.to_vec())).or_insert(id);
+        }
+    }
+
+    /// The name of a number.
+    pub fn of(&self, group: bool, id: u32) -> Option<Vec<u8>> {
+        self.by_id.get(&(group, id)).cloned()
+    }
+
+    /// The number of a name.
+    pub fn id(&self, group: bool, name: &[u8]) -> Option<u32> {
+        self.by_name.get(&(group, name.to_vec())).copied()
+    }
+}
+
+/// From the source's numbers to ours, as far as they differ.
+#[derive(Debug, Default)]
+pub struct Mapping {
+    ids: HashMap<(bool, u32), u32>,
+}
+
+impl Mapping {
+    /// Learns what the source calls a number. Root is root everywhere.
+    pub fn learn(&mut self, names: &Names, group: bool, id: u32, name: &[u8]) {
+        if id != 0
+            && let Some(ours) = names.id(group, name)
+            && ours != id
+        {
+            self.ids.insert((group, id), ours);
+        }
+    }
+
+    /// Our number for a number of the source.
+    pub fn of(&self, group: bool, id: u32) -> u32 {
+        self.ids.get(&(group, id)).copied().unwrap_or(id)
+    }
+
+    /// An ACL with our numbers in it.
+    pub fn acl(&self, value: &[u8]) -> Vec<u8> {
+        let mut value = value.to_vec();
+        if !self.ids.is_empty() && value.starts_with(&ACL_VERSION) {
+            for entry in value[4..].chunks_exact_mut(8) {
+                if let Some((group, id)) = named(entry) {
+                    entry[4..].copy_from_slice(&self.of(group, id).to_le_bytes());
+                }
+            }
+        }
+        value
+    }
+}
+
+/// Users and groups that an ACL names.
+pub fn ids_in_acl(value: &[u8]) -> Vec<(bool, u32)> {
+    let entries = value.strip_prefix(&ACL_VERSION).unwrap_or_default();
+    entries.chunks_exact(8).filter_map(named).collect()
+}
+
+/// Tag, permissions and number, little-endian (`linux/posix_acl_xattr.h`).
+fn named(entry: &[u8]) -> Option<(bool, u32)> {
+    let id = u32::from_le_bytes(entry.get(4..8)?.try_into().ok()?);
+    match u16::from_le_bytes(entry.get(..2)?.try_into().ok()?) {
+        ACL_USER => Some((false, id)),
+        ACL_GROUP => Some((true, id)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_follow_names_also_within_acls() {
+        let mut names = Names { by_id: HashMap::new(), by_name: HashMap::new() };
+        names.read(false, b"root:x:0:0::/root:/bin/sh\nalice:x:1001:100::/:\nbroken\n:x:5:\n");
+        assert_eq!((names.of(false, 1001), names.of(true, 1001)), (Some(b"alice".to_vec()), None));
+        let mut mapping = Mapping::default();
+        mapping.learn(&names, false, 2000, b"alice");
+        mapping.learn(&names, false, 2001, b"bob");
+        mapping.learn(&names, false, 0, b"alice");
+        assert_eq!([2000, 2001, 0].map(|id| mapping.of(false, id)), [1001, 2001, 0]);
+        let acl = |id: u32| {
+            let mut value = ACL_VERSION.to_vec();
+            value.extend_from_slice(&[1, 0, 7, 0, 0xff, 0xff, 0xff, 0xff, 2, 0, 5, 0]);
+            value.extend_from_slice(&id.to_le_bytes());
+            value
+        };
+        assert_eq!((mapping.acl(&acl(2000)), ids_in_acl(&acl(2000))), (acl(1001), vec![(false, 2000)]));
+    }
+}

@@ -1,0 +1,214 @@
+//! A bounded queue between threads, with several takers.
+//!
+//! As the engine's channels it tries first and reads the clock only to wait: who waits for room is
+//! blocked, who waits for an item is starved. Unlike them it may have many takers, so that the next
+//! free worker, or the next free connection, gets the next item. Closing it lets takers have what is
+//! left; breaking it throws that away.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fullbore_engine::stage::StageClock;
+
+/// The queue. Clones are handles to the same one.
+#[derive(Debug)]
+pub struct Queue<T> {
+    shared: Arc<Shared<T>>,
+}
+
+#[derive(Debug)]
+struct Shared<T> {
+    capacity: usize,
+    state: Mutex<State<T>>,
+    filled: Condvar,
+    emptied: Condvar,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    items: VecDeque<T>,
+    closed: bool,
+}
+
+impl<T> Clone for Queue<T> {
+    fn clone(&self) -> Queue<T> {
+        Queue { shared: self.shared.clone() }
+    }
+}
+
+/// The queue takes nothing any more.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Closed;
+
+/// What came of waiting for an item with a limit of time.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Taken<T> {
+    /// An item.
+    Item(T),
+    /// The queue is closed and empty.
+    End,
+    /// Nothing came in time.
+    TimedOut,
+}
+
+impl<T> Queue<T> {
+    /// A queue of at most so many items; zero is taken as one.
+    pub fn new(capacity: usize) -> Queue<T> {
+        Queue {
+            shared: Arc::new(Shared {
+                capacity: capacity.max(1),
+                state: Mutex::new(State { items: VecDeque::new(), closed: false }),
+                filled: Condvar::new(),
+                emptied: Condvar::new(),
+            }),
+        }
+    }
+
+    /// Puts an item in, waiting for room.
+    ///
+    /// # Errors
+    /// When the queue is closed; the item is dropped.
+    pub fn push(&self, item: T, clock: &StageClock) -> Result<(), Closed> {
+        let mut state = self.lock();
+        if !state.closed && state.items.len() >= self.shared.capacity {
+            drop(state);
+            state = clock.blocked_in(|| {
+                let full = |state: &mut State<T>| !state.closed && state.items.len() >= self.shared.capacity;
+                self.shared.emptied.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner)
+            });
+        }
+        if state.closed {
+            return Err(Closed);
+        }
+        state.items.push_back(item);
+        drop(state);
+        self.shared.filled.notify_one();
+        Ok(())
+    }
+
+    /// Takes the next item; none when the queue is closed and empty.
+    pub fn pop(&self, clock: &StageClock) -> Option<T> {
+        let mut state = self.lock();
+        if state.items.is_empty() && !state.closed {
+            drop(state);
+            state = clock.starved_in(|| {
+                let empty = |state: &mut State<T>| !state.closed && state.items.is_empty();
+                self.shared.filled.wait_while(self.lock(), empty).unwrap_or_else(PoisonError::into_inner)
+            });
+        }
+        let item = state.items.pop_front();
+        drop(state);
+        self.shared.emptied.notify_one();
+        item
+    }
+
+    /// As [`Queue::pop`], but waits no longer than this.
+    pub fn pop_within(&self, time: Duration, clock: &StageClock) -> Taken<T> {
+        let mut state = self.lock();
+        if state.items.is_empty() && !state.closed {
+            drop(state);
+            let until = Instant::now() + time;
+            state = clock.starved_in(|| {
+                let empty = |state: &mut State<T>| !state.closed && state.items.is_empty();
+                let left = until.saturating_duration_since(Instant::now());
+                let waited = self.shared.filled.wait_timeout_while(self.lock(), left, empty);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            });
+        }
+        let taken = match state.items.pop_front() {
+            Some(item) => Taken::Item(item),
+            None if state.closed => Taken::End,
+            None => Taken::TimedOut,
+        };
+        drop(state);
+        self.shared.emptied.notify_one();
+        taken
+    }
+
+    /// Takes no more items; those in it can still be had.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.shared.filled.notify_all();
+        self.shared.emptied.notify_all();
+    }
+
+    /// Closes it and throws away what is in it.
+    pub fn break_off(&self) {
+        let items = {
+            let mut state = self.lock();
+            state.closed = true;
+            std::mem::take(&mut state.items)
+        };
+        drop(items);
+        self.shared.filled.notify_all();
+        self.shared.emptied.notify_all();
+    }
+
+    /// Closes it, throws away what is in it, and leaves this as the last item.
+    pub fn end_with(&self, last: T) {
+        let items = {
+            let mut state = self.lock();
+            if state.closed {
+                return;
+            }
+            state.closed = true;
+            let items = std::mem::take(&mut state.items);
+            state.items.push_back(last);
+            items
+        };
+        drop(items);
+        self.shared.filled.notify_all();
+        self.shared.emptied.notify_all();
+    }
+
+    /// Whether nothing is in it now.
+    pub fn is_empty(&self) -> bool {
+        self.lock().items.is_empty()
+    }
+
+    /// A panic elsewhere leaves the state whole: every change is one step.
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_engine::stage::{Kind, Ledger};
+
+    use super::*;
+
+    #[test]
+    fn many_takers_get_everything_once_and_the_end() {
+        let ledger = Ledger::new();
+        let clock = ledger.stage("test", Kind::Thread);
+        let queue = Queue::new(3);
+        let sums: Vec<u64> = std::thread::scope(|scope| {
+            let takers: Vec<_> =
+                (0..3).map(|_| scope.spawn(|| std::iter::from_fn(|| queue.pop(&clock)).sum::<u64>())).collect();
+            (1..=1000).for_each(|item| queue.push(item, &clock).unwrap());
+            queue.close();
+            takers.into_iter().map(|taker| taker.join().unwrap()).collect()
+        });
+        assert_eq!(sums.iter().sum::<u64>(), 500_500);
+        assert_eq!(queue.push(1, &clock), Err(Closed));
+    }
+
+    #[test]
+    fn breaking_it_off_wakes_who_waits_for_room_and_who_waits_for_an_item() {
+        let ledger = Ledger::new();
+        let clock = ledger.stage("test", Kind::Thread);
+        let (full, empty) = (Queue::new(1), Queue::<u8>::new(1));
+        full.push(1, &clock).unwrap();
+        std::thread::scope(|scope| {
+            let pushing = scope.spawn(|| full.push(2, &clock));
+            let taking = scope.spawn(|| empty.pop(&clock));
+            full.break_off();
+            empty.break_off();
+            assert_eq!((pushing.join().unwrap(), taking.join().unwrap()), (Err(Closed), None));
+        });
+        assert_eq!(full.pop(&clock), None);
+        assert_eq!(Queue::<u8>::new(1).pop_within(Duration::from_millis(1), &clock), Taken::TimedOut);
+    }
+}

@@ -1,0 +1,297 @@
+//! The receiving end: compares, asks for what is missing, verifies, writes, gives names.
+//!
+//! Threads: the calling one takes lists and answers them; writers verify and write what comes; the
+//! committer gives final names in groups. At the end the calling thread makes hard links, deletes, and
+//! sets the attributes of directories, and has everything flushed once more.
+
+mod attributes;
+mod commit;
+mod finish;
+pub mod journal;
+mod listing;
+mod marker;
+mod partial;
+mod room;
+mod tree;
+mod write;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fullbore_engine::stage::Kind;
+
+use crate::error::CopyError;
+use crate::queue::Taken;
+use crate::session::{Context, Event, add};
+use crate::wire::{Account, Message, Problem, ProblemKind};
+use attributes::Attributes;
+use commit::Commit;
+use listing::Listing;
+use marker::Marker;
+use room::{Room, Shortage};
+use tree::Tree;
+use write::{Pending, PendingFiles, Writers};
+
+/// Content is asked for when all has been listed, so that it is known to fit, or after this time.
+const LISTING_TIME: Duration = Duration::from_secs(3);
+/// How often the sender is told where the copy stands.
+const TELL_TIME: Duration = Duration::from_millis(200);
+/// Threads that write at most. A guess: more only make a disk's queue longer.
+const WRITERS: usize = 8;
+
+/// Where a copy goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// An existing directory.
+    pub directory: PathBuf,
+    /// What the only source, which is no directory, shall be called.
+    pub rename_to: Option<Vec<u8>>,
+}
+
+impl Destination {
+    /// By rsync's rules: a directory takes sources in; another name is what the only source, if it is no
+    /// directory, shall be called; else a directory is made.
+    ///
+    /// # Errors
+    /// When there is something else, or nothing can be made.
+    pub fn resolve(path: &Path, single_file: bool, many: bool, dry_run: bool) -> Result<Destination, CopyError> {
+        use std::os::unix::ffi::OsStrExt as _;
+        let wrong = |error: std::io::Error| CopyError::Usage(format!("{}: {error}", path.display()));
+        let bytes = path.as_os_str().as_bytes();
+        let directory = |path: &Path| Destination { directory: path.to_owned(), rename_to: None };
+        match std::fs::metadata(path) {
+            Ok(there) if there.is_dir() => return Ok(directory(path)),
+            Ok(_) if many || !single_file => {
+                return Err(CopyError::Usage(format!("{}: not a directory", path.display())));
+            }
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(wrong(error)),
+            _ => {}
+        }
+        if single_file && !many && !bytes.ends_with(b"/") {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let name = path.file_name().map(|name| name.as_bytes().to_vec());
+            if !parent.is_dir() && !dry_run {
+                std::fs::create_dir_all(parent).map_err(wrong)?;
+            }
+            return Ok(Destination { directory: parent.to_owned(), rename_to: name });
+        }
+        if !dry_run {
+            std::fs::create_dir_all(path).map_err(wrong)?;
+        }
+        Ok(directory(path))
+    }
+}
+
+/// Receives until everything is there and flushed.
+///
+/// # Errors
+/// What ended the copy early. What has come by then is kept for another run. Problems of single files
+/// are told as events.
+pub fn run(context: &Context<'_>, destination: &Destination) -> Result<Account, Arc<CopyError>> {
+    match receive(context, destination) {
+        Ok(Some(account)) => Ok(account),
+        Ok(None) => Err(context.brake.verdict()),
+        Err(error) => {
+            context.brake.pull(error);
+            Err(context.brake.verdict())
+        }
+    }
+}
+
+fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Account>, CopyError> {
+    let options = context.options;
+    let path = &destination.directory;
+    let tree = match Tree::open(path) {
+        Ok(tree) => tree,
+        // A dry run makes nothing: all is missing there.
+        Err(_) if options.dry_run && !path.exists() => Tree::nowhere().map_err(|error| system("open /", error))?,
+        Err(error) => return Err(CopyError::Usage(format!("{}: {}", path.display(), std::io::Error::from(error)))),
+    };
+    let marker = if options.dry_run { None } else { Some(Marker::set(tree.root(), path)?) };
+    let errors = AtomicU64::new(0);
+    let problem = |kind: ProblemKind, path: &[u8], text: String| {
+        note_error(&errors, kind);
+        let problem = Problem { kind, path: path.to_vec(), text };
+        context.tell.tell(Event::Problem(problem.clone()));
+        let clock = context.ledger.stage("control", Kind::Thread);
+        let _ = context.link.control_out.push(Message::Problem(problem), &clock);
+    };
+    let (attributes, pending, commit) = (Attributes::new(options), PendingFiles::default(), Commit::new());
+    let writers = Writers {
+        context,
+        tree: &tree,
+        attributes: &attributes,
+        pending: &pending,
+        commit: &commit,
+        boot: journal::boot(),
+        problem: &problem,
+        clock: context.ledger.stage("disk write", Kind::Thread),
+    };
+    let case_insensitive = marker.as_ref().is_some_and(|marker| marker.case_insensitive);
+    let resuming = marker.as_ref().is_some_and(|marker| marker.was_there);
+    let mut listing = Listing::new(&writers, Room::of(&tree), case_insensitive, resuming);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if options.threads > 0 { options.threads.min(WRITERS) } else { cores.clamp(2, WRITERS) };
+    let finished = std::thread::scope(|scope| {
+        let committing = scope.spawn(|| commit.run(context, &tree, &problem));
+        let writing: Vec<_> = (0..threads).map(|_| scope.spawn(|| writers.run())).collect();
+        let mut control =
+            Control { writers: &writers, listing: &mut listing, errors: &errors, began: None, begun: false };
+        let heard = control.listen(destination.rename_to.as_deref());
+        let finished = heard.unwrap_or_else(|error| {
+            context.brake.pull(error);
+            false
+        });
+        // Writers end with their queue, and only then has the committer heard of all files.
+        context.link.data.close();
+        writing.into_iter().for_each(|thread| drop(thread.join()));
+        commit.queue.close();
+        drop(committing.join());
+        finished
+    });
+    if !finished || context.brake.is_pulled() {
+        return Ok(None);
+    }
+    if let Some(marker) = marker {
+        writers.finish(&mut listing, errors.load(Ordering::Relaxed) == 0, &marker)?;
+    }
+    let account = context.progress.account();
+    let clock = context.ledger.stage("control", Kind::Thread);
+    let _ = context.link.control_out.push(Message::Account { account, last: true }, &clock);
+    Ok(Some(account))
+}
+
+fn system(what: &'static str, error: rustix::io::Errno) -> CopyError {
+    CopyError::System { what, error: error.into() }
+}
+
+/// Counts what shows that the copy is not whole: then nothing is deleted.
+fn note_error(errors: &AtomicU64, kind: ProblemKind) {
+    let harmless = matches!(
+        kind,
+        ProblemKind::Changed
+            | ProblemKind::Vanished
+            | ProblemKind::Owner
+            | ProblemKind::Mode
+            | ProblemKind::Times
+            | ProblemKind::Xattrs
+            | ProblemKind::Acls
+            | ProblemKind::Undeleted
+    );
+    add(errors, u64::from(!harmless));
+}
+
+/// The thread that takes what the sender says.
+struct Control<'a, 'b> {
+    writers: &'a Writers<'a>,
+    listing: &'b mut Listing<'a>,
+    errors: &'a AtomicU64,
+    /// When the first list came.
+    began: Option<Instant>,
+    /// Content may come.
+    begun: bool,
+}
+
+impl Control<'_, '_> {
+    /// To the end: true if the sender said that it has sent all.
+    fn listen(&mut self, rename_to: Option<&[u8]>) -> Result<bool, CopyError> {
+        let context = self.writers.context;
+        let clock = context.ledger.stage("control", Kind::Thread);
+        clock.adopt_thread();
+        let mut told = Instant::now();
+        loop {
+            match context.link.control_in.pop_within(TELL_TIME, &clock) {
+                Taken::End => return Ok(false),
+                Taken::TimedOut => {}
+                Taken::Item(Message::Finish) => return Ok(true),
+                Taken::Item(message) => self.take(message, rename_to)?,
+            }
+            if told.elapsed() >= TELL_TIME {
+                told = Instant::now();
+                if self.begun {
+                    self.check_room()?;
+                }
+                self.send(Message::Account { account: context.progress.account(), last: false });
+            }
+            if !self.begun && self.began.is_some_and(|began| began.elapsed() >= LISTING_TIME) {
+                self.begin()?;
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message, rename_to: Option<&[u8]>) -> Result<(), CopyError> {
+        let context = self.writers.context;
+        match message {
+            Message::List(mut list) => {
+                self.began.get_or_insert_with(Instant::now);
+                if let Some(name) = rename_to {
+                    let [entry] = &mut list.entries[..] else {
+                        return Err(CopyError::Meaning("more than the one file that was announced"));
+                    };
+                    entry.name = name.to_vec();
+                }
+                let answer = self.listing.take(list)?;
+                self.send(answer);
+            }
+            Message::Owners(owners) => self.writers.attributes.learn(&owners),
+            Message::Listed { entries, errors } => {
+                if entries != self.listing.entries() {
+                    return Err(CopyError::Meaning("another number of entries than were listed"));
+                }
+                add(self.errors, errors);
+                context.progress.complete.store(true, Ordering::Relaxed);
+                if !self.begun {
+                    self.begin()?;
+                }
+            }
+            Message::Lost { id } => self.lost(id),
+            Message::Problem(problem) => {
+                note_error(self.errors, problem.kind);
+                context.tell.tell(Event::Problem(problem));
+            }
+            Message::Abort { exit_code, text } => return Err(CopyError::Remote { exit_code, text }),
+            Message::Counters(_) => {}
+            _ => return Err(CopyError::Meaning("a receiver's message from the sender")),
+        }
+        Ok(())
+    }
+
+    /// Lets content come, if it fits.
+    fn begin(&mut self) -> Result<(), CopyError> {
+        if !self.writers.context.options.dry_run {
+            self.check_room()?;
+        }
+        self.begun = true;
+        self.send(Message::Begin);
+        Ok(())
+    }
+
+    fn check_room(&self) -> Result<(), CopyError> {
+        let written = self.writers.context.progress.account().written_bytes;
+        let text = match self.listing.room.shortage(self.writers.tree, written) {
+            None => return Ok(()),
+            Some(Shortage::Bytes { needed, free }) => format!("{needed} more bytes are needed, {free} are free"),
+            Some(Shortage::Inodes { needed, free }) => format!("{needed} more files are needed, room is for {free}"),
+        };
+        Err(CopyError::Disk(format!("the destination is too small: {text}")))
+    }
+
+    fn lost(&self, id: u64) {
+        let pending = self.writers.pending.lock().remove(&id);
+        if let Some(Pending::Big(partial)) = pending {
+            if let Ok(folder) = self.writers.tree.folder(&partial.directory) {
+                partial.give_up(&folder, false);
+            }
+            // Blocks of it may still be under way.
+            self.writers.pending.lock().insert(id, Pending::Lost);
+        }
+    }
+
+    fn send(&self, message: Message) {
+        // A closed queue belongs to a run that ends; its reason is known to the brake.
+        let clock = self.writers.context.ledger.stage("control", Kind::Thread);
+        let _ = self.writers.context.link.control_out.push(message, &clock);
+    }
+}

@@ -1,0 +1,313 @@
+//! Owner, permissions, extended attributes, times: put on new files, mended on old ones.
+//!
+//! The order matters. A change of owner takes set-id bits and capabilities away; an ACL changes the
+//! group's bits; every one of them changes times. What the system refuses is a problem of its own
+//! kind, and the rest is kept.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{PoisonError, RwLock};
+
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, Uid};
+use rustix::io::Errno;
+
+use super::tree::Folder;
+use crate::entry::{Entry, Kind, Time};
+use crate::options::Options;
+use crate::owners::{Mapping, Names};
+use crate::wire::{Owner, ProblemKind};
+use crate::xattrs::{self, ACL_ACCESS, Place, Xattrs};
+
+/// Set-user-id and set-group-id.
+const SET_ID: u32 = 0o6000;
+
+/// Sets attributes as the options say.
+#[derive(Debug)]
+pub(super) struct Attributes {
+    owner: bool,
+    group: bool,
+    permissions: bool,
+    times: bool,
+    acls: bool,
+    xattrs: bool,
+    user_here: u32,
+    group_here: u32,
+    umask: u32,
+    names: Names,
+    mapping: RwLock<Mapping>,
+}
+
+/// What could not be kept of one file.
+pub(super) type Failures = Vec<(ProblemKind, String)>;
+
+fn failed(failures: &mut Failures, kind: ProblemKind, error: Errno) {
+    failures.push((kind, std::io::Error::from(error).to_string()));
+}
+
+impl Attributes {
+    pub(super) fn new(options: &Options) -> Attributes {
+        Attributes {
+            owner: options.owner,
+            group: options.group,
+            permissions: options.permissions,
+            times: options.times,
+            acls: options.acls,
+            xattrs: options.xattrs,
+            user_here: rustix::process::geteuid().as_raw(),
+            group_here: rustix::process::getegid().as_raw(),
+            umask: umask(),
+            names: Names::default(),
+            mapping: RwLock::default(),
+        }
+    }
+
+    /// Learns what the source calls its users and groups.
+    pub(super) fn learn(&self, owners: &[Owner]) {
+        let mut mapping = self.mapping.write().unwrap_or_else(PoisonError::into_inner);
+        owners.iter().for_each(|owner| mapping.learn(&self.names, owner.group, owner.id, &owner.name));
+    }
+
+    fn owner_of(&self, entry: &Entry) -> (u32, u32) {
+        let mapping = self.mapping.read().unwrap_or_else(PoisonError::into_inner);
+        (mapping.of(false, entry.user), mapping.of(true, entry.group))
+    }
+
+    fn xattrs_of(&self, entry: &Entry) -> Xattrs {
+        let mapping = self.mapping.read().unwrap_or_else(PoisonError::into_inner);
+        let acl = |name: &[u8], value: &[u8]| if xattrs::is_acl(name) { mapping.acl(value) } else { value.to_vec() };
+        entry.xattrs.iter().map(|(name, value)| (name.clone(), acl(name, value))).collect()
+    }
+
+    /// The mode that a new file is created with.
+    pub(super) fn creation_mode(&self, entry: &Entry) -> Mode {
+        // Who may not read the file in the end must not while it is written either.
+        Mode::from_raw_mode(if self.permissions { entry.mode & 0o777 } else { 0o666 })
+    }
+
+    /// The mode of an unfinished file that a later run may have to open again.
+    pub(super) fn unfinished_mode(&self, entry: &Entry) -> Mode {
+        self.creation_mode(entry) | Mode::RUSR | Mode::WUSR
+    }
+
+    /// Puts everything on a file created with this mode, while it is open.
+    pub(super) fn put(&self, file: impl AsFd, created: Mode, folder: &Folder, entry: &Entry) -> Failures {
+        let mut failures = Failures::new();
+        let file = file.as_fd();
+        let (user, group) = self.owner_of(entry);
+        let chown =
+            (self.owner && user != self.user_here) || (self.group && (group != self.group_here || folder.gives_group));
+        let mut mode = entry.mode;
+        let mut owned = true;
+        if chown {
+            let set = |user, group| rustix::fs::fchown(file, user, group);
+            owned = self.change_owner(set, Some(user), Some(group), &mut failures);
+        }
+        if folder.gives_acl && self.acls && !entry.xattrs.iter().any(|(name, _)| name == ACL_ACCESS) {
+            // What the directory gave to the new file, the source does not have.
+            if let Err(error) = xattrs::remove(Place::Open(file), ACL_ACCESS) {
+                failed(&mut failures, ProblemKind::Acls, error);
+            }
+        }
+        self.set_xattrs(Place::Open(file), &self.xattrs_of(entry), &mut failures);
+        if !owned && mode & SET_ID != 0 {
+            // Not for an owner whom nobody meant.
+            mode &= !SET_ID;
+            failures.push((ProblemKind::Mode, "set-id bits are left out with another owner".to_owned()));
+        }
+        let has_acl = folder.gives_acl || !entry.xattrs.is_empty();
+        if self.permissions
+            && (has_acl || mode & self.umask != 0 || mode != created.as_raw_mode())
+            && let Err(error) = rustix::fs::fchmod(file, Mode::from_raw_mode(mode))
+        {
+            failed(&mut failures, ProblemKind::Mode, error);
+        }
+        if self.times
+            && let Err(error) = rustix::fs::futimens(file, &times(entry.modified))
+        {
+            failed(&mut failures, ProblemKind::Times, error);
+        }
+        failures
+    }
+
+    /// Mends what differs on something that is there. Gives what could not be, and whether anything differed.
+    pub(super) fn mend(
+        &self,
+        folder: &Folder,
+        name: &[u8],
+        status: &Stat,
+        entry: &Entry,
+        dry_run: bool,
+    ) -> (bool, Failures) {
+        let mut failures = Failures::new();
+        let mut differs = false;
+        let (user, group) = self.owner_of(entry);
+        let user = (self.owner && user != status.st_uid).then_some(user);
+        let group = (self.group && group != status.st_gid).then_some(group);
+        let is_link = entry.kind == Kind::Symlink;
+        let mut mode_differs = self.permissions && !is_link && status.st_mode & 0o7777 != entry.mode;
+        let mut owned = true;
+        if user.is_some() || group.is_some() {
+            differs = true;
+            let set =
+                |user, group| rustix::fs::chownat(&folder.descriptor, name, user, group, AtFlags::SYMLINK_NOFOLLOW);
+            owned = dry_run || self.change_owner(set, user, group, &mut failures);
+            // The change may have taken set-id bits away.
+            mode_differs |= self.permissions && !is_link && entry.mode & SET_ID != 0;
+        }
+        let wanted = self.xattrs_of(entry);
+        let present = if self.acls || self.xattrs {
+            xattrs::read(folder.place(name), self.acls, self.xattrs)
+        } else {
+            Ok(Vec::new())
+        };
+        match present {
+            Ok(present) => {
+                let changed = user.is_some() || group.is_some();
+                if present != wanted || changed && !wanted.is_empty() {
+                    differs |= present != wanted;
+                    if !dry_run {
+                        self.mend_xattrs(folder.place(name), &present, &wanted, &mut failures);
+                        mode_differs |= self.permissions && !is_link;
+                    }
+                }
+            }
+            Err(error) => failed(&mut failures, ProblemKind::Xattrs, error),
+        }
+        let mode = if owned { entry.mode } else { entry.mode & !SET_ID };
+        if mode_differs && (owned || status.st_mode & 0o7777 != mode) {
+            differs = true;
+            if !dry_run && let Err(error) = change_mode(&folder.descriptor, name, mode) {
+                failed(&mut failures, ProblemKind::Mode, error);
+            }
+        }
+        if self.times && !same_time(entry.modified, modified(status)) {
+            differs = true;
+        }
+        if self.times && differs && !dry_run {
+            let set =
+                rustix::fs::utimensat(&folder.descriptor, name, &times(entry.modified), AtFlags::SYMLINK_NOFOLLOW);
+            if let Err(error) = set {
+                failed(&mut failures, ProblemKind::Times, error);
+            }
+        }
+        (differs, failures)
+    }
+
+    /// Changes owner and group; the group alone if the owner cannot be. False if the owner is not as wished.
+    fn change_owner(
+        &self,
+        set: impl Fn(Option<Uid>, Option<Gid>) -> Result<(), Errno>,
+        user: Option<u32>,
+        group: Option<u32>,
+        failures: &mut Failures,
+    ) -> bool {
+        let user = user.filter(|_| self.owner);
+        let group = group.filter(|_| self.group).map(Gid::from_raw);
+        let Err(error) = set(user.map(Uid::from_raw), group) else { return true };
+        let group_alone = user.is_some() && group.is_some() && set(None, group).is_ok();
+        let what = match (user, group) {
+            (Some(user), _) => format!("user {user}"),
+            (None, Some(group)) => format!("group {}", group.as_raw()),
+            (None, None) => return true,
+        };
+        let also = match group {
+            Some(group) if user.is_some() && !group_alone => format!(" and group {}", group.as_raw()),
+            _ => String::new(),
+        };
+        failures.push((ProblemKind::Owner, format!("{what}{also}: {}", std::io::Error::from(error))));
+        false
+    }
+
+    fn set_xattrs(&self, place: Place<'_>, wanted: &Xattrs, failures: &mut Failures) {
+        for (name, value) in wanted {
+            if let Err(error) = xattrs::set(place, name, value) {
+                let kind = if xattrs::is_acl(name) { ProblemKind::Acls } else { ProblemKind::Xattrs };
+                failures.push((kind, format!("{}: {}", crate::entry::shown(name), std::io::Error::from(error))));
+            }
+        }
+    }
+
+    fn mend_xattrs(&self, place: Place<'_>, present: &Xattrs, wanted: &Xattrs, failures: &mut Failures) {
+        for (name, _) in present.iter().filter(|(name, _)| !wanted.iter().any(|(other, _)| other == name)) {
+            // Labels of a security module are the destination's own.
+            let is_label = name.starts_with(b"security.") && name != b"security.capability";
+            if !is_label && let Err(error) = xattrs::remove(place, name) {
+                let kind = if xattrs::is_acl(name) { ProblemKind::Acls } else { ProblemKind::Xattrs };
+                failed(failures, kind, error);
+            }
+        }
+        self.set_xattrs(place, wanted, failures);
+    }
+
+    /// Puts everything on what was just made under a name: a link, a device, a directory.
+    pub(super) fn put_on_name(&self, folder: &Folder, name: &[u8], entry: &Entry) -> Result<Failures, Errno> {
+        let status = rustix::fs::statat(&folder.descriptor, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(self.mend(folder, name, &status, entry, false).1)
+    }
+}
+
+/// Changes the permissions of a name that is no link; a link put in its place is not followed.
+fn change_mode(directory: &OwnedFd, name: &[u8], mode: u32) -> Result<(), Errno> {
+    let own = if name.is_empty() { b"." } else { name };
+    let held = rustix::fs::openat(directory, own, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    if Kind::of_mode(rustix::fs::fstat(&held)?.st_mode) == Some(Kind::Symlink) {
+        return Err(Errno::LOOP);
+    }
+    rustix::fs::chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), Mode::from_raw_mode(mode))
+}
+
+fn times(modified: Time) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec { tv_sec: modified.seconds, tv_nsec: i64::from(modified.nanoseconds) },
+    }
+}
+
+/// The time of last change of content in a status.
+pub(super) fn modified(status: &Stat) -> Time {
+    Time { seconds: status.st_mtime, nanoseconds: status.st_mtime_nsec as u32 }
+}
+
+/// Whether a time at the destination is the source's, as far as the file system there can keep it.
+pub(super) fn same_time(source: Time, here: Time) -> bool {
+    /// What file systems count in, nanoseconds: NTFS and SMB, microseconds, exFAT, ext3 and HFS+.
+    const GRAINS: [u32; 5] = [1, 100, 1000, 10_000_000, 1_000_000_000];
+    let same = |grain: u32| here.nanoseconds == source.nanoseconds - source.nanoseconds % grain;
+    if here.seconds == source.seconds {
+        return GRAINS.iter().any(|grain| here.nanoseconds.is_multiple_of(*grain) && same(*grain));
+    }
+    // FAT counts in two seconds.
+    here.nanoseconds == 0 && here.seconds % 2 == 0 && source.seconds - 1 == here.seconds
+}
+
+/// What the process takes away from the permissions of new files (proc(5), `Umask`).
+fn umask() -> u32 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let value = text.lines().find_map(|line| line.strip_prefix("Umask:")).map(str::trim);
+    // Without it every file gets its permissions set once more.
+    value.and_then(|value| u32::from_str_radix(value, 8).ok()).unwrap_or(0o777)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_compared_as_exactly_as_the_file_system_keeps_them() {
+        let time = |seconds, nanoseconds| Time { seconds, nanoseconds };
+        let source = time(101, 123_456_789);
+        for (here, same) in [
+            (source, true),
+            (time(101, 123_456_700), true),
+            (time(101, 123_456_000), true),
+            (time(101, 120_000_000), true),
+            (time(101, 0), true),
+            (time(100, 0), true),
+            (time(101, 123_456_788), false),
+            (time(101, 200_000_000), false),
+            (time(102, 0), false),
+            (time(99, 0), false),
+        ] {
+            assert_eq!(same_time(source, here), same, "{here:?}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The end of a copy that went well: hard links, deletions, attributes of directories.
+
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use fullbore_engine::durability::Durability;
+use fullbore_engine::stage::Kind as Clock;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::commit;
+use super::listing::{LinkLater, Listing, list};
+use super::marker::Marker;
+use super::partial;
+use super::tree::Folder;
+use super::write::Writers;
+use crate::entry::{Entry, Kind, join};
+use crate::error::CopyError;
+use crate::names;
+use crate::session::{Event, add};
+use crate::wire::{Message, ProblemKind};
+
+/// How deep directories to be deleted are descended into. A path of more parts cannot be named anyway.
+const DEPTH: usize = 2048;
+
+impl Writers<'_> {
+    /// All files have their names: the rest, and one flush of everything.
+    pub(super) fn finish(
+        &self,
+        listing: &mut Listing<'_>,
+        without_errors: bool,
+        marker: &Marker,
+    ) -> Result<(), CopyError> {
+        self.clock.adopt_thread();
+        self.link(listing);
+        if self.context.options.delete && without_errors {
+            self.delete(listing);
+        }
+        // Before the attributes of directories: it stands in one.
+        marker.remove(self.tree.root())?;
+        self.directories(listing);
+        if self.context.options.durability != Durability::None {
+            let clock = self.context.ledger.stage("sync", Clock::Thread);
+            let began = Instant::now();
+            commit::flush(self.tree, &clock)?;
+            add(&self.context.progress.sync_us, u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
+        }
+        Ok(())
+    }
+
+    /// Gives the further names of files that have several.
+    fn link(&self, listing: &mut Listing<'_>) {
+        for link in std::mem::take(&mut listing.links) {
+            if let Err(error) = self.link_one(&link) {
+                let path = join(&link.directory, &link.entry.name);
+                (self.problem)(ProblemKind::Link, &path, std::io::Error::from(error).to_string());
+            }
+        }
+    }
+
+    fn link_one(&self, link: &LinkLater) -> Result<(), Errno> {
+        let progress = self.context.progress;
+        let (from_directory, from_name) = &*link.first;
+        let (from, to) = (self.tree.folder(from_directory)?, self.tree.folder(&link.directory)?);
+        let name = &link.entry.name[..];
+        let there = to.status(name)?;
+        let first = from.status(from_name)?.ok_or(Errno::NOENT)?;
+        if there.is_some_and(|there| (there.st_dev, there.st_ino) == (first.st_dev, first.st_ino)) {
+            add(&progress.kept, 1);
+            return Ok(());
+        }
+        let own = if there.is_some() { names::part(name) } else { name.to_vec() };
+        if there.is_some() {
+            to.unlink(&own)?;
+        }
+        match rustix::fs::linkat(&from, &from_name[..], &to, &own[..], AtFlags::empty()) {
+            Ok(()) => {}
+            // Another mount, no hard links there, or too many names: the content at least.
+            Err(error @ (Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP))
+                if link.entry.kind == Kind::File =>
+            {
+                self.duplicate(&from, from_name, &to, &own, &link.entry)?;
+                let path = join(&link.directory, name);
+                (self.problem)(ProblemKind::Link, &path, format!("copied instead: {}", std::io::Error::from(error)));
+            }
+            Err(error) => return Err(error),
+        }
+        if there.is_some() {
+            to.rename(&own, name)?;
+        }
+        add(&progress.made, 1);
+        Ok(())
+    }
+
+    fn duplicate(&self, from: &Folder, from_name: &[u8], to: &Folder, own: &[u8], entry: &Entry) -> Result<(), Errno> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut source = std::fs::File::from(rustix::fs::openat(from, from_name, flags, Mode::empty())?);
+        let mode = self.attributes.unfinished_mode(entry);
+        let mut target = partial::create(to, own, mode)?;
+        std::io::copy(&mut source, &mut target).map_err(partial::errno)?;
+        for (kind, text) in self.attributes.put(target.as_fd(), mode, to, entry) {
+            (self.problem)(kind, &entry.name, text);
+        }
+        Ok(())
+    }
+
+    /// Deletes what the source does not have.
+    fn delete(&self, listing: &mut Listing<'_>) {
+        for (directory, extras) in std::mem::take(&mut listing.extras) {
+            let Ok(folder) = self.tree.folder(&directory) else { continue };
+            for name in extras {
+                let path = join(&directory, &name);
+                let deleted = match folder.status(&name) {
+                    Ok(Some(status)) => {
+                        let kind = FileType::from_raw_mode(status.st_mode);
+                        self.delete_one(&folder, &name, kind, &path, 0)
+                    }
+                    Ok(None) => Ok(()),
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = deleted {
+                    (self.problem)(ProblemKind::Undeleted, &path, std::io::Error::from(error).to_string());
+                }
+            }
+        }
+    }
+
+    fn delete_one(&self, folder: &Folder, name: &[u8], kind: FileType, path: &[u8], depth: usize) -> Result<(), Errno> {
+        if kind != FileType::Directory {
+            folder.unlink(name)?;
+        } else {
+            if depth > DEPTH {
+                return Err(Errno::NAMETOOLONG);
+            }
+            self.tree.forget(path);
+            let inner = self.tree.folder(path)?;
+            for (inner_name, kind) in list(&inner)? {
+                let inner_path = join(path, &inner_name);
+                // Excluded names are protected; then their directory stays as well.
+                if self.context.options.filters.excludes(&inner_path, kind == FileType::Directory) {
+                    return Err(Errno::NOTEMPTY);
+                }
+                self.delete_one(&inner, &inner_name, kind, &inner_path, depth + 1)?;
+            }
+            drop(inner);
+            self.tree.forget(path);
+            rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR)?;
+        }
+        add(&self.context.progress.deleted, 1);
+        self.context.tell.tell(Event::Deleted(path.to_vec()));
+        let _ = self.context.link.control_out.push(Message::Deleted { path: path.to_vec() }, &self.clock);
+        Ok(())
+    }
+
+    /// Sets the attributes of directories, the deepest first: nothing changes their times any more.
+    fn directories(&self, listing: &mut Listing<'_>) {
+        let mut directories = std::mem::take(&mut listing.directories);
+        directories.sort_by(|one, two| two.0.cmp(&one.0));
+        for (path, entry) in directories {
+            let result = self.tree.folder(&path).and_then(|folder| {
+                let status = rustix::fs::fstat(&*folder)?;
+                Ok(self.attributes.mend(&folder, b".", &status, &entry, false).1)
+            });
+            match result {
+                Ok(failures) => {
+                    for (kind, text) in failures {
+                        (self.problem)(kind, &path, text);
+                    }
+                }
+                Err(error) => (self.problem)(ProblemKind::Unwritable, &path, std::io::Error::from(error).to_string()),
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The journal of an unfinished big file: which blocks are in it, with their hashes.
+//!
+//! It stands beside the unfinished file. A block is entered after it was written, so a run that goes
+//! on under the same kernel finds in the file what the journal says. A checkpoint is entered after the
+//! data was flushed; after another boot, blocks entered behind the last checkpoint are read again and
+//! compared with their hashes. Any difference of the source voids the whole: see [`Header::source`].
+//!
+//! Records have a fixed length and a check sum each; the first that is not whole ends the journal.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+
+use crate::entry::{Entry, Identity, Time};
+use crate::wire::{block_bytes, blocks};
+
+const MAGIC: &[u8; 8] = b"fbblk\0\0\x01";
+const HEADER_BYTES: usize = 128;
+const RECORD_BYTES: usize = 48;
+const BLOCK: u8 = 1;
+const CHECKPOINT: u8 = 2;
+
+/// Longest journal that is read: twice the blocks of the largest file that any file system here holds
+/// (16 EiB would be more; such a file is simply copied again).
+pub(super) const JOURNAL_BYTES: u64 = 1 << 30;
+
+/// Which boot of this machine it is.
+pub(super) type Boot = [u8; 36];
+
+/// What the unfinished file is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The source's file in the state in which it was listed.
+    pub source: Identity,
+    /// Its length, in bytes.
+    pub size: u64,
+    /// Time of its last change of content.
+    pub modified: Time,
+    /// The boot of the destination's machine during which the blocks were written.
+    pub boot: Boot,
+}
+
+impl Header {
+    pub(super) fn of(entry: &Entry, boot: Boot) -> Header {
+        Header { source: entry.identity, size: entry.size, modified: entry.modified, boot }
+    }
+
+    /// Whether it is of the same state of the same file.
+    pub(super) fn is_same_source(&self, other: &Header) -> bool {
+        Header { boot: other.boot, ..*self } == *other
+    }
+
+    fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let mut at = 0;
+        let mut put = |part: &[u8]| {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        };
+        put(MAGIC);
+        put(&self.source.device.to_le_bytes());
+        put(&self.source.inode.to_le_bytes());
+        put(&self.source.changed.seconds.to_le_bytes());
+        put(&self.source.changed.nanoseconds.to_le_bytes());
+        put(&self.modified.seconds.to_le_bytes());
+        put(&self.modified.nanoseconds.to_le_bytes());
+        put(&self.size.to_le_bytes());
+        put(&self.boot);
+        let sum = checksum(&bytes[..HEADER_BYTES - 4]);
+        bytes[HEADER_BYTES - 4..].copy_from_slice(&sum);
+        bytes
+    }
+
+    fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
+        if !bytes.starts_with(MAGIC) || checksum(&bytes[..HEADER_BYTES - 4]) != bytes[HEADER_BYTES - 4..] {
+            return None;
+        }
+        let u64_at = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let u32_at = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let time = |at: usize| Some(Time { seconds: u64_at(at)? as i64, nanoseconds: u32_at(at + 8)? });
+        Some(Header {
+            source: Identity { device: u64_at(8)?, inode: u64_at(16)?, changed: time(24)? },
+            modified: time(36)?,
+            size: u64_at(48)?,
+            boot: bytes.get(56..92)?.try_into().ok()?,
+        })
+    }
+}
+
+fn checksum(bytes: &[u8]) -> [u8; 4] {
+    let [one, two, three, four, ..] = *blake3::hash(bytes).as_bytes();
+    [one, two, three, four]
+}
+
+/// A block that is in the unfinished file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entered {
+    /// Which block.
+    pub index: u64,
+    /// BLAKE3 of its content.
+    pub hash: [u8; 32],
+    /// Whether it was flushed to the disk before a later record was entered.
+    pub flushed: bool,
+}
+
+/// What a journal says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contents {
+    /// Of what.
+    pub header: Header,
+    /// Its blocks, in the order in which they were written.
+    pub blocks: Vec<Entered>,
+    /// How long the whole records are together, in bytes.
+    pub whole_bytes: usize,
+}
+
+/// Reads a journal; nothing if its head is none. Never gives a block that the file does not have.
+pub fn parse(bytes: &[u8]) -> Option<Contents> {
+    let (head, records) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+    let header = Header::decode(head)?;
+    let count = blocks(header.size);
+    let mut contents = Contents { header, blocks: Vec::new(), whole_bytes: HEADER_BYTES };
+    for record in records.chunks_exact(RECORD_BYTES) {
+        let (body, sum) = record.split_at(RECORD_BYTES - 4);
+        let number = u64::from_le_bytes(body[4..12].try_into().unwrap_or_default());
+        if checksum(body) != sum {
+            break;
+        }
+        match body[0] {
+            BLOCK if number < count => {
+                let hash = body[12..44].try_into().unwrap_or_default();
+                contents.blocks.push(Entered { index: number, hash, flushed: false });
+            }
+            CHECKPOINT if number <= contents.blocks.len() as u64 => {
+                contents.blocks[..number as usize].iter_mut().for_each(|block| block.flushed = true);
+            }
+            _ => break,
+        }
+        contents.whole_bytes += RECORD_BYTES;
+    }
+    Some(contents)
+}
+
+/// A journal that is being written.
+#[derive(Debug)]
+pub(super) struct Journal {
+    file: File,
+    entered: u64,
+    flushed: u64,
+}
+
+impl Journal {
+    /// Begins a journal in an empty file.
+    pub(super) fn begin(mut file: File, header: &Header) -> io::Result<Journal> {
+        file.write_all(&header.encode())?;
+        Ok(Journal { file, entered: 0, flushed: 0 })
+    }
+
+    /// Goes on with the blocks that were found right, as a new journal in an empty file: it is of this boot.
+    pub(super) fn resume(file: File, header: &Header, blocks: &[Entered]) -> io::Result<Journal> {
+        let mut journal = Journal::begin(file, header)?;
+        let mut bytes = Vec::with_capacity(blocks.len() * RECORD_BYTES);
+        blocks.iter().for_each(|block| bytes.extend_from_slice(&record(BLOCK, block.index, &block.hash)));
+        journal.file.write_all(&bytes)?;
+        journal.entered = blocks.len() as u64;
+        Ok(journal)
+    }
+
+    /// Enters a block that has been written.
+    pub(super) fn enter(&mut self, index: u64, hash: &[u8; 32]) -> io::Result<()> {
+        self.entered += 1;
+        self.file.write_all(&record(BLOCK, index, hash))
+    }
+
+    /// Blocks entered so far: those that a flush which begins now will cover.
+    pub(super) fn entered(&self) -> u64 {
+        self.entered
+    }
+
+    /// So many blocks are on the disk.
+    pub(super) fn checkpoint(&mut self, entered: u64) -> io::Result<()> {
+        if entered <= self.flushed {
+            return Ok(());
+        }
+        self.flushed = entered;
+        self.file.write_all(&record(CHECKPOINT, entered, &[0; 32]))
+    }
+}
+
+fn record(kind: u8, number: u64, hash: &[u8; 32]) -> [u8; RECORD_BYTES] {
+    let mut bytes = [0; RECORD_BYTES];
+    bytes[0] = kind;
+    bytes[4..12].copy_from_slice(&number.to_le_bytes());
+    bytes[12..44].copy_from_slice(hash);
+    let sum = checksum(&bytes[..44]);
+    bytes[44..].copy_from_slice(&sum);
+    bytes
+}
+
+/// Where a block of a file of this size begins.
+pub(super) fn offset(size: u64, index: u64) -> u64 {
+    index * block_bytes(size)
+}
+
+/// This boot of this machine (random(4)); zeros where the kernel does not tell, as in some containers.
+pub(super) fn boot() -> Boot {
+    let text = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    text.get(..36).and_then(|text| text.try_into().ok()).unwrap_or([0; 36])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn header() -> Header {
+        let changed = Time { seconds: -5, nanoseconds: 7 };
+        let source = Identity { device: 1, inode: 2, changed };
+        Header { source, size: 10 << 20, modified: Time { seconds: 3, nanoseconds: 4 }, boot: [b'x'; 36] }
+    }
+
+    fn journal(blocks: &[u64], checkpoint: u64) -> Vec<u8> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        let mut journal = Journal::begin(File::create(&path).unwrap(), &header()).unwrap();
+        for (place, index) in blocks.iter().enumerate() {
+            journal.enter(*index, &[*index as u8; 32]).unwrap();
+            if place as u64 + 1 == checkpoint {
+                journal.checkpoint(checkpoint).unwrap();
+            }
+        }
+        let mut bytes = Vec::new();
+        File::open(&path).unwrap().read_to_end(&mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn what_was_entered_is_read_and_what_was_flushed_is_known() {
+        let contents = parse(&journal(&[3, 0, 9], 2)).unwrap();
+        assert_eq!(contents.header, header());
+        let blocks: Vec<_> = contents.blocks.iter().map(|block| (block.index, block.hash[0], block.flushed)).collect();
+        assert_eq!(blocks, [(3, 3, true), (0, 0, true), (9, 9, false)]);
+        assert_eq!(parse(&journal(&[3, 10, 9], 0)).unwrap().blocks.len(), 1, "the file has no block 10");
+    }
+
+    proptest! {
+        #[test]
+        fn a_torn_journal_gives_what_was_whole(cut in 0..700_usize, at in 0..700_usize, value in any::<u8>()) {
+            let whole = journal(&[0, 1, 2, 3, 4, 5, 6, 7], 4);
+            let expected = parse(&whole).unwrap().blocks;
+            let mut torn = whole[..cut.min(whole.len())].to_vec();
+            if let Some(contents) = parse(&torn) {
+                prop_assert!(contents.blocks.iter().zip(&expected).all(|(one, two)| (one.index, one.hash) == (two.index, two.hash)));
+                prop_assert!(contents.whole_bytes <= torn.len());
+            }
+            if let Some(byte) = torn.get_mut(at) {
+                *byte = value;
+            }
+            if let Some(contents) = parse(&torn) {
+                prop_assert!(contents.blocks.iter().zip(&expected).all(|(one, two)| (one.index, one.hash) == (two.index, two.hash)));
+            }
+        }
+    }
+}

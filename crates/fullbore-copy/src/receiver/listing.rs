@@ -1,0 +1,423 @@
+//! What is listed, compared with what is there: directories, links and devices are made at once,
+//! files are asked for, and what the source does not have is noted for deletion.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
+use rustix::io::Errno;
+
+use super::attributes::{modified, same_time};
+use super::commit::{disk, is_fatal};
+use super::partial::{Found, Partial};
+use super::room::Room;
+use super::tree::Folder;
+use super::write::{Pending, Writers};
+use crate::entry::{Entry, Kind, join};
+use crate::error::CopyError;
+use crate::names;
+use crate::session::{Event, add};
+use crate::wire::{Answer, List, Message, ProblemKind, SMALL_BYTES, Wanted};
+
+/// Where the first name of a file with several is: directory and name.
+type First = Arc<(Arc<Vec<u8>>, Vec<u8>)>;
+
+/// A name that shall be a hard link to a file listed before it.
+pub(super) struct LinkLater {
+    pub(super) directory: Arc<Vec<u8>>,
+    pub(super) entry: Box<Entry>,
+    pub(super) first: First,
+}
+
+/// What the lists have told so far.
+pub(super) struct Listing<'a> {
+    pub(super) writers: &'a Writers<'a>,
+    pub(super) room: Room,
+    pub(super) case_insensitive: bool,
+    /// An earlier run into this destination was torn.
+    pub(super) resuming: bool,
+    next: u64,
+    /// Directories made by this run: nothing can be in them yet.
+    fresh: HashSet<Vec<u8>>,
+    /// Names listed in a directory whose list is not at its end.
+    listed: HashMap<Vec<u8>, HashSet<Vec<u8>>>,
+    /// What the source does not have, by directory.
+    pub(super) extras: HashMap<Vec<u8>, BTreeSet<Vec<u8>>>,
+    /// Directories whose attributes are set at the end, when nothing changes them any more.
+    pub(super) directories: Vec<(Vec<u8>, Box<Entry>)>,
+    first_of_group: HashMap<u64, First>,
+    pub(super) links: Vec<LinkLater>,
+}
+
+impl<'a> Listing<'a> {
+    pub(super) fn new(writers: &'a Writers<'a>, room: Room, case_insensitive: bool, resuming: bool) -> Listing<'a> {
+        Listing {
+            writers,
+            room,
+            case_insensitive,
+            resuming,
+            next: 0,
+            fresh: HashSet::new(),
+            listed: HashMap::new(),
+            extras: HashMap::new(),
+            directories: Vec::new(),
+            first_of_group: HashMap::new(),
+            links: Vec::new(),
+        }
+    }
+
+    fn is_dry(&self) -> bool {
+        self.writers.context.options.dry_run
+    }
+
+    /// Entries told so far.
+    pub(super) fn entries(&self) -> u64 {
+        self.next
+    }
+
+    /// Takes a list and gives the answer to it.
+    pub(super) fn take(&mut self, list: List) -> Result<Message, CopyError> {
+        if list.first != self.next {
+            return Err(CopyError::Meaning("numbers of entries with a gap"));
+        }
+        self.next += list.entries.len() as u64;
+        let progress = self.writers.context.progress;
+        add(&progress.entries, list.entries.len() as u64);
+        let directory = Arc::new(list.directory);
+        let folder = self.writers.clock.device(|| self.writers.tree.folder(&directory));
+        let mut wanted = Vec::new();
+        match folder {
+            Ok(folder) => {
+                self.note_names(&directory, &folder, &list.entries, list.complete, list.more);
+                for (place, entry) in list.entries.into_iter().enumerate() {
+                    let id = list.first + place as u64;
+                    let path = join(&directory, &entry.name);
+                    match self.entry(id, &directory, Some(&folder), entry) {
+                        Ok(want) => wanted.extend(want),
+                        Err(error) => self.refused(&path, error)?,
+                    }
+                }
+            }
+            Err(Errno::NOENT) if self.is_dry() => {
+                for (place, entry) in list.entries.into_iter().enumerate() {
+                    if let Ok(want) = self.entry(list.first + place as u64, &directory, None, entry) {
+                        wanted.extend(want);
+                    }
+                }
+            }
+            Err(error) => {
+                for entry in &list.entries {
+                    self.refused(&join(&directory, &entry.name), error)?;
+                }
+            }
+        }
+        if !list.more {
+            self.fresh.remove(&*directory);
+        }
+        Ok(Message::Answer(Answer { through: self.next, wanted }))
+    }
+
+    fn refused(&self, path: &[u8], error: Errno) -> Result<(), CopyError> {
+        if is_fatal(error) {
+            return Err(disk(path, error.into()));
+        }
+        (self.writers.problem)(ProblemKind::Unwritable, path, std::io::Error::from(error).to_string());
+        Ok(())
+    }
+
+    /// Compares one entry with what is there. Gives what is wanted of it.
+    fn entry(
+        &mut self,
+        id: u64,
+        directory: &Arc<Vec<u8>>,
+        folder: Option<&Arc<Folder>>,
+        entry: Entry,
+    ) -> Result<Option<Wanted>, Errno> {
+        let path = join(directory, &entry.name);
+        if entry.name.is_empty() {
+            // The destination itself.
+            self.directories.push((path, Box::new(entry)));
+            return Ok(None);
+        }
+        if let Some(longest) = self.room.longest_name
+            && entry.name.len() as u64 > longest
+        {
+            let text = format!("names there have at most {longest} bytes");
+            (self.writers.problem)(ProblemKind::Name, &path, text);
+            return Ok(None);
+        }
+        if names::is_ours(&entry.name) {
+            (self.writers.problem)(ProblemKind::Name, &path, "the name of an unfinished copy's own files".to_owned());
+            return Ok(None);
+        }
+        let status = match folder {
+            Some(folder) if !self.fresh.contains(&**directory) => folder.status(&entry.name)?,
+            _ => None,
+        };
+        if let Some(group) = entry.link_group {
+            match self.first_of_group.get(&group) {
+                Some(first) => {
+                    let first = first.clone();
+                    self.links.push(LinkLater { directory: directory.clone(), entry: Box::new(entry), first });
+                    return Ok(None);
+                }
+                None => {
+                    let first = Arc::new((directory.clone(), entry.name.clone()));
+                    self.first_of_group.insert(group, first);
+                }
+            }
+        }
+        match entry.kind {
+            Kind::Directory => self.directory(path, folder, status.as_ref(), entry).map(|()| None),
+            Kind::File => self.file(id, directory, folder, status.as_ref(), entry),
+            _ => self.small_thing(path, folder, status.as_ref(), &entry).map(|()| None),
+        }
+    }
+
+    fn directory(
+        &mut self,
+        path: Vec<u8>,
+        folder: Option<&Arc<Folder>>,
+        status: Option<&Stat>,
+        entry: Entry,
+    ) -> Result<(), Errno> {
+        let there = status.and_then(|status| Kind::of_mode(status.st_mode));
+        let make = |folder: &Folder| rustix::fs::mkdirat(folder, &entry.name[..], Mode::RWXU);
+        match (there, folder) {
+            (Some(Kind::Directory), Some(folder)) => {
+                if let Some(status) = status.filter(|status| status.st_mode & 0o700 != 0o700)
+                    && !self.is_dry()
+                    && status.st_uid == rustix::process::geteuid().as_raw()
+                    && status.st_uid != 0
+                {
+                    // Ours, and closed to us until its attributes are set at the end.
+                    let open = Entry { mode: status.st_mode & 0o7777 | 0o700, kind: Kind::Directory, ..entry.clone() };
+                    self.writers.attributes.mend(folder, &entry.name, status, &open, false);
+                }
+            }
+            (there, Some(folder)) if !self.is_dry() => {
+                if there.is_some() {
+                    folder.unlink(&entry.name)?;
+                }
+                make(folder)?;
+                self.fresh.insert(path.clone());
+                self.made();
+            }
+            (there, _) => {
+                if there != Some(Kind::Directory) {
+                    self.made();
+                }
+            }
+        }
+        self.room.add_entry(there.is_none());
+        self.directories.push((path, Box::new(entry)));
+        Ok(())
+    }
+
+    fn made(&self) {
+        add(&self.writers.context.progress.made, 1);
+    }
+
+    fn file(
+        &mut self,
+        id: u64,
+        directory: &Arc<Vec<u8>>,
+        folder: Option<&Arc<Folder>>,
+        status: Option<&Stat>,
+        entry: Entry,
+    ) -> Result<Option<Wanted>, Errno> {
+        let progress = self.writers.context.progress;
+        let there = status.filter(|status| Kind::of_mode(status.st_mode) == Some(Kind::File));
+        if let (Some(status), Some(folder)) = (there, folder)
+            && status.st_size as u64 == entry.size
+            && same_time(entry.modified, modified(status))
+        {
+            self.mend(&join(directory, &entry.name), folder, status, &entry);
+            return Ok(None);
+        }
+        if status.is_some_and(|status| Kind::of_mode(status.st_mode) == Some(Kind::Directory)) && !self.is_dry() {
+            // Empty, it makes way; full, it is not ours to delete.
+            if let Some(folder) = folder {
+                rustix::fs::unlinkat(folder, &entry.name[..], AtFlags::REMOVEDIR)?;
+                self.writers.tree.forget(&join(directory, &entry.name));
+            }
+        }
+        let old_bytes = there.map(|status| (status.st_blocks as u64).saturating_mul(512));
+        self.room.add_file(entry.content_bytes(), old_bytes);
+        add(&progress.wanted_files, 1);
+        if self.writers.context.options.tell_names {
+            self.writers.context.tell.tell(Event::Wanted(join(directory, &entry.name)));
+        }
+        let mut wanted = Wanted { id, have: Vec::new() };
+        let entry = Box::new(entry);
+        let small = entry.size < SMALL_BYTES;
+        let mut missing_bytes = entry.content_bytes();
+        if let Some(folder) = folder
+            && !self.is_dry()
+        {
+            let pending = if small {
+                Pending::Small { directory: directory.clone(), entry }
+            } else {
+                let found =
+                    if self.resuming { Found::look(folder, &entry, &self.writers.boot)? } else { Found::default() };
+                let partial = Arc::new(Partial::new(id, directory.clone(), entry, found));
+                let have_bytes = partial.have_bytes();
+                missing_bytes = missing_bytes.saturating_sub(have_bytes);
+                add(&progress.resumed_bytes, have_bytes);
+                self.room.have(have_bytes);
+                let mode = self.writers.attributes.unfinished_mode(&partial.entry);
+                if let Some(file) = partial.whole(folder, mode, &self.writers.boot)? {
+                    // An earlier run was cut between the last block and the name.
+                    let _ = self.writers.whole(&partial, folder, &file);
+                    return Ok(None);
+                }
+                wanted.have = partial.have();
+                self.writers.commit.watch(&partial);
+                Pending::Big(partial)
+            };
+            self.writers.pending.lock().insert(id, pending);
+        }
+        add(&progress.wanted_bytes, missing_bytes);
+        Ok(Some(wanted))
+    }
+
+    /// Makes a link, device, pipe or socket, unless it is there.
+    fn small_thing(
+        &mut self,
+        path: Vec<u8>,
+        folder: Option<&Arc<Folder>>,
+        status: Option<&Stat>,
+        entry: &Entry,
+    ) -> Result<(), Errno> {
+        let (Some(folder), false) = (folder, self.is_dry() && status.is_none()) else {
+            self.made();
+            return Ok(());
+        };
+        if let Some(status) = status
+            && is_same_thing(folder, status, entry)?
+        {
+            self.mend(&path, folder, status, entry);
+            return Ok(());
+        }
+        self.made();
+        if self.is_dry() {
+            return Ok(());
+        }
+        self.room.add_entry(status.is_none());
+        // Beside what is there, if anything is, and then in its place.
+        let name = if status.is_some() { names::part(&entry.name) } else { entry.name.clone() };
+        if let Err(error) = make(folder, &name, entry) {
+            let kind = if entry.kind == Kind::Symlink { ProblemKind::Unwritable } else { ProblemKind::Special };
+            (self.writers.problem)(kind, &path, std::io::Error::from(error).to_string());
+            return Ok(());
+        }
+        for (kind, text) in self.writers.attributes.put_on_name(folder, &name, entry)? {
+            (self.writers.problem)(kind, &path, text);
+        }
+        if status.is_some() { folder.rename(&name, &entry.name) } else { Ok(()) }
+    }
+
+    /// What is there has the right content; its attributes may differ.
+    fn mend(&self, path: &[u8], folder: &Folder, status: &Stat, entry: &Entry) {
+        let (differs, failures) = self.writers.attributes.mend(folder, &entry.name, status, entry, self.is_dry());
+        for (kind, text) in failures {
+            (self.writers.problem)(kind, path, text);
+        }
+        let progress = self.writers.context.progress;
+        add(if differs { &progress.retouched } else { &progress.kept }, 1);
+    }
+
+    /// Notes what a directory has and the source has not; names that a file system takes for one.
+    fn note_names(&mut self, directory: &[u8], folder: &Folder, entries: &[Entry], complete: bool, more: bool) {
+        let delete = self.writers.context.options.delete;
+        if !delete && !self.case_insensitive {
+            return;
+        }
+        let names = self.listed.entry(directory.to_vec()).or_default();
+        for entry in entries.iter().filter(|entry| !entry.name.is_empty()) {
+            if self.case_insensitive && !names.insert(String::from_utf8_lossy(&entry.name).to_lowercase().into_bytes())
+            {
+                let path = join(directory, &entry.name);
+                let text = "the destination takes it for the same as another name of that directory".to_owned();
+                (self.writers.problem)(ProblemKind::Name, &path, text);
+            }
+            names.insert(entry.name.clone());
+        }
+        if more {
+            return;
+        }
+        let Some(names) = self.listed.remove(directory).filter(|_| delete && complete) else { return };
+        if let Some(extras) = self.extras.get_mut(directory) {
+            // Two sources share the directory: only what neither has.
+            extras.retain(|name| !names.contains(name));
+            return;
+        }
+        let Ok(there) = list(folder) else { return };
+        let options = self.writers.context.options;
+        let extras = there.into_iter().filter(|(name, kind)| {
+            let path = join(directory, name);
+            // Excluded names are protected, as with rsync.
+            !names.contains(name)
+                && !names::is_ours(name)
+                && !options.filters.excludes(&path, *kind == FileType::Directory)
+        });
+        let extras: BTreeSet<Vec<u8>> = extras.map(|(name, _)| name).collect();
+        if options.dry_run {
+            for name in &extras {
+                let path = join(directory, name);
+                self.writers.context.tell.tell(Event::Deleted(path.clone()));
+                let _ = self.writers.context.link.control_out.push(Message::Deleted { path }, &self.writers.clock);
+            }
+        }
+        self.extras.insert(directory.to_vec(), extras);
+    }
+}
+
+/// Names in a directory, with what the file system tells of their kind.
+pub(super) fn list(folder: &Folder) -> Result<Vec<(Vec<u8>, FileType)>, Errno> {
+    // A descriptor of its own, as its position moves.
+    let own = rustix::fs::openat(folder, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut space = vec![std::mem::MaybeUninit::uninit(); 32 << 10];
+    let mut reader = RawDir::new(own, &mut space);
+    let mut names = Vec::new();
+    while let Some(entry) = reader.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if !matches!(name, b"." | b"..") {
+            let kind = match entry.file_type() {
+                FileType::Unknown => {
+                    folder.status(name)?.map_or(FileType::Unknown, |status| FileType::from_raw_mode(status.st_mode))
+                }
+                kind => kind,
+            };
+            names.push((name.to_vec(), kind));
+        }
+    }
+    Ok(names)
+}
+
+fn is_same_thing(folder: &Folder, status: &Stat, entry: &Entry) -> Result<bool, Errno> {
+    if Kind::of_mode(status.st_mode) != Some(entry.kind) {
+        return Ok(false);
+    }
+    Ok(match entry.kind {
+        Kind::Symlink => rustix::fs::readlinkat(folder, &entry.name[..], Vec::new())?.as_bytes() == entry.target,
+        Kind::Character | Kind::Block => {
+            (rustix::fs::major(status.st_rdev), rustix::fs::minor(status.st_rdev)) == entry.device
+        }
+        _ => true,
+    })
+}
+
+fn make(folder: &Folder, name: &[u8], entry: &Entry) -> Result<(), Errno> {
+    let kind = match entry.kind {
+        Kind::Symlink => return rustix::fs::symlinkat(&entry.target[..], folder, name),
+        Kind::Fifo => FileType::Fifo,
+        Kind::Socket => FileType::Socket,
+        Kind::Character => FileType::CharacterDevice,
+        Kind::Block => FileType::BlockDevice,
+        Kind::File | Kind::Directory => return Err(Errno::INVAL),
+    };
+    let device = rustix::fs::makedev(entry.device.0, entry.device.1);
+    rustix::fs::mknodat(folder, name, kind, Mode::from_raw_mode(entry.mode & 0o777), device)
+}

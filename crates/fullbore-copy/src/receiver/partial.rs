@@ -1,0 +1,299 @@
+//! A big file while its blocks arrive, in any order and by several threads.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::journal::{self, Boot, Entered, Header, Journal};
+use super::tree::Folder;
+use crate::entry::Entry;
+use crate::names;
+use crate::wire::{Block, Run, block_bytes, block_len, blocks};
+
+/// An unfinished file.
+#[derive(Debug)]
+pub(super) struct Partial {
+    pub(super) id: u64,
+    /// Its directory beneath the destination.
+    pub(super) directory: Arc<Vec<u8>>,
+    pub(super) entry: Box<Entry>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    file: Option<Arc<File>>,
+    journal: Option<Journal>,
+    /// A bit for each block that is there.
+    done: Vec<u64>,
+    left: u64,
+    /// Where the source's file ended when it was read, if earlier than it was listed.
+    end: Option<u64>,
+    /// What an earlier run left, to be gone on with.
+    resumed: Option<(File, Vec<Entered>)>,
+    /// Given up: what still comes of it is thrown away.
+    dead: bool,
+}
+
+/// Blocks of an earlier run that are right.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    part: Option<File>,
+    blocks: Vec<Entered>,
+}
+
+impl Found {
+    /// Looks for what an earlier run left of a file, and removes what is of no use.
+    pub(super) fn look(folder: &Folder, entry: &Entry, boot: &Boot) -> Result<Found, Errno> {
+        let (part, journal) = (names::part(&entry.name), names::blocks(&entry.name));
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let text = match rustix::fs::openat(folder, &journal[..], OFlags::RDONLY | flags, Mode::empty()) {
+            Ok(file) => {
+                let mut text = Vec::new();
+                File::from(file).take(journal::JOURNAL_BYTES).read_to_end(&mut text).map_err(errno)?;
+                text
+            }
+            Err(Errno::NOENT) => return Ok(Found::default()),
+            Err(error) => return Err(error),
+        };
+        let header = Header::of(entry, *boot);
+        let contents = journal::parse(&text).filter(|contents| contents.header.is_same_source(&header));
+        let file = rustix::fs::openat(folder, &part[..], OFlags::RDWR | flags, Mode::empty()).map(File::from);
+        let (Some(contents), Ok(file)) = (contents, file) else {
+            folder.unlink(&part)?;
+            folder.unlink(&journal)?;
+            return Ok(Found::default());
+        };
+        let same_boot = contents.header.boot == *boot && *boot != [0; 36];
+        let mut right: Vec<Entered> = Vec::with_capacity(contents.blocks.len());
+        for block in contents.blocks {
+            if same_boot || block.flushed || is_right(&file, entry.size, &block) {
+                right.push(block);
+            }
+        }
+        Ok(Found { part: Some(file), blocks: right })
+    }
+}
+
+/// Reads a block of an earlier boot and compares it with its hash.
+fn is_right(file: &File, size: u64, block: &Entered) -> bool {
+    let mut buffer = vec![0; block_len(size, block.index) as usize];
+    let read = file.read_exact_at(&mut buffer, journal::offset(size, block.index));
+    read.is_ok() && *blake3::hash(&buffer).as_bytes() == block.hash
+}
+
+pub(super) fn errno(error: io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+/// What became of an unfinished file by what was written.
+#[derive(Debug)]
+pub(super) enum Progress {
+    /// More has to come.
+    More,
+    /// All is there.
+    Whole(Arc<File>),
+    /// It was given up before.
+    Dead,
+}
+
+impl Partial {
+    pub(super) fn new(id: u64, directory: Arc<Vec<u8>>, entry: Box<Entry>, found: Found) -> Partial {
+        let count = blocks(entry.size);
+        let mut done = vec![0_u64; count.div_ceil(64) as usize];
+        let mut left = count;
+        for block in &found.blocks {
+            left -= u64::from(set(&mut done, block.index));
+        }
+        let resumed = found.part.map(|file| (file, found.blocks));
+        let state = State { file: None, journal: None, done, left, end: None, resumed, dead: false };
+        Partial { id, directory, entry, state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks that are there, for the answer to the sender.
+    pub(super) fn have(&self) -> Vec<Run> {
+        let state = self.lock();
+        let mut runs: Vec<Run> = Vec::new();
+        for index in (0..blocks(self.entry.size)).filter(|index| is_set(&state.done, *index)) {
+            match runs.last_mut() {
+                Some(run) if run.first + run.count == index => run.count += 1,
+                _ => runs.push(Run { first: index, count: 1 }),
+            }
+        }
+        runs
+    }
+
+    /// Bytes that are there.
+    pub(super) fn have_bytes(&self) -> u64 {
+        self.have().iter().map(|run| run.count * block_bytes(self.entry.size)).sum::<u64>().min(self.entry.size)
+    }
+
+    /// Opens what an earlier run left whole.
+    pub(super) fn whole(&self, folder: &Folder, mode: Mode, boot: &Boot) -> Result<Option<Arc<File>>, Errno> {
+        let mut state = self.lock();
+        if state.left > 0 {
+            return Ok(None);
+        }
+        self.open(&mut state, folder, mode, boot)?;
+        Ok(state.file.take())
+    }
+
+    /// Writes a verified block.
+    ///
+    /// # Errors
+    /// What the system says; the caller then gives the file up.
+    pub(super) fn write(
+        &self,
+        block: &Block,
+        content: &[u8],
+        folder: &Folder,
+        mode: Mode,
+        boot: &Boot,
+    ) -> Result<Progress, Errno> {
+        let begin = journal::offset(self.entry.size, block.index);
+        let file = {
+            let mut state = self.lock();
+            if state.dead || is_set(&state.done, block.index) {
+                return Ok(Progress::Dead);
+            }
+            self.open(&mut state, folder, mode, boot)?
+        };
+        if block.segments.is_empty() {
+            file.write_all_at(content, begin).map_err(errno)?;
+        } else {
+            for part in &block.segments {
+                let (from, to) = (part.offset as usize, (part.offset + part.length) as usize);
+                file.write_all_at(&content[from..to], begin + u64::from(part.offset)).map_err(errno)?;
+            }
+        }
+        let mut state = self.lock();
+        if u64::from(block.length) < block_len(self.entry.size, block.index) {
+            let end = begin + u64::from(block.length);
+            state.end = Some(state.end.map_or(end, |known| known.min(end)));
+        } else if let Some(journal) = &mut state.journal {
+            journal.enter(block.index, &block.hash).map_err(errno)?;
+        }
+        self.count(&mut state, Run { first: block.index, count: 1 })
+    }
+
+    /// Counts blocks that are all hole: a file that was cut to its length has them already.
+    pub(super) fn holes(&self, run: Run, folder: &Folder, mode: Mode, boot: &Boot) -> Result<Progress, Errno> {
+        let mut state = self.lock();
+        if state.dead {
+            return Ok(Progress::Dead);
+        }
+        self.open(&mut state, folder, mode, boot)?;
+        self.count(&mut state, run)
+    }
+
+    fn count(&self, state: &mut State, run: Run) -> Result<Progress, Errno> {
+        for index in run.first..run.first + run.count {
+            state.left -= u64::from(set(&mut state.done, index));
+        }
+        if state.left > 0 {
+            return Ok(Progress::More);
+        }
+        let Some(file) = state.file.take() else { return Ok(Progress::Dead) };
+        if let Some(end) = state.end {
+            rustix::fs::ftruncate(&file, end)?;
+        }
+        Ok(Progress::Whole(file))
+    }
+
+    /// The open file; made, or taken from an earlier run, at first.
+    fn open(&self, state: &mut State, folder: &Folder, mode: Mode, boot: &Boot) -> Result<Arc<File>, Errno> {
+        if let Some(file) = &state.file {
+            return Ok(file.clone());
+        }
+        let (part, journal) = (names::part(&self.entry.name), names::blocks(&self.entry.name));
+        let header = Header::of(&self.entry, *boot);
+        folder.unlink(&journal)?;
+        let file = match state.resumed.take() {
+            Some((file, entered)) => {
+                let journal = create(folder, &journal, Mode::from_raw_mode(0o600))?;
+                state.journal = Some(Journal::resume(journal, &header, &entered).map_err(errno)?);
+                file
+            }
+            None => {
+                folder.unlink(&part)?;
+                let file = create(folder, &part, mode)?;
+                rustix::fs::ftruncate(&file, self.entry.size)?;
+                if self.entry.stored.is_none() {
+                    reserve(&file, self.entry.size)?;
+                }
+                let journal = create(folder, &journal, Mode::from_raw_mode(0o600))?;
+                state.journal = Some(Journal::begin(journal, &header).map_err(errno)?);
+                file
+            }
+        };
+        let file = Arc::new(file);
+        state.file = Some(file.clone());
+        Ok(file)
+    }
+
+    /// What still comes of it is thrown away; what is there stays for another run if `keep`.
+    pub(super) fn give_up(&self, folder: &Folder, keep: bool) {
+        let mut state = self.lock();
+        state.dead = true;
+        state.file = None;
+        state.journal = None;
+        if !keep {
+            // Left over, it would be removed by the next run.
+            let _ = folder.unlink(&names::part(&self.entry.name));
+            let _ = folder.unlink(&names::blocks(&self.entry.name));
+        }
+    }
+
+    /// Blocks entered so far; a flush that begins now will cover them.
+    pub(super) fn entered(&self) -> u64 {
+        self.lock().journal.as_ref().map_or(0, Journal::entered)
+    }
+
+    /// So many blocks are on the disk.
+    pub(super) fn checkpoint(&self, entered: u64) -> io::Result<()> {
+        self.lock().journal.as_mut().map_or(Ok(()), |journal| journal.checkpoint(entered))
+    }
+}
+
+/// Creates a file of our own name.
+pub(super) fn create(folder: &Folder, name: &[u8], mode: Mode) -> Result<File, Errno> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat(folder, name, flags, mode) {
+        // Left by an earlier run.
+        Err(Errno::EXIST) => {
+            folder.unlink(name)?;
+            rustix::fs::openat(folder, name, flags, mode)
+        }
+        result => result,
+    }
+    .map(File::from)
+}
+
+/// Has the file system set the room aside, if it can: fewer pieces, and a full disk shows before the
+/// transfer.
+fn reserve(file: &File, size: u64) -> Result<(), Errno> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+        result => result,
+    }
+}
+
+fn is_set(bits: &[u64], index: u64) -> bool {
+    bits.get((index / 64) as usize).is_none_or(|word| word & 1 << (index % 64) != 0)
+}
+
+/// True if it was not set before.
+fn set(bits: &mut [u64], index: u64) -> bool {
+    let Some(word) = bits.get_mut((index / 64) as usize) else { return false };
+    let before = *word;
+    *word |= 1 << (index % 64);
+    *word != before
+}

@@ -1,0 +1,194 @@
+//! The destination: one directory held open, everything else resolved beneath it.
+//!
+//! As the engine's `files`, but for names of any bytes, and knowing what new files inherit from their
+//! directory. `openat2` refuses every way out; where it is missing, paths are opened part by part.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+use crate::xattrs::{self, Place};
+
+/// Directories kept open. A guess: half of the usual limit of 1024 open files.
+const OPEN_DIRECTORIES: usize = 512;
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// An open directory of the destination.
+#[derive(Debug)]
+pub(super) struct Folder {
+    pub(super) descriptor: OwnedFd,
+    /// New files get the directory's group.
+    pub(super) gives_group: bool,
+    /// New files get an ACL.
+    pub(super) gives_acl: bool,
+    pub(super) device: u64,
+}
+
+impl Folder {
+    fn of(descriptor: OwnedFd) -> Result<Folder, Errno> {
+        let status = rustix::fs::fstat(&descriptor)?;
+        let mut space = [0_u8; 8];
+        let acl = rustix::fs::fgetxattr(&descriptor, xattrs::ACL_DEFAULT, &mut space[..]);
+        let gives_acl = matches!(acl, Ok(1..) | Err(Errno::RANGE));
+        Ok(Folder { descriptor, gives_group: status.st_mode & 0o2000 != 0, gives_acl, device: status.st_dev })
+    }
+
+    /// What stands under a name, links not followed; none when nothing does.
+    pub(super) fn status(&self, name: &[u8]) -> Result<Option<Stat>, Errno> {
+        match rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(status) => Ok(Some(status)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The place of a name's extended attributes.
+    pub(super) fn place<'a>(&'a self, name: &'a [u8]) -> Place<'a> {
+        Place::Name(&self.descriptor, name)
+    }
+
+    /// Removes a file or link; fine when there is none.
+    pub(super) fn unlink(&self, name: &[u8]) -> Result<(), Errno> {
+        match rustix::fs::unlinkat(&self.descriptor, name, AtFlags::empty()) {
+            Err(Errno::NOENT) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Gives a file its final name. What has it goes, an empty directory too.
+    pub(super) fn rename(&self, from: &[u8], to: &[u8]) -> Result<(), Errno> {
+        match rustix::fs::renameat(&self.descriptor, from, &self.descriptor, to) {
+            Err(Errno::ISDIR | Errno::EXIST | Errno::NOTEMPTY) => {
+                rustix::fs::unlinkat(&self.descriptor, to, AtFlags::REMOVEDIR)?;
+                rustix::fs::renameat(&self.descriptor, from, &self.descriptor, to)
+            }
+            result => result,
+        }
+    }
+}
+
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// The destination.
+#[derive(Debug)]
+pub(super) struct Tree {
+    root: Arc<Folder>,
+    /// Nothing is there: a dry run into a directory that it would make.
+    nowhere: bool,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    folders: HashMap<Vec<u8>, (Arc<Folder>, u64)>,
+    clock: u64,
+    /// One descriptor per file system met.
+    file_systems: Vec<(u64, Arc<OwnedFd>)>,
+}
+
+impl Tree {
+    /// Opens an existing directory. Its own path is the user's and may hold links.
+    pub(super) fn open(path: &Path) -> Result<Tree, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = Folder::of(rustix::fs::open(path, flags, Mode::empty())?)?;
+        let tree = Tree { root: Arc::new(root), nowhere: false, open: Mutex::default() };
+        tree.note_file_system(&tree.root)?;
+        Ok(tree)
+    }
+
+    /// A destination that does not exist, to compare with.
+    pub(super) fn nowhere() -> Result<Tree, Errno> {
+        Tree::open(Path::new("/")).map(|tree| Tree { nowhere: true, ..tree })
+    }
+
+    /// The directory itself.
+    pub(super) fn root(&self) -> &Arc<Folder> {
+        &self.root
+    }
+
+    /// A directory beneath it; empty is the root.
+    pub(super) fn folder(&self, path: &[u8]) -> Result<Arc<Folder>, Errno> {
+        if self.nowhere {
+            return Err(Errno::NOENT);
+        }
+        if path.is_empty() {
+            return Ok(self.root.clone());
+        }
+        if let Some(folder) = self.lock().get(path) {
+            return Ok(folder);
+        }
+        let folder = Arc::new(Folder::of(self.resolve(path)?)?);
+        self.note_file_system(&folder)?;
+        self.lock().put(path, folder.clone());
+        Ok(folder)
+    }
+
+    /// Forgets a directory that is gone, and those below it.
+    pub(super) fn forget(&self, path: &[u8]) {
+        let is_below = |other: &[u8]| other.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
+        self.lock().folders.retain(|other, _| !is_below(other));
+    }
+
+    /// One descriptor per file system met so far, each opened before anything was written to it.
+    pub(super) fn file_systems(&self) -> Vec<Arc<OwnedFd>> {
+        self.lock().file_systems.iter().map(|(_, descriptor)| descriptor.clone()).collect()
+    }
+
+    fn resolve(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        match rustix::fs::openat2(&self.root.descriptor, path, DIRECTORY, Mode::empty(), resolve) {
+            // Before Linux 5.6, or filtered by a container.
+            Err(Errno::NOSYS | Errno::PERM) => {
+                let mut current = rustix::io::fcntl_dupfd_cloexec(&self.root.descriptor, 0)?;
+                for part in path.split(|byte| *byte == b'/') {
+                    current = rustix::fs::openat(&current, part, DIRECTORY, Mode::empty())?;
+                }
+                Ok(current)
+            }
+            result => result,
+        }
+    }
+
+    fn note_file_system(&self, folder: &Folder) -> Result<(), Errno> {
+        let mut open = self.lock();
+        if !open.file_systems.iter().any(|(device, _)| *device == folder.device) {
+            let own = rustix::fs::openat(folder, ".", DIRECTORY, Mode::empty())?;
+            open.file_systems.push((folder.device, Arc::new(own)));
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Open {
+    fn get(&mut self, path: &[u8]) -> Option<Arc<Folder>> {
+        self.clock += 1;
+        let (folder, used) = self.folders.get_mut(path)?;
+        *used = self.clock;
+        Some(folder.clone())
+    }
+
+    fn put(&mut self, path: &[u8], folder: Arc<Folder>) {
+        self.clock += 1;
+        if self.folders.len() >= OPEN_DIRECTORIES {
+            // Half of them at once, so that many directories do not make a search of each.
+            let mut used: Vec<u64> = self.folders.values().map(|(_, used)| *used).collect();
+            let middle = used.len() / 2;
+            let middle = *used.select_nth_unstable(middle).1;
+            self.folders.retain(|_, (_, used)| *used > middle);
+        }
+        self.folders.insert(path.to_vec(), (folder, self.clock));
+    }
+}

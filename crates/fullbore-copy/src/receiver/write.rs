@@ -1,0 +1,268 @@
+//! The writers: threads that verify records and write their files.
+//!
+//! Hash first; then the content under a name of our own, with all attributes; then the committer, who
+//! gives the final name. The acknowledgement goes out when the record is verified and written.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fullbore_engine::stage::StageClock;
+use rustix::io::Errno;
+
+use super::attributes::{Attributes, Failures};
+use super::commit::{Commit, Finished, disk, is_fatal};
+use super::journal::Boot;
+use super::partial::{self, Partial, Progress};
+use super::tree::{Folder, Tree};
+use crate::entry::{Entry, join};
+use crate::error::CopyError;
+use crate::names;
+use crate::session::{Context, add};
+use crate::wire::{Block, Message, Pack, Payload, ProblemKind, Run, block_len, blocks};
+
+/// A hole in a small file is found in units of this, in bytes: the page of most machines.
+const PAGE_BYTES: usize = 4096;
+
+/// A file that was asked for.
+pub(super) enum Pending {
+    /// It comes within a record.
+    Small { directory: Arc<Vec<u8>>, entry: Box<Entry> },
+    /// It comes in blocks.
+    Big(Arc<Partial>),
+    /// The sender cannot send it.
+    Lost,
+}
+
+/// Files that were asked for, by number.
+#[derive(Default)]
+pub(super) struct PendingFiles {
+    files: Mutex<HashMap<u64, Pending>>,
+}
+
+impl PendingFiles {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<u64, Pending>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What writers share.
+pub(super) struct Writers<'a> {
+    pub(super) context: &'a Context<'a>,
+    pub(super) tree: &'a Tree,
+    pub(super) attributes: &'a Attributes,
+    pub(super) pending: &'a PendingFiles,
+    pub(super) commit: &'a Commit,
+    pub(super) boot: Boot,
+    pub(super) problem: &'a (dyn Fn(ProblemKind, &[u8], String) + Sync),
+    pub(super) clock: Arc<StageClock>,
+}
+
+impl Writers<'_> {
+    /// Writes until no more data comes.
+    pub(super) fn run(&self) {
+        self.clock.adopt_thread();
+        while let Some(message) = self.context.link.data.pop(&self.clock) {
+            let result = match message {
+                Message::Pack(pack) => self.pack(pack),
+                Message::Block(block) => self.block(block),
+                Message::Holes { sequence, id, run } => self.holes(sequence, id, run),
+                _ => Err(CopyError::Meaning("a control message among the data")),
+            };
+            if let Err(error) = result {
+                return self.context.brake.pull(error);
+            }
+        }
+    }
+
+    fn pack(&self, pack: Pack) -> Result<(), CopyError> {
+        let content = pack.payload.bytes();
+        if *blake3::hash(content).as_bytes() != pack.hash {
+            return Err(CopyError::Verification { path: "a record of small files".to_owned() });
+        }
+        let files: Vec<Pending> = {
+            let mut pending = self.pending.lock();
+            pack.files.iter().map_while(|file| pending.remove(&file.id)).collect()
+        };
+        if files.len() != pack.files.len() {
+            return Err(CopyError::Meaning("content of a file that nobody asked for"));
+        }
+        let mut open: Option<(Arc<Vec<u8>>, Arc<Folder>)> = None;
+        let mut begin = 0;
+        for (file, packed) in files.into_iter().zip(&pack.files) {
+            let Pending::Small { directory, entry } = file else {
+                return Err(CopyError::Meaning("a big file within a record of small ones"));
+            };
+            let end = begin + packed.length as usize;
+            if u64::from(packed.length) > entry.size {
+                return Err(CopyError::Meaning("a file longer than it was listed"));
+            }
+            let known =
+                open.as_ref().filter(|(path, _)| Arc::ptr_eq(path, &directory)).map(|(_, folder)| folder.clone());
+            let folder = known.map_or_else(|| self.tree.folder(&directory), Ok);
+            let written = folder.and_then(|folder| {
+                open = Some((directory.clone(), folder.clone()));
+                self.small(&folder, &entry, &content[begin..end])
+            });
+            match written {
+                Ok(failures) => {
+                    self.tell(failures, &directory, &entry);
+                    self.finished(packed.id, directory, &entry, u64::from(packed.length), false);
+                }
+                Err(error) => self.refused(&directory, &entry, error)?,
+            }
+            begin = end;
+        }
+        let bytes = content.len() as u64;
+        self.clock.add_items(pack.files.len() as u64, bytes);
+        add(&self.context.progress.written_bytes, bytes);
+        self.acknowledge(pack.sequence, pack.payload);
+        Ok(())
+    }
+
+    fn small(&self, folder: &Folder, entry: &Entry, content: &[u8]) -> Result<Failures, Errno> {
+        let mode = self.attributes.creation_mode(entry);
+        self.clock.device(|| {
+            let mut file = partial::create(folder, &names::part(&entry.name), mode)?;
+            if entry.stored.is_some() {
+                write_sparse(&file, content)?;
+            } else {
+                file.write_all(content).map_err(partial::errno)?;
+            }
+            Ok(self.attributes.put(&file, mode, folder, entry))
+        })
+    }
+
+    fn tell(&self, failures: Failures, directory: &[u8], entry: &Entry) {
+        for (kind, text) in failures {
+            (self.problem)(kind, &join(directory, &entry.name), text);
+        }
+    }
+
+    fn partial(&self, id: u64) -> Result<Option<Arc<Partial>>, CopyError> {
+        match self.pending.lock().get(&id) {
+            Some(Pending::Big(partial)) => Ok(Some(partial.clone())),
+            Some(Pending::Lost) => Ok(None),
+            _ => Err(CopyError::Meaning("a block of a file that nobody asked for")),
+        }
+    }
+
+    fn block(&self, block: Block) -> Result<(), CopyError> {
+        let Some(partial) = self.partial(block.id)? else {
+            self.acknowledge(block.sequence, block.payload);
+            return Ok(());
+        };
+        let expected = block_len(partial.entry.size, block.index);
+        if u64::from(block.length) > expected || expected == 0 {
+            return Err(CopyError::Meaning("a block beyond the end of its file"));
+        }
+        let path = || join(&partial.directory, &partial.entry.name);
+        let pool = &self.context.link.pool;
+        // With its holes, as it was hashed; a block without any is where it arrived.
+        let spread = (!block.segments.is_empty()).then(|| {
+            let mut whole = pool.take(block.length as usize);
+            whole.fill(0);
+            let mut rest = block.payload.bytes();
+            for part in &block.segments {
+                let (content, behind) = rest.split_at(part.length as usize);
+                whole[part.offset as usize..][..content.len()].copy_from_slice(content);
+                rest = behind;
+            }
+            whole
+        });
+        let content = spread.as_deref().unwrap_or(block.payload.bytes());
+        if *blake3::hash(content).as_bytes() != block.hash {
+            return Err(CopyError::Verification { path: crate::entry::shown(&path()) });
+        }
+        let mode = self.attributes.unfinished_mode(&partial.entry);
+        let folder = self.tree.folder(&partial.directory);
+        let written = folder.and_then(|folder| {
+            let progress = self.clock.device(|| partial.write(&block, content, &folder, mode, &self.boot))?;
+            Ok((folder, progress))
+        });
+        self.clock.add_items(0, u64::from(block.length));
+        add(&self.context.progress.written_bytes, block.payload.bytes().len() as u64);
+        self.after(&partial, written)?;
+        if let Some(spread) = spread {
+            pool.give(spread);
+        }
+        self.acknowledge(block.sequence, block.payload);
+        Ok(())
+    }
+
+    fn holes(&self, sequence: u64, id: u64, run: Run) -> Result<(), CopyError> {
+        if let Some(partial) = self.partial(id)? {
+            if partial.entry.stored.is_none() || run.first + run.count > blocks(partial.entry.size) {
+                return Err(CopyError::Meaning("holes where there are none"));
+            }
+            let mode = self.attributes.unfinished_mode(&partial.entry);
+            let written = self.tree.folder(&partial.directory).and_then(|folder| {
+                let progress = self.clock.device(|| partial.holes(run, &folder, mode, &self.boot))?;
+                Ok((folder, progress))
+            });
+            self.after(&partial, written)?;
+        }
+        self.acknowledge(sequence, Payload::default());
+        Ok(())
+    }
+
+    /// Finishes a big file when its last block is written, gives it up when it cannot be.
+    fn after(&self, partial: &Arc<Partial>, written: Result<(Arc<Folder>, Progress), Errno>) -> Result<(), CopyError> {
+        match written {
+            Ok((folder, Progress::Whole(file))) => self.whole(partial, &folder, &file),
+            Ok((_, Progress::More | Progress::Dead)) => Ok(()),
+            Err(error) => {
+                if let Ok(folder) = self.tree.folder(&partial.directory) {
+                    partial.give_up(&folder, is_fatal(error));
+                }
+                self.pending.lock().insert(partial.id, Pending::Lost);
+                self.refused(&partial.directory, &partial.entry, error)
+            }
+        }
+    }
+
+    /// All blocks of a file are there.
+    pub(super) fn whole(&self, partial: &Arc<Partial>, folder: &Folder, file: &File) -> Result<(), CopyError> {
+        self.pending.lock().remove(&partial.id);
+        let mode = self.attributes.unfinished_mode(&partial.entry);
+        let failures = self.clock.device(|| self.attributes.put(file, mode, folder, &partial.entry));
+        self.tell(failures, &partial.directory, &partial.entry);
+        self.clock.add_items(1, 0);
+        self.finished(partial.id, partial.directory.clone(), &partial.entry, partial.entry.size, true);
+        Ok(())
+    }
+
+    fn finished(&self, id: u64, directory: Arc<Vec<u8>>, entry: &Entry, bytes: u64, big: bool) {
+        add(&self.context.progress.files, 1);
+        let finished = Finished { id, directory, name: entry.name.clone(), bytes, big };
+        // A closed queue belongs to a run that ends; its reason is known to the brake.
+        let _ = self.commit.queue.push(finished, &self.clock);
+    }
+
+    fn refused(&self, directory: &[u8], entry: &Entry, error: Errno) -> Result<(), CopyError> {
+        let path = join(directory, &entry.name);
+        if is_fatal(error) {
+            return Err(disk(&path, error.into()));
+        }
+        (self.problem)(ProblemKind::Unwritable, &path, std::io::Error::from(error).to_string());
+        Ok(())
+    }
+
+    fn acknowledge(&self, sequence: u64, payload: Payload) {
+        self.context.link.pool.give(payload.into_buffer());
+        let _ = self.context.link.control_out.push(Message::Acknowledge { sequence }, &self.clock);
+    }
+}
+
+/// Writes a small file without the pages that are all zeros.
+fn write_sparse(file: &File, content: &[u8]) -> Result<(), Errno> {
+    rustix::fs::ftruncate(file, content.len() as u64)?;
+    for (number, page) in content.chunks(PAGE_BYTES).enumerate() {
+        if page.iter().any(|byte| *byte != 0) {
+            file.write_all_at(page, (number * PAGE_BYTES) as u64).map_err(partial::errno)?;
+        }
+    }
+    Ok(())
+}

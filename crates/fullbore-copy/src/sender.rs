@@ -1,0 +1,119 @@
+//! The sending end: lists the source, answers wishes, reads.
+//!
+//! Threads: scanners list directories; the calling thread takes what the receiver says; readers read
+//! and hash what is wanted. They share [`wants::Wants`].
+
+mod big;
+mod read;
+mod scan;
+mod source;
+mod wants;
+
+use std::sync::Arc;
+
+use fullbore_engine::stage::Kind;
+use fullbore_engine::window::Window;
+
+pub use source::Source;
+
+use crate::error::CopyError;
+use crate::session::{Context, Event};
+use crate::wire::{Account, Message};
+use read::Reader;
+use scan::Scan;
+use wants::Wants;
+
+/// Bytes read and not yet acknowledged, in one process. Enough to keep a disk and a processor busy
+/// with each other.
+pub const LOCAL_WINDOW_BYTES: u64 = 64 << 20;
+/// Bytes under way to another machine: ten gigabits per second for a fifth of a second.
+pub const REMOTE_WINDOW_BYTES: u64 = 256 << 20;
+/// Records under way. No limit of its own in practice: the smallest record counts 4 KiB.
+pub const WINDOW_RECORDS: u32 = 65_536;
+/// Threads that list and that read. A guess: more do not help on two to eight cores.
+const SCANNERS: usize = 4;
+const READERS: usize = 8;
+
+/// What is sent.
+#[derive(Debug)]
+pub struct Sources {
+    /// The arguments, in order.
+    pub sources: Vec<Source>,
+    /// Only these paths beneath the first of them.
+    pub only: Option<Vec<Vec<u8>>>,
+    /// Device and inode of the destination, if it is on this machine.
+    pub skip: Option<(u64, u64)>,
+    /// The source's disk has an arm to be moved: one reader, in the order of inodes.
+    pub rotational: bool,
+}
+
+/// Sends until the receiver says that all is done.
+///
+/// # Errors
+/// What ended the copy early. Problems of single files are told as events.
+pub fn run(context: &Context<'_>, sources: &Sources, window: &Window) -> Result<Account, Arc<CopyError>> {
+    let wants = Wants::default();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let most = |limit: usize| match (sources.rotational, context.options.threads) {
+        (true, _) => 1,
+        (false, 0) => cores.clamp(2, limit),
+        (false, wished) => wished.min(limit),
+    };
+    let scan = Scan::new(context, &wants, sources.rotational, sources.skip);
+    context.ledger.watch_window(window);
+    let clock = context.ledger.stage("read", Kind::Thread);
+    std::thread::scope(|scope| {
+        scope.spawn(|| scan.run(&sources.sources, sources.only.as_deref(), most(SCANNERS)));
+        if !context.options.dry_run {
+            for number in 0..most(READERS) {
+                let mut reader = Reader { context, wants: &wants, window, clock: clock.clone(), directory: None };
+                scope.spawn(move || reader.run(number % 2 == 0));
+            }
+        }
+        let result = match listen(context, &wants) {
+            Ok(Some(account)) => Ok(account),
+            Ok(None) => Err(()),
+            Err(error) => {
+                context.brake.pull(error);
+                Err(())
+            }
+        };
+        scan.break_off();
+        wants.break_off();
+        result.map_err(|()| context.brake.verdict())
+    })
+}
+
+/// Takes what the receiver says, to the end; nothing if it broke off.
+fn listen(context: &Context<'_>, wants: &Wants) -> Result<Option<Account>, CopyError> {
+    let clock = context.ledger.stage("control", Kind::Thread);
+    clock.adopt_thread();
+    let options = context.options;
+    while let Some(message) = context.link.control_in.pop(&clock) {
+        match message {
+            Message::Answer(answer) => {
+                for path in wants.answer(&answer, options.tell_names, options.dry_run)? {
+                    context.tell.tell(Event::Wanted(path));
+                }
+            }
+            Message::Begin => wants.begin(),
+            Message::Acknowledge { sequence } => wants.acknowledge(sequence)?,
+            Message::Account { account, last } => {
+                context.progress.set(&account);
+                if last {
+                    return Ok(Some(account));
+                }
+            }
+            Message::Visible { .. } => {}
+            Message::Deleted { path } => context.tell.tell(Event::Deleted(path)),
+            Message::Problem(problem) => context.tell.tell(Event::Problem(problem)),
+            Message::Abort { exit_code, text } => return Err(CopyError::Remote { exit_code, text }),
+            Message::Counters(_) => {}
+            _ => return Err(CopyError::Meaning("a sender's message from the receiver")),
+        }
+        if wants.settle() && context.link.control_out.push(Message::Finish, &clock).is_err() {
+            break;
+        }
+    }
+    Ok(None)
+}

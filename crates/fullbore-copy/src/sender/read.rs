@@ -1,0 +1,249 @@
+//! The readers: threads that turn wanted files into records.
+//!
+//! A permit of the window first, then the content, then its hash, then the queue to the other end.
+//! A file that is not as it was listed is sent as it is now, with the time it was listed with, and
+//! reported: the next run finds it changed and copies it again.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use fullbore_engine::stage::StageClock;
+use fullbore_engine::window::{Permit, Place, Window, Work};
+use rustix::io::Errno;
+
+use super::big::{BigFile, Next};
+use super::source::{Directory, SourceFile};
+use super::wants::{Job, Small, Wants};
+use crate::session::{Context, Event};
+use crate::wire::{Block, Message, Pack, Packed, Payload, Problem, ProblemKind, Segment, block_bytes, block_len};
+
+/// What a permit for a record without content counts: its head takes memory too.
+const HEAD_BYTES: u64 = 4096;
+
+/// One reader.
+pub(super) struct Reader<'a> {
+    pub(super) context: &'a Context<'a>,
+    pub(super) wants: &'a Wants,
+    pub(super) window: &'a Window,
+    pub(super) clock: Arc<StageClock>,
+    /// The directory of the file read last, open.
+    pub(super) directory: Option<(Arc<Directory>, OwnedFd)>,
+}
+
+impl Reader<'_> {
+    /// Reads until nothing is wanted any more.
+    pub(super) fn run(&mut self, prefer_small: bool) {
+        self.clock.adopt_thread();
+        while let Some(job) = self.wants.next(prefer_small, &self.clock) {
+            match job {
+                Job::Pack(files) => self.pack(&files),
+                Job::Big(big) => self.big(&big),
+            }
+            self.wants.done();
+            self.settle();
+        }
+    }
+
+    fn settle(&self) {
+        if self.wants.settle() {
+            self.control(Message::Finish);
+        }
+    }
+
+    fn permit(&self, bytes: u64) -> Permit {
+        let bytes = bytes + HEAD_BYTES;
+        match self.window.try_acquire(bytes) {
+            Some(permit) => permit,
+            None => self.clock.blocked_in(|| self.window.acquire_blocking(bytes)),
+        }
+    }
+
+    fn pack(&mut self, files: &[Small]) {
+        let sum: u64 = files.iter().map(|(_, file)| file.size).sum();
+        let mut permit = self.permit(sum);
+        permit.at(Place::In(Work::Read));
+        let mut buffer = self.context.link.pool.take(sum as usize);
+        let mut packed = Vec::with_capacity(files.len());
+        let mut end = 0;
+        for (id, file) in files {
+            let space = &mut buffer[end..end + file.size as usize];
+            match self.small(file, space) {
+                Ok(length) => {
+                    end += length;
+                    packed.push(Packed { id: *id, length: length as u32 });
+                }
+                Err(error) => {
+                    self.unreadable(&file.path(), error);
+                    self.control(Message::Lost { id: *id });
+                }
+            }
+        }
+        buffer.truncate(end);
+        if packed.is_empty() {
+            return self.context.link.pool.give(buffer);
+        }
+        let hash = *blake3::hash(&buffer).as_bytes();
+        self.clock.add_items(packed.len() as u64, end as u64);
+        permit.at(Place::Before(Work::Send));
+        let sequence = self.wants.send(permit);
+        self.data(Message::Pack(Pack { sequence, hash, files: packed, payload: Payload::new(buffer) }));
+    }
+
+    /// Reads a small file; gives its length now, which is not more than the one listed.
+    fn small(&mut self, file: &SourceFile, space: &mut [u8]) -> Result<usize, Errno> {
+        let clock = self.clock.clone();
+        let directory = self.open_directory(&file.directory)?;
+        clock
+            .device(|| {
+                let open = file.open(directory)?;
+                let length = read_at(&open, space, 0)?;
+                Ok((length, file.is_unchanged(&open)?))
+            })
+            .map(|(length, unchanged)| {
+                if !unchanged {
+                    self.changed(file);
+                }
+                length
+            })
+    }
+
+    fn open_directory(&mut self, directory: &Arc<Directory>) -> Result<&OwnedFd, Errno> {
+        if !self.directory.as_ref().is_some_and(|(open, _)| Arc::ptr_eq(open, directory)) {
+            self.directory = Some((directory.clone(), self.clock.device(|| directory.open())?));
+        }
+        self.directory.as_ref().map(|(_, descriptor)| descriptor).ok_or(Errno::NOENT)
+    }
+
+    fn big(&mut self, big: &Arc<BigFile>) {
+        match big.next() {
+            Ok(Next::End) => self.wants.read_to_its_end(big),
+            Ok(Next::Holes(run)) => {
+                let sequence = self.wants.send(self.permit(0));
+                self.data(Message::Holes { sequence, id: big.id, run });
+            }
+            Ok(Next::Block(index, file)) => {
+                let read = self.block(big, index, &file);
+                // Whoever reads the last block looks whether the file is still the same.
+                let last = big.read();
+                match read {
+                    Err(error) => self.lost(big, error),
+                    Ok(()) => {
+                        if let Some(file) = last
+                            && !big.source.is_unchanged(&*file).unwrap_or(false)
+                        {
+                            self.changed(&big.source);
+                        }
+                    }
+                }
+            }
+            Err(error) => {
+                self.unreadable(&big.source.path(), error);
+                self.control(Message::Lost { id: big.id });
+                self.wants.read_to_its_end(big);
+            }
+        }
+    }
+
+    fn lost(&self, big: &Arc<BigFile>, error: Errno) {
+        if big.give_up() {
+            self.unreadable(&big.source.path(), error);
+            self.control(Message::Lost { id: big.id });
+        }
+        self.wants.read_to_its_end(big);
+    }
+
+    fn block(&self, big: &BigFile, index: u64, file: &File) -> Result<(), Errno> {
+        let size = big.source.size;
+        let length = block_len(size, index);
+        let mut permit = self.permit(length);
+        permit.at(Place::In(Work::Read));
+        let pool = &self.context.link.pool;
+        let mut buffer = pool.take(length as usize);
+        let read = self.clock.device(|| {
+            let segments = big.segments(file, index);
+            read_at(file, &mut buffer, index * block_bytes(size)).map(|length| (length, segments))
+        });
+        let (length, segments) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                pool.give(buffer);
+                return Err(error);
+            }
+        };
+        buffer.truncate(length);
+        let hash = *blake3::hash(&buffer).as_bytes();
+        self.clock.add_items(0, length as u64);
+        let (segments, content) = self.gather(buffer, segments);
+        permit.at(Place::Before(Work::Send));
+        let sequence = self.wants.send(permit);
+        self.data(Message::Block(Block {
+            sequence,
+            id: big.id,
+            index,
+            hash,
+            length: length as u32,
+            segments,
+            compressed: false,
+            payload: Payload::new(content),
+        }));
+        Ok(())
+    }
+
+    /// Leaves holes out of a block.
+    fn gather(&self, buffer: Vec<u8>, segments: Vec<Segment>) -> (Vec<Segment>, Vec<u8>) {
+        let within = segments.iter().all(|part| (part.offset + part.length) as usize <= buffer.len());
+        if segments.is_empty() || !within {
+            return (Vec::new(), buffer);
+        }
+        let sum: usize = segments.iter().map(|part| part.length as usize).sum();
+        let mut content = self.context.link.pool.take(sum);
+        let mut at = 0;
+        for part in &segments {
+            let (from, length) = (part.offset as usize, part.length as usize);
+            content[at..at + length].copy_from_slice(&buffer[from..from + length]);
+            at += length;
+        }
+        self.context.link.pool.give(buffer);
+        (segments, content)
+    }
+
+    fn data(&self, message: Message) {
+        // A closed queue belongs to a run that ends; its reason is known to the brake.
+        let _ = self.context.link.data.push(message, &self.clock);
+    }
+
+    fn control(&self, message: Message) {
+        let _ = self.context.link.control_out.push(message, &self.clock);
+    }
+
+    fn unreadable(&self, path: &[u8], error: Errno) {
+        let kind = if error == Errno::NOENT { ProblemKind::Vanished } else { ProblemKind::Unreadable };
+        self.problem(kind, path, std::io::Error::from(error).to_string());
+    }
+
+    fn changed(&self, file: &SourceFile) {
+        self.problem(ProblemKind::Changed, &file.path(), "copied as it was at that time; run again".to_owned());
+    }
+
+    fn problem(&self, kind: ProblemKind, path: &[u8], text: String) {
+        let problem = Problem { kind, path: path.to_vec(), text };
+        self.context.tell.tell(Event::Problem(problem.clone()));
+        self.control(Message::Problem(problem));
+    }
+}
+
+/// Fills the buffer from a place in a file, or what there is.
+fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        }
+    }
+    Ok(filled)
+}

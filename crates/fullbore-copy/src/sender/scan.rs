@@ -1,0 +1,432 @@
+//! Lists the source: directories in parallel, each told when it has been read, parents before children.
+
+use std::collections::{HashMap, HashSet};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use fullbore_engine::stage::{Kind as RoleKind, StageClock};
+use rustix::fs::{AtFlags, FileType, RawDir, Stat};
+use rustix::io::Errno;
+
+use super::source::{self, Directory, Source, SourceFile};
+use super::wants::Wants;
+use crate::entry::{Entry, Kind, join};
+use crate::names;
+use crate::session::{Context, Event};
+use crate::wire::{LIST_BYTES, LIST_ENTRIES, List, Message, Owner, Problem, ProblemKind};
+use crate::xattrs::{self, Place};
+
+/// File systems that are views of the kernel, never copied (`linux/magic.h`): proc, sysfs.
+const KERNEL_VIEWS: [u64; 2] = [0x9fa0, 0x6265_6572];
+/// Room for names of a directory per system call; larger than libc's, as directories of mail are.
+const NAMES_BYTES: usize = 64 << 10;
+
+/// What is listed, and how.
+pub(super) struct Scan<'a> {
+    context: &'a Context<'a>,
+    wants: &'a Wants,
+    clock: Arc<StageClock>,
+    /// The destination, if it is on this machine: not copied into itself.
+    skip: Option<(u64, u64)>,
+    by_inode: bool,
+    todo: Mutex<Todo>,
+    more: Condvar,
+    teller: Mutex<Teller>,
+    links: Mutex<HashMap<(u64, u64), u64>>,
+    errors: AtomicU64,
+}
+
+#[derive(Default)]
+struct Todo {
+    directories: Vec<Arc<Directory>>,
+    /// Directories being listed, which may bring more.
+    listing: usize,
+    closed: bool,
+}
+
+/// Gives numbers to entries; what it sends comes in their order.
+#[derive(Default)]
+struct Teller {
+    next: u64,
+    owners: HashSet<(bool, u32)>,
+    names: crate::owners::Names,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<'a> Scan<'a> {
+    pub(super) fn new(
+        context: &'a Context<'a>,
+        wants: &'a Wants,
+        by_inode: bool,
+        skip: Option<(u64, u64)>,
+    ) -> Scan<'a> {
+        Scan {
+            context,
+            wants,
+            clock: context.ledger.stage("scan", RoleKind::Thread),
+            skip,
+            by_inode,
+            todo: Mutex::default(),
+            more: Condvar::new(),
+            teller: Mutex::default(),
+            links: Mutex::default(),
+            errors: AtomicU64::new(0),
+        }
+    }
+
+    /// Lists all of it with so many threads, this one among them, and tells the end.
+    pub(super) fn run(&self, sources: &[Source], only: Option<&[Vec<u8>]>, threads: usize) {
+        self.clock.adopt_thread();
+        match only {
+            Some(paths) => sources.iter().for_each(|source| self.list_only(source, paths)),
+            None => sources.iter().for_each(|source| self.begin(source)),
+        }
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(|| self.work());
+            }
+            self.work();
+        });
+        let entries = locked(&self.teller).next;
+        let errors = self.errors.load(Ordering::Relaxed);
+        self.wants.listed(entries);
+        self.send(Message::Listed { entries, errors });
+    }
+
+    /// Ends the threads of a run that was broken off.
+    pub(super) fn break_off(&self) {
+        locked(&self.todo).closed = true;
+        self.more.notify_all();
+    }
+
+    /// The entries of a source itself, at the root of the destination.
+    fn begin(&self, source: &Source) {
+        let root = Arc::new(Directory { root: source.root.clone(), path: Vec::new() });
+        let Ok(descriptor) = root.open() else {
+            return self.unreadable(&[], "cannot be opened");
+        };
+        // The directory whose content is meant gives its attributes to the destination.
+        let name = source.name.as_deref().unwrap_or_default();
+        let own = if name.is_empty() { &b"."[..] } else { name };
+        match rustix::fs::statat(&descriptor, own, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(status) => {
+                let is_directory = Kind::of_mode(status.st_mode) == Some(Kind::Directory);
+                if !name.is_empty() && self.context.options.filters.excludes(name, is_directory) {
+                    return;
+                }
+                let mut batch = Batch::default();
+                self.add(&root, &descriptor, own, name, &status, &mut batch);
+                self.tell(&root, batch.take(), false, false);
+                self.push(if name.is_empty() && self.context.options.recursive { vec![root] } else { batch.children });
+            }
+            Err(error) => self.failed(name, error),
+        }
+    }
+
+    fn work(&self) {
+        self.clock.adopt_thread();
+        while let Some(directory) = self.next() {
+            self.list(&directory);
+            let mut todo = locked(&self.todo);
+            todo.listing -= 1;
+            if todo.listing == 0 && todo.directories.is_empty() {
+                self.more.notify_all();
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Arc<Directory>> {
+        let mut todo = locked(&self.todo);
+        if todo.directories.is_empty() && todo.listing > 0 && !todo.closed {
+            drop(todo);
+            todo = self.clock.starved_in(|| {
+                let idle = |todo: &mut Todo| todo.directories.is_empty() && todo.listing > 0 && !todo.closed;
+                self.more.wait_while(locked(&self.todo), idle).unwrap_or_else(PoisonError::into_inner)
+            });
+        }
+        if todo.closed {
+            return None;
+        }
+        let directory = todo.directories.pop()?;
+        todo.listing += 1;
+        Some(directory)
+    }
+
+    fn push(&self, mut children: Vec<Arc<Directory>>) {
+        if children.is_empty() {
+            return;
+        }
+        // The last one pushed is the next one listed: in the order of their names.
+        children.reverse();
+        locked(&self.todo).directories.append(&mut children);
+        self.more.notify_all();
+    }
+
+    fn list(&self, directory: &Arc<Directory>) {
+        let before = self.errors.load(Ordering::Relaxed);
+        let opened = self.clock.device(|| directory.open());
+        let names = opened.and_then(|descriptor| self.names(&descriptor).map(|names| (descriptor, names)));
+        let (descriptor, names) = match names {
+            Ok(names) => names,
+            Err(Errno::NOENT) => return self.tell(directory, Vec::new(), false, false),
+            Err(error) => return self.failed(&directory.path, error),
+        };
+        let mut batch = Batch::default();
+        for (name, kind) in &names {
+            let path = join(&directory.path, name);
+            if names::is_ours(name) {
+                self.problem(ProblemKind::Name, &path, "the name of an unfinished copy's own files".to_owned());
+                continue;
+            }
+            let excluded = |is_directory| self.context.options.filters.excludes(&path, is_directory);
+            let is_known = *kind != FileType::Unknown;
+            if is_known && excluded(*kind == FileType::Directory) {
+                continue;
+            }
+            match self.clock.device(|| rustix::fs::statat(&descriptor, &name[..], AtFlags::SYMLINK_NOFOLLOW)) {
+                Ok(status) => {
+                    if !is_known && excluded(Kind::of_mode(status.st_mode) == Some(Kind::Directory)) {
+                        continue;
+                    }
+                    self.add(directory, &descriptor, name, name, &status, &mut batch);
+                }
+                Err(Errno::NOENT) => {}
+                Err(error) => self.failed(&path, error),
+            }
+            if batch.is_full() {
+                self.tell(directory, batch.take(), false, true);
+            }
+            if self.context.brake.is_pulled() {
+                return;
+            }
+        }
+        let complete = self.errors.load(Ordering::Relaxed) == before;
+        self.tell(directory, batch.take(), complete, false);
+        self.push(batch.children);
+    }
+
+    /// Names in a directory, in the order in which they are best read.
+    fn names(&self, descriptor: &OwnedFd) -> Result<Vec<(Vec<u8>, FileType)>, Errno> {
+        self.clock.device(|| {
+            let mut space = [const { MaybeUninit::uninit() }; NAMES_BYTES];
+            let mut reader = RawDir::new(descriptor, &mut space);
+            let mut names = Vec::new();
+            while let Some(entry) = reader.next() {
+                let entry = entry?;
+                let name = entry.file_name().to_bytes();
+                if !matches!(name, b"." | b"..") {
+                    names.push((entry.ino(), name.to_vec(), entry.file_type()));
+                }
+            }
+            // A disk with an arm reads files in the order of their inodes; others do not care.
+            names.sort_unstable_by(|one, two| {
+                let by_inode = if self.by_inode { one.0.cmp(&two.0) } else { std::cmp::Ordering::Equal };
+                by_inode.then_with(|| one.1.cmp(&two.1))
+            });
+            Ok(names.into_iter().map(|(_, name, kind)| (name, kind)).collect())
+        })
+    }
+
+    /// Adds the entry `name` of a directory, found there as `own`.
+    fn add(
+        &self,
+        directory: &Arc<Directory>,
+        descriptor: &OwnedFd,
+        own: &[u8],
+        name: &[u8],
+        status: &Stat,
+        batch: &mut Batch,
+    ) {
+        let options = self.context.options;
+        let path = join(&directory.path, name);
+        let Some(mut entry) = source::entry(name, status) else {
+            return self.problem(ProblemKind::Special, &path, "a file of unknown kind".to_owned());
+        };
+        if entry.kind.is_special() && !options.specials {
+            return;
+        }
+        if entry.kind == Kind::Symlink {
+            match rustix::fs::readlinkat(descriptor, own, Vec::new()) {
+                Ok(target) => entry.target = target.into_bytes(),
+                Err(error) => return self.failed(&path, error),
+            }
+        }
+        if options.acls || options.xattrs {
+            match xattrs::read(Place::Name(descriptor, own), options.acls, options.xattrs) {
+                Ok(xattrs) => entry.xattrs = xattrs,
+                Err(Errno::NOENT) => return,
+                Err(error) => self.problem(ProblemKind::Xattrs, &path, std::io::Error::from(error).to_string()),
+            }
+        }
+        if options.hard_links && status.st_nlink > 1 && entry.kind != Kind::Directory {
+            let mut links = locked(&self.links);
+            let next = links.len() as u64;
+            entry.link_group = Some(*links.entry((status.st_dev, status.st_ino)).or_insert(next));
+        }
+        let file = (entry.kind == Kind::File).then(|| {
+            Box::new(SourceFile {
+                directory: directory.clone(),
+                name: name.into(),
+                size: entry.size,
+                sparse: entry.stored.is_some(),
+                modified: entry.modified,
+                identity: entry.identity,
+            })
+        });
+        if entry.kind == Kind::Directory
+            && !name.is_empty()
+            && options.recursive
+            && self.is_entered(directory, status, descriptor, own)
+        {
+            batch.children.push(Arc::new(Directory { root: directory.root.clone(), path }));
+        }
+        batch.add(entry, file);
+    }
+
+    /// Whether a directory is descended into.
+    fn is_entered(&self, parent: &Directory, status: &Stat, descriptor: &OwnedFd, name: &[u8]) -> bool {
+        if self.skip == Some((status.st_dev, status.st_ino)) {
+            return false;
+        }
+        if status.st_dev == parent.root.device {
+            return true;
+        }
+        if self.context.options.one_file_system {
+            return false;
+        }
+        let opened = rustix::fs::openat(descriptor, name, source::DIRECTORY, rustix::fs::Mode::empty());
+        let kind =
+            opened.and_then(|directory| rustix::fs::fstatfs(&directory)).map(|file_system| file_system.f_type as u64);
+        kind.map_or(true, |kind| !KERNEL_VIEWS.contains(&(kind & 0xffff_ffff)))
+    }
+
+    /// Sends a list, with the names of owners that it is the first to mention.
+    fn tell(&self, directory: &Directory, batch: Vec<(Entry, Option<Box<SourceFile>>)>, complete: bool, more: bool) {
+        let mut teller = locked(&self.teller);
+        let owners = if self.context.options.numeric_ids { Vec::new() } else { teller.new_owners(&batch) };
+        if !owners.is_empty() {
+            self.send(Message::Owners(owners));
+        }
+        let first = teller.next;
+        teller.next += batch.len() as u64;
+        let (entries, files): (Vec<Entry>, Vec<_>) = batch.into_iter().unzip();
+        self.wants.add(first, files, &self.clock);
+        self.clock.add_items(entries.len() as u64, 0);
+        self.send(Message::List(List { first, directory: directory.path.clone(), complete, more, entries }));
+    }
+
+    /// Lists these paths beneath a source and the directories that lead to them (`--files-from`).
+    fn list_only(&self, source: &Source, paths: &[Vec<u8>]) {
+        let mut by_directory: std::collections::BTreeMap<Vec<u8>, std::collections::BTreeSet<Vec<u8>>> =
+            Default::default();
+        for path in paths {
+            let mut rest = &path[..];
+            while !rest.is_empty() {
+                let (parent, name) = match rest.iter().rposition(|byte| *byte == b'/') {
+                    Some(slash) => (&rest[..slash], &rest[slash + 1..]),
+                    None => (&rest[..0], rest),
+                };
+                by_directory.entry(parent.to_vec()).or_default().insert(name.to_vec());
+                rest = parent;
+            }
+        }
+        for (path, names) in by_directory {
+            let directory = Arc::new(Directory { root: source.root.clone(), path });
+            let descriptor = match directory.open() {
+                Ok(descriptor) => descriptor,
+                Err(error) => {
+                    self.failed(&directory.path, error);
+                    continue;
+                }
+            };
+            let mut batch = Batch::default();
+            for name in names {
+                let path = join(&directory.path, &name);
+                match rustix::fs::statat(&descriptor, &name[..], AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(status) => {
+                        let is_directory = Kind::of_mode(status.st_mode) == Some(Kind::Directory);
+                        if !self.context.options.filters.excludes(&path, is_directory) {
+                            self.add(&directory, &descriptor, &name, &name, &status, &mut batch);
+                        }
+                    }
+                    Err(error) => self.failed(&path, error),
+                }
+                if batch.is_full() {
+                    self.tell(&directory, batch.take(), false, true);
+                }
+            }
+            self.tell(&directory, batch.take(), false, false);
+            // Only what was named as such is descended into, not what leads to it.
+            batch.children.retain(|child| paths.contains(&child.path));
+            self.push(batch.children);
+        }
+    }
+
+    fn send(&self, message: Message) {
+        // A closed queue belongs to a run that ends; its reason is known to the brake.
+        let _ = self.context.link.control_out.push(message, &self.clock);
+    }
+
+    fn failed(&self, path: &[u8], error: Errno) {
+        self.unreadable(path, &std::io::Error::from(error).to_string());
+    }
+
+    fn unreadable(&self, path: &[u8], text: &str) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        self.problem(ProblemKind::Unreadable, path, text.to_owned());
+    }
+
+    fn problem(&self, kind: ProblemKind, path: &[u8], text: String) {
+        let problem = Problem { kind, path: path.to_vec(), text };
+        self.context.tell.tell(Event::Problem(problem.clone()));
+        self.send(Message::Problem(problem));
+    }
+}
+
+/// Entries not told yet, and directories to be listed after them.
+#[derive(Default)]
+struct Batch {
+    entries: Vec<(Entry, Option<Box<SourceFile>>)>,
+    bytes: usize,
+    children: Vec<Arc<Directory>>,
+}
+
+impl Batch {
+    fn add(&mut self, entry: Entry, file: Option<Box<SourceFile>>) {
+        let xattrs: usize = entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        self.bytes += entry.name.len() + entry.target.len() + xattrs;
+        self.entries.push((entry, file));
+    }
+
+    fn is_full(&self) -> bool {
+        self.entries.len() >= LIST_ENTRIES || self.bytes >= LIST_BYTES
+    }
+
+    fn take(&mut self) -> Vec<(Entry, Option<Box<SourceFile>>)> {
+        self.bytes = 0;
+        std::mem::take(&mut self.entries)
+    }
+}
+
+impl Teller {
+    fn new_owners(&mut self, batch: &[(Entry, Option<Box<SourceFile>>)]) -> Vec<Owner> {
+        let mut owners = Vec::new();
+        for (entry, _) in batch {
+            let acls = entry.xattrs.iter().filter(|(name, _)| xattrs::is_acl(name));
+            let in_acls = acls.flat_map(|(_, value)| crate::owners::ids_in_acl(value));
+            for (group, id) in [(false, entry.user), (true, entry.group)].into_iter().chain(in_acls) {
+                if self.owners.insert((group, id))
+                    && let Some(name) = self.names.of(group, id)
+                {
+                    owners.push(Owner { group, id, name });
+                }
+            }
+        }
+        owners
+    }
+}

@@ -1,0 +1,237 @@
+//! From messages to frames: `length | kind | body`, numbers as LEB128, lengths before bytes.
+//!
+//! The content of data messages is not copied: it follows the head that is made here.
+
+use super::message::{Account, Message};
+use crate::entry::{Entry, Kind, Time};
+
+/// Kinds of frames; new ones come with a new version of the protocol.
+pub(super) mod kind {
+    pub const OWNERS: u8 = 1;
+    pub const LIST: u8 = 2;
+    pub const LISTED: u8 = 3;
+    pub const LOST: u8 = 4;
+    pub const FINISH: u8 = 5;
+    pub const ANSWER: u8 = 6;
+    pub const BEGIN: u8 = 7;
+    pub const ACKNOWLEDGE: u8 = 8;
+    pub const VISIBLE: u8 = 9;
+    pub const ACCOUNT: u8 = 10;
+    pub const DELETED: u8 = 11;
+    pub const PROBLEM: u8 = 12;
+    pub const ABORT: u8 = 13;
+    pub const COUNTERS: u8 = 14;
+    pub const PACK: u8 = 32;
+    pub const BLOCK: u8 = 33;
+    pub const HOLES: u8 = 34;
+}
+
+pub(super) const SPARSE: u8 = 1;
+pub(super) const LINKED: u8 = 2;
+pub(super) const ATTRIBUTES: u8 = 4;
+
+pub(super) const COMPLETE: u8 = 1;
+pub(super) const MORE: u8 = 2;
+
+/// Appends the frame of a message to `out`, without the content of data messages, which is returned:
+/// it has to follow.
+pub fn encode<'a>(message: &'a Message, out: &mut Vec<u8>) -> &'a [u8] {
+    let begin = out.len();
+    out.extend_from_slice(&[0; 5]);
+    let mut writer = Writer { out };
+    let (kind, payload) = writer.message(message);
+    let length = out.len() - begin - 5 + payload.len();
+    // Frames are far shorter: the bounds in `wire` are held by those who make messages.
+    let length = u32::try_from(length).unwrap_or(u32::MAX);
+    out[begin..begin + 4].copy_from_slice(&length.to_le_bytes());
+    out[begin + 4] = kind;
+    payload
+}
+
+struct Writer<'a> {
+    out: &'a mut Vec<u8>,
+}
+
+impl Writer<'_> {
+    fn message<'a>(&mut self, message: &'a Message) -> (u8, &'a [u8]) {
+        const NONE: &[u8] = &[];
+        match message {
+            Message::Owners(owners) => {
+                self.number(owners.len() as u64);
+                for owner in owners {
+                    self.byte(u8::from(owner.group));
+                    self.number(u64::from(owner.id));
+                    self.bytes(&owner.name);
+                }
+                (kind::OWNERS, NONE)
+            }
+            Message::List(list) => {
+                self.number(list.first);
+                self.bytes(&list.directory);
+                self.byte(if list.complete { COMPLETE } else { 0 } | if list.more { MORE } else { 0 });
+                self.number(list.entries.len() as u64);
+                list.entries.iter().for_each(|entry| self.entry(entry));
+                (kind::LIST, NONE)
+            }
+            Message::Listed { entries, errors } => {
+                self.numbers(&[*entries, *errors]);
+                (kind::LISTED, NONE)
+            }
+            Message::Lost { id } => {
+                self.number(*id);
+                (kind::LOST, NONE)
+            }
+            Message::Finish => (kind::FINISH, NONE),
+            Message::Answer(answer) => {
+                self.number(answer.through);
+                self.number(answer.wanted.len() as u64);
+                let mut before = 0;
+                for wanted in &answer.wanted {
+                    self.number(wanted.id.wrapping_sub(before));
+                    before = wanted.id;
+                    self.number(wanted.have.len() as u64);
+                    for run in &wanted.have {
+                        self.numbers(&[run.first, run.count]);
+                    }
+                }
+                (kind::ANSWER, NONE)
+            }
+            Message::Begin => (kind::BEGIN, NONE),
+            Message::Acknowledge { sequence } => {
+                self.number(*sequence);
+                (kind::ACKNOWLEDGE, NONE)
+            }
+            Message::Visible { ids } => {
+                self.number(ids.len() as u64);
+                ids.iter().for_each(|id| self.number(*id));
+                (kind::VISIBLE, NONE)
+            }
+            Message::Account { account, last } => {
+                self.byte(u8::from(*last));
+                self.numbers(&fields(account));
+                (kind::ACCOUNT, NONE)
+            }
+            Message::Deleted { path } => {
+                self.bytes(path);
+                (kind::DELETED, NONE)
+            }
+            Message::Problem(problem) => {
+                self.byte(problem.kind as u8);
+                self.bytes(&problem.path);
+                self.bytes(problem.text.as_bytes());
+                (kind::PROBLEM, NONE)
+            }
+            Message::Abort { exit_code, text } => {
+                self.byte(*exit_code);
+                self.bytes(text.as_bytes());
+                (kind::ABORT, NONE)
+            }
+            Message::Counters(json) => {
+                self.bytes(json);
+                (kind::COUNTERS, NONE)
+            }
+            Message::Pack(pack) => {
+                self.number(pack.sequence);
+                self.out.extend_from_slice(&pack.hash);
+                self.number(pack.files.len() as u64);
+                for file in &pack.files {
+                    self.numbers(&[file.id, u64::from(file.length)]);
+                }
+                (kind::PACK, pack.payload.bytes())
+            }
+            Message::Block(block) => {
+                self.numbers(&[block.sequence, block.id, block.index]);
+                self.out.extend_from_slice(&block.hash);
+                self.number(u64::from(block.length));
+                self.byte(u8::from(block.compressed));
+                self.number(block.segments.len() as u64);
+                for segment in &block.segments {
+                    self.numbers(&[u64::from(segment.offset), u64::from(segment.length)]);
+                }
+                (kind::BLOCK, block.payload.bytes())
+            }
+            Message::Holes { sequence, id, run } => {
+                self.numbers(&[*sequence, *id, run.first, run.count]);
+                (kind::HOLES, NONE)
+            }
+        }
+    }
+
+    fn entry(&mut self, entry: &Entry) {
+        self.bytes(&entry.name);
+        self.byte(entry.kind as u8);
+        let sparse = if entry.stored.is_some() { SPARSE } else { 0 };
+        let linked = if entry.link_group.is_some() { LINKED } else { 0 };
+        let attributes = if entry.xattrs.is_empty() { 0 } else { ATTRIBUTES };
+        self.byte(sparse | linked | attributes);
+        self.numbers(&[u64::from(entry.mode), u64::from(entry.user), u64::from(entry.group)]);
+        self.time(entry.modified);
+        match entry.kind {
+            Kind::File => {
+                self.numbers(&[entry.size, entry.identity.device, entry.identity.inode]);
+                self.time(entry.identity.changed);
+                entry.stored.iter().for_each(|stored| self.number(*stored));
+            }
+            Kind::Symlink => self.bytes(&entry.target),
+            Kind::Character | Kind::Block => {
+                self.numbers(&[u64::from(entry.device.0), u64::from(entry.device.1)]);
+            }
+            Kind::Directory | Kind::Fifo | Kind::Socket => {}
+        }
+        if let Some(group) = entry.link_group {
+            self.number(group);
+        }
+        if !entry.xattrs.is_empty() {
+            self.number(entry.xattrs.len() as u64);
+            for (name, value) in &entry.xattrs {
+                self.bytes(name);
+                self.bytes(value);
+            }
+        }
+    }
+
+    fn time(&mut self, time: Time) {
+        // Zigzag: small numbers of either sign are short.
+        self.number(((time.seconds << 1) ^ (time.seconds >> 63)) as u64);
+        self.number(u64::from(time.nanoseconds));
+    }
+
+    fn byte(&mut self, byte: u8) {
+        self.out.push(byte);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.out.extend_from_slice(bytes);
+    }
+
+    fn numbers(&mut self, numbers: &[u64]) {
+        numbers.iter().for_each(|number| self.number(*number));
+    }
+
+    fn number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.out.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.out.push(number as u8);
+    }
+}
+
+/// The figures of an account in their order on the wire.
+pub(super) fn fields(account: &Account) -> [u64; 12] {
+    [
+        account.entries,
+        account.files,
+        account.written_bytes,
+        account.visible_bytes,
+        account.kept,
+        account.retouched,
+        account.made,
+        account.deleted,
+        account.resumed_bytes,
+        account.wanted_files,
+        account.wanted_bytes,
+        account.sync_us,
+    ]
+}

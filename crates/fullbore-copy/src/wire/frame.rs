@@ -1,0 +1,90 @@
+//! Frames out of a stream of bytes, wherever it was cut.
+//!
+//! The decoder hands out the memory that the next bytes go to, so that content is read from the
+//! socket to the place where it stays. A frame's memory is taken when its head has come and its
+//! length is within the bounds of its kind.
+
+use super::decode::{self, WireError};
+use super::message::Message;
+
+/// Bytes before the body: four of length, one of kind.
+const HEAD_BYTES: usize = 5;
+
+/// Takes bytes, gives messages.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    head: [u8; HEAD_BYTES],
+    /// Bytes of the head that have come.
+    head_bytes: usize,
+    body: Vec<u8>,
+    /// Bytes of the body that have come.
+    body_bytes: usize,
+    /// Memory to be used again.
+    spare: Vec<Vec<u8>>,
+}
+
+/// Buffers kept to be used again. A few are in the hands of writers.
+const SPARE: usize = 8;
+
+impl Decoder {
+    /// Nothing has come yet.
+    pub fn new() -> Decoder {
+        Decoder::default()
+    }
+
+    /// Where the next bytes go to; never empty.
+    pub fn space(&mut self) -> &mut [u8] {
+        if self.head_bytes < HEAD_BYTES { &mut self.head[self.head_bytes..] } else { &mut self.body[self.body_bytes..] }
+    }
+
+    /// Whether the stream may end here.
+    pub fn is_between_frames(&self) -> bool {
+        self.head_bytes == 0
+    }
+
+    /// So many bytes of [`Decoder::space`] were filled; a message, if one is whole now.
+    ///
+    /// # Errors
+    /// When the bytes are none of an honest sender; nothing more can be read then.
+    pub fn filled(&mut self, bytes: usize) -> Result<Option<Message>, WireError> {
+        if self.head_bytes < HEAD_BYTES {
+            self.head_bytes = (self.head_bytes + bytes).min(HEAD_BYTES);
+            if self.head_bytes < HEAD_BYTES {
+                return Ok(None);
+            }
+            let [one, two, three, four, kind] = self.head;
+            let length = u32::from_le_bytes([one, two, three, four]);
+            if length as usize > decode::longest(kind)? {
+                return Err(WireError::TooLong { kind, length: u64::from(length) });
+            }
+            self.body = self.memory(length as usize);
+            self.body_bytes = 0;
+        } else {
+            self.body_bytes += bytes;
+        }
+        if self.body_bytes < self.body.len() {
+            return Ok(None);
+        }
+        self.head_bytes = 0;
+        self.body_bytes = 0;
+        decode::message(self.head[4], std::mem::take(&mut self.body)).map(Some)
+    }
+
+    /// Takes memory back, to be used again.
+    pub fn reuse(&mut self, buffer: Vec<u8>) {
+        if self.spare.len() < SPARE && buffer.capacity() > 0 {
+            self.spare.push(buffer);
+        }
+    }
+
+    fn memory(&mut self, length: usize) -> Vec<u8> {
+        let mut buffer = match self.spare.iter().rposition(|buffer| buffer.capacity() >= length && length > 0) {
+            Some(place) => self.spare.swap_remove(place),
+            None => Vec::new(),
+        };
+        // Only what was shorter before is filled with zeros.
+        buffer.truncate(length);
+        buffer.resize(length, 0);
+        buffer
+    }
+}

@@ -1,0 +1,335 @@
+//! The messages, as both ends see them.
+
+use crate::entry::Entry;
+
+/// Bytes at the end of a buffer: a received frame is not copied to part its content from its head.
+#[derive(Clone, Debug, Default)]
+pub struct Payload {
+    buffer: Vec<u8>,
+    from: usize,
+}
+
+impl Payload {
+    /// All of a buffer.
+    pub fn new(buffer: Vec<u8>) -> Payload {
+        Payload { buffer, from: 0 }
+    }
+
+    pub(super) fn within(buffer: Vec<u8>, from: usize) -> Payload {
+        let from = from.min(buffer.len());
+        Payload { buffer, from }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[self.from..]
+    }
+
+    /// The memory, to be used again.
+    pub fn into_buffer(self) -> Vec<u8> {
+        self.buffer
+    }
+}
+
+impl PartialEq for Payload {
+    fn eq(&self, other: &Payload) -> bool {
+        self.bytes() == other.bytes()
+    }
+}
+
+impl Eq for Payload {}
+
+/// A number of an owner or group, and its name at the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// A group, else a user.
+    pub group: bool,
+    /// The number at the source.
+    pub id: u32,
+    /// The name there.
+    pub name: Vec<u8>,
+}
+
+/// Names in one directory, or a part of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List {
+    /// The number of the first entry; the others follow. Numbers start at 0 and have no gaps.
+    pub first: u64,
+    /// Path of the directory beneath the destination; empty is the destination itself.
+    pub directory: Vec<u8>,
+    /// With this list all names of the directory have been told, and none was unreadable: what the
+    /// destination has besides may be deleted.
+    pub complete: bool,
+    /// More of the same directory follows in the next list.
+    pub more: bool,
+    /// The names.
+    pub entries: Vec<Entry>,
+}
+
+/// Blocks of a file that need not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The first of them.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+}
+
+/// A file whose content is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The entry's number.
+    pub id: u64,
+    /// Blocks that are there, ascending.
+    pub have: Vec<Run>,
+}
+
+/// What the receiver wants of the entries listed so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Entries below this number are answered.
+    pub through: u64,
+    /// Those among them whose content is wanted, ascending.
+    pub wanted: Vec<Wanted>,
+}
+
+/// One file in a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packed {
+    /// The entry's number.
+    pub id: u64,
+    /// Length of its content in the record.
+    pub length: u32,
+}
+
+/// A record of small files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pack {
+    /// The record's number, for its acknowledgement.
+    pub sequence: u64,
+    /// BLAKE3 of the content.
+    pub hash: [u8; 32],
+    /// Whose content it is, in order.
+    pub files: Vec<Packed>,
+    /// The content, one file behind the other.
+    pub payload: Payload,
+}
+
+/// A part of a block that is no hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it begins within the block.
+    pub offset: u32,
+    /// Its length.
+    pub length: u32,
+}
+
+/// A block of a big file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The record's number, for its acknowledgement.
+    pub sequence: u64,
+    /// The entry's number.
+    pub id: u64,
+    /// Which block.
+    pub index: u64,
+    /// BLAKE3 of the whole block, holes read as zeros.
+    pub hash: [u8; 32],
+    /// Length of the block; shorter than expected only where the file has become shorter.
+    pub length: u32,
+    /// The parts that are no holes, ascending; none means that all of it is content.
+    pub segments: Vec<Segment>,
+    /// Whether the payload is a zstd frame of the content.
+    pub compressed: bool,
+    /// The content.
+    pub payload: Payload,
+}
+
+/// What kind of problem one file has; decides the words and the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ProblemKind {
+    /// The source could not be read.
+    Unreadable,
+    /// It changed while it was read.
+    Changed,
+    /// It is gone since it was listed.
+    Vanished,
+    /// It could not be written.
+    Unwritable,
+    /// Owner or group could not be kept.
+    Owner,
+    /// Permission bits could not be kept.
+    Mode,
+    /// Times could not be kept.
+    Times,
+    /// Extended attributes could not be kept.
+    Xattrs,
+    /// ACLs could not be kept.
+    Acls,
+    /// A hard link could not be kept: a copy was made instead, or nothing.
+    Link,
+    /// A device or pipe could not be made.
+    Special,
+    /// The name cannot exist at the destination.
+    Name,
+    /// It could not be deleted.
+    Undeleted,
+}
+
+impl ProblemKind {
+    /// All of them, in the order of their numbers on the wire.
+    pub const ALL: [ProblemKind; 13] = [
+        ProblemKind::Unreadable,
+        ProblemKind::Changed,
+        ProblemKind::Vanished,
+        ProblemKind::Unwritable,
+        ProblemKind::Owner,
+        ProblemKind::Mode,
+        ProblemKind::Times,
+        ProblemKind::Xattrs,
+        ProblemKind::Acls,
+        ProblemKind::Link,
+        ProblemKind::Special,
+        ProblemKind::Name,
+        ProblemKind::Undeleted,
+    ];
+
+    /// As the report names it.
+    pub fn words(self) -> &'static str {
+        match self {
+            ProblemKind::Unreadable => "could not be read",
+            ProblemKind::Changed => "changed while being read",
+            ProblemKind::Vanished => "vanished before being read",
+            ProblemKind::Unwritable => "could not be written",
+            ProblemKind::Owner => "owner not kept",
+            ProblemKind::Mode => "permissions not kept",
+            ProblemKind::Times => "times not kept",
+            ProblemKind::Xattrs => "extended attributes not kept",
+            ProblemKind::Acls => "ACLs not kept",
+            ProblemKind::Link => "hard link not kept",
+            ProblemKind::Special => "device, pipe or socket not made",
+            ProblemKind::Name => "name not possible at the destination",
+            ProblemKind::Undeleted => "could not be deleted",
+        }
+    }
+}
+
+/// Something that went wrong with one file; the copy goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// What kind.
+    pub kind: ProblemKind,
+    /// The path beneath the root.
+    pub path: Vec<u8>,
+    /// What the system said.
+    pub text: String,
+}
+
+/// What the receiver counted, told at the end and while it goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Entries listed.
+    pub entries: u64,
+    /// Files whose content was written.
+    pub files: u64,
+    /// Bytes of content written.
+    pub written_bytes: u64,
+    /// Bytes of files that are now visible.
+    pub visible_bytes: u64,
+    /// Entries that were up to date.
+    pub kept: u64,
+    /// Entries whose attributes alone were changed.
+    pub retouched: u64,
+    /// Directories, links, devices made.
+    pub made: u64,
+    /// Entries deleted.
+    pub deleted: u64,
+    /// Bytes of an earlier, broken off copy that were used.
+    pub resumed_bytes: u64,
+    /// Files to be transferred, as far as is known.
+    pub wanted_files: u64,
+    /// Bytes to be transferred, as far as is known.
+    pub wanted_bytes: u64,
+    /// Time that the final sync took, microseconds.
+    pub sync_us: u64,
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Sender: names of owners and groups, before the first entry that has the number.
+    Owners(Vec<Owner>),
+    /// Sender: names in a directory.
+    List(List),
+    /// Sender: everything has been listed; how many directories could not be read.
+    Listed {
+        /// Entries listed in all.
+        entries: u64,
+        /// Directories and files that could not be examined: nothing may be deleted then.
+        errors: u64,
+    },
+    /// Sender: a file that is wanted cannot be sent.
+    Lost {
+        /// The entry's number.
+        id: u64,
+    },
+    /// Sender: everything wanted was sent and acknowledged; names may be given and the tree finished.
+    Finish,
+    /// Receiver: what is wanted.
+    Answer(Answer),
+    /// Receiver: there is room; content may come.
+    Begin,
+    /// Receiver: this record is written and verified.
+    Acknowledge {
+        /// The record's number.
+        sequence: u64,
+    },
+    /// Receiver: these entries are complete under their final names.
+    Visible {
+        /// Their numbers.
+        ids: Vec<u64>,
+    },
+    /// Receiver: where it stands; with `last` all is done and synced.
+    Account {
+        /// The figures.
+        account: Account,
+        /// The last message of a run that went well.
+        last: bool,
+    },
+    /// Receiver: this would be, or has been, deleted.
+    Deleted {
+        /// Path beneath the destination.
+        path: Vec<u8>,
+    },
+    /// Either: something is wrong with one file.
+    Problem(Problem),
+    /// Either: the copy cannot go on.
+    Abort {
+        /// Which exit code it leads to.
+        exit_code: u8,
+        /// Why.
+        text: String,
+    },
+    /// Either: counters of this end as JSON, for the verdict.
+    Counters(Vec<u8>),
+    /// Sender: small files.
+    Pack(Pack),
+    /// Sender: a block of a big file.
+    Block(Block),
+    /// Sender: blocks that are all hole.
+    Holes {
+        /// The record's number, for its acknowledgement.
+        sequence: u64,
+        /// The entry's number.
+        id: u64,
+        /// Which blocks.
+        run: Run,
+    },
+}
+
+impl Message {
+    /// Whether it carries content, so that its order does not matter.
+    pub fn is_data(&self) -> bool {
+        matches!(self, Message::Pack(_) | Message::Block(_) | Message::Holes { .. })
+    }
+}

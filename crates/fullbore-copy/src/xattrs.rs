@@ -1,0 +1,148 @@
+//! Extended attributes, ACLs among them, of an open file or of a name in an open directory.
+
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use crate::entry::{XATTR_BYTES, XATTRS, XATTRS_BYTES};
+
+/// The attribute that holds the ACL of a file or directory.
+pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+/// The attribute that holds the ACL that new files of a directory get.
+pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+
+pub use crate::entry::Xattrs;
+
+/// What a file's attributes are reached by.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// An open file or directory.
+    Open(BorrowedFd<'a>),
+    /// A name in an open directory; a symbolic link is not followed.
+    Name(&'a OwnedFd, &'a [u8]),
+}
+
+/// Whether an attribute holds an ACL.
+pub fn is_acl(name: &[u8]) -> bool {
+    matches!(name, ACL_ACCESS | ACL_DEFAULT)
+}
+
+/// Whether an attribute belongs to the file, not to the file system that it is on.
+fn is_kept(name: &[u8], acls: bool, others: bool) -> bool {
+    if is_acl(name) {
+        return acls;
+    }
+    // Others of `system.` are views of the file system's own; an EVM signature is bound to its machine.
+    others && !name.starts_with(b"system.") && name != b"security.evm"
+}
+
+/// A file's attributes are reached by its descriptor, or by a path of which nothing before the name can
+/// be put elsewhere meanwhile.
+enum Reached<'a> {
+    Open(BorrowedFd<'a>),
+    Path(Vec<u8>),
+}
+
+impl Place<'_> {
+    fn reached(&self) -> Reached<'_> {
+        match self {
+            Place::Open(file) => Reached::Open(*file),
+            Place::Name(directory, name) => {
+                let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
+                path.extend_from_slice(name);
+                Reached::Path(path)
+            }
+        }
+    }
+}
+
+impl Reached<'_> {
+    fn list(&self, names: &mut [u8]) -> Result<usize, Errno> {
+        match self {
+            Reached::Open(file) => rustix::fs::flistxattr(file, names),
+            Reached::Path(path) => rustix::fs::llistxattr(&path[..], names),
+        }
+    }
+
+    fn get(&self, name: &[u8], value: &mut [u8]) -> Result<usize, Errno> {
+        match self {
+            Reached::Open(file) => rustix::fs::fgetxattr(file, name, value),
+            Reached::Path(path) => rustix::fs::lgetxattr(&path[..], name, value),
+        }
+    }
+}
+
+/// The attributes to be kept. File systems without attributes have none.
+///
+/// # Errors
+/// Other refusals of the system; `E2BIG` for more than we carry.
+pub fn read(place: Place<'_>, acls: bool, others: bool) -> Result<Xattrs, Errno> {
+    let reached = place.reached();
+    let mut list = [0_u8; 1024];
+    let mut long;
+    let names = match reached.list(&mut list) {
+        Ok(length) => &list[..length],
+        Err(Errno::RANGE) => {
+            long = vec![0_u8; XATTR_BYTES];
+            let length = reached.list(&mut long)?;
+            &long[..length]
+        }
+        Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut xattrs = Xattrs::new();
+    let mut sum = 0;
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && is_kept(name, acls, others)) {
+        // Gone since it was listed, or not for us.
+        let Some(value) = read_one(&reached, name)? else { continue };
+        sum += name.len() + value.len();
+        if xattrs.len() >= XATTRS || sum > XATTRS_BYTES {
+            return Err(Errno::TOOBIG);
+        }
+        xattrs.push((name.to_vec(), value));
+    }
+    xattrs.sort();
+    Ok(xattrs)
+}
+
+fn read_one(reached: &Reached<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
+    let mut value = vec![0_u8; 256];
+    loop {
+        match reached.get(name, &mut value) {
+            Ok(length) => {
+                value.truncate(length);
+                return Ok(Some(value));
+            }
+            Err(Errno::RANGE) if value.len() < XATTR_BYTES => value.resize(XATTR_BYTES, 0),
+            Err(Errno::NODATA | Errno::PERM | Errno::NOTSUP) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Sets one attribute.
+///
+/// # Errors
+/// As the system says.
+pub fn set(place: Place<'_>, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+    match place.reached() {
+        Reached::Open(file) => rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()),
+        Reached::Path(path) => rustix::fs::lsetxattr(&path[..], name, value, XattrFlags::empty()),
+    }
+}
+
+/// Removes one attribute; fine if it is not there.
+///
+/// # Errors
+/// As the system says.
+pub fn remove(place: Place<'_>, name: &[u8]) -> Result<(), Errno> {
+    let removed = match place.reached() {
+        Reached::Open(file) => rustix::fs::fremovexattr(file, name),
+        Reached::Path(path) => rustix::fs::lremovexattr(&path[..], name),
+    };
+    match removed {
+        Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),
+        result => result,
+    }
+}

@@ -1,0 +1,74 @@
+//! The end of a copy: what was done, how fast, and what limited it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use fullbore_copy::wire::{Account, ProblemKind};
+use fullbore_engine::verdict::Verdict;
+use serde_json::{Value, json};
+
+use crate::report::units;
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The last lines on the screen.
+pub fn text(account: &Account, wall: Duration, verdict: Option<&Verdict>, dry_run: bool) -> String {
+    let mut text = String::new();
+    if dry_run {
+        let _ = write!(text, "would copy {} in {} files", units::bytes(account.wanted_bytes), account.wanted_files);
+    } else if account.files == 0 && account.written_bytes == 0 {
+        let _ = write!(text, "nothing to copy, {} entries compared in {}", account.entries, units::duration(ms(wall)));
+    } else {
+        let rate = units::per_second(account.written_bytes, ms(wall));
+        let _ = write!(
+            text,
+            "copied {}, {} files in {}, {}/s",
+            units::bytes(account.written_bytes),
+            account.files,
+            units::duration(ms(wall)),
+            units::bytes(rate),
+        );
+    }
+    for (count, what) in [(account.retouched, "with new attributes"), (account.deleted, "deleted")] {
+        if count > 0 {
+            let _ = write!(text, ", {count} {what}");
+        }
+    }
+    if account.resumed_bytes > 0 {
+        let _ = write!(text, "; {} were there from an earlier run", units::bytes(account.resumed_bytes));
+    }
+    text.push('.');
+    let Some(verdict) = verdict.filter(|_| !dry_run && account.written_bytes > 0) else { return text };
+    let _ = write!(text, " Limited by: {}.", verdict.limited_by());
+    if account.sync_us > 0 {
+        let _ = write!(text, " Final sync: {}.", units::duration(account.sync_us / 1000));
+    }
+    text
+}
+
+/// The last event of `--json`.
+pub fn json(
+    account: &Account,
+    wall: Duration,
+    verdict: Option<&Verdict>,
+    problems: &BTreeMap<ProblemKind, u64>,
+    exit_code: u8,
+) -> Value {
+    let problems: BTreeMap<String, u64> =
+        problems.iter().map(|(kind, count)| (format!("{kind:?}").to_lowercase(), *count)).collect();
+    json!({
+        "event": "summary", "exit_code": exit_code, "duration_ms": ms(wall),
+        "entries": account.entries, "files": account.files, "written_bytes": account.written_bytes,
+        "kept": account.kept, "retouched": account.retouched, "made": account.made, "deleted": account.deleted,
+        "resumed_bytes": account.resumed_bytes, "wanted_files": account.wanted_files,
+        "wanted_bytes": account.wanted_bytes, "sync_us": account.sync_us, "problems": problems,
+        "limit": verdict.map(|verdict| json!({
+            "part": verdict.part, "reason": verdict.reason, "confident": verdict.confident, "advice": verdict.advice,
+            "shares": verdict.shares.iter().map(|share| (share.part.clone(), share.share)).collect::<BTreeMap<_, _>>(),
+            "evidence": verdict.evidence,
+        })),
+    })
+}

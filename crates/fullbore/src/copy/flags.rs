@@ -1,0 +1,206 @@
+//! The flags of `fullbore copy`, with rsync's names where they mean the same.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
+
+pub(crate) const LONG: &str = "\
+Copy files and trees, on this machine.
+
+Paths follow rsync's rules: SRC with a slash at its end stands for what is in it, without one for the \
+directory itself. Everything is kept by default, as rsync does with -aHAXS: permissions, owners, \
+nanosecond times, links of both kinds, holes, ACLs, extended attributes, devices. What cannot be kept is \
+counted, named, and gives exit code 2. Each file gets its name only when all of it is there; a copy that \
+was cut off is gone on with by running it again, and a copy of what is there already copies nothing.";
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  Bring what is in a directory into another one:
+    fullbore copy /srv/data/ /backup/data
+  See what would be copied and deleted:
+    fullbore copy -n --delete /srv/data/ /backup/data
+  Leave caches out:
+    fullbore copy --exclude '.cache/' /home/ /backup/home";
+
+const SELECTION: &str = "Which files";
+const KEPT: &str = "What is kept of them";
+const OUTPUT: &str = "Output";
+
+/// `fullbore copy`.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
+pub struct CopyArgs {
+    /// What to copy, and at last where to
+    #[arg(value_name = "SRC... DST", required = true, num_args = 2..)]
+    pub paths: Vec<OsString>,
+
+    /// Compare and tell what would be done; write nothing
+    #[arg(long, short = 'n')]
+    pub dry_run: bool,
+
+    /// Delete what the source does not have, if everything else went well
+    #[arg(long)]
+    pub delete: bool,
+
+    /// Which names.
+    #[command(flatten)]
+    pub filters: FilterArgs,
+
+    /// Copy only the paths in this file, one a line, relative to SRC (- for standard input)
+    #[arg(long, value_name = "FILE", help_heading = SELECTION)]
+    pub files_from: Option<PathBuf>,
+
+    /// Stay on the file system of each SRC; /proc and /sys are never entered
+    #[arg(long, short = 'x', help_heading = SELECTION)]
+    pub one_file_system: bool,
+
+    /// Descend into directories that --files-from names (without it: always)
+    #[arg(long, short = 'r', help_heading = SELECTION)]
+    pub recursive: bool,
+
+    /// Keep numbers of owners and groups; do not look for their names
+    #[arg(long, help_heading = KEPT)]
+    pub numeric_ids: bool,
+
+    /// Do not keep owners
+    #[arg(long, help_heading = KEPT)]
+    pub no_owner: bool,
+
+    /// Do not keep groups
+    #[arg(long, help_heading = KEPT)]
+    pub no_group: bool,
+
+    /// Do not keep permissions
+    #[arg(long, help_heading = KEPT)]
+    pub no_perms: bool,
+
+    /// Do not keep ACLs
+    #[arg(long, help_heading = KEPT)]
+    pub no_acls: bool,
+
+    /// Do not keep extended attributes
+    #[arg(long, help_heading = KEPT)]
+    pub no_xattrs: bool,
+
+    /// Copy each name of a file with hard links by itself
+    #[arg(long, help_heading = KEPT)]
+    pub no_hard_links: bool,
+
+    /// Leave out devices, named pipes and sockets
+    #[arg(long, help_heading = KEPT)]
+    pub no_specials: bool,
+
+    /// For rsync's users: everything that these ask for is kept anyway
+    #[command(flatten)]
+    pub kept: KeptArgs,
+
+    /// Sync `none` of it, all `at-end`
+    #[arg(long, value_name = "WHEN", default_value = "at-end", value_parser = ["none", "at-end"])]
+    pub durability: String,
+
+    /// Print events as lines of JSON on stdout, the totals last
+    #[arg(long, help_heading = OUTPUT)]
+    pub json: bool,
+
+    /// Print only errors
+    #[arg(long, short, help_heading = OUTPUT)]
+    pub quiet: bool,
+
+    /// Name each file that is copied
+    #[arg(long, short, help_heading = OUTPUT, action = ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// Flags of rsync that change nothing here.
+#[derive(Debug, Args)]
+pub struct KeptArgs {
+    /// On by default
+    #[arg(long, short = 'a', help_heading = KEPT)]
+    archive: bool,
+    /// On by default
+    #[arg(long, short = 'H', help_heading = KEPT)]
+    hard_links: bool,
+    /// On by default
+    #[arg(long, short = 'A', help_heading = KEPT)]
+    acls: bool,
+    /// On by default
+    #[arg(long, short = 'X', help_heading = KEPT)]
+    xattrs: bool,
+    /// On by default: holes of the source stay holes
+    #[arg(long, short = 'S', help_heading = KEPT)]
+    sparse: bool,
+    /// On by default: unfinished files are always kept and gone on with
+    #[arg(long, help_heading = KEPT)]
+    partial: bool,
+}
+
+/// One `--include`, `--exclude`, `--include-from` or `--exclude-from`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilterArg {
+    /// Include, else exclude.
+    pub include: bool,
+    /// The value is a file with patterns.
+    pub from: bool,
+    /// The pattern, or the file.
+    pub value: OsString,
+}
+
+/// The filter flags, in the order in which they were given: it decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilterArgs {
+    /// All of them.
+    pub rules: Vec<FilterArg>,
+}
+
+const FLAGS: [(&str, bool, bool, &str, &str); 4] = [
+    (
+        "exclude",
+        false,
+        false,
+        "PATTERN",
+        "Leave out what matches this pattern of rsync's; the first rule that matches decides",
+    ),
+    ("include", true, false, "PATTERN", "Copy what matches this pattern although a later rule leaves it out"),
+    ("exclude-from", false, true, "FILE", "Read patterns to leave out from this file, one a line"),
+    ("include-from", true, true, "FILE", "Read patterns to copy from this file, one a line"),
+];
+
+impl Args for FilterArgs {
+    fn augment_args(command: Command) -> Command {
+        FLAGS.iter().fold(command, |command, (name, _, _, value, help)| {
+            let argument = clap::Arg::new(*name)
+                .long(*name)
+                .value_name(*value)
+                .help(*help)
+                .help_heading(SELECTION)
+                .action(ArgAction::Append)
+                .value_parser(clap::value_parser!(OsString));
+            command.arg(argument)
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        FilterArgs::augment_args(command)
+    }
+}
+
+impl FromArgMatches for FilterArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<FilterArgs, clap::Error> {
+        let mut rules: Vec<(usize, FilterArg)> = Vec::new();
+        for (name, include, from, _, _) in FLAGS {
+            let values = matches.get_many::<OsString>(name).into_iter().flatten();
+            let places = matches.indices_of(name).into_iter().flatten();
+            rules.extend(
+                values.zip(places).map(|(value, place)| (place, FilterArg { include, from, value: value.clone() })),
+            );
+        }
+        rules.sort_by_key(|(place, _)| *place);
+        Ok(FilterArgs { rules: rules.into_iter().map(|(_, rule)| rule).collect() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = FilterArgs::from_arg_matches(matches)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,58 @@
+//! Where something is: a path here, or a path on another machine.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+/// One argument of a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place<'a> {
+    /// A path on this machine.
+    Local(&'a Path),
+    /// A path on another one.
+    Remote {
+        /// As ssh takes it: `[user@]host`.
+        host: String,
+        /// The path there; empty is the home directory.
+        path: OsString,
+    },
+}
+
+impl<'a> Place<'a> {
+    /// A colon before any slash parts a host from its path, as for rsync and scp; an address of IPv6
+    /// stands in brackets.
+    pub fn parse(text: &'a OsStr) -> Place<'a> {
+        let bytes = text.as_bytes();
+        let local = Place::Local(Path::new(text));
+        let user = bytes.iter().position(|byte| *byte == b'@').map_or(0, |at| at + 1);
+        let colon = if bytes[user..].starts_with(b"[") {
+            bytes.windows(2).position(|pair| pair == b"]:").map(|at| at + 1)
+        } else {
+            bytes.iter().position(|byte| matches!(byte, b':' | b'/')).filter(|at| bytes[*at] == b':')
+        };
+        let Some(colon) = colon.filter(|colon| *colon > 0) else { return local };
+        let Ok(host) = std::str::from_utf8(&bytes[..colon]) else { return local };
+        let host = host.replace(['[', ']'], "");
+        Place::Remote { host, path: OsStr::from_bytes(&bytes[colon + 1..]).to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_colon_before_any_slash_makes_a_host() {
+        let remote = |host: &str, path: &str| Place::Remote { host: host.into(), path: path.into() };
+        for (text, place) in [
+            ("a/b:c", Place::Local(Path::new("a/b:c"))),
+            ("./a:b", Place::Local(Path::new("./a:b"))),
+            (":b", Place::Local(Path::new(":b"))),
+            ("host:", remote("host", "")),
+            ("me@host:/a:b", remote("me@host", "/a:b")),
+            ("me@[fe80::1]:x", remote("me@fe80::1", "x")),
+        ] {
+            assert_eq!(Place::parse(OsStr::new(text)), place, "{text}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! `fullbore copy` on one machine, as a user sees it.
+
+#[path = "copy/harness.rs"]
+mod harness;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
+use harness::{Place, assert_same, said};
+
+#[test]
+fn everything_is_kept_and_a_second_run_copies_nothing() {
+    let place = Place::new();
+    let source = place.tree("src");
+    place.copy(&["src/", "dst"]);
+    assert_same(&source, &place.path("dst"));
+    let before = fs::metadata(place.path("dst/big")).unwrap();
+    let text = place.copy(&["src/", "dst"]);
+    assert!(text.starts_with("nothing to copy"), "{text}");
+    assert_eq!(fs::metadata(place.path("dst/big")).unwrap().ino(), before.ino());
+    assert_same(&source, &place.path("dst"));
+}
+
+#[test]
+fn paths_follow_rsyncs_rules_and_a_rerun_nests_nothing() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("src/sub")).unwrap();
+    fs::write(place.path("src/sub/file"), "x").unwrap();
+    fs::write(place.path("lone"), "y").unwrap();
+    for _ in 0..2 {
+        place.copy(&["src", "lone", "dst"]);
+        place.copy(&["src/sub/.", "inner"]);
+        place.copy(&["lone", "renamed"]);
+        place.copy(&["lone", "into/"]);
+    }
+    let mut names: Vec<_> = fs::read_dir(place.path("dst")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["lone", "src"]);
+    assert!(!place.path("dst/src/src").exists() && place.path("dst/src/sub/file").exists());
+    assert_eq!(fs::read(place.path("inner/file")).unwrap(), b"x");
+    assert_eq!(
+        (fs::read(place.path("renamed")).unwrap(), fs::read(place.path("into/lone")).unwrap()),
+        (b"y".to_vec(), b"y".to_vec())
+    );
+}
+
+#[test]
+fn changes_of_every_kind_are_followed_and_extras_go_only_with_delete() {
+    let place = Place::new();
+    let source = place.tree("src");
+    place.copy(&["src/", "dst"]);
+    fs::write(source.join("onemib"), vec![7; 2_000_000]).unwrap();
+    fs::remove_file(source.join("big")).unwrap();
+    fs::create_dir(source.join("big")).unwrap();
+    fs::remove_dir_all(source.join("a/b/c")).unwrap();
+    fs::write(source.join("a/b/c"), "a file now").unwrap();
+    fs::remove_file(source.join("abs")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", source.join("abs")).unwrap();
+    std::process::Command::new("setfattr").args(["-x", "user.dir"]).arg(source.join("a/b")).status().unwrap();
+    std::process::Command::new("setfacl").args(["-b"]).arg(source.join("a/zero")).status().unwrap();
+    fs::create_dir(place.path("dst/extra")).unwrap();
+    fs::write(place.path("dst/extra/file"), "x").unwrap();
+    // Without --delete the full directory in the way of a file stays, and that is said.
+    let output = place.fullbore(&["src/", "dst"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("a/b/c: could not be written"), "{}", said(&output));
+    assert!(place.path("dst/extra/file").exists() && place.path("dst/big").is_dir());
+    fs::remove_dir_all(place.path("dst/a/b/c")).unwrap();
+    let planned = place.copy(&["-n", "--delete", "src/", "dst"]);
+    assert!(planned.contains("deleting extra") && place.path("dst/extra").exists(), "{planned}");
+    place.copy(&["--delete", "src/", "dst"]);
+    assert_same(&source, &place.path("dst"));
+}
+
+#[test]
+fn filters_choose_and_protect() {
+    let place = Place::new();
+    for (path, content) in [("src/keep.log", "1"), ("src/a.log", "2"), ("src/cache/x", "3"), ("src/text", "4")] {
+        fs::create_dir_all(place.path(path).parent().unwrap()).unwrap();
+        fs::write(place.path(path), content).unwrap();
+    }
+    fs::create_dir_all(place.path("dst/cache")).unwrap();
+    fs::write(place.path("dst/cache/mine"), "protected").unwrap();
+    fs::write(place.path("dst/old"), "goes").unwrap();
+    place.copy(&["--delete", "--include", "keep.log", "--exclude", "*.log", "--exclude", "cache/", "src/", "dst"]);
+    let mut names: Vec<_> = fs::read_dir(place.path("dst")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["cache", "keep.log", "text"]);
+    assert!(place.path("dst/cache/mine").exists() && !place.path("dst/cache/x").exists());
+    fs::write(place.path("list"), "# chosen\ncache/x\n/text\n").unwrap();
+    place.copy(&["--files-from", "list", "src", "chosen"]);
+    assert!(place.path("chosen/cache/x").exists() && place.path("chosen/text").exists());
+    assert!(!place.path("chosen/a.log").exists());
+}
+
+#[test]
+fn what_cannot_be_read_is_named_and_nothing_is_deleted() {
+    let place = Place::new();
+    fs::create_dir(place.path("src")).unwrap();
+    fs::write(place.path("src/good"), "x").unwrap();
+    // Not even root may read it: a temporary of a torn copy is none of the source's files.
+    fs::write(place.path("src/.x.fullbore-part"), "x").unwrap();
+    fs::create_dir(place.path("dst")).unwrap();
+    fs::write(place.path("dst/extra"), "stays").unwrap();
+    let output = place.fullbore(&["--delete", "src/", "dst"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains(".x.fullbore-part"), "{}", said(&output));
+    assert!(place.path("dst/extra").exists() && place.path("dst/good").exists());
+}
+
+#[test]
+fn a_name_of_the_destination_that_is_a_link_is_replaced_and_not_followed() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("src/dir")).unwrap();
+    fs::write(place.path("src/dir/file"), "new").unwrap();
+    fs::write(place.path("src/name"), "new").unwrap();
+    fs::create_dir_all(place.path("outside")).unwrap();
+    fs::write(place.path("outside/file"), "old").unwrap();
+    fs::create_dir(place.path("dst")).unwrap();
+    std::os::unix::fs::symlink("../outside", place.path("dst/dir")).unwrap();
+    std::os::unix::fs::symlink("../outside/file", place.path("dst/name")).unwrap();
+    place.copy(&["src/", "dst"]);
+    assert_eq!(fs::read(place.path("outside/file")).unwrap(), b"old");
+    assert_eq!(fs::read(place.path("dst/dir/file")).unwrap(), b"new");
+    assert!(fs::symlink_metadata(place.path("dst/name")).unwrap().is_file());
+}
+
+#[test]
+fn a_second_copy_into_the_same_place_is_refused() {
+    let place = Place::new();
+    fs::create_dir(place.path("src")).unwrap();
+    fs::create_dir(place.path("dst")).unwrap();
+    let marker = fs::File::create(place.path("dst/.fullbore-copy")).unwrap();
+    rustix::fs::flock(&marker, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let output = place.fullbore(&["src/", "dst"]);
+    assert_eq!(output.status.code(), Some(6), "{}", said(&output));
+}
