@@ -46,7 +46,9 @@ use crate::acquire::{
 };
 
 /// What `Acquire::Max-Pipeline-Depth` should be: as many requests as APT has ready at once. With its
-/// default of 10, small files wait for each other's round trips whatever the method does.
+/// default of 10, small files wait for each other's round trips whatever the method does: 200 packages
+/// of 6 MB in all, at 150 ms, take 4.9 s with 10, 2.1 s with 30, 1.55 s with 100 and 1.53 s with 1000
+/// (`bench/apt one-far`); apt's own method takes 7.6 s.
 pub const PIPELINE_DEPTH: usize = 1000;
 
 /// Requests read ahead of those that were begun.

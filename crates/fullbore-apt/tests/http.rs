@@ -514,6 +514,25 @@ fn two_mirrors_and_the_newest_release() {
 }
 
 #[test]
+fn a_mirror_that_says_nothing_does_not_hide_that_the_origin_is_old() {
+    let hour = |hour: u32| format!("Date: Sat, 10 Feb 2024 {hour:02}:00:00 UTC\n").into_bytes();
+    let servers = [1, 2, 2].map(|at| {
+        let (root, server) = server();
+        put(root.path(), "dists/s/InRelease", &hour(at), 1);
+        (root, server)
+    });
+    servers[1].1.add_fault(FaultRule::always(PathMatch::Any, Fault::Hang));
+    let list = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(list.path(), servers.iter().map(|(_, server)| server.url() + "\n").collect::<String>()).unwrap();
+    let mut apt = Apt::start(&[("Acquire::fullbore::Mirrors", &list.path().display().to_string())]);
+    let uri = format!("{}/dists/s/InRelease", servers[0].1.url());
+    let request = apt.request(&uri, "InRelease").with("Index-File", "true");
+    assert_eq!(apt.ask(&request).code, 201);
+    assert_eq!(std::fs::read(apt.at("archives/partial/InRelease")).unwrap(), hour(2));
+    apt.end();
+}
+
+#[test]
 fn credentials_go_where_they_belong() {
     let (root, origin) = server();
     let (_, mirror) = server();

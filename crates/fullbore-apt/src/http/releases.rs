@@ -19,11 +19,13 @@ use super::answers::Trouble;
 /// Answers that are compared. With two, one stale mirror cannot hide news.
 const ANSWERS: usize = 2;
 
-/// Time that others have once one has answered.
+/// Time after which another mirror is asked where one is still missing: when none has answered, and
+/// again when one has.
 const PATIENCE: Duration = Duration::from_millis(1000);
 
-/// Time after which another mirror is asked when none has answered.
-const ASK_ANOTHER_AFTER: Duration = Duration::from_millis(1000);
+/// Mirrors that are asked because others said nothing; so this times the patience is what one answer
+/// may have to wait for a second.
+const REPLACEMENTS: usize = 2;
 
 /// A file that a mirror changed later than this after its date was put there by a tool that keeps no
 /// times. "Not changed since then" would be said of newer files too.
@@ -195,7 +197,8 @@ pub(super) async fn newest(watch: &Watch, hosts: &[HostId], get: &Get, known: Op
         ask(&mut asking, &mut asked);
     }
     let mut answers = Answers::default();
-    let mut until = Instant::now() + ASK_ANOTHER_AFTER;
+    let mut until = Instant::now() + PATIENCE;
+    let mut replacements = 0;
     while answers.offers.len() < ANSWERS {
         tokio::select! {
             ended = asking.join_next() => match ended {
@@ -214,11 +217,18 @@ pub(super) async fn newest(watch: &Watch, hosts: &[HostId], get: &Get, known: Op
                 None => break,
             },
             () = sleep_until(until) => {
-                if !answers.offers.is_empty() {
+                // One answer will do when enough others were asked, or nobody is left to ask.
+                let has_one = !answers.offers.is_empty();
+                if has_one && replacements == REPLACEMENTS {
                     break;
                 }
-                until = Instant::now() + ASK_ANOTHER_AFTER;
+                let before = asked;
                 ask(&mut asking, &mut asked);
+                if has_one && asked == before {
+                    break;
+                }
+                replacements += 1;
+                until = Instant::now() + PATIENCE;
             }
         }
     }
