@@ -26,7 +26,7 @@ def base(work, suite, packages):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         print("making %s …" % path, flush=True)
         hook = 'chroot "$1" apt-get -q -y install --no-install-recommends --download-only ' + " ".join(SETS[packages])
-        quiet(["mmdebstrap", "--variant=apt", "--include=" + ",".join(ALSO), "--skip=cleanup/apt",
+        quiet(["mmdebstrap", "--variant=apt", "--format=tar", "--include=" + ",".join(ALSO), "--skip=cleanup/apt",
                "--customize-hook=" + hook, suite, path + ".new"], env={**os.environ, "LC_ALL": "C"})
         os.rename(path + ".new", path)
     return path
