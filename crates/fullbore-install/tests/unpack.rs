@@ -4,9 +4,13 @@ mod harness;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::stage::Ledger;
 use fullbore_install::database::Lock;
-use fullbore_install::unpack::{Examined, Options, Root, examine, unpack};
+use fullbore_install::unpack::{Archive, Examined, Options, Root, UnpackError, examine, unpack};
 use harness::*;
 
 /// Both unpack the same packages, dpkg one after the other, into roots prepared alike.
@@ -358,7 +362,7 @@ fn preinsts_come_first() {
         .build(directory.path(), "gzip");
     let root = empty_root();
     let mut seen = Vec::new();
-    let mut preinst = |archive: &fullbore_install::unpack::Archive| {
+    let mut preinst = |archive: &Archive| {
         assert!(!root.path().join("usr").exists());
         seen.push(archive.name().to_owned());
         Ok(())
@@ -366,7 +370,7 @@ fn preinsts_come_first() {
     let options = Options { preinst: Some(&mut preinst), ..options() };
     our_unpack_with(root.path(), &[a, b], options);
     assert_eq!(seen, ["b"]);
-    let mut fails = |_: &fullbore_install::unpack::Archive| Err("exit status 1".to_owned());
+    let mut fails = |_: &Archive| Err("exit status 1".to_owned());
     let c = Tree::new("c", "1", "").file("usr/bin/c", "c").file("DEBIAN/preinst", "#!/bin/sh\n");
     let c = c.mode("DEBIAN/preinst", 0o755).build(directory.path(), "gzip");
     let handle = Root::open(root.path()).unwrap();
@@ -375,4 +379,58 @@ fn preinsts_come_first() {
     let error = unpack(&handle, &batch, options).expect_err("it fails").to_string();
     assert_eq!(error, "c: preinst: exit status 1");
     assert!(!root.path().join("usr/bin/c").exists());
+}
+
+/// What the verdict reads: work that each stage has done.
+#[test]
+fn stages_count_their_work() {
+    let directory = tempfile::tempdir().unwrap();
+    let deb = Tree::new("a", "1", "").file("usr/share/a", &"text\n".repeat(100_000)).build(directory.path(), "xz");
+    let bytes = fs::read(&deb).unwrap();
+    let data = Archive::open(&deb).unwrap().data();
+    let root = empty_root();
+    let handle = Root::open(root.path()).unwrap();
+    let ledger = Ledger::new();
+    let archive = Archive::open(&deb).unwrap().expecting(bytes.len() as u64, Sha256::of(&bytes));
+    let batch = examine(&handle, vec![archive]).unwrap().batch;
+    let done = AtomicU64::new(0);
+    let options = Options { ledger: Some(&ledger), done_bytes: Some(&done), ..options() };
+    let unpacked = unpack(&handle, &batch, options).unwrap();
+    let stage = |name: &str| ledger.reading().stages.into_iter().find(|stage| stage.name == name).unwrap();
+    assert_eq!(stage("verify").bytes, bytes.len() as u64 - data.offset);
+    assert_eq!(stage("write").items, 1);
+    assert!(stage("write").device_calls > 0 && unpacked.plain_bytes > 500_000);
+    // The reader of the archive stops at its end; the decoder goes on to the end of the padding.
+    assert!(stage("decompress").bytes >= unpacked.plain_bytes);
+    assert_eq!(done.load(Ordering::Relaxed), unpacked.plain_bytes);
+    assert_eq!(stage("bookkeeping").name, "bookkeeping");
+}
+
+/// The caller may end a run; nothing of it stays.
+#[test]
+fn stopped_by_the_caller() {
+    let directory = tempfile::tempdir().unwrap();
+    let deb = Tree::new("a", "1", "").file("usr/share/a", "a").build(directory.path(), "xz");
+    let root = empty_root();
+    let before = nodes(root.path());
+    let handle = Root::open(root.path()).unwrap();
+    let batch = examine(&handle, open(&[deb])).unwrap().batch;
+    let stop = AtomicBool::new(true);
+    let error = unpack(&handle, &batch, Options { stop: Some(&stop), ..options() }).expect_err("stopped");
+    assert!(matches!(error, UnpackError::Stopped), "{error}");
+    assert!(before == nodes(root.path()));
+}
+
+/// The modes of an archive, whatever mask the process has and whatever a default ACL says.
+#[test]
+fn modes_do_not_depend_on_the_mask() {
+    let directory = tempfile::tempdir().unwrap();
+    let deb = Tree::new("a", "1", "").file("usr/bin/a", "a").file("usr/bin/b", "b").mode("usr/bin/b", 0o666);
+    let deb = deb.build(directory.path(), "none");
+    let prepare = |root: &Path| {
+        fs::create_dir_all(root.join("usr/bin")).unwrap();
+        let status = Command::new("setfacl").args(["-d", "-m", "u::rwx,g::r,o::-"]).arg(root.join("usr/bin")).status();
+        assert!(status.expect("setfacl does not run: apt-get install acl").success());
+    };
+    compare(prepare, &[deb]);
 }

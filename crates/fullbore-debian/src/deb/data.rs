@@ -58,14 +58,19 @@ impl<R: Read> DataReader<R> {
     /// Gives the source back, which then stands behind the member unless reading failed.
     ///
     /// # Errors
-    /// When what is left of the member cannot be read.
+    /// When what is left of the member cannot be read, or is not there.
     pub fn finish(self) -> io::Result<R> {
         let mut packed = match self.0 {
             Inner::Usual(reader) => reader.into_inner(),
             Inner::Lzma(reader) | Inner::Blocks(reader) => reader.into_inner(),
         };
         io::copy(&mut packed, &mut io::sink())?;
-        Ok(packed.into_inner().into_inner())
+        let member = packed.into_inner();
+        // Cut behind what the decoder needed, in padding or in a checksum that it does not read.
+        if member.limit() > 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the package ends before data.tar does"));
+        }
+        Ok(member.into_inner())
     }
 }
 

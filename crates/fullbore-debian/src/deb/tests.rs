@@ -122,6 +122,10 @@ fn packages_of_dpkg_deb() {
             assert!(plain == expected, "{compressor} with {threads} threads");
             let behind = reader.finish().expect("sound");
             assert_eq!(behind.len() as u64, bytes.len() as u64 - package.data.offset - package.data.bytes);
+            let cut = &bytes[package.data.offset as usize..][..package.data.bytes as usize - 1];
+            let mut reader = data(cut, package.data, threads).expect("opens");
+            let read = reader.read_to_end(&mut plain);
+            assert!(read.is_err() || reader.finish().is_err(), "{compressor} cut by a byte");
         }
     }
 }

@@ -55,6 +55,14 @@ impl Raw {
         };
         let size = unsigned(&block[124..136]).filter(|size| i64::try_from(*size).is_ok());
         let size = size.ok_or_else(|| wrong("the size is no number"))?;
+        // What is about the next entry has these fields as well, and dpkg looks at them.
+        for (range, what) in [(108..116, "the owner is no number"), (116..124, "the group is no number")] {
+            unsigned(&block[range]).filter(|value| *value <= NUMBER_MAX).ok_or_else(|| wrong(what))?;
+        }
+        signed(&block[136..148]).ok_or_else(|| wrong("the time is no number"))?;
+        if matches!(block[156], b'L' | b'K') && block[0] == 0 {
+            return Err(wrong("no name"));
+        }
         Ok(Raw { kind: block[156], size, format })
     }
 

@@ -21,6 +21,8 @@ const OPEN_MAX: usize = 48;
 pub(super) struct Directory {
     descriptor: OwnedFd,
     pub identity: Identity,
+    /// Whose new files are: ours.
+    pub own: (u32, u32),
     /// New files here get the directory's group (set-group-id), not ours.
     pub hands_on_group: bool,
     /// Made in this round: what is not claimed in it is not there.
@@ -84,6 +86,7 @@ impl<'a> Directories<'a> {
         let directory = Rc::new(Directory {
             descriptor,
             identity,
+            own: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
             hands_on_group: status.st_mode & 0o2000 != 0,
             fresh: self.claims.is_fresh(identity),
             honest: Cell::new(None),

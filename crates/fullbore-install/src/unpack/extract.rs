@@ -346,7 +346,8 @@ impl Extraction<'_, '_> {
         let wanted = self.wanted(entry, place);
         match entry.kind {
             Kind::File => {
-                let written = files::write(parent, &new, wanted, entry, content, self.wants_md5);
+                let written =
+                    files::write(parent, &new, wanted, entry, content, self.wants_md5, &self.round.clocks.write);
                 match written {
                     Ok(md5) => Ok(md5),
                     Err(files::WriteError::Archive(error)) => Err(self.damaged(error)),

@@ -6,6 +6,7 @@
 use std::io::BufRead;
 
 use fullbore_debian::tar::{Entry, Kind, Reader, TarError};
+use fullbore_engine::stage::StageClock;
 use md5::{Digest as _, Md5};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, Uid};
 use rustix::io::Errno;
@@ -37,8 +38,7 @@ impl From<Errno> for WriteError {
 impl Wanted {
     /// Whether a new file in this directory belongs to whom it should.
     fn owned_by_itself(self, parent: &Directory) -> bool {
-        let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        (self.uid, self.gid) == own && !parent.hands_on_group
+        (self.uid, self.gid) == parent.own && !parent.hands_on_group
     }
 
     fn owner(self) -> (Option<Uid>, Option<Gid>) {
@@ -61,23 +61,25 @@ pub(super) fn write<R: BufRead>(
     entry: &Entry,
     content: &mut Reader<R>,
     wants_md5: bool,
+    clock: &StageClock,
 ) -> Result<Option<[u8; 16]>, WriteError> {
     let owned = wanted.owned_by_itself(parent);
     // Special bits come last; until then nobody else may read what is to be somebody else's.
     let plain = owned && wanted.mode & 0o7000 == 0;
     let first = Mode::from_raw_mode(if plain { wanted.mode } else { 0o600 });
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = match rustix::fs::openat(parent, name, flags, first) {
+    let open = || clock.device(|| rustix::fs::openat(parent, name, flags, first));
+    let file = match open() {
         Err(Errno::EXIST) => {
             // Left by a run that was killed.
             remove(parent, name)?;
-            rustix::fs::openat(parent, name, flags, first)?
+            open()?
         }
         file => file?,
     };
     let mut md5 = wants_md5.then(Md5::new);
     while let Some(chunk) = content.chunk().map_err(WriteError::Archive)? {
-        let count = rustix::io::retry_on_intr(|| rustix::io::write(&file, chunk.bytes))?;
+        let count = clock.device(|| rustix::io::retry_on_intr(|| rustix::io::write(&file, chunk.bytes)))?;
         if let Some(md5) = &mut md5 {
             md5.update(&chunk.bytes[..count]);
         }
