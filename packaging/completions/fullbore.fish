@@ -33,6 +33,8 @@ complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "pdiff" -d 'Apply,
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "convert" -d 'Convert settings of apt-mirror, debmirror or ftpsync to fullbore\'s'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "apt" -d 'Make the system\'s own apt use fullbore\'s methods, or undo it'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "copy" -d 'Copy files and trees'
+complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "bootstrap" -d 'Make a Debian root, as mmdebstrap is called'
+complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "install" -d 'Install packages as apt-get does, unpacked in parallel and without needless syncs'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "nosync" -d 'Run a command with its sync calls answered at once, and sync once when it has ended'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "divert" -d 'Make dpkg and apt-get of another root run without syncs, or undo it'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -222,6 +224,61 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l json -d 'Prin
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s q -l quiet -d 'Print only errors'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s v -l verbose -d 'Name each file that is copied'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l variant -d 'Which packages are installed' -r -f -a "custom\t'None'
+essential\t'Essential packages and what they need'
+apt\t'That, and apt'
+required\t'All packages of priority required'
+buildd\t'That, and build-essential'
+important\t'All packages of priorities required and important'
+standard\t'That, and those of priority standard'"
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l include -d 'Install these packages, too: names, patterns of apt, or names with a version; comma-separated' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l components -l component -d 'Take packages of these components; comma-separated [default: main]' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l arch -l architectures -d 'The root\'s architecture, and foreign ones after it; comma-separated (default: this machine\'s)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l aptopt -d 'Option for apt in the root and while it is made: text as in apt.conf, or a file; repeat for more' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l dpkgopt -d 'Option for dpkg in the root and while it is made: text as in dpkg.cfg, or a file; repeat for more' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l mode -d 'How the root is made: with the rights of root, or in a user namespace [default: whichever is possible]' -r -f -a "auto\t'As root if it is root, else in a user namespace'
+root\t'As root'
+unshare\t'In a user namespace, with the numbers of /etc/subuid and /etc/subgid'"
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l format -d 'What is made (default: by the ending of TARGET)' -r -f -a "auto\t'By the ending of the target\'s name: .tar and its compressed forms, .squashfs, .sqfs, else a directory'
+dir\t'A directory'
+tar\t'An archive for tar, compressed as the ending says'
+squashfs\t'A file system for squashfs'"
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l setup-hook -d 'Run this before any package: a program, or a snippet for sh with the root as $1; repeat for more' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l extract-hook -d 'Run this when Essential packages are unpacked' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l essential-hook -d 'Run this when Essential packages are configured' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l customize-hook -d 'Run this when all packages are configured' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l hook-directory -l hook-dir -d 'Run the programs of this directory whose names begin with setup, extract, essential or customize' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l keyring -d 'Verify signatures with this keyring; repeat for more (default: Signed-By, or Debian\'s keyring)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l cacert -d 'Verify TLS with these certificates in addition to the system\'s' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l limit-rate -d 'Receive at most this many bytes per second, such as 20M, 2.5MB, 512KiB or 100Mbit' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l connections -d 'Open at most this many connections to one host, up to 16 [default: 4]' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l auth -d 'Read credentials from this file in apt\'s auth.conf format (default: apt\'s own files)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l report -d 'Write a report of the run: one HTML page, or all its data if the name ends in .json' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l metrics -d 'Write metrics for Prometheus\' textfile collector' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l trace -d 'Write a trace of the run\'s phases and stages, to be opened in Perfetto' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l http1 -d 'Speak only HTTP/1.1, never HTTP/2'
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l no-hedge -d 'Never ask a second host for what a slow one is sending'
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l json -d 'Print events as lines of JSON on stdout, the totals last'
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -s q -l quiet -d 'Print only errors'
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -s v -l verbose -d 'Log more; repeat for still more'
+complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l root -d 'Install into this root, with its own apt and dpkg' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l aptopt -d 'Option for apt: NAME=VALUE, as for apt-get --option; repeat for more' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l cacert -d 'Verify TLS with these certificates in addition to the system\'s' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l limit-rate -d 'Receive at most this many bytes per second, such as 20M, 2.5MB, 512KiB or 100Mbit' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l connections -d 'Open at most this many connections to one host, up to 16 [default: 4]' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l auth -d 'Read credentials from this file in apt\'s auth.conf format (default: apt\'s own files)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l report -d 'Write a report of the run: one HTML page, or all its data if the name ends in .json' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l metrics -d 'Write metrics for Prometheus\' textfile collector' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l trace -d 'Write a trace of the run\'s phases and stages, to be opened in Perfetto' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -s y -l yes -d 'Do not ask before anything is installed'
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l force -d 'Install even where services could be started, which would then run without syncs'
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l http1 -d 'Speak only HTTP/1.1, never HTTP/2'
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l no-hedge -d 'Never ask a second host for what a slow one is sending'
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l json -d 'Print events as lines of JSON on stdout, the totals last'
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -s q -l quiet -d 'Print only errors'
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -s v -l verbose -d 'Log more; repeat for still more'
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c fullbore -n "__fish_fullbore_using_subcommand nosync" -l report -d 'Count the sync calls and say about how much time they would have taken'
 complete -c fullbore -n "__fish_fullbore_using_subcommand nosync" -l force -d 'Run even where a service manager could start services that would keep the filter'
 complete -c fullbore -n "__fish_fullbore_using_subcommand nosync" -l no-final-sync -d 'Leave the final sync to somebody else'
@@ -243,16 +300,18 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand divert; and __fish_see
 complete -c fullbore -n "__fish_fullbore_using_subcommand divert; and __fish_seen_subcommand_from help" -f -a "off" -d 'Bring programs back, and sync'
 complete -c fullbore -n "__fish_fullbore_using_subcommand divert; and __fish_seen_subcommand_from help" -f -a "status" -d 'Show what is diverted'
 complete -c fullbore -n "__fish_fullbore_using_subcommand divert; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy nosync divert help" -f -a "mirror" -d 'Clone or update a Debian archive from one or many mirrors'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy nosync divert help" -f -a "update" -d 'Refresh APT\'s indexes as `apt-get update` does'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy nosync divert help" -f -a "check" -d 'Re-read an archive against its signed indexes, and repair it'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy nosync divert help" -f -a "pdiff" -d 'Apply, join, make and publish patches of APT\'s indexes'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy nosync divert help" -f -a "convert" -d 'Convert settings of apt-mirror, debmirror or ftpsync to fullbore\'s'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy nosync divert help" -f -a "apt" -d 'Make the system\'s own apt use fullbore\'s methods, or undo it'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy nosync divert help" -f -a "copy" -d 'Copy files and trees'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy nosync divert help" -f -a "nosync" -d 'Run a command with its sync calls answered at once, and sync once when it has ended'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy nosync divert help" -f -a "divert" -d 'Make dpkg and apt-get of another root run without syncs, or undo it'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy nosync divert help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "mirror" -d 'Clone or update a Debian archive from one or many mirrors'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "update" -d 'Refresh APT\'s indexes as `apt-get update` does'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "check" -d 'Re-read an archive against its signed indexes, and repair it'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "pdiff" -d 'Apply, join, make and publish patches of APT\'s indexes'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "convert" -d 'Convert settings of apt-mirror, debmirror or ftpsync to fullbore\'s'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "apt" -d 'Make the system\'s own apt use fullbore\'s methods, or undo it'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "copy" -d 'Copy files and trees'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "bootstrap" -d 'Make a Debian root, as mmdebstrap is called'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "install" -d 'Install packages as apt-get does, unpacked in parallel and without needless syncs'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "nosync" -d 'Run a command with its sync calls answered at once, and sync once when it has ended'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "divert" -d 'Make dpkg and apt-get of another root run without syncs, or undo it'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from pdiff" -f -a "apply" -d 'Apply patches to an index, oldest first, in one pass'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from pdiff" -f -a "merge" -d 'Join patches, oldest first, to one that does what they do'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from pdiff" -f -a "generate" -d 'Make the patch that leads from one state of an index to another'

@@ -1,12 +1,19 @@
-//! Packages into a root without needless syncs.
+//! Packages into a root without needless syncs, and unpacked in parallel.
 //!
 //! Nothing here prints or reads the environment. System calls for which there is no safe
-//! wrapper are in `nosync::kernel` alone.
+//! wrapper are in `nosync::kernel` and `unpack::kernel` alone.
 
 #![deny(unsafe_code)]
 
 pub mod database;
 pub mod divert;
+pub mod hooks;
+pub mod inside;
 pub mod nosync;
+pub mod order;
+pub mod relay;
+pub mod resolve;
 pub mod root;
+pub mod scripts;
+pub mod skeleton;
 pub mod unpack;

@@ -18,6 +18,7 @@ mod host;
 mod kernel;
 mod mounted;
 mod probe;
+pub mod session;
 mod tally;
 
 use std::collections::HashSet;

@@ -58,6 +58,12 @@ pub enum Command {
     /// Copy files and trees
     #[command(long_about = crate::copy::flags::LONG)]
     Copy(Box<CopyArgs>),
+    /// Make a Debian root, as mmdebstrap is called
+    #[command(long_about = BOOTSTRAP_LONG)]
+    Bootstrap(Box<BootstrapArgs>),
+    /// Install packages as apt-get does, unpacked in parallel and without needless syncs
+    #[command(long_about = INSTALL_LONG)]
+    Install(Box<InstallArgs>),
     /// Run a command with its sync calls answered at once, and sync once when it has ended
     #[command(long_about = NOSYNC_LONG)]
     Nosync(NosyncArgs),
@@ -96,6 +102,7 @@ const TRUST: &str = "Trust";
 const KEEP: &str = "Keeping and deleting";
 const NETWORK: &str = "Network";
 const OUTPUT: &str = "Output";
+const HOOKS: &str = "Hooks";
 
 /// `fullbore mirror`.
 #[derive(Debug, Args)]
@@ -246,6 +253,212 @@ pub struct MirrorArgs {
     /// Exit with 10 when nothing had changed, so that scripts can tell
     #[arg(long, help_heading = OUTPUT)]
     pub changed_exit: bool,
+}
+
+const BOOTSTRAP_LONG: &str = "\
+Make a Debian root, as mmdebstrap is called.
+
+apt resolves and dpkg configures; packages come by fullbore's wire, each verified by its SHA-256 from \
+the signed index, and are unpacked in parallel. No command syncs while the root is made; one sync is at \
+the end. Until then TARGET holds a file .fullbore-unfinished; a root without it is complete. A run that \
+finds such a file starts over.";
+
+const BOOTSTRAP_EXAMPLES: &str = "\
+Examples:
+  A small root:
+    fullbore bootstrap --variant minbase trixie /srv/root https://deb.example.org/debian
+  With packages, as an archive, without being root:
+    fullbore bootstrap --variant apt --include ca-certificates,curl trixie root.tar.zst
+  With sources of its own, and a hook:
+    fullbore bootstrap --customize-hook 'chroot \"$1\" useradd --create-home user' \\
+        trixie root /etc/apt/sources.list.d/debian.sources";
+
+/// `fullbore bootstrap`.
+#[derive(Debug, Args)]
+#[command(after_long_help = BOOTSTRAP_EXAMPLES, after_help = "Try --help for examples and all details.")]
+pub struct BootstrapArgs {
+    /// The suite or codename
+    #[arg(value_name = "SUITE")]
+    pub suite: String,
+
+    /// Where the root goes: a directory that is empty or not there, or a file for --format tar or squashfs
+    #[arg(value_name = "TARGET")]
+    pub target: PathBuf,
+
+    /// An archive's address, a line as in sources.list, or a file of apt sources (default: this machine's archive)
+    ///
+    /// Several addresses are taken as mirrors of one archive: files come from all of them.
+    #[arg(value_name = "MIRROR")]
+    pub mirrors: Vec<String>,
+
+    /// Which packages are installed
+    #[arg(long, value_name = "VARIANT", default_value = "important", help_heading = CHOICE)]
+    pub variant: Variant,
+
+    /// Install these packages, too: names, patterns of apt, or names with a version; comma-separated
+    #[arg(long, value_name = "PACKAGE", help_heading = CHOICE)]
+    pub include: Vec<String>,
+
+    /// Take packages of these components; comma-separated [default: main]
+    #[arg(long, value_name = "COMPONENT", help_heading = CHOICE, value_delimiter = ',', visible_alias = "component")]
+    pub components: Vec<String>,
+
+    /// The root's architecture, and foreign ones after it; comma-separated (default: this machine's)
+    #[arg(long, value_name = "ARCH", help_heading = CHOICE, value_delimiter = ',', visible_alias = "architectures")]
+    pub arch: Vec<String>,
+
+    /// Option for apt in the root and while it is made: text as in apt.conf, or a file; repeat for more
+    #[arg(long, value_name = "OPTION|FILE", help_heading = CHOICE)]
+    pub aptopt: Vec<String>,
+
+    /// Option for dpkg in the root and while it is made: text as in dpkg.cfg, or a file; repeat for more
+    #[arg(long, value_name = "OPTION|FILE", help_heading = CHOICE)]
+    pub dpkgopt: Vec<String>,
+
+    /// How the root is made: with the rights of root, or in a user namespace [default: whichever is possible]
+    #[arg(long, value_name = "MODE", default_value = "auto", help_heading = KEEP)]
+    pub mode: BootstrapMode,
+
+    /// What is made (default: by the ending of TARGET)
+    #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = KEEP)]
+    pub format: BootstrapFormat,
+
+    /// Run this before any package: a program, or a snippet for sh with the root as $1; repeat for more
+    #[arg(long, value_name = "COMMAND", help_heading = HOOKS)]
+    pub setup_hook: Vec<String>,
+
+    /// Run this when Essential packages are unpacked
+    #[arg(long, value_name = "COMMAND", help_heading = HOOKS)]
+    pub extract_hook: Vec<String>,
+
+    /// Run this when Essential packages are configured
+    #[arg(long, value_name = "COMMAND", help_heading = HOOKS)]
+    pub essential_hook: Vec<String>,
+
+    /// Run this when all packages are configured
+    #[arg(long, value_name = "COMMAND", help_heading = HOOKS)]
+    pub customize_hook: Vec<String>,
+
+    /// Run the programs of this directory whose names begin with setup, extract, essential or customize
+    #[arg(long, value_name = "DIR", help_heading = HOOKS, visible_alias = "hook-dir")]
+    pub hook_directory: Vec<PathBuf>,
+
+    /// What decides which signatures are accepted.
+    #[command(flatten)]
+    pub trust: TrustArgs,
+
+    /// How to reach the mirrors.
+    #[command(flatten)]
+    pub network: NetworkArgs,
+
+    /// What is shown and written about the run.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Which packages a root has, beside those of `--include`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Variant {
+    /// None.
+    Custom,
+    /// Essential packages and what they need.
+    Essential,
+    /// That, and apt.
+    Apt,
+    /// All packages of priority required.
+    #[value(alias = "minbase")]
+    Required,
+    /// That, and build-essential.
+    Buildd,
+    /// All packages of priorities required and important.
+    #[value(aliases = ["debootstrap", "-"])]
+    Important,
+    /// That, and those of priority standard.
+    Standard,
+}
+
+/// With whose rights a root is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BootstrapMode {
+    /// As root if it is root, else in a user namespace.
+    Auto,
+    /// As root.
+    #[value(alias = "sudo")]
+    Root,
+    /// In a user namespace, with the numbers of /etc/subuid and /etc/subgid.
+    Unshare,
+}
+
+/// What a bootstrap makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BootstrapFormat {
+    /// By the ending of the target's name: .tar and its compressed forms, .squashfs, .sqfs, else a directory.
+    Auto,
+    /// A directory.
+    #[value(alias = "directory")]
+    Dir,
+    /// An archive for tar, compressed as the ending says.
+    Tar,
+    /// A file system for squashfs.
+    #[value(alias = "sqfs")]
+    Squashfs,
+}
+
+const INSTALL_LONG: &str = "\
+Install packages as apt-get does, unpacked in parallel and without needless syncs.
+
+The root's own apt resolves, holds its locks, runs its hooks and keeps its records, and the root's own \
+dpkg configures. Package files come by fullbore's wire. New packages are unpacked in parallel; upgrades, \
+removals and whatever is out of the ordinary go to dpkg. No command syncs meanwhile; one sync is at the end. \
+If fullbore is killed, dpkg goes on by itself.";
+
+const INSTALL_EXAMPLES: &str = "\
+Examples:
+  Into this machine's own root, while no services can be started:
+    fullbore install --yes build-essential
+  Into an image:
+    fullbore install --root /srv/image --yes openssh-server
+  As apt-get would with an option:
+    fullbore install --aptopt APT::Install-Recommends=false --yes xfce4
+
+A service that a package starts would run without syncs as long as it lives. Where services can be
+started, policy-rc.d has to deny it, or --force insists.";
+
+/// `fullbore install`.
+#[derive(Debug, Args)]
+#[command(after_long_help = INSTALL_EXAMPLES, after_help = "Try --help for examples and all details.")]
+pub struct InstallArgs {
+    /// Packages, as apt-get install takes them
+    #[arg(value_name = "PACKAGE", required = true)]
+    pub packages: Vec<String>,
+
+    /// Install into this root, with its own apt and dpkg
+    #[arg(long, value_name = "DIR", default_value = "/", help_heading = CHOICE)]
+    pub root: PathBuf,
+
+    /// Option for apt: NAME=VALUE, as for apt-get --option; repeat for more
+    #[arg(long, value_name = "NAME=VALUE", help_heading = CHOICE)]
+    pub aptopt: Vec<String>,
+
+    /// Do not ask before anything is installed
+    #[arg(long, short, help_heading = CHOICE)]
+    pub yes: bool,
+
+    /// Install even where services could be started, which would then run without syncs
+    #[arg(long, help_heading = KEEP)]
+    pub force: bool,
+
+    /// Verify TLS with these certificates in addition to the system's
+    #[arg(long, value_name = "FILE", help_heading = TRUST)]
+    pub cacert: Option<PathBuf>,
+
+    /// How to reach the mirrors.
+    #[command(flatten)]
+    pub network: NetworkArgs,
+
+    /// What is shown and written about the run.
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 const CHECK_LONG: &str = "\

@@ -61,6 +61,11 @@ pub enum Event {
         /// The Release's Date, Unix time in seconds.
         date_unix_s: i64,
     },
+    /// Something worth knowing about the run; nothing is wrong.
+    Note {
+        /// One line.
+        message: String,
+    },
     /// Something the reader should know, though the run goes on.
     Warning {
         /// One line.
@@ -103,6 +108,14 @@ pub enum Phase {
     Publish,
     /// What no index names is deleted.
     Clean,
+    /// apt finds out what is needed.
+    Resolve,
+    /// Packages are unpacked.
+    Unpack,
+    /// Packages are configured.
+    Configure,
+    /// A root becomes one file.
+    Pack,
 }
 
 impl Phase {
@@ -117,6 +130,10 @@ impl Phase {
             Phase::Sync => "sync",
             Phase::Publish => "publish",
             Phase::Clean => "clean",
+            Phase::Resolve => "resolve",
+            Phase::Unpack => "unpack",
+            Phase::Configure => "configure",
+            Phase::Pack => "pack",
         }
     }
 }
@@ -169,6 +186,11 @@ pub struct Progress {
 pub trait Events: Send {
     /// Takes one event; must not block for long.
     fn emit(&mut self, event: Event);
+
+    /// A note in one line.
+    fn note(&mut self, message: String) {
+        self.emit(Event::Note { message });
+    }
 
     /// A warning in one line.
     fn warn(&mut self, message: String) {

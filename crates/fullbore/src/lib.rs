@@ -10,6 +10,7 @@
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub mod apt;
+pub mod bootstrap;
 pub mod check;
 pub mod cli;
 pub mod convert;
@@ -18,6 +19,8 @@ pub mod divert;
 pub mod error;
 pub mod events;
 pub mod fetching;
+pub mod install;
+pub mod installing;
 pub mod method;
 pub mod mirror;
 pub mod nosync;

@@ -7,7 +7,7 @@ use crate::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
 use crate::progress::Screen;
 use crate::report::{Report, html, json, prometheus, write_atomically};
 use crate::settings::{self, Environment, OutputSettings};
-use crate::{apt, check, convert, copy, divert, mirror, nosync, pdiff, update};
+use crate::{apt, bootstrap, check, convert, copy, divert, install, mirror, nosync, pdiff, update};
 
 /// Runs the command line; the result is the exit code.
 pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
@@ -20,6 +20,8 @@ pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment:
             Command::Convert(arguments) => run_convert(&arguments, environment),
             Command::Apt(arguments) => run_apt(&arguments, environment),
             Command::Copy(arguments) => copy::run(&arguments, environment),
+            Command::Bootstrap(arguments) => run_bootstrap(&arguments, environment),
+            Command::Install(arguments) => run_install(&arguments, environment),
             Command::Nosync(arguments) => nosync::run(&arguments),
             Command::Divert(arguments) => run_divert(&arguments, environment),
         },
@@ -63,6 +65,37 @@ fn run_update(arguments: &UpdateArgs, environment: &Environment) -> u8 {
     let mut runs = Runs::new(&output, environment, 1);
     let result = update::run(&settings, &mut screen);
     runs.finished(&mut screen, "update", None, &settings.lists, result);
+    runs.exit_code(&mut screen)
+}
+
+fn run_bootstrap(arguments: &cli::BootstrapArgs, environment: &Environment) -> u8 {
+    let early = early_output(&arguments.output);
+    let (settings, output) = match settings::bootstrap(arguments, environment) {
+        Ok(resolved) => resolved,
+        Err(error) => return refuse(&early, environment, &error),
+    };
+    if !environment.in_namespace {
+        return refuse(&early, environment, &bootstrap::enter(settings.mode));
+    }
+    let mut screen = Screen::new(&output, environment);
+    start_log(&screen, &output, environment);
+    let mut runs = Runs::new(&output, environment, 1);
+    let result = bootstrap::run(&settings, &mut screen);
+    runs.finished(&mut screen, "bootstrap", None, &settings.target, result);
+    runs.exit_code(&mut screen)
+}
+
+fn run_install(arguments: &cli::InstallArgs, environment: &Environment) -> u8 {
+    let early = early_output(&arguments.output);
+    let (settings, output) = match settings::install(arguments, environment) {
+        Ok(resolved) => resolved,
+        Err(error) => return refuse(&early, environment, &error),
+    };
+    let mut screen = Screen::new(&output, environment);
+    start_log(&screen, &output, environment);
+    let mut runs = Runs::new(&output, environment, 1);
+    let result = install::run(&settings, &mut screen);
+    runs.finished(&mut screen, "install", None, &settings.root, result);
     runs.exit_code(&mut screen)
 }
 

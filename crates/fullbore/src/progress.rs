@@ -245,6 +245,7 @@ impl Events for Screen {
                 let name = if suite == codename { suite } else { format!("{suite} ({codename})") };
                 self.line(Level::Info, &format!("published {name} of {}", units::time(date_unix_s)));
             }
+            Event::Note { message } => self.line(Level::Info, &message),
             Event::Warning { message } => self.line(Level::Warning, &format!("warning: {message}")),
             // Come by `fail` and `finish`.
             Event::Error { .. } | Event::Summary(_) => {}

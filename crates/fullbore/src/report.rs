@@ -67,6 +67,9 @@ pub struct Summary {
     /// What became of indexes (`update`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub indexes: Option<IndexTotals>,
+    /// What became of packages (`bootstrap`, `install`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packages: Option<PackageTotals>,
     /// One entry per suite, in the order asked for.
     pub suites: Vec<SuiteReport>,
     /// One entry per host, the origin first.
@@ -136,6 +139,28 @@ impl fmt::Display for IndexTotals {
         }
         write!(f, "{}", if parts.is_empty() { "no indexes".to_owned() } else { parts.join(", ") })
     }
+}
+
+/// What a bootstrap or an installation did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PackageTotals {
+    /// Packages unpacked in parallel.
+    pub unpacked: u64,
+    /// Packages that dpkg unpacked, and why, one line each.
+    pub by_dpkg: Vec<String>,
+    /// Files, links and directories of those unpacked in parallel.
+    pub files: u64,
+    /// Bytes of their files.
+    pub file_bytes: u64,
+    /// What one flush costs here, in microseconds; 0 if that could not be found out.
+    pub flush_us: u64,
+    /// What dpkg's own flushes would have cost at least, by an estimate.
+    pub saved_ms: u64,
+    /// Wall time by part, in the order of the run.
+    pub parts: Vec<(String, u64)>,
+    /// The maintainer scripts that took longest, in milliseconds.
+    pub slowest: Vec<(String, u64)>,
 }
 
 /// What was moved.
@@ -332,7 +357,13 @@ impl fmt::Display for Summary {
         if !self.changed && self.totals.files == 0 && self.totals.missing_files == 0 && self.exit_code == 0 {
             return write!(f, "nothing has changed; {} requests in {time}.", self.totals.requests);
         }
-        if let Some(indexes) = &self.indexes {
+        if let Some(packages) = &self.packages {
+            let count = packages.unpacked + packages.by_dpkg.len() as u64;
+            write!(f, "{count} packages in {time}; {} fetched.", units::bytes(self.totals.written_bytes))?;
+            if packages.saved_ms > 0 {
+                write!(f, " About {} of flushes saved.", units::duration(packages.saved_ms))?;
+            }
+        } else if let Some(indexes) = &self.indexes {
             write!(f, "{indexes} in {time}; {} fetched.", units::bytes(self.totals.written_bytes))?;
         } else {
             let rate = units::per_second(self.totals.written_bytes, self.duration_ms);

@@ -9,9 +9,11 @@ pub mod apt;
 pub mod apt_configuration;
 pub mod apt_proxy;
 pub mod archive;
+pub mod bootstrap;
 pub mod environment;
 pub mod file;
 pub mod filters;
+pub mod install;
 mod keys;
 mod layers;
 pub mod resolve;
@@ -22,8 +24,10 @@ use std::path::PathBuf;
 
 use fullbore_debian::keys::{Fingerprint, KeySource};
 
+pub use bootstrap::{BootstrapSettings, bootstrap};
 pub use environment::Environment;
 pub use filters::Filters;
+pub use install::{InstallSettings, install};
 pub use resolve::{check, mirrors};
 pub use update::{UpdateSettings, update};
 pub use values::{DurabilityChoice, IndexFormat, Kind};

@@ -126,6 +126,29 @@ impl Disks {
         }
     }
 
+    /// Opens the file system that holds `below`, a canonical path, and those mounted beneath it.
+    pub(super) fn open_below(below: &Path) -> io::Result<Disks> {
+        let mut mounts = mounts("/proc/self/mountinfo")?;
+        let devices = devices_of(&mounts, below);
+        mounts.retain(|mount| devices.contains(&mount.device));
+        let mut disks = Disks { held: Vec::new(), missed: Vec::new() };
+        disks.open_others(&mounts);
+        Ok(disks)
+    }
+
+    /// Waits until all is on the disks that are held.
+    pub(super) fn sync_held(&mut self) -> Synced {
+        let missed = self.missed.drain(..).map(|(_, path, error)| (path, error)).collect();
+        let mut synced = Synced { missed, ..Synced::default() };
+        for disk in &self.held {
+            match rustix::fs::syncfs(&disk.directory) {
+                Ok(()) => synced.count += 1,
+                Err(error) => synced.failed.push((disk.path.clone(), error.into())),
+            }
+        }
+        synced
+    }
+
     /// Waits until all is on the disks. Also for what was mounted since the start.
     pub(super) fn sync(&mut self) -> Synced {
         let before = self.held.len();
@@ -134,15 +157,7 @@ impl Disks {
             self.open_others(&mounts);
         }
         let opened_late = self.held.iter().skip(before).map(|disk| disk.path.clone()).collect();
-        let mut synced = Synced { opened_late, ..Synced::default() };
-        synced.missed = self.missed.drain(..).map(|(_, path, error)| (path, error)).collect();
-        for disk in &self.held {
-            match rustix::fs::syncfs(&disk.directory) {
-                Ok(()) => synced.count += 1,
-                Err(error) => synced.failed.push((disk.path.clone(), error.into())),
-            }
-        }
-        synced
+        Synced { opened_late, ..self.sync_held() }
     }
 
     /// File systems that process `pid` sees in a mount namespace of its own and that are not held.
@@ -189,6 +204,15 @@ pub(super) fn parse_all(table: &[u8]) -> Vec<Mount> {
 /// As mountinfo writes the number of a device.
 pub(super) fn device(number: u64) -> String {
     format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number))
+}
+
+/// The devices of the file system that holds `below`, a canonical path, and of those mounted beneath it.
+fn devices_of(mounts: &[Mount], below: &Path) -> Vec<String> {
+    // Of two mounts on one place the later one is on top.
+    let around = mounts.iter().filter(|mount| below.starts_with(&mount.path));
+    let holder = around.max_by_key(|mount| mount.path.components().count());
+    let beneath = mounts.iter().filter(|mount| mount.path.starts_with(below));
+    holder.into_iter().chain(beneath).map(|mount| mount.device.clone()).collect()
 }
 
 /// `ID PARENT MAJOR:MINOR ROOT PATH OPTIONS [FIELD…] - KIND SOURCE SUPEROPTIONS`.
@@ -240,6 +264,26 @@ mod tests {
         assert!(parse(b"1 2 3").is_none());
         assert!(!parse(b"36 35 0:5 / /proc rw - proc proc rw").unwrap().is_worth_syncing());
         assert!(!parse(b"36 35 7:0 / /x ro - squashfs /dev/loop0 ro").unwrap().is_worth_syncing());
+    }
+
+    #[test]
+    fn the_devices_of_a_directory_are_where_it_is_and_what_is_beneath() {
+        let mount = |path: &str, device: &str| Mount {
+            id: 1,
+            device: device.to_owned(),
+            path: PathBuf::from(path),
+            kind: "ext4".to_owned(),
+            writable: true,
+        };
+        let mounts = [
+            mount("/", "8:1"),
+            mount("/srv", "8:2"),
+            mount("/srv", "8:3"),
+            mount("/srv/a/boot", "8:4"),
+            mount("/x", "8:5"),
+        ];
+        assert_eq!(devices_of(&mounts, Path::new("/srv/a")), ["8:3", "8:4"]);
+        assert_eq!(devices_of(&mounts, Path::new("/srvx")), ["8:1"]);
     }
 
     #[test]

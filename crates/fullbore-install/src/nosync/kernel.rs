@@ -88,6 +88,22 @@ pub(super) fn start(command: &mut Command, start: Start<'_>) -> Result<(Child, O
     }
 }
 
+/// Has the command run under the filter once it is started; with `dies` it is killed when the thread
+/// that started it ends.
+pub(super) fn shield(command: &mut Command, filter: Vec<sock_filter>, no_new_privileges: bool, dies: bool) {
+    let before_exec = move || {
+        if dies {
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        }
+        set_filter(&filter, false, no_new_privileges).map(|_| ())
+    };
+    // SAFETY: the closure runs between fork and exec; it makes system calls only, allocates
+    // nothing and takes no lock.
+    unsafe {
+        command.pre_exec(before_exec);
+    }
+}
+
 fn set_filter(filter: &[sock_filter], supervised: bool, no_new_privileges: bool) -> io::Result<Option<OwnedFd>> {
     if no_new_privileges {
         rustix::thread::set_no_new_privs(true)?;

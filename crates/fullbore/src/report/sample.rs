@@ -24,6 +24,7 @@ fn summary() -> Summary {
     };
     let fault = |at_ms, fault: &str| FaultReport { at_ms, fault: fault.into() };
     Summary {
+        packages: None,
         command: "mirror".into(),
         version: "0.1.0".into(),
         name: Some("debian".into()),

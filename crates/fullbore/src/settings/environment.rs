@@ -17,6 +17,12 @@ pub struct Environment {
     pub journal: bool,
     /// `LC_ALL`, `LC_MESSAGES` or `LANG`, and `LANGUAGE`.
     pub locale: Locale,
+    /// This is the program that a bootstrap has started in namespaces of its own.
+    pub in_namespace: bool,
+    /// `APT_CONFIG`
+    pub apt_config: Option<String>,
+    /// `PATH`
+    pub path: Option<String>,
     /// `FULLBORE_LOG`: a filter in tracing's syntax, such as `fullbore_wire=debug`.
     pub log: Option<String>,
 }
@@ -54,6 +60,9 @@ impl Environment {
                 messages: ["LC_ALL", "LC_MESSAGES", "LANG"].into_iter().find_map(given).unwrap_or_default(),
                 language: given("LANGUAGE").unwrap_or_default(),
             },
+            in_namespace: given(crate::bootstrap::IN_NAMESPACE).is_some(),
+            apt_config: given("APT_CONFIG"),
+            path: given("PATH"),
             log: given("FULLBORE_LOG"),
         }
     }

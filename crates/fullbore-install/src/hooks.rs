@@ -1,0 +1,253 @@
+//! Hooks: what the user wants done between the steps of a bootstrap, as mmdebstrap has them.
+//!
+//! A hook is a program, which gets the root's directory as its argument, or a snippet for the shell, which has
+//! it as `$1`. Both run outside of the root. Snippets that begin with the word `upload`, `download`,
+//! `copy-in`, `copy-out`, `tar-in`, `tar-out`, `sync-in` or `sync-out` move files in and out.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Moments at which hooks run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Moment {
+    /// The root has its directories and sources, no package yet.
+    Setup,
+    /// The Essential packages are unpacked, not configured.
+    Extract,
+    /// The Essential packages are configured.
+    Essential,
+    /// All packages are configured.
+    Customize,
+}
+
+impl Moment {
+    /// Its name, as in the flags.
+    pub fn name(self) -> &'static str {
+        match self {
+            Moment::Setup => "setup",
+            Moment::Extract => "extract",
+            Moment::Essential => "essential",
+            Moment::Customize => "customize",
+        }
+    }
+
+    /// All of them.
+    pub const ALL: [Moment; 4] = [Moment::Setup, Moment::Extract, Moment::Essential, Moment::Customize];
+}
+
+/// What is to be done when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hook {
+    /// When.
+    pub moment: Moment,
+    /// A program's path, or a snippet.
+    pub script: String,
+}
+
+/// How a hook is started.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Form<'a> {
+    /// A program, with the root as its argument.
+    Program(&'a str),
+    /// A snippet for `sh -c`, with the root as `$1`.
+    Snippet(&'a str),
+    /// Moves files: the word, and its arguments.
+    Moving(&'a str, Vec<String>),
+}
+
+/// Words that begin a snippet which moves files.
+const MOVING: [&str; 8] = ["copy-in", "copy-out", "tar-in", "tar-out", "upload", "download", "sync-in", "sync-out"];
+
+impl Hook {
+    /// What it is: a word that moves files, a program if it is one or has nothing that the shell would act on,
+    /// else a snippet.
+    pub fn form(&self) -> Form<'_> {
+        if let Some((word, rest)) = self.script.split_once(' ')
+            && MOVING.contains(&word)
+        {
+            return Form::Moving(word, words(rest));
+        }
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(&byte);
+        let is_program =
+            fs::metadata(&self.script).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
+        if is_program || self.script.bytes().all(is_plain) {
+            Form::Program(&self.script)
+        } else {
+            Form::Snippet(&self.script)
+        }
+    }
+
+    /// The commands that it comes to, one after the other; `start` gives a command for a program outside.
+    pub fn commands(&self, root: &Path, start: &dyn Fn(&str) -> Command) -> io::Result<Vec<Command>> {
+        match self.form() {
+            Form::Program(program) => {
+                let mut command = start(program);
+                command.arg(root);
+                Ok(vec![command])
+            }
+            Form::Snippet(text) => {
+                let mut command = start("sh");
+                command.args(["-c", text, "exec"]).arg(root);
+                Ok(vec![command])
+            }
+            Form::Moving(word, arguments) => moving(word, &arguments, root, start),
+        }
+    }
+}
+
+/// Hooks of a directory: programs whose names begin with a moment's name, in the order of their names.
+///
+/// # Errors
+/// It cannot be read.
+pub fn of_directory(directory: &Path) -> io::Result<Vec<Hook>> {
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    files.sort();
+    let mut hooks = Vec::new();
+    for file in files {
+        let runs = fs::metadata(&file).is_ok_and(|status| status.is_file() && status.permissions().mode() & 0o111 != 0);
+        let (Some(path), Some(name)) = (file.to_str(), file.file_name().and_then(|name| name.to_str())) else {
+            continue;
+        };
+        let moments = Moment::ALL.into_iter().filter(|moment| runs && name.starts_with(moment.name()));
+        hooks.extend(moments.map(|moment| Hook { moment, script: path.to_owned() }));
+    }
+    Ok(hooks)
+}
+
+fn moving(word: &str, arguments: &[String], root: &Path, start: &dyn Fn(&str) -> Command) -> io::Result<Vec<Command>> {
+    let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{word}: {what}"));
+    let Some((last, others)) = arguments.split_last().filter(|(_, others)| !others.is_empty()) else {
+        return Err(wrong("needs what to move and where to"));
+    };
+    let inside = |path: &str| root.join(path.trim_start_matches('/'));
+    if matches!(word, "upload" | "download" | "tar-in" | "tar-out" | "sync-in" | "sync-out") && others.len() != 1 {
+        return Err(wrong("takes two paths"));
+    }
+    let mut commands = Vec::new();
+    match word {
+        "upload" | "download" => {
+            let (from, to) = if word == "upload" {
+                (PathBuf::from(&others[0]), inside(last))
+            } else {
+                (inside(&others[0]), PathBuf::from(last))
+            };
+            let mut copy = start("cp");
+            copy.args(["--no-preserve=all", "--dereference", "--"]).arg(from).arg(to);
+            commands.push(copy);
+        }
+        "copy-in" | "copy-out" => {
+            for other in others {
+                let (from, to) = if word == "copy-in" {
+                    (PathBuf::from(other), inside(last))
+                } else {
+                    (inside(other), PathBuf::from(last))
+                };
+                let mut copy = start("cp");
+                copy.args(["--archive", "--"]).arg(from).arg(to);
+                commands.push(copy);
+            }
+        }
+        "sync-in" | "sync-out" => {
+            let (from, to) = if word == "sync-in" {
+                (PathBuf::from(&others[0]), inside(last))
+            } else {
+                (inside(&others[0]), PathBuf::from(last))
+            };
+            let mut copy = start("cp");
+            copy.args(["--archive", "--update", "--"]).arg(from.join(".")).arg(to);
+            commands.push(copy);
+        }
+        "tar-in" => {
+            let mut tar = start("tar");
+            tar.args(["--xattrs", "--xattrs-include=*", "--numeric-owner", "--extract", "--file"]);
+            tar.arg(&others[0]).arg("--directory").arg(inside(last));
+            commands.push(tar);
+        }
+        _ => {
+            let from = inside(&others[0]);
+            let (Some(directory), Some(name)) = (from.parent(), from.file_name()) else {
+                return Err(wrong("needs a path inside the root"));
+            };
+            let mut tar = start("tar");
+            tar.args(["--xattrs", "--numeric-owner", "--create", "--file"]).arg(last);
+            tar.arg("--directory").arg(directory).arg(name);
+            commands.push(tar);
+        }
+    }
+    Ok(commands)
+}
+
+/// Splits words as a shell does where nothing is expanded: quotes and backslashes keep what they protect.
+fn words(text: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut characters = text.chars();
+    while let Some(c) = characters.next() {
+        match (quote, c) {
+            (Some(end), c) if c == end => quote = None,
+            (Some('\''), c) => word.get_or_insert_default().push(c),
+            (_, '\\') => word.get_or_insert_default().extend(characters.next()),
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            (_, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hook(script: &str) -> Hook {
+        Hook { moment: Moment::Customize, script: script.to_owned() }
+    }
+
+    #[test]
+    fn a_hook_is_a_program_a_snippet_or_a_move() {
+        assert_eq!(hook("/bin/true").form(), Form::Program("/bin/true"));
+        assert_eq!(hook("./not-there.sh").form(), Form::Program("./not-there.sh"));
+        assert_eq!(hook("chroot \"$1\" true").form(), Form::Snippet("chroot \"$1\" true"));
+        let moved = vec!["a b".to_owned(), "/etc".to_owned()];
+        assert_eq!(hook("copy-in 'a b' /etc").form(), Form::Moving("copy-in", moved));
+    }
+
+    #[test]
+    fn words_are_split_as_by_a_shell() {
+        assert_eq!(words(r#"a "b c" 'd\e' f\ g ''"#), ["a", "b c", r"d\e", "f g", ""]);
+    }
+
+    #[test]
+    fn files_are_uploaded_into_the_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, file) = (dir.path().join("root"), dir.path().join("file"));
+        fs::create_dir(&root).unwrap();
+        fs::write(&file, "text").unwrap();
+        let hook = hook(&format!("upload {} /copy", file.display()));
+        for mut command in hook.commands(&root, &|program| Command::new(program)).unwrap() {
+            assert!(command.status().unwrap().success());
+        }
+        assert_eq!(fs::read_to_string(root.join("copy")).unwrap(), "text");
+        assert!(super::moving("upload", &["x".to_owned()], &root, &|program| Command::new(program)).is_err());
+    }
+
+    #[test]
+    fn a_directory_has_hooks_by_their_names() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, mode) in [("setup10.sh", 0o755), ("customize", 0o755), ("setup20", 0o644), ("other", 0o755)] {
+            let path = dir.path().join(name);
+            fs::write(&path, "#!/bin/sh\n").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let hooks = of_directory(dir.path()).unwrap();
+        let moments: Vec<_> = hooks.iter().map(|hook| hook.moment).collect();
+        assert_eq!(moments, [Moment::Customize, Moment::Setup]);
+    }
+}

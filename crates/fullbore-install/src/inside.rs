@@ -1,0 +1,114 @@
+//! Commands inside a package root.
+//!
+//! Each runs below `chroot` and, where a session of its own is wanted, as process 1 of a PID namespace of
+//! its own: what a maintainer script leaves behind ends with the command, and a kill of this
+//! program ends everything at once. `unshare` and `chroot` are programs of Essential packages.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::nosync::session::{Orphaned, Session};
+
+/// Where dpkg and maintainer scripts find programs; dpkg insists on the sbin directories.
+pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What maintainer scripts must not find in their environment: it speaks of files outside.
+const OUTSIDE_ONLY: [&str; 2] = ["APT_CONFIG", "TMPDIR"];
+
+/// Mounts `/proc` of the new PID namespace in the root, read-only as scripts must not change this machine, and becomes
+/// the command.
+const WITH_PROC: &str =
+    r#"if [ -d "$0" ]; then mount -t proc -o ro,nosuid,nodev,noexec proc "$0" || exit; fi; exec "$@""#;
+
+/// A root in which commands are run.
+#[derive(Debug)]
+pub struct Inside<'a> {
+    root: PathBuf,
+    session: &'a Session,
+    own_processes: bool,
+    orphaned: Orphaned,
+    environment: Vec<(String, String)>,
+}
+
+impl<'a> Inside<'a> {
+    /// Commands in `root`, which is canonical. With `own_processes` each gets a PID namespace and `/proc` of
+    /// its own, which a privileged process may have, if only in its own user namespace; they die with us.
+    pub fn alone(
+        root: &Path,
+        session: &'a Session,
+        own_processes: bool,
+        environment: Vec<(String, String)>,
+    ) -> Inside<'a> {
+        Inside { root: root.to_owned(), session, own_processes, orphaned: Orphaned::Dies, environment }
+    }
+
+    /// Commands in a root that lives on: they end by themselves if we are killed.
+    pub fn living(root: &Path, session: &'a Session) -> Inside<'a> {
+        let environment = Vec::new();
+        Inside { root: root.to_owned(), session, own_processes: false, orphaned: Orphaned::GoesOn, environment }
+    }
+
+    /// The root.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// A program inside of the root, started without syncs.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut words: Vec<&OsStr> = Vec::new();
+        if self.root != Path::new("/") {
+            words.extend(["chroot".as_ref(), self.root.as_os_str()]);
+        }
+        words.push(program.as_ref());
+        let mut command = self.started(&words);
+        for name in OUTSIDE_ONLY {
+            command.env_remove(name);
+        }
+        command.env("PATH", SEARCH_PATH).current_dir(&self.root);
+        command
+    }
+
+    /// A program of the outside that starts nothing in the root.
+    pub fn plain(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        self.dress(&mut command);
+        command
+    }
+
+    /// A program of the outside that works on the root, started without syncs.
+    pub fn outside(&self, program: impl AsRef<OsStr>) -> Command {
+        self.started(&[program.as_ref()])
+    }
+
+    fn started(&self, words: &[&OsStr]) -> Command {
+        let mut command = if self.own_processes {
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "--pid", "--fork", "--kill-child", "--", "sh", "-c", WITH_PROC]);
+            command.arg(self.root.join("proc")).args(words);
+            command
+        } else {
+            let mut command = Command::new(words[0]);
+            command.args(&words[1..]);
+            command
+        };
+        self.dress(&mut command);
+        command
+    }
+
+    fn dress(&self, command: &mut Command) {
+        command.envs(self.environment.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
+        self.session.shield(command, self.orphaned);
+    }
+}
+
+/// Whether a process may have PID namespaces, with a `/proc` for each.
+///
+/// # Errors
+/// There is no `unshare`.
+pub fn may_have_own_processes(scratch: &Path) -> io::Result<bool> {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "--", "sh", "-c", WITH_PROC]).arg(scratch).arg("true");
+    Ok(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?.success())
+}

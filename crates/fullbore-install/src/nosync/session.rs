@@ -1,0 +1,146 @@
+//! Several commands without their sync calls, one after the other, and one sync at the end.
+//!
+//! [`super::run`] is for one command that somebody else wrote; this is for a program that starts
+//! commands of its own and does something itself between them.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use libc::sock_filter;
+
+use super::descendants::{Process, descendants};
+use super::disks::Disks;
+use super::filter::{self, Answer};
+use super::probe::{self, FlushCost};
+use super::{host, kernel};
+
+/// The file systems that are synced in the end, and the filter for commands until then.
+#[derive(Debug)]
+pub struct Session {
+    disks: Mutex<Disks>,
+    filter: Vec<sock_filter>,
+    no_new_privileges: bool,
+    own: i32,
+    earlier: HashSet<Process>,
+}
+
+/// What happens to a command when the thread that started it ends, also by a kill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Orphaned {
+    /// It is killed.
+    Dies,
+    /// It goes on to its end.
+    GoesOn,
+}
+
+/// What the final sync was told.
+#[derive(Debug)]
+pub struct Flushed {
+    /// How many file systems.
+    pub count: usize,
+    /// How long it took.
+    pub time: Duration,
+    /// Where it failed, or told of a write error since the session was opened.
+    pub failed: Vec<(PathBuf, io::Error)>,
+    /// Could not be opened, and were not synced.
+    pub missed: Vec<(PathBuf, io::Error)>,
+}
+
+impl Session {
+    /// Opens the file system that holds the directory `below`, and those mounted beneath it. From now on
+    /// orphans of commands become children of this process, so that they can be found.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read, or there is no such directory.
+    pub fn open(below: &Path) -> io::Result<Session> {
+        let below = below.canonicalize()?;
+        let disks = Disks::open_below(&below)?;
+        let own = rustix::process::getpid();
+        rustix::process::set_child_subreaper(Some(own))?;
+        let own = own.as_raw_nonzero().get();
+        Ok(Session {
+            disks: Mutex::new(disks),
+            filter: filter::program(Answer::AtOnce),
+            no_new_privileges: !host::may_filter_with_privileges(),
+            own,
+            earlier: descendants(own).into_iter().collect(),
+        })
+    }
+
+    /// Has a command, and all that it will start, run with sync calls answered at once.
+    pub fn shield(&self, command: &mut Command, orphaned: Orphaned) {
+        kernel::shield(command, self.filter.clone(), self.no_new_privileges, orphaned == Orphaned::Dies);
+    }
+
+    /// Programs that have outlived their commands, under the filter as long as they live.
+    pub fn survivors(&self) -> Vec<Process> {
+        let mut living = descendants(self.own);
+        living.retain(|process| {
+            !self.earlier.iter().any(|known| (known.pid, known.started) == (process.pid, process.started))
+        });
+        living
+    }
+
+    /// Kills all that was started and is still there.
+    pub fn kill(&self) {
+        for process in self.survivors() {
+            if let Some(pid) = rustix::process::Pid::from_raw(process.pid) {
+                // It may have just ended.
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+
+    /// Writes everything to the disks. May be called more than once.
+    pub fn sync(&self) -> Flushed {
+        let begin = Instant::now();
+        let synced = self.disks.lock().unwrap_or_else(PoisonError::into_inner).sync_held();
+        Flushed { count: synced.count, time: begin.elapsed(), failed: synced.failed, missed: synced.missed }
+    }
+}
+
+/// What a flush costs in a directory: a few small writes to a nameless file, each waited for.
+/// None where there are no such files, as on NFS.
+pub fn flush_cost(directory: &Path) -> Option<FlushCost> {
+    probe::flush_cost(directory, &[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shielded_command_runs_under_a_filter_and_others_do_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let session = Session::open(dir.path()).unwrap();
+        let mut command = Command::new("grep");
+        command.args(["Seccomp_filters:", "/proc/self/status"]);
+        let count = |command: &mut Command| {
+            let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+            text.split_whitespace().last().unwrap().parse::<u32>().unwrap()
+        };
+        let before = count(&mut command);
+        session.shield(&mut command, Orphaned::Dies);
+        assert_eq!(count(&mut command), before + 1);
+        assert!(session.survivors().is_empty());
+        let flushed = session.sync();
+        assert!(flushed.failed.is_empty());
+    }
+
+    #[test]
+    fn an_orphan_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let session = Session::open(dir.path()).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 60 >/dev/null 2>&1 & echo $!"]);
+        session.shield(&mut command, Orphaned::Dies);
+        let pid: i32 = String::from_utf8(command.output().unwrap().stdout).unwrap().trim().parse().unwrap();
+        assert!(session.survivors().iter().any(|process| process.pid == pid));
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+}

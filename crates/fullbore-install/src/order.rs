@@ -1,0 +1,146 @@
+//! An order that apt gives to dpkg: which package files to unpack, and by which options.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Options that change nothing for a package that was not there before.
+const HARMLESS: [&str; 10] = [
+    "--unpack",
+    "--auto-deconfigure",
+    "--no-triggers",
+    "--force-confold",
+    "--force-confnew",
+    "--force-confdef",
+    "--force-confmiss",
+    "--force-unsafe-io",
+    "--refuse-downgrade",
+    "--no-pager",
+];
+
+/// `dpkg --unpack`, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// Where progress is told, by number.
+    pub status_descriptor: Option<u32>,
+    /// Package files, as seen from inside the root, in the order given.
+    pub files: Vec<PathBuf>,
+    /// All arguments but the files.
+    options: Vec<OsString>,
+}
+
+impl Order {
+    /// Reads dpkg's arguments. `None` if there is an option whose effect only dpkg has: then the order is
+    /// dpkg's. Of directories (`--recursive`) the files come in the order of their names.
+    pub fn parse(root: &Path, arguments: &[OsString]) -> Option<Order> {
+        let mut order = Order { status_descriptor: None, files: Vec::new(), options: Vec::new() };
+        let (mut is_recursive, mut is_unpack) = (false, false);
+        let mut words = arguments.iter();
+        while let Some(word) = words.next() {
+            let text = word.to_str();
+            match text {
+                Some("--status-fd") => {
+                    let number = words.next()?;
+                    order.status_descriptor = Some(number.to_str()?.parse().ok()?);
+                    order.options.extend([word.clone(), number.clone()]);
+                }
+                Some("--recursive" | "-R") => is_recursive = true,
+                Some("--") => {}
+                Some(option) if option.starts_with('-') => {
+                    if !HARMLESS.contains(&option) {
+                        return None;
+                    }
+                    is_unpack |= option == "--unpack";
+                    order.options.push(word.clone());
+                }
+                _ => order.files.push(PathBuf::from(word)),
+            }
+        }
+        if is_recursive {
+            let mut files = Vec::new();
+            for directory in &order.files {
+                walk(&inside(root, directory), &mut files);
+            }
+            order.files = files.into_iter().filter_map(|file| target(root, &file)).collect();
+        }
+        (is_unpack && !order.files.is_empty()).then_some(order)
+    }
+
+    /// A path of this order, as seen from the outside.
+    pub fn outside(root: &Path, file: &Path) -> PathBuf {
+        inside(root, file)
+    }
+
+    /// The order again, for these files alone.
+    pub fn for_files(&self, files: &[PathBuf]) -> Vec<OsString> {
+        let mut arguments = self.options.clone();
+        arguments.extend(files.iter().map(|file| file.as_os_str().to_owned()));
+        arguments
+    }
+}
+
+fn inside(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Files that end as packages do, sorted; apt numbers the links that it makes.
+fn walk(directory: &Path, files: &mut Vec<PathBuf>) {
+    let mut entries: Vec<PathBuf> =
+        fs::read_dir(directory).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect();
+    entries.sort();
+    for entry in entries {
+        if entry.symlink_metadata().is_ok_and(|status| status.is_dir()) {
+            walk(&entry, files);
+        } else if entry.extension() == Some(OsStr::new("deb")) {
+            files.push(entry);
+        }
+    }
+}
+
+/// Where a file of such a directory leads to, as seen from inside.
+fn target(root: &Path, file: &Path) -> Option<PathBuf> {
+    match fs::read_link(file) {
+        Ok(target) if target.is_absolute() => Some(target),
+        Ok(target) => Some(Path::new("/").join(file.parent()?.join(target).strip_prefix(root).ok()?)),
+        Err(_) => Some(Path::new("/").join(file.strip_prefix(root).ok()?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn apts_orders_are_understood() {
+        let arguments = words("--status-fd 14 --no-triggers --unpack --auto-deconfigure /a_1_all.deb /b_1_all.deb");
+        let order = Order::parse(Path::new("/"), &arguments).unwrap();
+        assert_eq!(order.status_descriptor, Some(14));
+        assert_eq!(order.files, [Path::new("/a_1_all.deb"), Path::new("/b_1_all.deb")]);
+        let left = order.for_files(&order.files[1..]);
+        assert_eq!(left, words("--status-fd 14 --no-triggers --unpack --auto-deconfigure /b_1_all.deb"));
+    }
+
+    #[test]
+    fn an_unknown_option_is_dpkgs() {
+        assert_eq!(Order::parse(Path::new("/"), &words("--unpack --force-overwrite /a.deb")), None);
+        assert_eq!(Order::parse(Path::new("/"), &words("--configure --pending")), None);
+        assert_eq!(Order::parse(Path::new("/"), &words("--unpack --status-fd")), None);
+    }
+
+    #[test]
+    fn links_in_a_directory_lead_to_files_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        fs::create_dir_all(root.join("tmp/apt-dpkg")).unwrap();
+        for (link, to) in [("1-b.deb", "/var/b.deb"), ("0-a.deb", "/var/a.deb"), ("readme", "/var/c.deb")] {
+            std::os::unix::fs::symlink(to, root.join("tmp/apt-dpkg").join(link)).unwrap();
+        }
+        let order = Order::parse(root, &words("--unpack --recursive /tmp/apt-dpkg")).unwrap();
+        assert_eq!(order.files, [Path::new("/var/a.deb"), Path::new("/var/b.deb")]);
+        assert_eq!(Order::outside(root, &order.files[0]), root.join("var/a.deb"));
+    }
+}

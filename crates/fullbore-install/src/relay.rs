@@ -1,0 +1,276 @@
+//! A program that apt takes for dpkg, and that asks us.
+//!
+//! apt does what only it can do exactly: it resolves, holds the locks, runs the hooks of its
+//! configuration, orders the steps, and keeps its records. It is told by `Dir::Bin::dpkg` to call a
+//! small shell script in the root, which hands each order to unpack to us, by a pipe, and is told
+//! what to do: nothing, because it is done, or to become the real dpkg with the files that are left. Any
+//! other order goes to the real dpkg at once.
+//!
+//! If this process is killed meanwhile, the script notices by a lock that is free, or by the end
+//! of the pipe, and becomes dpkg: the root's packages are installed to the end, only slower.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{CWD, FileType, Mode};
+
+/// Longest order taken, in bytes: more than the kernel allows as arguments of a program (`ARG_MAX`, 2 MiB).
+const ORDER_BYTES_MAX: usize = 4 << 20;
+
+/// How often is looked whether apt has ended.
+const LOOK_EVERY_MS: i64 = 20;
+
+/// Directory of the script in the root, with this process's number at its end.
+const DIRECTORY: &str = "run/fullbore-dpkg";
+
+/// What to do with an order.
+#[derive(Debug)]
+pub enum Answer {
+    /// The real dpkg gets these arguments, after what is told of those that are done.
+    Run(Vec<OsString>, Told),
+    /// It cannot be done, and dpkg must not try.
+    Refuse,
+    /// All is done.
+    Done(Told),
+}
+
+/// What dpkg would have said.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// On stdout.
+    pub output: Vec<u8>,
+    /// On its status descriptor.
+    pub status: Vec<u8>,
+    /// Which one that is.
+    pub status_descriptor: Option<u32>,
+}
+
+/// The script, its pipes, and the lock that tells that somebody answers.
+#[derive(Debug)]
+pub struct Relay {
+    directory: PathBuf,
+    inside: PathBuf,
+    orders: File,
+    answers: File,
+    _alive: File,
+}
+
+impl Relay {
+    /// Places the script in a root whose `/run` is there. dpkg will not have the variables `without`.
+    ///
+    /// # Errors
+    /// The files cannot be made.
+    pub fn place(root: &Path, without: &[&str]) -> io::Result<Relay> {
+        let name = format!("{DIRECTORY}.{}", std::process::id());
+        let directory = root.join(&name);
+        remove(&directory)?;
+        fs::create_dir(&directory)?;
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?;
+        let inside = Path::new("/").join(&name);
+        let pipe = |name: &str| -> io::Result<File> {
+            let path = directory.join(name);
+            rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+            // For both directions: neither opening nor polling depends on whether the script is there.
+            File::options().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path)
+        };
+        let alive = File::create(directory.join("alive"))?;
+        alive.lock()?;
+        let script = directory.join("dpkg");
+        fs::write(&script, script_text(&inside, without))?;
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+        let (orders, answers) = (pipe("order")?, pipe("answer")?);
+        Ok(Relay { inside: inside.join("dpkg"), orders, answers, directory, _alive: alive })
+    }
+
+    /// The script's path inside of the root: apt's `Dir::Bin::dpkg`.
+    pub fn program(&self) -> &Path {
+        &self.inside
+    }
+
+    /// Places a file beside the script; its path is that inside of the root.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn add_file(&self, name: &str, text: &str) -> io::Result<PathBuf> {
+        fs::write(self.directory.join(name), text)?;
+        Ok(self.inside.with_file_name(name))
+    }
+
+    /// Answers orders until apt, which is `child`, has ended.
+    ///
+    /// # Errors
+    /// The pipes fail, or an order is longer than can be.
+    pub fn serve(&self, child: &mut Child, answer: &mut dyn FnMut(Vec<OsString>) -> Answer) -> io::Result<ExitStatus> {
+        let mut order = Vec::new();
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            let mut polled = [PollFd::new(&self.orders, PollFlags::IN)];
+            let wait = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY_MS * 1_000_000 };
+            match rustix::event::poll(&mut polled, Some(&wait)) {
+                Ok(0) => {
+                    if let Some(status) = child.try_wait()? {
+                        return Ok(status);
+                    }
+                    continue;
+                }
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            let count = (&self.orders).read(&mut buffer)?;
+            order.extend_from_slice(&buffer[..count]);
+            if order.len() > ORDER_BYTES_MAX {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "an order to dpkg without an end"));
+            }
+            if order.ends_with(b"\0\0") {
+                let arguments = order[..order.len() - 2].split(|byte| *byte == 0);
+                let arguments = arguments.map(|argument| OsStr::from_bytes(argument).to_owned()).collect();
+                order.clear();
+                self.tell(answer(arguments))?;
+            }
+        }
+    }
+
+    fn tell(&self, answer: Answer) -> io::Result<()> {
+        let (verdict, told) = match answer {
+            Answer::Run(arguments, told) => {
+                let mut command = b"exec dpkg".to_vec();
+                for argument in arguments {
+                    command.push(b' ');
+                    command.extend(quoted(&argument));
+                }
+                command.push(b'\n');
+                fs::write(self.directory.join("command"), command)?;
+                ("run", told)
+            }
+            Answer::Refuse => ("refuse", Told::default()),
+            Answer::Done(told) => ("done", told),
+        };
+        fs::write(self.directory.join("output"), told.output)?;
+        fs::write(self.directory.join("status"), told.status)?;
+        let descriptor = told.status_descriptor.map(|number| number.to_string()).unwrap_or_default();
+        let line = format!("{verdict} {descriptor}\n");
+        (&self.answers).write_all(line.as_bytes())
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        // What is left in /run goes with the next boot.
+        let _ = remove(&self.directory);
+    }
+}
+
+fn remove(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// An argument as a word of the shell.
+fn quoted(argument: &OsStr) -> Vec<u8> {
+    let mut word = vec![b'\''];
+    for byte in argument.to_owned().into_vec() {
+        match byte {
+            b'\'' => word.extend_from_slice(br"'\''"),
+            other => word.push(other),
+        }
+    }
+    word.push(b'\'');
+    word
+}
+
+fn script_text(directory: &Path, without: &[&str]) -> String {
+    // `flock` is of util-linux, which is Essential. Descriptors above 9 are beyond dash's own syntax.
+    format!(
+        r#"#!/bin/sh
+# Placed by fullbore for one run of apt, and removed after it: what apt wants unpacked, fullbore unpacks.
+at={}
+unset NOTHING {}
+case " $* " in *' --unpack '*) ;; *) exec dpkg "$@" ;; esac
+if flock -n "$at/alive" true; then exec dpkg "$@"; fi
+printf '%s\0' "$@" '' >"$at/order"
+read -r verdict descriptor <"$at/answer" || exec dpkg "$@"
+case $verdict in
+run | done) ;;
+refuse) exit 2 ;;
+*) exec dpkg "$@" ;;
+esac
+cat "$at/output"
+if [ -z "$descriptor" ]; then :
+elif [ -e "/proc/self/fd/$descriptor" ]; then cat "$at/status" >"/proc/self/fd/$descriptor"
+else bash -c "cat '$at/status' >&$descriptor" 2>/dev/null || :
+fi
+[ "$verdict" = done ] || . "$at/command"
+"#,
+        directory.display(),
+        without.join(" ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// A root in which the script runs as if it were there: its directory is that of the outside.
+    fn placed(dir: &Path) -> (Relay, PathBuf) {
+        fs::create_dir(dir.join("run")).unwrap();
+        let relay = Relay::place(dir, &[]).unwrap();
+        let script = relay.directory.join("dpkg");
+        fs::write(&script, script_text(&relay.directory, &["TMPDIR"])).unwrap();
+        (relay, script)
+    }
+
+    #[test]
+    fn an_order_to_unpack_is_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        let (relay, script) = placed(dir.path());
+        let mut child = Command::new(&script).args(["--unpack", "a b.deb", "it's.deb"]).spawn().unwrap();
+        let mut orders = Vec::new();
+        let status = relay
+            .serve(&mut child, &mut |order| {
+                orders.push(order);
+                Answer::Done(Told { output: b"Unpacking a\n".to_vec(), ..Told::default() })
+            })
+            .unwrap();
+        assert!(status.success());
+        assert_eq!(orders, [["--unpack", "a b.deb", "it's.deb"]]);
+    }
+
+    #[test]
+    fn what_is_left_goes_to_the_real_dpkg() {
+        let dir = tempfile::tempdir().unwrap();
+        let (relay, script) = placed(dir.path());
+        let mut command = Command::new(&script);
+        command.args(["--unpack", "/nowhere.deb"]).stdout(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let status = relay.serve(&mut child, &mut |_| Answer::Run(vec!["--version".into()], Told::default())).unwrap();
+        let mut text = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(status.success() && text.contains("package management program"), "{text}");
+    }
+
+    #[test]
+    fn without_us_the_script_is_dpkg() {
+        let dir = tempfile::tempdir().unwrap();
+        let (relay, script) = placed(dir.path());
+        let Relay { _alive: alive, .. } = &relay;
+        alive.unlock().unwrap();
+        let output = Command::new(&script).args(["--unpack", "/nowhere.deb"]).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("/nowhere.deb"), "{error}");
+    }
+
+    #[test]
+    fn a_quote_in_an_argument_stays_one() {
+        assert_eq!(quoted(OsStr::new("it's")), br"'it'\''s'");
+    }
+}

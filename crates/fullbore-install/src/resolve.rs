@@ -1,0 +1,221 @@
+//! What apt says is to be installed: its output, read strictly.
+//!
+//! apt itself resolves. Which files it wants comes from `apt-get --print-uris` with
+//! `Acquire::ForceHash=SHA256`, in which order from the lines `Inst` and `Conf` of `apt-get
+//! --simulate` (apt-get(8)). Both were made from indexes that apt has verified.
+
+use std::collections::HashSet;
+
+/// A package file as apt would fetch it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Where it is, as apt writes it: %-encoded.
+    pub uri: String,
+    /// Its name in apt's archives directory: `NAME_VERSION_ARCHITECTURE.deb`, `:` as `%3a`.
+    pub file_name: String,
+    /// In bytes.
+    pub size: u64,
+    /// From the signed index, in hexadecimal.
+    pub sha256: String,
+}
+
+/// One step of apt's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// What is done.
+    pub action: Action,
+    /// The package's name, without its architecture.
+    pub package: String,
+    /// Its new version; empty for a removal.
+    pub version: String,
+    /// Its architecture; empty for a removal.
+    pub architecture: String,
+    /// Whether another version of it is there.
+    pub is_upgrade: bool,
+}
+
+/// What apt does with a package.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Unpacks it.
+    Unpack,
+    /// Configures it.
+    Configure,
+    /// Removes it, or removes it with its configuration.
+    Remove,
+}
+
+/// Output that is not apt's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ResolveError {
+    /// A line that starts like an address and is none.
+    #[error("apt's list of addresses has the line `{0}`")]
+    Uri(String),
+    /// A file for which the index has no SHA-256.
+    #[error("{0}: the index has no SHA-256 for it")]
+    NoHash(String),
+    /// A file name that leads elsewhere.
+    #[error("{0}: not a name for a package file")]
+    Name(String),
+    /// A step that cannot be understood.
+    #[error("apt's simulation has the line `{0}`")]
+    Step(String),
+}
+
+/// Options that have apt print what [`uris`] reads.
+pub const PRINT_URIS: [&str; 4] = ["--yes", "--print-uris", "--option", "Acquire::ForceHash=SHA256"];
+
+/// Reads the list of addresses: `'URI' NAME SIZE SHA256:HEX`. Other lines are for people.
+///
+/// # Errors
+/// See [`ResolveError`].
+pub fn uris(output: &str) -> Result<Vec<Wanted>, ResolveError> {
+    let lines = output.lines().filter(|line| line.starts_with('\''));
+    let mut seen = HashSet::new();
+    let mut all = Vec::new();
+    for line in lines {
+        let wanted = uri(line)?;
+        if seen.insert(wanted.file_name.clone()) {
+            all.push(wanted);
+        }
+    }
+    Ok(all)
+}
+
+fn uri(line: &str) -> Result<Wanted, ResolveError> {
+    let wrong = || ResolveError::Uri(line.to_owned());
+    let (uri, rest) = line.strip_prefix('\'').and_then(|line| line.split_once("' ")).ok_or_else(wrong)?;
+    let mut words = rest.split_whitespace();
+    let (Some(file_name), Some(size)) = (words.next(), words.next()) else { return Err(wrong()) };
+    let size = size.parse().map_err(|_| wrong())?;
+    let Some(sha256) = words.next().and_then(|hash| hash.strip_prefix("SHA256:")) else {
+        return Err(ResolveError::NoHash(file_name.to_owned()));
+    };
+    if sha256.len() != 64 || !sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(wrong());
+    }
+    if file_name.starts_with('.') || file_name.contains('/') || !file_name.ends_with(".deb") {
+        return Err(ResolveError::Name(file_name.to_owned()));
+    }
+    Ok(Wanted { uri: uri.to_owned(), file_name: file_name.to_owned(), size, sha256: sha256.to_owned() })
+}
+
+/// Reads the steps of a simulation, in order.
+///
+/// # Errors
+/// See [`ResolveError`].
+pub fn steps(output: &str) -> Result<Vec<Step>, ResolveError> {
+    let mut steps = Vec::new();
+    for line in output.lines() {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let action = match word {
+            "Inst" => Action::Unpack,
+            "Conf" => Action::Configure,
+            "Remv" | "Purg" => Action::Remove,
+            _ => continue,
+        };
+        steps.push(step(action, rest).ok_or_else(|| ResolveError::Step(line.to_owned()))?);
+    }
+    Ok(steps)
+}
+
+/// `NAME[:ARCH] [OLD] (VERSION ORIGIN… [ARCH]) …`; of a removal `NAME [VERSION]`.
+fn step(action: Action, text: &str) -> Option<Step> {
+    let (name, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let package = name.split_once(':').map_or(name, |(package, _)| package).to_owned();
+    if package.is_empty() {
+        return None;
+    }
+    let is_upgrade = rest.starts_with('[');
+    if action == Action::Remove {
+        return Some(Step { action, package, version: String::new(), architecture: String::new(), is_upgrade });
+    }
+    let inner = rest.split_once('(')?.1.split_once(')')?.0;
+    let version = inner.split_whitespace().next()?.to_owned();
+    let architecture = inner.rsplit_once('[')?.1.trim_end_matches(']').to_owned();
+    Some(Step { action, package, version, architecture, is_upgrade })
+}
+
+/// The name that apt gives a package's file in its archives directory (`QuoteString` with `_:`).
+pub fn file_name(package: &str, version: &str, architecture: &str) -> String {
+    let quoted = version.replace('%', "%25").replace('_', "%5f").replace(':', "%3a");
+    format!("{package}_{quoted}_{architecture}.deb")
+}
+
+/// A `status` file as if packages were installed, made of their stanzas in an index, so that apt can
+/// be asked what else is needed before they are.
+pub fn as_if_installed(stanzas: &str) -> String {
+    let mut status = String::with_capacity(stanzas.len());
+    for stanza in stanzas.split("\n\n").filter(|stanza| stanza.starts_with("Package:")) {
+        for (number, line) in stanza.lines().enumerate() {
+            status.push_str(line);
+            status.push('\n');
+            if number == 0 {
+                status.push_str("Status: install ok installed\n");
+            }
+        }
+        status.push('\n');
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_words_for_people_are_not() {
+        let hash = "bfd1d89f833c09a28b062ee916495cf69649ca2bf529532476c7b69d75d24909";
+        let output = format!(
+            "Reading package lists...\nNeed to get 3 B of archives.\n\
+             'http://deb.example.org/debian/pool/main/n/x/x_6%2b1_all.deb' x_6+1_all.deb 3 SHA256:{hash}\n"
+        );
+        let wanted = uris(&output).unwrap();
+        assert_eq!(wanted.len(), 1);
+        assert_eq!((wanted[0].file_name.as_str(), wanted[0].size), ("x_6+1_all.deb", 3));
+        assert_eq!(wanted[0].sha256, hash);
+    }
+
+    #[test]
+    fn a_file_without_sha256_or_with_a_path_for_a_name_is_refused() {
+        let hash = "b".repeat(64);
+        assert!(matches!(uris("'http://h/x.deb' x.deb 3 MD5Sum:00"), Err(ResolveError::NoHash(_))));
+        assert!(matches!(uris("'http://h/x.deb' x.deb"), Err(ResolveError::Uri(_))));
+        assert!(matches!(uris(&format!("'http://h/x.deb' ../x.deb 3 SHA256:{hash}")), Err(ResolveError::Name(_))));
+        assert!(matches!(
+            uris(&format!("'http://h/x.deb' x.deb 3 SHA256:{}", "z".repeat(64))),
+            Err(ResolveError::Uri(_))
+        ));
+    }
+
+    #[test]
+    fn steps_are_read_in_order() {
+        let output = "Reading state information...\n\
+            Inst libc6 (2.36-9+deb12u14 Debian:12.15/oldstable [amd64]) []\n\
+            Inst tzdata [2024a-0] (2025b-0 Debian:12.15/oldstable, Debian-Security:12/x [all])\n\
+            Conf libc6:i386 (2.36-9+deb12u14 Debian:12.15/oldstable [i386])\n\
+            Remv old-thing [1.0]\n";
+        let steps = steps(output).unwrap();
+        assert_eq!(steps.len(), 4);
+        assert_eq!((steps[0].package.as_str(), steps[0].is_upgrade), ("libc6", false));
+        assert_eq!((steps[1].version.as_str(), steps[1].architecture.as_str()), ("2025b-0", "all"));
+        assert!(steps[1].is_upgrade);
+        assert_eq!((steps[2].package.as_str(), steps[2].architecture.as_str()), ("libc6", "i386"));
+        assert_eq!(steps[3].action, Action::Remove);
+        assert!(super::steps("Inst libc6").is_err());
+    }
+
+    #[test]
+    fn names_in_the_archives_directory_are_apts() {
+        assert_eq!(file_name("x", "1:2.0-1", "amd64"), "x_1%3a2.0-1_amd64.deb");
+    }
+
+    #[test]
+    fn stanzas_become_installed_packages() {
+        let status = as_if_installed("Package: a\nVersion: 1\n\nPackage: b\nVersion: 2\n\n");
+        assert_eq!(
+            status,
+            "Package: a\nStatus: install ok installed\nVersion: 1\n\nPackage: b\nStatus: install ok installed\nVersion: 2\n\n"
+        );
+    }
+}

@@ -1,0 +1,69 @@
+//! Maintainer scripts that run before a package's files are there, as dpkg runs them.
+//!
+//! dpkg puts the control files into `tmp.ci` in its directory and starts `tmp.ci/preinst install` (deb-preinst(5));
+//! debconf finds the templates beside the script there.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use crate::inside::Inside;
+use crate::unpack::Archive;
+
+/// Where dpkg has the control files of the package that it unpacks.
+const CONTROL: &str = "var/lib/dpkg/tmp.ci";
+
+/// A new package's preinst, ready to be started; none if it has no such script.
+///
+/// # Errors
+/// Its control files cannot be written.
+pub fn preinst(inside: &Inside<'_>, archive: &Archive, dpkg_version: &str) -> io::Result<Option<Command>> {
+    if !archive.has_preinst() {
+        return Ok(None);
+    }
+    let directory = inside.root().join(CONTROL);
+    clear(inside.root())?;
+    fs::create_dir(&directory)?;
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755))?;
+    for file in &archive.control().files {
+        let path = directory.join(&file.name);
+        fs::File::create_new(&path)?.write_all(&file.content)?;
+        // As they would be in dpkg's directory; a script has to be executable.
+        let mode = if file.name == "preinst" { file.mode | 0o111 } else { file.mode };
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode & 0o7777))?;
+    }
+    let mut command = inside.command(Path::new("/").join(CONTROL).join("preinst"));
+    command.arg("install");
+    for (name, value) in environment(archive, dpkg_version) {
+        command.env(name, value);
+    }
+    Ok(Some(command))
+}
+
+/// Removes what [`preinst`] has put there.
+///
+/// # Errors
+/// It cannot be removed.
+pub fn clear(root: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(root.join(CONTROL)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The variables of dpkg(1), "External environment set by dpkg".
+fn environment(archive: &Archive, dpkg_version: &str) -> [(&'static str, String); 9] {
+    [
+        ("DPKG_MAINTSCRIPT_PACKAGE", archive.name().to_owned()),
+        ("DPKG_MAINTSCRIPT_PACKAGE_REFCOUNT", "1".to_owned()),
+        ("DPKG_MAINTSCRIPT_ARCH", archive.architecture().to_owned()),
+        ("DPKG_MAINTSCRIPT_NAME", "preinst".to_owned()),
+        ("DPKG_MAINTSCRIPT_DEBUG", "0".to_owned()),
+        ("DPKG_RUNNING_VERSION", dpkg_version.to_owned()),
+        ("DPKG_ADMINDIR", "/var/lib/dpkg".to_owned()),
+        ("DPKG_ROOT", String::new()),
+        ("DPKG_FRONTEND_LOCKED", "1".to_owned()),
+    ]
+}

@@ -1,0 +1,92 @@
+//! What a bootstrap did, gathered for events and report.
+
+use std::path::Path;
+
+use super::apt::Selection;
+use crate::events::{Event, Events, Phase};
+use crate::installing::download::Downloads;
+use crate::installing::unpacker::Done;
+use crate::installing::{self, Flush, Observer, Part, PartClock};
+use crate::report::hosts::HostsOf;
+use crate::report::{PackageTotals, Report, Summary, Timeline};
+use crate::settings::BootstrapSettings;
+
+/// Totals and course of one run.
+pub struct Account {
+    summary: Summary,
+    phases: Vec<(u64, Phase)>,
+    clock: PartClock,
+    flush: Flush,
+    observer: Option<Observer>,
+    packages: PackageTotals,
+}
+
+impl Account {
+    /// Begins; tells so.
+    pub fn new(settings: &BootstrapSettings, root: &Path, events: &mut dyn Events) -> Account {
+        let started_unix_s = jiff::Timestamp::now().as_second();
+        events.emit(Event::Started {
+            command: "bootstrap".to_owned(),
+            version: crate::VERSION.to_owned(),
+            name: None,
+            dir: settings.target.display().to_string(),
+            started_unix_s,
+        });
+        Account {
+            summary: Summary { started_unix_s, changed: true, ..Summary::default() },
+            phases: Vec::new(),
+            clock: PartClock::start(Part::Around),
+            flush: Flush::probe(root),
+            observer: Some(Observer::start()),
+            packages: PackageTotals::default(),
+        }
+    }
+
+    /// The next phase, in which the time goes to this part.
+    pub fn turn(&mut self, events: &mut dyn Events, phase: Phase, part: Part) {
+        self.phases.push((self.clock.begun().elapsed().as_millis() as u64, phase));
+        events.emit(Event::Phase { phase });
+        self.part(part);
+    }
+
+    /// From now on the time goes to this part.
+    pub fn part(&mut self, part: Part) {
+        self.clock.turn(part);
+        if let Some(observer) = &self.observer {
+            observer.look(part == Part::Dpkg);
+        }
+    }
+
+    /// Packages were unpacked in parallel, and others left to dpkg.
+    pub fn unpacked(&mut self, done: &Done) {
+        let packages = &mut self.packages;
+        packages.unpacked += done.packages.len() as u64;
+        packages.files += done.paths;
+        packages.file_bytes += done.bytes;
+        let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        packages.by_dpkg.extend(done.left.iter().map(|(file, reason)| format!("{}: {reason}", name(file))));
+    }
+
+    /// What is going to be installed.
+    pub fn planned(&mut self, events: &mut dyn Events, first: &Selection, rest: &Selection) {
+        let packages = (first.files.len() + rest.files.len()) as u64;
+        if let Some(line) = self.flush.expectation(packages) {
+            events.note(line);
+        }
+    }
+
+    /// Everything, at the end.
+    pub fn report(mut self, downloads: &mut Downloads) -> Report {
+        self.clock.turn(Part::Around);
+        let observed = self.observer.take().map(Observer::finish).unwrap_or_default();
+        self.clock.deal(Part::Dpkg, &observed);
+        self.summary.duration_ms = self.clock.begun().elapsed().as_millis() as u64;
+        let timeline = downloads.verdict().map(|verdict| Timeline::of(&verdict, &self.phases)).unwrap_or_default();
+        let run = HostsOf { started: self.clock.begun(), duration_ms: self.summary.duration_ms, timeline: &timeline };
+        (self.summary.totals, self.summary.hosts) = downloads.account(&run);
+        let packages = installing::totals(&self.clock, &self.flush, &observed, self.packages);
+        self.summary.verdict = installing::verdict(&self.clock.parts(), &packages.slowest);
+        self.summary.packages = Some(packages);
+        Report { summary: self.summary, timeline }
+    }
+}

@@ -1,0 +1,52 @@
+//! The user's hooks, with what mmdebstrap tells them in variables.
+
+use fullbore_install::hooks::Moment;
+
+use super::account::Account;
+use super::apt::{PrivateApt, Selection};
+use super::{ARCHIVES, Walk};
+use crate::cli::BootstrapMode;
+use crate::error::CommandError;
+use crate::installing::Part;
+
+impl Walk<'_> {
+    /// Runs the hooks of a moment.
+    pub(super) fn hooks(
+        &self,
+        moment: Moment,
+        apt: &PrivateApt<'_>,
+        first: &Selection,
+        account: &mut Account,
+    ) -> Result<(), CommandError> {
+        let root = self.inside.root();
+        let mode = if self.settings.mode == BootstrapMode::Root { "root" } else { "unshare" };
+        let include: Vec<String> =
+            self.settings.include.iter().map(|name| name.replace('%', "%25").replace(',', "%2C")).collect();
+        let essential: Vec<String> = first.order.iter().map(|name| format!("/{ARCHIVES}/{name}")).collect();
+        for hook in self.settings.hooks.iter().filter(|hook| hook.moment == moment) {
+            account.part(Part::Hooks);
+            let start = |program: &str| {
+                let mut command = self.inside.plain(program);
+                command
+                    .env("MMDEBSTRAP_APT_CONFIG", apt.configuration())
+                    .env("MMDEBSTRAP_MODE", mode)
+                    .env("MMDEBSTRAP_HOOK", moment.name())
+                    .env("MMDEBSTRAP_VERBOSITY", if self.settings.verbose > 0 { "2" } else { "1" })
+                    .env("MMDEBSTRAP_INCLUDE", include.join(","));
+                if moment == Moment::Extract {
+                    command.env("MMDEBSTRAP_ESSENTIAL", essential.join(" "));
+                }
+                command
+            };
+            let what = format!("{} hook `{}`", moment.name(), hook.script);
+            let commands =
+                hook.commands(root, &start).map_err(|error| CommandError::usage(format_args!("{what}: {error}")))?;
+            for mut command in commands {
+                self.log.run(&mut command, &what)?;
+                self.stop.check()?;
+            }
+            account.part(Part::Around);
+        }
+        Ok(())
+    }
+}

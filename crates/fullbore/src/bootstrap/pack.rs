@@ -1,0 +1,177 @@
+//! A root becomes one file, by the usual tools.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Stdio;
+
+use fullbore_engine::durability::sync_file;
+use fullbore_install::inside::Inside;
+
+use super::place::{MARKER, beside};
+use crate::cli::{BootstrapFormat, BootstrapMode};
+use crate::error::{CommandError, ErrorKind};
+use crate::installing::log::Log;
+use crate::settings::BootstrapSettings;
+
+/// Programs that compress, by the ending of the target's name. Their output must not depend on the machine.
+const COMPRESSORS: [(&[&str], &[&str]); 6] = [
+    (&[".gz", ".tgz"], &["gzip", "--no-name"]),
+    (&[".bz2", ".tbz2"], &["bzip2"]),
+    (&[".xz", ".txz"], &["xz", "-T0"]),
+    (&[".zst", ".tzst"], &["zstd", "-T0", "-q"]),
+    (&[".lz4"], &["lz4", "-q"]),
+    (&[".lzma"], &["lzma"]),
+];
+
+/// Entries of `/dev`, for the tar archive: name, mode, kind, link, device numbers. The same in each mode; in a user
+/// namespace there are no device nodes.
+const DEVICES: [(&str, u32, u8, &str, u32, u32); 15] = [
+    ("./dev/", 0o755, b'5', "", 0, 0),
+    ("./dev/console", 0o666, b'3', "", 5, 1),
+    ("./dev/fd", 0o777, b'2', "/proc/self/fd", 0, 0),
+    ("./dev/full", 0o666, b'3', "", 1, 7),
+    ("./dev/null", 0o666, b'3', "", 1, 3),
+    ("./dev/ptmx", 0o666, b'3', "", 5, 2),
+    ("./dev/pts/", 0o755, b'5', "", 0, 0),
+    ("./dev/random", 0o666, b'3', "", 1, 8),
+    ("./dev/shm/", 0o755, b'5', "", 0, 0),
+    ("./dev/stderr", 0o777, b'2', "/proc/self/fd/2", 0, 0),
+    ("./dev/stdin", 0o777, b'2', "/proc/self/fd/0", 0, 0),
+    ("./dev/stdout", 0o777, b'2', "/proc/self/fd/1", 0, 0),
+    ("./dev/tty", 0o666, b'3', "", 5, 0),
+    ("./dev/urandom", 0o666, b'3', "", 1, 9),
+    ("./dev/zero", 0o666, b'3', "", 1, 5),
+];
+
+/// Packs a root; the target appears when it is complete and on the disk.
+pub fn pack(settings: &BootstrapSettings, inside: &Inside<'_>, log: &Log) -> Result<(), CommandError> {
+    let part = beside(&settings.target, "part");
+    let mtime = settings.epoch.unwrap_or_else(|| jiff::Timestamp::now().as_second());
+    match fs::remove_file(&part) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(CommandError::disk(&part, &error)),
+        _ => {}
+    }
+    match settings.format {
+        BootstrapFormat::Squashfs => squashfs(settings, inside, log, &part)?,
+        _ => tar(settings, inside, log, &part, mtime)?,
+    }
+    let disk = |error: std::io::Error| CommandError::disk(&part, &error);
+    let internal = |error| CommandError::new(ErrorKind::Disk, error);
+    sync_file(&File::open(&part).map_err(disk)?, "target").map_err(internal)?;
+    fs::rename(&part, &settings.target).map_err(disk)?;
+    let directory = settings.target.parent().unwrap_or(Path::new("/"));
+    sync_file(&File::open(directory).map_err(disk)?, "directory").map_err(internal)
+}
+
+fn tar(
+    settings: &BootstrapSettings,
+    inside: &Inside<'_>,
+    log: &Log,
+    part: &Path,
+    mtime: i64,
+) -> Result<(), CommandError> {
+    let disk = |error: std::io::Error| CommandError::disk(part, &error);
+    let mut output = File::create_new(part).map_err(disk)?;
+    let name = settings.target.to_string_lossy();
+    let compressor = COMPRESSORS.iter().find(|(endings, _)| endings.iter().any(|ending| name.ends_with(ending)));
+    let mut compressing = None;
+    let mut to: Box<dyn std::io::Write> = match compressor {
+        None => Box::new(output.try_clone().map_err(disk)?),
+        Some((_, words)) => {
+            let mut command = inside.plain(words[0]);
+            log.take(&mut command, false)?;
+            command.args(&words[1..]).stdin(Stdio::piped()).stdout(output.try_clone().map_err(disk)?);
+            let mut child = command.spawn().map_err(|error| {
+                CommandError::usage(format_args!("{}: {error}", words[0])).hint("it is needed for the target's ending")
+            })?;
+            let stdin = child.stdin.take().ok_or_else(|| CommandError::new(ErrorKind::Internal, "no pipe"))?;
+            compressing = Some((child, words[0]));
+            Box::new(stdin)
+        }
+    };
+    for device in DEVICES {
+        to.write_all(&header(device, mtime)).map_err(disk)?;
+    }
+    let mut tar = inside.plain("tar");
+    log.take(&mut tar, false)?;
+    tar.arg("--directory").arg(inside.root());
+    tar.args(["--sort=name", "--clamp-mtime", "--numeric-owner", "--one-file-system", "--format=pax", "--xattrs"]);
+    tar.arg(format!("--mtime=@{mtime}"));
+    tar.arg("--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime");
+    tar.args(["--exclude=./dev", "--exclude=./lost+found"]).arg(format!("--exclude=./{MARKER}"));
+    let mut tar = tar
+        .args(["--create", "."])
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| CommandError::usage(format_args!("tar: {error}")))?;
+    let mut from = tar.stdout.take().ok_or_else(|| CommandError::new(ErrorKind::Internal, "no pipe"))?;
+    let copied = std::io::copy(&mut from, &mut to);
+    let status = tar.wait().map_err(disk)?;
+    drop(to);
+    if let Some((mut child, program)) = compressing {
+        let status = child.wait().map_err(disk)?;
+        log.judge(status, program)?;
+    }
+    log.judge(status, "tar")?;
+    copied.map_err(disk)?;
+    output.flush().map_err(disk)
+}
+
+/// A ustar header of 512 bytes (POSIX.1-1988), owned by root.
+fn header((name, mode, kind, link, major, minor): (&str, u32, u8, &str, u32, u32), mtime: i64) -> [u8; 512] {
+    let mut block = [0; 512];
+    let mut put = |at: usize, text: &str| block[at..at + text.len()].copy_from_slice(text.as_bytes());
+    put(0, name);
+    put(100, &format!("{mode:07o}"));
+    put(108, "0000000");
+    put(116, "0000000");
+    put(124, "00000000000");
+    put(136, &format!("{:011o}", mtime.max(0)));
+    put(148, "        ");
+    put(157, link);
+    put(257, "ustar\x0000");
+    put(329, &format!("{major:07o}"));
+    put(337, &format!("{minor:07o}"));
+    block[156] = kind;
+    let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    block
+}
+
+fn squashfs(settings: &BootstrapSettings, inside: &Inside<'_>, log: &Log, part: &Path) -> Result<(), CommandError> {
+    let mut command = inside.plain("mksquashfs");
+    command.arg(inside.root()).arg(part).args(["-noappend", "-no-progress", "-quiet"]);
+    if settings.mode == BootstrapMode::Unshare {
+        for (name, mode, kind, _, major, minor) in DEVICES.into_iter().filter(|device| device.2 == b'3') {
+            let name = name.trim_start_matches("./");
+            debug_assert_eq!(kind, b'3');
+            command.arg("-p").arg(format!("{name} c {mode:o} 0 0 {major} {minor}"));
+        }
+    }
+    command.args(["-e", MARKER, "lost+found"]);
+    log.run(&mut command, "mksquashfs").map_err(|error| match error.kind {
+        ErrorKind::Usage => error.hint("mksquashfs is in the package squashfs-tools"),
+        _ => error,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tar_reads_the_headers() {
+        use std::process::Command;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("dev.tar");
+        let mut bytes: Vec<u8> = DEVICES.iter().flat_map(|device| header(*device, 1_700_000_000)).collect();
+        bytes.extend([0; 1024]);
+        fs::write(&file, bytes).unwrap();
+        let output = Command::new("tar").args(["--numeric-owner", "--utc", "-tvf"]).arg(&file).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains("crw-rw-rw- 0/0               1,3 2023-11-14 22:13 ./dev/null"), "{text}");
+        assert!(text.contains("./dev/fd -> /proc/self/fd"), "{text}");
+    }
+}

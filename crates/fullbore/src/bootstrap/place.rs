@@ -1,0 +1,132 @@
+//! Where a root is made: empty, locked, marked as unfinished, and complete in the end.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use fullbore_engine::durability::sync_file;
+
+use crate::cli::BootstrapFormat;
+use crate::error::{CommandError, ErrorKind};
+use crate::settings::BootstrapSettings;
+
+/// In a root that is not complete.
+pub const MARKER: &str = ".fullbore-unfinished";
+const MARKER_TEXT: &str = "This root is being made by `fullbore bootstrap`, or was not finished. Run it again.\n";
+
+/// The root of a file system may have this in it.
+const LOST_FOUND: &str = "lost+found";
+
+/// A directory in which a root is made.
+#[derive(Debug)]
+pub struct Place {
+    root: PathBuf,
+    _lock: File,
+}
+
+impl Place {
+    /// Makes it ready: made if it is not there, cleared if an unfinished root is in it.
+    pub fn open(settings: &BootstrapSettings) -> Result<Place, CommandError> {
+        let root = match settings.format {
+            BootstrapFormat::Dir | BootstrapFormat::Auto => settings.target.clone(),
+            BootstrapFormat::Tar | BootstrapFormat::Squashfs => beside(&settings.target, "fullbore-root"),
+        };
+        let disk = |error: std::io::Error| CommandError::disk(&root, &error);
+        fs::create_dir_all(&root).map_err(disk)?;
+        let root = root.canonicalize().map_err(disk)?;
+        let lock = File::open(&root).map_err(disk)?;
+        if lock.try_lock().is_err() {
+            return Err(CommandError::new(ErrorKind::Locked, format_args!("{}: is being made", root.display()))
+                .hint("another `fullbore bootstrap` works on it; wait for it to end"));
+        }
+        let place = Place { root, _lock: lock };
+        place.clear()?;
+        let marker = place.root.join(MARKER);
+        let disk = |error: std::io::Error| CommandError::disk(&marker, &error);
+        fs::write(&marker, MARKER_TEXT).map_err(disk)?;
+        let file = File::open(&marker).map_err(disk)?;
+        sync_file(&file, MARKER).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
+        sync_file(&place._lock, ".").map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
+        Ok(place)
+    }
+
+    /// The directory; canonical.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn entries(&self) -> Result<Vec<PathBuf>, CommandError> {
+        let disk = |error: std::io::Error| CommandError::disk(&self.root, &error);
+        let entries = fs::read_dir(&self.root).map_err(disk)?;
+        let mut paths = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(disk)?.path();
+            if path.file_name().is_none_or(|name| name != LOST_FOUND) {
+                paths.push(path);
+            }
+        }
+        Ok(paths)
+    }
+
+    /// Removes an unfinished root; refuses anything else.
+    fn clear(&self) -> Result<(), CommandError> {
+        let entries = self.entries()?;
+        let marker = self.root.join(MARKER);
+        if entries.is_empty() {
+            return Ok(());
+        }
+        if !entries.contains(&marker) {
+            return Err(CommandError::usage(format_args!("{}: is not empty", self.root.display()))
+                .hint("name a directory that is empty or not there; an unfinished root would be cleared"));
+        }
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let beneath = format!("{}/", self.root.display());
+        if let Some(mounted) =
+            mounts.lines().filter_map(|line| line.split(' ').nth(4)).find(|at| at.starts_with(&beneath))
+        {
+            return Err(CommandError::usage(format_args!("{mounted}: something is mounted here"))
+                .context("the unfinished root around it is not cleared")
+                .hint("unmount it and run again"));
+        }
+        // The marker last: a kill in between leaves an unfinished root.
+        for path in entries.iter().filter(|path| **path != marker) {
+            remove(path)?;
+        }
+        Ok(())
+    }
+
+    /// Removes everything: the root has become a file.
+    pub fn discard(self) -> Result<(), CommandError> {
+        remove(&self.root)
+    }
+
+    /// Removes the marker.
+    pub fn complete(&self) -> Result<(), CommandError> {
+        let marker = self.root.join(MARKER);
+        fs::remove_file(&marker).map_err(|error| CommandError::disk(&marker, &error))
+    }
+}
+
+/// A hidden name beside a file.
+pub fn beside(target: &Path, what: &str) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(target.file_name().unwrap_or_default());
+    name.push(".");
+    name.push(what);
+    target.with_file_name(name)
+}
+
+fn remove(path: &Path) -> Result<(), CommandError> {
+    let is_directory = path.symlink_metadata().is_ok_and(|status| status.is_dir());
+    let removed = if is_directory { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    removed.map_err(|error| CommandError::disk(path, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_beside_are_hidden() {
+        assert_eq!(beside(Path::new("/x/root.tar"), "part"), Path::new("/x/.root.tar.part"));
+    }
+}

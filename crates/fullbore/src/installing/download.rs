@@ -1,0 +1,372 @@
+//! Package files by our wire, into the root's archives directory.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fullbore_engine::digest::{Sha256, Sha256Hasher};
+use fullbore_engine::durability::Durability;
+use fullbore_engine::files::Root;
+use fullbore_engine::journal::Journal;
+use fullbore_engine::landing::{FileSpec, Landing};
+use fullbore_engine::stage::Ledger;
+use fullbore_engine::target::LocalTarget;
+use fullbore_engine::verdict::Verdict;
+use fullbore_install::nosync::session::Session;
+use fullbore_install::resolve::Wanted;
+use fullbore_wire::fetch::{Catalogue, Fetcher, Parts};
+use fullbore_wire::hosts::{Fault, HostSet};
+use fullbore_wire::queue::{Item, ItemId};
+
+use crate::error::{CommandError, ErrorKind};
+use crate::events::{Event, Events, Plan};
+use crate::fetching::{Batch, Faults, Job, Progression, Stop, addresses, fetch_options, network_runtime, window};
+use crate::report::hosts::HostsOf;
+use crate::report::{HostReport, Totals};
+use crate::settings::NetworkSettings;
+
+/// Read at once when a local file is copied and hashed.
+const COPY_BYTES: usize = 256 << 10;
+
+/// A package file, and where it is to be had.
+#[derive(Debug, Clone)]
+struct Located {
+    /// Below its site.
+    path: String,
+    file_name: String,
+    size: u64,
+    sha256: Sha256,
+}
+
+/// Brings package files.
+pub struct Downloads {
+    archives: PathBuf,
+    root: Arc<Root>,
+    ledger: Ledger,
+    runtime: tokio::runtime::Runtime,
+    progress: Progression,
+    network: NetworkSettings,
+    /// Addresses of one archive, for whose files all of them are asked.
+    mirrors: Vec<String>,
+    sites: Vec<Site>,
+    totals: Totals,
+}
+
+struct Site {
+    /// Addresses, the first of which apt named.
+    addresses: Vec<String>,
+    fetcher: Fetcher,
+    landing: Landing,
+    faults: Faults,
+}
+
+impl Downloads {
+    /// Into this directory, which is made. The verdict's clocks start.
+    pub fn open(
+        archives: &Path,
+        network: &NetworkSettings,
+        mirrors: &[String],
+        ledger: &Ledger,
+    ) -> Result<Downloads, CommandError> {
+        let root = Arc::new(Root::create(archives).map_err(|error| CommandError::new(ErrorKind::Disk, error))?);
+        Ok(Downloads {
+            archives: archives.to_owned(),
+            root,
+            ledger: ledger.clone(),
+            runtime: network_runtime(ledger)?,
+            progress: Progression::start(ledger, archives)?,
+            network: network.clone(),
+            mirrors: mirrors.to_vec(),
+            sites: Vec::new(),
+            totals: Totals::default(),
+        })
+    }
+
+    /// Listens for signals.
+    pub fn listen(&self) -> Stop {
+        Stop::listen(&self.runtime)
+    }
+
+    /// Listens for signals, which also end the commands that run.
+    pub fn stop(&self, session: &Arc<Session>) -> Stop {
+        let stop = Stop::listen(&self.runtime);
+        let (seen, session) = (stop.clone(), session.clone());
+        self.runtime.spawn(async move {
+            seen.requested().await;
+            session.kill();
+        });
+        stop
+    }
+
+    /// What limited the download; `None` the second time.
+    pub fn verdict(&mut self) -> Option<Verdict> {
+        self.progress.verdict()
+    }
+
+    /// Fetches files that are not there yet; each is there with the right content when this returns.
+    ///
+    /// # Errors
+    /// A file is not to be had, the disk fails, or a signal came.
+    pub fn fetch(&mut self, wanted: &[Wanted], stop: &Stop, events: &mut dyn Events) -> Result<(), CommandError> {
+        let mut by_site: BTreeMap<usize, Vec<Located>> = BTreeMap::new();
+        for wanted in wanted {
+            let sha256 = Sha256::from_hex(wanted.sha256.as_bytes())
+                .map_err(|error| CommandError::new(ErrorKind::Internal, format_args!("{}: {error}", wanted.uri)))?;
+            if self.is_there(wanted, &sha256)? {
+                self.totals.kept_files += 1;
+                self.totals.kept_bytes += wanted.size;
+                continue;
+            }
+            if let Some(path) = local(&wanted.uri) {
+                self.copy(&path, wanted, &sha256)?;
+                continue;
+            }
+            let (site, path) = self.site_of(&wanted.uri)?;
+            let located = Located { path, file_name: wanted.file_name.clone(), size: wanted.size, sha256 };
+            by_site.entry(site).or_default().push(located);
+        }
+        let all = by_site.values().flatten();
+        let (files, bytes) = all.fold((0, 0), |(files, bytes), file| (files + 1, bytes + file.size));
+        if files == 0 {
+            return Ok(());
+        }
+        events.emit(Event::Plan(Plan { fetch_files: files, fetch_bytes: bytes, ..Plan::default() }));
+        let mut jobs = Vec::new();
+        for (number, site) in self.sites.iter_mut().enumerate() {
+            let Some(files) = by_site.remove(&number) else { continue };
+            let items = files.iter().enumerate().map(|(id, file)| Item {
+                id: id as ItemId,
+                size: file.size,
+                present: Vec::new(),
+                excluded: HostSet::default(),
+            });
+            jobs.push(Job {
+                items: items.collect(),
+                batch: Arc::new(Files(files)) as Arc<dyn Batch>,
+                fetcher: &mut site.fetcher,
+                landing: &site.landing,
+                faults: &mut site.faults,
+            });
+        }
+        let batches: Vec<Arc<dyn Batch>> = jobs.iter().map(|job| job.batch.clone()).collect();
+        let fetched = self.progress.fetch(&self.runtime, jobs, stop, events, &mut |_, _| {})?;
+        for (batch, fetched) in batches.iter().zip(fetched) {
+            if let Some(given_up) = fetched.given_up.first() {
+                let is_wrong = given_up.faults.iter().any(|(_, fault)| *fault == Fault::WrongBytes);
+                let kind = if is_wrong { ErrorKind::Verification } else { ErrorKind::Network };
+                let what = if given_up.missing { "is not there" } else { "cannot be had right" };
+                let mut error = CommandError::new(kind, format_args!("{} {what}", batch.path(given_up.item)));
+                for (_, fault) in &given_up.faults {
+                    error = error.context(fault);
+                }
+                return Err(error.hint("the mirror may be changing at this moment; run again"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Which connections bring this file, and its path there.
+    fn site_of(&mut self, uri: &str) -> Result<(usize, String), CommandError> {
+        let decoded = decode(uri);
+        let known = |base: &String| decoded.strip_prefix(base.as_str()).is_some_and(|path| path.starts_with('/'));
+        let addresses = match self.mirrors.iter().find(|mirror| known(mirror)) {
+            Some(mirror) => {
+                let others = self.mirrors.iter().filter(|other| *other != mirror);
+                std::iter::once(mirror).chain(others).cloned().collect()
+            }
+            None => vec![host_of(&decoded).ok_or_else(|| {
+                CommandError::usage(format_args!("{uri}: only http, https and files can be fetched"))
+            })?],
+        };
+        let first: &String = &addresses[0];
+        let path = decoded[first.len()..].trim_start_matches('/').to_owned();
+        let place = self.sites.iter().position(|site| site.addresses.contains(first));
+        let place = match place {
+            Some(place) => place,
+            None => {
+                let site = self.open_site(addresses)?;
+                self.sites.push(site);
+                self.sites.len() - 1
+            }
+        };
+        Ok((place, path))
+    }
+
+    fn open_site(&self, bases: Vec<String>) -> Result<Site, CommandError> {
+        let internal = |error: std::io::Error| CommandError::new(ErrorKind::Internal, error);
+        let (urls, auth) = addresses(bases.iter())?;
+        let window = window(urls.len(), &self.network);
+        self.ledger.watch_window(&window);
+        let (sender, outcomes) = tokio::sync::mpsc::unbounded_channel();
+        // Gone in the end, and complete roots are synced as a whole.
+        let target = Arc::new(LocalTarget::new(self.root.clone(), Durability::None));
+        let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get()).min(4);
+        let landing =
+            Landing::start(target, Arc::new(Journal::none()), threads, &self.ledger, sender).map_err(internal)?;
+        let options = fetch_options(&self.network, auth)?;
+        let _inside = self.runtime.enter();
+        let parts = Parts { landing: landing.clone(), outcomes, window, ledger: self.ledger.clone() };
+        let fetcher = Fetcher::start(urls, options, parts);
+        Ok(Site { addresses: bases, faults: Faults::of(&fetcher), fetcher, landing })
+    }
+
+    /// A file from before, with the right content. One with another is removed.
+    fn is_there(&self, wanted: &Wanted, sha256: &Sha256) -> Result<bool, CommandError> {
+        let path = self.archives.join(&wanted.file_name);
+        let Ok(status) = path.symlink_metadata() else { return Ok(false) };
+        if status.is_file() && status.len() == wanted.size && hash_of(&path, &mut |_| Ok(()))? == *sha256 {
+            return Ok(true);
+        }
+        std::fs::remove_file(&path).map_err(|error| CommandError::disk(&path, &error))?;
+        Ok(false)
+    }
+
+    /// A file of this machine is copied: it may change, and the root's programs do not see it.
+    fn copy(&mut self, from: &Path, wanted: &Wanted, sha256: &Sha256) -> Result<(), CommandError> {
+        use std::io::Write as _;
+        let to = self.archives.join(&wanted.file_name);
+        let part = self.archives.join(format!(".{}.part", wanted.file_name));
+        let disk = |error: std::io::Error| CommandError::disk(&to, &error);
+        let mut file = std::fs::File::create(&part).map_err(disk)?;
+        let hash = hash_of(from, &mut |bytes| file.write_all(bytes))?;
+        if hash != *sha256 {
+            return Err(CommandError::new(
+                ErrorKind::Verification,
+                format_args!(
+                    "{}: has the SHA-256 {}, index says {}",
+                    from.display(),
+                    hash.to_hex().as_str(),
+                    sha256.to_hex().as_str()
+                ),
+            ));
+        }
+        std::fs::rename(&part, &to).map_err(disk)?;
+        self.totals.kept_files += 1;
+        self.totals.kept_bytes += wanted.size;
+        Ok(())
+    }
+
+    /// Ends the threads that write.
+    pub fn finish(&self) -> Result<(), CommandError> {
+        for site in &self.sites {
+            site.landing.finish().map_err(|error| {
+                CommandError::new(ErrorKind::Disk, format_args!("{}: {error}", self.archives.display()))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What was moved, and by whom.
+    pub fn account(&self, run: &HostsOf<'_>) -> (Totals, Vec<HostReport>) {
+        let mut totals = self.totals;
+        let (files, bytes) = self.progress.done();
+        (totals.files, totals.written_bytes) = (files, bytes);
+        totals.needed_bytes = self.progress.needed_bytes();
+        let mut hosts = Vec::new();
+        for site in &self.sites {
+            for (place, host) in site.fetcher.hosts().iter().enumerate() {
+                totals.received_bytes += host.totals.received_bytes;
+                totals.wasted_bytes += host.totals.wasted_bytes;
+                totals.requests += host.totals.requests;
+                totals.connections += host.totals.connections;
+                totals.hedged_requests += host.totals.hedged;
+                hosts.push(run.report(place == 0, host));
+            }
+        }
+        (totals, hosts)
+    }
+}
+
+/// The files of one site.
+struct Files(Vec<Located>);
+
+impl Catalogue for Files {
+    fn path(&self, item: ItemId) -> String {
+        self.0[item as usize].path.clone()
+    }
+
+    fn sha256(&self, item: ItemId) -> Sha256 {
+        self.0[item as usize].sha256
+    }
+
+    fn spec(&self, item: ItemId) -> FileSpec {
+        let file = &self.0[item as usize];
+        FileSpec { item, path: file.file_name.clone(), size: file.size, sha256: file.sha256, mtime: None }
+    }
+}
+
+impl Batch for Files {
+    fn size(&self, item: ItemId) -> u64 {
+        self.0[item as usize].size
+    }
+}
+
+/// Whether a file's address is one that we can fetch; others are left to apt's methods.
+pub fn is_ours(uri: &str) -> bool {
+    local(uri).is_some() || host_of(uri).is_some()
+}
+
+/// `scheme://host[:port]` of an address that we can fetch.
+fn host_of(uri: &str) -> Option<String> {
+    let rest = uri.strip_prefix("http://").or_else(|| uri.strip_prefix("https://"))?;
+    let host = rest.split('/').next().filter(|host| !host.is_empty())?;
+    Some(uri[..uri.len() - rest.len() + host.len()].to_owned())
+}
+
+/// The path of an address on this machine.
+pub fn local(uri: &str) -> Option<PathBuf> {
+    let path = uri.strip_prefix("file:").or_else(|| uri.strip_prefix("copy:"))?;
+    Some(PathBuf::from(format!("/{}", decode(path).trim_start_matches('/'))))
+}
+
+/// apt's addresses without their %-encoding.
+fn decode(uri: &str) -> String {
+    let (mut plain, mut at) = (Vec::with_capacity(uri.len()), 0);
+    let bytes = uri.as_bytes();
+    while let Some(byte) = bytes.get(at) {
+        let digits = bytes.get(at + 1..at + 3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(encoded) if *byte == b'%' => {
+                plain.push(encoded);
+                at += 3;
+            }
+            _ => {
+                plain.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&plain).into_owned()
+}
+
+fn hash_of(path: &Path, each: &mut dyn FnMut(&[u8]) -> std::io::Result<()>) -> Result<Sha256, CommandError> {
+    use std::io::Read as _;
+    let disk = |error: std::io::Error| CommandError::disk(path, &error);
+    let mut file = std::fs::File::open(path).map_err(disk)?;
+    let mut hasher = Sha256Hasher::new();
+    let mut buffer = vec![0; COPY_BYTES];
+    loop {
+        match file.read(&mut buffer).map_err(disk)? {
+            0 => return Ok(hasher.finish()),
+            count => {
+                hasher.update(&buffer[..count]);
+                each(&buffer[..count]).map_err(disk)?;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_taken_apart() {
+        assert_eq!(decode("http://h/a%2bb%7e1%"), "http://h/a+b~1%");
+        assert_eq!(host_of("http://deb.example.org:81/debian/x").as_deref(), Some("http://deb.example.org:81"));
+        assert_eq!(host_of("ftp://x/y"), None);
+        assert_eq!(local("file:/srv/a%20b.deb"), Some(PathBuf::from("/srv/a b.deb")));
+        assert_eq!(local("copy:///srv/x"), Some(PathBuf::from("/srv/x")));
+        assert_eq!(local("http://h/x"), None);
+    }
+}

@@ -1,0 +1,74 @@
+//! What apt's orders to unpack come to.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use fullbore_install::order::Order;
+use fullbore_install::relay::{Answer, Told};
+
+use super::unpacker::{Done, Scripts, Unpacker};
+use crate::error::CommandError;
+
+/// Answers apt's orders for one root.
+pub struct Serving<'a> {
+    root: &'a Path,
+    unpacker: &'a Unpacker<'a>,
+    /// Package files that apt knows under a path of the outside, and their names in its archives directory.
+    elsewhere: Vec<(PathBuf, PathBuf)>,
+    /// Why it was refused, if it was.
+    pub failure: Option<CommandError>,
+}
+
+impl<'a> Serving<'a> {
+    /// Of this root. `elsewhere` are files that apt takes from where they are, and our copies inside of the root.
+    pub fn new(root: &'a Path, unpacker: &'a Unpacker<'a>, elsewhere: Vec<(PathBuf, PathBuf)>) -> Serving<'a> {
+        Serving { root, unpacker, elsewhere, failure: None }
+    }
+
+    /// One order. What was unpacked here is told to `unpacked`.
+    pub fn answer(&mut self, arguments: &[OsString], unpacked: &mut dyn FnMut(&Done)) -> Answer {
+        let Some(mut order) = Order::parse(self.root, arguments) else {
+            return Answer::Run(arguments.to_vec(), Told::default());
+        };
+        for file in &mut order.files {
+            if let Some((_, ours)) = self.elsewhere.iter().find(|(theirs, _)| theirs == file) {
+                file.clone_from(ours);
+            }
+        }
+        let outside: Vec<PathBuf> = order.files.iter().map(|file| Order::outside(self.root, file)).collect();
+        match self.unpacker.unpack(&outside, Scripts::Before) {
+            Ok(done) => {
+                unpacked(&done);
+                let left: Vec<PathBuf> = done.left.iter().map(|(file, _)| self.seen_inside(file)).collect();
+                let (output, status) = told(&done);
+                let told = Told { output, status, status_descriptor: order.status_descriptor };
+                if left.is_empty() { Answer::Done(told) } else { Answer::Run(order.for_files(&left), told) }
+            }
+            Err(error) => {
+                self.failure = Some(error);
+                Answer::Refuse
+            }
+        }
+    }
+
+    fn seen_inside(&self, file: &Path) -> PathBuf {
+        file.strip_prefix(self.root).map_or_else(|_| file.to_owned(), |path| Path::new("/").join(path))
+    }
+}
+
+/// What dpkg would have printed, and told on its status descriptor (dpkg(1), `--status-fd`).
+fn told(done: &Done) -> (Vec<u8>, Vec<u8>) {
+    let (mut output, mut status) = (String::new(), String::new());
+    for package in &done.packages {
+        let (name, version) = (&package.name, &package.version);
+        output.push_str(&format!("Selecting previously unselected package {name}.\n"));
+        output.push_str(&format!("Unpacking {name} ({version}) ...\n"));
+        let label = match package.architecture.as_str() {
+            "all" => name.clone(),
+            architecture => format!("{name}:{architecture}"),
+        };
+        status.push_str(&format!("processing: install: {label}\n"));
+        status.push_str(&format!("status: {label}: half-installed\nstatus: {label}: unpacked\n"));
+    }
+    (output.into_bytes(), status.into_bytes())
+}

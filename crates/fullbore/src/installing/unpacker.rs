@@ -1,0 +1,252 @@
+//! Package files into a root: in parallel what can be, the rest is told to be dpkg's.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::durability::Durability;
+use fullbore_install::database::Lock;
+use fullbore_install::inside::Inside;
+use fullbore_install::resolve::Wanted;
+use fullbore_install::scripts;
+use fullbore_install::unpack::{self, Archive, Filters, Options, Root, UnpackError, UnpackedPackage};
+
+use super::log::Log;
+use crate::error::{CommandError, ErrorKind};
+
+/// Lines of dpkg's configuration that mean nothing for unpacking, or are understood here.
+const UNDERSTOOD: [&str; 9] = [
+    "no-debsig",
+    "log",
+    "path-exclude",
+    "path-include",
+    "force-unsafe-io",
+    "force-confold",
+    "force-confnew",
+    "force-confdef",
+    "force-confmiss",
+];
+
+/// Largest file of dpkg's configuration that is read. A guess: thousands of excluded paths.
+const CONFIGURATION_BYTES_MAX: u64 = 1 << 20;
+
+/// When preinst scripts run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scripts {
+    /// Before the files of the batch, as dpkg would.
+    Before,
+    /// After them: there is no shell yet.
+    After,
+}
+
+/// Unpacks into one root.
+pub struct Unpacker<'a> {
+    inside: &'a Inside<'a>,
+    log: &'a Log,
+    dpkg_version: String,
+    expected: HashMap<String, (u64, Sha256)>,
+}
+
+/// What became of a batch.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// Unpacked, in the order asked for.
+    pub packages: Vec<UnpackedPackage>,
+    /// Files that are dpkg's, in the order asked for, and why.
+    pub left: Vec<(PathBuf, String)>,
+    /// Files, links and directories.
+    pub paths: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packages whose preinst has still to run.
+    preinsts: Vec<Archive>,
+}
+
+impl<'a> Unpacker<'a> {
+    /// For package files with these sizes and hashes.
+    pub fn new(inside: &'a Inside<'a>, log: &'a Log, wanted: &[&[Wanted]]) -> Unpacker<'a> {
+        let known = |wanted: &Wanted| {
+            let sha256 = Sha256::from_hex(wanted.sha256.as_bytes()).ok()?;
+            Some((wanted.file_name.clone(), (wanted.size, sha256)))
+        };
+        let expected = wanted.iter().flat_map(|list| list.iter()).filter_map(known).collect();
+        Unpacker { inside, log, dpkg_version: String::new(), expected }
+    }
+
+    /// What dpkg's scripts are told of the dpkg that runs them.
+    pub fn ask_dpkg(&mut self) {
+        let mut command = self.inside.command("dpkg-query");
+        command.args(["--show", "--showformat=${Version}", "dpkg"]);
+        self.dpkg_version = self.log.read(&mut command, "dpkg-query").unwrap_or_default();
+    }
+
+    /// Unpacks these files, as seen from the outside.
+    ///
+    /// # Errors
+    /// The root or its database cannot be used, or a file is not what the index says. What was written for
+    /// this batch is then taken back.
+    pub fn unpack(&self, files: &[PathBuf], scripts: Scripts) -> Result<Done, CommandError> {
+        let mut done = Done::default();
+        let Some(filters) = self.filters() else {
+            let reason = "dpkg's configuration has options that only dpkg has";
+            done.left = files.iter().map(|file| (file.clone(), reason.to_owned())).collect();
+            return Ok(done);
+        };
+        let root = Root::open(self.inside.root()).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
+        let _lock = Lock::database(&root).map_err(|error| CommandError::new(ErrorKind::Locked, error))?;
+        let mut archives = Vec::new();
+        for file in files {
+            match Archive::open(file) {
+                Ok(archive) => {
+                    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+                    archives.push(match self.expected.get(name) {
+                        Some((size, sha256)) => archive.expecting(*size, *sha256),
+                        None => archive,
+                    });
+                }
+                // dpkg may understand it, or says better what is wrong.
+                Err(error) => done.left.push((file.clone(), error.to_string())),
+            }
+        }
+        let by_name: HashMap<String, PathBuf> =
+            archives.iter().map(|archive| (archive.name().to_owned(), archive.path().to_owned())).collect();
+        let examined = unpack::examine(&root, archives).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
+        for refused in examined.refused {
+            done.left.push((refused.archive.path().to_owned(), refused.refusal.reason));
+        }
+        if examined.batch.is_empty() {
+            return Ok(self.sorted(done, files));
+        }
+        let mut run = |archive: &Archive| match scripts {
+            Scripts::Before => self.preinst(archive),
+            Scripts::After => Ok(()),
+        };
+        let options = Options {
+            filters,
+            // One sync for everything, at the end of the run.
+            durability: Durability::None,
+            preinst: Some(&mut run),
+            ..Options::default()
+        };
+        let result = unpack::unpack(&root, &examined.batch, options);
+        let cleared = scripts::clear(self.inside.root());
+        match result {
+            Ok(unpacked) => {
+                for refusal in unpacked.refused {
+                    let file = by_name.get(&refusal.package).cloned().unwrap_or_default();
+                    done.left.push((file, refusal.reason));
+                }
+                done.packages = unpacked.packages;
+                (done.paths, done.bytes) = (unpacked.paths, unpacked.plain_bytes);
+            }
+            // dpkg runs it again, and knows what has to be done when it fails again.
+            Err(UnpackError::Preinst { package, what }) => {
+                let reason = format!("the batch of {package}, whose preinst failed: {what}");
+                done.left = files.iter().map(|file| (file.clone(), reason.clone())).collect();
+            }
+            Err(error) => return Err(failure(&error)),
+        }
+        cleared.map_err(|error| CommandError::disk(self.inside.root(), &error))?;
+        if scripts == Scripts::After {
+            let is_done = |archive: &&Archive| done.packages.iter().any(|package| package.name == archive.name());
+            done.preinsts = examined.batch.archives().filter(is_done).filter(|a| a.has_preinst()).cloned().collect();
+        }
+        Ok(self.sorted(done, files))
+    }
+
+    /// Runs the preinst scripts that were put off.
+    ///
+    /// # Errors
+    /// One of them fails.
+    pub fn run_preinsts(&self, done: &Done) -> Result<(), CommandError> {
+        for archive in &done.preinsts {
+            self.preinst(archive).map_err(|what| {
+                CommandError::new(ErrorKind::Partial, format_args!("{}: preinst: {what}", archive.name()))
+            })?;
+        }
+        scripts::clear(self.inside.root()).map_err(|error| CommandError::disk(self.inside.root(), &error))
+    }
+
+    fn sorted(&self, mut done: Done, files: &[PathBuf]) -> Done {
+        let place = |file: &Path| files.iter().position(|other| other == file);
+        done.left.sort_by_key(|(file, _)| place(file));
+        done
+    }
+
+    fn preinst(&self, archive: &Archive) -> Result<(), String> {
+        let command = scripts::preinst(self.inside, archive, &self.dpkg_version).map_err(|error| error.to_string())?;
+        let Some(mut command) = command else { return Ok(()) };
+        self.log.run(&mut command, "preinst").map_err(|error| {
+            let said = error.context.last().map(|line| format!(": {line}")).unwrap_or_default();
+            format!("{}{said}", error.message)
+        })
+    }
+
+    /// dpkg's `path-exclude` and `path-include`; `None` if its configuration has what only dpkg does.
+    fn filters(&self) -> Option<Filters> {
+        let etc = self.inside.root().join("etc/dpkg");
+        let mut files = vec![etc.join("dpkg.cfg")];
+        let mut parts: Vec<PathBuf> = fs::read_dir(etc.join("dpkg.cfg.d"))
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| is_part(path))
+            .collect();
+        parts.sort();
+        // dpkg reads the directory first (dpkg(1), FILES).
+        files.splice(0..0, parts);
+        let mut filters = Filters::new();
+        for file in files {
+            if fs::metadata(&file).map_or(0, |status| status.len()) > CONFIGURATION_BYTES_MAX {
+                return None;
+            }
+            let Ok(text) = fs::read_to_string(&file) else { continue };
+            if !text.lines().all(is_understood) {
+                return None;
+            }
+            filters.read_configuration(&text);
+        }
+        Some(filters)
+    }
+}
+
+/// Names of configuration files that dpkg reads: letters, digits, `_` and `-`.
+fn is_part(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
+}
+
+fn is_understood(line: &str) -> bool {
+    let line = line.trim().trim_start_matches("--");
+    let name = line.split(['=', ' ', '\t']).next().unwrap_or_default();
+    line.is_empty() || line.starts_with('#') || UNDERSTOOD.contains(&name)
+}
+
+fn failure(error: &UnpackError) -> CommandError {
+    let kind = match error {
+        UnpackError::Archive(_) | UnpackError::Hostile { .. } | UnpackError::Tar { .. } | UnpackError::Data { .. } => {
+            ErrorKind::Verification
+        }
+        UnpackError::Stopped => ErrorKind::Interrupted,
+        _ => ErrorKind::Disk,
+    };
+    CommandError::from_error(kind, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configuration_that_only_dpkg_has_is_noticed() {
+        for line in
+            ["# x", "", "no-debsig", "log /var/log/dpkg.log", "path-exclude=/usr/share/doc/*", "--force-confold"]
+        {
+            assert!(is_understood(line), "{line}");
+        }
+        for line in ["pre-invoke=true", "force-overwrite", "admindir=/x"] {
+            assert!(!is_understood(line), "{line}");
+        }
+    }
+}

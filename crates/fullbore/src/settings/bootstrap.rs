@@ -1,0 +1,338 @@
+//! What `fullbore bootstrap` is to do.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use fullbore_install::hooks::{self, Hook, Moment};
+use fullbore_install::inside::SEARCH_PATH;
+use fullbore_install::skeleton::SourcesFile;
+
+use super::keys::absolute;
+use super::resolve::{network, output};
+use super::{Environment, NetworkSettings, OutputSettings, apt, apt_configuration, apt_proxy, file};
+use crate::cli::{BootstrapArgs, BootstrapFormat, BootstrapMode, Variant};
+use crate::error::CommandError;
+
+/// Largest file of sources taken over into the new root. A guess: a thousand entries with inline keys.
+const SOURCES_BYTES_MAX: u64 = 8 << 20;
+
+/// Archives' keyrings that count beside those that apt on this machine trusts: a machine of one distribution makes roots
+/// of the other.
+const ARCHIVE_KEYRINGS: [&str; 3] = [
+    "/usr/share/keyrings/debian-archive-keyring.gpg",
+    "/usr/share/keyrings/debian-archive-keyring.pgp",
+    "/usr/share/keyrings/ubuntu-archive-keyring.gpg",
+];
+
+/// A root to be made.
+#[derive(Debug, Clone)]
+pub struct BootstrapSettings {
+    /// Suite or codename.
+    pub suite: String,
+    /// What is made; absolute.
+    pub target: PathBuf,
+    /// In which form; never `Auto`.
+    pub format: BootstrapFormat,
+    /// With whose rights; never `Auto`.
+    pub mode: BootstrapMode,
+    /// The root's own first.
+    pub architectures: Vec<String>,
+    /// Which packages.
+    pub variant: Variant,
+    /// And which others; as apt takes them.
+    pub include: Vec<String>,
+    /// apt's sources in the new root. Never empty.
+    pub sources: Vec<SourcesFile>,
+    /// Addresses that are mirrors of one archive.
+    pub mirrors: Vec<String>,
+    /// Keyrings: files, and directories of files.
+    pub keyrings: Vec<PathBuf>,
+    /// For apt.
+    pub apt_options: Vec<String>,
+    /// For dpkg.
+    pub dpkg_options: Vec<String>,
+    /// In the order in which they run, moment by moment.
+    pub hooks: Vec<Hook>,
+    /// `SOURCE_DATE_EPOCH`: no file of an archive that is made is younger.
+    pub epoch: Option<i64>,
+    /// Where programs are looked for.
+    pub path: String,
+    /// How to reach the mirrors.
+    pub network: NetworkSettings,
+    /// Where to write a trace of the stages.
+    pub trace: Option<PathBuf>,
+    /// Number of `-v`.
+    pub verbose: u8,
+}
+
+impl BootstrapSettings {
+    /// The root's own architecture.
+    pub fn architecture(&self) -> &str {
+        &self.architectures[0]
+    }
+}
+
+/// Resolves flags, environment and apt's configuration.
+///
+/// # Errors
+/// Flags that contradict each other, or name files that are not there.
+pub fn bootstrap(
+    arguments: &BootstrapArgs,
+    environment: &Environment,
+) -> Result<(BootstrapSettings, OutputSettings), CommandError> {
+    let configuration = apt_configuration::read()?;
+    let proxy = apt_proxy::over(&configuration, &environment.proxy);
+    let network_environment = Environment { proxy, ..environment.clone() };
+    if arguments.suite.is_empty() || arguments.suite.contains(char::is_whitespace) {
+        return Err(CommandError::usage(format_args!("`{}` is no suite", arguments.suite)));
+    }
+    let target = absolute(&arguments.target)?;
+    if target == Path::new("/") {
+        return Err(CommandError::usage("/ is where this machine's own root is; name another directory"));
+    }
+    let components = match &arguments.components[..] {
+        [] => vec!["main".to_owned()],
+        named => named.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned).collect(),
+    };
+    let (sources, mirrors) = sources(arguments, &components.join(" "))?;
+    let architectures = match &arguments.arch[..] {
+        [] => vec![apt::native_architecture().to_owned()],
+        named => named.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned).collect(),
+    };
+    let mut trusted = Vec::new();
+    for keyring in &arguments.trust.keyring {
+        let keyring = keyring
+            .canonicalize()
+            .map_err(|error| CommandError::usage(format_args!("cannot read {}: {error}", keyring.display())))?;
+        trusted.push(keyring);
+    }
+    if trusted.is_empty() {
+        let of_apt = ["Dir::Etc::trusted", "Dir::Etc::trustedparts"];
+        trusted.extend(of_apt.iter().filter_map(|key| configuration.path(key)).filter(|path| path.exists()));
+        trusted.extend(ARCHIVE_KEYRINGS.iter().map(PathBuf::from).filter(|path| path.exists()));
+    }
+    let settings = BootstrapSettings {
+        suite: arguments.suite.clone(),
+        format: format_of(arguments.format, &target),
+        mode: mode_of(arguments.mode),
+        target,
+        architectures,
+        variant: arguments.variant,
+        include: arguments.include.iter().flat_map(|text| included(text)).collect(),
+        sources,
+        mirrors,
+        keyrings: trusted,
+        apt_options: arguments.aptopt.clone(),
+        dpkg_options: arguments.dpkgopt.clone(),
+        hooks: hooks_of(arguments)?,
+        epoch: environment.source_date_epoch,
+        path: match &environment.path {
+            Some(path) => format!("{path}:{SEARCH_PATH}"),
+            None => SEARCH_PATH.to_owned(),
+        },
+        network: network(&arguments.network, arguments.trust.cacert.as_deref(), &network_environment)?,
+        trace: arguments.output.trace.clone(),
+        verbose: arguments.output.verbose,
+    };
+    Ok((settings, output(&arguments.output, false)))
+}
+
+fn mode_of(wish: BootstrapMode) -> BootstrapMode {
+    match wish {
+        BootstrapMode::Auto if rustix::process::geteuid().is_root() => BootstrapMode::Root,
+        BootstrapMode::Auto => BootstrapMode::Unshare,
+        named => named,
+    }
+}
+
+fn format_of(wish: BootstrapFormat, target: &Path) -> BootstrapFormat {
+    if wish != BootstrapFormat::Auto {
+        return wish;
+    }
+    let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if name.ends_with(".squashfs") || name.ends_with(".sqfs") {
+        BootstrapFormat::Squashfs
+    } else if name.ends_with(".tar") || name.contains(".tar.") || name.ends_with(".tgz") {
+        BootstrapFormat::Tar
+    } else {
+        BootstrapFormat::Dir
+    }
+}
+
+/// A pattern of apt's stays whole, names are split at commas and spaces.
+fn included(text: &str) -> Vec<String> {
+    if text.starts_with(['?', '~', '!', '(']) {
+        return vec![text.to_owned()];
+    }
+    text.split([',', ' ', '\n', '\t']).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+fn hooks_of(arguments: &BootstrapArgs) -> Result<Vec<Hook>, CommandError> {
+    let by_flag = [
+        (Moment::Setup, &arguments.setup_hook),
+        (Moment::Extract, &arguments.extract_hook),
+        (Moment::Essential, &arguments.essential_hook),
+        (Moment::Customize, &arguments.customize_hook),
+    ];
+    let mut all = Vec::new();
+    for (moment, scripts) in by_flag {
+        all.extend(scripts.iter().map(|script| Hook { moment, script: script.clone() }));
+    }
+    for directory in &arguments.hook_directory {
+        let absolute = absolute(directory)?;
+        let hooks = hooks::of_directory(&absolute)
+            .map_err(|error| CommandError::usage(format_args!("{}: {error}", directory.display())))?;
+        if hooks.is_empty() {
+            return Err(CommandError::usage(format_args!("{}: no executable hook in it", directory.display()))
+                .hint("their names begin with setup, extract, essential or customize"));
+        }
+        all.extend(hooks);
+    }
+    Ok(all)
+}
+
+/// The files of sources, and the addresses that were given as mirrors of one archive.
+fn sources(arguments: &BootstrapArgs, components: &str) -> Result<(Vec<SourcesFile>, Vec<String>), CommandError> {
+    let suite = &arguments.suite;
+    let mut entries: Vec<Entry> = Vec::new();
+    let mut mirrors = Vec::new();
+    for mirror in &arguments.mirrors {
+        if mirror == "-" {
+            let mut text = String::new();
+            let read = std::io::stdin().take(SOURCES_BYTES_MAX).read_to_string(&mut text);
+            read.map_err(|error| CommandError::usage(format_args!("stdin: {error}")))?;
+            entries.push(Entry { kind: guess(&text), name: None, text });
+        } else if mirror.starts_with("deb ") || mirror.starts_with("deb-src ") {
+            add_line(&mut entries, format!("{mirror}\n"));
+        } else if mirror.contains("://") {
+            add_line(&mut entries, format!("deb {mirror} {suite} {components}\n"));
+            mirrors.push(mirror.trim_end_matches('/').to_owned());
+        } else if Path::new(mirror).is_file() {
+            let text = file::read_text(Path::new(mirror), SOURCES_BYTES_MAX)?;
+            let kind = match mirror {
+                name if name.ends_with(".list") => Kind::OneLine,
+                name if name.ends_with(".sources") => Kind::Deb822,
+                _ => guess(&text),
+            };
+            let name = Path::new(mirror).file_name().map(|name| name.to_string_lossy().into_owned());
+            entries.push(Entry { kind, name, text });
+        } else if !mirror.is_empty() {
+            return Err(CommandError::usage(format_args!("`{mirror}` is no mirror"))
+                .hint("an address has ://, a line begins with `deb`, anything else is a file of apt sources"));
+        }
+    }
+    if entries.is_empty() {
+        for line in of_this_machine(suite, components)? {
+            if let Some(entry) = entries.last_mut() {
+                entry.text.push_str(&line);
+            } else {
+                add_line(&mut entries, line);
+            }
+        }
+    }
+    Ok((entries.into_iter().enumerate().map(|(number, entry)| entry.placed(number)).collect(), mirrors))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    OneLine,
+    Deb822,
+}
+
+struct Entry {
+    kind: Kind,
+    name: Option<String>,
+    text: String,
+}
+
+impl Entry {
+    /// Under the name that mmdebstrap would give it.
+    fn placed(self, number: usize) -> SourcesFile {
+        let ending = match self.kind {
+            Kind::OneLine => ".list",
+            Kind::Deb822 => ".sources",
+        };
+        let path = match (self.name, self.kind) {
+            (None, Kind::OneLine) if number == 0 => PathBuf::from("etc/apt/sources.list"),
+            (name, _) => {
+                let mut name = format!("{number:04}{}", name.as_deref().unwrap_or("main"));
+                if !name.ends_with(".list") && !name.ends_with(".sources") {
+                    name.push_str(ending);
+                }
+                Path::new("etc/apt/sources.list.d").join(name)
+            }
+        };
+        SourcesFile { path, content: self.text }
+    }
+}
+
+fn add_line(entries: &mut Vec<Entry>, line: String) {
+    match entries.last_mut() {
+        Some(entry) if entry.kind == Kind::OneLine && entry.name.is_none() => {
+            entry.text.push('\n');
+            entry.text.push_str(&line);
+        }
+        _ => entries.push(Entry { kind: Kind::OneLine, name: None, text: line }),
+    }
+}
+
+fn guess(text: &str) -> Kind {
+    let is_line = |line: &str| line.starts_with("deb ") || line.starts_with("deb-src ") || line.starts_with("deb [");
+    if text.lines().any(is_line) { Kind::OneLine } else { Kind::Deb822 }
+}
+
+/// The archive that apt on this machine uses: with the suites that belong to this one if it has it, else alone.
+fn of_this_machine(suite: &str, components: &str) -> Result<Vec<String>, CommandError> {
+    let configuration = apt_configuration::read()?;
+    let mut lines = Vec::new();
+    let mut first = None;
+    for key in ["Dir::Etc::sourcelist", "Dir::Etc::sourceparts"] {
+        let Some(path) = configuration.path(key).filter(|path| path.exists()) else { continue };
+        // An empty sources.list beside a directory of sources is usual.
+        for source in apt::read(&path).unwrap_or_default().iter().filter(|source| source.binary) {
+            let Some(uri) = source.uris.first() else { continue };
+            for name in &source.suite_names {
+                if name == suite || name.strip_prefix(suite).is_some_and(|rest| rest.starts_with('-')) {
+                    lines.push(format!("deb {uri} {name} {components}\n"));
+                }
+                first.get_or_insert_with(|| format!("deb {uri} {suite} {components}\n"));
+            }
+        }
+    }
+    match (lines.is_empty(), first) {
+        (false, _) => Ok(lines),
+        (true, Some(line)) => Ok(vec![line]),
+        (true, None) => Err(CommandError::usage("no mirror is named, and apt on this machine has no sources")
+            .hint("say `fullbore bootstrap SUITE TARGET https://deb.example.org/debian`")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_placed_as_by_mmdebstrap() {
+        let entry = |kind, name: Option<&str>| Entry { kind, name: name.map(str::to_owned), text: String::new() };
+        let path = |entry: Entry, number| entry.placed(number).path.display().to_string();
+        assert_eq!(path(entry(Kind::OneLine, None), 0), "etc/apt/sources.list");
+        assert_eq!(path(entry(Kind::Deb822, None), 0), "etc/apt/sources.list.d/0000main.sources");
+        assert_eq!(path(entry(Kind::OneLine, None), 2), "etc/apt/sources.list.d/0002main.list");
+        assert_eq!(path(entry(Kind::Deb822, Some("x.sources")), 1), "etc/apt/sources.list.d/0001x.sources");
+    }
+
+    #[test]
+    fn formats_go_by_the_ending() {
+        let of = |name: &str| format_of(BootstrapFormat::Auto, Path::new(name));
+        assert_eq!(of("/x/root.tar.zst"), BootstrapFormat::Tar);
+        assert_eq!(of("/x/root.squashfs"), BootstrapFormat::Squashfs);
+        assert_eq!(of("/x/root"), BootstrapFormat::Dir);
+        assert_eq!(format_of(BootstrapFormat::Dir, Path::new("x.tar")), BootstrapFormat::Dir);
+    }
+
+    #[test]
+    fn included_names_are_split_and_patterns_are_not() {
+        assert_eq!(included("a,b c"), ["a", "b", "c"]);
+        assert_eq!(included("?and(~n^a, ~pb)"), ["?and(~n^a, ~pb)"]);
+    }
+}

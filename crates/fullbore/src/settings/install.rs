@@ -1,0 +1,77 @@
+//! What `fullbore install` is to do.
+
+use std::path::{Path, PathBuf};
+
+use super::resolve::{network, output};
+use super::{Environment, NetworkSettings, OutputSettings, apt_configuration, apt_proxy};
+use crate::cli::InstallArgs;
+use crate::error::CommandError;
+
+/// Packages to be installed.
+#[derive(Debug, Clone)]
+pub struct InstallSettings {
+    /// Where; canonical.
+    pub root: PathBuf,
+    /// As apt takes them. Never empty.
+    pub packages: Vec<String>,
+    /// `NAME=VALUE` for apt.
+    pub apt_options: Vec<String>,
+    /// Nobody is asked.
+    pub yes: bool,
+    /// Even where services could be started.
+    pub force: bool,
+    /// The caller's own `APT_CONFIG`.
+    pub apt_config: Option<String>,
+    /// How to reach the mirrors.
+    pub network: NetworkSettings,
+    /// Where to write a trace of the stages.
+    pub trace: Option<PathBuf>,
+    /// Only errors are shown.
+    pub quiet: bool,
+    /// stdout is for JSON.
+    pub json: bool,
+}
+
+impl InstallSettings {
+    /// Whether it is the root that this program runs in.
+    pub fn is_own_root(&self) -> bool {
+        self.root == Path::new("/")
+    }
+}
+
+/// Resolves flags, environment and apt's configuration.
+///
+/// # Errors
+/// Flags that mean nothing, or a root that is none.
+pub fn install(
+    arguments: &InstallArgs,
+    environment: &Environment,
+) -> Result<(InstallSettings, OutputSettings), CommandError> {
+    let configuration = apt_configuration::read()?;
+    let proxy = apt_proxy::over(&configuration, &environment.proxy);
+    let network_environment = Environment { proxy, ..environment.clone() };
+    let root = arguments
+        .root
+        .canonicalize()
+        .map_err(|error| CommandError::usage(format_args!("{}: {error}", arguments.root.display())))?;
+    if !root.join("var/lib/dpkg/status").is_file() {
+        return Err(CommandError::usage(format_args!("{}: no root with dpkg in it", root.display()))
+            .hint("`fullbore bootstrap` makes one"));
+    }
+    if let Some(wrong) = arguments.packages.iter().find(|name| name.starts_with('-')) {
+        return Err(CommandError::usage(format_args!("{wrong}: not a package; options for apt go by --aptopt")));
+    }
+    let settings = InstallSettings {
+        root,
+        packages: arguments.packages.clone(),
+        apt_options: arguments.aptopt.clone(),
+        yes: arguments.yes,
+        force: arguments.force,
+        apt_config: environment.apt_config.clone(),
+        network: network(&arguments.network, arguments.cacert.as_deref(), &network_environment)?,
+        trace: arguments.output.trace.clone(),
+        quiet: arguments.output.quiet,
+        json: arguments.output.json,
+    };
+    Ok((settings, output(&arguments.output, false)))
+}

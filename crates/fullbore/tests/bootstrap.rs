@@ -1,0 +1,232 @@
+//! `fullbore bootstrap` and `fullbore install` with real packages, against mmdebstrap, and apt with dpkg.
+//!
+//! Roots are compared entry by entry: types, modes, owners, contents, link groups, extended attributes, and the times
+//! of packaged files. What may differ is listed with its reason in [`ALLOWED`]; today that is little.
+
+#![allow(clippy::unwrap_used)]
+
+mod harness {
+    pub mod packages;
+    pub mod roots;
+}
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fullbore_testkit::process::clean_command;
+use fullbore_testkit::server::Server;
+use harness::packages::{MORE, packages, well};
+use harness::roots::{Allowed, What, differences, packaged, read};
+use tempfile::TempDir;
+
+/// In what a root of ours may differ from one that mmdebstrap has made of the same packages.
+const ALLOWED: &[Allowed] = &[
+    Allowed { path: "etc/ssh/", in_what: &[What::Content, What::Mtime], reason: "host keys are made at random" },
+    Allowed {
+        path: "etc/shadow",
+        in_what: &[What::Content],
+        reason: "holds the day, which may change between the runs",
+    },
+    Allowed { path: "etc/shadow-", in_what: &[What::Content], reason: "holds the day" },
+];
+
+/// Records of an installation that hold times, or the command line.
+const ALLOWED_OF_INSTALL: &[Allowed] = &[
+    Allowed { path: "etc/ssh/", in_what: &[What::Content, What::Mtime], reason: "host keys are made at random" },
+    Allowed { path: "var/log/", in_what: &[What::Content], reason: "times of day; compared without them" },
+    Allowed {
+        path: "var/cache/apt/pkgcache.bin",
+        in_what: &[What::Content, What::Presence],
+        reason: "holds times of files",
+    },
+    Allowed { path: "var/cache/apt/srcpkgcache.bin", in_what: &[What::Content, What::Presence], reason: "likewise" },
+    Allowed { path: "var/cache/ldconfig/aux-cache", in_what: &[What::Content], reason: "holds numbers of inodes" },
+    Allowed { path: "var/lib/dpkg/status-old", in_what: &[What::Content], reason: "the state before dpkg's last step" },
+    Allowed {
+        path: "var/cache/apt/archives/",
+        in_what: &[What::Owner, What::Mode],
+        reason: "apt fetches as its own user, we as root",
+    },
+];
+
+fn fullbore() -> Command {
+    assert!(rustix::process::geteuid().is_root(), "roots and mounts: run as root (script/test does)");
+    clean_command(env!("CARGO_BIN_EXE_fullbore"))
+}
+
+/// A place for everybody, as apt's own user has to get at it.
+fn place() -> TempDir {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    dir
+}
+
+fn bootstrap(server: &Server, variant: &str, include: &[&str], target: &Path, more: &[&str]) -> Command {
+    let archive = packages();
+    let mut command = fullbore();
+    command.arg("bootstrap").args(["--variant", variant]).arg("--keyring").arg(&archive.key);
+    if !include.is_empty() {
+        command.arg("--include").arg(include.join(","));
+    }
+    command.args(more).arg(&archive.codename).arg(target).arg(server.url());
+    command
+}
+
+/// What mmdebstrap makes of the same.
+fn reference(server: &Server, variant: &str, include: &[&str], target: &Path) {
+    let archive = packages();
+    let mut command = clean_command("mmdebstrap");
+    command.arg(format!("--variant={variant}")).arg(format!("--keyring={}", archive.key.display()));
+    if !include.is_empty() {
+        command.arg(format!("--include={}", include.join(",")));
+    }
+    // Not to wait for its disk; the result is the same.
+    command.args(["--mode=root", "--quiet", "--skip=check/signed-by", "--dpkgopt=force-unsafe-io"]);
+    let dpkgopt = target.join("etc/dpkg/dpkg.cfg.d/99mmdebstrap");
+    command.arg(&archive.codename).arg(target).arg(server.url());
+    well(&mut command);
+    fs::remove_file(dpkgopt).unwrap();
+}
+
+fn is_sound(root: &Path) {
+    let inside = |words: &[&str]| {
+        let mut command = clean_command("chroot");
+        command.arg(root).args(words);
+        let output = well(&mut command);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!(inside(&["dpkg", "--audit"]), "");
+    assert_eq!(inside(&["dpkg", "--verify"]), "");
+    if root.join("usr/bin/apt-get").exists() {
+        inside(&["apt-get", "check"]);
+    }
+    assert!(!root.join(".fullbore-unfinished").exists());
+}
+
+fn same(ours: &Path, theirs: &Path, allowed: &[Allowed]) {
+    let owned = packaged(theirs);
+    let lines = differences(&read(ours), &read(theirs), &|path| owned.contains(path), allowed);
+    assert!(lines.is_empty(), "{} differences:\n{}", lines.len(), lines.join("\n"));
+}
+
+#[test]
+fn a_minbase_root_is_mmdebstraps() {
+    let (dir, server) = (place(), packages().serve());
+    let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+    let output = well(&mut bootstrap(&server, "minbase", &[], &ours, &["--json"]));
+    let last = String::from_utf8_lossy(&output.stdout).lines().last().unwrap().to_owned();
+    let summary: serde_json::Value = serde_json::from_str(&last).unwrap();
+    // All in parallel: none was left to dpkg.
+    assert_eq!(summary["packages"]["by_dpkg"], serde_json::json!([]), "{last}");
+    assert!(summary["packages"]["unpacked"].as_u64().unwrap() > 50, "{last}");
+    assert!(summary["verdict"]["limit"].is_string(), "{last}");
+    reference(&server, "minbase", &[], &theirs);
+    same(&ours, &theirs, ALLOWED);
+    is_sound(&ours);
+}
+
+#[test]
+fn a_larger_root_is_mmdebstraps_and_packages_installed_into_one_are_apts() {
+    let (dir, server) = (place(), packages().serve());
+    let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+    let (now, later) = MORE.split_at(MORE.len() / 2);
+    well(&mut bootstrap(&server, "apt", now, &ours, &[]));
+    reference(&server, "apt", now, &theirs);
+    same(&ours, &theirs, ALLOWED);
+    is_sound(&ours);
+
+    fs::copy(&packages().key, ours.join("etc/apt/trusted.gpg.d/test.gpg")).unwrap();
+    fs::write(ours.join("etc/apt/apt.conf.d/test"), "APT::Install-Recommends false;\n").unwrap();
+    fs::write(ours.join("usr/sbin/policy-rc.d"), "#!/bin/sh\nexit 101\n").unwrap();
+    well(clean_command("chmod").arg("755").arg(ours.join("usr/sbin/policy-rc.d")));
+    let inside = |root: &Path, words: &[&str]| {
+        let mut command = clean_command("chroot");
+        command.env("DEBIAN_FRONTEND", "noninteractive").arg(root).args(words);
+        String::from_utf8_lossy(&well(&mut command).stdout).into_owned()
+    };
+    inside(&ours, &["apt-get", "update"]);
+    let copied = dir.path().join("copied");
+    well(clean_command("cp").arg("--archive").arg(&ours).arg(&copied));
+    let mut command = fullbore();
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    well(command.args(["install", "--yes", "--root"]).arg(&ours).args(later));
+    inside(&copied, &[&["apt-get", "--yes", "install"], later].concat());
+    same(&ours, &copied, ALLOWED_OF_INSTALL);
+    is_sound(&ours);
+    assert_eq!(inside(&ours, &["apt-mark", "showauto"]), inside(&copied, &["apt-mark", "showauto"]));
+    let history = |root: &Path| {
+        let text = fs::read_to_string(root.join("var/log/apt/history.log")).unwrap();
+        text.lines().filter(|line| !line.contains("-Date:")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(history(&ours), history(&copied));
+}
+
+#[test]
+fn a_killed_run_leaves_a_marker_and_a_further_one_starts_over() {
+    let (dir, server) = (place(), packages().serve());
+    let root = dir.path().join("root");
+    let packed = |root: &Path| root.join("var/lib/dpkg/info/libc-bin.list").exists();
+    let mut child = bootstrap(&server, "essential", &[], &root, &[]).stderr(Stdio::null()).spawn().unwrap();
+    until(&mut child, || packed(&root));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(root.join(".fullbore-unfinished").exists());
+    fs::write(root.join("left-over"), "").unwrap();
+    well(&mut bootstrap(&server, "essential", &[], &root, &[]));
+    assert!(!root.join("left-over").exists());
+    is_sound(&root);
+    // What is complete is not touched.
+    let output = bootstrap(&server, "essential", &[], &root, &[]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is not empty"));
+}
+
+/// Until it is so, or the child has ended.
+fn until(child: &mut Child, is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before");
+        assert!(begin.elapsed() < Duration::from_secs(120), "nothing happens");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn hooks_run_at_their_moments_and_an_archive_is_the_same_each_time() {
+    let (dir, server) = (place(), packages().serve());
+    let hook =
+        |moment: &str| format!("printf '%s ' {moment} >>\"$1\"/etc/moments; test \"$MMDEBSTRAP_HOOK\" = {moment}");
+    let hooks: Vec<String> = ["setup", "extract", "essential", "customize"]
+        .iter()
+        .flat_map(|moment| [format!("--{moment}-hook"), hook(moment)])
+        .collect();
+    let hooks: Vec<&str> = hooks.iter().map(String::as_str).collect();
+    let file = |name: &str| dir.path().join(name);
+    let make = |target: &PathBuf| {
+        let mut command = bootstrap(&server, "essential", &[], target, &hooks);
+        well(command.env("SOURCE_DATE_EPOCH", "1700000000"));
+        fs::read(target).unwrap()
+    };
+    let (first, second) = (make(&file("one.tar")), make(&file("two.tar")));
+    assert!(first == second, "two archives of the same packages differ");
+    let mut tar = clean_command("tar");
+    tar.args(["--extract", "--to-stdout", "--file"]).arg(file("one.tar")).arg("./etc/moments");
+    assert_eq!(String::from_utf8_lossy(&well(&mut tar).stdout), "setup extract essential customize ");
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+}
+
+#[test]
+fn a_foreign_architecture_that_does_not_run_here_is_refused() {
+    let (dir, server) = (place(), packages().serve());
+    let root = dir.path().join("root");
+    // No machine of today runs it, and no interpreter for it is registered on a machine for tests.
+    let output = bootstrap(&server, "minbase", &[], &root, &["--arch", "hppa"]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("programs of hppa do not run on this machine"), "{error}");
+    assert!(!root.exists());
+}

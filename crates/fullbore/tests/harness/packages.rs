@@ -1,0 +1,156 @@
+//! An archive of real packages, of the Debian release that the tests run on.
+//!
+//! They come through apt once and stay in cargo's directory for tests. The archive is signed with a
+//! key of its own and served over loopback.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use fullbore_testkit::process::clean_command;
+use fullbore_testkit::server::Server;
+use fullbore_testkit::signer::Signer;
+
+/// Beside the required packages: scripts, triggers, alternatives, conffiles, users, capabilities, hard links.
+pub const MORE: &[&str] = &[
+    "adduser",
+    "bsdextrautils",
+    "ca-certificates",
+    "cron",
+    "file",
+    "iputils-ping",
+    "less",
+    "logrotate",
+    "man-db",
+    "openssh-server",
+    "perl",
+    "python3",
+    "shared-mime-info",
+    "sudo",
+    "vim-tiny",
+];
+
+/// What `?priority` and `?essential` stand for.
+const REQUIRED: &[&str] = &["?essential", "?priority(required)", "apt"];
+
+/// The archive, on disk.
+pub struct Packages {
+    /// Suite and codename.
+    pub codename: String,
+    /// `dists` and `pool`.
+    pub directory: PathBuf,
+    /// The key that it is signed with.
+    pub key: PathBuf,
+}
+
+impl Packages {
+    /// Serves it.
+    pub fn serve(&self) -> Server {
+        Server::start(&self.directory).unwrap()
+    }
+}
+
+/// The archive, made by the first test that asks for it.
+pub fn packages() -> &'static Packages {
+    static PACKAGES: OnceLock<Packages> = OnceLock::new();
+    PACKAGES.get_or_init(|| {
+        let work = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages");
+        fs::create_dir_all(&work).unwrap();
+        // Other test programs make it, too.
+        let lock = fs::File::create(work.join("lock")).unwrap();
+        lock.lock().unwrap();
+        make(&work)
+    })
+}
+
+fn make(work: &Path) -> Packages {
+    let codename = codename();
+    let directory = work.join(&codename);
+    let made = directory.join("complete");
+    let recipe = format!("{REQUIRED:?} {MORE:?}");
+    if fs::read_to_string(&made).is_ok_and(|text| text == recipe) {
+        return Packages { key: directory.join("key.gpg"), codename, directory };
+    }
+    let pool = directory.join("pool");
+    fs::create_dir_all(&pool).unwrap();
+    download(&work.join("apt"), &pool);
+    let index = directory.join("dists").join(&codename).join("main/binary-amd64");
+    fs::create_dir_all(&index).unwrap();
+    let scanned = well(in_directory("apt-ftparchive", &directory).args(["packages", "pool"]));
+    fs::write(index.join("Packages"), &scanned.stdout).unwrap();
+    let release = in_directory("apt-ftparchive", &directory.join("dists").join(&codename))
+        .args(["Suite", "Codename"].map(|field| format!("--option=APT::FTPArchive::Release::{field}={codename}")))
+        .arg("--option=APT::FTPArchive::Release::Components=main")
+        .arg("--option=APT::FTPArchive::Release::Architectures=amd64")
+        .args(["release", "."])
+        .output()
+        .unwrap();
+    let signer = Signer::new("packages").unwrap();
+    fs::write(directory.join("dists").join(&codename).join("InRelease"), signer.clearsign(&release.stdout).unwrap())
+        .unwrap();
+    fs::write(directory.join("key.gpg"), signer.public_key().unwrap()).unwrap();
+    fs::write(made, recipe).unwrap();
+    Packages { key: directory.join("key.gpg"), codename, directory }
+}
+
+fn codename() -> String {
+    let text = fs::read_to_string("/etc/os-release").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    line.expect("tests with real packages need a Debian release").to_owned()
+}
+
+fn in_directory(program: &str, directory: &Path) -> Command {
+    let mut command = clean_command(program);
+    command.current_dir(directory);
+    command
+}
+
+/// Through the sources of this machine's apt, in a state of its own.
+fn download(state: &Path, pool: &Path) {
+    let archives = state.join("cache/archives");
+    for path in [&archives.join("partial"), &state.join("lists/partial")] {
+        fs::create_dir_all(path).unwrap();
+    }
+    fs::write(state.join("status"), "").unwrap();
+    let option = |name: &str, path: &Path| format!("--option={name}={}", path.display());
+    let apt = |words: &[&str]| {
+        let mut command = clean_command("apt-get");
+        command.args(["--yes", "--quiet", "--no-install-recommends"]);
+        command.arg(option("Dir::State", state)).arg(option("Dir::Cache", &state.join("cache")));
+        command.arg(option("Dir::State::status", &state.join("status")));
+        command.args(["--option=APT::Sandbox::User=root", "--option=Acquire::Languages=none"]);
+        command.args(["--option=APT::Architectures=amd64", "--option=APT::Keep-Downloaded-Packages=true"]);
+        command.args(words);
+        well(&mut command)
+    };
+    apt(&["update"]);
+    apt(&[&["--download-only", "install"], REQUIRED, MORE].concat());
+    for entry in fs::read_dir(&archives).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name.ends_with(".deb") {
+            // An archive's pool has names without the epoch.
+            let plain = name.split_once("%3a").map_or_else(
+                || name.to_owned(),
+                |(before, after)| format!("{}_{after}", before.rsplit_once('_').unwrap().0),
+            );
+            fs::rename(&path, pool.join(plain)).unwrap();
+        }
+    }
+    fs::remove_dir_all(state).unwrap();
+}
+
+/// Runs it; it has to end well.
+pub fn well(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{:?}: {error}", command.get_program()));
+    assert!(
+        output.status.success(),
+        "{:?}: {}\n{}{}",
+        command,
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
