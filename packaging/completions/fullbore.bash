@@ -557,7 +557,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__copy)
-            opts="-n -x -r -a -H -A -X -S -q -v -h --dry-run --delete --exclude --include --exclude-from --include-from --files-from --one-file-system --recursive --numeric-ids --no-owner --no-group --no-perms --no-acls --no-xattrs --no-hard-links --no-specials --archive --hard-links --acls --xattrs --sparse --partial --durability --json --quiet --verbose --help"
+            opts="-n -x -r -a -H -A -X -S -e -q -v -h --dry-run --delete --exclude --include --exclude-from --include-from --files-from --one-file-system --recursive --numeric-ids --no-owner --no-group --no-perms --no-acls --no-xattrs --no-hard-links --no-specials --archive --hard-links --acls --xattrs --sparse --partial --rsh --remote-path --streams --ssh-only --bwlimit --retry-for --server --durability --log-file --json --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -583,8 +583,36 @@ _fullbore() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --rsh)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -e)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --remote-path)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --streams)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --bwlimit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --retry-for)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --durability)
                     COMPREPLY=($(compgen -W "none at-end" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 *)

@@ -200,8 +200,14 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l include -d 'C
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l exclude-from -d 'Read patterns to leave out from this file, one a line' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l include-from -d 'Read patterns to copy from this file, one a line' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l files-from -d 'Copy only the paths in this file, one a line, relative to SRC (- for standard input)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s e -l rsh -d 'Reach the other machine by this command (default: ssh)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l remote-path -d 'Run this there instead of `fullbore`, for example `sudo fullbore`' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l streams -d 'Open so many connections for content (default: as many as the path needs)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l bwlimit -d 'Take at most this rate, as rsync counts it: 1000 or 1000K is 1000 KiB/s, 1.5M, 20MB; 0 is no limit' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l retry-for -d 'Dial again for so many seconds when the connection is lost' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l durability -d 'Sync `none` of it, all `at-end`' -r -f -a "none\t''
 at-end\t''"
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l log-file -d 'Write a line a minute to this file: what is done, rate, time left, limit' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s n -l dry-run -d 'Compare and tell what would be done; write nothing'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l delete -d 'Delete what the source does not have, if everything else went well'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s x -l one-file-system -d 'Stay on the file system of each SRC; /proc and /sys are never entered'
@@ -220,6 +226,8 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s A -l acls -d 
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s X -l xattrs -d 'On by default'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s S -l sparse -d 'On by default: holes of the source stay holes'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l partial -d 'On by default: unfinished files are always kept and gone on with'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l ssh-only -d 'Send everything by ssh; make no connections of its own'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l server -d 'Serve the other end of a copy on standard input and output'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l json -d 'Print events as lines of JSON on stdout, the totals last'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s q -l quiet -d 'Print only errors'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s v -l verbose -d 'Name each file that is copied'

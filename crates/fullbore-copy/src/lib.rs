@@ -20,5 +20,6 @@ pub mod queue;
 pub mod receiver;
 pub mod sender;
 pub mod session;
+pub mod transport;
 pub mod wire;
 mod xattrs;

@@ -1,6 +1,5 @@
 //! A copy within one machine: sender and receiver, joined by queues.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fullbore_engine::stage::Ledger;
@@ -10,7 +9,7 @@ use crate::error::CopyError;
 use crate::options::Options;
 use crate::receiver::{self, Destination};
 use crate::sender::{self, LOCAL_WINDOW_BYTES, Source, Sources};
-use crate::session::{Brake, Context, Event, Link, Progress, Tell};
+use crate::session::{Brake, Context, Event, Exchange, Link, Progress, RateLimit, Tell};
 use crate::wire::Account;
 
 /// A copy that has not begun. The brake ends it from outside.
@@ -44,16 +43,35 @@ impl LocalCopy {
         tell: &dyn Tell,
     ) -> Result<Account, Arc<CopyError>> {
         let (sources, only) = what;
-        let rotational = sources.iter().any(|source| crate::device::is_rotational(source.descriptor().as_fd()));
+        let rotational = sources.iter().any(Source::is_rotational);
         let skip = rustix::fs::stat(&destination.directory).ok().map(|status| (status.st_dev, status.st_ino));
         let sources = Sources { sources, only, skip, rotational };
         let window = Window::new(LOCAL_WINDOW_BYTES, sender::WINDOW_RECORDS);
         let (one, other) = self.ends;
         // The sender's end hears of everything, so the receiver's stays silent.
         let silent = |_: Event| {};
-        let own = Progress::default();
-        let sending = Context { options, link: one, brake: self.brake.clone(), ledger, progress: &own, tell };
-        let receiving = Context { options, link: other, brake: self.brake, ledger, progress, tell: &silent };
+        let (own, exchange) = (Progress::default(), Exchange::default());
+        let limit = RateLimit::new(options.limit_bytes_per_s);
+        let sending = Context {
+            options,
+            link: one,
+            brake: self.brake.clone(),
+            ledger,
+            progress: &own,
+            tell,
+            exchange: &exchange,
+            limit: &limit,
+        };
+        let receiving = Context {
+            options,
+            link: other,
+            brake: self.brake,
+            ledger,
+            progress,
+            tell: &silent,
+            exchange: &exchange,
+            limit: &limit,
+        };
         std::thread::scope(|scope| {
             let sender = scope.spawn(|| sender::run(&sending, &sources, &window));
             let received = receiver::run(&receiving, destination);

@@ -23,6 +23,11 @@ impl Pool {
         buffer
     }
 
+    /// A buffer that rests, or an empty one.
+    pub fn rest(&self) -> Vec<u8> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
     /// Takes a buffer back.
     pub fn give(&self, buffer: Vec<u8>) {
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);

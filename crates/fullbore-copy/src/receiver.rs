@@ -159,7 +159,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
     }
     let account = context.progress.account();
     let clock = context.ledger.stage("control", Kind::Thread);
-    let _ = context.link.control_out.push(Message::Account { account, last: true }, &clock);
+    let _ = context.say_last(Message::Account { account, last: true }, &clock);
     Ok(Some(account))
 }
 
@@ -252,7 +252,7 @@ impl Control<'_, '_> {
                 context.tell.tell(Event::Problem(problem));
             }
             Message::Abort { exit_code, text } => return Err(CopyError::Remote { exit_code, text }),
-            Message::Counters(_) => {}
+            Message::Counters(json) => context.exchange.hear(json),
             _ => return Err(CopyError::Meaning("a receiver's message from the sender")),
         }
         Ok(())

@@ -108,10 +108,10 @@ fn listen(context: &Context<'_>, wants: &Wants) -> Result<Option<Account>, CopyE
             Message::Deleted { path } => context.tell.tell(Event::Deleted(path)),
             Message::Problem(problem) => context.tell.tell(Event::Problem(problem)),
             Message::Abort { exit_code, text } => return Err(CopyError::Remote { exit_code, text }),
-            Message::Counters(_) => {}
+            Message::Counters(json) => context.exchange.hear(json),
             _ => return Err(CopyError::Meaning("a sender's message from the receiver")),
         }
-        if wants.settle() && context.link.control_out.push(Message::Finish, &clock).is_err() {
+        if wants.settle() && context.say_last(Message::Finish, &clock).is_err() {
             break;
         }
     }

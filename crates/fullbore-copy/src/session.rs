@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use fullbore_engine::stage::Ledger;
+use fullbore_engine::stage::{Ledger, StageClock};
 
 use crate::error::CopyError;
 use crate::options::Options;
 use crate::pool::Pool;
-use crate::queue::Queue;
+use crate::queue::{Closed, Queue};
 use crate::wire::{Account, Message, Problem};
 
 /// Control messages under way in one direction. Lists are the largest, 128 KiB each.
@@ -39,6 +40,16 @@ impl Link {
         let sender =
             Link { control_in: back.clone(), control_out: forth.clone(), data: data.clone(), pool: pool.clone() };
         (sender, Link { control_in: forth, control_out: back, data, pool })
+    }
+
+    /// One end of a connection to another machine; a [`crate::transport::Transport`] moves its messages.
+    pub fn remote() -> Link {
+        Link {
+            control_in: Queue::new(CONTROL_MESSAGES),
+            control_out: Queue::new(CONTROL_MESSAGES),
+            data: Queue::new(DATA_MESSAGES),
+            pool: Pool::default(),
+        }
     }
 }
 
@@ -116,6 +127,66 @@ impl<F: Fn(Event) + Sync> Tell for F {
     }
 }
 
+/// What the ends tell each other of their own clocks, for the verdict: JSON that only the program reads.
+#[derive(Default)]
+pub struct Exchange<'a> {
+    /// Makes what is told, once, at the end.
+    pub own: Option<&'a (dyn Fn() -> Vec<u8> + Sync)>,
+    /// What the other end has told.
+    pub peer: Mutex<Vec<u8>>,
+}
+
+impl Exchange<'_> {
+    pub(crate) fn hear(&self, json: Vec<u8>) {
+        *self.peer.lock().unwrap_or_else(PoisonError::into_inner) = json;
+    }
+}
+
+/// Bytes per second that may be sent; may be changed while it runs.
+#[derive(Debug)]
+pub struct RateLimit {
+    state: Mutex<RateState>,
+}
+
+#[derive(Debug)]
+struct RateState {
+    bytes_per_s: u64,
+    /// Until then everything sent so far is paid for.
+    paid_until: Instant,
+}
+
+/// What may be sent at once after a quiet time. Short enough that a second keeps to the limit.
+const BURST: Duration = Duration::from_millis(100);
+
+impl RateLimit {
+    /// At most so many bytes per second; 0 for no limit.
+    pub fn new(bytes_per_s: u64) -> RateLimit {
+        RateLimit { state: Mutex::new(RateState { bytes_per_s, paid_until: Instant::now() }) }
+    }
+
+    /// Changes it.
+    pub fn set(&self, bytes_per_s: u64) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = RateState { bytes_per_s, paid_until: Instant::now() };
+    }
+
+    /// Bytes per second; 0 for no limit.
+    pub fn bytes_per_s(&self) -> u64 {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).bytes_per_s
+    }
+
+    /// Accounts for bytes about to be sent, and says how long to wait before.
+    pub(crate) fn pay(&self, bytes: u64, now: Instant) -> Duration {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.bytes_per_s == 0 {
+            return Duration::ZERO;
+        }
+        let from = state.paid_until.max(now.checked_sub(BURST).unwrap_or(now));
+        state.paid_until = from + Duration::from_secs_f64(bytes as f64 / state.bytes_per_s as f64);
+        state.paid_until.saturating_duration_since(now)
+    }
+}
+
 /// What both ends of a run work with.
 pub struct Context<'a> {
     /// The wishes of the user.
@@ -130,6 +201,20 @@ pub struct Context<'a> {
     pub progress: &'a Progress,
     /// Who is told of events.
     pub tell: &'a dyn Tell,
+    /// Counters of both ends.
+    pub exchange: &'a Exchange<'a>,
+    /// How fast content may be sent.
+    pub limit: &'a RateLimit,
+}
+
+impl Context<'_> {
+    /// The last message of this end, behind its counters.
+    pub(crate) fn say_last(&self, message: Message, clock: &StageClock) -> Result<(), Closed> {
+        if let Some(own) = self.exchange.own {
+            self.link.control_out.push(Message::Counters(own()), clock)?;
+        }
+        self.link.control_out.push(message, clock)
+    }
 }
 
 macro_rules! progress {
@@ -167,4 +252,23 @@ impl Progress {
 
 pub(crate) fn add(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_average_keeps_to_the_limit_and_a_new_one_counts_at_once() {
+        let began = Instant::now();
+        let limit = RateLimit::new(1_000_000);
+        let mut now = began;
+        for _ in 0..50 {
+            now += limit.pay(100_000, now);
+        }
+        let lasted = (now - began).as_secs_f64();
+        assert!((4.8..=5.2).contains(&lasted), "{lasted}");
+        limit.set(0);
+        assert_eq!(limit.pay(1 << 40, now), Duration::ZERO);
+    }
 }

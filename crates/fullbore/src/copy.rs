@@ -2,11 +2,13 @@
 
 mod ending;
 pub mod flags;
+mod judgement;
 mod place;
+mod remote;
 mod screen;
+mod server;
 mod signals;
 
-use std::ffi::OsString;
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -30,7 +32,8 @@ use fullbore_engine::verdict::{Sampler, SamplerConfig, Verdict};
 use crate::cli::CopyArgs;
 use crate::error::{CommandError, ErrorKind};
 use crate::settings::Environment;
-use place::Place;
+use judgement::Judgement;
+use place::{Common, Place};
 use screen::{Screen, Style};
 
 /// Time between looks at where the copy stands.
@@ -40,13 +43,27 @@ const LIST_BYTES: u64 = 256 << 20;
 
 /// Runs the command; the result is the exit code.
 pub fn run(arguments: &CopyArgs, environment: &Environment) -> u8 {
+    if arguments.server {
+        return server::run();
+    }
     let style = Style {
         json: arguments.json,
         quiet: arguments.quiet,
         verbose: arguments.verbose > 0 || arguments.dry_run,
         no_color: environment.no_color,
     };
-    let screen = Screen::new(style);
+    let log = arguments.log_file.as_ref().map(|path| {
+        let file = std::fs::File::options().create(true).append(true).open(path);
+        file.map_err(|error| CommandError::disk(path, &error))
+    });
+    let log = match log.transpose() {
+        Ok(log) => log,
+        Err(error) => {
+            Screen::new(style, None).line(&error.to_string());
+            return error.exit_code();
+        }
+    };
+    let screen = Screen::new(style, log);
     let result = copy(arguments, &screen);
     screen.clear();
     match result {
@@ -62,62 +79,103 @@ pub fn run(arguments: &CopyArgs, environment: &Environment) -> u8 {
     }
 }
 
+/// What came of a copy that went well.
+struct Done {
+    account: Account,
+    wall: Duration,
+    /// What limited it, in words.
+    limit: Option<String>,
+    verdict: Option<Verdict>,
+    far: Option<Judgement>,
+    /// How content went, in words; empty on one machine.
+    way: String,
+}
+
 fn copy(arguments: &CopyArgs, screen: &Screen) -> Result<u8, CommandError> {
     let options = options(arguments)?;
     let only = arguments.files_from.as_deref().map(paths_of).transpose()?;
-    let (sources, target) = places(&arguments.paths)?;
-    // Paths of a list are within SRC, with or without a slash at its end.
-    let open = |path: &&Path| if only.is_some() { Source::open(&path.join("")) } else { Source::open(path) };
-    let sources = sources.iter().map(open).collect::<Result<Vec<_>, _>>().map_err(|error| failure(&error))?;
+    let (last, sources) = arguments.paths.split_last().ok_or_else(|| CommandError::usage("what, and where to?"))?;
     if only.is_some() && sources.len() != 1 {
         return Err(CommandError::usage("--files-from goes with one SRC"));
     }
+    let done = match (Place::common(sources)?, Place::parse(last)) {
+        (Common::Local(paths), Place::Local(target)) => copy_here(&paths, only, target, &options, screen)?,
+        (Common::Local(paths), Place::Remote { host, path }) => {
+            let sources = open(&paths, only.is_some())?;
+            let task = remote::Task { sends: Some(sources), paths: Vec::new(), only, target: path, host };
+            remote::run(arguments, task, &options, screen)?
+        }
+        (Common::Remote { host, paths }, Place::Local(target)) => {
+            let task = remote::Task { sends: None, paths, only, target: target.into(), host };
+            remote::run(arguments, task, &options, screen)?
+        }
+        (Common::Remote { .. }, Place::Remote { .. }) => {
+            return Err(CommandError::usage("one of SRC and DST has to be on this machine"));
+        }
+    };
+    Ok(ended_well(screen, arguments, &done))
+}
+
+/// Opens sources of this machine.
+fn open(paths: &[&Path], listed: bool) -> Result<Vec<Source>, CommandError> {
+    // Paths of a list are within SRC, with or without a slash at its end.
+    let open = |path: &&Path| if listed { Source::open(&path.join("")) } else { Source::open(path) };
+    paths.iter().map(open).collect::<Result<Vec<_>, _>>().map_err(|error| failure(&error))
+}
+
+fn copy_here(
+    paths: &[&Path],
+    only: Option<Vec<Vec<u8>>>,
+    target: &Path,
+    options: &Options,
+    screen: &Screen,
+) -> Result<Done, CommandError> {
+    let sources = open(paths, only.is_some())?;
     let single_file = sources.iter().all(|source| source.single_file().is_some());
-    let destination = Destination::resolve(&target, single_file, sources.len() > 1, options.dry_run);
+    let destination = Destination::resolve(target, single_file, sources.len() > 1, options.dry_run);
     let destination = destination.map_err(|error| failure(&error))?;
     let (ledger, progress, copy) = (Ledger::new(), Progress::default(), LocalCopy::default());
     let config = SamplerConfig { destination: Some(destination.directory.clone()), ..SamplerConfig::default() };
     let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
     let began = Instant::now();
-    signals::pull(&copy.brake)?;
+    signals::pull(&signals::Current::of(&copy.brake))?;
+    let result = watched(screen, &progress, &sampler, || {
+        copy.run((sources, only), &destination, options, &ledger, &progress, screen)
+    });
+    let verdict = sampler.finish();
+    screen.clear();
+    let account = result.map_err(|error| torn(&error, &progress.account()))?;
+    let limit = Some(verdict.limited_by());
+    Ok(Done { account, wall: began.elapsed(), limit, verdict: Some(verdict), far: None, way: String::new() })
+}
+
+/// Runs something and shows where it stands meanwhile.
+fn watched<R>(screen: &Screen, progress: &Progress, sampler: &Sampler, work: impl FnOnce() -> R) -> R {
     let (end, ended) = mpsc::channel::<()>();
-    let (result, sampler) = std::thread::scope(|scope| {
-        let (screen, progress) = (screen, &progress);
-        let watching = scope.spawn(move || {
+    std::thread::scope(|scope| {
+        let ended = std::sync::Mutex::new(ended);
+        scope.spawn(move || {
+            let Ok(ended) = ended.into_inner() else { return };
             while matches!(ended.recv_timeout(LOOK_TIME), Err(RecvTimeoutError::Timeout)) {
                 screen.progress(progress, sampler.present());
             }
-            sampler
         });
-        let result = copy.run((sources, only), &destination, &options, &ledger, progress, screen);
+        let result = work();
         drop(end);
-        (result, watching.join())
-    });
-    let verdict = sampler.ok().map(Sampler::finish);
-    screen.clear();
-    let account = match result {
-        Ok(account) => account,
-        Err(error) => return Err(torn(&error, &progress.account())),
-    };
-    Ok(ended_well(screen, arguments, &account, began.elapsed(), verdict))
+        result
+    })
 }
 
-fn ended_well(
-    screen: &Screen,
-    arguments: &CopyArgs,
-    account: &Account,
-    wall: Duration,
-    verdict: Option<Verdict>,
-) -> u8 {
+fn ended_well(screen: &Screen, arguments: &CopyArgs, done: &Done) -> u8 {
     let problems = screen.problems();
     let exit_code = if problems.is_empty() { 0 } else { ErrorKind::Partial.exit_code() };
     for (kind, count) in &problems {
         screen.line(&format!("{count} {}: {}", if *count == 1 { "file" } else { "files" }, kind.words()));
     }
     if arguments.json {
-        screen.json(&ending::json(account, wall, verdict.as_ref(), &problems, exit_code));
+        screen.json(&ending::json(done, &problems, exit_code));
     } else if !arguments.quiet {
-        screen.data(&ending::text(account, wall, verdict.as_ref(), arguments.dry_run));
+        screen.data(&ending::text(done, arguments.dry_run));
     }
     exit_code
 }
@@ -149,27 +207,10 @@ fn options(arguments: &CopyArgs) -> Result<Options, CommandError> {
         recursive: arguments.files_from.is_none() || arguments.recursive,
         tell_names: arguments.dry_run || arguments.verbose > 0,
         filters,
+        limit_bytes_per_s: arguments.bwlimit.unwrap_or(0),
         durability: if arguments.durability == "none" { Durability::None } else { Durability::AtEnd },
         ..Options::default()
     })
-}
-
-/// The last path is where to, the others what.
-fn places(paths: &[OsString]) -> Result<(Vec<&Path>, std::path::PathBuf), CommandError> {
-    let mut local = Vec::new();
-    for path in paths {
-        match Place::parse(path) {
-            Place::Local(path) => local.push(path),
-            Place::Remote { host, .. } => {
-                return Err(CommandError::usage(format_args!("{host}: copies to other machines are not built yet"))
-                    .hint("a file with a colon in its name is written ./NAME"));
-            }
-        }
-    }
-    match local.split_last() {
-        Some((target, sources)) if !sources.is_empty() => Ok((sources.to_vec(), target.to_path_buf())),
-        _ => Err(CommandError::usage("what to copy, and where to?")),
-    }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, CommandError> {

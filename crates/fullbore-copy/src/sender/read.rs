@@ -8,6 +8,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::StageClock;
 use fullbore_engine::window::{Permit, Place, Window, Work};
@@ -21,6 +22,9 @@ use crate::wire::{Block, Message, Pack, Packed, Payload, Problem, ProblemKind, S
 
 /// What a permit for a record without content counts: its head takes memory too.
 const HEAD_BYTES: u64 = 4096;
+
+/// Longest sleep for the rate limit before a look whether the run goes on.
+const LIMIT_LOOK: Duration = Duration::from_millis(100);
 
 /// One reader.
 pub(super) struct Reader<'a> {
@@ -48,7 +52,7 @@ impl Reader<'_> {
 
     fn settle(&self) {
         if self.wants.settle() {
-            self.control(Message::Finish);
+            let _ = self.context.say_last(Message::Finish, &self.clock);
         }
     }
 
@@ -210,8 +214,28 @@ impl Reader<'_> {
     }
 
     fn data(&self, message: Message) {
+        let bytes = match &message {
+            Message::Pack(pack) => pack.payload.bytes().len(),
+            Message::Block(block) => block.payload.bytes().len(),
+            _ => 0,
+        };
+        self.pay(bytes as u64);
         // A closed queue belongs to a run that ends; its reason is known to the brake.
         let _ = self.context.link.data.push(message, &self.clock);
+    }
+
+    /// Waits as the rate limit says, but not longer than the run.
+    fn pay(&self, bytes: u64) {
+        let wait = self.context.limit.pay(bytes, Instant::now());
+        if wait.is_zero() {
+            return;
+        }
+        let until = Instant::now() + wait;
+        self.clock.blocked_in(|| {
+            while Instant::now() < until && !self.context.brake.is_pulled() {
+                std::thread::sleep(until.saturating_duration_since(Instant::now()).min(LIMIT_LOOK));
+            }
+        });
     }
 
     fn control(&self, message: Message) {

@@ -71,9 +71,9 @@ impl Source {
         self.name.as_deref().filter(|_| !self.is_directory)
     }
 
-    /// The directory that is copied, or that holds the file.
-    pub fn descriptor(&self) -> &OwnedFd {
-        &self.root.descriptor
+    /// Whether it is on a disk whose arm has to be moved.
+    pub fn is_rotational(&self) -> bool {
+        crate::device::is_rotational(self.root.descriptor.as_fd())
     }
 }
 

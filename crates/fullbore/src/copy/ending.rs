@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use fullbore_copy::wire::{Account, ProblemKind};
-use fullbore_engine::verdict::Verdict;
+use fullbore_copy::wire::ProblemKind;
 use serde_json::{Value, json};
 
+use super::Done;
 use crate::report::units;
 
 fn ms(time: Duration) -> u64 {
@@ -15,7 +15,8 @@ fn ms(time: Duration) -> u64 {
 }
 
 /// The last lines on the screen.
-pub fn text(account: &Account, wall: Duration, verdict: Option<&Verdict>, dry_run: bool) -> String {
+pub fn text(done: &Done, dry_run: bool) -> String {
+    let (account, wall) = (&done.account, done.wall);
     let mut text = String::new();
     if dry_run {
         let _ = write!(text, "would copy {} in {} files", units::bytes(account.wanted_bytes), account.wanted_files);
@@ -41,22 +42,24 @@ pub fn text(account: &Account, wall: Duration, verdict: Option<&Verdict>, dry_ru
         let _ = write!(text, "; {} were there from an earlier run", units::bytes(account.resumed_bytes));
     }
     text.push('.');
-    let Some(verdict) = verdict.filter(|_| !dry_run && account.written_bytes > 0) else { return text };
-    let _ = write!(text, " Limited by: {}.", verdict.limited_by());
+    if dry_run || account.written_bytes == 0 {
+        return text;
+    }
+    if let Some(limit) = &done.limit {
+        let _ = write!(text, " Limited by: {limit}.");
+    }
     if account.sync_us > 0 {
         let _ = write!(text, " Final sync: {}.", units::duration(account.sync_us / 1000));
+    }
+    if !done.way.is_empty() {
+        let _ = write!(text, "\n{}.", done.way);
     }
     text
 }
 
 /// The last event of `--json`.
-pub fn json(
-    account: &Account,
-    wall: Duration,
-    verdict: Option<&Verdict>,
-    problems: &BTreeMap<ProblemKind, u64>,
-    exit_code: u8,
-) -> Value {
+pub fn json(done: &Done, problems: &BTreeMap<ProblemKind, u64>, exit_code: u8) -> Value {
+    let (account, wall, verdict) = (&done.account, done.wall, done.verdict.as_ref());
     let problems: BTreeMap<String, u64> =
         problems.iter().map(|(kind, count)| (format!("{kind:?}").to_lowercase(), *count)).collect();
     json!({
@@ -65,6 +68,7 @@ pub fn json(
         "kept": account.kept, "retouched": account.retouched, "made": account.made, "deleted": account.deleted,
         "resumed_bytes": account.resumed_bytes, "wanted_files": account.wanted_files,
         "wanted_bytes": account.wanted_bytes, "sync_us": account.sync_us, "problems": problems,
+        "limited_by": done.limit, "way": done.way, "far": done.far,
         "limit": verdict.map(|verdict| json!({
             "part": verdict.part, "reason": verdict.reason, "confident": verdict.confident, "advice": verdict.advice,
             "shares": verdict.shares.iter().map(|share| (share.part.clone(), share.share)).collect::<BTreeMap<_, _>>(),

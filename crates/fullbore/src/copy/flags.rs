@@ -6,23 +6,29 @@ use std::path::PathBuf;
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 pub(crate) const LONG: &str = "\
-Copy files and trees, on this machine.
+Copy files and trees, on this machine or to and from another one.
 
 Paths follow rsync's rules: SRC with a slash at its end stands for what is in it, without one for the \
 directory itself. Everything is kept by default, as rsync does with -aHAXS: permissions, owners, \
 nanosecond times, links of both kinds, holes, ACLs, extended attributes, devices. What cannot be kept is \
-counted, named, and gives exit code 2. Each file gets its name only when all of it is there; a copy that \
+counted, named, and gives exit code 2. The other machine is reached by ssh, where fullbore has to be \
+installed; content goes by direct connections, encrypted with keys of this run, or by ssh itself where \
+none can be made. Each file gets its name only when all of it is there; a copy that \
 was cut off is gone on with by running it again, and a copy of what is there already copies nothing.";
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   Bring what is in a directory into another one:
     fullbore copy /srv/data/ /backup/data
+  Push to another machine, pull from it:
+    fullbore copy /srv/data/ me@backup.example.org:/backup/data
+    fullbore copy me@backup.example.org:/backup/data/ /srv/data
   See what would be copied and deleted:
     fullbore copy -n --delete /srv/data/ /backup/data
   Leave caches out:
     fullbore copy --exclude '.cache/' /home/ /backup/home";
 
+const NETWORK: &str = "Other machines";
 const SELECTION: &str = "Which files";
 const KEPT: &str = "What is kept of them";
 const OUTPUT: &str = "Output";
@@ -32,7 +38,7 @@ const OUTPUT: &str = "Output";
 #[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct CopyArgs {
     /// What to copy, and at last where to
-    #[arg(value_name = "SRC... DST", required = true, num_args = 2..)]
+    #[arg(value_name = "SRC... DST", required_unless_present = "server", num_args = 2..)]
     pub paths: Vec<OsString>,
 
     /// Compare and tell what would be done; write nothing
@@ -95,9 +101,41 @@ pub struct CopyArgs {
     #[command(flatten)]
     pub kept: KeptArgs,
 
+    /// Reach the other machine by this command (default: ssh)
+    #[arg(long, short = 'e', value_name = "COMMAND", help_heading = NETWORK, overrides_with = "rsh")]
+    pub rsh: Option<String>,
+
+    /// Run this there instead of `fullbore`, for example `sudo fullbore`
+    #[arg(long, value_name = "COMMAND", help_heading = NETWORK, overrides_with = "remote_path")]
+    pub remote_path: Option<String>,
+
+    /// Open so many connections for content (default: as many as the path needs)
+    #[arg(long, value_name = "N", help_heading = NETWORK, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub streams: Option<u8>,
+
+    /// Send everything by ssh; make no connections of its own
+    #[arg(long, help_heading = NETWORK)]
+    pub ssh_only: bool,
+
+    /// Take at most this rate, as rsync counts it: 1000 or 1000K is 1000 KiB/s, 1.5M, 20MB; 0 is no limit
+    #[arg(long, value_name = "RATE", help_heading = NETWORK, value_parser = rate)]
+    pub bwlimit: Option<u64>,
+
+    /// Dial again for so many seconds when the connection is lost
+    #[arg(long, value_name = "SECONDS", default_value = "600", help_heading = NETWORK)]
+    pub retry_for: u64,
+
+    /// Serve the other end of a copy on standard input and output
+    #[arg(long, hide = true)]
+    pub server: bool,
+
     /// Sync `none` of it, all `at-end`
     #[arg(long, value_name = "WHEN", default_value = "at-end", value_parser = ["none", "at-end"])]
     pub durability: String,
+
+    /// Write a line a minute to this file: what is done, rate, time left, limit
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub log_file: Option<PathBuf>,
 
     /// Print events as lines of JSON on stdout, the totals last
     #[arg(long, help_heading = OUTPUT)]
@@ -202,5 +240,39 @@ impl FromArgMatches for FilterArgs {
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         *self = FilterArgs::from_arg_matches(matches)?;
         Ok(())
+    }
+}
+
+/// A rate as rsync writes it (rsync(1), `--bwlimit`): KiB by default, suffixes K, M, G of 1024, KB, MB, GB of 1000.
+fn rate(text: &str) -> Result<u64, String> {
+    let wrong = || "expected KiB per second, or a number with K, M, G, KB, MB or GB".to_owned();
+    let lower = text.trim().to_ascii_lowercase();
+    let digits = lower.find(|byte: char| !byte.is_ascii_digit() && byte != '.').unwrap_or(lower.len());
+    let (number, unit) = lower.split_at(digits);
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let unit = match unit {
+        "" | "k" | "kib" => 1024.0,
+        "b" => 1.0,
+        "m" | "mib" => 1024.0 * 1024.0,
+        "g" | "gib" => 1024.0 * 1024.0 * 1024.0,
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        _ => return Err(wrong()),
+    };
+    let bytes_per_s = number * unit;
+    if bytes_per_s.is_finite() && bytes_per_s < 1e15 { Ok(bytes_per_s as u64) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_rsyncs() {
+        for (text, bytes) in [("1000", 1_024_000), ("1.5m", 1_572_864), ("20MB", 20_000_000), ("0", 0), ("512b", 512)] {
+            assert_eq!(rate(text), Ok(bytes), "{text}");
+        }
+        assert!(rate("fast").is_err() && rate("1x").is_err());
     }
 }

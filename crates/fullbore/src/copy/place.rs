@@ -4,6 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use crate::error::CommandError;
+
 /// One argument of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place<'a> {
@@ -18,7 +20,42 @@ pub enum Place<'a> {
     },
 }
 
+/// Where all sources are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Common<'a> {
+    /// On this machine.
+    Local(Vec<&'a Path>),
+    /// On another one.
+    Remote {
+        /// As ssh takes it.
+        host: String,
+        /// The paths there.
+        paths: Vec<OsString>,
+    },
+}
+
 impl<'a> Place<'a> {
+    /// Where all of them are.
+    pub fn common(texts: &'a [OsString]) -> Result<Common<'a>, CommandError> {
+        let (mut local, mut remote, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
+        for text in texts {
+            match Place::parse(text) {
+                Place::Local(path) => local.push(path),
+                Place::Remote { host, path } => {
+                    remote.push(path);
+                    hosts.push(host);
+                }
+            }
+        }
+        hosts.dedup();
+        match (&hosts[..], local.is_empty()) {
+            ([], false) => Ok(Common::Local(local)),
+            ([host], true) => Ok(Common::Remote { host: host.clone(), paths: remote }),
+            ([], true) => Err(CommandError::usage("what to copy?")),
+            _ => Err(CommandError::usage("all SRC have to be on one machine")),
+        }
+    }
+
     /// A colon before any slash parts a host from its path, as for rsync and scp; an address of IPv6
     /// stands in brackets.
     pub fn parse(text: &'a OsStr) -> Place<'a> {

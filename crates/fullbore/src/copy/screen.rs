@@ -1,6 +1,7 @@
 //! What a person sees of a copy: a bar on a terminal, a line a minute elsewhere, JSON on request.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -45,6 +46,7 @@ pub struct Screen {
 
 struct State {
     problems: BTreeMap<ProblemKind, u64>,
+    log: Option<File>,
     began: Instant,
     line: Instant,
     last: Option<(Instant, u64)>,
@@ -53,7 +55,7 @@ struct State {
 
 impl Screen {
     /// A screen on this process's stdout and stderr.
-    pub fn new(style: Style) -> Screen {
+    pub fn new(style: Style, log: Option<File>) -> Screen {
         let bar = if std::io::stderr().is_terminal() && !style.quiet && !style.json {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
             let template = if style.no_color { "[{bar:28}] {wide_msg}" } else { "[{bar:28.cyan/blue}] {wide_msg}" };
@@ -64,7 +66,7 @@ impl Screen {
             ProgressBar::hidden()
         };
         let now = Instant::now();
-        let state = State { problems: BTreeMap::new(), began: now, line: now, last: None, rate_bytes_per_s: 0.0 };
+        let state = State { problems: BTreeMap::new(), log, began: now, line: now, last: None, rate_bytes_per_s: 0.0 };
         Screen { style, bar, state: Mutex::new(state) }
     }
 
@@ -106,6 +108,10 @@ impl Screen {
         if let Some(limit) = &limit {
             text.push_str(&format!(", limited by {}", printable(limit)));
         }
+        if line_due && let Some(log) = &mut self.lock().log {
+            // A log that cannot be written to ends; the copy does not.
+            let _ = writeln!(log, "{} {text}", jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ"));
+        }
         if !self.bar.is_hidden() {
             self.bar.set_length(account.wanted_bytes.max(1));
             self.bar.set_position(account.written_bytes);
@@ -123,6 +129,9 @@ impl Screen {
 
     /// A line on stderr.
     pub fn line(&self, text: &str) {
+        if let Some(log) = &mut self.lock().log {
+            let _ = writeln!(log, "{} {text}", jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ"));
+        }
         self.bar.suspend(|| {
             // Nobody is left to be told of an error on stderr.
             let _ = writeln!(std::io::stderr(), "{text}");

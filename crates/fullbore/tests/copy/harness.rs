@@ -1,4 +1,5 @@
 //! Trees, and tools that know nothing of ours to compare them.
+#![allow(dead_code)] // each test takes what it needs
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,0 +1,323 @@
+//! Between machines: messages over connections.
+//!
+//! A [`lane::Lane`] is a stream of bytes both ways: an encrypted TCP connection, or the pipe of ssh. The
+//! first lane carries control messages in both directions, the others content in one; where there is
+//! only one lane it carries everything. [`Transport`] has the threads that move messages between lanes
+//! and the queues of a [`Link`], so that sender and receiver do not know of any of this.
+
+pub mod far;
+pub mod keys;
+pub mod lane;
+pub mod near;
+pub mod setup;
+pub mod tls;
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fullbore_engine::stage::{Kind, Ledger, SendReading, StageClock};
+use fullbore_wire::tcp_info::TcpInfo;
+
+use crate::error::CopyError;
+use crate::queue::Queue;
+use crate::session::{Brake, Link};
+use crate::wire::{Decoder, Message, encode};
+use lane::Lane;
+
+/// Time that the last messages have to leave in before connections are cut.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// Time between looks at the kernel's counters of the connections.
+const LOOK: Duration = Duration::from_millis(100);
+/// A path is given another congestion control from this share of segments sent twice, and this round
+/// trip: cubic fills short or clean paths by itself (measured: 0.1 % on 50 ms costs it nine tenths).
+const LOSS: f64 = 0.0002;
+const LONG_TRIP: Duration = Duration::from_millis(5);
+/// Segments that must have been sent before loss is judged.
+const ENOUGH_SEGMENTS: u64 = 2000;
+
+/// Moves messages between a link and its lanes.
+#[derive(Debug)]
+pub struct Transport {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    link: Link,
+    brake: Brake,
+    /// This end sends content; else it receives.
+    sends: bool,
+    clock: Arc<StageClock>,
+    ledger: Ledger,
+    state: Mutex<State>,
+    over: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sockets: Vec<Watched>,
+    writers: Vec<JoinHandle<()>>,
+    readers: Vec<JoinHandle<()>>,
+    /// Name of the congestion control that was put on the connections, if any.
+    control: Option<&'static str>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    socket: TcpStream,
+    last: TcpInfo,
+}
+
+/// What the kernel says of the connections.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Path {
+    /// Connections with content.
+    pub streams: usize,
+    /// The smallest round trip seen.
+    pub round_trip: Option<Duration>,
+    /// Segments sent again, of all sent.
+    pub loss: f64,
+    /// The congestion control that was put on them; none for the system's own.
+    pub control: Option<&'static str>,
+}
+
+impl Transport {
+    /// A transport without lanes yet.
+    pub fn new(link: &Link, brake: &Brake, sends: bool, ledger: &Ledger) -> Transport {
+        let clock = ledger.stage(if sends { "send" } else { "receive" }, Kind::Thread);
+        let shared = Arc::new(Shared {
+            link: link.clone(),
+            brake: brake.clone(),
+            sends,
+            clock,
+            ledger: ledger.clone(),
+            state: Mutex::default(),
+            over: AtomicBool::new(false),
+        });
+        let watching = shared.clone();
+        // Ends by itself within a look of the end; without it the verdict knows less.
+        drop(spawn("connections", move || watching.watch()));
+        Transport { shared }
+    }
+
+    /// Puts a lane to work. `control` for the one with control messages; `alone` if it carries content as well.
+    pub fn add(&self, lane: Lane, control: bool, alone: bool) {
+        let shared = &self.shared;
+        let link = &shared.link;
+        let Lane { reader, writer, socket } = lane;
+        let mut state = shared.lock();
+        if let Some(socket) = socket {
+            state.sockets.push(Watched { socket, last: TcpInfo::default() });
+        }
+        if control {
+            let queue = link.control_out.clone();
+            let own = shared.clone();
+            state.writers.extend(spawn("control out", move || own.write(writer, &queue)));
+            if alone && shared.sends {
+                // One pipe for all: content goes by the way of control messages.
+                let (data, out, clock) = (link.data.clone(), link.control_out.clone(), shared.clock.clone());
+                state.writers.extend(spawn("merge", move || {
+                    while let Some(message) = data.pop(&clock) {
+                        if out.push(message, &clock).is_err() {
+                            return;
+                        }
+                    }
+                }));
+            }
+            let own = shared.clone();
+            state.readers.extend(spawn("control in", move || own.read(reader, true)));
+        } else if shared.sends {
+            let queue = link.data.clone();
+            let own = shared.clone();
+            // Its reader stays: closing it would tell the other end that nobody listens.
+            state.writers.extend(spawn("send", move || {
+                own.write(writer, &queue);
+                drop(reader);
+            }));
+        } else {
+            let own = shared.clone();
+            state.readers.extend(spawn("receive", move || {
+                own.read(reader, false);
+                drop(writer);
+            }));
+        }
+    }
+
+    /// Ends the run: a connection that is needed could not be made, or has gone.
+    pub fn fail(&self, error: &io::Error) {
+        self.shared.broken(error);
+    }
+
+    /// What the kernel says of the connections now.
+    pub fn path(&self) -> Path {
+        let state = self.shared.lock();
+        let infos = || state.sockets.iter().map(|watched| &watched.last);
+        let sent: u64 = infos().map(segments).sum();
+        let again: u64 = infos().map(|info| u64::from(info.retransmitted_segments)).sum();
+        Path {
+            streams: state.sockets.len().saturating_sub(1),
+            round_trip: infos().map(TcpInfo::path_rtt).filter(|trip| !trip.is_zero()).min(),
+            loss: if sent > 0 { again as f64 / sent as f64 } else { 0.0 },
+            control: state.control,
+        }
+    }
+
+    /// Sends what is left, ends the lanes, and waits for the threads.
+    pub fn finish(&self) {
+        let shared = self.shared.clone();
+        shared.link.data.close();
+        shared.link.control_out.close();
+        let until = Instant::now() + FAREWELL;
+        let writers = std::mem::take(&mut shared.lock().writers);
+        let waiting = writers.iter().any(|writer| {
+            while !writer.is_finished() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            !writer.is_finished()
+        });
+        shared.over.store(true, Ordering::Release);
+        shared.cut(if waiting || shared.brake.is_pulled() { Shutdown::Both } else { Shutdown::Write });
+        shared.link.control_in.break_off();
+        let readers = std::mem::take(&mut shared.lock().readers);
+        if waiting {
+            // Nobody takes what they have; they end with the process.
+            return;
+        }
+        drop(writers.into_iter().map(JoinHandle::join).collect::<Vec<_>>());
+        while readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        shared.cut(Shutdown::Both);
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work).ok()
+}
+
+fn segments(info: &TcpInfo) -> u64 {
+    info.bytes_acknowledged / u64::from(info.segment_bytes.max(1))
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cut(&self, how: Shutdown) {
+        for watched in &self.lock().sockets {
+            // Fails for one that the other end has closed.
+            let _ = watched.socket.shutdown(how);
+        }
+    }
+
+    /// A broken connection ends the run, unless it is over anyway.
+    fn broken(&self, error: &io::Error) {
+        if !self.over.load(Ordering::Acquire) {
+            self.brake.pull(CopyError::Network(format!("the connection broke: {error}")));
+        }
+    }
+
+    /// From a queue to a lane, until the queue is closed and empty.
+    fn write(&self, mut writer: Box<dyn Write + Send>, queue: &Queue<Message>) {
+        self.clock.adopt_thread();
+        let mut head = Vec::with_capacity(64 << 10);
+        while let Some(message) = queue.pop(&self.clock) {
+            head.clear();
+            let content = encode(&message, &mut head);
+            let sent = self.clock.blocked_in(|| {
+                writer.write_all(&head)?;
+                writer.write_all(content)?;
+                // Nothing more to say for now: out with it.
+                if queue.is_empty() { writer.flush() } else { Ok(()) }
+            });
+            if let Err(error) = sent {
+                return self.broken(&error);
+            }
+            self.clock.add_items(1, (head.len() + content.len()) as u64);
+            if let Message::Pack(pack) = message {
+                self.link.pool.give(pack.payload.into_buffer());
+            } else if let Message::Block(block) = message {
+                self.link.pool.give(block.payload.into_buffer());
+            }
+        }
+        // Fails if the other end has gone; whether that matters, others know.
+        let _ = writer.flush();
+    }
+
+    /// From a lane to the queues, until it ends.
+    fn read(&self, mut reader: Box<dyn Read + Send>, control: bool) {
+        self.clock.adopt_thread();
+        let mut decoder = Decoder::new();
+        loop {
+            let read = self.clock.starved_in(|| reader.read(decoder.space()));
+            let count = match read {
+                Ok(0) if decoder.is_between_frames() => break,
+                Ok(0) => return self.broken(&io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    self.broken(&error);
+                    break;
+                }
+            };
+            self.clock.add_items(0, count as u64);
+            match decoder.filled(count) {
+                Ok(None) => {}
+                Ok(Some(message)) => {
+                    let is_data = message.is_data();
+                    if !control && !is_data || is_data && self.sends {
+                        return self.brake.pull(CopyError::Meaning("a message on the wrong connection"));
+                    }
+                    let queue = if is_data { &self.link.data } else { &self.link.control_in };
+                    if queue.push(message, &self.clock).is_err() {
+                        break;
+                    }
+                    decoder.reuse(self.link.pool.rest());
+                }
+                Err(error) => return self.brake.pull(error.into()),
+            }
+        }
+        if control {
+            self.link.control_in.close();
+        }
+    }
+
+    /// Feeds the verdict with the kernel's counters, and changes the congestion control where it pays.
+    fn watch(&self) {
+        while !self.over.load(Ordering::Acquire) {
+            std::thread::sleep(LOOK);
+            let mut state = self.lock();
+            let mut sum = SendReading::default();
+            let (mut sent, mut again, mut trip) = (0, 0, Duration::ZERO);
+            for watched in &mut state.sockets {
+                let Ok(info) = TcpInfo::read(watched.socket.as_fd()) else { continue };
+                let us = |now: Duration, before: Duration| now.saturating_sub(before).as_micros() as u64;
+                sum += SendReading {
+                    busy_us: us(info.busy, watched.last.busy),
+                    receiver_limited_us: us(info.receive_window_limited, watched.last.receive_window_limited),
+                    buffer_limited_us: us(info.send_buffer_limited, watched.last.send_buffer_limited),
+                };
+                sent += segments(&info);
+                again += u64::from(info.retransmitted_segments);
+                trip = trip.max(info.path_rtt());
+                watched.last = info;
+            }
+            if self.sends {
+                self.ledger.add_sending(sum);
+            }
+            let lossy = sent >= ENOUGH_SEGMENTS && again as f64 >= LOSS * sent as f64 && trip >= LONG_TRIP;
+            if self.sends && lossy && state.control.is_none() {
+                let changed =
+                    |watched: &Watched| rustix::net::sockopt::set_tcp_congestion(&watched.socket, "bbr").is_ok();
+                // Not allowed, or not there: then it stays as it is.
+                state.control = Some(if state.sockets.iter().all(changed) { "bbr" } else { "the system's" });
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The far end of a connection: started by ssh, told what to do by its standard input.
+//!
+//! It listens, and dials the near end at the same time. Connections count when they prove the key that
+//! came by ssh, and the near end says on each what it is for; those that it does not want it closes.
+
+use std::io::{BufRead, Read, Write};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use rustls::{ClientConfig, ServerConfig};
+
+use super::keys::{Cipher, OwnKey, Speeds};
+use super::lane::Lane;
+use super::near::RACE_TIME;
+use super::setup::{self, Decision, Hello, Ready, Task, Way};
+use super::{Transport, tls};
+use crate::error::CopyError;
+use crate::wire::VERSION;
+
+/// Time for the first connection after the near end has decided on it.
+const FIRST_TIME: Duration = Duration::from_secs(10);
+/// Connections that are being proved at once. Strangers cannot make us hold more.
+const PROVING: usize = 32;
+/// Time between looks whether somebody has dialled.
+const ACCEPT_LOOK: Duration = Duration::from_millis(5);
+
+/// The far end, told what to do.
+#[derive(Debug)]
+pub struct Far {
+    /// What to do.
+    pub task: Task,
+    client: Arc<ClientConfig>,
+    near: Option<SocketAddr>,
+    lanes: mpsc::Receiver<(u8, Lane)>,
+    found: mpsc::Sender<(u8, Lane)>,
+    over: Arc<AtomicBool>,
+}
+
+/// Says what this end is, hears the task, and begins to look for connections.
+///
+/// `addresses` are the near end's and this one's, as ssh knows them.
+///
+/// # Errors
+/// When the pipe ends, or what comes by it makes no sense.
+pub fn greet(
+    input: &mut impl BufRead,
+    output: &mut impl Write,
+    program: &str,
+    addresses: Option<(IpAddr, IpAddr)>,
+) -> Result<Far, CopyError> {
+    let own = OwnKey::generate()?;
+    let speeds = Speeds::measure();
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    let listener = TcpListener::bind(any).or_else(|_| TcpListener::bind(("0.0.0.0", 0))).ok();
+    let hello = Hello {
+        version: VERSION,
+        program: program.to_owned(),
+        key: own.public().to_vec(),
+        port: listener.as_ref().and_then(|listener| Some(listener.local_addr().ok()?.port())),
+        address: addresses.map(|(_, server)| server),
+        speeds: Some(speeds),
+    };
+    let gone = || CopyError::Network("the other end has gone".to_owned());
+    setup::write(output, &hello).map_err(|_| gone())?;
+    let task = setup::read::<Task>(input)?.ok_or_else(gone)?;
+    let cipher: Cipher = speeds.choose(&task.speeds);
+    let (client, server) = (own.client(&task.key, cipher)?, own.server(&task.key, cipher)?);
+    let (found, lanes) = mpsc::channel();
+    let over = Arc::new(AtomicBool::new(false));
+    if let Some(listener) = listener {
+        let (found, over) = (found.clone(), over.clone());
+        std::thread::spawn(move || accept(&listener, &server, &found, &over));
+    }
+    let near = addresses.and_then(|(client, _)| Some(SocketAddr::new(client, task.port?)));
+    let far = Far { task, client, near, lanes, found, over };
+    far.dial(1);
+    Ok(far)
+}
+
+fn accept(listener: &TcpListener, server: &Arc<ServerConfig>, found: &mpsc::Sender<(u8, Lane)>, over: &AtomicBool) {
+    if listener.set_nonblocking(true).is_err() {
+        return;
+    }
+    let proving = Arc::new(());
+    while !over.load(Ordering::Acquire) {
+        match listener.accept() {
+            Ok((socket, _)) if Arc::strong_count(&proving) <= PROVING && socket.set_nonblocking(false).is_ok() => {
+                let (server, found, held) = (server.clone(), found.clone(), proving.clone());
+                std::thread::spawn(move || {
+                    if let Ok(lane) = tls::accept(socket, server) {
+                        drop(held);
+                        hear(lane, &found);
+                    }
+                });
+            }
+            Ok(_) => {}
+            Err(_) => std::thread::sleep(ACCEPT_LOOK),
+        }
+    }
+}
+
+/// Waits for what the near end wants of a connection.
+fn hear(mut lane: Lane, found: &mpsc::Sender<(u8, Lane)>) {
+    let mut number = [0];
+    if lane.reader.read_exact(&mut number).is_ok() {
+        let _ = found.send((number[0], lane));
+    }
+}
+
+impl Far {
+    fn dial(&self, count: u8) {
+        let Some(address) = self.near else { return };
+        for _ in 0..count {
+            let (client, found) = (self.client.clone(), self.found.clone());
+            std::thread::spawn(move || {
+                let lane =
+                    TcpStream::connect_timeout(&address, RACE_TIME).and_then(|socket| tls::connect(socket, client));
+                if let Ok(lane) = lane {
+                    hear(lane, &found);
+                }
+            });
+        }
+    }
+
+    /// Says whether the task can be done, and hears which way is taken. The first connection is put to
+    /// work before this returns, the others as they come.
+    ///
+    /// # Errors
+    /// When the near end has gone.
+    pub fn start<I: BufRead + Send + 'static, O: Write + Send + 'static>(
+        self,
+        mut input: I,
+        mut output: O,
+        ready: &Ready,
+        transport: &Arc<Transport>,
+    ) -> Result<Started, CopyError> {
+        let gone = || CopyError::Network("the other end has gone".to_owned());
+        setup::write(&mut output, ready).map_err(|_| gone())?;
+        let decision = setup::read::<Decision>(&mut input)?.ok_or_else(gone)?;
+        let over = self.over.clone();
+        if decision.way == Way::Pipe {
+            over.store(true, Ordering::Release);
+            transport.add(Lane::pipe(input, output), true, true);
+            return Ok(Started { over });
+        }
+        if decision.way == Way::FarDials {
+            self.dial(decision.streams);
+        }
+        loop {
+            let (number, lane) = self.lanes.recv_timeout(FIRST_TIME).map_err(|_| gone())?;
+            transport.add(lane, number == 0, false);
+            if number == 0 {
+                break;
+            }
+        }
+        let (lanes, adding) = (self.lanes, transport.clone());
+        std::thread::spawn(move || {
+            while let Ok((number, lane)) = lanes.recv() {
+                // There is one for control, and it is there.
+                if number > 0 {
+                    adding.add(lane, false, false);
+                }
+            }
+        });
+        let (watched, quiet) = (transport.clone(), over.clone());
+        std::thread::spawn(move || {
+            // Nothing more comes by ssh; its end is the near end's.
+            let _ = std::io::copy(&mut input.by_ref().take(1), &mut std::io::sink());
+            if !quiet.load(Ordering::Acquire) {
+                watched.fail(&std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "ssh has ended"));
+            }
+            drop(output);
+        });
+        Ok(Started { over })
+    }
+}
+
+/// The connections of the far end; takes no more when dropped.
+#[derive(Debug)]
+pub struct Started {
+    over: Arc<AtomicBool>,
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,277 @@
+//! Throw-away keys: each run makes one at each end, and takes connections from the other one's only.
+//!
+//! They are raw public keys (RFC 7250), compared byte for byte with what came by ssh: no certificates,
+//! no names, no authorities. TLS 1.3 alone, with one cipher, chosen by measured speed of the slower end.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::aead::{AES_128_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
+use rustls::client::AlwaysResolvesClientRawPublicKeys;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs as provider, verify_tls13_signature_with_raw_key,
+};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::server::AlwaysResolvesServerRawPublicKeys;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::error::CopyError;
+
+/// How long each cipher is tried. Enough for some hundred kilobytes on the slowest machine.
+const TRIAL: Duration = Duration::from_millis(2);
+const TRIALS: u32 = 4;
+/// Bytes encrypted at once in a trial: a TLS record.
+const RECORD_BYTES: usize = 16 << 10;
+
+/// Which cipher protects the content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cipher {
+    /// AES-128-GCM: fast where the processor has instructions for it.
+    Aes,
+    /// ChaCha20-Poly1305: fast anywhere.
+    Chacha,
+}
+
+impl Cipher {
+    /// As reports name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cipher::Aes => "AES-128-GCM",
+            Cipher::Chacha => "ChaCha20-Poly1305",
+        }
+    }
+}
+
+/// Bytes per second that one core of a machine encrypts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Speeds {
+    /// By AES-128-GCM.
+    pub aes: f64,
+    /// By ChaCha20-Poly1305.
+    pub chacha: f64,
+}
+
+impl Speeds {
+    /// Tries both for a moment.
+    pub fn measure() -> Speeds {
+        Speeds { aes: speed(&AES_128_GCM), chacha: speed(&CHACHA20_POLY1305) }
+    }
+
+    /// The cipher with which the slower of two ends is faster.
+    pub fn choose(&self, other: &Speeds) -> Cipher {
+        if self.chacha.min(other.chacha) > self.aes.min(other.aes) { Cipher::Chacha } else { Cipher::Aes }
+    }
+}
+
+fn speed(algorithm: &'static Algorithm) -> f64 {
+    let Ok(key) = UnboundKey::new(algorithm, &vec![7; algorithm.key_len()]) else { return 0.0 };
+    let key = LessSafeKey::new(key);
+    let mut record = vec![0_u8; RECORD_BYTES];
+    let trial = |_| {
+        let began = Instant::now();
+        let mut bytes = 0;
+        while began.elapsed() < TRIAL {
+            // A trial's nonce may be used again: the bytes go nowhere.
+            let nonce = Nonce::assume_unique_for_key([0; 12]);
+            if key.seal_in_place_separate_tag(nonce, Aad::empty(), &mut record).is_err() {
+                return 0.0;
+            }
+            bytes += RECORD_BYTES;
+        }
+        bytes as f64 / began.elapsed().as_secs_f64()
+    };
+    // The best of a few: the first pays for waking up, any may lose its core.
+    (0..TRIALS).map(trial).fold(0.0, f64::max)
+}
+
+/// This end's key of this run.
+#[derive(Clone, Debug)]
+pub struct OwnKey {
+    key: Arc<CertifiedKey>,
+    public: Vec<u8>,
+}
+
+fn internal(what: &'static str) -> CopyError {
+    CopyError::System { what, error: std::io::Error::other("the cryptography library refuses") }
+}
+
+impl OwnKey {
+    /// A new key.
+    ///
+    /// # Errors
+    /// When the library gives none.
+    pub fn generate() -> Result<OwnKey, CopyError> {
+        let failed = |_| internal("make a key");
+        let pair =
+            EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new()).map_err(failed)?;
+        let private = PrivatePkcs8KeyDer::from(pair.as_ref().to_vec());
+        let loaded = provider::default_provider().key_provider.load_private_key(private.into());
+        let signing = loaded.map_err(|_| internal("load a key"))?;
+        let public = signing.public_key().ok_or_else(|| internal("read a public key"))?.to_vec();
+        let certified = CertifiedKey::new(vec![CertificateDer::from(public.clone())], signing);
+        Ok(OwnKey { key: Arc::new(certified), public })
+    }
+
+    /// What the other end must know of it.
+    pub fn public(&self) -> &[u8] {
+        &self.public
+    }
+
+    /// For connections that this end makes to the owner of `peer`.
+    ///
+    /// # Errors
+    /// When the library does not take the settings.
+    pub fn client(&self, peer: &[u8], cipher: Cipher) -> Result<Arc<ClientConfig>, CopyError> {
+        let provider = Arc::new(provider_with(cipher));
+        let verifier = Arc::new(Pinned { peer: peer.to_vec(), algorithms: provider.signature_verification_algorithms });
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|_| internal("set TLS up"))?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(self.key.clone())));
+        Ok(Arc::new(config))
+    }
+
+    /// For connections that the owner of `peer` makes to this end.
+    ///
+    /// # Errors
+    /// When the library does not take the settings.
+    pub fn server(&self, peer: &[u8], cipher: Cipher) -> Result<Arc<ServerConfig>, CopyError> {
+        let provider = Arc::new(provider_with(cipher));
+        let verifier = Arc::new(Pinned { peer: peer.to_vec(), algorithms: provider.signature_verification_algorithms });
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|_| internal("set TLS up"))?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(self.key.clone())));
+        // Nobody comes back with a ticket: each connection proves itself.
+        config.send_tls13_tickets = 0;
+        Ok(Arc::new(config))
+    }
+}
+
+fn provider_with(cipher: Cipher) -> CryptoProvider {
+    let suite = match cipher {
+        Cipher::Aes => provider::cipher_suite::TLS13_AES_128_GCM_SHA256,
+        Cipher::Chacha => provider::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+    };
+    CryptoProvider { cipher_suites: vec![suite], ..provider::default_provider() }
+}
+
+/// Takes one key, and no other.
+#[derive(Debug)]
+struct Pinned {
+    peer: Vec<u8>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Pinned {
+    fn check(&self, presented: &CertificateDer<'_>) -> Result<(), Error> {
+        // Both are public: nothing is learned from the time that comparing takes.
+        if presented.as_ref() == self.peer {
+            Ok(())
+        } else {
+            Err(CertificateError::ApplicationVerificationFailure.into())
+        }
+    }
+
+    fn signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let key = SubjectPublicKeyInfoDer::from(key.as_ref());
+        verify_tls13_signature_with_raw_key(message, &key, signed, &self.algorithms)
+    }
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        presented: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.check(presented).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(Error::General("TLS 1.3 alone is spoken here".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.signature(message, key, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+impl ClientCertVerifier for Pinned {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        presented: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.check(presented).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(Error::General("TLS 1.3 alone is spoken here".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.signature(message, key, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,42 @@
+//! A stream of bytes both ways.
+
+use std::fmt;
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use fullbore_wire::tcp_info::TcpInfo;
+
+/// Bytes that small messages are gathered to before they are written to a pipe.
+const PIPE_BYTES: usize = 64 << 10;
+
+/// One connection, its directions apart so that each has a thread.
+pub struct Lane {
+    pub(super) reader: Box<dyn Read + Send>,
+    pub(super) writer: Box<dyn Write + Send>,
+    pub(super) socket: Option<TcpStream>,
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Lane").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+impl Lane {
+    /// The two pipes of a process that carries the bytes to the other machine.
+    pub fn pipe(reader: impl Read + Send + 'static, writer: impl Write + Send + 'static) -> Lane {
+        Lane {
+            reader: Box::new(BufReader::with_capacity(PIPE_BYTES, reader)),
+            writer: Box::new(BufWriter::with_capacity(PIPE_BYTES, writer)),
+            socket: None,
+        }
+    }
+
+    /// Round trip of its path, as far as the kernel knows it.
+    pub fn round_trip(&self) -> Option<Duration> {
+        let info = TcpInfo::read(self.socket.as_ref()?.as_fd()).ok()?;
+        Some(info.path_rtt())
+    }
+}

@@ -1,0 +1,339 @@
+//! The near end of a connection: the one that the user started.
+//!
+//! It starts the program on the other machine by the user's ssh and tries both directions at once: it
+//! dials where the far end listens, and listens where the far end dials. The first connection that proves
+//! the right key decides. If there is none within three seconds, everything goes by ssh itself.
+
+use std::ffi::OsString;
+use std::io::{BufReader, Write as _};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustls::{ClientConfig, ServerConfig};
+
+use super::keys::{Cipher, OwnKey, Speeds};
+use super::lane::Lane;
+use super::setup::{self, Decision, Hello, Ready, Task, Way};
+use super::{Transport, tls};
+use crate::error::CopyError;
+use crate::wire::VERSION;
+
+/// How long a direct connection is tried.
+pub const RACE_TIME: Duration = Duration::from_secs(3);
+/// Time between looks whether somebody has dialled.
+const ACCEPT_LOOK: Duration = Duration::from_millis(5);
+/// Round trips from which a path counts as long: one connection would need seconds to fill it.
+const LONG_TRIP: Duration = Duration::from_millis(2);
+/// Connections for content on short and on long paths. Four fill a gigabit at 50 ms under the default
+/// buffers (measured: 107 of 118 MB/s); sixteen are what a lossy path needs until its congestion control
+/// is changed.
+const SHORT_STREAMS: u8 = 4;
+const LONG_STREAMS: u8 = 16;
+
+/// What the near end wants of the connection.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// The command that runs the program on the other machine, its pipes joined to ours.
+    pub command: Vec<OsString>,
+    /// The host as the user named it, to dial it.
+    pub host: String,
+    /// Ssh alone, nothing else is tried.
+    pub pipe_only: bool,
+    /// Connections for content; 0 for as many as the path needs.
+    pub streams: u8,
+    /// This program's version.
+    pub program: String,
+}
+
+/// The other machine answers.
+#[derive(Debug)]
+pub struct Peer {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    /// What it says of itself.
+    pub hello: Hello,
+}
+
+/// The program does not run there, or another version of it does.
+#[derive(Debug)]
+pub enum NoPeer {
+    /// ssh's exit code; 127 where the program is not found.
+    Ended(Option<i32>),
+    /// Another version.
+    Version(Hello),
+    /// Anything else.
+    Failed(CopyError),
+}
+
+/// A way to the other machine.
+#[derive(Debug)]
+pub struct Connection {
+    /// How messages go.
+    pub way: Way,
+    /// Why not directly.
+    pub fallback: Option<String>,
+    /// The cipher of direct connections.
+    pub cipher: Cipher,
+    /// Whether the task can be done there.
+    pub ready: Ready,
+    first: Option<Lane>,
+    opener: Arc<Opener>,
+    child: Child,
+    /// Open as long as the copy runs: its end tells the far end that we are gone.
+    input: Option<ChildStdin>,
+    streams: u8,
+}
+
+/// Makes further connections.
+#[derive(Debug)]
+struct Opener {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+    listener: Option<TcpListener>,
+    address: Mutex<Option<SocketAddr>>,
+}
+
+impl Peer {
+    /// Starts the program there and hears what it says of itself.
+    ///
+    /// # Errors
+    /// When it does not run there.
+    pub fn start(wish: &Wish) -> Result<Peer, NoPeer> {
+        let failed = |what, error| NoPeer::Failed(CopyError::System { what, error });
+        let (program, arguments) = wish.command.split_first().ok_or(NoPeer::Ended(None))?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| failed("start ssh", error))?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(NoPeer::Ended(None));
+        };
+        let mut output = BufReader::with_capacity(64 << 10, output);
+        match setup::read::<Hello>(&mut output) {
+            Ok(Some(hello)) if hello.version == VERSION => Ok(Peer { child, input, output, hello }),
+            Ok(Some(hello)) => {
+                end(&mut child);
+                Err(NoPeer::Version(hello))
+            }
+            Ok(None) => Err(NoPeer::Ended(child.wait().ok().and_then(|status| status.code()))),
+            Err(error) => {
+                end(&mut child);
+                Err(NoPeer::Failed(error))
+            }
+        }
+    }
+
+    /// Gives it the task, and finds a way for the content.
+    ///
+    /// # Errors
+    /// When the task cannot be done there, or ssh breaks.
+    pub fn connect(mut self, mut task: Task, wish: &Wish) -> Result<Connection, CopyError> {
+        let own = OwnKey::generate()?;
+        let speeds = Speeds::measure();
+        let cipher = self.hello.speeds.map_or(Cipher::Aes, |theirs| speeds.choose(&theirs));
+        let listener = if wish.pipe_only { None } else { listen() };
+        task.key = own.public().to_vec();
+        task.port = listener.as_ref().and_then(|listener| Some(listener.local_addr().ok()?.port()));
+        task.speeds = speeds;
+        let gone = |error: std::io::Error| CopyError::Network(format!("the connection by ssh broke: {error}"));
+        setup::write(&mut self.input, &task).map_err(gone)?;
+        let opener = Arc::new(Opener {
+            client: own.client(&self.hello.key, cipher)?,
+            server: own.server(&self.hello.key, cipher)?,
+            listener,
+            address: Mutex::default(),
+        });
+        let race = (!wish.pipe_only).then(|| race(&opener, &self.hello, &wish.host));
+        let ready = setup::read::<Ready>(&mut self.output)?;
+        let ready = ready.ok_or_else(|| CopyError::Network("the program on the other machine ended".to_owned()))?;
+        if let Some((exit_code, text)) = ready.refused {
+            end(&mut self.child);
+            return Err(CopyError::Remote { exit_code, text });
+        }
+        let (way, first, fallback) = match race.map(Race::winner) {
+            Some(Ok((way, lane))) => (way, Some(lane), None),
+            Some(Err(reason)) => (Way::Pipe, None, Some(reason)),
+            None => (Way::Pipe, None, None),
+        };
+        let trip = first.as_ref().and_then(|lane| lane.round_trip()).unwrap_or_default();
+        let streams = match wish.streams {
+            0 if trip >= LONG_TRIP => LONG_STREAMS,
+            0 => SHORT_STREAMS,
+            wished => wished,
+        };
+        let streams = if way == Way::Pipe { 0 } else { streams };
+        setup::write(&mut self.input, &Decision { way, streams }).map_err(gone)?;
+        let mut connection =
+            Connection { way, fallback, cipher, ready, first, opener, child: self.child, input: None, streams };
+        if way == Way::Pipe {
+            connection.first = Some(Lane::pipe(self.output, self.input));
+        } else {
+            connection.input = Some(self.input);
+        }
+        Ok(connection)
+    }
+}
+
+fn listen() -> Option<TcpListener> {
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    let listener = TcpListener::bind(any).or_else(|_| TcpListener::bind(("0.0.0.0", 0))).ok()?;
+    listener.set_nonblocking(true).ok()?;
+    Some(listener)
+}
+
+/// Both directions at once.
+struct Race {
+    results: mpsc::Receiver<Result<(Way, Lane), String>>,
+    until: Instant,
+}
+
+fn race(opener: &Arc<Opener>, hello: &Hello, host: &str) -> Race {
+    let (sender, results) = mpsc::channel();
+    let until = Instant::now() + RACE_TIME;
+    if let Some(port) = hello.port {
+        let host = host.rsplit('@').next().unwrap_or(host).to_owned();
+        let (sender, own, address) = (sender.clone(), opener.clone(), hello.address);
+        std::thread::spawn(move || {
+            let named = (host.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>).unwrap_or_default();
+            let mut addresses: Vec<SocketAddr> =
+                address.map(|address| SocketAddr::new(address, port)).into_iter().collect();
+            addresses.extend(named.into_iter().filter(|named| Some(named.ip()) != address));
+            for address in addresses {
+                let (sender, own) = (sender.clone(), own.clone());
+                std::thread::spawn(move || {
+                    let lane = TcpStream::connect_timeout(&address, RACE_TIME)
+                        .and_then(|socket| tls::connect(socket, own.client.clone()));
+                    let lane = lane.map(|lane| {
+                        own.address.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(address);
+                        (Way::NearDials, lane)
+                    });
+                    let _ = sender.send(lane.map_err(|error| format!("{address}: {error}")));
+                });
+            }
+        });
+    }
+    let own = opener.clone();
+    std::thread::spawn(move || {
+        let _ = sender.send(own.accept(until).map(|lane| (Way::FarDials, lane)).map_err(|error| error.to_string()));
+    });
+    Race { results, until }
+}
+
+impl Race {
+    /// The first connection that proved the right key; else what went wrong.
+    fn winner(self) -> Result<(Way, Lane), String> {
+        let mut reasons = Vec::new();
+        loop {
+            match self.results.recv_timeout(self.until.saturating_duration_since(Instant::now())) {
+                Ok(Ok(winner)) => return Ok(winner),
+                Ok(Err(reason)) => reasons.push(reason),
+                Err(RecvTimeoutError::Timeout) => reasons.push(format!("nothing within {} s", RACE_TIME.as_secs())),
+                Err(RecvTimeoutError::Disconnected) => {}
+            }
+            if Instant::now() >= self.until || matches!(self.results.try_recv(), Err(mpsc::TryRecvError::Disconnected))
+            {
+                return Err(reasons.join("; "));
+            }
+        }
+    }
+}
+
+impl Opener {
+    fn accept(&self, until: Instant) -> std::io::Result<Lane> {
+        let listener = self.listener.as_ref().ok_or(std::io::ErrorKind::AddrNotAvailable)?;
+        loop {
+            match listener.accept() {
+                Ok((socket, _)) => {
+                    socket.set_nonblocking(false)?;
+                    // Whoever dialled without the key is nobody; the next one may be right.
+                    if let Ok(lane) = tls::accept(socket, self.server.clone()) {
+                        return Ok(lane);
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::thread::sleep(ACCEPT_LOOK),
+                Err(error) => return Err(error),
+            }
+            if Instant::now() >= until {
+                return Err(std::io::Error::new(
+                    std::io::ErrorKind::TimedOut,
+                    "the other machine did not get through to here",
+                ));
+            }
+        }
+    }
+
+    fn open(&self, way: Way) -> std::io::Result<Lane> {
+        if way == Way::FarDials {
+            return self.accept(Instant::now() + RACE_TIME);
+        }
+        let address = *self.address.lock().unwrap_or_else(PoisonError::into_inner);
+        let address = address.ok_or(std::io::ErrorKind::AddrNotAvailable)?;
+        tls::connect(TcpStream::connect_timeout(&address, RACE_TIME)?, self.client.clone())
+    }
+}
+
+impl Connection {
+    /// Puts the first connection to work, and the others as they come.
+    pub fn start(&mut self, transport: &Arc<Transport>) -> std::io::Result<()> {
+        let mut first = self.first.take().ok_or(std::io::ErrorKind::NotConnected)?;
+        if self.way == Way::Pipe {
+            transport.add(first, true, true);
+            return Ok(());
+        }
+        first.mark(0)?;
+        transport.add(first, true, false);
+        for number in 1..=self.streams {
+            let (opener, transport, way) = (self.opener.clone(), transport.clone(), self.way);
+            std::thread::spawn(move || {
+                // One less is no matter, if it is not the only one.
+                match opener.open(way).and_then(|mut lane| lane.mark(number).map(|()| lane)) {
+                    Ok(lane) => transport.add(lane, false, false),
+                    Err(error) if number == 1 => transport.fail(&error),
+                    Err(error) => tracing::debug!(%error, number, "a connection failed"),
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Ends the program on the other machine, if it has not ended by itself.
+    pub fn finish(mut self) {
+        drop(self.input.take());
+        let until = Instant::now() + RACE_TIME;
+        while Instant::now() < until {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(ACCEPT_LOOK);
+        }
+        end(&mut self.child);
+    }
+}
+
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+impl Lane {
+    /// Tells the far end which connection this is.
+    fn mark(&mut self, number: u8) -> std::io::Result<()> {
+        self.writer.write_all(&[number])?;
+        self.writer.flush()
+    }
+}
+
+/// Addresses as ssh tells them in `SSH_CONNECTION`: client, its port, server, its port (ssh(1)).
+pub fn ssh_connection(text: &str) -> Option<(IpAddr, IpAddr)> {
+    let mut words = text.split_whitespace();
+    let address = |word: &str| word.split('%').next().and_then(|word| word.parse().ok());
+    let client = address(words.next()?)?;
+    let server = address(words.nth(1)?)?;
+    Some((client, server))
+}

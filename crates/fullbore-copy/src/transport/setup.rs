@@ -1,0 +1,159 @@
+//! What the two ends say by way of ssh before content flows: lines of JSON.
+//!
+//! The far end speaks first, so that nobody waits for nothing: its version, its throw-away key, where it
+//! listens. The near end answers with its own and with the task, then the far end says whether the task
+//! can be done, and the near end which way is taken. Whatever a login shell prints before is skipped.
+
+use std::io::{BufRead, Read as _, Write};
+use std::net::IpAddr;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::keys::Speeds;
+use crate::error::CopyError;
+use crate::options::Options;
+
+/// First word of each line.
+const MAGIC: &str = "fullbore-copy";
+/// Longest line. The task has all filters and paths of `--files-from` in it.
+const LINE_BYTES: u64 = 256 << 20;
+/// What a login shell may print before.
+const BANNER_BYTES: usize = 64 << 10;
+
+/// What the far end says first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Version of the protocol.
+    pub version: u32,
+    /// Version of the program.
+    pub program: String,
+    /// Its throw-away public key.
+    #[serde(default)]
+    pub key: Vec<u8>,
+    /// Where it listens.
+    #[serde(default)]
+    pub port: Option<u16>,
+    /// By which address ssh reached it.
+    #[serde(default)]
+    pub address: Option<IpAddr>,
+    /// How fast it encrypts.
+    #[serde(default)]
+    pub speeds: Option<Speeds>,
+}
+
+/// Which end does what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// The far end sends.
+    Send,
+    /// The far end receives.
+    Receive,
+}
+
+/// What the near end answers: the task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// The far end's part.
+    pub role: Role,
+    /// The wishes of the user.
+    pub options: Options,
+    /// Paths of the sources, if the far end sends.
+    pub sources: Vec<Vec<u8>>,
+    /// Only these paths beneath the source.
+    pub only: Option<Vec<Vec<u8>>>,
+    /// The path of the destination, if the far end receives.
+    pub target: Vec<u8>,
+    /// All sources are files, not directories.
+    pub single_file: bool,
+    /// There are several sources.
+    pub many: bool,
+    /// The near end's throw-away public key.
+    pub key: Vec<u8>,
+    /// Where it listens.
+    pub port: Option<u16>,
+    /// How fast it encrypts.
+    pub speeds: Speeds,
+}
+
+/// Whether the far end can do it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    /// Exit code and words, if it cannot.
+    pub refused: Option<(u8, String)>,
+    /// All sources are files, not directories.
+    pub single_file: bool,
+}
+
+/// How messages go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// By connections that the near end makes.
+    NearDials,
+    /// By connections that the far end makes.
+    FarDials,
+    /// By the pipe of ssh.
+    Pipe,
+}
+
+/// What the near end has decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    /// How messages go.
+    pub way: Way,
+    /// Connections for content that the far end shall make.
+    pub streams: u8,
+}
+
+/// Writes a line.
+///
+/// # Errors
+/// When the pipe is closed.
+pub fn write(pipe: &mut impl Write, value: &impl Serialize) -> std::io::Result<()> {
+    let json = serde_json::to_string(value).map_err(std::io::Error::other)?;
+    pipe.write_all(format!("{MAGIC} {json}\n").as_bytes())?;
+    pipe.flush()
+}
+
+/// Reads the next line of ours; nothing if the pipe ends before.
+///
+/// # Errors
+/// When there is too much else, or the line is none of ours.
+pub fn read<T: DeserializeOwned>(pipe: &mut impl BufRead) -> Result<Option<T>, CopyError> {
+    let mut skipped = 0;
+    loop {
+        let mut line = Vec::new();
+        let read = pipe.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line);
+        let count = read.map_err(|error| CopyError::Network(format!("the connection by ssh broke: {error}")))?;
+        if count == 0 {
+            return Ok(None);
+        }
+        if let Some(json) = line.strip_prefix(MAGIC.as_bytes()).and_then(|rest| rest.strip_prefix(b" ")) {
+            return serde_json::from_slice(json)
+                .map(Some)
+                .map_err(|_| CopyError::Meaning("a line that makes no sense"));
+        }
+        skipped += count;
+        if skipped > BANNER_BYTES {
+            return Err(CopyError::Meaning("ssh printed something else than fullbore's words"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_shells_words_are_skipped_and_a_flood_is_not() {
+        let mut pipe = b"Welcome!\nfullbore-copyright\n".to_vec();
+        let decision = Decision { way: Way::FarDials, streams: 3 };
+        write(&mut pipe, &decision).unwrap();
+        assert_eq!(read::<Decision>(&mut &pipe[..]).unwrap(), Some(decision));
+        assert_eq!(read::<Decision>(&mut &b"bye\n"[..]).unwrap(), None);
+        assert!(read::<Decision>(&mut &b"fullbore-copy {\n"[..]).is_err());
+        assert!(read::<Decision>(&mut &b"noise\n".repeat(20_000)[..]).is_err());
+    }
+}

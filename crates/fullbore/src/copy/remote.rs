@@ -1,0 +1,322 @@
+//! The near end of a copy between machines: ssh, the connections, and dialling again when they are lost.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fullbore_copy::error::CopyError;
+use fullbore_copy::options::Options;
+use fullbore_copy::receiver::{self, Destination};
+use fullbore_copy::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
+use fullbore_copy::session::{Brake, Context, Exchange, Link, Progress, RateLimit};
+use fullbore_copy::transport::keys::Speeds;
+use fullbore_copy::transport::near::{Connection, NoPeer, Peer, Wish};
+use fullbore_copy::transport::setup::{self, Role, Way};
+use fullbore_copy::transport::{Path as NetworkPath, Transport};
+use fullbore_copy::wire::Account;
+use fullbore_engine::stage::Ledger;
+use fullbore_engine::verdict::{Sampler, SamplerConfig};
+use fullbore_engine::window::Window;
+
+use super::judgement::{Judgement, joined};
+use super::signals::{self, Current};
+use super::{Done, failure, screen::Screen, torn, watched};
+use crate::cli::CopyArgs;
+use crate::error::{CommandError, ErrorKind};
+
+/// First wait before dialling again, doubled each time, and the longest.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// As a shell says that there is no such program, and as ssh says that it did not get through.
+const NOT_FOUND: i32 = 127;
+const SSH_FAILED: i32 = 255;
+
+/// What is to be copied between here and there.
+pub struct Task {
+    /// Sources here, to be sent; none if they are there.
+    pub sends: Option<Vec<Source>>,
+    /// Paths of sources there.
+    pub paths: Vec<OsString>,
+    /// Only these paths beneath the source.
+    pub only: Option<Vec<Vec<u8>>>,
+    /// Where to.
+    pub target: OsString,
+    /// The other machine.
+    pub host: String,
+}
+
+struct Run<'a> {
+    task: &'a Task,
+    options: &'a Options,
+    wish: Wish,
+    screen: &'a Screen,
+    ledger: Ledger,
+    progress: Progress,
+    current: Current,
+    sampler: Sampler,
+}
+
+/// What one connection brought.
+struct Session {
+    result: Result<Account, Arc<CopyError>>,
+    far: Option<Judgement>,
+    way: String,
+}
+
+/// Copies, over as many connections one after the other as it takes.
+pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen) -> Result<Done, CommandError> {
+    let ledger = Ledger::new();
+    ledger.set_rate_limit(options.limit_bytes_per_s);
+    let config = SamplerConfig {
+        destination: task.sends.is_none().then(|| PathBuf::from(&task.target)),
+        delivery_stage: if task.sends.is_some() { "send" } else { "disk write" }.to_owned(),
+        ..SamplerConfig::default()
+    };
+    let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+    let wish = wish(arguments, &task.host);
+    let current = Current::default();
+    signals::pull(&current)?;
+    let run = Run { task: &task, options, wish, screen, ledger, progress: Progress::default(), current, sampler };
+    let began = Instant::now();
+    let retry_for = Duration::from_secs(arguments.retry_for);
+    let (mut lost_since, mut wait) = (None::<Instant>, FIRST_WAIT);
+    let mut sum = Account::default();
+    loop {
+        let session = run.session()?;
+        let account = match &session.result {
+            Ok(account) => *account,
+            Err(_) => run.progress.account(),
+        };
+        add(&mut sum, &account);
+        match session.result {
+            Ok(_) => {
+                let verdict = run.sampler.finish();
+                screen.clear();
+                let near = Judgement::of(&verdict);
+                let limit = joined(&near, session.far.as_ref(), &task.host, task.sends.is_some());
+                let wall = began.elapsed();
+                return Ok(Done {
+                    account: sum,
+                    wall,
+                    limit: Some(limit),
+                    verdict: Some(verdict),
+                    far: session.far,
+                    way: session.way,
+                });
+            }
+            Err(error) => {
+                if account.written_bytes > 0 {
+                    // It worked for a while: the time begins anew.
+                    (lost_since, wait) = (None, FIRST_WAIT);
+                }
+                let since = *lost_since.get_or_insert_with(Instant::now);
+                if !error.is_lost_connection() || run.current.is_stopped() || since.elapsed() + wait > retry_for {
+                    screen.clear();
+                    return Err(torn(&error, &sum));
+                }
+                screen.line(&format!("{error}; dialling again in {} s", wait.as_secs()));
+                std::thread::sleep(wait);
+                wait = (wait * 2).min(LONGEST_WAIT);
+            }
+        }
+    }
+}
+
+impl Run<'_> {
+    /// One connection, from ssh to its end. The outer error is one that dialling again does not mend.
+    fn session(&self) -> Result<Session, CommandError> {
+        let lost = |error: CopyError| Session { result: Err(Arc::new(error)), far: None, way: String::new() };
+        let peer = match Peer::start(&self.wish) {
+            Ok(peer) => peer,
+            // Once a copy is under way, a host that is away is waited for.
+            Err(NoPeer::Ended(Some(SSH_FAILED))) if self.progress.account().entries > 0 => {
+                return Ok(lost(CopyError::Network(format!("{}: ssh does not get through", self.task.host))));
+            }
+            Err(no_peer) => return Err(explain(no_peer, &self.wish, &self.task.host)),
+        };
+        let connection = match peer.connect(self.setup(), &self.wish) {
+            Ok(connection) => connection,
+            Err(error) if error.is_lost_connection() => return Ok(lost(error)),
+            Err(error) => return Err(failure(&error)),
+        };
+        if let Some(reason) = &connection.fallback {
+            self.screen.line(&format!("no direct connection ({reason}); content goes by ssh"));
+        }
+        self.copy(connection)
+    }
+
+    fn setup(&self) -> setup::Task {
+        let sends = self.task.sends.as_ref();
+        setup::Task {
+            role: if sends.is_some() { Role::Receive } else { Role::Send },
+            options: self.options.clone(),
+            sources: self.task.paths.iter().map(|path| path.as_bytes().to_vec()).collect(),
+            only: self.task.only.clone().filter(|_| sends.is_none()),
+            target: self.task.target.clone().into_vec(),
+            single_file: sends.is_some_and(|sources| sources.iter().all(|source| source.single_file().is_some())),
+            many: sends.map_or(self.task.paths.len(), Vec::len) > 1,
+            key: Vec::new(),
+            port: None,
+            speeds: Speeds { aes: 0.0, chacha: 0.0 },
+        }
+    }
+
+    fn copy(&self, mut connection: Connection) -> Result<Session, CommandError> {
+        let link = Link::remote();
+        let brake = Brake::new(&link);
+        self.current.set(&brake);
+        let destination = match &self.task.sends {
+            Some(_) => None,
+            None => {
+                let many = self.task.paths.len() > 1;
+                let single_file = connection.ready.single_file;
+                let resolved =
+                    Destination::resolve(Path::new(&self.task.target), single_file, many, self.options.dry_run);
+                Some(resolved.map_err(|error| failure(&error))?)
+            }
+        };
+        let transport = Arc::new(Transport::new(&link, &brake, destination.is_none(), &self.ledger));
+        if let Err(error) = connection.start(&transport) {
+            transport.fail(&error);
+        }
+        let exchange = Exchange::default();
+        let limit = RateLimit::new(self.options.limit_bytes_per_s);
+        let context = Context {
+            options: self.options,
+            link,
+            brake,
+            ledger: &self.ledger,
+            progress: &self.progress,
+            tell: self.screen,
+            exchange: &exchange,
+            limit: &limit,
+        };
+        let result = watched(self.screen, &self.progress, &self.sampler, || match (&self.task.sends, &destination) {
+            (Some(sources), None) => {
+                let rotational = sources.iter().any(Source::is_rotational);
+                let sources =
+                    Sources { sources: sources.clone(), only: self.task.only.clone(), skip: None, rotational };
+                sender::run(&context, &sources, &Window::new(REMOTE_WINDOW_BYTES, WINDOW_RECORDS))
+            }
+            (_, Some(destination)) => receiver::run(&context, destination),
+            (None, None) => Err(Arc::new(CopyError::Meaning("nothing to do"))),
+        });
+        let way = way(&connection, &transport.path());
+        transport.finish();
+        connection.finish();
+        let far = exchange.peer.lock().ok().and_then(|json| Judgement::decode(&json));
+        Ok(Session { result, far, way })
+    }
+}
+
+/// How content went, in words.
+fn way(connection: &Connection, path: &NetworkPath) -> String {
+    if connection.way == Way::Pipe {
+        return "content went by ssh".to_owned();
+    }
+    let trip =
+        path.round_trip.map_or_else(String::new, |trip| format!(", round trip {:.1} ms", trip.as_secs_f64() * 1e3));
+    let control = path.control.map_or_else(String::new, |control| format!(", {control} congestion control"));
+    format!(
+        "{} connections, {}{trip}, {:.2} % of segments sent twice{control}",
+        path.streams,
+        connection.cipher.name(),
+        path.loss * 100.0
+    )
+}
+
+fn add(sum: &mut Account, account: &Account) {
+    sum.entries = account.entries;
+    sum.files += account.files;
+    sum.written_bytes += account.written_bytes;
+    sum.visible_bytes += account.visible_bytes;
+    sum.kept = account.kept;
+    sum.retouched += account.retouched;
+    sum.made += account.made;
+    sum.deleted += account.deleted;
+    sum.wanted_files = account.wanted_files;
+    sum.wanted_bytes = account.wanted_bytes;
+    sum.sync_us += account.sync_us;
+    // What a later connection finds of an earlier one was counted as written.
+    sum.resumed_bytes = sum.resumed_bytes.max(account.resumed_bytes);
+}
+
+/// The command that runs the program there: the user's ssh, the host, and one word for its shell.
+fn wish(arguments: &CopyArgs, host: &str) -> Wish {
+    let rsh = arguments.rsh.as_deref().unwrap_or("ssh");
+    let mut command: Vec<OsString> = words(rsh).into_iter().map(OsString::from).collect();
+    command.push(host.into());
+    let program = arguments.remote_path.as_deref().unwrap_or("fullbore");
+    command.push(format!("{program} copy --server").into());
+    Wish {
+        command,
+        host: host.to_owned(),
+        pipe_only: arguments.ssh_only,
+        streams: arguments.streams.unwrap_or(0),
+        program: crate::VERSION.to_owned(),
+    }
+}
+
+/// Words of a command as rsync's `-e` parts them: by spaces, but not within quotes.
+fn words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let (mut word, mut quote, mut begun) = (String::new(), None, false);
+    for c in text.chars() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (None, '\'' | '"') => (quote, begun) = (Some(c), true),
+            (None, ' ' | '\t') => {
+                if begun {
+                    words.push(std::mem::take(&mut word));
+                }
+                begun = false;
+            }
+            (_, c) => {
+                word.push(c);
+                begun = true;
+            }
+        }
+    }
+    if begun {
+        words.push(word);
+    }
+    words
+}
+
+/// Why the program does not run on the other machine, and what to do.
+fn explain(no_peer: NoPeer, wish: &Wish, host: &str) -> CommandError {
+    let ssh: Vec<String> = wish.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let ssh = ssh[..ssh.len().saturating_sub(2)].join(" ");
+    let install = format!("{ssh} {host} 'cat > fullbore && chmod +x fullbore' < \"$(command -v fullbore)\"");
+    let network = |text: String| CommandError::new(ErrorKind::Network, text);
+    match no_peer {
+        NoPeer::Ended(Some(SSH_FAILED)) => network(format!("{host}: ssh does not get through")),
+        NoPeer::Ended(Some(NOT_FOUND)) => network(format!("{host}: fullbore is not installed there"))
+            .hint(format_args!("{install}; then add --remote-path ./fullbore")),
+        NoPeer::Ended(code) => {
+            let code = code.map_or_else(|| "a signal".to_owned(), |code| format!("exit code {code}"));
+            network(format!(
+                "{host}: `{}` ended with {code} before it said anything",
+                wish.command.last().map_or("", |word| OsStr::to_str(word).unwrap_or(""))
+            ))
+        }
+        NoPeer::Version(hello) => {
+            let text = format!("{host}: fullbore {} there does not speak with {} here", hello.program, crate::VERSION);
+            network(text).hint(format_args!("{install}; then add --remote-path ./fullbore"))
+        }
+        NoPeer::Failed(error) => failure(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_command_is_parted_as_rsync_does() {
+        assert_eq!(words("ssh -p 22 -i '/a b/key'"), ["ssh", "-p", "22", "-i", "/a b/key"]);
+        assert_eq!(words("  x \"\" y"), ["x", "", "y"]);
+    }
+}

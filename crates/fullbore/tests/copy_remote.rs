@@ -1,0 +1,94 @@
+//! `fullbore copy` between two machines: namespaces with a cable between them, and a real sshd.
+
+#[path = "copy/harness.rs"]
+mod harness;
+#[path = "copy/lab.rs"]
+mod lab;
+
+use std::fs;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use harness::{Place, assert_same, said};
+use lab::Lab;
+
+#[test]
+fn a_tree_goes_there_and_comes_back_over_encrypted_connections() {
+    let (place, lab) = (Place::new(), Lab::new());
+    let source = place.tree("src");
+    let (there, back) = (place.path("there"), place.path("back"));
+    let text = lab.copy(&[&format!("{}/", source.display()), &lab.there(&there)]);
+    assert!(text.contains("connections, AES-128-GCM") || text.contains("connections, ChaCha20-Poly1305"), "{text}");
+    assert_same(&source, &there);
+    lab.copy(&[&lab.there(&there.join("")), &back.display().to_string()]);
+    assert_same(&source, &back);
+    let text = lab.copy(&[&lab.there(&there.join("")), &back.display().to_string()]);
+    assert!(text.starts_with("nothing to copy"), "{text}");
+    assert!(lab.is_quiet(), "nothing listens any more");
+}
+
+#[test]
+fn where_one_direction_is_closed_the_other_one_is_taken() {
+    let (place, lab) = (Place::new(), Lab::new());
+    fs::create_dir(place.path("src")).unwrap();
+    fs::write(place.path("src/file"), vec![1; 3_000_000]).unwrap();
+    lab.firewall(false, "DROP");
+    let (source, target) = (format!("{}/", place.path("src").display()), place.path("dst"));
+    let text = lab.copy(&[&source, &lab.there(&target)]);
+    assert!(text.contains("connections,") && !text.contains("no direct connection"), "{text}");
+    assert_same(&place.path("src"), &target);
+}
+
+#[test]
+fn behind_firewalls_content_goes_by_ssh_and_the_reason_is_told() {
+    let (place, lab) = (Place::new(), Lab::new());
+    let source = place.tree("src");
+    lab.firewall(false, "REJECT");
+    lab.firewall(true, "DROP");
+    let (there, back) = (place.path("there"), place.path("back"));
+    let text = lab.copy(&[&format!("{}/", source.display()), &lab.there(&there)]);
+    assert!(text.contains("no direct connection (10.99.0.2:") && text.contains("Connection refused"), "{text}");
+    assert!(text.contains("content went by ssh"), "{text}");
+    assert_same(&source, &there);
+    lab.copy(&["--ssh-only", &lab.there(&there.join("")), &back.display().to_string()]);
+    assert_same(&source, &back);
+}
+
+#[test]
+fn a_cut_connection_is_dialled_again_and_the_copy_goes_on() {
+    let (place, lab) = (Place::new(), Lab::new());
+    fs::create_dir(place.path("src")).unwrap();
+    for number in 0..4 {
+        fs::write(place.path(&format!("src/{number}")), vec![number; 8 << 20]).unwrap();
+    }
+    let (source, target) = (format!("{}/", place.path("src").display()), place.path("dst"));
+    // Slow enough to be in the middle when the connections are cut.
+    let mut command = lab.command(&["--bwlimit", "8M", &source, &lab.there(&target)]);
+    let copy = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while !fs::read_dir(&target).is_ok_and(|mut names| names.any(|name| name.unwrap().file_name() != ".fullbore-copy"))
+    {
+        assert!(Instant::now() < until, "the copy does not begin");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    lab.cut();
+    let output = copy.wait_with_output().unwrap();
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("dialling again"), "{text}");
+    assert_same(&place.path("src"), &target);
+}
+
+#[test]
+fn what_the_far_end_refuses_is_told_here() {
+    let (place, lab) = (Place::new(), Lab::new());
+    let output = lab.command(&[&lab.there(&place.path("nothing")), "."]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("No such file or directory"), "{}", said(&output));
+    fs::write(place.path("file"), "x").unwrap();
+    let file = place.path("file").display().to_string();
+    let output =
+        lab.command(&["--remote-path", "no-such-program", &file, &lab.there(&place.path("x"))]).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(said(&output).contains("not installed there") && said(&output).contains("hint: ssh"), "{}", said(&output));
+}
