@@ -185,6 +185,35 @@ fn the_command_may_unmount_what_was_there() {
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
+/// A root with this program, its libraries and /proc, on a disk of its own, and not at the top of it.
+const CHROOT: &str = r#"
+set -e
+program=$1 root=$2
+mkdir -p "$root/proc"
+ldd "$program" | grep -o '/[^ ]*' | while read -r library; do
+    mkdir -p "$root${library%/*}" && cp "$library" "$root$library"
+done
+cp "$program" "$root/fullbore"
+mount -t proc proc "$root/proc"
+chroot "$root" /fullbore nosync --report -- /fullbore --version
+"#;
+
+#[test]
+fn in_a_chroot_its_own_disk_is_synced() {
+    let dir = tempfile::tempdir().unwrap();
+    SlowDisk::available().unwrap();
+    let mount = dir.path().join("mount");
+    fs::create_dir(&mount).unwrap();
+    let disk = SlowDisk::mount(&mount, &dir.path().join("disk"), 2 << 30, 1 << 30).unwrap();
+    let output = clean_command("unshare")
+        .args(["--mount", "sh", "-c", CHROOT, "sh", env!("CARGO_BIN_EXE_fullbore")])
+        .arg(disk.path().join("root"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("final sync of 1 file system:"), "{}", stderr(&output));
+}
+
 /// An image of an empty ext4, to be mounted by the command itself.
 fn image(dir: &TempDir) -> String {
     let image = dir.path().join("image");

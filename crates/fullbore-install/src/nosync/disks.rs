@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
@@ -104,7 +104,24 @@ impl Disks {
     pub(super) fn open() -> io::Result<Disks> {
         let mut disks = Disks { held: Vec::new(), missed: Vec::new() };
         disks.open_others(&mounts("/proc/self/mountinfo")?);
+        disks.open_roots();
         Ok(disks)
+    }
+
+    /// Opens what a chroot hides: a root that is no mount point is not among the mounts.
+    fn open_roots(&mut self) {
+        for path in ["/", "."] {
+            let Ok(original) = rustix::fs::open(path, OPEN, Mode::empty()) else { continue };
+            let Ok(about) = rustix::fs::fstat(&original) else { continue };
+            let device = device(about.st_dev);
+            if self.held.iter().any(|disk| disk.device == device) || !has_writable_disk(&original) {
+                continue;
+            }
+            let path = Path::new(path).canonicalize().unwrap_or_else(|_| PathBuf::from(path));
+            if let Ok(directory) = hold(&path, original) {
+                self.held.push(Disk { path, device, directory });
+            }
+        }
     }
 
     /// Opens those that are not open yet.
@@ -175,22 +192,35 @@ impl Mount {
     }
 }
 
+/// Not blocking: the root of a mount may be a pipe.
+const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
 /// Opens the root of a mount; none if the path leads to another one.
-///
-/// Where it may, it opens a copy of the mount, so that the command can unmount the original, and
-/// what was written there before is still synced. An ordinary user cannot unmount anyway.
 fn open(mount: &Mount) -> io::Result<Option<File>> {
-    // Not blocking: the root of a mount may be a pipe.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let original = rustix::fs::open(&mount.path, flags, Mode::empty())?;
+    let original = rustix::fs::open(&mount.path, OPEN, Mode::empty())?;
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", original.as_raw_fd()))?;
     let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:"));
     if id.is_none_or(|id| id.trim() != mount.id.to_string()) {
         return Ok(None);
     }
-    let Ok(copy) = kernel::copy_of_mount(&mount.path) else { return Ok(Some(File::from(original))) };
-    let copy = rustix::fs::open(format!("/proc/self/fd/{}", copy.as_raw_fd()), flags, Mode::empty())?;
-    Ok(Some(File::from(copy)))
+    hold(&mount.path, original).map(Some)
+}
+
+/// Where it may, opens a copy of the mount, so that the command can unmount the original, and what
+/// was written there before is still synced. An ordinary user cannot unmount anyway.
+fn hold(path: &Path, original: OwnedFd) -> io::Result<File> {
+    let Ok(copy) = kernel::copy_of_mount(path) else { return Ok(File::from(original)) };
+    let copy = rustix::fs::open(format!("/proc/self/fd/{}", copy.as_raw_fd()), OPEN, Mode::empty())?;
+    Ok(File::from(copy))
+}
+
+fn has_writable_disk(directory: &OwnedFd) -> bool {
+    /// `TMPFS_MAGIC` and `RAMFS_MAGIC`.
+    const WITHOUT: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+    let kind = rustix::fs::fstatfs(directory).map(|about| about.f_type as u64);
+    let flags = rustix::fs::fstatvfs(directory).map(|about| about.f_flag);
+    kind.is_ok_and(|kind| !WITHOUT.contains(&kind))
+        && flags.is_ok_and(|flags| !flags.contains(rustix::fs::StatVfsMountFlags::RDONLY))
 }
 
 pub(super) fn mounts(path: impl AsRef<Path>) -> io::Result<Vec<Mount>> {
