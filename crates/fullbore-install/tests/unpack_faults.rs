@@ -8,8 +8,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use fullbore_engine::digest::Sha256;
+use fullbore_engine::durability::Durability;
 use fullbore_install::database::Lock;
-use fullbore_install::unpack::{Archive, Examined, Root, UnpackError, examine, unpack};
+use fullbore_install::unpack::{Archive, Examined, Options, Root, UnpackError, examine, unpack};
 use harness::*;
 
 /// A package whose `data.tar` is given, not compressed.
@@ -255,6 +256,59 @@ fn mutate(block: &mut [u8; 512], random: &mut Random) {
         }
         _ => field[length - 1] = [0, b' ', b'/', b'1'][random.below(4)],
     }
+}
+
+/// A disk that has less room than it says: what is written is refused when it is written back.
+struct LyingDisk {
+    directory: tempfile::TempDir,
+}
+
+impl LyingDisk {
+    fn new(room_mb: u32) -> LyingDisk {
+        let disk = LyingDisk { directory: tempfile::tempdir().unwrap() };
+        let script = format!(
+            "mkdir below above
+             mount -t tmpfs -o size={room_mb}M none below
+             truncate -s 400M below/image
+             mkfs.ext4 -q -O ^has_journal -E lazy_itable_init=1,nodiscard below/image
+             mount -o loop below/image above"
+        );
+        let output = Command::new("sh").args(["-ec", &script]).current_dir(disk.directory.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "mounting needs root, mount and e2fsprogs: {said}");
+        disk
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("above")
+    }
+}
+
+impl Drop for LyingDisk {
+    fn drop(&mut self) {
+        for directory in ["above", "below"] {
+            let _ = Command::new("umount").arg("-l").arg(self.directory.path().join(directory)).status();
+        }
+    }
+}
+
+/// The disk refuses what is written back: the run fails, and the status file does not say that the
+/// package is there.
+#[test]
+fn i7_sync_failure_at_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let large = Tree::new("large", "1", "").file("usr/share/large", &"content\n".repeat(10 << 20));
+    let deb = large.build(directory.path(), "gzip");
+    let disk = LyingDisk::new(24);
+    let root = disk.path();
+    fs::create_dir_all(root.join("var/lib/dpkg/info")).unwrap();
+    fs::write(root.join("var/lib/dpkg/status"), "").unwrap();
+    let handle = Root::open(&root).unwrap();
+    let batch = examine(&handle, open(&[deb])).unwrap().batch;
+    let options = Options { durability: Durability::AtEnd, ..options() };
+    let error = unpack(&handle, &batch, options).expect_err("the disk is full").to_string();
+    assert!(error.contains("cannot sync") || error.contains("cannot write"), "{error}");
+    assert_eq!(fs::read_to_string(root.join("var/lib/dpkg/status")).unwrap(), "");
 }
 
 const KILLED_ROOT: &str = "FULLBORE_TEST_ROOT";
