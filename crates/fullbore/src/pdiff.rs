@@ -19,6 +19,7 @@ use fullbore_engine::files::{FileError, Root};
 use crate::cli::{PdiffArgs, PdiffCommand};
 use crate::error::{CommandError, ErrorKind};
 use crate::progress::Screen;
+use crate::report::replaceable;
 use crate::settings::Environment;
 
 /// Runs one of the subcommands.
@@ -58,7 +59,7 @@ fn write_patch(script: &[u8], output: Option<&Path>, screen: &mut Screen) -> Res
     part.finish().map_err(file_error)
 }
 
-/// The directory of a file, and its name in it.
+/// The directory of a file that may be replaced, and its name in it.
 fn beside(path: &Path) -> Result<(Root, &str), CommandError> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -66,6 +67,7 @@ fn beside(path: &Path) -> Result<(Root, &str), CommandError> {
     };
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| CommandError::usage(format_args!("{} cannot be a file's name", path.display())))?;
+    replaceable(path).map_err(|error| CommandError::usage(format_args!("{}: {error}", path.display())))?;
     Ok((Root::open(directory).map_err(no_directory)?, name))
 }
 

@@ -15,8 +15,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fullbore_testkit::power_cut::AfterCut;
 use fullbore_testkit::process::clean_command;
+use fullbore_testkit::random::Random;
 use fullbore_testkit::server::Server;
+use fullbore_testkit::slowdisk::SlowDisk;
 use harness::packages::{MORE, packages, well};
 use harness::roots::{Allowed, What, differences, packaged, read};
 use tempfile::TempDir;
@@ -229,4 +232,51 @@ fn a_foreign_architecture_that_does_not_run_here_is_refused() {
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("programs of hppa do not run on this machine"), "{error}");
     assert!(!root.exists());
+}
+
+/// Points looked at, besides those just after a flush.
+const CUTS: usize = 6;
+
+/// Of the flushes, at most so many: each image is as large as a root.
+const FLUSHES_LOOKED_AT: usize = 10;
+
+#[test]
+fn i1_after_a_power_cut_there_is_a_marker_or_a_whole_root() {
+    SlowDisk::available().unwrap();
+    let (dir, server) = (place(), packages().serve());
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir(at("disk")).unwrap();
+    let disk = SlowDisk::mount(&at("disk"), &at("backing"), 1 << 30, 0).unwrap();
+    disk.record(&at("base")).unwrap();
+    well(&mut bootstrap(&server, "essential", &[], &at("disk/root"), &[]));
+    let log = disk.recorded().unwrap();
+    drop(disk);
+
+    let mut random = Random::new(1, "power cut");
+    let mut points: Vec<usize> = log.flushes();
+    // The last ones are about the marker.
+    points.drain(..points.len().saturating_sub(FLUSHES_LOOKED_AT));
+    points.extend((0..CUTS).map(|_| random.below(log.len() as u64 + 1) as usize));
+    let (mut marked, mut whole) = (0, 0);
+    for point in points {
+        let share = [0.0, 0.5, 1.0][random.below(3) as usize];
+        log.image(point, &mut || random.chance(share), &at("image")).unwrap();
+        let cut = AfterCut::mount(&at("image"), &at("after")).unwrap_or_else(|error| panic!("at {point}: {error}"));
+        let root = at("after/root");
+        let is_empty = !root.exists() || fs::read_dir(&root).unwrap().next().is_none();
+        if is_empty || root.join(".fullbore-unfinished").exists() {
+            marked += 1;
+        } else {
+            whole += 1;
+            let sums = "cat var/lib/dpkg/info/*.md5sums | md5sum --check --quiet --strict";
+            let output = clean_command("sh").args(["-c", sums]).current_dir(&root).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "at {point} of {log:?}: {said}");
+            let audit = well(clean_command("dpkg").arg("--root").arg(&root).arg("--audit"));
+            assert!(audit.stdout.is_empty(), "at {point} of {log:?}");
+        }
+        drop(cut);
+        fs::remove_file(at("image")).unwrap();
+    }
+    assert!(marked > 0 && whole > 0, "cuts before and after the end: {marked}, {whole} of {log:?}");
 }

@@ -586,3 +586,25 @@ fn json_has_a_line_for_each_index() {
     held.lock().unwrap();
     assert_eq!(archive.publish(&[]).status.code(), Some(6));
 }
+
+#[test]
+fn a_device_is_not_replaced_by_a_file() {
+    use std::os::unix::fs::FileTypeExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::write(at("old"), "a\n").unwrap();
+    std::fs::write(at("new"), "b\n").unwrap();
+    // A pipe stands for it: a mistake must not cost this machine its /dev/null.
+    assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+    let run = |words: &[&str]| {
+        let mut command = fullbore_testkit::process::clean_command(env!("CARGO_BIN_EXE_fullbore"));
+        command.arg("pdiff").args(words).args([at("old"), at("new")]).arg("-o").arg(at("pipe")).output().unwrap()
+    };
+    for action in ["generate", "apply"] {
+        let output = run(&[action]);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("is not a file, and is not replaced by one"), "{error}");
+        assert!(at("pipe").metadata().unwrap().file_type().is_fifo());
+    }
+}

@@ -12,6 +12,7 @@ use super::place::{MARKER, beside};
 use crate::cli::{BootstrapFormat, BootstrapMode};
 use crate::error::{CommandError, ErrorKind};
 use crate::installing::log::Log;
+use crate::report::replaceable;
 use crate::settings::BootstrapSettings;
 
 /// Programs that compress, by the ending of the target's name. Their output must not depend on the machine.
@@ -46,6 +47,7 @@ const DEVICES: [(&str, u32, u8, &str, u32, u32); 15] = [
 
 /// Packs a root; the target appears when it is complete and on the disk.
 pub fn pack(settings: &BootstrapSettings, inside: &Inside<'_>, log: &Log) -> Result<(), CommandError> {
+    replaceable(&settings.target).map_err(|error| CommandError::disk(&settings.target, &error))?;
     let part = beside(&settings.target, "part");
     let mtime = settings.epoch.unwrap_or_else(|| jiff::Timestamp::now().as_second());
     match fs::remove_file(&part) {

@@ -12,6 +12,7 @@ use crate::progress::Screen;
 use crate::report::units;
 
 pub(super) fn run(arguments: &PdiffApplyArgs, screen: &mut Screen) -> Result<(), CommandError> {
+    beside(&arguments.output)?;
     let edits = input::edits(&arguments.patches)?;
     let job = Rewrite {
         old: &arguments.old,
