@@ -50,10 +50,11 @@ fn result(root: &Path, deb: &Path) -> Result<Vec<String>, UnpackError> {
 #[test]
 fn i3_no_name_leads_out_of_the_root() {
     let directory = tempfile::tempdir().unwrap();
-    // A sentinel beside the root: nothing may come there.
-    let outside = tempfile::tempdir().unwrap();
+    // What lies beside the root is looked at: nothing may come there.
+    let first = empty_root();
+    let outside = tempfile::tempdir_in(first.path().parent().unwrap()).unwrap();
     let root = outside.path().join("root");
-    fs::rename(empty_root().keep(), &root).unwrap();
+    fs::rename(first.keep(), &root).unwrap();
     let beside =
         || -> Vec<_> { fs::read_dir(outside.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect() };
     let before = nodes(&root);
