@@ -34,6 +34,9 @@ _fullbore() {
             fullbore,divert)
                 cmd="fullbore__subcmd__divert"
                 ;;
+            fullbore,get)
+                cmd="fullbore__subcmd__get"
+                ;;
             fullbore,help)
                 cmd="fullbore__subcmd__help"
                 ;;
@@ -48,6 +51,9 @@ _fullbore() {
                 ;;
             fullbore,pdiff)
                 cmd="fullbore__subcmd__pdiff"
+                ;;
+            fullbore,put)
+                cmd="fullbore__subcmd__put"
                 ;;
             fullbore,update)
                 cmd="fullbore__subcmd__update"
@@ -118,6 +124,9 @@ _fullbore() {
             fullbore__subcmd__help,divert)
                 cmd="fullbore__subcmd__help__subcmd__divert"
                 ;;
+            fullbore__subcmd__help,get)
+                cmd="fullbore__subcmd__help__subcmd__get"
+                ;;
             fullbore__subcmd__help,help)
                 cmd="fullbore__subcmd__help__subcmd__help"
                 ;;
@@ -132,6 +141,9 @@ _fullbore() {
                 ;;
             fullbore__subcmd__help,pdiff)
                 cmd="fullbore__subcmd__help__subcmd__pdiff"
+                ;;
+            fullbore__subcmd__help,put)
+                cmd="fullbore__subcmd__help__subcmd__put"
                 ;;
             fullbore__subcmd__help,update)
                 cmd="fullbore__subcmd__help__subcmd__update"
@@ -203,7 +215,7 @@ _fullbore() {
 
     case "${cmd}" in
         fullbore)
-            opts="-h -V --help --version mirror update check pdiff convert apt copy bootstrap install nosync divert help"
+            opts="-h -V --help --version mirror update check pdiff convert apt copy bootstrap install nosync divert put get help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -764,8 +776,42 @@ _fullbore() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        fullbore__subcmd__get)
+            opts="-q -v -o -h --node --servers --timeout --json --quiet --verbose --output --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --node)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --servers)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         fullbore__subcmd__help)
-            opts="mirror update check pdiff convert apt copy bootstrap install nosync divert help"
+            opts="mirror update check pdiff convert apt copy bootstrap install nosync divert put get help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -946,6 +992,20 @@ _fullbore() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        fullbore__subcmd__help__subcmd__get)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         fullbore__subcmd__help__subcmd__help)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -1061,6 +1121,20 @@ _fullbore() {
         fullbore__subcmd__help__subcmd__pdiff__subcmd__publish)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__put)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -1485,6 +1559,64 @@ _fullbore() {
                     ;;
                 --durability)
                     COMPREPLY=($(compgen -W "none at-end each" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__put)
+            opts="-q -v -h --node --servers --timeout --json --quiet --verbose --dry-run --encoding --segment-size --convergence --convergence-file --random-key --size --caps --limit-rate --journals --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --node)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --servers)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --encoding)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --segment-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --convergence)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --convergence-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --caps)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --limit-rate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --journals)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 *)

@@ -37,6 +37,8 @@ complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "bootstrap" -d 'Ma
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "install" -d 'Install packages as apt-get does, unpacked in parallel and without needless syncs'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "nosync" -d 'Run a command with its sync calls answered at once, and sync once when it has ended'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "divert" -d 'Make dpkg and apt-get of another root run without syncs, or undo it'
+complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "put" -d 'Put files into a Tahoe-LAFS grid and print their caps'
+complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "get" -d 'Get a file out of a Tahoe-LAFS grid'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l from -d 'Fetch from this archive; repeat for more mirrors of it. The first is the origin' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l suite -d 'Mirror this suite or codename; repeat or separate with commas' -r
@@ -308,18 +310,45 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand divert; and __fish_see
 complete -c fullbore -n "__fish_fullbore_using_subcommand divert; and __fish_seen_subcommand_from help" -f -a "off" -d 'Bring programs back, and sync'
 complete -c fullbore -n "__fish_fullbore_using_subcommand divert; and __fish_seen_subcommand_from help" -f -a "status" -d 'Show what is diverted'
 complete -c fullbore -n "__fish_fullbore_using_subcommand divert; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "mirror" -d 'Clone or update a Debian archive from one or many mirrors'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "update" -d 'Refresh APT\'s indexes as `apt-get update` does'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "check" -d 'Re-read an archive against its signed indexes, and repair it'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "pdiff" -d 'Apply, join, make and publish patches of APT\'s indexes'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "convert" -d 'Convert settings of apt-mirror, debmirror or ftpsync to fullbore\'s'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "apt" -d 'Make the system\'s own apt use fullbore\'s methods, or undo it'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "copy" -d 'Copy files and trees'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "bootstrap" -d 'Make a Debian root, as mmdebstrap is called'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "install" -d 'Install packages as apt-get does, unpacked in parallel and without needless syncs'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "nosync" -d 'Run a command with its sync calls answered at once, and sync once when it has ended'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "divert" -d 'Make dpkg and apt-get of another root run without syncs, or undo it'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l node -d 'Take servers, secrets and encoding from this directory of a Tahoe-LAFS node, e.g. ~/.tahoe' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l servers -d 'Take the servers from this file, in the form of a node\'s private/servers.yaml' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l timeout -d 'Give a server up after so many seconds in which nothing moves' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l encoding -d 'Shares needed, servers that must hold one, shares made (default: the node\'s, or 3,7,10)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l segment-size -d 'Bytes of a segment at most; another value than the stock client\'s gives other caps' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l convergence -d 'Convergence secret in base32, for --dry-run only: everybody on the machine can see it' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l convergence-file -d 'Read the convergence secret from this file instead of the node\'s private/convergence' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l size -d 'Stdin has exactly so many bytes and is sent as it comes; needs --random-key' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l caps -d 'Write a list of all files and their caps, as lines of JSON, readable by you only' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l limit-rate -d 'Send at most so many bytes per second: 20M, 512KiB, 100Mbit' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l journals -d 'Keep journals of uploads here, mode 0600 (default: fullbore/put in the directory for state)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l json -d 'Write events and totals as lines of JSON to stdout; caps are among them'
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -s q -l quiet -d 'Say nothing but errors'
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -s v -l verbose -d 'Log more to stderr; repeat for more still. Never shows caps'
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l dry-run -d 'Print the caps that the files would have; speaks to no server'
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l random-key -d 'Give each file a key of its own: equal files are not recognised, by nobody'
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l node -d 'Take servers, secrets and encoding from this directory of a Tahoe-LAFS node, e.g. ~/.tahoe' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l servers -d 'Take the servers from this file, in the form of a node\'s private/servers.yaml' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l timeout -d 'Give a server up after so many seconds in which nothing moves' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s o -l output -d 'Write the file here instead of to stdout; it appears when it is complete' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l json -d 'Write events and totals as lines of JSON to stdout; caps are among them'
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s q -l quiet -d 'Say nothing but errors'
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s v -l verbose -d 'Log more to stderr; repeat for more still. Never shows caps'
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "mirror" -d 'Clone or update a Debian archive from one or many mirrors'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "update" -d 'Refresh APT\'s indexes as `apt-get update` does'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "check" -d 'Re-read an archive against its signed indexes, and repair it'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "pdiff" -d 'Apply, join, make and publish patches of APT\'s indexes'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "convert" -d 'Convert settings of apt-mirror, debmirror or ftpsync to fullbore\'s'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "apt" -d 'Make the system\'s own apt use fullbore\'s methods, or undo it'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "copy" -d 'Copy files and trees'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "bootstrap" -d 'Make a Debian root, as mmdebstrap is called'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "install" -d 'Install packages as apt-get does, unpacked in parallel and without needless syncs'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "nosync" -d 'Run a command with its sync calls answered at once, and sync once when it has ended'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "divert" -d 'Make dpkg and apt-get of another root run without syncs, or undo it'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "put" -d 'Put files into a Tahoe-LAFS grid and print their caps'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "get" -d 'Get a file out of a Tahoe-LAFS grid'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from pdiff" -f -a "apply" -d 'Apply patches to an index, oldest first, in one pass'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from pdiff" -f -a "merge" -d 'Join patches, oldest first, to one that does what they do'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from pdiff" -f -a "generate" -d 'Make the patch that leads from one state of an index to another'

@@ -413,6 +413,7 @@ fn to_http(request: &RequestHead, scheme: Scheme, body: BodyLength) -> Result<ht
         Method::Head => http::Method::HEAD,
         Method::Put => http::Method::PUT,
         Method::Post => http::Method::POST,
+        Method::Patch => http::Method::PATCH,
         Method::Delete => http::Method::DELETE,
         Method::Connect => return Err(bad("CONNECT is not offered over HTTP/2".to_owned())),
     };

@@ -7,6 +7,7 @@
 //! keys, Tahoe-LAFS storage servers).
 
 mod overlook;
+mod spki;
 
 use std::fmt;
 use std::io::{self, Read};
@@ -21,8 +22,7 @@ use rustls::SignatureScheme;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::ParsedCertificate;
+use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore};
 
 /// Largest PEM file of authorities read. Debian's whole bundle is 0.2 MB; the rest is a guess.
@@ -304,6 +304,11 @@ impl fmt::Display for WrongKey {
 
 impl std::error::Error for WrongKey {}
 
+/// The key of a certificate.
+fn public_key<'a>(certificate: &'a CertificateDer<'_>) -> Result<&'a [u8], rustls::Error> {
+    spki::subject_public_key_info(certificate).ok_or_else(|| CertificateError::BadEncoding.into())
+}
+
 impl ServerCertVerifier for PinVerifier {
     fn verify_server_cert(
         &self,
@@ -313,11 +318,11 @@ impl ServerCertVerifier for PinVerifier {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let key = ParsedCertificate::try_from(end_entity)?.subject_public_key_info();
-        let presented = spki_pin(key.as_ref());
+        let key = public_key(end_entity)?;
+        let presented = spki_pin(key);
         let accepted = match &self.accepted {
             Pins::Sums(sums) => sums.contains(&presented),
-            Pins::Keys(keys) => keys.iter().any(|accepted| accepted.as_slice() == key.as_ref()),
+            Pins::Keys(keys) => keys.iter().any(|accepted| accepted.as_slice() == key),
         };
         if accepted {
             return Ok(ServerCertVerified::assertion());
@@ -341,7 +346,9 @@ impl ServerCertVerifier for PinVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.algorithms)
+        // By the key alone, which any version of certificate has. (TLS 1.2 wants version 3.)
+        let key = SubjectPublicKeyInfoDer::from(public_key(cert)?);
+        rustls::crypto::verify_tls13_signature_with_raw_key(message, &key, dss, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -5,6 +5,8 @@
 //! can also be given as a variable `FULLBORE_…` (see [`command`]), so that flags
 //! win over the environment and the environment wins over the file.
 
+mod store;
+
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -12,6 +14,8 @@ use fullbore_engine::digest::Sha256;
 
 pub use crate::copy::flags::CopyArgs;
 use crate::settings::values::{DurabilityChoice, Filter, IndexFormat, Kind, Percent, Rate};
+
+pub use store::{GetArgs, GridArgs, PutArgs};
 
 const AFTER_HELP: &str = "\
 Every flag can be set in the environment: --limit-rate is FULLBORE_LIMIT_RATE.
@@ -70,6 +74,12 @@ pub enum Command {
     /// Make dpkg and apt-get of another root run without syncs, or undo it
     #[command(long_about = DIVERT_LONG)]
     Divert(DivertArgs),
+    /// Put files into a Tahoe-LAFS grid and print their caps
+    #[command(long_about = store::PUT_LONG)]
+    Put(Box<PutArgs>),
+    /// Get a file out of a Tahoe-LAFS grid
+    #[command(long_about = store::GET_LONG)]
+    Get(Box<GetArgs>),
 }
 
 const MIRROR_LONG: &str = "\

@@ -232,6 +232,11 @@ impl Stop {
         Stop { seen }
     }
 
+    /// Becomes true when a signal has come.
+    pub fn watch(&self) -> tokio::sync::watch::Receiver<bool> {
+        self.seen.clone()
+    }
+
     /// Returns when a signal has come.
     pub async fn requested(&self) {
         let mut seen = self.seen.clone();

@@ -7,7 +7,9 @@ use crate::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
 use crate::progress::Screen;
 use crate::report::{Report, html, json, prometheus, write_atomically};
 use crate::settings::{self, Environment, OutputSettings};
-use crate::{apt, bootstrap, check, convert, copy, divert, install, mirror, nosync, pdiff, update};
+use crate::{
+    apt, bootstrap, check, convert, copy, divert, get, install, mirror, nosync, pdiff, put, update,
+};
 
 /// Runs the command line; the result is the exit code.
 pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
@@ -24,6 +26,8 @@ pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment:
             Command::Install(arguments) => run_install(&arguments, environment),
             Command::Nosync(arguments) => nosync::run(&arguments),
             Command::Divert(arguments) => run_divert(&arguments, environment),
+            Command::Put(arguments) => run_store(environment, || put::run(&arguments)),
+            Command::Get(arguments) => run_store(environment, || get::run(&arguments)),
         },
         Err(error) => {
             // A closed pipe (`fullbore --help | head -1`) is a normal end.
@@ -147,6 +151,10 @@ fn run_divert(arguments: &cli::DivertArgs, environment: &Environment) -> u8 {
         Ok(()) => 0,
         Err(error) => refuse(&OutputSettings::default(), environment, &error),
     }
+}
+
+fn run_store(environment: &Environment, command: impl FnOnce() -> Result<u8, CommandError>) -> u8 {
+    command().unwrap_or_else(|error| refuse(&OutputSettings::default(), environment, &error))
 }
 
 /// As much of the output's settings as is needed to tell that the others are wrong.
@@ -279,7 +287,7 @@ impl<'a> Runs<'a> {
 }
 
 /// Processor time in milliseconds and largest resident memory in bytes of this process so far.
-fn process_costs() -> (u64, u64) {
+pub(crate) fn process_costs() -> (u64, u64) {
     let own = "/proc/self";
     let peak_rss_bytes = std::fs::read_to_string(format!("{own}/status"))
         .ok()

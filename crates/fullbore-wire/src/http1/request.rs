@@ -46,6 +46,8 @@ pub enum Method {
     Put,
     /// Process.
     Post,
+    /// Change a part (RFC 5789).
+    Patch,
     /// Remove.
     Delete,
     /// A tunnel through a proxy; the target is `host:port`.
@@ -60,6 +62,7 @@ impl Method {
             Self::Head => "HEAD",
             Self::Put => "PUT",
             Self::Post => "POST",
+            Self::Patch => "PATCH",
             Self::Delete => "DELETE",
             Self::Connect => "CONNECT",
         }
@@ -268,7 +271,7 @@ impl RequestHead {
             BodyLength::Known(length) => field(out, "Content-Length", &length.to_string())?,
             BodyLength::Chunked => field(out, "Transfer-Encoding", "chunked")?,
             // RFC 9110, 8.6: a method with a meaning for content says that there is none.
-            BodyLength::None if matches!(self.method, Method::Put | Method::Post) => {
+            BodyLength::None if matches!(self.method, Method::Put | Method::Post | Method::Patch) => {
                 field(out, "Content-Length", "0")?;
             }
             BodyLength::None => {}

@@ -1,0 +1,109 @@
+//! Base32 as Tahoe-LAFS writes it: RFC 4648, section 6, in lower case and without padding.
+
+const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+
+/// What is wrong with a text that should be base32. The text itself is not repeated: it is often a secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Base32Error {
+    /// A character outside `a-z2-7`.
+    #[error("character {position} is none of a-z and 2-7")]
+    Character {
+        /// Its position, from 0.
+        position: usize,
+    },
+    /// No bytes have this text: too short for its last one, or bits left over.
+    #[error("{length} characters that no bytes are written as")]
+    Length {
+        /// Characters given.
+        length: usize,
+    },
+}
+
+/// Writes bytes as base32.
+pub fn encode(data: &[u8]) -> String {
+    let mut text = String::with_capacity(data.len().div_ceil(5) * 8);
+    let (mut bits, mut count) = (0_u32, 0);
+    for &byte in data {
+        bits = bits << 8 | u32::from(byte);
+        count += 8;
+        while count >= 5 {
+            count -= 5;
+            text.push(char::from(ALPHABET[(bits >> count & 31) as usize]));
+        }
+    }
+    if count > 0 {
+        text.push(char::from(ALPHABET[(bits << (5 - count) & 31) as usize]));
+    }
+    text
+}
+
+/// Reads base32. There is one text for every sequence of bytes; all others are refused.
+///
+/// # Errors
+/// [`Base32Error`]: a foreign character, or bits left over.
+pub fn decode(text: &str) -> Result<Vec<u8>, Base32Error> {
+    let mut data = Vec::with_capacity(text.len() * 5 / 8);
+    let (mut bits, mut count) = (0_u32, 0);
+    for (position, byte) in text.bytes().enumerate() {
+        let value = match byte {
+            b'a'..=b'z' => byte - b'a',
+            b'2'..=b'7' => byte - b'2' + 26,
+            _ => return Err(Base32Error::Character { position }),
+        };
+        bits = (bits << 5 | u32::from(value)) & 0xfff;
+        count += 5;
+        if count >= 8 {
+            count -= 8;
+            data.push((bits >> count) as u8);
+        }
+    }
+    if count >= 5 || bits & ((1 << count) - 1) != 0 {
+        return Err(Base32Error::Length { length: text.len() });
+    }
+    Ok(data)
+}
+
+/// Reads base32 that stands for a fixed number of bytes.
+///
+/// # Errors
+/// As [`decode`], and [`Base32Error::Length`] when it is another number.
+pub fn decode_array<const N: usize>(text: &str) -> Result<[u8; N], Base32Error> {
+    decode(text)?.try_into().map_err(|_| Base32Error::Length { length: text.len() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn writes_the_vectors_of_rfc_4648() {
+        for (data, text) in [("", ""), ("f", "my"), ("fo", "mzxq"), ("foo", "mzxw6"), ("foobar", "mzxw6ytboi")] {
+            assert_eq!(encode(data.as_bytes()), text);
+            assert_eq!(decode(text).unwrap(), data.as_bytes());
+        }
+    }
+
+    #[test]
+    fn refuses_what_nobody_writes() {
+        assert_eq!(decode("mz1"), Err(Base32Error::Character { position: 2 }));
+        assert_eq!(decode("MZ"), Err(Base32Error::Character { position: 0 }));
+        assert_eq!(decode("mz"), Err(Base32Error::Length { length: 2 }), "bits left over");
+        assert_eq!(decode("m"), Err(Base32Error::Length { length: 1 }));
+        assert_eq!(decode_array::<2>("my"), Err(Base32Error::Length { length: 2 }));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(data in proptest::collection::vec(any::<u8>(), 0..80)) {
+            prop_assert_eq!(decode(&encode(&data)).unwrap(), data);
+        }
+
+        #[test]
+        fn each_text_that_is_read_is_the_one_written(text in "[a-z2-7]{0,20}") {
+            if let Ok(data) = decode(&text) {
+                prop_assert_eq!(encode(&data), text);
+            }
+        }
+    }
+}

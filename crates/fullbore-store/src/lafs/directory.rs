@@ -1,0 +1,90 @@
+//! Immutable directories: a list of names and caps, itself put as a file.
+
+use std::collections::BTreeMap;
+
+use unicode_normalization::UnicodeNormalization;
+
+use super::cap::Cap;
+use super::hash::netstring;
+
+/// Bytes of a packed directory: one of a million entries has about 200 MB.
+pub const DIRECTORY_BYTES_MAX: u64 = 1 << 30;
+
+/// A name that a directory of a grid cannot have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// Names in a grid are Unicode.
+    #[error("the name {name:?} is not UTF-8, and names in a grid are")]
+    NotUnicode {
+        /// As far as it can be shown.
+        name: String,
+    },
+    /// Two names that are one in Unicode's composed form, in which a grid keeps them.
+    #[error("the name {name:?} is there twice once it is normalised (NFC)")]
+    Twice {
+        /// The name.
+        name: String,
+    },
+}
+
+/// An immutable directory that is being made.
+#[derive(Debug, Default)]
+pub struct Directory {
+    children: BTreeMap<String, Cap>,
+}
+
+impl Directory {
+    /// Adds a child.
+    ///
+    /// # Errors
+    /// [`NameError`].
+    pub fn add(&mut self, name: &[u8], cap: Cap) -> Result<(), NameError> {
+        let lossy = || String::from_utf8_lossy(name).into_owned();
+        let text = std::str::from_utf8(name).map_err(|_| NameError::NotUnicode { name: lossy() })?;
+        match self.children.insert(text.nfc().collect(), cap) {
+            None => Ok(()),
+            Some(_) => Err(NameError::Twice { name: lossy() }),
+        }
+    }
+
+    /// The content to be put: per child, in the order of names, a netstring of name, cap, nothing (the
+    /// place of a right to write) and metadata.
+    pub fn pack(&self) -> Vec<u8> {
+        let mut packed = Vec::new();
+        for (name, cap) in &self.children {
+            let mut entry = Vec::new();
+            netstring(&mut entry, name.as_bytes());
+            netstring(&mut entry, cap.to_text().as_bytes());
+            netstring(&mut entry, b"");
+            netstring(&mut entry, b"{}");
+            netstring(&mut packed, &entry);
+        }
+        packed
+    }
+
+    /// The cap of the directory, from that of its packed content.
+    pub fn cap(content: Cap) -> Cap {
+        match content {
+            Cap::Literal(data) => Cap::LiteralDirectory(data),
+            Cap::Chk(chk) => Cap::Directory(chk),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_are_packed_in_order_of_their_normalised_names() {
+        let mut directory = Directory::default();
+        directory.add(b"b", Cap::Literal(b"x".to_vec())).unwrap();
+        directory.add("a\u{308}".as_bytes(), Cap::Literal(Vec::new())).unwrap();
+        let packed = String::from_utf8(directory.pack()).unwrap();
+        assert_eq!(packed, "26:1:b,10:URI:LIT:pa,0:,2:{},,24:2:ä,8:URI:LIT:,0:,2:{},,");
+        assert_eq!(directory.add("ä".as_bytes(), Cap::Literal(Vec::new())), Err(NameError::Twice { name: "ä".into() }));
+        assert!(directory.add(b"\xff", Cap::Literal(Vec::new())).is_err());
+    }
+}

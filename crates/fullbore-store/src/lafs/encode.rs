@@ -1,0 +1,404 @@
+//! A file into shares, segment by segment.
+//!
+//! [`convergent_key`] is the first of two passes (a random key needs none). Then [`Encoder::segment`] takes
+//! the plaintext in order and encrypts it; each [`Segment`] it returns is encoded and hashed by whatever
+//! thread is free ([`Segment::encode`]); [`Encoder::add`] collects the hashes in any order, and
+//! [`Encoder::finish`] gives the cap and what stands behind the blocks of each share. Memory: the segments
+//! that the caller has under way, and 32 bytes per block for the trees.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use aes::Aes128;
+use bytes::Bytes;
+use ctr::Ctr128BE;
+use ctr::cipher::{KeyIvInit, StreamCipher};
+
+use super::cap::{Chk, Key, StorageIndex, first_half, storage_index};
+use super::code::Code;
+use super::extension::{Extension, extension_hash};
+use super::geometry::{Encoding, Geometry};
+use super::hash::{Hash, Tagged, netstring, tagged, tagged_many};
+use super::layout::Layout;
+use super::merkle::Tree;
+
+/// Derives a convergent key: who has the same file, secret and numbers gets the same key.
+#[derive(Debug)]
+pub struct KeyHasher(Tagged);
+
+impl KeyHasher {
+    /// Begins a file of this geometry. `secret` is the node's convergence secret; it may be empty, and then
+    /// everybody who has the file can find out that it is stored.
+    pub fn new(geometry: &Geometry, secret: &[u8]) -> KeyHasher {
+        let Encoding { needed, total, .. } = geometry.encoding;
+        let mut tag = b"allmydata_immutable_content_to_key_with_added_secret_v1+".to_vec();
+        netstring(&mut tag, secret);
+        netstring(&mut tag, format!("{needed},{total},{}", geometry.segment_size).as_bytes());
+        KeyHasher(Tagged::new(&tag))
+    }
+
+    /// Takes the next bytes of the file.
+    pub fn update(&mut self, plaintext: &[u8]) {
+        self.0.update(plaintext);
+    }
+
+    /// The key.
+    pub fn finish(self) -> Key {
+        first_half(&self.0.finish())
+    }
+}
+
+/// The convergent key of a file that is in memory.
+pub fn convergent_key(geometry: &Geometry, secret: &[u8], plaintext: &[u8]) -> Key {
+    let mut hasher = KeyHasher::new(geometry, secret);
+    hasher.update(plaintext);
+    hasher.finish()
+}
+
+/// Hash of one segment's ciphertext.
+pub(super) fn crypttext_leaf(ciphertext: &[u8]) -> Hash {
+    tagged(b"allmydata_crypttext_segment_v1", ciphertext)
+}
+
+/// Hashes of blocks.
+pub(super) fn block_leaves<D: AsRef<[u8]>>(blocks: &[D]) -> Vec<Hash> {
+    tagged_many(b"allmydata_encoded_subshare_v1", blocks)
+}
+
+/// The cipher of a file, at its beginning.
+pub(super) fn cipher(key: &Key) -> Ctr128BE<Aes128> {
+    Ctr128BE::<Aes128>::new(key.into(), &[0; 16].into())
+}
+
+/// Bytes out of order, or not as many as the file has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EncodeError {
+    /// A segment of another length than its turn needs.
+    #[error("segment {segment} has {found} bytes; {expected} were announced: the file changed while it was read")]
+    Length {
+        /// Which one.
+        segment: u64,
+        /// Bytes given.
+        found: u64,
+        /// Bytes of this segment.
+        expected: u64,
+    },
+    /// The file ended before its last segment.
+    #[error("{missing} of {segments} segments were not encoded")]
+    Missing {
+        /// How many.
+        missing: u64,
+        /// Of how many.
+        segments: u64,
+    },
+}
+
+/// One file on its way to shares.
+pub struct Encoder {
+    geometry: Geometry,
+    layout: Layout,
+    key: Key,
+    code: Arc<Code>,
+    cipher: Ctr128BE<Aes128>,
+    crypttext: Tagged,
+    /// Segments encrypted so far.
+    taken: u64,
+    added: u64,
+    crypttext_leaves: Vec<Hash>,
+    /// Per share.
+    block_leaves: Vec<Vec<Hash>>,
+}
+
+impl fmt::Debug for Encoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Encoder({:?}, segment {})", self.geometry, self.taken)
+    }
+}
+
+impl Encoder {
+    /// Begins a file. `code` is that of the geometry's encoding, shared by all files that have it.
+    ///
+    /// # Panics
+    /// When the code is another.
+    pub fn new(geometry: Geometry, key: Key, code: Arc<Code>) -> Encoder {
+        let total = usize::from(geometry.encoding.total);
+        assert!(code.is(geometry.encoding.needed, geometry.encoding.total), "the code of the file's encoding");
+        Encoder {
+            geometry,
+            layout: Layout::new(&geometry),
+            key,
+            code,
+            cipher: cipher(&key),
+            crypttext: Tagged::new(b"allmydata_crypttext_v1"),
+            taken: 0,
+            added: 0,
+            crypttext_leaves: vec![[0; 32]; geometry.segments as usize],
+            block_leaves: vec![vec![[0; 32]; geometry.segments as usize]; total],
+        }
+    }
+
+    /// Where what is in each share.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Bytes of each share.
+    pub fn share_len(&self) -> u64 {
+        self.layout.share_len(Extension::length(self.geometry))
+    }
+
+    /// What servers will know the file by.
+    pub fn storage_index(&self) -> StorageIndex {
+        storage_index(&self.key)
+    }
+
+    /// Bytes of memory that a segment takes when it is encoded.
+    pub fn segment_memory(&self) -> u64 {
+        self.geometry.block_size() * u64::from(self.geometry.encoding.total)
+    }
+
+    /// Takes the next segment of the file and encrypts it. `guard` is kept until the last of its blocks is
+    /// gone: a permit for its memory.
+    ///
+    /// # Errors
+    /// [`EncodeError::Length`].
+    pub fn segment(
+        &mut self,
+        mut plaintext: Vec<u8>,
+        guard: Option<Box<dyn Any + Send + Sync>>,
+    ) -> Result<Segment, EncodeError> {
+        let index = self.taken;
+        let (found, expected) = (plaintext.len() as u64, self.geometry.segment_len(index));
+        if found != expected || expected == 0 {
+            return Err(EncodeError::Length { segment: index, found, expected });
+        }
+        self.cipher.apply_keystream(&mut plaintext);
+        self.crypttext.update(&plaintext);
+        self.taken += 1;
+        let encoding = self.geometry.encoding;
+        Ok(Segment { index, encoding, ciphertext: plaintext, code: Arc::clone(&self.code), guard })
+    }
+
+    /// Notes a segment's hashes.
+    pub fn add(&mut self, hashes: &SegmentHashes) {
+        let Some(leaf) = self.crypttext_leaves.get_mut(hashes.index as usize) else { return };
+        *leaf = hashes.crypttext;
+        for (leaves, hash) in self.block_leaves.iter_mut().zip(&hashes.blocks) {
+            leaves[hashes.index as usize] = *hash;
+        }
+        self.added += 1;
+    }
+
+    /// The cap, and what stands behind the blocks of each share.
+    ///
+    /// # Errors
+    /// [`EncodeError::Missing`].
+    pub fn finish(self) -> Result<Finished, EncodeError> {
+        let segments = self.geometry.segments;
+        let missing = segments.saturating_sub(self.taken.min(self.added));
+        if missing > 0 {
+            return Err(EncodeError::Missing { missing, segments });
+        }
+        let crypttext = Tree::new(&self.crypttext_leaves);
+        let mut roots = Vec::with_capacity(self.block_leaves.len());
+        for leaves in &self.block_leaves {
+            roots.push(*Tree::new(leaves).root());
+        }
+        let shares = Tree::new(&roots);
+        let extension = Extension {
+            geometry: self.geometry,
+            crypttext_hash: Some(self.crypttext.finish()),
+            crypttext_root: *crypttext.root(),
+            share_root: *shares.root(),
+        }
+        .to_bytes();
+        let Encoding { needed, total, .. } = self.geometry.encoding;
+        let cap =
+            Chk { key: self.key, extension_hash: extension_hash(&extension), needed, total, size: self.geometry.size };
+        Ok(Finished { cap, layout: self.layout, crypttext, block_leaves: self.block_leaves, shares, extension })
+    }
+}
+
+/// A segment, encrypted and not yet encoded.
+pub struct Segment {
+    index: u64,
+    encoding: Encoding,
+    ciphertext: Vec<u8>,
+    code: Arc<Code>,
+    guard: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Segment({}, {} bytes)", self.index, self.ciphertext.len())
+    }
+}
+
+/// The memory of all blocks of a segment.
+struct Blocks {
+    memory: Vec<u8>,
+    _guard: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl AsRef<[u8]> for Blocks {
+    fn as_ref(&self) -> &[u8] {
+        &self.memory
+    }
+}
+
+impl Segment {
+    /// Makes the blocks and all hashes over them. The work of an upload: any thread may do it.
+    pub fn encode(self) -> Encoded {
+        let crypttext = crypttext_leaf(&self.ciphertext);
+        let (needed, total) = (usize::from(self.encoding.needed), usize::from(self.encoding.total));
+        let block = self.ciphertext.len().div_ceil(needed);
+        let mut memory = self.ciphertext;
+        // The ciphertext is the first k blocks; zeros behind it are part of the last of them.
+        memory.resize(total * block, 0);
+        let (data, parity) = memory.split_at_mut(needed * block);
+        self.code.encode(data, parity, block);
+        let memory = Bytes::from_owner(Blocks { memory, _guard: self.guard });
+        let blocks: Vec<Bytes> = (0..total).map(|share| memory.slice(share * block..(share + 1) * block)).collect();
+        let hashes = SegmentHashes { index: self.index, crypttext, blocks: block_leaves(&blocks) };
+        Encoded { blocks, hashes }
+    }
+}
+
+/// The blocks of a segment, by share.
+#[derive(Debug)]
+pub struct Encoded {
+    /// One per share.
+    pub blocks: Vec<Bytes>,
+    /// What [`Encoder::add`] wants.
+    pub hashes: SegmentHashes,
+}
+
+/// The hashes of a segment.
+#[derive(Debug, Clone)]
+pub struct SegmentHashes {
+    /// Which segment.
+    pub index: u64,
+    crypttext: Hash,
+    blocks: Vec<Hash>,
+}
+
+impl SegmentHashes {
+    /// Hash of the segment's ciphertext.
+    pub fn crypttext(&self) -> &Hash {
+        &self.crypttext
+    }
+}
+
+/// A file all of whose blocks are made.
+#[derive(Debug)]
+pub struct Finished {
+    /// The right to read it.
+    pub cap: Chk,
+    /// Where what is in each share.
+    pub layout: Layout,
+    crypttext: Tree,
+    block_leaves: Vec<Vec<Hash>>,
+    shares: Tree,
+    extension: Vec<u8>,
+}
+
+impl Finished {
+    /// What stands behind the blocks of a share, up to its end. `None`: no such share.
+    pub fn trailer(&self, share: u16) -> Option<Vec<u8>> {
+        let leaves = self.block_leaves.get(usize::from(share))?;
+        let blocks = Tree::new(leaves);
+        let proof = self.shares.proof(usize::from(share));
+        Some(self.layout.trailer(self.crypttext.nodes(), blocks.nodes(), &proof, &self.extension))
+    }
+}
+
+/// All of a file that is in memory: its cap and its shares. For small files, and for tests.
+///
+/// # Errors
+/// [`EncodeError`] when `plaintext` is not as long as the geometry says.
+pub fn encode_whole(
+    geometry: Geometry,
+    key: Key,
+    code: Arc<Code>,
+    plaintext: &[u8],
+) -> Result<(Chk, Vec<Vec<u8>>), EncodeError> {
+    let mut encoder = Encoder::new(geometry, key, code);
+    let header = encoder.layout().header();
+    let mut shares = vec![header; usize::from(geometry.encoding.total)];
+    for piece in plaintext.chunks(geometry.segment_size as usize) {
+        let encoded = encoder.segment(piece.to_vec(), None)?.encode();
+        encoder.add(&encoded.hashes);
+        for (share, block) in shares.iter_mut().zip(&encoded.blocks) {
+            share.extend_from_slice(block);
+        }
+    }
+    let finished = encoder.finish()?;
+    for (number, share) in (0..).zip(&mut shares) {
+        share.extend_from_slice(&finished.trailer(number).unwrap_or_default());
+    }
+    Ok((finished.cap, shares))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(size: u64) -> (Geometry, Arc<Code>) {
+        let geometry = Geometry::new(Encoding::new(3, 1, 10).unwrap(), size, 300).unwrap();
+        (geometry, Arc::new(Code::new(3, 10)))
+    }
+
+    #[test]
+    fn shares_are_as_long_as_was_announced() {
+        for size in [1, 56, 299, 300, 301, 1000, 5000] {
+            let (geometry, code) = cut(size);
+            let plaintext: Vec<u8> = (0..size).map(|i| i as u8).collect();
+            let announced = Encoder::new(geometry, [7; 16], Arc::clone(&code)).share_len();
+            let (cap, shares) = encode_whole(geometry, [7; 16], code, &plaintext).unwrap();
+            assert!(shares.iter().all(|share| share.len() as u64 == announced), "{size}");
+            assert_eq!((cap.size, cap.needed, cap.total), (size, 3, 10));
+        }
+    }
+
+    #[test]
+    fn segments_may_be_encoded_in_any_order() {
+        let (geometry, code) = cut(1000);
+        let plaintext: Vec<u8> = (0..1000_u32).map(|i| (i * i) as u8).collect();
+        let (cap, shares) = encode_whole(geometry, [7; 16], Arc::clone(&code), &plaintext).unwrap();
+        let mut encoder = Encoder::new(geometry, [7; 16], code);
+        let segments: Vec<Segment> =
+            plaintext.chunks(300).map(|piece| encoder.segment(piece.to_vec(), None).unwrap()).collect();
+        for segment in segments.into_iter().rev() {
+            encoder.add(&segment.encode().hashes);
+        }
+        let finished = encoder.finish().unwrap();
+        assert_eq!(finished.cap, cap);
+        assert!(shares[9].ends_with(&finished.trailer(9).unwrap()));
+        assert_eq!(finished.trailer(10), None);
+    }
+
+    #[test]
+    fn a_file_that_changes_under_way_is_an_error() {
+        let (geometry, code) = cut(1000);
+        let mut encoder = Encoder::new(geometry, [7; 16], code);
+        assert!(encoder.segment(vec![0; 300], None).is_ok());
+        let short = encoder.segment(vec![0; 299], None).unwrap_err();
+        assert_eq!(short, EncodeError::Length { segment: 1, found: 299, expected: 300 });
+        assert_eq!(encoder.finish().unwrap_err(), EncodeError::Missing { missing: 4, segments: 4 });
+    }
+
+    #[test]
+    fn the_guard_goes_with_the_last_block() {
+        let (geometry, code) = cut(300);
+        let guard = Arc::new(());
+        let mut encoder = Encoder::new(geometry, [7; 16], code);
+        let segment = encoder.segment(vec![0; 300], Some(Box::new(Arc::clone(&guard)))).unwrap();
+        let mut blocks = segment.encode().blocks;
+        blocks.truncate(1);
+        assert_eq!(Arc::strong_count(&guard), 2);
+        blocks.clear();
+        assert_eq!(Arc::strong_count(&guard), 1);
+    }
+}

@@ -1,0 +1,486 @@
+//! The storage protocol ("Great Black Swamp", version 1): requests and what their answers say.
+//!
+//! No I/O here; [`link`] carries it. Requests go one after the other over one connection, and the server
+//! takes them in that order, so that a share's bytes may follow the request that makes room for them
+//! without waiting for its answer.
+
+pub mod flow;
+pub mod link;
+
+use std::collections::BTreeSet;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use fullbore_wire::auth::Authorization;
+use fullbore_wire::http1::{Method, RequestHead};
+use fullbore_wire::range::ByteRange;
+use minicbor::data::{Tag, Type};
+use minicbor::{Decoder, Encoder};
+
+use super::base32;
+use super::cap::StorageIndex;
+use super::geometry::SHARES_MAX;
+use super::nurl::Nurl;
+use super::secrets::Lease;
+
+/// CBOR's tag of a set.
+const SET: u64 = 258;
+
+/// Bytes of an answer in CBOR that are read. The longest lists 256 shares or the gaps of one share.
+pub const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+/// A secret that the uploader of a share makes, and needs for every write.
+pub type UploadSecret = [u8; 20];
+
+/// A request, its body in pieces.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The head.
+    pub head: RequestHead,
+    /// The body.
+    pub body: Vec<Bytes>,
+    /// Bytes of the answer that are read; more is a fault of the server.
+    pub answer_bytes_max: usize,
+}
+
+impl Call {
+    /// Bytes of the body.
+    pub fn body_len(&self) -> u64 {
+        self.body.iter().map(|piece| piece.len() as u64).sum()
+    }
+}
+
+/// The answer to a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// HTTP's status code.
+    pub status: u16,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// An answer that does not say what it should.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AnswerError {
+    /// A status that says no.
+    #[error("HTTP status {status}{}", meaning(*status))]
+    Status {
+        /// The code.
+        status: u16,
+    },
+    /// Not the CBOR that was expected.
+    #[error("an answer that cannot be read: {reason}")]
+    Malformed {
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+fn meaning(status: u16) -> &'static str {
+    match status {
+        401 => " (it does not accept our secret)",
+        404 => " (not there)",
+        409 => " (other bytes are there already)",
+        416 => " (range not acceptable)",
+        500..=599 => " (the server failed)",
+        _ => "",
+    }
+}
+
+/// Makes the requests for one server.
+#[derive(Debug, Clone)]
+pub struct Requests {
+    host: String,
+    authorization: Authorization,
+}
+
+impl Requests {
+    /// For the server of this address.
+    pub fn new(nurl: &Nurl) -> Requests {
+        Requests { host: nurl.authority(), authorization: Authorization::new(nurl.authorization()) }
+    }
+
+    fn call(&self, method: Method, path: String) -> Call {
+        let mut head = RequestHead::new(method, self.host.clone(), path);
+        head.authorization = Some(self.authorization.clone());
+        head.fields.push(("Accept".into(), "application/cbor".into()));
+        Call { head, body: Vec::new(), answer_bytes_max: ANSWER_BYTES_MAX }
+    }
+
+    /// What the server can take.
+    pub fn version(&self) -> Call {
+        self.call(Method::Get, "/storage/v1/version".into())
+    }
+
+    /// Which shares of a file it holds.
+    pub fn shares(&self, index: &StorageIndex) -> Call {
+        self.call(Method::Get, format!("/storage/v1/immutable/{}/shares", base32::encode(index)))
+    }
+
+    /// Room for shares of `size` bytes each.
+    pub fn allocate(
+        &self,
+        index: &StorageIndex,
+        shares: &BTreeSet<u16>,
+        size: u64,
+        secret: &UploadSecret,
+        lease: &Lease,
+    ) -> Call {
+        let mut call = self.call(Method::Post, format!("/storage/v1/immutable/{}", base32::encode(index)));
+        authorize(&mut call, "lease-renew-secret", &lease.renew);
+        authorize(&mut call, "lease-cancel-secret", &lease.cancel);
+        authorize(&mut call, "upload-secret", secret);
+        call.head.fields.push(("Content-Type".into(), "application/cbor".into()));
+        call.body = vec![allocation(shares, size).into()];
+        call
+    }
+
+    /// Bytes of a share, from `offset` on.
+    ///
+    /// # Panics
+    /// Without bytes, for which no range can be written.
+    pub fn write(
+        &self,
+        index: &StorageIndex,
+        share: u16,
+        offset: u64,
+        body: Vec<Bytes>,
+        secret: &UploadSecret,
+    ) -> Call {
+        let mut call = self.call(Method::Patch, share_path(index, share));
+        authorize(&mut call, "upload-secret", secret);
+        call.body = body;
+        let last = offset + call.body_len().checked_sub(1).expect("a write has bytes");
+        call.head.fields.push(("Content-Range".into(), format!("bytes {offset}-{last}/*")));
+        call
+    }
+
+    /// Gives a share that is not complete up.
+    pub fn abort(&self, index: &StorageIndex, share: u16, secret: &UploadSecret) -> Call {
+        let mut call = self.call(Method::Put, format!("{}/abort", share_path(index, share)));
+        authorize(&mut call, "upload-secret", secret);
+        call
+    }
+
+    /// `length` bytes of a share; fewer come at its end.
+    pub fn read(&self, index: &StorageIndex, share: u16, offset: u64, length: u64) -> Call {
+        let mut call = self.call(Method::Get, share_path(index, share));
+        call.head.range = ByteRange::new(offset, Some(offset + length.max(1) - 1));
+        call.answer_bytes_max = length as usize;
+        call
+    }
+}
+
+fn share_path(index: &StorageIndex, share: u16) -> String {
+    format!("/storage/v1/immutable/{}/{share}", base32::encode(index))
+}
+
+fn authorize(call: &mut Call, name: &str, secret: &[u8]) {
+    call.head.fields.push(("X-Tahoe-Authorization".into(), format!("{name} {}", STANDARD.encode(secret))));
+}
+
+/// The body of a request for room.
+fn allocation(shares: &BTreeSet<u16>, size: u64) -> Vec<u8> {
+    let mut body = Vec::new();
+    let mut encoder = Encoder::new(&mut body);
+    let written = (|| {
+        encoder.map(2)?.str("share-numbers")?.tag(Tag::new(SET))?.array(shares.len() as u64)?;
+        for share in shares {
+            encoder.u16(*share)?;
+        }
+        encoder.str("allocated-size")?.u64(size)?.ok()
+    })();
+    let written: Result<(), minicbor::encode::Error<core::convert::Infallible>> = written;
+    written.expect("a vector takes everything");
+    body
+}
+
+/// What a server says to a request for room. Shares in neither set have none: the server is full or
+/// read-only, or another upload of the same share is under way.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Allocated {
+    /// Complete shares of the file that are there.
+    pub already_have: BTreeSet<u16>,
+    /// Shares that may be written.
+    pub allocated: BTreeSet<u16>,
+}
+
+impl Allocated {
+    /// Reads the answer.
+    ///
+    /// # Errors
+    /// [`AnswerError`].
+    pub fn read(answer: &Answer) -> Result<Allocated, AnswerError> {
+        let mut decoder = body(answer, &[200])?;
+        let mut result = Allocated::default();
+        for_each_entry(&mut decoder, |key, decoder| {
+            match key {
+                b"already-have" => result.already_have = set(decoder)?,
+                b"allocated" => result.allocated = set(decoder)?,
+                _ => decoder.skip()?,
+            }
+            Ok(())
+        })?;
+        Ok(result)
+    }
+}
+
+/// Reads the answer to [`Requests::shares`].
+///
+/// # Errors
+/// [`AnswerError`].
+pub fn held_shares(answer: &Answer) -> Result<BTreeSet<u16>, AnswerError> {
+    set(&mut body(answer, &[200])?)
+}
+
+/// What a server says to a write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// All bytes of the share are there, and it is visible now.
+    pub complete: bool,
+    /// Ranges that are missing: from, up to (exclusive).
+    pub required: Vec<(u64, u64)>,
+}
+
+impl Written {
+    /// Reads the answer.
+    ///
+    /// # Errors
+    /// [`AnswerError`].
+    pub fn read(answer: &Answer) -> Result<Written, AnswerError> {
+        let mut decoder = body(answer, &[200, 201])?;
+        let mut required = Vec::new();
+        for_each_entry(&mut decoder, |key, decoder| {
+            if key != b"required" {
+                return Ok(decoder.skip()?);
+            }
+            for_each_item(decoder, |decoder| {
+                let (mut begin, mut end) = (0, 0);
+                for_each_entry(decoder, |key, decoder| {
+                    match key {
+                        b"begin" => begin = decoder.u64()?,
+                        b"end" => end = decoder.u64()?,
+                        _ => decoder.skip()?,
+                    }
+                    Ok(())
+                })?;
+                required.push((begin, end));
+                Ok(())
+            })
+        })?;
+        Ok(Written { complete: answer.status == 201, required })
+    }
+}
+
+/// What a server can take, bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Largest share.
+    pub share_max: u64,
+    /// Space that is left, where it tells.
+    pub available: Option<u64>,
+}
+
+impl Room {
+    /// Reads the answer to [`Requests::version`].
+    ///
+    /// # Errors
+    /// [`AnswerError`].
+    pub fn read(answer: &Answer) -> Result<Room, AnswerError> {
+        let mut room = Room { share_max: u64::MAX, available: None };
+        for_each_entry(&mut body(answer, &[200])?, |key, decoder| {
+            if key != b"http://allmydata.org/tahoe/protocols/storage/v1" {
+                return Ok(decoder.skip()?);
+            }
+            for_each_entry(decoder, |key, decoder| {
+                match key {
+                    b"maximum-immutable-share-size" => room.share_max = decoder.u64()?,
+                    b"available-space" => room.available = Some(decoder.u64()?),
+                    _ => decoder.skip()?,
+                }
+                Ok(())
+            })
+        })?;
+        Ok(room)
+    }
+}
+
+/// The bytes of a range that was asked for.
+///
+/// # Errors
+/// [`AnswerError::Status`]; past the end of a share there are none, which is no error.
+pub fn range_bytes(answer: &Answer) -> Result<Bytes, AnswerError> {
+    match answer.status {
+        200 | 206 => Ok(answer.body.clone()),
+        204 => Ok(Bytes::new()),
+        status => Err(AnswerError::Status { status }),
+    }
+}
+
+impl From<minicbor::decode::Error> for AnswerError {
+    fn from(error: minicbor::decode::Error) -> AnswerError {
+        AnswerError::Malformed { reason: error.to_string() }
+    }
+}
+
+fn body<'a>(answer: &'a Answer, good: &[u16]) -> Result<Decoder<'a>, AnswerError> {
+    if !good.contains(&answer.status) {
+        return Err(AnswerError::Status { status: answer.status });
+    }
+    Ok(Decoder::new(&answer.body))
+}
+
+/// The items of a list, of a length that is told or not.
+fn for_each_item<'b>(
+    decoder: &mut Decoder<'b>,
+    mut each: impl FnMut(&mut Decoder<'b>) -> Result<(), AnswerError>,
+) -> Result<(), AnswerError> {
+    let mut left = decoder.array()?;
+    while more(decoder, &mut left)? {
+        each(decoder)?;
+    }
+    Ok(())
+}
+
+/// The entries of a map; keys may be texts or bytes.
+fn for_each_entry<'b>(
+    decoder: &mut Decoder<'b>,
+    mut each: impl FnMut(&[u8], &mut Decoder<'b>) -> Result<(), AnswerError>,
+) -> Result<(), AnswerError> {
+    let mut left = decoder.map()?;
+    while more(decoder, &mut left)? {
+        let key = match decoder.datatype()? {
+            Type::Bytes => decoder.bytes()?,
+            _ => decoder.str()?.as_bytes(),
+        };
+        each(key, decoder)?;
+    }
+    Ok(())
+}
+
+/// Whether there is one more item. A told length is not believed further than the bytes go.
+fn more(decoder: &mut Decoder<'_>, left: &mut Option<u64>) -> Result<bool, AnswerError> {
+    match left {
+        Some(0) => Ok(false),
+        Some(count) => {
+            *count -= 1;
+            Ok(true)
+        }
+        None if decoder.datatype()? == Type::Break => {
+            decoder.set_position(decoder.position() + 1);
+            Ok(false)
+        }
+        None => Ok(true),
+    }
+}
+
+/// A set of share numbers, with its tag or as a plain list.
+fn set(decoder: &mut Decoder<'_>) -> Result<BTreeSet<u16>, AnswerError> {
+    if decoder.datatype()? == Type::Tag {
+        let tag = decoder.tag()?;
+        if tag != Tag::new(SET) {
+            return Err(AnswerError::Malformed { reason: "a set is tagged as something else".into() });
+        }
+    }
+    let mut set = BTreeSet::new();
+    for_each_item(decoder, |decoder| {
+        let share = decoder.u64()?;
+        // A share of a number that no code has is of no use, and nothing worse.
+        if share < u64::from(SHARES_MAX) {
+            set.insert(share as u16);
+        }
+        Ok(())
+    })?;
+    Ok(set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn answer(status: u16, body: &[u8]) -> Answer {
+        Answer { status, body: Bytes::copy_from_slice(body) }
+    }
+
+    fn cbor(build: impl FnOnce(&mut Encoder<&mut Vec<u8>>)) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        build(&mut Encoder::new(&mut bytes));
+        bytes
+    }
+
+    fn requests() -> Requests {
+        let pin = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
+        Requests::new(&Nurl::parse(&format!("pb://{pin}@h:1/swiss#v=1")).unwrap())
+    }
+
+    #[test]
+    fn a_write_says_which_bytes_it_brings() {
+        let body = vec![Bytes::from_static(b"abc"), Bytes::from_static(b"de")];
+        let call = requests().write(&[0; 16], 7, 100, body, &[9; 20]);
+        assert_eq!(call.head.target, format!("/storage/v1/immutable/{}/7", "a".repeat(26)));
+        assert!(call.head.fields.contains(&("Content-Range".into(), "bytes 100-104/*".into())));
+        let secret = format!("upload-secret {}", STANDARD.encode([9; 20]));
+        assert!(call.head.fields.contains(&("X-Tahoe-Authorization".into(), secret)));
+    }
+
+    #[test]
+    fn room_is_asked_for_with_a_set() {
+        let body = allocation(&[1, 2, 200].into(), 1 << 40);
+        let mut decoder = Decoder::new(&body);
+        assert_eq!((decoder.map().unwrap(), decoder.str().unwrap()), (Some(2), "share-numbers"));
+        assert_eq!(set(&mut decoder).unwrap(), [1, 2, 200].into());
+        assert_eq!((decoder.str().unwrap(), decoder.u64().unwrap()), ("allocated-size", 1 << 40));
+        // The largest request is within what servers read.
+        assert!(allocation(&(0..256).collect(), u64::MAX).len() < 8192);
+    }
+
+    #[test]
+    fn answers_are_read() {
+        let text = cbor(|e| {
+            e.map(3).unwrap().str("already-have").unwrap().tag(Tag::new(SET)).unwrap().array(1).unwrap().u8(4).unwrap();
+            e.str("allocated")
+                .unwrap()
+                .tag(Tag::new(SET))
+                .unwrap()
+                .begin_array()
+                .unwrap()
+                .u8(5)
+                .unwrap()
+                .u16(999)
+                .unwrap()
+                .end()
+                .unwrap();
+            e.str("other").unwrap().null().unwrap();
+        });
+        let read = Allocated::read(&answer(200, &text)).unwrap();
+        assert_eq!(read, Allocated { already_have: [4].into(), allocated: [5].into() });
+        assert_eq!(Allocated::read(&answer(401, &text)), Err(AnswerError::Status { status: 401 }));
+
+        let text = cbor(|e| {
+            e.map(1).unwrap().str("required").unwrap().array(1).unwrap();
+            e.map(2).unwrap().str("begin").unwrap().u8(3).unwrap().str("end").unwrap().u64(1 << 33).unwrap();
+        });
+        let read = Written::read(&answer(200, &text)).unwrap();
+        assert_eq!(read, Written { complete: false, required: vec![(3, 1 << 33)] });
+
+        let text = cbor(|e| {
+            e.map(2).unwrap().bytes(b"application-version").unwrap().bytes(b"x").unwrap();
+            e.bytes(b"http://allmydata.org/tahoe/protocols/storage/v1").unwrap().map(1).unwrap();
+            e.bytes(b"available-space").unwrap().u64(77).unwrap();
+        });
+        assert_eq!(Room::read(&answer(200, &text)).unwrap().available, Some(77));
+        assert_eq!(range_bytes(&answer(204, b"")).unwrap().len(), 0);
+        assert!(range_bytes(&answer(404, b"")).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_makes_it_panic(body in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let answer = answer(200, &body);
+            let _ = (Allocated::read(&answer), Written::read(&answer), Room::read(&answer), held_shares(&answer));
+        }
+    }
+}

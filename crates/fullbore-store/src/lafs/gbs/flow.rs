@@ -1,0 +1,263 @@
+//! How much may be under way to one server, and where its time goes.
+//!
+//! The window is in bytes: it begins small, and grows to twice what the connection carries in the time that
+//! an acknowledgement needs (round trip and the server's turn-around). Time is divided in three: nothing to
+//! do, bytes on the path, and the server's turn (it has everything and has not answered).
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fullbore_wire::rate::Rate;
+use tokio::sync::Notify;
+
+/// Least bytes under way, whatever is measured: less than the first second of a slow uplink.
+pub const WINDOW_BYTES_MIN: u64 = 256 << 10;
+/// Most: 16 MiB carry 1 Gbit/s over 130 ms.
+pub const WINDOW_BYTES_MAX: u64 = 16 << 20;
+/// At the beginning, when nothing is measured: slow start of TCP takes some round trips to need more.
+const WINDOW_BYTES_FIRST: u64 = 1 << 20;
+
+/// Bytes of one write: the server answers when it has all of them, so that small ones tell early how far
+/// things are, and large ones cost the server less (measured: half the processor time at 4 MiB of what it
+/// is at 256 KiB).
+const WRITE_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 20;
+/// At the beginning.
+const WRITE_BYTES_FIRST: u64 = 256 << 10;
+/// A write is what the connection carries in this time.
+const WRITE_TIME: Duration = Duration::from_millis(150);
+
+/// Where a server's time went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Nothing was asked of it.
+    pub idle: Duration,
+    /// Bytes waited to be sent, or had not been acknowledged by TCP.
+    pub path: Duration,
+    /// It had everything; its answer was awaited.
+    pub server: Duration,
+}
+
+impl Times {
+    /// Path and server.
+    pub fn busy(&self) -> Duration {
+        self.path + self.server
+    }
+}
+
+/// What a server's connection is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doing {
+    /// Nothing is asked.
+    Idle,
+    /// Bytes are on the path.
+    Path,
+    /// Its answer is awaited.
+    Server,
+}
+
+/// What was measured of a server.
+#[derive(Debug, Clone, Default)]
+pub struct FlowReading {
+    /// Where its time went.
+    pub times: Times,
+    /// Bytes it acknowledged.
+    pub bytes: u64,
+    /// Requests it answered.
+    pub answers: u64,
+    /// Sum of the turn-arounds of all requests.
+    pub turn_around: Duration,
+    /// Smallest round trip that TCP saw.
+    pub round_trip: Duration,
+    /// Times that somebody waited for the window.
+    pub window_waits: u64,
+    /// Connections opened.
+    pub connections: u64,
+}
+
+/// The flow to one server.
+#[derive(Debug)]
+pub struct Flow {
+    state: Mutex<State>,
+    home: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    in_flight: u64,
+    window: u64,
+    rate: Rate,
+    mean_turn_around: Duration,
+    doing: Doing,
+    since: Instant,
+    reading: FlowReading,
+    closed: bool,
+}
+
+impl Flow {
+    /// Nothing under way.
+    pub fn new(now: Instant) -> Flow {
+        Flow {
+            state: Mutex::new(State {
+                in_flight: 0,
+                window: WINDOW_BYTES_FIRST,
+                rate: Rate::new(now),
+                mean_turn_around: Duration::ZERO,
+                doing: Doing::Idle,
+                since: now,
+                reading: FlowReading::default(),
+                closed: false,
+            }),
+            home: Notify::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until so many bytes may be under way as well. What is larger than the window goes alone.
+    pub async fn admit(&self, bytes: u64) {
+        loop {
+            let home = self.home.notified();
+            tokio::pin!(home);
+            home.as_mut().enable();
+            if self.try_admit(bytes) {
+                return;
+            }
+            home.await;
+        }
+    }
+
+    /// As `admit`, without waiting: whether they may be.
+    pub fn try_admit(&self, bytes: u64) -> bool {
+        let mut state = self.state();
+        let fits = state.closed || state.in_flight == 0 || state.in_flight + bytes <= state.window;
+        if fits {
+            state.in_flight += bytes;
+        } else {
+            state.reading.window_waits += 1;
+        }
+        fits
+    }
+
+    /// Bytes are acknowledged, or given up.
+    pub fn release(&self, bytes: u64) {
+        let mut state = self.state();
+        state.in_flight = state.in_flight.saturating_sub(bytes);
+        drop(state);
+        self.home.notify_waiters();
+    }
+
+    /// A request was answered: so many bytes of it, this long after it and the answer before were there.
+    pub fn answered(&self, bytes: u64, turn_around: Duration, round_trip: Option<Duration>, now: Instant) {
+        let mut state = self.state();
+        let state = &mut *state;
+        state.reading.bytes += bytes;
+        state.reading.answers += 1;
+        state.reading.turn_around += turn_around;
+        state.mean_turn_around = (state.mean_turn_around * 7 + turn_around) / 8;
+        if let Some(round_trip) = round_trip.filter(|time| !time.is_zero()) {
+            let before = state.reading.round_trip;
+            state.reading.round_trip = if before.is_zero() { round_trip } else { before.min(round_trip) };
+        }
+        state.rate.add(bytes, now);
+        if let Some(rate) = state.rate.latest() {
+            let time = state.reading.round_trip + state.mean_turn_around;
+            // Acknowledgements come by whole writes: two of them more than what the path holds.
+            let wanted = 2.0 * rate * time.as_secs_f64() + 2.0 * write_bytes(rate) as f64;
+            state.window =
+                (wanted as u64).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX).max(state.window.min(WINDOW_BYTES_FIRST));
+        }
+    }
+
+    /// How many bytes the next write to this server should have.
+    pub fn write_bytes(&self) -> u64 {
+        self.state().rate.latest().map_or(WRITE_BYTES_FIRST, write_bytes)
+    }
+
+    /// What the connection does from now on.
+    pub fn doing(&self, doing: Doing, now: Instant) {
+        let mut state = self.state();
+        let passed = now.saturating_duration_since(state.since);
+        state.since = now;
+        let before = std::mem::replace(&mut state.doing, doing);
+        let times = &mut state.reading.times;
+        match before {
+            Doing::Idle => times.idle += passed,
+            Doing::Path => times.path += passed,
+            Doing::Server => times.server += passed,
+        }
+        if before == Doing::Idle && doing != Doing::Idle {
+            state.rate.restart(now);
+        }
+    }
+
+    /// A connection was opened.
+    pub fn connected(&self) {
+        self.state().reading.connections += 1;
+    }
+
+    /// Nobody waits any more: the server is given up.
+    pub fn close(&self) {
+        self.state().closed = true;
+        self.home.notify_waiters();
+    }
+
+    /// What was measured so far.
+    pub fn reading(&self) -> FlowReading {
+        self.state().reading.clone()
+    }
+}
+
+fn write_bytes(rate: f64) -> u64 {
+    ((rate * WRITE_TIME.as_secs_f64()) as u64).clamp(*WRITE_BYTES.start(), *WRITE_BYTES.end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_follows_rate_and_round_trip() {
+        let start = Instant::now();
+        let grown = |bytes_per_s: u64, round_trip_ms: u64| {
+            let flow = Flow::new(start);
+            for step in 1..=100_u64 {
+                let now = start + Duration::from_millis(step * 20);
+                flow.answered(bytes_per_s / 50, Duration::ZERO, Some(Duration::from_millis(round_trip_ms)), now);
+            }
+            flow.state().window
+        };
+        let (slow, fast, far) = (grown(50_000, 100), grown(20_000_000, 20), grown(20_000_000, 300));
+        assert_eq!(slow, WINDOW_BYTES_FIRST);
+        assert!(fast > 4 << 20 && fast < 10 << 20, "{fast}");
+        assert_eq!(far, WINDOW_BYTES_MAX);
+    }
+
+    #[tokio::test]
+    async fn bytes_wait_for_the_window() {
+        let flow = Flow::new(Instant::now());
+        flow.admit(WINDOW_BYTES_FIRST).await;
+        let waiting = flow.admit(1);
+        tokio::pin!(waiting);
+        assert!(tokio::time::timeout(Duration::from_millis(20), waiting.as_mut()).await.is_err());
+        flow.release(10);
+        waiting.await;
+        assert!(flow.reading().window_waits >= 1);
+        flow.close();
+        flow.admit(u64::MAX / 2).await;
+    }
+
+    #[test]
+    fn time_is_divided() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let flow = Flow::new(start);
+        flow.doing(Doing::Path, at(10));
+        flow.doing(Doing::Server, at(30));
+        flow.doing(Doing::Idle, at(60));
+        let ms = Duration::from_millis;
+        assert_eq!(flow.reading().times, Times { idle: ms(10), path: ms(20), server: ms(30) });
+        assert_eq!(flow.reading().times.busy(), ms(50));
+    }
+}

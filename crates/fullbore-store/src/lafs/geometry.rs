@@ -1,0 +1,179 @@
+//! How a file is cut: into segments, each into k blocks, of which n are made.
+
+use std::ops::RangeInclusive;
+
+/// Shares that one code can make: the field has 256 elements.
+pub const SHARES_MAX: u16 = 256;
+
+/// What the stock client takes when nobody says otherwise.
+pub const DEFAULT_ENCODING: Encoding = Encoding { needed: 3, happy: 7, total: 10 };
+
+/// Bytes of a segment at most, as the stock client writes since 1.19 (before: 128 KiB).
+pub const DEFAULT_SEGMENT_BYTES: u64 = 1 << 20;
+
+/// Segment sizes that are taken. All of a segment's blocks are in memory at once; the stock client puts no
+/// bound. The lower one keeps the hashes smaller than the data.
+pub const SEGMENT_BYTES: RangeInclusive<u64> = 1..=64 << 20;
+
+/// How many shares are made, needed, and have to be in different places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Encoding {
+    /// Shares that a reader needs, k.
+    pub needed: u16,
+    /// Servers that must hold different shares at the end of an upload.
+    pub happy: u16,
+    /// Shares that are made, n.
+    pub total: u16,
+}
+
+/// Numbers that make no code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GeometryError {
+    /// Not 1 ≤ needed ≤ total ≤ 256.
+    #[error("{needed} of {total} shares: needed are 1 <= needed <= total <= {SHARES_MAX}")]
+    Shares {
+        /// Needed.
+        needed: u16,
+        /// Made.
+        total: u16,
+    },
+    /// Not 1 ≤ happy ≤ total.
+    #[error("happiness of {happy} with {total} shares: 1 to {total} can be reached")]
+    Happy {
+        /// As asked for.
+        happy: u16,
+        /// Shares made.
+        total: u16,
+    },
+    /// A segment size out of bounds.
+    #[error("segments of {bytes} bytes: 1 to {} are possible", SEGMENT_BYTES.end())]
+    Segment {
+        /// As asked for.
+        bytes: u64,
+    },
+    /// An empty file has no segments.
+    #[error("an empty file is not cut")]
+    Empty,
+    /// Larger than any share layout can say.
+    #[error("a file of {bytes} bytes is too large")]
+    TooLarge {
+        /// Its size.
+        bytes: u64,
+    },
+}
+
+/// Largest file, bytes: all offsets stay far from the end of 64 bits. A guess at "enough".
+const FILE_BYTES_MAX: u64 = 1 << 56;
+
+impl Encoding {
+    /// Checks the numbers.
+    ///
+    /// # Errors
+    /// [`GeometryError::Shares`], [`GeometryError::Happy`].
+    pub fn new(needed: u16, happy: u16, total: u16) -> Result<Encoding, GeometryError> {
+        if needed == 0 || needed > total || total > SHARES_MAX {
+            return Err(GeometryError::Shares { needed, total });
+        }
+        if happy == 0 || happy > total {
+            return Err(GeometryError::Happy { happy, total });
+        }
+        Ok(Encoding { needed, happy, total })
+    }
+}
+
+/// How one file is cut. All sizes in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// k and n.
+    pub encoding: Encoding,
+    /// Of the file.
+    pub size: u64,
+    /// Of each segment but the last; a multiple of k.
+    pub segment_size: u64,
+    /// How many segments, the last one included.
+    pub segments: u64,
+}
+
+impl Geometry {
+    /// Cuts a file of `size` bytes into segments of at most `segment_max` bytes, rounded up to a multiple of
+    /// k as the stock client does.
+    ///
+    /// # Errors
+    /// [`GeometryError`]: an empty or too large file, or a segment size that is not taken.
+    pub fn new(encoding: Encoding, size: u64, segment_max: u64) -> Result<Geometry, GeometryError> {
+        if size == 0 {
+            return Err(GeometryError::Empty);
+        }
+        if size > FILE_BYTES_MAX {
+            return Err(GeometryError::TooLarge { bytes: size });
+        }
+        if !SEGMENT_BYTES.contains(&segment_max) {
+            return Err(GeometryError::Segment { bytes: segment_max });
+        }
+        let segment_size = segment_max.min(size).next_multiple_of(u64::from(encoding.needed));
+        Ok(Geometry { encoding, size, segment_size, segments: size.div_ceil(segment_size) })
+    }
+
+    /// Bytes of a block of all segments but the last.
+    pub fn block_size(&self) -> u64 {
+        self.segment_size / self.needed()
+    }
+
+    /// Bytes of the file in a segment.
+    pub fn segment_len(&self, segment: u64) -> u64 {
+        self.size.saturating_sub(segment.saturating_mul(self.segment_size)).min(self.segment_size)
+    }
+
+    /// The last segment, filled up to a multiple of k.
+    pub fn padded_tail(&self) -> u64 {
+        self.segment_len(self.segments - 1).next_multiple_of(self.needed())
+    }
+
+    /// Bytes of a block of this segment.
+    pub fn block_len(&self, segment: u64) -> u64 {
+        self.segment_len(segment).div_ceil(self.needed())
+    }
+
+    /// Bytes of all blocks of a share.
+    pub fn share_data(&self) -> u64 {
+        self.size.div_ceil(self.needed())
+    }
+
+    fn needed(&self) -> u64 {
+        u64::from(self.encoding.needed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn numbers_that_make_no_code_are_refused() {
+        assert!(Encoding::new(0, 1, 1).is_err());
+        assert!(Encoding::new(4, 1, 3).is_err());
+        assert!(Encoding::new(1, 1, 257).is_err());
+        assert!(Encoding::new(1, 3, 2).is_err());
+        assert!(Encoding::new(1, 0, 2).is_err());
+        let encoding = Encoding::new(256, 256, 256).unwrap();
+        assert_eq!(Geometry::new(encoding, 0, 1024), Err(GeometryError::Empty));
+        assert!(Geometry::new(encoding, u64::MAX, 1024).is_err());
+        assert!(Geometry::new(encoding, 1, 0).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn the_pieces_are_the_whole(
+            needed in 1_u16..=256, size in 1_u64..5_000_000, segment_max in 1_u64..300_000,
+        ) {
+            let cut = Geometry::new(Encoding::new(needed, 1, 256).unwrap(), size, segment_max).unwrap();
+            prop_assume!(cut.segments < 20_000);
+            prop_assert_eq!((0..cut.segments).map(|segment| cut.segment_len(segment)).sum::<u64>(), size);
+            prop_assert_eq!((0..cut.segments).map(|segment| cut.block_len(segment)).sum::<u64>(), cut.share_data());
+            prop_assert_eq!(cut.padded_tail(), cut.block_len(cut.segments - 1) * u64::from(needed));
+            prop_assert_eq!(cut.segment_len(cut.segments), 0);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! NURLs: where a storage server is, what key it has, and the right to use it.
+//!
+//! `pb://PIN@HOST:PORT/SWISSNUM#v=1`. The swissnum is a secret: `Debug` does not show it.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+
+/// Characters of a NURL that is read: a guess that is several times the longest.
+const TEXT_BYTES_MAX: usize = 2048;
+
+/// A storage server's address.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Nurl {
+    /// SHA-256 of the server's public key, as SubjectPublicKeyInfo.
+    pub pin: [u8; 32],
+    /// Name or address, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// The secret part of the path.
+    swissnum: String,
+}
+
+impl fmt::Debug for Nurl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Nurl({})", self.authority())
+    }
+}
+
+/// Why a NURL is of no use. The text is not repeated, it holds a secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NurlError {
+    /// Not of the form.
+    #[error("not of the form pb://PIN@HOST:PORT/SWISSNUM#v=1: {what}")]
+    Form {
+        /// The part that is wrong.
+        what: &'static str,
+    },
+    /// Behind Tor, of which nothing is known here.
+    #[error("an address behind Tor (pb+tor), which is not supported")]
+    Tor,
+    /// Another version of the protocol.
+    #[error("version {version:?} of the protocol; version 1 is known")]
+    Version {
+        /// As it says.
+        version: String,
+    },
+}
+
+impl Nurl {
+    /// Reads a NURL.
+    ///
+    /// # Errors
+    /// [`NurlError`].
+    pub fn parse(text: &str) -> Result<Nurl, NurlError> {
+        let form = |what| NurlError::Form { what };
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(form("too long"));
+        }
+        if text.starts_with("pb+tor:") {
+            return Err(NurlError::Tor);
+        }
+        let rest = text.strip_prefix("pb://").ok_or(form("the beginning"))?;
+        let (rest, version) = rest.split_once('#').ok_or(form("the version"))?;
+        if version != "v=1" {
+            return Err(NurlError::Version { version: version.chars().take(16).collect() });
+        }
+        let (pin, rest) = rest.split_once('@').ok_or(form("the pin"))?;
+        let pin = URL_SAFE_NO_PAD.decode(pin).ok().and_then(|pin| pin.try_into().ok()).ok_or(form("the pin"))?;
+        let (authority, swissnum) = rest.split_once('/').ok_or(form("the swissnum"))?;
+        // It becomes part of a header field; the stock server makes it of letters and digits.
+        if swissnum.is_empty() || !swissnum.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(form("the swissnum"));
+        }
+        let (host, port) = authority.rsplit_once(':').ok_or(form("the port"))?;
+        let port = port.parse().ok().filter(|&port| port != 0).ok_or(form("the port"))?;
+        let host = match host.strip_prefix('[') {
+            Some(rest) => rest.strip_suffix(']').ok_or(form("the host"))?,
+            None => host,
+        };
+        if host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:%".contains(&byte)) {
+            return Err(form("the host"));
+        }
+        Ok(Nurl { pin, host: host.to_owned(), port, swissnum: swissnum.to_owned() })
+    }
+
+    /// Host and port, as the Host field has them.
+    pub fn authority(&self) -> String {
+        let Nurl { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+
+    /// Value of the Authorization field: the right to use the server.
+    pub fn authorization(&self) -> String {
+        format!("Tahoe-LAFS {}", STANDARD.encode(&self.swissnum))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PIN: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
+
+    #[test]
+    fn reads_what_servers_announce() {
+        let nurl = Nurl::parse(&format!("pb://{PIN}@s.example.org:3456/secretswiss#v=1")).unwrap();
+        assert_eq!((nurl.pin[1], nurl.pin[31]), (1, 31));
+        assert_eq!((nurl.authority().as_str(), nurl.port), ("s.example.org:3456", 3456));
+        assert_eq!(nurl.authorization(), "Tahoe-LAFS c2VjcmV0c3dpc3M=");
+        assert!(!format!("{nurl:?}").contains("secret"));
+        let six = Nurl::parse(&format!("pb://{PIN}@[::1]:1/s#v=1")).unwrap();
+        assert_eq!((six.host.as_str(), six.authority().as_str()), ("::1", "[::1]:1"));
+    }
+
+    #[test]
+    fn refuses_the_rest_without_repeating_it() {
+        for bad in [
+            "",
+            "pb://",
+            "http://x",
+            &format!("pb://{PIN}@h:1/secret"),
+            &format!("pb://{PIN}@h:1/secret#v=2"),
+            &format!("pb://{PIN}@h:0/secret#v=1"),
+            &format!("pb://{PIN}@h/secret#v=1"),
+            &format!("pb://{PIN}@h:1/#v=1"),
+            "pb://short@h:1/secret#v=1",
+            &format!("pb+tor://{PIN}@h:1/secret#v=1"),
+            &format!("pb://{PIN}@h\r:1/secret#v=1"),
+            &format!("pb://{PIN}@h:1/sec\r\nret#v=1"),
+            &format!("pb://{PIN}@[::1:1/secret#v=1"),
+        ] {
+            let error = Nurl::parse(bad).expect_err(bad).to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_makes_it_panic(text in "pb://[A-Za-z0-9_-]{40,45}@\\PC{0,12}:[0-9]{0,6}/\\PC{0,5}#v=1") {
+            let _ = Nurl::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Places that files are put to, other than a directory.
+//!
+//! [`lafs`] is a Tahoe-LAFS grid: encoding, placement, and the storage protocol. Nothing here prints, reads
+//! the environment or ends the process.
+
+#![deny(unsafe_code)]
+
+pub mod lafs;

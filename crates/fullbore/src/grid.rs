@@ -1,0 +1,136 @@
+//! What `put` and `get` share: the grid as flags and files name it, its errors, and what is said at the end.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullbore_store::lafs::gbs::flow::FlowReading;
+use fullbore_store::lafs::gbs::link::LinkOptions;
+use fullbore_store::lafs::node::{Node, NodeError, read_servers};
+use fullbore_store::lafs::secrets::{LeaseSecrets, random};
+use fullbore_store::lafs::servers::Servers;
+use fullbore_store::lafs::upload::Grid;
+use fullbore_wire::rate_limit::RateLimit;
+use serde_json::{Value, json};
+
+use crate::cli::GridArgs;
+use crate::error::{CommandError, printable};
+use crate::report::units;
+
+/// Threads for blocking work: reading files and keys. Each large file on its way has one.
+const BLOCKING_THREADS: usize = 32;
+
+/// Where things are stored, and by which secrets.
+pub struct Place {
+    /// What the node's directory says, if there is one.
+    pub node: Option<Node>,
+    /// The servers.
+    pub servers: Servers,
+    /// For leases.
+    pub lease: LeaseSecrets,
+}
+
+/// Reads the grid that the flags name; `None` if they name none.
+pub fn place(arguments: &GridArgs) -> Result<Option<Place>, CommandError> {
+    if let Some(directory) = &arguments.node {
+        let node = Node::read(directory).map_err(|error| unreadable(&error))?;
+        return Ok(Some(Place { servers: node.servers.clone(), lease: node.lease.clone(), node: Some(node) }));
+    }
+    let Some(file) = &arguments.servers else { return Ok(None) };
+    let servers = read_servers(file).map_err(|error| unreadable(&error))?;
+    // Nobody could renew leases whose secret is not kept; they end by themselves.
+    Ok(Some(Place { node: None, servers, lease: LeaseSecrets::new(&random::<32>()) }))
+}
+
+/// An error of a node's directory.
+pub fn unreadable(error: &NodeError) -> CommandError {
+    let command = CommandError::usage(error);
+    match error {
+        NodeError::File { .. } => {
+            command.hint("--node wants the directory that `tahoe create-node` made, often ~/.tahoe")
+        }
+        _ => command,
+    }
+}
+
+/// The connections of a run.
+pub fn connect(arguments: &GridArgs, place: &Place, limit: Option<Arc<RateLimit>>) -> Grid {
+    let options = LinkOptions { resolver: Arc::default(), patience: Duration::from_secs(arguments.timeout), limit };
+    let preferred = place.node.as_ref().map(|node| node.preferred.clone()).unwrap_or_default();
+    Grid::new(place.servers.clone(), preferred, options)
+}
+
+/// Where connections live.
+pub fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(std::thread::available_parallelism().map_or(1, usize::from).min(4))
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_name("network")
+        .enable_all()
+        .build()
+        .map_err(|error| CommandError::new(crate::error::ErrorKind::Internal, error))
+}
+
+/// Sends the libraries' log to stderr.
+pub fn start_log(arguments: &GridArgs) {
+    let filter = match (arguments.quiet, arguments.verbose) {
+        (true, _) | (_, 0) => "error",
+        (_, 1) => "fullbore=info,fullbore_store=info,warn",
+        (_, 2) => "fullbore=debug,fullbore_store=debug,fullbore_wire=debug,info",
+        // Bytes of caps are in no log, however much is asked for.
+        _ => "fullbore=trace,fullbore_store=trace,fullbore_wire=debug,info",
+    };
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(io::stderr).try_init();
+}
+
+/// One line to stderr, unless quiet.
+pub fn say(arguments: &GridArgs, line: &str) {
+    if !arguments.quiet {
+        // Nobody may be reading any more; the exit code tells as well.
+        let _ = writeln!(io::stderr(), "{}", printable(line));
+    }
+}
+
+/// A line of JSON to stdout.
+pub fn tell(value: &Value) -> Result<(), CommandError> {
+    print_line(&value.to_string())
+}
+
+/// A line to stdout. A reader that is gone is a quiet, normal end.
+pub fn print_line(line: &str) -> Result<(), CommandError> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CommandError::disk(Path::new("stdout"), &error)),
+        _ => Ok(()),
+    }
+}
+
+/// What was measured of the servers, for JSON.
+pub fn server_table(readings: &[(String, FlowReading)]) -> Vec<Value> {
+    let ms = |time: Duration| (time.as_secs_f64() * 1e4).round() / 10.0;
+    readings
+        .iter()
+        .map(|(name, reading)| {
+            json!({
+                "name": name,
+                "bytes": reading.bytes,
+                "answers": reading.answers,
+                "connections": reading.connections,
+                "idle_ms": ms(reading.times.idle),
+                "path_ms": ms(reading.times.path),
+                "turn_around_ms": ms(reading.times.server),
+                "mean_turn_around_ms": ms(reading.turn_around / u32::try_from(reading.answers.max(1)).unwrap_or(u32::MAX)),
+                "round_trip_ms": ms(reading.round_trip),
+                "window_waits": reading.window_waits,
+            })
+        })
+        .collect()
+}
+
+/// `1.2 MB in 0.4 s, 3.0 MB/s`.
+pub fn amount(bytes: u64, wall: Duration) -> String {
+    let rate = (bytes as f64 / wall.as_secs_f64().max(1e-6)) as u64;
+    let ms = wall.as_millis() as u64;
+    format!("{} in {}, {}/s", units::bytes(bytes), units::duration(ms), units::bytes(rate))
+}

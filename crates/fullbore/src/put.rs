@@ -1,0 +1,145 @@
+//! `fullbore put`: files and directories into a Tahoe-LAFS grid.
+//!
+//! [`run`] is the walk: settings and secrets (`settings`) → what is to be put (`tree`) → all files at once,
+//! directories when their children have caps (`work`) → the list of caps, caps to stdout, and what limited
+//! the run. Caps go nowhere else.
+
+mod list;
+mod settings;
+mod spool;
+mod tree;
+mod work;
+
+use std::time::{Duration, Instant};
+
+use fullbore_store::lafs::verdict::{Facts, Verdict, judge};
+use serde_json::json;
+
+use crate::cli::PutArgs;
+use crate::error::{CommandError, ErrorKind};
+use crate::grid::{amount, print_line, say, server_table, start_log, tell};
+use crate::program::process_costs;
+use list::List;
+use settings::PutSettings;
+use work::{Done, Workplace};
+
+/// Puts everything; the result is the exit code.
+///
+/// # Errors
+/// See [`ErrorKind`]. Files that could be put have their caps printed all the same.
+pub fn run(arguments: &PutArgs) -> Result<u8, CommandError> {
+    start_log(&arguments.grid);
+    let settings = PutSettings::resolve(arguments)?;
+    let begun = Instant::now();
+    let mut list = List::open(arguments.caps.as_deref())?;
+    let workplace = Workplace::new(arguments, &settings)?;
+    let mut failed = Vec::new();
+    let mut totals = Totals::default();
+    let result = workplace.put_all(&arguments.paths, &mut |done: Done| {
+        for trouble in &done.troubles {
+            say(&arguments.grid, &format!("warning: {}: {trouble}", done.path.display()));
+        }
+        match done.result {
+            Ok(cap) => {
+                totals.add(done.size, done.sent_bytes, done.is_directory);
+                let cap = cap.to_text();
+                list.add(&done.path, done.size, &cap);
+                if arguments.grid.json {
+                    tell(&list::entry(&done.path, done.size, &cap, Some(done.happiness)))?;
+                } else if done.is_argument {
+                    print_line(&cap)?;
+                }
+            }
+            Err(error) => failed.push((done.path, error)),
+        }
+        Ok(())
+    });
+    list.publish()?;
+    let facts = workplace.facts(begun.elapsed());
+    if !arguments.dry_run {
+        conclude(arguments, &totals, &facts, &workplace, failed.len())?;
+    }
+    result?;
+    fail(failed, totals.files + totals.directories)
+}
+
+/// What was done.
+#[derive(Debug, Default)]
+struct Totals {
+    files: u64,
+    directories: u64,
+    bytes: u64,
+    sent_bytes: u64,
+}
+
+impl Totals {
+    fn add(&mut self, bytes: u64, sent_bytes: u64, is_directory: bool) {
+        if is_directory {
+            self.directories += 1;
+        } else {
+            self.files += 1;
+            self.bytes += bytes;
+        }
+        self.sent_bytes += sent_bytes;
+    }
+}
+
+/// The last line, or the last line of JSON.
+fn conclude(
+    arguments: &PutArgs,
+    totals: &Totals,
+    facts: &Facts,
+    workplace: &Workplace<'_>,
+    failed: usize,
+) -> Result<(), CommandError> {
+    let Verdict { limit, reason } = judge(facts);
+    if arguments.grid.json {
+        let (cpu_ms, peak_rss_bytes) = process_costs();
+        let ms = |time: Duration| (time.as_secs_f64() * 1e4).round() / 10.0;
+        let given_up: Vec<_> =
+            workplace.given_up().into_iter().map(|(name, reason)| json!({"name": name, "reason": reason})).collect();
+        return tell(&json!({
+            "event": "summary",
+            "files": totals.files, "directories": totals.directories, "failed": failed,
+            "bytes": totals.bytes, "sent_bytes": totals.sent_bytes,
+            "duration_ms": ms(facts.wall), "cpu_ms": cpu_ms, "peak_rss_bytes": peak_rss_bytes,
+            "stages": {
+                "source_ms": ms(facts.costs.source), "hash_ms": ms(facts.costs.hash),
+                "encode_ms": ms(facts.costs.encode), "memory_wait_ms": ms(facts.costs.memory),
+            },
+            "servers": server_table(&facts.servers), "given_up": given_up,
+            "verdict": {"limit": limit, "reason": reason},
+        }));
+    }
+    let plural = if totals.files == 1 { "" } else { "s" };
+    let shares = crate::report::units::bytes(totals.sent_bytes);
+    say(
+        &arguments.grid,
+        &format!(
+            "{} file{plural}, {}, {shares} of shares. Limited by: {limit} ({reason}).",
+            totals.files,
+            amount(totals.bytes, facts.wall)
+        ),
+    );
+    Ok(())
+}
+
+/// The exit code, or the error that says what is missing.
+fn fail(mut failed: Vec<(std::path::PathBuf, CommandError)>, done: u64) -> Result<u8, CommandError> {
+    if failed.is_empty() {
+        return Ok(0);
+    }
+    let (path, mut first) = failed.remove(0);
+    first.message = format!("{}: {}", path.display(), first.message);
+    if failed.is_empty() && done == 0 {
+        return Err(first);
+    }
+    let mut error = first;
+    if done > 0 && error.kind != ErrorKind::Interrupted {
+        error.kind = ErrorKind::Partial;
+    }
+    for (path, other) in failed {
+        error = error.context(format_args!("{}: {}", path.display(), other.message));
+    }
+    Err(error)
+}

@@ -1,0 +1,409 @@
+//! All files on their way at once, and directories when their children have caps.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fullbore_engine::window::Window;
+use fullbore_store::lafs::cap::{Cap, LITERAL_BYTES_MAX};
+use fullbore_store::lafs::code::Code;
+use fullbore_store::lafs::directory::Directory;
+use fullbore_store::lafs::geometry::Geometry;
+use fullbore_store::lafs::secrets::random;
+use fullbore_store::lafs::upload::journal::Journal;
+use fullbore_store::lafs::upload::produce::{Meter, Pool, SourceError, Workshop};
+use fullbore_store::lafs::upload::source::Source;
+use fullbore_store::lafs::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
+use fullbore_store::lafs::verdict::Facts;
+use fullbore_wire::rate_limit::RateLimit;
+use tokio::task::JoinSet;
+
+use super::settings::PutSettings;
+use super::spool::spool;
+use super::tree::{Item, list};
+use crate::cli::PutArgs;
+use crate::error::{CommandError, ErrorKind};
+use crate::fetching::Stop;
+use crate::grid::{connect, runtime, say};
+use crate::program::process_costs;
+
+/// Memory for blocks that are not acknowledged. 64 MiB carry 1 Gbit/s over half a second.
+const MEMORY_BYTES: u64 = 64 << 20;
+
+/// Files on their way at once: as many as fill a path of 100 ms with files of 200 bytes at the rate that ten
+/// servers of one core each take.
+const FILES_AT_ONCE: usize = 128;
+
+/// Files of this size or less have no journal: they are sent again faster than it is written.
+const JOURNAL_FROM_BYTES: u64 = 8 << 20;
+
+/// What became of one item.
+pub struct Done {
+    pub path: PathBuf,
+    pub size: u64,
+    pub is_directory: bool,
+    pub is_argument: bool,
+    pub sent_bytes: u64,
+    pub happiness: usize,
+    pub troubles: Vec<String>,
+    pub result: Result<Cap, CommandError>,
+}
+
+/// The means of a run.
+pub struct Workplace<'a> {
+    arguments: &'a PutArgs,
+    options: PutOptions,
+    runtime: tokio::runtime::Runtime,
+    stop: Stop,
+    workshop: Workshop,
+    threads: usize,
+    grid: Option<Arc<Grid>>,
+    uploader: Option<Arc<Uploader>>,
+    journals: Option<PathBuf>,
+}
+
+impl<'a> Workplace<'a> {
+    pub fn new(arguments: &'a PutArgs, settings: &PutSettings) -> Result<Workplace<'a>, CommandError> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let workshop = Workshop {
+            pool: Pool::new(threads),
+            memory: Window::new(MEMORY_BYTES, u32::MAX),
+            meter: Arc::new(Meter::default()),
+        };
+        let runtime = runtime()?;
+        let stop = Stop::listen(&runtime);
+        let limit = arguments.limit_rate.map(|rate| Arc::new(RateLimit::new(rate.0, Instant::now())));
+        let place = settings.place.as_ref().filter(|_| !arguments.dry_run);
+        let grid = place.map(|place| Arc::new(connect(&arguments.grid, place, limit)));
+        let uploader = place.zip(grid.as_ref()).map(|(place, grid)| {
+            Arc::new(Uploader::new(Arc::clone(grid), workshop.clone(), place.lease.clone(), stop.watch()))
+        });
+        if let Some(grid) = &grid {
+            for server in &grid.unusable {
+                say(&arguments.grid, &format!("warning: server {} is not used: {}", server.name, server.reason));
+            }
+            let _inside = runtime.enter();
+            grid.warm(2 * usize::from(settings.options.encoding.total));
+        }
+        let journals = arguments.journals.clone().or_else(state_directory);
+        let options = settings.options.clone();
+        Ok(Workplace { arguments, options, runtime, stop, workshop, threads, grid, uploader, journals })
+    }
+
+    /// Puts everything; `each` hears of every item, in the order in which arguments were given.
+    pub fn put_all(
+        &self,
+        paths: &[PathBuf],
+        each: &mut dyn FnMut(Done) -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
+        let skipped = &mut |path: &Path, what: &str| {
+            say(&self.arguments.grid, &format!("warning: {}: {what}, left out", path.display()));
+        };
+        let items = list(paths, skipped)?;
+        let mut run =
+            Run { place: self, items: &items, tasks: JoinSet::new(), open: BTreeMap::new(), done: BTreeMap::new() };
+        let _inside = self.runtime.enter();
+        let mut waiting: Vec<usize> = Vec::new();
+        for (number, item) in items.iter().enumerate() {
+            if let Item::Directory { .. } = item {
+                let children = items.iter().filter(|child| child.parent() == Some(number)).count();
+                run.open.insert(number, Open { missing: children, directory: Directory::default(), failed: None });
+                if children == 0 {
+                    waiting.push(number);
+                }
+            }
+        }
+        let mut next = 0;
+        let mut told = 0;
+        loop {
+            while run.tasks.len() < FILES_AT_ONCE {
+                if let Some(number) = waiting.pop() {
+                    run.begin_directory(number);
+                } else if next < items.len() {
+                    run.begin(next);
+                    next += 1;
+                } else {
+                    break;
+                }
+            }
+            // In order: what can be told now.
+            while let Some(done) = run.done.remove(&told) {
+                each(done)?;
+                told += 1;
+            }
+            if told == items.len() {
+                return Ok(());
+            }
+            let Some(finished) = self.runtime.block_on(run.tasks.join_next()) else {
+                return Err(CommandError::new(ErrorKind::Internal, "files are left, and nothing is under way"));
+            };
+            let (number, done) = finished
+                .map_err(|error| CommandError::new(ErrorKind::Internal, format_args!("a task failed: {error}")))?;
+            waiting.extend(run.finished(number, done));
+            if *self.stop.watch().borrow() {
+                // What is under way gives up what it began; nothing new begins.
+                while let Some(finished) = self.runtime.block_on(run.tasks.join_next()) {
+                    drop(finished);
+                }
+                for (_, done) in std::mem::take(&mut run.done) {
+                    if done.result.is_ok() {
+                        each(done)?;
+                    }
+                }
+                return Err(CommandError::new(
+                    ErrorKind::Interrupted,
+                    "interrupted; shares that were not complete are given up",
+                ));
+            }
+        }
+    }
+
+    /// What is known of the run.
+    pub fn facts(&self, wall: Duration) -> Facts {
+        Facts {
+            wall,
+            processor: Duration::from_millis(process_costs().0),
+            cores: self.threads,
+            threads: self.threads,
+            costs: self.workshop.meter.reading(),
+            servers: self.grid.as_ref().map(|grid| grid.readings()).unwrap_or_default(),
+            rate_limit: self.arguments.limit_rate.map(|rate| rate.0),
+        }
+    }
+
+    /// Servers that were given up.
+    pub fn given_up(&self) -> Vec<(String, String)> {
+        self.grid.as_ref().map(|grid| grid.given_up()).unwrap_or_default()
+    }
+
+    /// How one file is put, for a task of its own.
+    fn putter(&self) -> Putter {
+        Putter {
+            options: self.options.clone(),
+            uploader: self.uploader.clone(),
+            workshop: self.workshop.clone(),
+            journals: self.journals.clone(),
+        }
+    }
+}
+
+fn state_directory() -> Option<PathBuf> {
+    let base = match std::env::var_os("XDG_STATE_HOME") {
+        Some(path) if !path.is_empty() => PathBuf::from(path),
+        _ => PathBuf::from(std::env::var_os("HOME").filter(|home| !home.is_empty())?).join(".local/state"),
+    };
+    Some(base.join("fullbore/put"))
+}
+
+/// A directory whose children are on their way.
+struct Open {
+    missing: usize,
+    directory: Directory,
+    failed: Option<String>,
+}
+
+/// The size, and what became of it.
+type Outcome = (u64, Result<Stored, CommandError>);
+
+struct Run<'a> {
+    place: &'a Workplace<'a>,
+    items: &'a [Item],
+    tasks: JoinSet<(usize, Outcome)>,
+    open: BTreeMap<usize, Open>,
+    /// Finished, and not told yet.
+    done: BTreeMap<usize, Done>,
+}
+
+impl Run<'_> {
+    fn begin(&mut self, number: usize) {
+        let putter = self.place.putter();
+        let size = self.place.arguments.size;
+        match &self.items[number] {
+            // It begins when the last of its children is done.
+            Item::Directory { .. } => {}
+            Item::File { path, .. } => {
+                let path = path.clone();
+                self.tasks.spawn(async move { (number, putter.file(&path).await) });
+            }
+            Item::Stdin => {
+                self.tasks.spawn(async move { (number, putter.stdin(size).await) });
+            }
+        }
+    }
+
+    fn begin_directory(&mut self, number: usize) {
+        let Some(open) = self.open.remove(&number) else { return };
+        let putter = self.place.putter();
+        self.tasks.spawn(async move {
+            let outcome = match open.failed {
+                Some(child) => {
+                    (0, Err(CommandError::new(ErrorKind::Partial, format_args!("no cap, because {child} has none"))))
+                }
+                None => putter.directory(&open.directory).await,
+            };
+            (number, outcome)
+        });
+    }
+
+    /// Notes what became of an item; gives directories that are ready now.
+    fn finished(&mut self, number: usize, (size, result): Outcome) -> Option<usize> {
+        let item = &self.items[number];
+        let path = item.path().to_owned();
+        let is_directory = matches!(item, Item::Directory { .. });
+        let (sent_bytes, happiness, troubles, result) = match result {
+            Ok(stored) => {
+                let cap = if is_directory { Directory::cap(stored.cap) } else { stored.cap };
+                (stored.sent_bytes, stored.happiness, stored.troubles, Ok(cap))
+            }
+            Err(error) => (0, 0, Vec::new(), Err(error)),
+        };
+        let ready = item.parent().and_then(|parent| self.child(parent, &path, &result));
+        let is_argument = item.parent().is_none();
+        let done = Done { path, size, is_directory, is_argument, sent_bytes, happiness, troubles, result };
+        self.done.insert(number, done);
+        ready
+    }
+
+    fn child(&mut self, parent: usize, path: &Path, result: &Result<Cap, CommandError>) -> Option<usize> {
+        let open = self.open.get_mut(&parent)?;
+        let name = path.file_name().unwrap_or_default();
+        let added = match result {
+            Ok(cap) => open.directory.add(name.as_bytes(), cap.clone()).map_err(|error| error.to_string()),
+            Err(_) => Err(path.display().to_string()),
+        };
+        if let Err(child) = added {
+            open.failed.get_or_insert(child);
+        }
+        open.missing -= 1;
+        (open.missing == 0).then_some(parent)
+    }
+}
+
+/// Puts one file.
+struct Putter {
+    options: PutOptions,
+    uploader: Option<Arc<Uploader>>,
+    workshop: Workshop,
+    journals: Option<PathBuf>,
+}
+
+impl Putter {
+    async fn file(self, path: &Path) -> Outcome {
+        let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
+        let (metadata, file) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return (0, Err(CommandError::disk(path, &error))),
+        };
+        let size = metadata.len();
+        if !metadata.is_file() {
+            // A pipe or device by name: read as stdin is.
+            return self.reader(file, None).await;
+        }
+        let journal = self.journal(path, &metadata);
+        (size, self.put(Source::File(Arc::new(file)), size, journal).await)
+    }
+
+    /// The journal of a large file; without one it is put all the same.
+    fn journal(&self, path: &Path, metadata: &std::fs::Metadata) -> Option<Journal> {
+        let directory = self.journals.as_deref().filter(|_| metadata.len() >= JOURNAL_FROM_BYTES)?;
+        self.uploader.as_ref()?;
+        let path = std::fs::canonicalize(path).ok()?;
+        let encoding = self.options.encoding;
+        let how = format!(
+            "{} {} {} {} {} {} {:?}",
+            metadata.len(),
+            metadata.mtime(),
+            metadata.mtime_nsec(),
+            encoding.needed,
+            encoding.total,
+            self.options.segment_max,
+            self.options.key
+        );
+        match Journal::open(directory, &[path.as_os_str().as_bytes(), how.as_bytes()]) {
+            Ok(journal) => journal,
+            Err((path, error)) => {
+                tracing::warn!(path = %path.display(), %error, "no journal: this upload cannot be taken up");
+                None
+            }
+        }
+    }
+
+    async fn stdin(self, size: Option<u64>) -> Outcome {
+        self.reader(std::io::stdin(), size).await
+    }
+
+    /// A pipe: streamed when its size is known and its key need not be made from it, spooled otherwise.
+    async fn reader(self, reader: impl std::io::Read + Send + 'static, size: Option<u64>) -> Outcome {
+        if let (Some(size), KeyChoice::Random) = (size, &self.options.key) {
+            return (size, self.put(Source::stream(reader), size, None).await);
+        }
+        let spooled = tokio::task::spawn_blocking(move || spool(reader, &std::env::temp_dir())).await;
+        match spooled {
+            Ok(Ok((file, size))) => (size, self.put(Source::File(Arc::new(file)), size, None).await),
+            Ok(Err(error)) => (0, Err(error)),
+            Err(error) => (0, Err(CommandError::new(ErrorKind::Internal, error))),
+        }
+    }
+
+    async fn directory(self, directory: &Directory) -> Outcome {
+        let packed = directory.pack();
+        let size = packed.len() as u64;
+        (size, self.put(Source::Memory(packed.into()), size, None).await)
+    }
+
+    async fn put(&self, source: Source, size: u64, journal: Option<Journal>) -> Result<Stored, CommandError> {
+        let stored = match &self.uploader {
+            Some(uploader) => uploader.put(source, size, &self.options, journal).await,
+            None => {
+                let (workshop, options) = (self.workshop.clone(), self.options.clone());
+                match tokio::task::spawn_blocking(move || dry(&workshop, &source, size, &options)).await {
+                    Ok(stored) => stored,
+                    Err(error) => return Err(CommandError::new(ErrorKind::Internal, error)),
+                }
+            }
+        };
+        stored.map_err(|error| explain(&error))
+    }
+}
+
+/// The cap that a file would have.
+fn dry(workshop: &Workshop, source: &Source, size: u64, options: &PutOptions) -> Result<Stored, PutError> {
+    let cap = if size <= LITERAL_BYTES_MAX {
+        let mut content = Vec::new();
+        source.read(0, size as usize + 1, &mut content).map_err(SourceError::from)?;
+        if content.len() as u64 != size {
+            return Err(SourceError::Size { size }.into());
+        }
+        Cap::Literal(content)
+    } else {
+        let geometry = Geometry::new(options.encoding, size, options.segment_max)?;
+        let key = match &options.key {
+            KeyChoice::Random => random::<16>(),
+            KeyChoice::Convergent(secret) => workshop.key(source, &geometry, secret)?,
+        };
+        let code = Arc::new(Code::new(options.encoding.needed, options.encoding.total));
+        Cap::Chk(workshop.finish_only(source, geometry, key, code)?.cap)
+    };
+    Ok(Stored { cap, happiness: 0, shares: (0, 0), sent_bytes: 0, troubles: Vec::new() })
+}
+
+/// The library's error as the person sees it.
+fn explain(error: &PutError) -> CommandError {
+    let kind = match error {
+        PutError::Source(_) => ErrorKind::Disk,
+        PutError::Geometry(_) => ErrorKind::Usage,
+        PutError::Interrupted => ErrorKind::Interrupted,
+        _ => ErrorKind::Network,
+    };
+    let mut command = CommandError::from_error(kind, error);
+    if let PutError::Unhappy { troubles, .. } = error {
+        for trouble in troubles {
+            command = command.context(trouble);
+        }
+    }
+    command
+}

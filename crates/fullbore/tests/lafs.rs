@@ -1,0 +1,341 @@
+//! `put` and `get` against a real grid: stock storage nodes, and the stock client beside ours.
+//!
+//! The grid is started once, and everything runs on it in one test, step by step: nodes are slow to start,
+//! and a step that stops or kills one must not meet another step. What is put by us is read by the stock
+//! client, and the other way round.
+
+#[path = "lafs/grid.rs"]
+mod grid;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use grid::{Grid, content};
+
+/// The steps, in order. Those that take servers away come last.
+#[test]
+fn a_real_grid() {
+    let grid = Grid::start(5, "3,4,5");
+    files_go_both_ways(&grid);
+    directories_are_read_by_the_stock_client(&grid);
+    caps_go_to_the_list_and_to_stdout_alone(&grid);
+    pipes_are_spooled_or_streamed(&grid);
+    what_is_there_is_not_sent_again(&grid);
+    damaged_shares_are_named_and_replaced(&grid);
+    two_uploaders_of_one_file(&grid);
+    a_full_server_and_one_of_another_key(&grid);
+    refusals_of_servers(&grid);
+    a_killed_run_is_taken_up(&grid);
+    an_interrupted_run_leaves_nothing_behind(&grid);
+    a_stalled_server_is_given_up(&grid);
+    a_server_that_is_killed_under_way(&grid);
+    too_few_servers(&grid);
+}
+
+fn files_go_both_ways(grid: &Grid) {
+    for size in [0, 1, 55, 56, 200, 70_000, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5_000_000] {
+        let file = grid.file("both-ways", &content(size, size as u64));
+        let cap = grid.put(&file);
+        assert_eq!(
+            cap,
+            grid.fullbore(["put", "--dry-run", "--node", grid.node(), file.to_str().unwrap()]).stdout_line()
+        );
+        assert_eq!(grid.stock_get(&cap), content(size, size as u64), "{size} bytes, read by the stock client");
+        assert_eq!(cap, grid.stock_put(&content(size, size as u64)), "{size} bytes, put by both");
+        assert_eq!(grid.get(&cap), content(size, size as u64), "{size} bytes, read by us");
+    }
+    // Put by the stock client alone, and read by us; segments of another size than it has.
+    let cap = grid.stock_put(&content(3_000_000, 99));
+    assert_eq!(grid.get(&cap), content(3_000_000, 99));
+    let file = grid.file("segments", &content(500_000, 7));
+    let small = grid.fullbore(["put", "-q", "--segment-size", "131072", "--node", grid.node(), file.to_str().unwrap()]);
+    assert_eq!(grid.stock_get(&small.stdout_line()), content(500_000, 7));
+    assert_eq!(grid.get(&small.stdout_line()), content(500_000, 7));
+}
+
+fn directories_are_read_by_the_stock_client(grid: &Grid) {
+    let root = grid.dir.path().join("tree");
+    fs::create_dir_all(root.join("sub/empty")).unwrap();
+    fs::write(root.join("ä b"), content(300, 1)).unwrap();
+    fs::write(root.join("sub/large"), content(200_000, 2)).unwrap();
+    fs::write(root.join("sub/small"), b"literal").unwrap();
+    let caps = grid.dir.path().join("tree.caps");
+    let put =
+        grid.fullbore(["put", "-q", "--node", grid.node(), "--caps", caps.to_str().unwrap(), root.to_str().unwrap()]);
+    let cap = put.stdout_line();
+    assert!(cap.starts_with("URI:DIR2-CHK:"), "{}", put.stderr);
+    let listed = grid.tahoe(["ls", "-F", &cap]);
+    assert_eq!(listed.lines().collect::<BTreeSet<_>>(), BTreeSet::from(["sub/", "ä b"]));
+    assert_eq!(grid.tahoe(["ls", &format!("{cap}/sub/empty")]), "");
+    assert_eq!(grid.stock_get(&format!("{cap}/sub/large")), content(200_000, 2));
+    assert_eq!(grid.stock_get(&format!("{cap}/sub/small")), b"literal");
+    assert_eq!(fs::read_to_string(caps).unwrap().lines().count(), 6, "three files, three directories");
+    let empty = grid.fullbore(["put", "-q", "--node", grid.node(), root.join("sub/empty").to_str().unwrap()]);
+    assert_eq!(empty.stdout_line(), "URI:DIR2-LIT:");
+}
+
+fn caps_go_to_the_list_and_to_stdout_alone(grid: &Grid) {
+    let file = grid.file("secret", &content(9_000_000, 3));
+    let caps = grid.dir.path().join("caps");
+    let put =
+        grid.fullbore(["put", "-vvv", "--node", grid.node(), "--caps", caps.to_str().unwrap(), file.to_str().unwrap()]);
+    let cap = put.stdout_line();
+    let key = cap.split(':').nth(2).unwrap();
+    assert!(!put.stderr.contains(key) && !put.stderr.contains("URI:"), "{}", put.stderr);
+    assert!(fs::read_to_string(&caps).unwrap().contains(&cap));
+    assert_eq!(caps.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let get = grid.fullbore(["get", "-vvv", "--node", grid.node(), "-o", "/dev/null/x", &cap]);
+    assert!(!get.stderr.contains(key), "{}", get.stderr);
+    assert!(grid.journals().is_empty(), "no journal is left of an upload that ended");
+}
+
+fn pipes_are_spooled_or_streamed(grid: &Grid) {
+    let data = content(2_500_000, 4);
+    let spooled = grid.fullbore_with(["put", "-q", "--node", grid.node(), "-"], &data);
+    assert_eq!(spooled.stdout_line(), grid.stock_put(&data), "convergent, as stock");
+    let size = data.len().to_string();
+    let stream = ["put", "-q", "--random-key", "--size", &size, "--node", grid.node(), "-"];
+    let cap = grid.fullbore_with(stream, &data).stdout_line();
+    assert_eq!(grid.stock_get(&cap), data);
+    assert_ne!(cap, grid.fullbore_with(stream, &data).stdout_line(), "another key each time");
+    for wrong in ["2499999", "2500001"] {
+        let before = grid.shares();
+        let put = grid.fullbore_with(["put", "-q", "--random-key", "--size", wrong, "--node", grid.node(), "-"], &data);
+        assert_eq!((put.code, put.stdout.as_str()), (7, ""), "{}", put.stderr);
+        assert!(put.stderr.contains("as was announced"), "{}", put.stderr);
+        assert_eq!((grid.shares(), grid.incoming()), (before, 0), "all shares are aborted");
+    }
+}
+
+fn what_is_there_is_not_sent_again(grid: &Grid) {
+    let data = content(1_000_000, 5);
+    let file = grid.file("again", &data);
+    grid.stock_put(&data);
+    let again = grid.fullbore(["put", "--json", "--node", grid.node(), file.to_str().unwrap()]);
+    // No more than the first bytes, which go out with the question, and are aborted.
+    assert!(again.summary()["sent_bytes"].as_u64().unwrap() <= 5 * 65_536, "{}", again.stdout);
+    assert_eq!(grid.incoming(), 0);
+    // Of five shares two are gone: those are sent, and no other.
+    let cap = grid.stock_put(&data);
+    let shares = grid.shares_of(&cap);
+    assert_eq!(shares.len(), 5);
+    fs::remove_file(&shares[0]).unwrap();
+    fs::remove_file(&shares[3]).unwrap();
+    let repaired = grid.fullbore(["put", "--json", "--node", grid.node(), file.to_str().unwrap()]);
+    assert_eq!(repaired.code, 0, "{}", repaired.stderr);
+    let sent = repaired.summary()["sent_bytes"].as_u64().unwrap();
+    assert!(sent > 2 * 333_334 && sent < 2 * 335_000 + 3 * 65_536, "{sent} {}", repaired.stderr);
+    assert_eq!(grid.shares_of(&cap).len(), 5);
+}
+
+fn damaged_shares_are_named_and_replaced(grid: &Grid) {
+    let data = content(4_000_000, 6);
+    let cap = grid.put(&grid.file("damaged", &data));
+    let shares = grid.shares_of(&cap);
+    let damage = |path: &Path, at: u64| {
+        let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+        file.write_all_at(b"damage", at).unwrap();
+    };
+    // In a block, and in the hashes at the end (in front of the lease).
+    damage(&shares[0], 700_000);
+    damage(&shares[1], shares[1].metadata().unwrap().len() - 200);
+    let out = grid.dir.path().join("damaged.out");
+    let get = grid.fullbore(["get", "--node", grid.node(), "-o", out.to_str().unwrap(), &cap]);
+    assert_eq!(get.code, 0, "{}", get.stderr);
+    assert_eq!(fs::read(&out).unwrap(), data);
+    // Which three are read depends on the order of servers; with three good ones left both are met or not.
+    for share in &shares[2..3] {
+        fs::remove_file(share).unwrap();
+    }
+    let get = grid.fullbore(["get", "--node", grid.node(), "-o", out.to_str().unwrap(), &cap]);
+    assert_eq!(get.code, 3, "two good shares of three: {}", get.stderr);
+    assert!(get.stderr.contains("2 good shares were found, 3 are needed; 5 servers were asked"), "{}", get.stderr);
+    assert!(get.stderr.contains("damaged") || get.stderr.contains("hash"), "{}", get.stderr);
+}
+
+fn two_uploaders_of_one_file(grid: &Grid) {
+    let data = content(12_000_000, 8);
+    let file = grid.file("two", &data);
+    let (one, other) = std::thread::scope(|scope| {
+        let run = || grid.fullbore(["put", "--node", grid.node(), file.to_str().unwrap()]);
+        let one = scope.spawn(run);
+        (one.join().unwrap(), run())
+    });
+    let both = std::thread::scope(|scope| {
+        let data = content(12_000_001, 8);
+        let file = grid.file("two-more", &data);
+        let run = move || grid.fullbore(["put", "--node", grid.node(), file.to_str().unwrap()]);
+        let again = run.clone();
+        let (a, b) = (scope.spawn(run), scope.spawn(again));
+        (a.join().unwrap(), b.join().unwrap())
+    });
+    assert_eq!(one.stdout_line(), other.stdout_line());
+    assert_eq!(both.0.stdout_line(), both.1.stdout_line(), "{} {}", both.0.stderr, both.1.stderr);
+    assert_eq!(grid.stock_get(&both.0.stdout_line()), content(12_000_001, 8));
+    assert_eq!(grid.incoming(), 0);
+}
+
+fn a_full_server_and_one_of_another_key(grid: &Grid) {
+    let data = content(400_000, 9);
+    let file = grid.file("full", &data);
+    // A pin that is not the server's.
+    let servers = grid.altered_servers("pin.yaml", |yaml| {
+        let (before, after) = yaml.split_once("pb://").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+        let (furl, rest) = after.split_once("- pb://").unwrap();
+        format!("{before}pb://{furl}- pb://{}{}", "A".repeat(43), &rest[43..])
+    });
+    let put = |encoding: &str, servers: &Path| {
+        let convergence = format!("{}/private/convergence", grid.node());
+        grid.fullbore([
+            "put",
+            "--encoding",
+            encoding,
+            "--servers",
+            servers.to_str().unwrap(),
+            "--convergence-file",
+            &convergence,
+            file.to_str().unwrap(),
+        ])
+    };
+    let good = put("3,4,5", &servers);
+    assert_eq!(good.code, 0, "{}", good.stderr);
+    assert!(good.stderr.contains("not the server of this NURL"), "{}", good.stderr);
+    assert_eq!(grid.stock_get(&good.stdout_line()), data);
+    let bad = put("2,5,5", &servers);
+    assert_eq!((bad.code, bad.stdout.as_str()), (3, ""), "{}", bad.stderr);
+    assert!(
+        bad.stderr.contains("on 4 servers, 5 are needed") || bad.stderr.contains("are needed (happy)"),
+        "{}",
+        bad.stderr
+    );
+    assert_eq!(grid.incoming(), 0, "what was begun is aborted");
+    // A server that is read-only, as a full one is.
+    grid.restart(0, |settings| settings.replace("reserved_space = 0", "reserved_space = 0\nreadonly = true"));
+    let file = grid.file("full", &content(400_001, 9));
+    let put = grid.fullbore(["put", "--node", grid.node(), file.to_str().unwrap()]);
+    assert_eq!(put.code, 0, "{}", put.stderr);
+    assert!(put.stderr.contains("takes no share"), "{}", put.stderr);
+    assert_eq!(grid.stock_get(&put.stdout_line()), content(400_001, 9));
+    grid.restart(0, |settings| settings.replace("\nreadonly = true", ""));
+}
+
+fn refusals_of_servers(grid: &Grid) {
+    // 401: the right server, and a swissnum that is not its.
+    let servers = grid.altered_servers("swissnum.yaml", |yaml| yaml.replacen("#v=1", "x#v=1", 1));
+    let file = grid.file("refused", &content(300_000, 10));
+    let put = |name: &str| {
+        let servers = grid.dir.path().join(name);
+        grid.fullbore([
+            "put",
+            "--encoding",
+            "3,4,5",
+            "--random-key",
+            "--servers",
+            servers.to_str().unwrap(),
+            file.to_str().unwrap(),
+        ])
+    };
+    let refused = put("swissnum.yaml");
+    assert_eq!(refused.code, 0, "{}", refused.stderr);
+    assert!(refused.stderr.contains("401"), "{}", refused.stderr);
+    assert!(servers.exists());
+    // 500: a server that cannot write.
+    let incoming = grid.storage(1).join("shares/incoming");
+    let (aside, file_there) = (incoming.with_extension("aside"), &incoming);
+    fs::rename(&incoming, &aside).unwrap();
+    fs::write(file_there, b"").unwrap();
+    let failed = grid.fullbore(["put", "--node", grid.node(), file.to_str().unwrap()]);
+    fs::remove_file(file_there).unwrap();
+    fs::rename(&aside, &incoming).unwrap();
+    assert_eq!(failed.code, 0, "{}", failed.stderr);
+    assert!(failed.stderr.contains("500"), "{}", failed.stderr);
+    assert_eq!(grid.stock_get(&failed.stdout_line()), content(300_000, 10));
+    // A server that announces no address for HTTP.
+    grid.altered_servers("foolscap.yaml", |yaml| yaml.replacen("anonymous-storage-NURLs", "other", 1));
+    let foolscap = put("foolscap.yaml");
+    assert_eq!(foolscap.code, 0, "{}", foolscap.stderr);
+    assert!(foolscap.stderr.contains("Foolscap"), "{}", foolscap.stderr);
+}
+
+fn a_killed_run_is_taken_up(grid: &Grid) {
+    let data = content(60_000_000, 11);
+    let file = grid.file("killed", &data);
+    let mut run = grid.begin(["put", "-q", "--limit-rate", "12M", "--node", grid.node(), file.to_str().unwrap()]);
+    // Until a good part is there.
+    grid.wait("journal of some megabytes", || {
+        grid.journals()
+            .iter()
+            .any(|journal| fs::read_to_string(journal).is_ok_and(|text| text.matches("there").count() > 12))
+    });
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let journals = grid.journals();
+    assert_eq!(journals.len(), 1);
+    assert_eq!(journals[0].metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let again = grid.fullbore(["put", "--json", "--node", grid.node(), file.to_str().unwrap()]);
+    assert_eq!(again.code, 0, "{}", again.stderr);
+    let sent = again.summary()["sent_bytes"].as_u64().unwrap();
+    assert!(sent < 92_000_000, "of 100 MB of shares at least 8 were there: {sent}");
+    let cap = again.stored()[0]["cap"].as_str().unwrap().to_owned();
+    assert_eq!(grid.stock_get(&cap), data);
+    assert!(grid.journals().is_empty());
+    assert_eq!(grid.incoming(), 0);
+}
+
+fn an_interrupted_run_leaves_nothing_behind(grid: &Grid) {
+    let before = grid.shares();
+    let file = grid.file("interrupted", &content(50_000_000, 12));
+    let run = grid.begin(["put", "-q", "--limit-rate", "4M", "--node", grid.node(), file.to_str().unwrap()]);
+    grid.wait("shares under way", || grid.incoming() == 5);
+    grid::interrupt(&run);
+    let output = run.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(130), &b""[..]));
+    grid.wait("aborted shares", || grid.incoming() == 0);
+    assert_eq!(grid.shares(), before);
+    assert!(grid.journals().is_empty());
+}
+
+fn a_stalled_server_is_given_up(grid: &Grid) {
+    let data = content(8_000_000, 13);
+    let file = grid.file("stalled", &data);
+    grid.stop(2);
+    let begun = Instant::now();
+    let put = grid.fullbore(["put", "--timeout", "4", "--node", grid.node(), file.to_str().unwrap()]);
+    let lasted = begun.elapsed();
+    // It reads from the others meanwhile, too.
+    let got = grid.fullbore(["get", "--timeout", "4", "--node", grid.node(), "-o", "/dev/null", &put.stdout_line()]);
+    grid.go_on(2);
+    assert_eq!(put.code, 0, "{}", put.stderr);
+    assert!(put.stderr.contains("s2 ("), "{}", put.stderr);
+    assert!(lasted >= Duration::from_secs(4), "{lasted:?}");
+    assert!(got.code == 0 || got.stderr.contains("/dev"), "{}", got.stderr);
+    assert_eq!(grid.stock_get(&put.stdout_line()), data);
+}
+
+fn a_server_that_is_killed_under_way(grid: &Grid) {
+    let data = content(40_000_000, 14);
+    let file = grid.file("killed-server", &data);
+    let run = grid.begin(["put", "--limit-rate", "8M", "--node", grid.node(), file.to_str().unwrap()]);
+    grid.wait("shares under way", || grid.incoming() == 5);
+    grid.kill(4);
+    let output = run.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stderr.contains("s4 ("), "the lost server is named: {stderr}");
+    let cap = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(grid.stock_get(cap.trim()), data);
+    assert_eq!(grid.get(cap.trim()), data);
+}
+
+/// Server 4 is gone since the last step.
+fn too_few_servers(grid: &Grid) {
+    let file = grid.file("few", &content(100_000, 15));
+    let put = grid.fullbore(["put", "--encoding", "3,5,5", "--node", grid.node(), file.to_str().unwrap()]);
+    assert_eq!((put.code, put.stdout.as_str()), (3, ""), "{}", put.stderr);
+    assert!(put.stderr.contains("5 are needed (happy)") && put.stderr.contains("s4 ("), "{}", put.stderr);
+    let put = grid.fullbore(["put", "--encoding", "3,6,10", "--node", grid.node(), file.to_str().unwrap()]);
+    assert!(put.stderr.contains("5 servers can be used, 6 are needed (happy)"), "{}", put.stderr);
+}

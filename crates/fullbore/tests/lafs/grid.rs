@@ -1,0 +1,339 @@
+//! A grid of stock nodes for one test binary, and both clients on it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+pub struct Grid {
+    pub dir: tempfile::TempDir,
+    venv: PathBuf,
+    described: Value,
+    process: Child,
+    /// Nodes end when it does.
+    stdin: Option<ChildStdin>,
+    /// Nodes that were started again.
+    restarted: Mutex<Vec<(usize, Child)>>,
+}
+
+/// What a command gave.
+pub struct Output {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Output {
+    /// The only line of stdout.
+    pub fn stdout_line(&self) -> String {
+        let mut lines = self.stdout.lines();
+        let line = lines.next().unwrap_or_else(|| panic!("nothing on stdout: {}", self.stderr));
+        assert_eq!(lines.next(), None, "one line");
+        line.to_owned()
+    }
+
+    fn events(&self) -> Vec<Value> {
+        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The last line of `--json`.
+    pub fn summary(&self) -> Value {
+        self.events().pop().unwrap_or_else(|| panic!("no events: {}", self.stderr))
+    }
+
+    /// Files that were put, of `--json`.
+    pub fn stored(&self) -> Vec<Value> {
+        self.events().into_iter().filter(|event| event["event"] == "stored").collect()
+    }
+}
+
+/// Bytes that look like chance; the same for the same seed.
+pub fn content(size: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(size + 8);
+    while bytes.len() < size {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(size);
+    bytes
+}
+
+/// As Ctrl-C does.
+pub fn interrupt(child: &Child) {
+    signal(child.id(), rustix::process::Signal::INT);
+}
+
+fn signal(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+fn venv() -> PathBuf {
+    let venv = match std::env::var_os("FULLBORE_TAHOE_VENV") {
+        Some(venv) => PathBuf::from(venv),
+        None => Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tahoe-venv"),
+    };
+    assert!(
+        venv.join("bin/tahoe").exists(),
+        "the stock client is needed at {}: `script/tahoe-venv` makes it, FULLBORE_TAHOE_VENV names another place",
+        venv.display()
+    );
+    venv
+}
+
+impl Grid {
+    /// Starts so many servers, and a client node with this encoding.
+    pub fn start(servers: usize, encoding: &str) -> Grid {
+        let venv = venv();
+        let dir = tempfile::tempdir().unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lafs/grid.py");
+        let mut process = Command::new(venv.join("bin/python"))
+            .arg(script)
+            .arg(dir.path().join("grid"))
+            .args([&servers.to_string(), encoding])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("Python of the venv starts");
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let described = serde_json::from_str(&line).expect("the grid starts");
+        let stdin = process.stdin.take();
+        Grid { dir, venv, described, process, stdin, restarted: Mutex::default() }
+    }
+
+    /// The client node's directory.
+    pub fn node(&self) -> &str {
+        self.described["client"]["dir"].as_str().unwrap()
+    }
+
+    fn url(&self) -> &str {
+        self.described["client"]["url"].as_str().unwrap()
+    }
+
+    /// Writes a file.
+    pub fn file(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.dir.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+        command.args(arguments).env("XDG_STATE_HOME", self.dir.path().join("state"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs fullbore.
+    pub fn fullbore<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Output {
+        self.fullbore_with(arguments, b"")
+    }
+
+    /// Runs fullbore with something on stdin.
+    pub fn fullbore_with<'a>(&self, arguments: impl IntoIterator<Item = &'a str>, stdin: &[u8]) -> Output {
+        let mut child = self.command(arguments).spawn().unwrap();
+        let mut pipe = child.stdin.take().unwrap();
+        let output = std::thread::scope(|scope| {
+            // Whoever does not want it all closes the pipe.
+            scope.spawn(move || drop(pipe.write_all(stdin)));
+            child.wait_with_output().unwrap()
+        });
+        Output {
+            code: output.status.code().unwrap_or(-output.status.signal().unwrap_or(0)),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Starts fullbore and goes on.
+    pub fn begin<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Child {
+        self.command(arguments).spawn().unwrap()
+    }
+
+    /// Puts a file by the node's settings.
+    pub fn put(&self, file: &Path) -> String {
+        let output = self.fullbore(["put", "-q", "--node", self.node(), file.to_str().unwrap()]);
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        output.stdout_line()
+    }
+
+    /// Gets a file.
+    pub fn get(&self, cap: &str) -> Vec<u8> {
+        let out = self.dir.path().join("got");
+        let output = self.fullbore(["get", "-q", "--node", self.node(), "-o", out.to_str().unwrap(), cap]);
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        std::fs::read(out).unwrap()
+    }
+
+    /// Gets a file as `tahoe get` does: by the web interface of the client node.
+    pub fn stock_get(&self, cap: &str) -> Vec<u8> {
+        self.curl(&[&format!("{}uri/{}", self.url(), cap.replace(' ', "%20"))], b"")
+    }
+
+    /// Puts a file as `tahoe put` does.
+    pub fn stock_put(&self, content: &[u8]) -> String {
+        let cap = self.curl(&["-T", "-", &format!("{}uri", self.url())], content);
+        String::from_utf8(cap).unwrap()
+    }
+
+    fn curl(&self, arguments: &[&str], stdin: &[u8]) -> Vec<u8> {
+        let mut child = Command::new("curl")
+            .args(["-sS", "--fail-with-body"])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("curl (package curl) starts");
+        let mut pipe = child.stdin.take().unwrap();
+        let output = std::thread::scope(|scope| {
+            scope.spawn(move || drop(pipe.write_all(stdin)));
+            child.wait_with_output().unwrap()
+        });
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        output.stdout
+    }
+
+    /// Runs the stock program.
+    pub fn tahoe<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> String {
+        let output =
+            Command::new(self.venv.join("bin/tahoe")).args(["-d", self.node()]).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A server's storage directory.
+    pub fn storage(&self, server: usize) -> PathBuf {
+        PathBuf::from(self.described["servers"][server]["dir"].as_str().unwrap()).join("storage")
+    }
+
+    fn servers(&self) -> usize {
+        self.described["servers"].as_array().unwrap().len()
+    }
+
+    /// Complete shares of all files on all servers.
+    pub fn shares(&self) -> usize {
+        (0..self.servers()).map(|server| files(&self.storage(server).join("shares"), "incoming").len()).sum()
+    }
+
+    /// Shares that are not complete.
+    pub fn incoming(&self) -> usize {
+        (0..self.servers()).map(|server| files(&self.storage(server).join("shares/incoming"), "").len()).sum()
+    }
+
+    /// Where the shares of a file are, sorted by number.
+    pub fn shares_of(&self, cap: &str) -> Vec<PathBuf> {
+        let chk = match fullbore_store::lafs::cap::Cap::parse(cap).unwrap() {
+            fullbore_store::lafs::cap::Cap::Chk(chk) => chk,
+            other => panic!("{other:?}"),
+        };
+        let index = fullbore_store::lafs::base32::encode(&chk.storage_index());
+        let mut shares: Vec<PathBuf> = (0..self.servers())
+            .flat_map(|server| files(&self.storage(server).join("shares").join(&index[..2]).join(&index), ""))
+            .collect();
+        shares.sort_by_key(|path| path.file_name().unwrap().to_string_lossy().parse::<u32>().unwrap());
+        shares
+    }
+
+    /// Journals of uploads.
+    pub fn journals(&self) -> Vec<PathBuf> {
+        files(&self.dir.path().join("state/fullbore/put"), "")
+    }
+
+    /// The list of servers, changed, as a file of this name.
+    pub fn altered_servers(&self, name: &str, change: impl FnOnce(&str) -> String) -> PathBuf {
+        let yaml = std::fs::read_to_string(Path::new(self.node()).join("private/servers.yaml")).unwrap();
+        self.file(name, change(&yaml).as_bytes())
+    }
+
+    fn pid(&self, server: usize) -> u32 {
+        let restarted = self.restarted.lock().unwrap();
+        match restarted.iter().rev().find(|(number, _)| *number == server) {
+            Some((_, child)) => child.id(),
+            None => self.described["servers"][server]["pid"].as_u64().unwrap() as u32,
+        }
+    }
+
+    /// Stops a server: it accepts connections and says nothing.
+    pub fn stop(&self, server: usize) {
+        signal(self.pid(server), rustix::process::Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn go_on(&self, server: usize) {
+        signal(self.pid(server), rustix::process::Signal::CONT);
+    }
+
+    /// Kills a server.
+    pub fn kill(&self, server: usize) {
+        signal(self.pid(server), rustix::process::Signal::KILL);
+    }
+
+    /// Starts a server again with changed settings.
+    pub fn restart(&self, server: usize, change: impl FnOnce(&str) -> String) {
+        let path = PathBuf::from(self.described["servers"][server]["dir"].as_str().unwrap());
+        let settings = path.join("tahoe.cfg");
+        let changed = change(&std::fs::read_to_string(&settings).unwrap());
+        std::fs::write(&settings, changed).unwrap();
+        self.kill(server);
+        let port = self.described["servers"][server]["port"].as_u64().unwrap() as u16;
+        self.wait("its port to be free", || std::net::TcpListener::bind(("127.0.0.1", port)).is_ok());
+        // The one that was killed is not waited for by anybody yet, and seems to run.
+        let _ = std::fs::remove_file(path.join("running.process"));
+        let log = std::fs::File::create(path.join("again.log")).unwrap();
+        let child = Command::new(self.venv.join("bin/tahoe"))
+            .args(["run", "--allow-stdin-close"])
+            .arg(&path)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.restarted.lock().unwrap().push((server, child));
+        self.wait("the server to listen", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+    }
+
+    /// Waits for something that comes by itself.
+    pub fn wait(&self, what: &str, mut ready: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !ready() {
+            assert!(begun.elapsed() < Duration::from_secs(100), "no {what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Grid {
+    fn drop(&mut self) {
+        for (_, child) in self.restarted.lock().unwrap().iter_mut() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        drop(self.stdin.take());
+        let _ = self.process.wait();
+    }
+}
+
+/// Files below a directory, without those in directories called `not`.
+fn files(dir: &Path, not: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let Ok(entries) = std::fs::read_dir(dir) else { return found };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            if entry.file_name() != not {
+                found.extend(files(&path, not));
+            }
+        } else {
+            found.push(path);
+        }
+    }
+    found
+}
