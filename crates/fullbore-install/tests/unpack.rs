@@ -88,6 +88,41 @@ fn i6_shared_directories_and_no_md5sums() {
     compare(nothing, &debs);
 }
 
+/// Many packages, many threads, and names on which they meet: links against directories, one file
+/// taken over by another package, directories of different modes.
+#[test]
+fn i6_many_threads_and_many_meetings() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut debs = Vec::new();
+    for number in 0..40_u32 {
+        let name = format!("p{number:02}");
+        let fields = if number % 5 == 4 { format!("Replaces: p{:02}\n", number - 1) } else { String::new() };
+        let mut tree = Tree::new(&name, "1", &fields)
+            .file(&format!("usr/share/{}/{name}", number % 7), &"text\n".repeat((number as usize * 37) % 400))
+            .file(&format!("usr/lib/{}/{name}", number % 3), "library")
+            .mode(&format!("usr/share/{}", number % 7), [0o755, 0o750, 0o711][number as usize % 3]);
+        if number % 5 >= 3 {
+            tree = tree.file(&format!("usr/bin/taken-{}", number / 5), &name);
+        }
+        if number % 10 == 7 {
+            tree = tree.link("usr/link", "lib/1");
+        } else if number % 10 == 9 {
+            tree = tree.file(&format!("usr/link/other-{name}"), "through a link or not");
+        }
+        debs.push(tree.build(directory.path(), "none"));
+    }
+    let taken: Vec<PathBuf> =
+        debs.iter().enumerate().filter(|(at, _)| at % 10 != 7 || *at == 7).map(|(_, deb)| deb.clone()).collect();
+    let dpkgs = empty_root();
+    dpkg_unpack(dpkgs.path(), &taken, &[]).expect("dpkg unpacks");
+    for threads in [1, 2, 8, 8, 8] {
+        let ours = empty_root();
+        let unpacked = our_unpack_with(ours.path(), &taken, Options { threads, ..options() });
+        assert_eq!(unpacked.refused, []);
+        assert_same(dpkgs.path(), ours.path(), &[]);
+    }
+}
+
 #[test]
 fn i6_multi_arch_same() {
     let directory = tempfile::tempdir().unwrap();

@@ -312,6 +312,38 @@ fn i7_sync_failure_at_the_end() {
     assert_eq!(fs::read_to_string(root.join("var/lib/dpkg/status")).unwrap(), "");
 }
 
+/// When `unpack` is back, a power cut takes nothing: the disk's image, copied behind the file
+/// system's back, has every file.
+#[test]
+fn i1_power_cut_after_the_barrier() {
+    let directory = tempfile::tempdir().unwrap();
+    let debs: Vec<PathBuf> = (0..4)
+        .map(|number| {
+            let mut tree = Tree::new(&format!("p{number}"), "1", "");
+            for file in 0..100 {
+                tree = tree.file(&format!("usr/share/p{number}/{file}"), &"content ".repeat(file * 30));
+            }
+            tree.build(directory.path(), "gzip")
+        })
+        .collect();
+    let disk = LyingDisk::new(200);
+    let root = disk.path().join("root");
+    for name in ["info", "updates", "triggers"] {
+        fs::create_dir_all(root.join("var/lib/dpkg").join(name)).unwrap();
+    }
+    fs::write(root.join("var/lib/dpkg/status"), "").unwrap();
+    our_unpack_with(&root, &debs, Options { durability: Durability::AtEnd, ..options() });
+    let expected = nodes(&root);
+    let script = "cp --sparse=always below/image copy && mkdir after && mount -o loop copy after";
+    let mounted = Command::new("sh").args(["-ec", script]).current_dir(disk.directory.path()).status().unwrap();
+    assert!(mounted.success());
+    let found = nodes(&disk.directory.path().join("after/root"));
+    let umounted = Command::new("umount").arg(disk.directory.path().join("after")).status().unwrap();
+    assert!(umounted.success());
+    let missing: Vec<_> = expected.iter().filter(|(name, node)| found.get(*name) != Some(*node)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 const KILLED_ROOT: &str = "FULLBORE_TEST_ROOT";
 const KILLED_DEBS: &str = "FULLBORE_TEST_DEBS";
 

@@ -36,7 +36,22 @@ pub(super) enum Claim {
         /// Its path, for what is to be done to it later.
         path: Box<[u8]>,
         claimants: Vec<(u32, Attributes)>,
+        /// Packages that wanted something else here, and stepped back.
+        rivals: Vec<u32>,
     },
+}
+
+impl Claim {
+    /// Tells a package whom it met, and remembers it.
+    fn taken_from(&mut self, package: u32) -> Taken {
+        match self {
+            Claim::Other(by) => Taken { by: vec![*by] },
+            Claim::Directory { claimants, rivals, .. } => {
+                rivals.push(package);
+                Taken { by: claimants.iter().map(|(by, _)| *by).collect() }
+            }
+        }
+    }
 }
 
 type Names = HashMap<(Identity, Box<[u8]>), Claim>;
@@ -79,12 +94,7 @@ impl Claims {
                 vacant.insert(Claim::Other(package));
                 Ok(())
             }
-            std::collections::hash_map::Entry::Occupied(occupied) => Err(Taken {
-                by: match occupied.get() {
-                    Claim::Other(by) => vec![*by],
-                    Claim::Directory { claimants, .. } => claimants.iter().map(|(by, _)| *by).collect(),
-                },
-            }),
+            std::collections::hash_map::Entry::Occupied(mut occupied) => Err(occupied.get_mut().taken_from(package)),
         }
     }
 
@@ -103,16 +113,30 @@ impl Claims {
         match names.entry((parent, name.into())) {
             std::collections::hash_map::Entry::Vacant(vacant) => {
                 let made = make()?;
-                vacant.insert(Claim::Directory { made, path: path.into(), claimants: vec![(package, attributes)] });
+                let claimants = vec![(package, attributes)];
+                vacant.insert(Claim::Directory { made, path: path.into(), claimants, rivals: Vec::new() });
                 Ok(Ok(()))
             }
             std::collections::hash_map::Entry::Occupied(mut occupied) => match occupied.get_mut() {
                 Claim::Other(by) => Ok(Err(Taken { by: vec![*by] })),
+                // Who came before it in the order, and met this directory, has to be first here.
+                Claim::Directory { rivals, .. } if rivals.iter().any(|rival| *rival < package) => {
+                    Ok(Err(Taken { by: rivals.clone() }))
+                }
                 Claim::Directory { claimants, .. } => {
                     claimants.push((package, attributes));
                     Ok(Ok(()))
                 }
             },
+        }
+    }
+
+    /// For a package that finds a directory where it wants something else: whether that was made
+    /// in this round. A directory that was there before stays, as for dpkg.
+    pub fn found_directory(&self, parent: Identity, name: &[u8], package: u32) -> Result<(), Taken> {
+        match self.part(parent).get_mut(&(parent, name.into())) {
+            Some(claim @ (Claim::Directory { made: true, .. } | Claim::Other(_))) => Err(claim.taken_from(package)),
+            _ => Ok(()),
         }
     }
 
@@ -155,6 +179,11 @@ mod tests {
         }
         assert_eq!(made, 1);
         assert_eq!(claims.other((1, 1), b"d", 7), Err(Taken { by: vec![0, 1, 2] }));
+        let make = || -> Result<bool, ()> { Ok(true) };
+        assert_eq!(claims.directory((1, 1), b"d", b"d", 8, ATTRIBUTES, make), Ok(Err(Taken { by: vec![7] })));
+        assert_eq!(claims.directory((1, 1), b"d", b"d", 6, ATTRIBUTES, make), Ok(Ok(())));
+        assert_eq!(claims.found_directory((1, 1), b"x", 3), Ok(()));
+        assert_eq!(claims.found_directory((1, 1), b"a", 3), Err(Taken { by: vec![0] }));
         let failed = claims.directory((1, 1), b"a", b"a", 7, ATTRIBUTES, || Err("not called"));
         assert_eq!(failed, Ok(Err(Taken { by: vec![0] })));
         assert_eq!(claims.into_claims().count(), 3);

@@ -194,6 +194,10 @@ impl Extraction<'_, '_> {
             Err(errno) => return Err(self.failed(&place, "open the directory of", errno)),
         };
         let on_disk = self.on_disk(&parent, base, &place)?;
+        if entry.kind != Kind::Directory && on_disk == Some(FileType::Directory) {
+            let found = round.claims.found_directory(parent.identity, base, self.number);
+            found.map_err(|Taken { by }| Halt::Deferred(by))?;
+        }
         let keeps_directory = match (entry.kind, on_disk) {
             (Kind::Directory, Some(FileType::Directory)) => true,
             (Kind::Directory, Some(_)) => self.leads_to_directory(&place),

@@ -5,7 +5,7 @@
 //! afterwards, in order, when what they met is in its place: so the result does not depend on who
 //! was faster.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -44,6 +44,9 @@ pub(super) struct Round<'a> {
     /// Plain bytes of the packages that are done.
     pub done_bytes: &'a AtomicU64,
 }
+
+/// Directories that were made for a batch, by path: by whose wish they are as they are.
+pub(super) type Made = HashMap<Box<[u8]>, (u32, Attributes)>;
 
 /// Why a package is not done.
 #[derive(Debug)]
@@ -165,23 +168,29 @@ impl<'a> Round<'a> {
     }
 
     /// Gives directories that several packages have what the first of them in the order wants, and
-    /// removes those that only packages wanted which did not stay.
-    pub fn settle_directories(self, gone: &BTreeSet<u32>) -> Result<(), RootError> {
+    /// removes those that only packages wanted which did not stay. `made` has the directories of
+    /// all rounds, with whose wishes they have: a package that comes late may be the first in order.
+    pub fn settle_directories(self, gone: &BTreeSet<u32>, made: &mut Made) -> Result<(), RootError> {
         let fresh = Claims::new();
         let mut directories = Directories::new(self.root, &fresh);
         let mut unwanted = Vec::new();
         for claim in self.claims.into_claims() {
-            let Claim::Directory { made: true, path, claimants } = claim else { continue };
-            let (maker, has) = claimants[0];
-            let wanted = claimants.iter().filter(|(package, _)| !gone.contains(package)).min_by_key(|(by, _)| *by);
-            match wanted {
-                None => unwanted.push(path),
-                Some((package, wanted)) if *package != maker && *wanted != has => {
-                    settle(&mut directories, &path, has, *wanted)
-                        .map_err(|errno| RootError::new(&path, "set owner and mode of", errno))?;
+            let Claim::Directory { made: is_new, path, claimants, .. } = claim else { continue };
+            let has = if is_new { Some(claimants[0]) } else { made.get(&path).copied() };
+            let Some(has) = has else { continue };
+            let staying = claimants.iter().filter(|(package, _)| !gone.contains(package));
+            let Some(first) = staying.min_by_key(|(package, _)| *package).copied() else {
+                if is_new {
+                    unwanted.push(path);
                 }
-                Some(_) => {}
+                continue;
+            };
+            let owner = if is_new || first.0 < has.0 { first } else { has };
+            if owner.1 != has.1 {
+                settle(&mut directories, &path, has.1, owner.1)
+                    .map_err(|errno| RootError::new(&path, "set owner and mode of", errno))?;
             }
+            made.insert(path, owner);
         }
         // What lies deeper goes first; what is not empty is somebody else's after all.
         unwanted.sort_by_key(|path| std::cmp::Reverse(path.len()));

@@ -10,7 +10,7 @@ use fullbore_engine::stage::Ledger;
 use super::claims::Claims;
 use super::clocks::Clocks;
 use super::extract::Work;
-use super::round::{Halt, Outcome, Round};
+use super::round::{Halt, Made, Outcome, Round};
 use super::{Batch, Options, Planned, Refusal, UnpackError, Unpacked, UnpackedPackage};
 use crate::database::{self, Change, Database, NewPackage, Owners};
 use crate::root::{Root, RootError};
@@ -35,6 +35,7 @@ pub fn unpack(root: &Root, batch: &Batch, mut options: Options<'_>) -> Result<Un
     let wanted: Vec<u32> = (0..batch.packages.len() as u32).filter(|number| !refused.contains_key(number)).collect();
 
     let mut done: BTreeMap<u32, Work> = BTreeMap::new();
+    let mut made = Made::new();
     let mut schedule = Schedule::new(wanted);
     while let Some(numbers) = schedule.next_round() {
         let round = Round {
@@ -52,7 +53,7 @@ pub fn unpack(root: &Root, batch: &Batch, mut options: Options<'_>) -> Result<Un
             put_off: batch.packages.iter().map(|_| AtomicBool::new(false)).collect(),
             done_bytes: options.done_bytes.unwrap_or(&nobody_counts),
         };
-        let finished = finish_round(round, &numbers, schedule.rounds > 1)?;
+        let finished = finish_round(round, &numbers, schedule.rounds > 1, &mut made)?;
         for (number, reason) in finished.refused {
             refused.insert(number, reason);
         }
@@ -127,7 +128,7 @@ struct Finished {
 }
 
 /// Lets the workers work, then gives names to what is right and takes the rest back.
-fn finish_round(round: Round<'_>, numbers: &[u32], alone: bool) -> Result<Finished, UnpackError> {
+fn finish_round(round: Round<'_>, numbers: &[u32], alone: bool, made: &mut Made) -> Result<Finished, UnpackError> {
     let outcomes = round.extract(numbers);
     let vanishing = vanishing(&round, &outcomes);
     let mut finished = Finished::default();
@@ -173,12 +174,12 @@ fn finish_round(round: Round<'_>, numbers: &[u32], alone: bool) -> Result<Finish
     let gone: BTreeSet<u32> = back.iter().map(|(number, _)| *number).collect();
     if let Some(error) = failure {
         // What went wrong first is what the user needs to know.
-        let _ = taken_back.and_then(|()| round.settle_directories(&gone));
+        let _ = taken_back.and_then(|()| round.settle_directories(&gone, made));
         return Err(error);
     }
     taken_back?;
     round.place(&finished.done)?;
-    round.settle_directories(&gone)?;
+    round.settle_directories(&gone, made)?;
     Ok(finished)
 }
 
