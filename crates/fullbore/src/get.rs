@@ -1,8 +1,7 @@
 //! `fullbore get`: a file out of a Tahoe-LAFS grid, to stdout or to a name that it gets when it is complete.
 
-use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,6 +16,7 @@ use crate::cli::GetArgs;
 use crate::error::{CommandError, ErrorKind};
 use crate::fetching::Stop;
 use crate::grid::{amount, connect, place, runtime, say, server_table, start_log, tell};
+use crate::output::{self, Output};
 use crate::program::process_costs;
 
 /// Segments between decoding and writing.
@@ -127,22 +127,14 @@ fn explain(error: &GetError) -> CommandError {
 /// Where the content goes.
 enum Sink {
     Stdout,
-    File { path: PathBuf, part: PathBuf, file: File, published: bool },
+    File(Output),
 }
 
 impl Sink {
     fn open(path: Option<&Path>) -> Result<Sink, CommandError> {
         let Some(path) = path else { return Ok(Sink::Stdout) };
-        let Some(name) = path.file_name() else {
-            return Err(CommandError::usage(format_args!("-o {}: not the name of a file", path.display())));
-        };
-        let mut part = std::ffi::OsString::from(".");
-        part.push(name);
-        part.push(format!(".{}.part", std::process::id()));
-        let part = path.with_file_name(part);
-        let file = OpenOptions::new().write(true).create_new(true).open(&part);
-        let file = file.map_err(|error| CommandError::disk(&part, &error))?;
-        Ok(Sink::File { path: path.to_owned(), part, file, published: false })
+        let output = Output::begin(path, output::FOR_ALL);
+        Ok(Sink::File(output.map_err(|error| CommandError::disk(path, &error).context("-o"))?))
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), CommandError> {
@@ -150,28 +142,21 @@ impl Sink {
             Sink::Stdout => {
                 io::stdout().write_all(bytes).map_err(|error| CommandError::disk(Path::new("stdout"), &error))
             }
-            Sink::File { part, file, .. } => file.write_all(bytes).map_err(|error| CommandError::disk(part, &error)),
+            Sink::File(output) => {
+                output.file().write_all(bytes).map_err(|error| CommandError::disk(output.path(), &error))
+            }
         }
     }
 
     /// Gives the file its name: all of it is there, and right.
-    fn publish(mut self) -> Result<(), CommandError> {
-        match &mut self {
+    fn publish(self) -> Result<(), CommandError> {
+        match self {
             Sink::Stdout => io::stdout().flush().map_err(|error| CommandError::disk(Path::new("stdout"), &error)),
-            Sink::File { path, part, file, published } => {
-                let renamed = file.sync_all().and_then(|()| std::fs::rename(&*part, &*path));
-                renamed.map_err(|error| CommandError::disk(path, &error))?;
-                *published = true;
-                Ok(())
+            Sink::File(output) => {
+                let path = output.path().to_owned();
+                let published = output.sync().and_then(|()| output.publish());
+                published.map_err(|error| CommandError::disk(&path, &error))
             }
-        }
-    }
-}
-
-impl Drop for Sink {
-    fn drop(&mut self) {
-        if let Sink::File { part, published: false, .. } = self {
-            let _ = std::fs::remove_file(part);
         }
     }
 }

@@ -26,6 +26,7 @@ pub mod installing;
 pub mod method;
 pub mod mirror;
 pub mod nosync;
+pub mod output;
 pub mod pdiff;
 pub mod program;
 pub mod progress;

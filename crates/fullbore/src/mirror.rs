@@ -43,7 +43,8 @@ use fullbore_engine::target::Target;
 
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Events, Phase};
-use crate::report::{Report, perfetto, write_atomically};
+use crate::output::write_atomically;
+use crate::report::{Report, perfetto};
 use crate::settings::{Clean, DurabilityChoice, MirrorSettings};
 use account::Account;
 use commit::{Commit, SuiteUpdate};

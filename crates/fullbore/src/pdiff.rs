@@ -18,8 +18,8 @@ use fullbore_engine::files::{FileError, Root};
 
 use crate::cli::{PdiffArgs, PdiffCommand};
 use crate::error::{CommandError, ErrorKind};
+use crate::output::replaceable;
 use crate::progress::Screen;
-use crate::report::replaceable;
 use crate::settings::Environment;
 
 /// Runs one of the subcommands.

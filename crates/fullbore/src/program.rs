@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::{self, AptArgs, CheckArgs, Command, ConvertArgs, MirrorArgs, PdiffArgs, PdiffCommand, UpdateArgs};
 use crate::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
+use crate::output::write_atomically;
 use crate::progress::Screen;
-use crate::report::{Report, html, json, prometheus, write_atomically};
+use crate::report::{Report, html, json, prometheus};
 use crate::settings::{self, Environment, OutputSettings};
-use crate::{
-    apt, bootstrap, check, convert, copy, divert, get, install, mirror, nosync, pdiff, put, update,
-};
+use crate::{apt, bootstrap, check, convert, copy, divert, get, install, mirror, nosync, pdiff, put, update};
 
 /// Runs the command line; the result is the exit code.
 pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {

@@ -16,7 +16,6 @@ pub mod timeline;
 pub mod units;
 
 use std::fmt;
-use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -308,35 +307,6 @@ pub struct VerdictReport {
     pub advice: String,
     /// The figures it rests on, one line each.
     pub evidence: Vec<String>,
-}
-
-/// Writes a whole file under a temporary name, then renames it: a reader finds the old or the new.
-///
-/// # Errors
-/// When it cannot be written, or [`replaceable`] refuses.
-pub fn write_atomically(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    replaceable(path)?;
-    let name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput)?;
-    let mut part = std::ffi::OsString::from(".");
-    part.push(name);
-    part.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(part);
-    let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&part);
-    }
-    written
-}
-
-/// Whether a file may be put in this place by a rename: nothing is there, or a file.
-///
-/// # Errors
-/// Something else is there. A rename would make a plain file of `/dev/null`, for the whole machine.
-pub fn replaceable(path: &Path) -> std::io::Result<()> {
-    match std::fs::metadata(path) {
-        Ok(about) if !about.is_file() => Err(std::io::Error::other("is not a file, and is not replaced by one")),
-        _ => Ok(()),
-    }
 }
 
 impl fmt::Display for Summary {

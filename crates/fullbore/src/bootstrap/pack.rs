@@ -12,7 +12,7 @@ use super::place::{MARKER, beside};
 use crate::cli::{BootstrapFormat, BootstrapMode};
 use crate::error::{CommandError, ErrorKind};
 use crate::installing::log::Log;
-use crate::report::replaceable;
+use crate::output::replaceable;
 use crate::settings::BootstrapSettings;
 
 /// Programs that compress, by the ending of the target's name. Their output must not depend on the machine.

@@ -1,24 +1,23 @@
 //! The list of caps: lines of JSON, for the owner's eyes only, there as a whole or not at all.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::error::CommandError;
+use crate::output::{self, Output};
 
 /// The list on its way.
 pub struct List(Option<Open>);
 
 struct Open {
-    path: PathBuf,
-    part: PathBuf,
-    file: BufWriter<File>,
+    output: Output,
+    lines: BufWriter<File>,
     failed: Option<io::Error>,
 }
 
@@ -39,48 +38,27 @@ impl List {
     /// Begins a list at this path, if one is wanted, under a temporary name beside it.
     pub fn open(path: Option<&Path>) -> Result<List, CommandError> {
         let Some(path) = path else { return Ok(List(None)) };
-        let Some(name) = path.file_name() else {
-            return Err(CommandError::usage(format_args!("--caps {}: not the name of a file", path.display())));
-        };
-        let mut part = std::ffi::OsString::from(".");
-        part.push(name);
-        part.push(format!(".{}.part", std::process::id()));
-        let part = path.with_file_name(part);
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part);
-        let file = file.map_err(|error| CommandError::disk(&part, &error))?;
-        Ok(List(Some(Open { path: path.to_owned(), part, file: BufWriter::new(file), failed: None })))
+        let failed = |error| CommandError::disk(path, &error).context("--caps");
+        let output = Output::begin(path, output::PRIVATE).map_err(failed)?;
+        let lines = BufWriter::new(output.file().try_clone().map_err(failed)?);
+        Ok(List(Some(Open { output, lines, failed: None })))
     }
 
     /// Adds a file.
     pub fn add(&mut self, path: &Path, size: u64, cap: &str) {
         let Some(open) = &mut self.0 else { return };
         if open.failed.is_none() {
-            open.failed = writeln!(open.file, "{}", entry(path, size, cap, None)).err();
+            open.failed = writeln!(open.lines, "{}", entry(path, size, cap, None)).err();
         }
     }
 
     /// Gives it its name.
     pub fn publish(&mut self) -> Result<(), CommandError> {
-        let Some(mut open) = self.0.take() else { return Ok(()) };
-        let written = match open.failed.take() {
-            Some(error) => Err(error),
-            None => open.file.flush(),
-        };
-        let published = written
-            .and_then(|()| open.file.get_ref().sync_all())
-            .and_then(|()| std::fs::rename(&open.part, &open.path));
-        published.map_err(|error| {
-            let _ = std::fs::remove_file(&open.part);
-            CommandError::disk(&open.path, &error)
-        })
-    }
-}
-
-impl Drop for List {
-    fn drop(&mut self) {
-        if let Some(open) = &self.0 {
-            let _ = std::fs::remove_file(&open.part);
-        }
+        let Some(Open { output, mut lines, failed }) = self.0.take() else { return Ok(()) };
+        let path = output.path().to_owned();
+        let written = failed.map_or_else(|| lines.flush(), Err);
+        let published = written.and_then(|()| output.sync()).and_then(|()| output.publish());
+        published.map_err(|error| CommandError::disk(&path, &error))
     }
 }
 
