@@ -155,29 +155,40 @@ impl Walk<'_> {
                 }
             });
             let arrived = || told.recv().unwrap_or_else(|_| Err(interrupted()));
-            let events = &mut Shared(events);
+            let told_to = events;
+            let events = &mut Shared(told_to);
             let gone = |_| CommandError::new(ErrorKind::Internal, "the download has ended");
             orders.send(first.files.clone()).map_err(gone)?;
-            let rest = apt.rest(&first, &wishes)?;
-            account.planned(events, &first, &rest);
-            orders.send(rest.files.clone()).map_err(gone)?;
-            drop(orders);
+            // Beside the download and all that is done with the first packages.
+            let (apt, first, wishes, flush) = (&apt, &first, &wishes, account.flush());
+            let resolving = scope.spawn(move || {
+                let rest = apt.rest(first, wishes)?;
+                if let Some(line) = flush.expectation((first.files.len() + rest.files.len()) as u64) {
+                    Shared(told_to).note(line);
+                }
+                // The download may have failed meanwhile, and tells itself.
+                let _ = orders.send(rest.files.clone());
+                Ok::<_, CommandError>(rest)
+            });
             account.turn(events, Phase::Fetch, Part::Download);
             arrived()?;
             account.turn(events, Phase::Unpack, Part::Unpack);
-            let mut unpacker = Unpacker::new(self.inside, self.log, &[&first.files, &rest.files]);
-            let done = self.unpack_first(&unpacker, &first, account)?;
+            let mut unpacker = Unpacker::new(self.inside, self.log, &first.files);
+            let done = self.unpack_first(&unpacker, first, account)?;
             let mut warn = |line| events.warn(line);
             let stage = Stage::enter(root, has_devices, self.own_processes, &mut warn).map_err(|error| disk(&error))?;
-            self.hooks(Moment::Extract, &apt, &first, account)?;
+            self.hooks(Moment::Extract, apt, first, account)?;
             account.turn(events, Phase::Configure, Part::Dpkg);
-            self.configure_first(&mut unpacker, &done, &first)?;
-            self.hooks(Moment::Essential, &apt, &first, account)?;
+            self.configure_first(&mut unpacker, &done, first)?;
+            self.hooks(Moment::Essential, apt, first, account)?;
+            account.turn(events, Phase::Resolve, Part::Resolve);
+            let rest = resolving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             account.turn(events, Phase::Fetch, Part::Download);
             arrived()?;
+            unpacker.expect(&rest.files);
             account.turn(events, Phase::Unpack, Part::Dpkg);
-            self.install_rest(&apt, &unpacker, &rest, &wishes, account)?;
-            self.hooks(Moment::Customize, &apt, &first, account)?;
+            self.install_rest(apt, &unpacker, &rest, wishes, account)?;
+            self.hooks(Moment::Customize, apt, first, account)?;
             account.turn(events, Phase::Clean, Part::Around);
             stage.leave().map_err(|error| disk(&error))
         })?;

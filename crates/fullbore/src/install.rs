@@ -203,9 +203,9 @@ impl Walk<'_> {
             self.log.take(&mut command, true)?;
         }
         let mut child = command.spawn().map_err(|error| CommandError::usage(format_args!("apt-get: {error}")))?;
-        let mut unpacker = Unpacker::new(self.inside, self.log, &[wanted]);
+        let mut unpacker = Unpacker::new(self.inside, self.log, wanted);
         unpacker.ask_dpkg();
-        let mut serving = Serving::new(root, &unpacker, Vec::new());
+        let mut serving = Serving::new(root, &unpacker, Vec::new(), self.settings.epoch);
         let served = relay.serve(&mut child, &mut |order| {
             account.part(Part::Unpack);
             let answer = serving.answer(&order, &mut |done| account.unpacked(done));

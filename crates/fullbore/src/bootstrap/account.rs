@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use super::apt::Selection;
 use crate::events::{Event, Events, Phase};
 use crate::installing::download::Downloads;
 use crate::installing::unpacker::Done;
@@ -67,12 +66,9 @@ impl Account {
         packages.by_dpkg.extend(done.left.iter().map(|(file, reason)| format!("{}: {reason}", name(file))));
     }
 
-    /// What is going to be installed.
-    pub fn planned(&mut self, events: &mut dyn Events, first: &Selection, rest: &Selection) {
-        let packages = (first.files.len() + rest.files.len()) as u64;
-        if let Some(line) = self.flush.expectation(packages) {
-            events.note(line);
-        }
+    /// What a flush costs.
+    pub fn flush(&self) -> Flush {
+        self.flush
     }
 
     /// Everything, at the end.

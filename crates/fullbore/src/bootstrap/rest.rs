@@ -49,7 +49,7 @@ impl Walk<'_> {
         let archived =
             |wanted: &Wanted| Some((local(&wanted.uri)?, Path::new("/").join(ARCHIVES).join(&wanted.file_name)));
         let elsewhere = rest.files.iter().filter_map(archived).collect();
-        let mut serving = Serving::new(root, unpacker, elsewhere);
+        let mut serving = Serving::new(root, unpacker, elsewhere, self.settings.epoch);
         let served = relay.serve(&mut child, &mut |order| {
             account.part(Part::Unpack);
             let answer = serving.answer(&order, &mut |done| account.unpacked(done));

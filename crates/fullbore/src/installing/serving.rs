@@ -15,14 +15,24 @@ pub struct Serving<'a> {
     unpacker: &'a Unpacker<'a>,
     /// Package files that apt knows under a path of the outside, and their names in its archives directory.
     elsewhere: Vec<(PathBuf, PathBuf)>,
+    /// Whether Python modules may be compiled ahead.
+    compiles: bool,
     /// Why it was refused, if it was.
     pub failure: Option<CommandError>,
 }
 
 impl<'a> Serving<'a> {
     /// Of this root. `elsewhere` are files that apt takes from where they are, and our copies inside of the root.
-    pub fn new(root: &'a Path, unpacker: &'a Unpacker<'a>, elsewhere: Vec<(PathBuf, PathBuf)>) -> Serving<'a> {
-        Serving { root, unpacker, elsewhere, failure: None }
+    ///
+    /// Python modules are compiled ahead unless `SOURCE_DATE_EPOCH` is set: then they are of another kind, which
+    /// py3compile does not take for current.
+    pub fn new(
+        root: &'a Path,
+        unpacker: &'a Unpacker<'a>,
+        elsewhere: Vec<(PathBuf, PathBuf)>,
+        epoch: Option<i64>,
+    ) -> Serving<'a> {
+        Serving { root, unpacker, elsewhere, compiles: epoch.is_none(), failure: None }
     }
 
     /// One order. What was unpacked here is told to `unpacked`.
@@ -39,6 +49,10 @@ impl<'a> Serving<'a> {
         match self.unpacker.unpack(&outside, Scripts::Before) {
             Ok(done) => {
                 unpacked(&done);
+                self.unpacker.note_in_dpkgs_log(&done);
+                if self.compiles {
+                    self.unpacker.compile_modules(&done);
+                }
                 let left: Vec<PathBuf> = done.left.iter().map(|(file, _)| self.seen_inside(file)).collect();
                 let (output, status) = told(&done);
                 let told = Told { output, status, status_descriptor: order.status_descriptor };

@@ -12,6 +12,7 @@ use fullbore_install::resolve::Wanted;
 use fullbore_install::scripts;
 use fullbore_install::unpack::{self, Archive, Filters, Options, Root, UnpackError, UnpackedPackage};
 
+use super::bytecode;
 use super::log::Log;
 use crate::error::{CommandError, ErrorKind};
 
@@ -65,13 +66,19 @@ pub struct Done {
 
 impl<'a> Unpacker<'a> {
     /// For package files with these sizes and hashes.
-    pub fn new(inside: &'a Inside<'a>, log: &'a Log, wanted: &[&[Wanted]]) -> Unpacker<'a> {
-        let known = |wanted: &Wanted| {
-            let sha256 = Sha256::from_hex(wanted.sha256.as_bytes()).ok()?;
-            Some((wanted.file_name.clone(), (wanted.size, sha256)))
-        };
-        let expected = wanted.iter().flat_map(|list| list.iter()).filter_map(known).collect();
-        Unpacker { inside, log, dpkg_version: String::new(), expected }
+    pub fn new(inside: &'a Inside<'a>, log: &'a Log, wanted: &[Wanted]) -> Unpacker<'a> {
+        let mut unpacker = Unpacker { inside, log, dpkg_version: String::new(), expected: HashMap::new() };
+        unpacker.expect(wanted);
+        unpacker
+    }
+
+    /// These files' sizes and hashes are known as well.
+    pub fn expect(&mut self, wanted: &[Wanted]) {
+        for wanted in wanted {
+            if let Ok(sha256) = Sha256::from_hex(wanted.sha256.as_bytes()) {
+                self.expected.insert(wanted.file_name.clone(), (wanted.size, sha256));
+            }
+        }
     }
 
     /// What dpkg's scripts are told of the dpkg that runs them.
@@ -168,6 +175,45 @@ impl<'a> Unpacker<'a> {
         scripts::clear(self.inside.root()).map_err(|error| CommandError::disk(self.inside.root(), &error))
     }
 
+    /// Python modules of these packages are compiled on all cores.
+    pub fn compile_modules(&self, done: &Done) {
+        bytecode::compile(self.inside, self.log, &done.packages);
+    }
+
+    /// What dpkg would have written into its log. Not being able to is no failure for dpkg either.
+    pub fn note_in_dpkgs_log(&self, done: &Done) {
+        let Some(path) = self.log_of_dpkg().filter(|_| !done.packages.is_empty()) else { return };
+        let mut date = self.inside.command("date");
+        let Ok(now) = self.log.read(date.arg("+%Y-%m-%d %H:%M:%S"), "date") else { return };
+        let now = now.trim();
+        let mut text = format!("{now} startup archives unpack\n");
+        for package in &done.packages {
+            let label = format!("{}:{} ", package.name, package.architecture);
+            let version = &package.version;
+            text.push_str(&format!("{now} install {label}<none> {version}\n"));
+            text.push_str(&format!("{now} status half-installed {label}{version}\n"));
+            text.push_str(&format!("{now} status unpacked {label}{version}\n"));
+        }
+        let path = self.inside.root().join(path.trim_start_matches('/'));
+        let file = fs::File::options().append(true).create(true).open(path);
+        let written = file.and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()));
+        if let Err(error) = written {
+            tracing::warn!("dpkg's log: {error}");
+        }
+    }
+
+    /// Where dpkg logs, if it does.
+    fn log_of_dpkg(&self) -> Option<String> {
+        let mut found = None;
+        for file in self.configuration() {
+            let text = fs::read_to_string(file).unwrap_or_default();
+            for line in text.lines().filter_map(|line| line.trim().strip_prefix("log")) {
+                found = Some(line.trim_start_matches(['=', ' ', '\t']).to_owned());
+            }
+        }
+        found
+    }
+
     fn sorted(&self, mut done: Done, files: &[PathBuf]) -> Done {
         let place = |file: &Path| files.iter().position(|other| other == file);
         done.left.sort_by_key(|(file, _)| place(file));
@@ -183,8 +229,8 @@ impl<'a> Unpacker<'a> {
         })
     }
 
-    /// dpkg's `path-exclude` and `path-include`; `None` if its configuration has what only dpkg does.
-    fn filters(&self) -> Option<Filters> {
+    /// The files of dpkg's configuration, in the order in which it reads them.
+    fn configuration(&self) -> Vec<PathBuf> {
         let etc = self.inside.root().join("etc/dpkg");
         let mut files = vec![etc.join("dpkg.cfg")];
         let mut parts: Vec<PathBuf> = fs::read_dir(etc.join("dpkg.cfg.d"))
@@ -196,8 +242,13 @@ impl<'a> Unpacker<'a> {
         parts.sort();
         // dpkg reads the directory first (dpkg(1), FILES).
         files.splice(0..0, parts);
+        files
+    }
+
+    /// dpkg's `path-exclude` and `path-include`; `None` if its configuration has what only dpkg does.
+    fn filters(&self) -> Option<Filters> {
         let mut filters = Filters::new();
-        for file in files {
+        for file in self.configuration() {
             if fs::metadata(&file).map_or(0, |status| status.len()) > CONFIGURATION_BYTES_MAX {
                 return None;
             }

@@ -22,6 +22,8 @@ pub struct InstallSettings {
     pub force: bool,
     /// The caller's own `APT_CONFIG`.
     pub apt_config: Option<String>,
+    /// `SOURCE_DATE_EPOCH`
+    pub epoch: Option<i64>,
     /// How to reach the mirrors.
     pub network: NetworkSettings,
     /// Where to write a trace of the stages.
@@ -68,6 +70,7 @@ pub fn install(
         yes: arguments.yes,
         force: arguments.force,
         apt_config: environment.apt_config.clone(),
+        epoch: environment.source_date_epoch,
         network: network(&arguments.network, arguments.cacert.as_deref(), &network_environment)?,
         trace: arguments.output.trace.clone(),
         quiet: arguments.output.quiet,
