@@ -1,7 +1,7 @@
 //! An archive of real packages, of the Debian release that the tests run on.
 //!
 //! They come through apt once and stay in cargo's directory for tests. The archive is signed with a
-//! key of its own and served over loopback.
+//! key of its own; a mirror of it, made by `fullbore mirror`, is served over loopback.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,6 +31,9 @@ pub const MORE: &[&str] = &[
     "vim-tiny",
 ];
 
+/// Below the archive's directory.
+const MIRROR: &str = "mirror";
+
 /// What `?priority` and `?essential` stand for.
 const REQUIRED: &[&str] = &["?essential", "?priority(required)", "apt"];
 
@@ -47,7 +50,7 @@ pub struct Packages {
 impl Packages {
     /// Serves it.
     pub fn serve(&self) -> Server {
-        Server::start(&self.directory).unwrap()
+        Server::start(self.directory.join(MIRROR)).unwrap()
     }
 }
 
@@ -68,7 +71,7 @@ fn make(work: &Path) -> Packages {
     let codename = codename();
     let directory = work.join(&codename);
     let made = directory.join("complete");
-    let recipe = format!("{REQUIRED:?} {MORE:?}");
+    let recipe = format!("{REQUIRED:?} {MORE:?} mirrored");
     if fs::read_to_string(&made).is_ok_and(|text| text == recipe) {
         return Packages { key: directory.join("key.gpg"), codename, directory };
     }
@@ -90,8 +93,18 @@ fn make(work: &Path) -> Packages {
     fs::write(directory.join("dists").join(&codename).join("InRelease"), signer.clearsign(&release.stdout).unwrap())
         .unwrap();
     fs::write(directory.join("key.gpg"), signer.public_key().unwrap()).unwrap();
+    mirrored(&directory, &codename);
     fs::write(made, recipe).unwrap();
     Packages { key: directory.join("key.gpg"), codename, directory }
+}
+
+/// What the tests take their packages from is a mirror that we have made of the archive.
+fn mirrored(directory: &Path, codename: &str) {
+    let server = Server::start(directory).unwrap();
+    let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
+    command.args(["mirror", "--quiet", "--suite", codename, "--arch", "amd64,all", "--from", &server.url()]);
+    command.arg("--keyring").arg(directory.join("key.gpg")).arg("--to").arg(directory.join(MIRROR));
+    well(&mut command);
 }
 
 fn codename() -> String {
