@@ -54,15 +54,15 @@ impl Yaml {
             let (event, _) = event.map_err(|error| YamlError::Syntax { reason: error.to_string() })?;
             let done = match event {
                 Event::Scalar(text, ..) => Yaml::Text(text.into_owned()),
+                Event::SequenceStart(..) | Event::MappingStart(..) if open.len() >= DEPTH_MAX => {
+                    return Err(YamlError::TooLarge);
+                }
                 Event::SequenceStart(..) => {
                     open.push((Yaml::List(Vec::new()), None));
                     continue;
                 }
                 Event::MappingStart(..) => {
                     open.push((Yaml::Map(Vec::new()), None));
-                    if open.len() > DEPTH_MAX {
-                        return Err(YamlError::TooLarge);
-                    }
                     continue;
                 }
                 Event::SequenceEnd | Event::MappingEnd => match open.pop() {
@@ -74,7 +74,7 @@ impl Yaml {
                 _ => continue,
             };
             values += 1;
-            if values > VALUES_MAX || open.len() > DEPTH_MAX {
+            if values > VALUES_MAX {
                 return Err(YamlError::TooLarge);
             }
             match open.last_mut() {
@@ -141,7 +141,7 @@ mod tests {
     fn what_could_grow_without_bound_is_refused() {
         assert_eq!(Yaml::parse("a: &x [1, 2]\nb: *x\n"), Err(YamlError::Alias));
         assert!(Yaml::parse(&"[".repeat(100)).is_err());
-        assert!(Yaml::parse(&format!("{}1{}", "[".repeat(100), "]".repeat(100))).is_err());
+        assert_eq!(Yaml::parse(&format!("{}1{}", "[".repeat(100), "]".repeat(100))), Err(YamlError::TooLarge));
         assert!(Yaml::parse("a: [1").is_err());
     }
 

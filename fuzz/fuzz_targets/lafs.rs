@@ -1,0 +1,47 @@
+//! What comes from a grid, from a node's directory or from a person: answers of servers, shares,
+//! announcements, addresses, caps.
+#![no_main]
+
+use bytes::Bytes;
+use fullbore_store::lafs::cap::Cap;
+use fullbore_store::lafs::extension::Extension;
+use fullbore_store::lafs::gbs::{Allocated, Answer, Room, Written, held_shares};
+use fullbore_store::lafs::layout::Layout;
+use fullbore_store::lafs::merkle::Tree;
+use fullbore_store::lafs::nurl::Nurl;
+use fullbore_store::lafs::servers::Announcements;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&kind, data)) = data.split_first() else { return };
+    let text = String::from_utf8_lossy(data);
+    match kind % 6 {
+        0 => {
+            if let Ok(cap) = Cap::parse(&text) {
+                assert_eq!(cap.to_text(), text.trim(), "one text for each cap");
+            }
+        }
+        1 => drop(Nurl::parse(&text)),
+        2 => {
+            if let Ok(extension) = Extension::parse(data, 3, 10, 1_000_000) {
+                assert_eq!(extension.geometry.size, 1_000_000);
+            }
+        }
+        3 => {
+            if let Ok(layout) = Layout::parse(data) {
+                assert!(layout.share_len(0) >= layout.extension);
+            }
+            let _ = Tree::from_stored(data, data.len() / 64);
+        }
+        4 => {
+            let mut announcements = Announcements::default();
+            let _ = announcements.add_introducer_cache(&text);
+            let _ = announcements.add_servers_yaml(&text);
+            let _ = announcements.servers();
+        }
+        _ => {
+            let answer = Answer { status: 200, body: Bytes::copy_from_slice(data) };
+            let _ = (Allocated::read(&answer), Written::read(&answer), Room::read(&answer), held_shares(&answer));
+        }
+    }
+});
