@@ -6,7 +6,7 @@
 use std::io::Read;
 
 use fullbore_debian::ar;
-use fullbore_debian::deb::{Package, blocks_of_xz, data};
+use fullbore_debian::deb::{Package, Proof, blocks_of_xz, data};
 use libfuzzer_sys::fuzz_target;
 
 /// What a bomb may unfold to here.
@@ -32,7 +32,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(package.control.file(&file.name), Some(file));
     }
     let offset = usize::try_from(package.data.offset).expect("within the input");
-    if let Ok(reader) = data(&bytes[offset.min(bytes.len())..], package.data, 1) {
+    if let Ok(reader) = data(&bytes[offset.min(bytes.len())..], package.data, 1, Proof::Checksums) {
         let _ = reader.take(PLAIN_BYTES).read_to_end(&mut Vec::new());
     }
 });

@@ -16,7 +16,7 @@ use crate::ar::{self, ArError};
 use crate::tar::TarError;
 
 pub use control::{Control, ControlFile};
-pub use data::{DataReader, blocks_of_xz, data};
+pub use data::{DataReader, Proof, blocks_of_xz, data};
 
 /// Longest `control.tar`, packed or not, in bytes. The largest of Debian has 2 MB of md5sums.
 pub const CONTROL_BYTES_MAX: u64 = 64 << 20;

@@ -13,7 +13,7 @@ use std::io::{BufReader, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use fullbore_debian::deb::data;
+use fullbore_debian::deb::{Proof, data};
 use fullbore_debian::tar::{Entry, Kind, Reader};
 use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::Ledger;
@@ -84,7 +84,8 @@ fn floor(directory: &Path, debs: &[&str]) -> Result<(), Box<dyn Error>> {
         let archive = Archive::open(Path::new(deb))?;
         let mut file = File::open(deb)?;
         file.seek(SeekFrom::Start(archive.data().offset))?;
-        let mut reader = Reader::new(BufReader::with_capacity(256 << 10, data(file, archive.data(), 1)?));
+        let mut reader =
+            Reader::new(BufReader::with_capacity(256 << 10, data(file, archive.data(), 1, Proof::Checksums)?));
         let mut entry = Entry::default();
         while reader.next_entry(&mut entry)? {
             let path = directory.join(PathBuf::from(String::from_utf8_lossy(&entry.path).into_owned()));

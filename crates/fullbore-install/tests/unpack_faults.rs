@@ -141,6 +141,30 @@ fn damaged_packages_leave_nothing() {
     }
 }
 
+/// What only dpkg can do is given to dpkg, but not what somebody has forged so that it is.
+#[test]
+fn forged_packages_are_not_left_to_dpkg() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = empty_root();
+    let honest = Tree::new("a", "1", "").file("usr/bin/a", "a").build(directory.path(), "none");
+    let bytes = fs::read(&honest).unwrap();
+    let (size, sha256) = (bytes.len() as u64, Sha256::of(&bytes));
+    let forged = [
+        deb_of(directory.path(), "a", &tar(&["--format=pax", "a"])),
+        Tree::new("a", "1", "")
+            .file("DEBIAN/preinst", "#!/bin/sh\nevil\n")
+            .mode("DEBIAN/preinst", 0o755)
+            .build(&tempfile::tempdir_in(directory.path()).unwrap().keep(), "none"),
+    ];
+    for deb in forged {
+        let handle = Root::open(root.path()).unwrap();
+        let archive = Archive::open(&deb).unwrap().expecting(size, sha256);
+        let batch = examine(&handle, vec![archive]).unwrap().batch;
+        let error = unpack(&handle, &batch, options()).expect_err("forged").to_string();
+        assert!(error.contains("the index says"), "{error}");
+    }
+}
+
 /// Like the loop over a package that dpkg accepts: what we take, dpkg takes, with the same result.
 /// `FULLBORE_CASES` sets how many are tried, `FULLBORE_SEED` which.
 #[test]

@@ -115,15 +115,15 @@ fn packages_of_dpkg_deb() {
         let bytes = std::fs::read(&deb).expect("built");
         let expected = Command::new("dpkg-deb").arg("--fsys-tarfile").arg(&deb).output().expect("dpkg-deb").stdout;
         let package = read(&bytes).expect("sound");
-        for threads in [1, 2] {
+        for (threads, proof) in [(1, Proof::Checksums), (1, Proof::HashOfPacked), (2, Proof::Checksums)] {
             let mut plain = Vec::new();
-            let mut reader = data(&bytes[package.data.offset as usize..], package.data, threads).expect("opens");
+            let mut reader = data(&bytes[package.data.offset as usize..], package.data, threads, proof).expect("opens");
             reader.read_to_end(&mut plain).expect("sound");
             assert!(plain == expected, "{compressor} with {threads} threads");
             let behind = reader.finish().expect("sound");
             assert_eq!(behind.len() as u64, bytes.len() as u64 - package.data.offset - package.data.bytes);
             let cut = &bytes[package.data.offset as usize..][..package.data.bytes as usize - 1];
-            let mut reader = data(cut, package.data, threads).expect("opens");
+            let mut reader = data(cut, package.data, threads, proof).expect("opens");
             let read = reader.read_to_end(&mut plain);
             assert!(read.is_err() || reader.finish().is_err(), "{compressor} cut by a byte");
         }
@@ -142,10 +142,10 @@ fn xz_of_several_blocks() {
     let place = DataPlace { offset: 0, bytes, compression: Compression::Xz };
     for threads in [1, 2, 4] {
         let mut plain = Vec::new();
-        data(&packed[..], place, threads).expect("opens").read_to_end(&mut plain).expect("sound");
+        data(&packed[..], place, threads, Proof::Checksums).expect("opens").read_to_end(&mut plain).expect("sound");
         assert!(plain == content, "{threads}");
         let cut = DataPlace { bytes: bytes - 20, ..place };
-        data(&packed[..], cut, threads).expect("opens").read_to_end(&mut plain).expect_err("cut");
+        data(&packed[..], cut, threads, Proof::Checksums).expect("opens").read_to_end(&mut plain).expect_err("cut");
     }
     let single = liblzma::encode_all(&content[..], 0).expect("memory");
     assert_ne!(blocks_of_xz(&single[..64], single.len() as u64), Some(true));
@@ -163,6 +163,6 @@ fn lzma_alone() {
     let packed = encoder.finish().expect("memory");
     let place = DataPlace { offset: 0, bytes: packed.len() as u64, compression: Compression::Lzma };
     let mut plain = Vec::new();
-    data(&packed[..], place, 1).expect("opens").read_to_end(&mut plain).expect("sound");
+    data(&packed[..], place, 1, Proof::Checksums).expect("opens").read_to_end(&mut plain).expect("sound");
     assert_eq!(plain, content);
 }

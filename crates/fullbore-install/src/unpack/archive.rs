@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use fullbore_debian::deb::{Control, DataPlace, DebError, Package};
+use fullbore_debian::deb::{Control, DataPlace, DebError, Package, Proof};
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 
 use crate::database::Stanza;
@@ -165,6 +165,11 @@ impl Archive {
         let mut file = File::open(&self.path).map_err(error)?;
         file.seek(SeekFrom::Start(self.package.data.offset)).map_err(error)?;
         Ok(Hashing { input: file, hasher: self.beginning.clone(), on: self.expected.is_some() })
+    }
+
+    /// What says that its files are right.
+    pub(super) fn proof(&self) -> Proof {
+        if self.expected.is_some() { Proof::HashOfPacked } else { Proof::Checksums }
     }
 
     /// Compares the hash of all bytes with what is expected.

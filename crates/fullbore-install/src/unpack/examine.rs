@@ -14,7 +14,8 @@ const CONTROL_NAME_BYTES_MAX: usize = 50;
 pub struct Examined {
     /// Those that [`super::unpack`] can do.
     pub batch: Batch,
-    /// Those that are dpkg's, in the order asked for.
+    /// Those that are dpkg's, in the order asked for. Not verified: [`Archive::verify`] does that
+    /// before they are given to dpkg.
     pub refused: Vec<Refused>,
 }
 

@@ -108,7 +108,7 @@ impl Extraction<'_, '_> {
         let source = archive.data_reader().map_err(UnpackError::from)?;
         let source = Clocked { input: source, clock: &self.round.clocks.verify };
         let threads = self.threads();
-        let reader = data(source, archive.data(), threads).map_err(|error| self.unreadable(error))?;
+        let reader = data(source, archive.data(), threads, archive.proof()).map_err(|error| self.unreadable(error))?;
         let plain = Clocked { input: reader, clock: &self.round.clocks.decompress };
         let mut reader = Reader::new(BufReader::with_capacity(PLAIN_BYTES, plain));
         let mut entry = Entry::default();

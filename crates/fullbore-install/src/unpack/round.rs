@@ -115,7 +115,8 @@ impl<'a> Round<'a> {
         let mut halt = if self.stop.load(Ordering::Relaxed) {
             Some(Halt::Deferred(Vec::new()))
         } else {
-            extract(self, directories, number, &mut work).err()
+            let halt = extract(self, directories, number, &mut work).err();
+            halt.map(|halt| self.beyond_doubt(number, halt))
         };
         match &halt {
             // Whoever comes later in the order steps back as well: it was unpacked too early.
@@ -133,6 +134,18 @@ impl<'a> Round<'a> {
             }
         }
         Outcome { package: number, work, halt }
+    }
+
+    /// A package is refused before its last byte was hashed. Only what the index vouches for may be
+    /// given to dpkg; what is damaged or forged fails here.
+    fn beyond_doubt(&self, number: u32, halt: Halt) -> Halt {
+        match halt {
+            Halt::Refused(_) | Halt::Missing(_) => match self.planned(number).archive.verify() {
+                Ok(()) => halt,
+                Err(error) => UnpackError::from(error).into(),
+            },
+            halt => halt,
+        }
     }
 
     /// Takes away what a package has written.

@@ -107,12 +107,13 @@ fn run_preinsts(batch: &Batch, options: &mut Options<'_>) -> Result<BTreeMap<u32
         if !planned.archive.has_preinst() {
             continue;
         }
+        // A script runs with all rights, here or by dpkg: no byte of it is trusted before the index has
+        // vouched for it.
+        planned.archive.verify()?;
         let Some(run) = &mut options.preinst else {
             refused.insert(number, "it has a preinst script".to_owned());
             continue;
         };
-        // A script runs with all rights: no byte of it is trusted before the index has vouched for it.
-        planned.archive.verify()?;
         run(&planned.archive)
             .map_err(|what| UnpackError::Preinst { package: planned.archive.name().to_owned(), what })?;
     }
