@@ -126,7 +126,8 @@ mod tests {
         let before = count(&mut command);
         session.shield(&mut command, Orphaned::Dies);
         assert_eq!(count(&mut command), before + 1);
-        assert!(session.survivors().is_empty());
+        // By name: other tests of this process have children at the same time.
+        assert!(session.survivors().iter().all(|process| process.name != "grep"));
         let flushed = session.sync();
         assert!(flushed.failed.is_empty());
     }
