@@ -28,7 +28,7 @@ use crate::session::{Context, Event, add};
 use crate::wire::{Account, Message, Problem, ProblemKind};
 use attributes::Attributes;
 use commit::Commit;
-use listing::Listing;
+use listing::{Listing, Torn};
 use marker::Marker;
 use room::{Room, Shortage};
 use tree::Tree;
@@ -109,7 +109,8 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         Err(_) if options.dry_run && !path.exists() => Tree::nowhere().map_err(|error| system("open /", error))?,
         Err(error) => return Err(CopyError::Usage(format!("{}: {}", path.display(), std::io::Error::from(error)))),
     };
-    let marker = if options.dry_run { None } else { Some(Marker::set(tree.root(), path)?) };
+    let boot = journal::boot();
+    let marker = if options.dry_run { None } else { Some(Marker::set(tree.root(), path, &boot)?) };
     let errors = AtomicU64::new(0);
     let problem = |kind: ProblemKind, path: &[u8], text: String| {
         note_error(&errors, kind);
@@ -125,13 +126,16 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         attributes: &attributes,
         pending: &pending,
         commit: &commit,
-        boot: journal::boot(),
+        boot,
         problem: &problem,
         clock: context.ledger.stage("disk write", Kind::Thread),
     };
     let case_insensitive = marker.as_ref().is_some_and(|marker| marker.case_insensitive);
-    let resuming = marker.as_ref().is_some_and(|marker| marker.was_there);
-    let mut listing = Listing::new(&writers, Room::of(&tree), case_insensitive, resuming);
+    let torn = Torn {
+        was: marker.as_ref().is_some_and(|marker| marker.was_there),
+        same_boot: marker.as_ref().is_some_and(|marker| marker.same_boot),
+    };
+    let mut listing = Listing::new(&writers, Room::of(&tree), case_insensitive, torn);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if options.threads > 0 { options.threads.min(WRITERS) } else { cores.clamp(2, WRITERS) };
     let finished = std::thread::scope(|scope| {

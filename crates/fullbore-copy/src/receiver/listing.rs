@@ -29,13 +29,21 @@ pub(super) struct LinkLater {
     pub(super) first: First,
 }
 
+/// Whether an earlier run into this destination was torn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Torn {
+    /// It was: unfinished files may be found.
+    pub(super) was: bool,
+    /// Under the same kernel: what it wrote is all there.
+    pub(super) same_boot: bool,
+}
+
 /// What the lists have told so far.
 pub(super) struct Listing<'a> {
     pub(super) writers: &'a Writers<'a>,
     pub(super) room: Room,
     pub(super) case_insensitive: bool,
-    /// An earlier run into this destination was torn.
-    pub(super) resuming: bool,
+    torn: Torn,
     next: u64,
     /// Directories made by this run: nothing can be in them yet.
     fresh: HashSet<Vec<u8>>,
@@ -50,12 +58,12 @@ pub(super) struct Listing<'a> {
 }
 
 impl<'a> Listing<'a> {
-    pub(super) fn new(writers: &'a Writers<'a>, room: Room, case_insensitive: bool, resuming: bool) -> Listing<'a> {
+    pub(super) fn new(writers: &'a Writers<'a>, room: Room, case_insensitive: bool, torn: Torn) -> Listing<'a> {
         Listing {
             writers,
             room,
             case_insensitive,
-            resuming,
+            torn,
             next: 0,
             fresh: HashSet::new(),
             listed: HashMap::new(),
@@ -242,6 +250,11 @@ impl<'a> Listing<'a> {
                 self.writers.tree.forget(&join(directory, &entry.name));
             }
         }
+        if let Some(folder) = folder
+            && self.adopt(id, directory, folder, &entry)?
+        {
+            return Ok(None);
+        }
         let old_bytes = there.map(|status| (status.st_blocks as u64).saturating_mul(512));
         self.room.add_file(entry.content_bytes(), old_bytes);
         add(&progress.wanted_files, 1);
@@ -259,7 +272,7 @@ impl<'a> Listing<'a> {
                 Pending::Small { directory: directory.clone(), entry }
             } else {
                 let found =
-                    if self.resuming { Found::look(folder, &entry, &self.writers.boot)? } else { Found::default() };
+                    if self.torn.was { Found::look(folder, &entry, &self.writers.boot)? } else { Found::default() };
                 let partial = Arc::new(Partial::new(id, directory.clone(), entry, found));
                 let have_bytes = partial.have_bytes();
                 missing_bytes = missing_bytes.saturating_sub(have_bytes);
@@ -279,6 +292,28 @@ impl<'a> Listing<'a> {
         }
         add(&progress.wanted_bytes, missing_bytes);
         Ok(Some(wanted))
+    }
+
+    /// Takes over a small file that an earlier run wrote and did not come to name: its time is set last,
+    /// so one with the source's time is whole.
+    fn adopt(&self, id: u64, directory: &Arc<Vec<u8>>, folder: &Folder, entry: &Entry) -> Result<bool, Errno> {
+        if !self.torn.same_boot || self.is_dry() || entry.size >= SMALL_BYTES {
+            return Ok(false);
+        }
+        let part = names::part(&entry.name);
+        let Some(status) = folder.status(&part)? else { return Ok(false) };
+        let whole = Kind::of_mode(status.st_mode) == Some(Kind::File)
+            && status.st_size as u64 == entry.size
+            && modified(&status) == entry.modified;
+        if !whole {
+            return Ok(false);
+        }
+        for (kind, text) in self.writers.attributes.mend(folder, &part, &status, entry, false).1 {
+            (self.writers.problem)(kind, &join(directory, &entry.name), text);
+        }
+        add(&self.writers.context.progress.resumed_bytes, entry.size);
+        self.writers.finished(id, directory.clone(), entry, entry.size, false);
+        Ok(true)
     }
 
     /// Makes a link, device, pipe or socket, unless it is there.

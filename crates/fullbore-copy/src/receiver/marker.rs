@@ -1,17 +1,18 @@
 //! The file that says "a copy writes here": a lock while it runs, a sign of a torn copy afterwards.
 
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::journal::Boot;
 use super::tree::Folder;
 use crate::error::CopyError;
 use crate::names::MARKER;
 
-const TEXT: &[u8] = b"fullbore copy: not finished; run it again to go on\n";
+const TEXT: &str = "fullbore copy: not finished; run it again to go on";
 /// A copy that ends just now takes its marker away while we wait for it; then another is made.
 const TRIES: usize = 8;
 
@@ -22,6 +23,8 @@ pub(super) struct Marker {
     _lock: File,
     /// An earlier copy was not finished.
     pub(super) was_there: bool,
+    /// It was under the same kernel that runs now, so nothing that was written is lost.
+    pub(super) same_boot: bool,
     /// Names that differ in case alone are the same here.
     pub(super) case_insensitive: bool,
 }
@@ -31,7 +34,7 @@ impl Marker {
     ///
     /// # Errors
     /// When another copy has it, or nothing can be written there.
-    pub(super) fn set(root: &Folder, path: &Path) -> Result<Marker, CopyError> {
+    pub(super) fn set(root: &Folder, path: &Path, boot: &Boot) -> Result<Marker, CopyError> {
         let wrong = |error: Errno| CopyError::Disk(format!("{}: {}", path.display(), std::io::Error::from(error)));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         for _ in 0..TRIES {
@@ -47,12 +50,19 @@ impl Marker {
                 continue;
             }
             let was_there = ours.st_size > 0;
-            if !was_there {
-                file.write_all(TEXT).map_err(|error| super::commit::disk(MARKER, error))?;
+            let mut text = String::new();
+            let failed = |error| super::commit::disk(MARKER, error);
+            (&file).take(4096).read_to_string(&mut text).map_err(failed)?;
+            let boot = String::from_utf8_lossy(boot).into_owned();
+            let same_boot = text.lines().nth(1).is_some_and(|line| line == boot) && !boot.starts_with('\0');
+            if !same_boot {
+                rustix::fs::ftruncate(&file, 0).map_err(wrong)?;
+                rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(wrong)?;
+                file.write_all(format!("{TEXT}\n{boot}\n").as_bytes()).map_err(failed)?;
             }
             let upper = root.status(&MARKER.to_ascii_uppercase()).ok().flatten();
             let case_insensitive = upper.is_some_and(|upper| upper.st_ino == ours.st_ino);
-            return Ok(Marker { _lock: file, was_there, case_insensitive });
+            return Ok(Marker { _lock: file, was_there, same_boot, case_insensitive });
         }
         Err(CopyError::Locked(path.display().to_string()))
     }

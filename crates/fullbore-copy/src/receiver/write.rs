@@ -234,7 +234,8 @@ impl Writers<'_> {
         Ok(())
     }
 
-    fn finished(&self, id: u64, directory: Arc<Vec<u8>>, entry: &Entry, bytes: u64, big: bool) {
+    /// Hands a file over to the committer.
+    pub(super) fn finished(&self, id: u64, directory: Arc<Vec<u8>>, entry: &Entry, bytes: u64, big: bool) {
         add(&self.context.progress.files, 1);
         let finished = Finished { id, directory, name: entry.name.clone(), bytes, big };
         // A closed queue belongs to a run that ends; its reason is known to the brake.

@@ -1,0 +1,255 @@
+//! An end that lies: what it says leads to an error, never outside of source or destination.
+
+mod pair;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use fullbore_copy::entry::{Entry, Kind as EntryKind};
+use fullbore_copy::error::CopyError;
+use fullbore_copy::queue::Taken;
+use fullbore_copy::receiver::{self, Destination};
+use fullbore_copy::sender::{self, Source, Sources};
+use fullbore_copy::session::{Brake, Context, Event, Exchange, Link, Progress, RateLimit};
+use fullbore_copy::wire::{Answer, Block, List, Message, Pack, Packed, Payload, Problem, Run, Wanted};
+use fullbore_engine::stage::{Kind, Ledger};
+use fullbore_engine::window::Window;
+
+/// An honest end against a script.
+struct Scene {
+    link: Link,
+    problems: Mutex<Vec<Problem>>,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        Scene { link: Link::remote(), problems: Mutex::default() }
+    }
+
+    fn with<R>(&self, work: impl FnOnce(&Context<'_>) -> R) -> R {
+        let (options, ledger, progress) = (pair::options(), Ledger::off(), Progress::default());
+        let (exchange, limit) = (Exchange::default(), RateLimit::new(0));
+        let tell = |event: Event| {
+            if let Event::Problem(problem) = event {
+                self.problems.lock().unwrap().push(problem);
+            }
+        };
+        work(&Context {
+            options: &options,
+            link: self.link.clone(),
+            brake: Brake::new(&self.link),
+            ledger: &ledger,
+            progress: &progress,
+            tell: &tell,
+            exchange: &exchange,
+            limit: &limit,
+        })
+    }
+
+    /// What the receiver makes of control messages, and of content that comes when it has asked for some.
+    fn receive(
+        &self,
+        target: &Path,
+        control: Vec<Message>,
+        data: Vec<Message>,
+    ) -> Result<(), std::sync::Arc<CopyError>> {
+        let clock = Ledger::off().stage("test", Kind::Thread);
+        let destination = Destination { directory: target.to_owned(), rename_to: None };
+        std::thread::scope(|scope| {
+            let receiving = scope.spawn(|| self.with(|context| receiver::run(context, &destination)));
+            for message in control {
+                let _ = self.link.control_in.push(message, &clock);
+            }
+            let count = data.len();
+            let (mut acknowledged, mut begun) = (0, false);
+            let mut data = Some(data);
+            while let Taken::Item(message) = self.link.control_out.pop_within(Duration::from_secs(20), &clock) {
+                match message {
+                    Message::Begin => begun = true,
+                    Message::Acknowledge { .. } => acknowledged += 1,
+                    Message::Abort { .. } | Message::Account { last: true, .. } => break,
+                    _ => {}
+                }
+                if begun {
+                    for message in data.take().unwrap_or_default() {
+                        let _ = self.link.data.push(message, &clock);
+                    }
+                    if acknowledged == count {
+                        begun = false;
+                        let _ = self.link.control_in.push(Message::Finish, &clock);
+                    }
+                }
+            }
+            receiving.join().unwrap().map(drop)
+        })
+    }
+}
+
+fn file(name: &str, size: u64) -> Entry {
+    Entry { size, ..Entry::plain(name.as_bytes(), EntryKind::File) }
+}
+
+fn list(first: u64, directory: &str, entries: Vec<Entry>) -> Message {
+    Message::List(List { first, directory: directory.into(), complete: false, more: false, entries })
+}
+
+fn pack(id: u64, content: &[u8]) -> Message {
+    Message::Pack(Pack {
+        sequence: 0,
+        hash: *blake3::hash(content).as_bytes(),
+        files: vec![Packed { id, length: content.len() as u32 }],
+        payload: Payload::new(content.to_vec()),
+    })
+}
+
+fn block(id: u64, index: u64, content: &[u8]) -> Message {
+    Message::Block(Block {
+        sequence: 0,
+        id,
+        index,
+        hash: *blake3::hash(content).as_bytes(),
+        length: content.len() as u32,
+        segments: Vec::new(),
+        compressed: false,
+        payload: Payload::new(content.to_vec()),
+    })
+}
+
+#[test]
+fn a_sender_cannot_write_through_a_link_that_it_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let (target, outside) = (directory.path().join("dst"), directory.path().join("outside"));
+    fs::create_dir(&target).unwrap();
+    fs::create_dir(&outside).unwrap();
+    let link =
+        Entry { target: outside.as_os_str().as_encoded_bytes().to_vec(), ..Entry::plain(b"a", EntryKind::Symlink) };
+    let control =
+        vec![list(0, "", vec![link]), list(1, "a", vec![file("file", 3)]), Message::Listed { entries: 2, errors: 0 }];
+    let scene = Scene::new();
+    scene.receive(&target, control, Vec::new()).unwrap();
+    assert!(fs::read_dir(&outside).unwrap().next().is_none());
+    assert!(!scene.with(|_| scene.problems.lock().unwrap().is_empty()));
+}
+
+#[test]
+fn a_sender_that_breaks_its_word_is_left() {
+    let listed =
+        || vec![list(0, "", vec![file("file", 3), file("big", 3 << 20)]), Message::Listed { entries: 2, errors: 0 }];
+    let wrong_hash = {
+        let Message::Pack(pack) = pack(0, b"abc") else { unreachable!() };
+        Message::Pack(Pack { hash: [0; 32], ..pack })
+    };
+    let cases = [
+        ("a record longer than the file", listed(), vec![pack(0, b"abcdef")]),
+        ("a file that nobody asked for", listed(), vec![pack(7, b"abc")]),
+        ("a big file in a record", listed(), vec![pack(1, b"abc")]),
+        ("a block of a small file", listed(), vec![block(0, 0, b"abc")]),
+        ("a block beyond the end", listed(), vec![block(1, 3, b"abc")]),
+        ("a block too long", listed(), vec![block(1, 0, &vec![0; (1 << 20) + 1])]),
+        ("content with another hash", listed(), vec![wrong_hash]),
+        (
+            "holes in a file without",
+            listed(),
+            vec![Message::Holes { sequence: 0, id: 1, run: Run { first: 0, count: 1 } }],
+        ),
+        ("numbers with a gap", vec![list(5, "", vec![file("file", 3)])], Vec::new()),
+        ("another count", vec![list(0, "", Vec::new()), Message::Listed { entries: 9, errors: 0 }], Vec::new()),
+        ("a receiver's message", vec![Message::Begin], Vec::new()),
+    ];
+    for (what, control, data) in cases {
+        let directory = tempfile::tempdir().unwrap();
+        let error = Scene::new().receive(directory.path(), control, data).expect_err(what);
+        assert!(matches!(*error, CopyError::Meaning(_) | CopyError::Verification { .. }), "{what}: {error}");
+        assert!(!directory.path().join("file").exists(), "{what}: a name was given");
+    }
+}
+
+/// What the sender makes of a receiver that answers its lists like this.
+fn send(source: &Path, answer: impl Fn(u64) -> Vec<Message>, before: impl Fn()) -> (bool, Vec<Message>, Vec<Problem>) {
+    let scene = Scene::new();
+    let clock = Ledger::off().stage("test", Kind::Thread);
+    let sources =
+        Sources { sources: vec![Source::open(&source.join("")).unwrap()], only: None, skip: None, rotational: false };
+    let mut sent = Vec::new();
+    let ended = std::thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            let window = Window::new(64 << 20, 1000);
+            scene.with(|context| sender::run(context, &sources, &window).is_ok())
+        });
+        while let Taken::Item(message) = scene.link.control_out.pop_within(Duration::from_secs(20), &clock) {
+            match message {
+                Message::Listed { entries, .. } => {
+                    before();
+                    for message in answer(entries) {
+                        let _ = scene.link.control_in.push(message, &clock);
+                    }
+                }
+                Message::Finish => {
+                    let last = Message::Account { account: Default::default(), last: true };
+                    let _ = scene.link.control_in.push(last, &clock);
+                }
+                Message::Abort { .. } => break,
+                _ => {}
+            }
+            while let Taken::Item(message) = scene.link.data.pop_within(Duration::from_millis(20), &clock) {
+                if let Message::Pack(pack) = &message {
+                    let _ = scene.link.control_in.push(Message::Acknowledge { sequence: pack.sequence }, &clock);
+                }
+                sent.push(message);
+            }
+            if sending.is_finished() {
+                break;
+            }
+        }
+        sending.join().unwrap()
+    });
+    let problems = scene.problems.lock().unwrap().clone();
+    (ended, sent, problems)
+}
+
+#[test]
+fn a_receiver_gets_nothing_but_what_was_listed() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = directory.path().join("src");
+    fs::create_dir_all(source.join("dir")).unwrap();
+    fs::write(source.join("dir/file"), "inside").unwrap();
+    let wanted = |ids: &[u64]| ids.iter().map(|id| Wanted { id: *id, have: Vec::new() }).collect();
+    let all = |entries| Message::Answer(Answer { through: entries, wanted: wanted(&[entries - 1]) });
+    let (ended, sent, _) = send(&source, |entries| vec![all(entries), Message::Begin], || ());
+    assert!(ended && sent.len() == 1, "{sent:?}");
+    let lies: [&dyn Fn(u64) -> Vec<Message>; 5] = [
+        &|entries| vec![Message::Answer(Answer { through: entries + 1, wanted: Vec::new() })],
+        &|entries| vec![Message::Answer(Answer { through: entries, wanted: wanted(&[0]) })],
+        &|entries| vec![all(entries), Message::Answer(Answer { through: entries, wanted: wanted(&[entries - 1]) })],
+        &|_| vec![Message::Acknowledge { sequence: 5 }],
+        &|_| vec![Message::Finish],
+    ];
+    for (number, lie) in lies.into_iter().enumerate() {
+        let (ended, sent, _) = send(&source, lie, || ());
+        assert!(!ended && sent.is_empty(), "lie {number}: {sent:?}");
+    }
+}
+
+#[test]
+fn a_directory_that_became_a_link_meanwhile_is_not_read_through() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, outside) = (directory.path().join("src"), directory.path().join("outside"));
+    fs::create_dir_all(source.join("dir")).unwrap();
+    fs::write(source.join("dir/file"), "inside").unwrap();
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("file"), "secret").unwrap();
+    let answer = |entries| {
+        let wanted = vec![Wanted { id: entries - 1, have: Vec::new() }];
+        vec![Message::Answer(Answer { through: entries, wanted }), Message::Begin]
+    };
+    let swap = || {
+        fs::rename(source.join("dir"), source.join("away")).unwrap();
+        symlink(&outside, source.join("dir")).unwrap();
+    };
+    let (ended, sent, problems) = send(&source, answer, swap);
+    assert!(ended && sent.is_empty(), "{sent:?}");
+    assert_eq!(problems.len(), 1, "{problems:?}");
+}

@@ -1,0 +1,155 @@
+//! Sender and receiver in one process, with somebody between them who sees every message.
+#![allow(dead_code)] // each test takes what it needs
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use fullbore_copy::error::CopyError;
+use fullbore_copy::options::Options;
+use fullbore_copy::queue::{Queue, Taken};
+use fullbore_copy::receiver::{self, Destination};
+use fullbore_copy::sender::{self, Source, Sources};
+use fullbore_copy::session::{Brake, Context, Event, Exchange, Link, Progress, RateLimit};
+use fullbore_copy::wire::Message;
+use fullbore_engine::durability::Durability;
+use fullbore_engine::stage::{Kind, Ledger};
+use fullbore_engine::window::Window;
+
+/// What becomes of a message.
+pub enum Step {
+    /// It goes on.
+    Pass,
+    /// The connection breaks here.
+    Cut,
+}
+
+/// A copy with both ends here.
+pub struct Ends<'a> {
+    source: &'a Path,
+    target: &'a Path,
+    options: &'a Options,
+}
+
+/// No syncs: nothing is lost while the machine runs.
+pub fn options() -> Options {
+    Options { durability: Durability::None, threads: 2, ..Options::default() }
+}
+
+impl<'a> Ends<'a> {
+    /// From one directory's content to another.
+    pub fn new(source: &'a Path, target: &'a Path, options: &'a Options) -> Ends<'a> {
+        Ends { source, target, options }
+    }
+
+    /// Runs it; true if it came to its end.
+    pub fn run(&self, look: impl FnMut(&Message) -> Step + Send) -> bool {
+        let (near, far) = (Link::remote(), Link::remote());
+        let (near_brake, far_brake) = (Brake::new(&near), Brake::new(&far));
+        let ledger = Ledger::off();
+        let clock = ledger.stage("test", Kind::Thread);
+        let look = Mutex::new(look);
+        let pump = |from: &Queue<Message>, to: &Queue<Message>| {
+            loop {
+                match from.pop_within(Duration::from_secs(60), &clock) {
+                    Taken::Item(message) => {
+                        // The next one is seen when this one is on its way: as on a wire.
+                        let mut look = look.lock().unwrap();
+                        if matches!(look(&message), Step::Cut) {
+                            near_brake.pull(CopyError::Network("cut".to_owned()));
+                            far_brake.pull(CopyError::Network("cut".to_owned()));
+                            return;
+                        }
+                        drop(look);
+                        if to.push(message, &clock).is_err() {
+                            return;
+                        }
+                    }
+                    Taken::End | Taken::TimedOut => return to.close(),
+                }
+            }
+        };
+        let silent = |_: Event| {};
+        let (progress, exchange, limit) = (Progress::default(), Exchange::default(), RateLimit::new(0));
+        let context = |link: &Link, brake: &Brake| Context {
+            options: self.options,
+            link: link.clone(),
+            brake: brake.clone(),
+            ledger: &ledger,
+            progress: &progress,
+            tell: &silent,
+            exchange: &exchange,
+            limit: &limit,
+        };
+        let sources = Sources {
+            sources: vec![Source::open(&self.source.join("")).unwrap()],
+            only: None,
+            skip: None,
+            rotational: false,
+        };
+        let destination = Destination { directory: self.target.to_owned(), rename_to: None };
+        std::thread::scope(|scope| {
+            scope.spawn(|| pump(&near.control_out, &far.control_in));
+            scope.spawn(|| pump(&far.control_out, &near.control_in));
+            scope.spawn(|| pump(&near.data, &far.data));
+            let sending = scope.spawn(|| {
+                let window = Window::new(64 << 20, 1000);
+                let sent = sender::run(&context(&near, &near_brake), &sources, &window);
+                near.data.close();
+                near.control_out.close();
+                sent.is_ok()
+            });
+            let received = receiver::run(&context(&far, &far_brake), &destination).is_ok();
+            far.control_out.close();
+            far.data.break_off();
+            sending.join().unwrap() && received
+        })
+    }
+}
+
+/// Makes a small tree with all sizes of files, other content for each seed; gives the bytes of its content.
+pub fn tree(path: &Path, seed: u64) -> u64 {
+    fs::create_dir_all(path.join("dir/sub")).unwrap();
+    let mut total = 0;
+    let mut write = |name: &str, length: usize| {
+        let mut content = vec![0; length];
+        for (page, space) in content.chunks_mut(4096).enumerate() {
+            space.fill((page as u64 * 31 + seed) as u8);
+        }
+        fs::write(path.join(name), &content).unwrap();
+        total += length as u64;
+    };
+    for number in 0..30 {
+        write(&format!("dir/sub/{number}"), number * 700);
+    }
+    write("dir/medium", 300_000);
+    write("big", (3 << 20) + 12_345);
+    write("exact", 1 << 20);
+    let sparse = fs::File::create(path.join("sparse")).unwrap();
+    sparse.set_len(20 << 20).unwrap();
+    sparse.write_all_at(b"island", 7 << 20).unwrap();
+    (&sparse).write_all(b"coast").unwrap();
+    total + 11
+}
+
+/// Fails unless two trees have the same files with the same content and times, and none of our own names.
+pub fn equal(one: &Path, other: &Path) {
+    let mut names: Vec<_> = fs::read_dir(one).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let mut others: Vec<_> = fs::read_dir(other).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    others.sort();
+    assert_eq!(names, others, "in {}", other.display());
+    for name in names {
+        let (one, other) = (one.join(&name), other.join(&name));
+        let (left, right) = (fs::symlink_metadata(&one).unwrap(), fs::symlink_metadata(&other).unwrap());
+        assert_eq!(left.modified().unwrap(), right.modified().unwrap(), "{}", other.display());
+        if left.is_dir() {
+            equal(&one, &other);
+        } else {
+            assert!(fs::read(&one).unwrap() == fs::read(&other).unwrap(), "{}", other.display());
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! A copy that is cut anywhere goes on where it was: nothing that was acknowledged is sent again, and
+//! whatever the source was changed to in between, the destination is equal to it at the end.
+
+mod pair;
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+
+use fullbore_copy::wire::Message;
+use pair::{Ends, Step, equal, options, tree};
+
+/// A small generator of numbers (splitmix64), so that a failure can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut value = self.0;
+        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (value ^ (value >> 31)) % limit
+    }
+}
+
+/// Content of a file: its path, and the block of a big one.
+type Piece = (Vec<u8>, u64);
+
+/// One run, cut when so many bytes of content have gone over. Gives whether it came to its end.
+fn run(source: &Path, target: &Path, cut_after: u64, acknowledged: &mut HashSet<Piece>) -> bool {
+    let mut paths: Vec<Vec<u8>> = Vec::new();
+    let mut under_way: Vec<(u64, Vec<Piece>)> = Vec::new();
+    let mut bytes = 0;
+    let mut again = Vec::new();
+    let options = options();
+    let ended = Ends::new(source, target, &options).run(|message| {
+        let mut sent = |sequence, pieces: Vec<Piece>, length: usize| {
+            again.extend(pieces.iter().filter(|piece| acknowledged.contains(*piece)).cloned());
+            under_way.push((sequence, pieces));
+            bytes += length as u64;
+        };
+        match message {
+            Message::List(list) => {
+                paths.extend(list.entries.iter().map(|entry| [&list.directory[..], b"/", &entry.name].concat()));
+            }
+            Message::Pack(pack) => {
+                let pieces = pack.files.iter().map(|file| (paths[file.id as usize].clone(), 0)).collect();
+                sent(pack.sequence, pieces, pack.payload.bytes().len());
+            }
+            Message::Block(block) => {
+                let pieces = vec![(paths[block.id as usize].clone(), block.index)];
+                sent(block.sequence, pieces, block.payload.bytes().len());
+            }
+            Message::Acknowledge { sequence } => {
+                let place = under_way.iter().position(|(number, _)| number == sequence);
+                acknowledged.extend(place.map(|place| under_way.swap_remove(place).1).unwrap_or_default());
+            }
+            _ => {}
+        }
+        if bytes > cut_after { Step::Cut } else { Step::Pass }
+    });
+    assert!(again.is_empty(), "sent again although acknowledged: {again:?}");
+    ended
+}
+
+#[test]
+fn two_hundred_cuts_lose_nothing_that_was_acknowledged() {
+    let mut random = Random(42);
+    let mut cuts = 0;
+    while cuts < 200 {
+        let directory = tempfile::tempdir().unwrap();
+        let (source, target) = (directory.path().join("src"), directory.path().join("dst"));
+        let total = tree(&source, random.below(1000));
+        fs::create_dir(&target).unwrap();
+        let mut acknowledged = HashSet::new();
+        while !run(&source, &target, random.below(total / 2), &mut acknowledged) {
+            cuts += 1;
+        }
+        assert!(!target.join(".fullbore-copy").exists());
+        equal(&source, &target);
+    }
+}
+
+#[test]
+fn a_source_that_was_edited_between_runs_voids_what_was_kept_of_it() {
+    let mut random = Random(7);
+    let mut edited_in_the_middle = 0;
+    for round in 0..15 {
+        let directory = tempfile::tempdir().unwrap();
+        let (source, target) = (directory.path().join("src"), directory.path().join("dst"));
+        let total = tree(&source, round);
+        fs::create_dir(&target).unwrap();
+        run(&source, &target, random.below(total), &mut HashSet::new());
+        if target.join("big").exists() {
+            continue; // complete before the edit: then the time is all that there is to compare
+        }
+        edited_in_the_middle += 1;
+        // The same length and the same time, as a careless program leaves it: the change time tells.
+        let path = source.join("big");
+        let modified = fs::metadata(&path).unwrap().modified().unwrap();
+        let mut content = fs::read(&path).unwrap();
+        let at = random.below(content.len() as u64) as usize;
+        content[at] ^= 0xff;
+        fs::write(&path, &content).unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+        assert!(run(&source, &target, u64::MAX, &mut HashSet::new()));
+        equal(&source, &target);
+    }
+    assert!(edited_in_the_middle > 2, "cuts came too late to test anything");
+}
