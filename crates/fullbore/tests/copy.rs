@@ -135,3 +135,82 @@ fn a_second_copy_into_the_same_place_is_refused() {
     let output = place.fullbore(&["src/", "dst"]);
     assert_eq!(output.status.code(), Some(6), "{}", said(&output));
 }
+
+/// A small file system of its own, mounted while it lives.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn new(path: std::path::PathBuf, size: &str) -> SmallDisk {
+        assert!(rustix::process::geteuid().is_root(), "mounts a small disk: run as root (script/test does)");
+        fs::create_dir(&path).unwrap();
+        let options = format!("size={size}");
+        let mounted = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(&path).status();
+        assert!(mounted.unwrap().success(), "needs the package mount");
+        SmallDisk(path)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_the_first_byte() {
+    let place = Place::new();
+    fs::create_dir(place.path("src")).unwrap();
+    fs::write(place.path("src/small"), "x").unwrap();
+    fs::write(place.path("src/large"), vec![1; 6 << 20]).unwrap();
+    let disk = SmallDisk::new(place.path("disk"), "4m");
+    let output = place.fullbore(&["src/", "disk"]);
+    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    assert!(said(&output).contains("more bytes are needed"), "{}", said(&output));
+    assert!(!disk.0.join("small").exists() && !disk.0.join("large").exists());
+}
+
+#[test]
+fn a_disk_that_fills_up_on_the_way_leaves_old_files_and_the_copy_goes_on_later() {
+    let place = Place::new();
+    fs::create_dir(place.path("src")).unwrap();
+    for number in 0..8 {
+        fs::write(place.path(&format!("src/{number}")), vec![number; 1 << 20]).unwrap();
+    }
+    let disk = SmallDisk::new(place.path("disk"), "20m");
+    fs::write(disk.0.join("0"), "old").unwrap();
+    // It fits when it is looked at; then somebody else takes the room.
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fullbore"));
+    command.args(["copy", "--bwlimit", "2M"]).args([place.path("src/"), disk.0.clone()]);
+    let copy = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    while !fs::read_dir(&disk.0).unwrap().any(|entry| entry.unwrap().file_name().to_string_lossy().contains("part")) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    fs::write(disk.0.join("hog"), vec![1; 14 << 20]).unwrap();
+    let output = copy.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    assert!(said(&output).contains("run it again to go on"), "{}", said(&output));
+    let first = fs::read(disk.0.join("0")).unwrap();
+    assert!(first == b"old" || first == vec![0; 1 << 20], "half a file has the name");
+    fs::remove_file(disk.0.join("hog")).unwrap();
+    place.copy(&["src/", "disk"]);
+    for number in 0..8 {
+        assert_eq!(fs::read(disk.0.join(number.to_string())).unwrap(), vec![number; 1 << 20]);
+    }
+}
+
+#[test]
+fn killed_at_any_moment_a_copy_goes_on_and_ends_right() {
+    let place = Place::new();
+    let source = place.tree("src");
+    for round in 0..12 {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fullbore"));
+        command.args(["copy", "--bwlimit", "20M"]).args([source.join("."), place.path("dst")]);
+        let mut copy = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(10 + 25 * round));
+        copy.kill().unwrap();
+        copy.wait().unwrap();
+    }
+    place.copy(&["src/", "dst"]);
+    assert_same(&source, &place.path("dst"));
+    assert!(!place.path("dst/.fullbore-copy").exists());
+}
