@@ -569,7 +569,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__copy)
-            opts="-n -x -r -a -H -A -X -S -e -q -v -h --dry-run --delete --exclude --include --exclude-from --include-from --files-from --one-file-system --recursive --numeric-ids --no-owner --no-group --no-perms --no-acls --no-xattrs --no-hard-links --no-specials --archive --hard-links --acls --xattrs --sparse --partial --rsh --remote-path --streams --ssh-only --bwlimit --retry-for --server --durability --log-file --json --quiet --verbose --help"
+            opts="-n -x -r -a -H -A -X -S -e -q -v -h --dry-run --delete --exclude --include --exclude-from --include-from --files-from --one-file-system --recursive --numeric-ids --no-owner --no-group --no-perms --no-acls --no-xattrs --no-hard-links --no-specials --archive --hard-links --acls --xattrs --sparse --partial --rsh --remote-path --streams --ssh-only --congestion --bwlimit --retry-for --server --durability --status --set --log-file --json --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -611,6 +611,10 @@ _fullbore() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --congestion)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --bwlimit)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -621,6 +625,10 @@ _fullbore() {
                     ;;
                 --durability)
                     COMPREPLY=($(compgen -W "none at-end" -- "${cur}"))
+                    return 0
+                    ;;
+                --set)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --log-file)

@@ -205,10 +205,12 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l files-from -d
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s e -l rsh -d 'Reach the other machine by this command (default: ssh)' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l remote-path -d 'Run this there instead of `fullbore`, for example `sudo fullbore`' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l streams -d 'Open so many connections for content (default: as many as the path needs)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l congestion -d 'Give connections this congestion control (default: the system\'s, and bbr where loss asks for it)' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l bwlimit -d 'Take at most this rate, as rsync counts it: 1000 or 1000K is 1000 KiB/s, 1.5M, 20MB; 0 is no limit' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l retry-for -d 'Dial again for so many seconds when the connection is lost' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l durability -d 'Sync `none` of it, all `at-end`' -r -f -a "none\t''
 at-end\t''"
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l set -d 'Give your copies on this machine another limit: bwlimit=RATE, as --bwlimit takes it' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l log-file -d 'Write a line a minute to this file: what is done, rate, time left, limit' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s n -l dry-run -d 'Compare and tell what would be done; write nothing'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l delete -d 'Delete what the source does not have, if everything else went well'
@@ -230,6 +232,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s S -l sparse -
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l partial -d 'On by default: unfinished files are always kept and gone on with'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l ssh-only -d 'Send everything by ssh; make no connections of its own'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l server -d 'Serve the other end of a copy on standard input and output'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l status -d 'Tell where your copies on this machine stand'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l json -d 'Print events as lines of JSON on stdout, the totals last'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s q -l quiet -d 'Print only errors'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s v -l verbose -d 'Name each file that is copied'

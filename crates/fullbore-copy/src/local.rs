@@ -18,13 +18,15 @@ pub struct LocalCopy {
     ends: (Link, Link),
     /// Ends the copy early.
     pub brake: Brake,
+    /// How fast content may go.
+    pub limit: Arc<RateLimit>,
 }
 
 impl Default for LocalCopy {
     fn default() -> LocalCopy {
         let ends = Link::pair();
         let brake = Brake::new(&ends.0);
-        LocalCopy { ends, brake }
+        LocalCopy { ends, brake, limit: Arc::new(RateLimit::new(0)) }
     }
 }
 
@@ -51,7 +53,7 @@ impl LocalCopy {
         // The sender's end hears of everything, so the receiver's stays silent.
         let silent = |_: Event| {};
         let (own, exchange) = (Progress::default(), Exchange::default());
-        let limit = RateLimit::new(options.limit_bytes_per_s);
+        let limit = &*self.limit;
         let sending = Context {
             options,
             link: one,
@@ -60,7 +62,7 @@ impl LocalCopy {
             progress: &own,
             tell,
             exchange: &exchange,
-            limit: &limit,
+            limit,
         };
         let receiving = Context {
             options,
@@ -70,7 +72,7 @@ impl LocalCopy {
             progress,
             tell: &silent,
             exchange: &exchange,
-            limit: &limit,
+            limit,
         };
         std::thread::scope(|scope| {
             let sender = scope.spawn(|| sender::run(&sending, &sources, &window));

@@ -46,6 +46,9 @@ pub struct Options {
     pub threads: usize,
     /// Bytes per second, of content; 0 for no limit.
     pub limit_bytes_per_s: u64,
+    /// Congestion control of connections, by its name; none for the system's, and another one where loss asks
+    /// for it.
+    pub congestion: Option<String>,
 }
 
 impl Default for Options {
@@ -70,6 +73,7 @@ impl Default for Options {
             durability: Durability::AtEnd,
             threads: 0,
             limit_bytes_per_s: 0,
+            congestion: None,
         }
     }
 }

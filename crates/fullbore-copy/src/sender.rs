@@ -104,6 +104,7 @@ fn listen(context: &Context<'_>, wants: &Wants) -> Result<Option<Account>, CopyE
                     return Ok(Some(account));
                 }
             }
+            Message::Limit { bytes_per_s } => context.limit.set(bytes_per_s),
             Message::Visible { .. } => {}
             Message::Deleted { path } => context.tell.tell(Event::Deleted(path)),
             Message::Problem(problem) => context.tell.tell(Event::Problem(problem)),

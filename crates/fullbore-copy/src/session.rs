@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fullbore_engine::stage::{Ledger, StageClock};
+use fullbore_engine::stage::{Kind, Ledger, StageClock};
 
 use crate::error::CopyError;
 use crate::options::Options;
@@ -50,6 +50,17 @@ impl Link {
             data: Queue::new(DATA_MESSAGES),
             pool: Pool::default(),
         }
+    }
+}
+
+impl Link {
+    /// Asks the sender at the other end to keep to a limit.
+    ///
+    /// # Errors
+    /// When the run is over.
+    pub fn ask_for_limit(&self, bytes_per_s: u64, ledger: &Ledger) -> Result<(), Closed> {
+        let clock = ledger.stage("control", Kind::Thread);
+        self.control_out.push(Message::Limit { bytes_per_s }, &clock)
     }
 }
 

@@ -52,6 +52,8 @@ struct Shared {
     brake: Brake,
     /// This end sends content; else it receives.
     sends: bool,
+    /// The congestion control that the user wants.
+    congestion: Option<String>,
     clock: Arc<StageClock>,
     ledger: Ledger,
     state: Mutex<State>,
@@ -88,12 +90,13 @@ pub struct Path {
 
 impl Transport {
     /// A transport without lanes yet.
-    pub fn new(link: &Link, brake: &Brake, sends: bool, ledger: &Ledger) -> Transport {
+    pub fn new(link: &Link, brake: &Brake, sends: bool, ledger: &Ledger, congestion: Option<&str>) -> Transport {
         let clock = ledger.stage(if sends { "send" } else { "receive" }, Kind::Thread);
         let shared = Arc::new(Shared {
             link: link.clone(),
             brake: brake.clone(),
             sends,
+            congestion: congestion.map(str::to_owned),
             clock,
             ledger: ledger.clone(),
             state: Mutex::default(),
@@ -112,6 +115,11 @@ impl Transport {
         let Lane { reader, writer, socket } = lane;
         let mut state = shared.lock();
         if let Some(socket) = socket {
+            if let Some(name) = &shared.congestion
+                && let Err(error) = rustix::net::sockopt::set_tcp_congestion(&socket, name)
+            {
+                tracing::warn!(%error, name, "congestion control stays the system's");
+            }
             state.sockets.push(Watched { socket, last: TcpInfo::default() });
         }
         if control {
@@ -311,8 +319,9 @@ impl Shared {
             if self.sends {
                 self.ledger.add_sending(sum);
             }
+            let free = self.sends && self.congestion.is_none();
             let lossy = sent >= ENOUGH_SEGMENTS && again as f64 >= LOSS * sent as f64 && trip >= LONG_TRIP;
-            if self.sends && lossy && state.control.is_none() {
+            if free && lossy && state.control.is_none() {
                 let changed =
                     |watched: &Watched| rustix::net::sockopt::set_tcp_congestion(&watched.socket, "bbr").is_ok();
                 // Not allowed, or not there: then it stays as it is.

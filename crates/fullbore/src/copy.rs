@@ -1,5 +1,6 @@
 //! `fullbore copy`: from flags to a copy, and from what became of it to words and an exit code.
 
+mod control;
 mod ending;
 pub mod flags;
 mod judgement;
@@ -8,6 +9,7 @@ mod remote;
 mod screen;
 mod server;
 mod signals;
+mod table;
 
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -32,6 +34,7 @@ use fullbore_engine::verdict::{Sampler, SamplerConfig, Verdict};
 use crate::cli::CopyArgs;
 use crate::error::{CommandError, ErrorKind};
 use crate::settings::Environment;
+use control::Levers;
 use judgement::Judgement;
 use place::{Common, Place};
 use screen::{Screen, Style};
@@ -45,6 +48,9 @@ const LIST_BYTES: u64 = 256 << 20;
 pub fn run(arguments: &CopyArgs, environment: &Environment) -> u8 {
     if arguments.server {
         return server::run();
+    }
+    if arguments.status || arguments.set.is_some() {
+        return ask(arguments);
     }
     let style = Style {
         json: arguments.json,
@@ -74,6 +80,22 @@ pub fn run(arguments: &CopyArgs, environment: &Environment) -> u8 {
                 "event": "error", "kind": error.kind.name(), "exit_code": error.exit_code(), "message": error.message,
                 "context": error.context, "hints": error.hints,
             }));
+            error.exit_code()
+        }
+    }
+}
+
+/// Talks to copies that run.
+fn ask(arguments: &CopyArgs) -> u8 {
+    let request = arguments.set.map_or_else(|| "status".to_owned(), |rate| format!("bwlimit {rate}"));
+    let screen = Screen::new(Style::default(), None);
+    match control::ask(&control::directory(), &request) {
+        Ok(lines) => {
+            lines.iter().for_each(|line| screen.data(line));
+            0
+        }
+        Err(error) => {
+            screen.line(&error.to_string());
             error.exit_code()
         }
     }
@@ -134,11 +156,15 @@ fn copy_here(
     let single_file = sources.iter().all(|source| source.single_file().is_some());
     let destination = Destination::resolve(target, single_file, sources.len() > 1, options.dry_run);
     let destination = destination.map_err(|error| failure(&error))?;
-    let (ledger, progress, copy) = (Ledger::new(), Progress::default(), LocalCopy::default());
+    let (ledger, progress) = (Ledger::new(), Arc::new(Progress::default()));
+    let mut copy = LocalCopy::default();
     let config = SamplerConfig { destination: Some(destination.directory.clone()), ..SamplerConfig::default() };
     let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
     let began = Instant::now();
     signals::pull(&signals::Current::of(&copy.brake))?;
+    let levers = Levers::new(options.limit_bytes_per_s, &ledger);
+    copy.limit = levers.limit.clone();
+    let _socket = control::serve(&control::directory(), levers, status(&progress));
     let result = watched(screen, &progress, &sampler, || {
         copy.run((sources, only), &destination, options, &ledger, &progress, screen)
     });
@@ -147,6 +173,18 @@ fn copy_here(
     let account = result.map_err(|error| torn(&error, &progress.account()))?;
     let limit = Some(verdict.limited_by());
     Ok(Done { account, wall: began.elapsed(), limit, verdict: Some(verdict), far: None, way: String::new() })
+}
+
+/// What `--status` tells.
+fn status(progress: &Arc<Progress>) -> impl Fn() -> serde_json::Value + Send + 'static {
+    let progress = progress.clone();
+    move || {
+        let account = progress.account();
+        serde_json::json!({
+            "files": account.files, "bytes": account.written_bytes, "total_files": account.wanted_files,
+            "total_bytes": account.wanted_bytes, "complete": progress.is_complete(), "entries": account.entries,
+        })
+    }
 }
 
 /// Runs something and shows where it stands meanwhile.
@@ -208,6 +246,7 @@ fn options(arguments: &CopyArgs) -> Result<Options, CommandError> {
         tell_names: arguments.dry_run || arguments.verbose > 0,
         filters,
         limit_bytes_per_s: arguments.bwlimit.unwrap_or(0),
+        congestion: arguments.congestion.clone(),
         durability: if arguments.durability == "none" { Durability::None } else { Durability::AtEnd },
         ..Options::default()
     })

@@ -144,7 +144,8 @@ impl SmallDisk {
         assert!(rustix::process::geteuid().is_root(), "mounts a small disk: run as root (script/test does)");
         fs::create_dir(&path).unwrap();
         let options = format!("size={size}");
-        let mounted = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(&path).status();
+        let mounted =
+            std::process::Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(&path).status();
         assert!(mounted.unwrap().success(), "needs the package mount");
         SmallDisk(path)
     }

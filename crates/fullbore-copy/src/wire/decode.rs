@@ -109,6 +109,7 @@ impl<'a> Reader<'a> {
             kind::DELETED => Message::Deleted { path: self.path()? },
             kind::PROBLEM => Message::Problem(self.problem()?),
             kind::ABORT => Message::Abort { exit_code: self.byte()?, text: self.text()? },
+            kind::LIMIT => Message::Limit { bytes_per_s: self.number()? },
             kind::COUNTERS => Message::Counters(self.bytes(CONTROL_BYTES)?.to_vec()),
             kind::PACK => return Ok(Head::Pack(self.pack()?)),
             kind::BLOCK => return Ok(Head::Block(self.block()?)),

@@ -20,7 +20,8 @@ pub(super) mod kind {
     pub const DELETED: u8 = 11;
     pub const PROBLEM: u8 = 12;
     pub const ABORT: u8 = 13;
-    pub const COUNTERS: u8 = 14;
+    pub const LIMIT: u8 = 14;
+    pub const COUNTERS: u8 = 15;
     pub const PACK: u8 = 32;
     pub const BLOCK: u8 = 33;
     pub const HOLES: u8 = 34;
@@ -125,6 +126,10 @@ impl Writer<'_> {
                 self.byte(*exit_code);
                 self.bytes(text.as_bytes());
                 (kind::ABORT, NONE)
+            }
+            Message::Limit { bytes_per_s } => {
+                self.number(*bytes_per_s);
+                (kind::LIMIT, NONE)
             }
             Message::Counters(json) => {
                 self.bytes(json);

@@ -310,6 +310,11 @@ pub enum Message {
         /// Why.
         text: String,
     },
+    /// Receiver: the sender may send so fast from now on, bytes per second; 0 for no limit.
+    Limit {
+        /// Bytes per second.
+        bytes_per_s: u64,
+    },
     /// Either: counters of this end as JSON, for the verdict.
     Counters(Vec<u8>),
     /// Sender: small files.

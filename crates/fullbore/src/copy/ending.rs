@@ -10,6 +10,9 @@ use serde_json::{Value, json};
 use super::Done;
 use crate::report::units;
 
+/// A copy that took less has no table: its figures would be noise.
+const TABLE_TIME: Duration = Duration::from_secs(2);
+
 fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
@@ -53,6 +56,15 @@ pub fn text(done: &Done, dry_run: bool) -> String {
     }
     if !done.way.is_empty() {
         let _ = write!(text, "\n{}.", done.way);
+    }
+    let near = done.verdict.as_ref().map_or(&[][..], |verdict| &verdict.counters.stages);
+    let far = done.far.as_ref().map_or(&[][..], |far| &far.stages);
+    if wall >= TABLE_TIME && !near.is_empty() {
+        let _ = write!(text, "\n\n{}", super::table::text(&[near, far], account.written_bytes, wall));
+        let advice = done.verdict.as_ref().filter(|verdict| far.is_empty() && verdict.confident);
+        if let Some(verdict) = advice.filter(|verdict| !verdict.advice.is_empty()) {
+            let _ = write!(text, "\n\n{}", verdict.advice);
+        }
     }
     text
 }

@@ -38,7 +38,7 @@ const OUTPUT: &str = "Output";
 #[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct CopyArgs {
     /// What to copy, and at last where to
-    #[arg(value_name = "SRC... DST", required_unless_present = "server", num_args = 2..)]
+    #[arg(value_name = "SRC... DST", required_unless_present_any = ["server", "status", "set"], num_args = 2..)]
     pub paths: Vec<OsString>,
 
     /// Compare and tell what would be done; write nothing
@@ -117,6 +117,10 @@ pub struct CopyArgs {
     #[arg(long, help_heading = NETWORK)]
     pub ssh_only: bool,
 
+    /// Give connections this congestion control (default: the system's, and bbr where loss asks for it)
+    #[arg(long, value_name = "NAME", help_heading = NETWORK, value_parser = congestion)]
+    pub congestion: Option<String>,
+
     /// Take at most this rate, as rsync counts it: 1000 or 1000K is 1000 KiB/s, 1.5M, 20MB; 0 is no limit
     #[arg(long, value_name = "RATE", help_heading = NETWORK, value_parser = rate)]
     pub bwlimit: Option<u64>,
@@ -132,6 +136,14 @@ pub struct CopyArgs {
     /// Sync `none` of it, all `at-end`
     #[arg(long, value_name = "WHEN", default_value = "at-end", value_parser = ["none", "at-end"])]
     pub durability: String,
+
+    /// Tell where your copies on this machine stand
+    #[arg(long, help_heading = OUTPUT)]
+    pub status: bool,
+
+    /// Give your copies on this machine another limit: bwlimit=RATE, as --bwlimit takes it
+    #[arg(long, value_name = "bwlimit=RATE", help_heading = OUTPUT, value_parser = setting)]
+    pub set: Option<u64>,
 
     /// Write a line a minute to this file: what is done, rate, time left, limit
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
@@ -241,6 +253,18 @@ impl FromArgMatches for FilterArgs {
         *self = FilterArgs::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// A name as the kernel's modules have: up to fifteen letters, digits and underscores (`TCP_CA_NAME_MAX`).
+fn congestion(text: &str) -> Result<String, String> {
+    let fits =
+        !text.is_empty() && text.len() < 16 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    if fits { Ok(text.to_owned()) } else { Err("no name of a congestion control".to_owned()) }
+}
+
+/// `bwlimit=RATE`.
+fn setting(text: &str) -> Result<u64, String> {
+    rate(text.strip_prefix("bwlimit=").ok_or("only bwlimit=RATE can be set")?)
 }
 
 /// A rate as rsync writes it (rsync(1), `--bwlimit`): KiB by default, suffixes K, M, G of 1024, KB, MB, GB of 1000.

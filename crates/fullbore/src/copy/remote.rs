@@ -3,14 +3,14 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use fullbore_copy::error::CopyError;
 use fullbore_copy::options::Options;
 use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
-use fullbore_copy::session::{Brake, Context, Exchange, Link, Progress, RateLimit};
+use fullbore_copy::session::{Brake, Context, Exchange, Link, Progress};
 use fullbore_copy::transport::keys::Speeds;
 use fullbore_copy::transport::near::{Connection, NoPeer, Peer, Wish};
 use fullbore_copy::transport::setup::{self, Role, Way};
@@ -20,15 +20,20 @@ use fullbore_engine::stage::Ledger;
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
 
+use super::control::{self, Levers};
 use super::judgement::{Judgement, joined};
 use super::signals::{self, Current};
-use super::{Done, failure, screen::Screen, torn, watched};
+use super::{Done, failure, screen::Screen, status, torn, watched};
 use crate::cli::CopyArgs;
 use crate::error::{CommandError, ErrorKind};
 
 /// First wait before dialling again, doubled each time, and the longest.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// A run that used so much of the user's rate limit was limited by it.
+const REACHED: f64 = 0.85;
+/// How soon a signal ends the wait.
+const WAIT_LOOK: Duration = Duration::from_millis(50);
 /// As a shell says that there is no such program, and as ssh says that it did not get through.
 const NOT_FOUND: i32 = 127;
 const SSH_FAILED: i32 = 255;
@@ -53,7 +58,8 @@ struct Run<'a> {
     wish: Wish,
     screen: &'a Screen,
     ledger: Ledger,
-    progress: Progress,
+    progress: Arc<Progress>,
+    levers: Levers,
     current: Current,
     sampler: Sampler,
 }
@@ -68,7 +74,9 @@ struct Session {
 /// Copies, over as many connections one after the other as it takes.
 pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen) -> Result<Done, CommandError> {
     let ledger = Ledger::new();
-    ledger.set_rate_limit(options.limit_bytes_per_s);
+    let levers = Levers::new(options.limit_bytes_per_s, &ledger);
+    let progress = Arc::new(Progress::default());
+    let _socket = control::serve(&control::directory(), levers.clone(), status(&progress));
     let config = SamplerConfig {
         destination: task.sends.is_none().then(|| PathBuf::from(&task.target)),
         delivery_stage: if task.sends.is_some() { "send" } else { "disk write" }.to_owned(),
@@ -78,7 +86,7 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
     let wish = wish(arguments, &task.host);
     let current = Current::default();
     signals::pull(&current)?;
-    let run = Run { task: &task, options, wish, screen, ledger, progress: Progress::default(), current, sampler };
+    let run = Run { task: &task, options, wish, screen, ledger, progress, levers, current, sampler };
     let began = Instant::now();
     let retry_for = Duration::from_secs(arguments.retry_for);
     let (mut lost_since, mut wait) = (None::<Instant>, FIRST_WAIT);
@@ -95,8 +103,14 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
                 let verdict = run.sampler.finish();
                 screen.clear();
                 let near = Judgement::of(&verdict);
-                let limit = joined(&near, session.far.as_ref(), &task.host, task.sends.is_some());
                 let wall = began.elapsed();
+                let rate_limit = run.levers.limit.bytes_per_s();
+                let reached = sum.written_bytes as f64 >= REACHED * rate_limit as f64 * wall.as_secs_f64();
+                let limit = if rate_limit > 0 && reached {
+                    format!("the rate limit ({}/s)", crate::report::units::bytes(rate_limit))
+                } else {
+                    joined(&near, session.far.as_ref(), &task.host, task.sends.is_some())
+                };
                 return Ok(Done {
                     account: sum,
                     wall,
@@ -117,7 +131,10 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
                     return Err(torn(&error, &sum));
                 }
                 screen.line(&format!("{error}; dialling again in {} s", wait.as_secs()));
-                std::thread::sleep(wait);
+                let until = Instant::now() + wait;
+                while Instant::now() < until && !run.current.is_stopped() {
+                    std::thread::sleep(WAIT_LOOK);
+                }
                 wait = (wait * 2).min(LONGEST_WAIT);
             }
         }
@@ -177,12 +194,22 @@ impl Run<'_> {
                 Some(resolved.map_err(|error| failure(&error))?)
             }
         };
-        let transport = Arc::new(Transport::new(&link, &brake, destination.is_none(), &self.ledger));
+        let transport = Arc::new(Transport::new(
+            &link,
+            &brake,
+            destination.is_none(),
+            &self.ledger,
+            self.options.congestion.as_deref(),
+        ));
         if let Err(error) = connection.start(&transport) {
             transport.fail(&error);
         }
         let exchange = Exchange::default();
-        let limit = RateLimit::new(self.options.limit_bytes_per_s);
+        if destination.is_some() {
+            *self.levers.far_sender.lock().unwrap_or_else(PoisonError::into_inner) = Some(link.clone());
+            // The task has the limit of the beginning; it may be another one by now.
+            let _ = link.ask_for_limit(self.levers.limit.bytes_per_s(), &self.ledger);
+        }
         let context = Context {
             options: self.options,
             link,
@@ -191,7 +218,7 @@ impl Run<'_> {
             progress: &self.progress,
             tell: self.screen,
             exchange: &exchange,
-            limit: &limit,
+            limit: &self.levers.limit,
         };
         let result = watched(self.screen, &self.progress, &self.sampler, || match (&self.task.sends, &destination) {
             (Some(sources), None) => {

@@ -61,7 +61,8 @@ fn serve() -> Result<(), Arc<CopyError>> {
         ..SamplerConfig::default()
     };
     let sampler = Sampler::start(&ledger, config).map_err(|error| CopyError::System { what: "a thread", error })?;
-    let transport = Arc::new(Transport::new(&link, &brake, task.role == Role::Send, &ledger));
+    let transport =
+        Arc::new(Transport::new(&link, &brake, task.role == Role::Send, &ledger, task.options.congestion.as_deref()));
     let started = far.start(input, output, &Ready { refused, single_file }, &transport)?;
     let part = part?;
     // A signal ends this end as well as a lost connection does.
