@@ -22,6 +22,7 @@ mod extract;
 mod files;
 mod filters;
 mod kernel;
+mod paths;
 mod round;
 mod run;
 

@@ -21,6 +21,7 @@ use super::archive::Hashing;
 use super::claims::{Attributes, Taken};
 use super::directories::{Directories, Directory, new_name, split};
 use super::files::{self, Wanted};
+use super::paths::{PathReason, listed_path, show};
 use super::round::{Halt, Round};
 use super::{Planned, UnpackError};
 use crate::root::RootError;
@@ -425,35 +426,6 @@ impl Extraction<'_, '_> {
         let source = RootError::new(place, operation, errno);
         UnpackError::File { package: self.planned.archive.name().to_owned(), source }.into()
     }
-}
-
-/// Why a name in an archive is not taken.
-enum PathReason {
-    Newline,
-    /// `..`, or parts that are empty or `.`: no archiver of packages writes them.
-    Unnormal,
-}
-
-/// A name in an archive as dpkg lists it: `./usr/bin/x` is `/usr/bin/x`, and `./` is `/.`.
-fn listed_path(name: &[u8]) -> Result<Vec<u8>, PathReason> {
-    if name.contains(&b'\n') {
-        return Err(PathReason::Newline);
-    }
-    let mut rest = name;
-    while let [b'/', tail @ ..] | [b'.', b'/', tail @ ..] = rest {
-        rest = tail;
-    }
-    if matches!(rest, b"" | b".") {
-        return Ok(b"/.".to_vec());
-    }
-    if rest.split(|byte| *byte == b'/').any(|part| matches!(part, b"" | b"." | b"..")) {
-        return Err(PathReason::Unnormal);
-    }
-    Ok([b"/", rest].concat())
-}
-
-fn show(path: &[u8]) -> String {
-    String::from_utf8_lossy(path).into_owned()
 }
 
 /// Counts the time of its reads for a role.

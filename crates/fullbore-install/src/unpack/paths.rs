@@ -1,0 +1,56 @@
+//! Names in an archive, and the paths that dpkg makes of them.
+
+/// Why a name in an archive is not taken.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum PathReason {
+    /// dpkg's lists have a path in a line.
+    Newline,
+    /// `..`, or parts that are empty or `.`: no archiver of packages writes them.
+    Unnormal,
+}
+
+/// A name in an archive as dpkg lists it: `./usr/bin/x` is `/usr/bin/x`, and `./` is `/.`.
+pub(super) fn listed_path(name: &[u8]) -> Result<Vec<u8>, PathReason> {
+    if name.contains(&b'\n') {
+        return Err(PathReason::Newline);
+    }
+    let mut rest = name;
+    while let [b'/', tail @ ..] | [b'.', b'/', tail @ ..] = rest {
+        rest = tail;
+    }
+    if matches!(rest, b"" | b".") {
+        return Ok(b"/.".to_vec());
+    }
+    if rest.split(|byte| *byte == b'/').any(|part| matches!(part, b"" | b"." | b"..")) {
+        return Err(PathReason::Unnormal);
+    }
+    Ok([b"/", rest].concat())
+}
+
+pub(super) fn show(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_as_dpkg_lists_them() {
+        for (name, path) in [
+            ("./usr/bin/x", "/usr/bin/x"),
+            ("usr/bin/x", "/usr/bin/x"),
+            ("/usr", "/usr"),
+            ("././/./x", "/x"),
+            (".", "/."),
+            ("./", "/."),
+            ("./..x/.y", "/..x/.y"),
+        ] {
+            assert_eq!(listed_path(name.as_bytes()).as_deref(), Ok(path.as_bytes()), "{name}");
+        }
+        for name in ["..", "./../x", "./x/..", "./x/../y", "./x//y", "./x/./y", "./x/."] {
+            assert_eq!(listed_path(name.as_bytes()), Err(PathReason::Unnormal), "{name}");
+        }
+        assert_eq!(listed_path(b"./x\ny"), Err(PathReason::Newline));
+    }
+}
