@@ -62,6 +62,16 @@ pub struct Done {
     pub bytes: u64,
     /// Packages whose preinst has still to run.
     preinsts: Vec<Archive>,
+    /// Packages whose triggers waited before.
+    pending_before: Vec<String>,
+}
+
+/// A package whose triggers wait to be processed.
+struct Pending {
+    /// `NAME:ARCH`
+    label: String,
+    version: String,
+    triggers: Vec<String>,
 }
 
 impl<'a> Unpacker<'a> {
@@ -125,6 +135,7 @@ impl<'a> Unpacker<'a> {
         if examined.batch.is_empty() {
             return Ok(self.sorted(done, files));
         }
+        done.pending_before = self.pending().into_iter().map(|pending| pending.label).collect();
         let mut run = |archive: &Archive| match scripts {
             Scripts::Before => self.preinst(archive),
             Scripts::After => Ok(()),
@@ -187,12 +198,26 @@ impl<'a> Unpacker<'a> {
         let Ok(now) = self.log.read(date.arg("+%Y-%m-%d %H:%M:%S"), "date") else { return };
         let now = now.trim();
         let mut text = format!("{now} startup archives unpack\n");
+        let mut pending = self.pending();
+        pending.retain(|pending| !done.pending_before.contains(&pending.label));
         for package in &done.packages {
             let label = format!("{}:{} ", package.name, package.architecture);
             let version = &package.version;
             text.push_str(&format!("{now} install {label}<none> {version}\n"));
+            let activated = self.activated(package);
+            pending.retain(|pending| {
+                let is_now = pending.triggers.iter().any(|trigger| activated.contains(trigger));
+                if is_now {
+                    text.push_str(&format!("{now} status triggers-pending {} {}\n", pending.label, pending.version));
+                }
+                !is_now
+            });
             text.push_str(&format!("{now} status half-installed {label}{version}\n"));
             text.push_str(&format!("{now} status unpacked {label}{version}\n"));
+        }
+        // By files, not by name.
+        for pending in pending {
+            text.push_str(&format!("{now} status triggers-pending {} {}\n", pending.label, pending.version));
         }
         let path = self.inside.root().join(path.trim_start_matches('/'));
         let file = fs::File::options().append(true).create(true).open(path);
@@ -200,6 +225,35 @@ impl<'a> Unpacker<'a> {
         if let Err(error) = written {
             tracing::warn!("dpkg's log: {error}");
         }
+    }
+
+    /// Packages whose triggers wait to be processed.
+    fn pending(&self) -> Vec<Pending> {
+        let status = fs::read_to_string(self.inside.root().join("var/lib/dpkg/status")).unwrap_or_default();
+        let mut all = Vec::new();
+        for stanza in status.split("\n\n").filter(|stanza| stanza.contains(" triggers-pending\n")) {
+            let field = |name: &str| {
+                let mut lines = stanza.lines();
+                lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).unwrap_or_default().to_owned()
+            };
+            all.push(Pending {
+                label: format!("{}:{}", field("Package"), field("Architecture")),
+                version: field("Version"),
+                triggers: field("Triggers-Pending").split_whitespace().map(str::to_owned).collect(),
+            });
+        }
+        all
+    }
+
+    /// Triggers that a package's control file activates by name (deb-triggers(5)).
+    fn activated(&self, package: &UnpackedPackage) -> Vec<String> {
+        let info = self.inside.root().join("var/lib/dpkg/info");
+        let labels = [package.name.clone(), format!("{}:{}", package.name, package.architecture)];
+        let read = |label: &String| fs::read_to_string(info.join(format!("{label}.triggers"))).ok();
+        let text = labels.iter().find_map(read).unwrap_or_default();
+        let directives = text.lines().filter_map(|line| line.split_once(char::is_whitespace));
+        let activating = directives.filter(|(directive, _)| directive.starts_with("activate"));
+        activating.map(|(_, trigger)| trigger.trim().to_owned()).collect()
     }
 
     /// Where dpkg logs, if it does.
