@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::cap::{Chk, Key, StorageIndex};
 use super::code::Code;
 use super::encode::{block_leaves, cipher, crypttext_leaf};
+use super::extension::Extension;
 use super::gbs::link::{Link, LinkError, Reply};
 use super::gbs::{held_shares, range_bytes};
 use super::geometry::{DEFAULT_SEGMENT_BYTES, Encoding, Geometry};
@@ -27,13 +28,14 @@ use super::upload::produce::Pool;
 use super::upload::{Grid, stopped};
 use share::{Fetched, Proven, hashes_range, prove};
 
-/// Bytes of a share that are asked for first: all of a small one, or the header and first blocks.
-const START_BYTES: u64 = 64 << 10;
+/// Where blocks begin in shares of version 1, which nearly all are. Until the header is here it is taken for
+/// granted, so that blocks are asked for in the first flight.
+const USUAL_DATA: u64 = 0x24;
 
 /// Plaintext that is asked for ahead of what is decoded.
 const AHEAD_BYTES: u64 = 24 << 20;
 
-/// Bytes of one request for blocks at most: the server sends them piece by piece anyway.
+/// Bytes of one request at most: all of a small share, hashes included. The server sends them piece by piece.
 const RANGE_BYTES: u64 = 1 << 20;
 
 /// Servers that are asked, in the order of the file. The stock client goes on to the last one; so many hold
@@ -89,12 +91,14 @@ struct Reader {
     server: usize,
     failed: bool,
     start_asked: bool,
+    /// The first request was for the beginning of the data as well.
+    start_whole: bool,
     start: Option<Bytes>,
     /// Asked for: from, length.
     hashes_asked: Option<(u64, u64)>,
     hashes: Option<(u64, Bytes)>,
     proven: Option<Arc<Proven>>,
-    /// The next segment to ask for.
+    /// The next byte of the share to ask for.
     next: u64,
     fetched: Fetched,
 }
@@ -106,9 +110,11 @@ enum Happened {
 
 #[derive(Debug, Clone, Copy)]
 enum What {
-    Start,
+    /// The header, and perhaps more.
+    Start(u64),
     Hashes(u64),
-    Blocks(u64, u64),
+    /// From, length.
+    Data(u64, u64),
 }
 
 type Decoded = Result<Vec<u8>, Wrong>;
@@ -253,11 +259,12 @@ impl<'a> Download<'a> {
             server,
             failed: false,
             start_asked: false,
+            start_whole: false,
             start: None,
             hashes_asked: None,
             hashes: None,
             proven: None,
-            next: self.next,
+            next: 0,
             fetched: Fetched::default(),
         });
     }
@@ -309,7 +316,7 @@ impl<'a> Download<'a> {
     fn ask_one(&mut self, number: usize) -> bool {
         let reader = &self.readers[number];
         let link = self.link(reader.server);
-        let (what, offset, length) = match self.wanted(reader, link) {
+        let (what, offset, length) = match self.wanted(reader) {
             Ok(Some(wanted)) => wanted,
             Ok(None) => return false,
             Err(damage) => {
@@ -331,9 +338,13 @@ impl<'a> Download<'a> {
         };
         let reader = &mut self.readers[number];
         match what {
-            What::Start => reader.start_asked = true,
+            What::Start(next) => {
+                reader.start_asked = true;
+                reader.start_whole = length == RANGE_BYTES;
+                reader.next = next;
+            }
             What::Hashes(_) => reader.hashes_asked = Some((offset, length)),
-            What::Blocks(first, count) => reader.next = first + count,
+            What::Data(..) => reader.next = offset + length,
         }
         let events = self.events.0.clone();
         tokio::spawn(async move {
@@ -344,25 +355,37 @@ impl<'a> Download<'a> {
     }
 
     /// What a reader wants next: what, from where, how much.
-    fn wanted(&self, reader: &Reader, link: &Link) -> Result<Option<(What, u64, u64)>, String> {
+    fn wanted(&self, reader: &Reader) -> Result<Option<(What, u64, u64)>, String> {
         if !reader.start_asked {
-            return Ok(Some((What::Start, 0, START_BYTES)));
+            return Ok(Some(match self.geometry {
+                // In the place of another: it goes on where that one failed.
+                Some(geometry) if self.next > 0 => {
+                    (What::Start(USUAL_DATA + self.next * geometry.block_size()), 0, HEADER_BYTES_MAX)
+                }
+                _ => (What::Start(RANGE_BYTES), 0, RANGE_BYTES),
+            }));
         }
-        let Some(proven) = &reader.proven else {
-            return self.wanted_hashes(reader);
+        if reader.proven.is_none()
+            && let Some(wanted) = self.wanted_hashes(reader)?
+        {
+            return Ok(Some(wanted));
+        }
+        let needed = u64::from(self.cap.needed);
+        let (end, ahead) = match &reader.proven {
+            Some(proven) => {
+                let block = proven.extension.geometry.block_size();
+                let ahead = (AHEAD_BYTES / needed).max(2 * block);
+                (proven.layout.plaintext_tree, proven.layout.data + self.next * block + ahead)
+            }
+            None => (USUAL_DATA + self.cap.size.div_ceil(needed), AHEAD_BYTES / needed),
         };
-        let geometry = proven.extension.geometry;
-        let ahead = (AHEAD_BYTES / geometry.segment_size).max(2);
-        let end = geometry.segments.min(self.next.saturating_add(ahead));
-        if reader.next >= end {
+        let limit = end.min(ahead);
+        // Not crumb by crumb, as one segment after the other is decoded.
+        if reader.next >= limit || (limit < end && limit - reader.next < RANGE_BYTES.min(AHEAD_BYTES / needed / 4)) {
             return Ok(None);
         }
-        let block = geometry.block_size();
-        let offset = proven.layout.data + reader.next * block;
-        let most = (link.write_bytes().min(RANGE_BYTES) / block).max(1);
-        let count = most.min(end - reader.next);
-        let length = (0..count).map(|i| geometry.block_len(reader.next + i)).sum();
-        Ok(Some((What::Blocks(reader.next, count), offset, length)))
+        let length = (limit - reader.next).min(RANGE_BYTES);
+        Ok(Some((What::Data(reader.next, length), reader.next, length)))
     }
 
     fn wanted_hashes(&self, reader: &Reader) -> Result<Option<(What, u64, u64)>, String> {
@@ -381,7 +404,8 @@ impl<'a> Download<'a> {
             Ok(geometry) if reader.hashes_asked.is_none() => {
                 let layout = Layout::new(&geometry);
                 let (offset, length) = hashes_range(&layout, &self.cap)?;
-                let small = layout.share_len(0) + super::extension::Extension::length(geometry) <= START_BYTES;
+                // They come with the first request of a small share.
+                let small = layout.share_len(Extension::length(geometry)) < RANGE_BYTES && self.next == 0;
                 Ok((!small).then_some((What::Hashes(offset), offset, length)))
             }
             _ => Ok(None),
@@ -420,17 +444,18 @@ impl<'a> Download<'a> {
         };
         let reader = &mut self.readers[number];
         match what {
-            What::Start => {
-                if (bytes.len() as u64) < START_BYTES
-                    && let Ok(layout) = Layout::parse(&bytes)
-                    && let Some(rest) = bytes.len().checked_sub(layout.crypttext_tree as usize)
-                {
-                    // All of a small share.
-                    reader.hashes_asked = Some((layout.crypttext_tree, rest as u64));
-                    reader.hashes = Some((layout.crypttext_tree, bytes.slice(layout.crypttext_tree as usize..)));
-                }
+            What::Start(_) => {
                 if bytes.len() < HEADER_BYTES_MAX as usize {
                     return self.fail(number, "it is cut short");
+                }
+                if (bytes.len() as u64) < RANGE_BYTES
+                    && let Ok(layout) = Layout::parse(&bytes)
+                    && (layout.crypttext_tree as usize) < bytes.len()
+                {
+                    // All of a small share.
+                    let hashes = bytes.slice(layout.crypttext_tree as usize..);
+                    reader.hashes_asked = Some((layout.crypttext_tree, hashes.len() as u64));
+                    reader.hashes = Some((layout.crypttext_tree, hashes));
                 }
                 reader.fetched.insert(0, bytes.clone());
                 reader.start = Some(bytes);
@@ -442,20 +467,11 @@ impl<'a> Download<'a> {
                     self.prove(number);
                 }
             }
-            What::Blocks(first, count) => {
-                let Some(proven) = &reader.proven else { return };
-                let geometry = proven.extension.geometry;
-                let mut offset = proven.layout.data + first * geometry.block_size();
-                // Block by block, so that each leaves memory by itself.
-                let mut rest = bytes;
-                for segment in first..first + count {
-                    let length = geometry.block_len(segment) as usize;
-                    if rest.len() < length {
-                        return self.fail(number, "it is cut short");
-                    }
-                    reader.fetched.insert(offset, rest.split_to(length));
-                    offset += length as u64;
+            What::Data(offset, length) => {
+                if (bytes.len() as u64) < length {
+                    return self.fail(number, "it is cut short");
                 }
+                reader.fetched.insert(offset, bytes);
             }
         }
     }
@@ -473,21 +489,15 @@ impl<'a> Download<'a> {
             reader.hashes = None;
             return;
         }
+        let asked = if reader.start_whole { RANGE_BYTES } else { HEADER_BYTES_MAX };
+        if (start.len() as u64) < asked.min(layout.plaintext_tree) {
+            return self.fail(number, "it is cut short");
+        }
         match prove(&self.cap, reader.share, layout, hashes) {
             Ok(proven) => {
                 self.geometry.get_or_insert(proven.extension.geometry);
                 let (needed, total) = (self.cap.needed, self.cap.total);
                 self.code.get_or_insert_with(|| Arc::new(Code::new(needed, total)));
-                // What the first request brought is not asked for again.
-                let geometry = proven.extension.geometry;
-                reader.next = self.next;
-                while reader.next < geometry.segments {
-                    let offset = proven.layout.data + reader.next * geometry.block_size();
-                    if reader.fetched.get(offset, geometry.block_len(reader.next)).is_none() {
-                        break;
-                    }
-                    reader.next += 1;
-                }
                 reader.proven = Some(Arc::new(proven));
                 reader.hashes = Some((*offset, Bytes::new()));
             }

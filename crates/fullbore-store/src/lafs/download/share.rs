@@ -96,12 +96,28 @@ impl Fetched {
         self.0.insert(offset, bytes);
     }
 
-    /// The bytes of a range, if one piece holds them all.
+    /// The bytes of a range, if all of them are here; joined when they came in several pieces.
     pub(super) fn get(&self, offset: u64, length: u64) -> Option<Bytes> {
-        let (begin, bytes) = self.0.range(..=offset).next_back()?;
-        let from = usize::try_from(offset - begin).ok()?;
-        let to = from.checked_add(usize::try_from(length).ok()?)?;
-        (to <= bytes.len()).then(|| bytes.slice(from..to))
+        let (&first, _) = self.0.range(..=offset).next_back()?;
+        let end = offset.checked_add(length)?;
+        let mut at = offset;
+        let mut joined = Vec::new();
+        for (&begin, bytes) in self.0.range(first..) {
+            let from = usize::try_from(at.checked_sub(begin)?).ok()?;
+            let to = usize::try_from(end - begin).ok()?.min(bytes.len());
+            if from > to {
+                return None;
+            }
+            if joined.is_empty() && begin + to as u64 == end {
+                return Some(bytes.slice(from..to));
+            }
+            joined.extend_from_slice(&bytes[from..to]);
+            at = begin + to as u64;
+            if at == end {
+                return Some(joined.into());
+            }
+        }
+        None
     }
 
     /// Lets go of everything before an offset.
@@ -158,8 +174,10 @@ mod tests {
         fetched.insert(10, Bytes::from_static(b"abcdef"));
         fetched.insert(16, Bytes::from_static(b"gh"));
         assert_eq!(fetched.get(12, 3).unwrap(), "cde");
-        assert_eq!(fetched.get(14, 4), None, "in two pieces");
-        assert_eq!(fetched.get(9, 1), None);
+        assert_eq!(fetched.get(14, 4).unwrap(), "efgh", "in two pieces");
+        assert_eq!((fetched.get(9, 1), fetched.get(14, 5), fetched.get(30, 1)), (None, None, None));
+        fetched.insert(20, Bytes::from_static(b"xy"));
+        assert_eq!(fetched.get(16, 5), None, "a gap");
         fetched.forget(16);
         assert_eq!((fetched.get(12, 1), fetched.get(17, 1).is_some()), (None, true));
     }

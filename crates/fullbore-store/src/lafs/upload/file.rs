@@ -658,9 +658,12 @@ impl<'a> Upload<'a> {
             Err(error) => return self.lose_server(server, &error.reason),
         };
         let written = Written::read(&reply.answer);
-        if written.is_ok() {
-            self.sent_bytes += range.1 - range.0;
-            share.acknowledged += range.1 - range.0;
+        if let Ok(written) = &written {
+            // Complete: the answers that are not heard of yet are good as well.
+            let missing = self.share_len - share.acknowledged;
+            let counted = if written.complete { missing } else { missing.min(range.1 - range.0) };
+            self.sent_bytes += counted;
+            share.acknowledged += counted;
         }
         // Answers are heard of in any order: the last one may have been heard of before.
         if !share.is_open() {
