@@ -27,12 +27,15 @@ fn paths_follow_rsyncs_rules_and_a_rerun_nests_nothing() {
     fs::create_dir_all(place.path("src/sub")).unwrap();
     fs::write(place.path("src/sub/file"), "x").unwrap();
     fs::write(place.path("lone"), "y").unwrap();
+    let mut times = Vec::new();
     for _ in 0..2 {
         place.copy(&["src", "lone", "dst"]);
+        times.push(fs::metadata(place.path("dst")).unwrap().modified().unwrap());
         place.copy(&["src/sub/.", "inner"]);
         place.copy(&["lone", "renamed"]);
         place.copy(&["lone", "into/"]);
     }
+    assert_eq!(times[0], times[1], "a run that copied nothing left a trace");
     let mut names: Vec<_> = fs::read_dir(place.path("dst")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["lone", "src"]);

@@ -183,8 +183,13 @@ impl Attributes {
             differs = true;
         }
         if self.times && differs && !dry_run {
-            let set =
-                rustix::fs::utimensat(&folder.descriptor, name, &times(entry.modified), AtFlags::SYMLINK_NOFOLLOW);
+            let times = times(entry.modified);
+            let set = if name == b"." {
+                // By the open directory: its new permissions may not let us in.
+                rustix::fs::futimens(&folder.descriptor, &times)
+            } else {
+                rustix::fs::utimensat(&folder.descriptor, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+            };
             if let Err(error) = set {
                 failed(&mut failures, ProblemKind::Times, error);
             }
@@ -255,7 +260,8 @@ fn change_mode(directory: &OwnedFd, name: &[u8], mode: u32) -> Result<(), Errno>
     rustix::fs::chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), Mode::from_raw_mode(mode))
 }
 
-fn times(modified: Time) -> Timestamps {
+/// For calls that set the time of the last change, and leave that of the last access alone.
+pub(super) fn times(modified: Time) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
         last_modification: Timespec { tv_sec: modified.seconds, tv_nsec: i64::from(modified.nanoseconds) },

@@ -8,6 +8,7 @@ use fullbore_engine::stage::Kind as Clock;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::attributes::times;
 use super::commit;
 use super::listing::{LinkLater, Listing, list};
 use super::marker::Marker;
@@ -38,6 +39,11 @@ impl Writers<'_> {
         }
         // Before the attributes of directories: it stands in one.
         marker.remove(self.tree.root())?;
+        let account = self.context.progress.account();
+        if account.files + account.made + account.deleted == 0 {
+            // Nothing was done, so nothing shall show; where it cannot be hidden, no harm is done.
+            let _ = rustix::fs::futimens(self.tree.root(), &times(marker.before));
+        }
         self.directories(listing);
         if self.context.options.durability != Durability::None {
             let clock = self.context.ledger.stage("sync", Clock::Thread);

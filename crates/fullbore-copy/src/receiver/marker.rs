@@ -7,8 +7,10 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::attributes::modified;
 use super::journal::Boot;
 use super::tree::Folder;
+use crate::entry::Time;
 use crate::error::CopyError;
 use crate::names::MARKER;
 
@@ -25,6 +27,8 @@ pub(super) struct Marker {
     pub(super) was_there: bool,
     /// It was under the same kernel that runs now, so nothing that was written is lost.
     pub(super) same_boot: bool,
+    /// The time of the destination itself before it was marked.
+    pub(super) before: Time,
     /// Names that differ in case alone are the same here.
     pub(super) case_insensitive: bool,
 }
@@ -37,6 +41,7 @@ impl Marker {
     pub(super) fn set(root: &Folder, path: &Path, boot: &Boot) -> Result<Marker, CopyError> {
         let wrong = |error: Errno| CopyError::Disk(format!("{}: {}", path.display(), std::io::Error::from(error)));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let before = modified(&rustix::fs::fstat(root).map_err(wrong)?);
         for _ in 0..TRIES {
             let mut file = File::from(rustix::fs::openat(root, MARKER, flags, Mode::RUSR | Mode::WUSR).map_err(wrong)?);
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -62,7 +67,7 @@ impl Marker {
             }
             let upper = root.status(&MARKER.to_ascii_uppercase()).ok().flatten();
             let case_insensitive = upper.is_some_and(|upper| upper.st_ino == ours.st_ino);
-            return Ok(Marker { _lock: file, was_there, same_boot, case_insensitive });
+            return Ok(Marker { _lock: file, was_there, same_boot, before, case_insensitive });
         }
         Err(CopyError::Locked(path.display().to_string()))
     }

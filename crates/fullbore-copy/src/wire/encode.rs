@@ -3,7 +3,7 @@
 //! The content of data messages is not copied: it follows the head that is made here.
 
 use super::message::{Account, Message};
-use crate::entry::{Entry, Kind, Time};
+use crate::entry::{Entry, Kind, PATH_BYTES, Time};
 
 /// Kinds of frames; new ones come with a new version of the protocol.
 pub(super) mod kind {
@@ -119,12 +119,12 @@ impl Writer<'_> {
             Message::Problem(problem) => {
                 self.byte(problem.kind as u8);
                 self.bytes(&problem.path);
-                self.bytes(problem.text.as_bytes());
+                self.text(&problem.text);
                 (kind::PROBLEM, NONE)
             }
             Message::Abort { exit_code, text } => {
                 self.byte(*exit_code);
-                self.bytes(text.as_bytes());
+                self.text(text);
                 (kind::ABORT, NONE)
             }
             Message::Limit { bytes_per_s } => {
@@ -208,6 +208,12 @@ impl Writer<'_> {
     fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.out.extend_from_slice(bytes);
+    }
+
+    /// Words, cut where the other end would refuse them.
+    fn text(&mut self, text: &str) {
+        let bytes = text.as_bytes();
+        self.bytes(&bytes[..bytes.len().min(PATH_BYTES)]);
     }
 
     fn numbers(&mut self, numbers: &[u64]) {
