@@ -28,7 +28,7 @@ pub enum Proof {
     /// The checksums that the compressed stream has.
     Checksums,
     /// A hash of the packed bytes, which the caller compares before anything that was read counts.
-    /// The checksums of xz are then left out: computing them takes a twentieth of the decoder's time.
+    /// The checksums of xz are then left out: they would say again what the hash says.
     HashOfPacked,
 }
 
