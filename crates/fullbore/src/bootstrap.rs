@@ -6,7 +6,6 @@
 //! installs the others; what it wants unpacked, we unpack (`rest`) → cleaned → one sync → the
 //! marker goes. No command that is started syncs: `nosync::session` sees to that.
 
-mod account;
 mod apt;
 mod clean;
 mod first;
@@ -31,12 +30,12 @@ use crate::error::{CommandError, ErrorKind};
 use crate::events::{Event, Events, Phase};
 use crate::fetching::Stop;
 use crate::installing::Part;
+use crate::installing::account::Account;
 use crate::installing::download::Downloads;
 use crate::installing::log::Log;
 use crate::installing::unpacker::Unpacker;
 use crate::report::Report;
 use crate::settings::BootstrapSettings;
-use account::Account;
 use apt::{PrivateApt, Selection};
 use place::Place;
 
@@ -56,7 +55,7 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
     let place = Place::open(settings)?;
     let root = place.root().to_owned();
     let session = Arc::new(Session::open(&root).map_err(|error| CommandError::disk(&root, &error))?);
-    let mut account = Account::new(settings, &root, events);
+    let mut account = Account::begin("bootstrap", &settings.target, &root, Part::Around, events);
     let archives = root.join(ARCHIVES);
     let mut downloads = Downloads::open(&archives, &settings.network, &settings.mirrors, &Ledger::new())?;
     let stop = downloads.stop(&session);

@@ -4,8 +4,6 @@
 //! directory → apt installs, as ever, with its locks, hooks and records; what it wants unpacked it
 //! asks of us (`installing::unpacker`), and everything that dpkg and scripts do is without syncs → one sync.
 
-mod account;
-
 use std::io::{IsTerminal as _, Write as _};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -22,13 +20,13 @@ use crate::error::{CommandError, ErrorKind};
 use crate::events::{Events, Phase};
 use crate::fetching::Stop;
 use crate::installing::Part;
+use crate::installing::account::Account;
 use crate::installing::download::{Downloads, is_ours};
 use crate::installing::log::Log;
 use crate::installing::serving::Serving;
 use crate::installing::unpacker::Unpacker;
 use crate::report::{Report, units};
 use crate::settings::InstallSettings;
-use account::Account;
 
 /// Where apt keeps package files unless it is configured otherwise.
 const ARCHIVES: &str = "var/cache/apt/archives";
@@ -53,7 +51,8 @@ pub fn run(settings: &InstallSettings, events: &mut dyn Events) -> Result<Report
     }
     let root = &settings.root;
     let session = Arc::new(Session::open(root).map_err(|error| CommandError::disk(root, &error))?);
-    let mut account = Account::new(settings, events);
+    let mut account =
+        Account::begin("install", &settings.root, &settings.root.join("var/lib/dpkg"), Part::Resolve, events);
     let archives = root.join(ARCHIVES);
     let mut downloads = Downloads::open(&archives, &settings.network, &[], &Ledger::new())?;
     let stop = downloads.listen();
@@ -92,7 +91,10 @@ impl Walk<'_> {
             return self.install(&[], account, events);
         }
         self.agree(&wanted, &steps)?;
-        account.planned(events, &steps);
+        let packages = steps.iter().filter(|step| step.action == Action::Unpack).count() as u64;
+        if let Some(line) = account.flush().expectation(packages) {
+            events.note(line);
+        }
         account.turn(events, Phase::Fetch, Part::Download);
         let ours: Vec<Wanted> = wanted.into_iter().filter(|wanted| is_ours(&wanted.uri)).collect();
         if !ours.is_empty() {

@@ -1,5 +1,6 @@
 //! What `bootstrap` and `install` share: where the time goes.
 
+pub mod account;
 pub mod bytecode;
 pub mod download;
 pub mod log;

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 
 use super::ARCHIVES;
 use super::Walk;
-use super::account::Account;
 use super::apt::Selection;
 use crate::error::CommandError;
+use crate::installing::account::Account;
 use crate::installing::log;
 use crate::installing::unpacker::{Done, Scripts, Unpacker};
 

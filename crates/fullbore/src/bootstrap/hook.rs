@@ -2,12 +2,12 @@
 
 use fullbore_install::hooks::Moment;
 
-use super::account::Account;
 use super::apt::{PrivateApt, Selection};
 use super::{ARCHIVES, Walk};
 use crate::cli::BootstrapMode;
 use crate::error::CommandError;
 use crate::installing::Part;
+use crate::installing::account::Account;
 
 impl Walk<'_> {
     /// Runs the hooks of a moment.

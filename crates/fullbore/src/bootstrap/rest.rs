@@ -6,11 +6,11 @@ use std::path::Path;
 use fullbore_install::relay::Relay;
 use fullbore_install::resolve::Wanted;
 
-use super::account::Account;
 use super::apt::{PrivateApt, Selection};
 use super::{ARCHIVES, Walk};
 use crate::error::CommandError;
 use crate::installing::Part;
+use crate::installing::account::Account;
 use crate::installing::download::local;
 use crate::installing::serving::Serving;
 use crate::installing::unpacker::Unpacker;

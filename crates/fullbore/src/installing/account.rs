@@ -1,14 +1,14 @@
-//! What a bootstrap did, gathered for events and report.
+//! What a run of `bootstrap` or `install` did, gathered for events and report.
 
 use std::path::Path;
 
 use crate::events::{Event, Events, Phase};
-use crate::installing::download::Downloads;
-use crate::installing::unpacker::Done;
-use crate::installing::{self, Flush, Observer, Part, PartClock};
 use crate::report::hosts::HostsOf;
 use crate::report::{PackageTotals, Report, Summary, Timeline};
-use crate::settings::BootstrapSettings;
+
+use super::download::Downloads;
+use super::unpacker::Done;
+use super::{Flush, Observer, Part, PartClock, totals, verdict};
 
 /// Totals and course of one run.
 pub struct Account {
@@ -21,21 +21,22 @@ pub struct Account {
 }
 
 impl Account {
-    /// Begins; tells so.
-    pub fn new(settings: &BootstrapSettings, root: &Path, events: &mut dyn Events) -> Account {
+    /// Begins, with this part; tells so. `dir` is what the user named, `on_disk` where the cost of a flush
+    /// is tried out.
+    pub fn begin(command: &str, dir: &Path, on_disk: &Path, part: Part, events: &mut dyn Events) -> Account {
         let started_unix_s = jiff::Timestamp::now().as_second();
         events.emit(Event::Started {
-            command: "bootstrap".to_owned(),
+            command: command.to_owned(),
             version: crate::VERSION.to_owned(),
             name: None,
-            dir: settings.target.display().to_string(),
+            dir: dir.display().to_string(),
             started_unix_s,
         });
         Account {
             summary: Summary { started_unix_s, changed: true, ..Summary::default() },
             phases: Vec::new(),
-            clock: PartClock::start(Part::Around),
-            flush: Flush::probe(root),
+            clock: PartClock::start(part),
+            flush: Flush::probe(on_disk),
             observer: Some(Observer::start()),
             packages: PackageTotals::default(),
         }
@@ -80,8 +81,8 @@ impl Account {
         let timeline = downloads.verdict().map(|verdict| Timeline::of(&verdict, &self.phases)).unwrap_or_default();
         let run = HostsOf { started: self.clock.begun(), duration_ms: self.summary.duration_ms, timeline: &timeline };
         (self.summary.totals, self.summary.hosts) = downloads.account(&run);
-        let packages = installing::totals(&self.clock, &self.flush, &observed, self.packages);
-        self.summary.verdict = installing::verdict(&self.clock.parts(), &packages.slowest);
+        let packages = totals(&self.clock, &self.flush, &observed, self.packages);
+        self.summary.verdict = verdict(&self.clock.parts(), &packages.slowest);
         self.summary.packages = Some(packages);
         Report { summary: self.summary, timeline }
     }
