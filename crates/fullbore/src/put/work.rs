@@ -107,12 +107,16 @@ impl<'a> Workplace<'a> {
         let mut run =
             Run { place: self, items: &items, tasks: JoinSet::new(), open: BTreeMap::new(), done: BTreeMap::new() };
         let _inside = self.runtime.enter();
+        let mut children = vec![0; items.len()];
+        for parent in items.iter().filter_map(Item::parent) {
+            children[parent] += 1;
+        }
         let mut waiting: Vec<usize> = Vec::new();
         for (number, item) in items.iter().enumerate() {
             if let Item::Directory { .. } = item {
-                let children = items.iter().filter(|child| child.parent() == Some(number)).count();
-                run.open.insert(number, Open { missing: children, directory: Directory::default(), failed: None });
-                if children == 0 {
+                let missing = children[number];
+                run.open.insert(number, Open { missing, directory: Directory::default(), failed: None });
+                if missing == 0 {
                     waiting.push(number);
                 }
             }
