@@ -104,20 +104,20 @@ impl Disks {
     pub(super) fn open() -> io::Result<Disks> {
         let mut disks = Disks { held: Vec::new(), missed: Vec::new() };
         disks.open_others(&mounts("/proc/self/mountinfo")?);
-        disks.open_roots();
+        disks.open_hidden(&[Path::new("/"), Path::new(".")]);
         Ok(disks)
     }
 
     /// Opens what a chroot hides: a root that is no mount point is not among the mounts.
-    fn open_roots(&mut self) {
-        for path in ["/", "."] {
-            let Ok(original) = rustix::fs::open(path, OPEN, Mode::empty()) else { continue };
+    fn open_hidden(&mut self, paths: &[&Path]) {
+        for path in paths {
+            let Ok(original) = rustix::fs::open(*path, OPEN, Mode::empty()) else { continue };
             let Ok(about) = rustix::fs::fstat(&original) else { continue };
             let device = device(about.st_dev);
             if self.held.iter().any(|disk| disk.device == device) || !has_writable_disk(&original) {
                 continue;
             }
-            let path = Path::new(path).canonicalize().unwrap_or_else(|_| PathBuf::from(path));
+            let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
             if let Ok(directory) = hold(&path, original) {
                 self.held.push(Disk { path, device, directory });
             }
@@ -150,6 +150,7 @@ impl Disks {
         mounts.retain(|mount| devices.contains(&mount.device));
         let mut disks = Disks { held: Vec::new(), missed: Vec::new() };
         disks.open_others(&mounts);
+        disks.open_hidden(&[below]);
         Ok(disks)
     }
 
