@@ -208,12 +208,7 @@ impl Walk<'_> {
         let mut unpacker = Unpacker::new(self.inside, self.log, wanted);
         unpacker.ask_dpkg();
         let mut serving = Serving::new(root, &unpacker, Vec::new(), self.settings.epoch);
-        let served = relay.serve(&mut child, &mut |order| {
-            account.part(Part::Unpack);
-            let answer = serving.answer(&order, &mut |done| account.unpacked(done));
-            account.part(Part::Dpkg);
-            answer
-        });
+        let served = serving.serve(&relay, &mut child, account);
         if served.is_err() {
             let _ = child.wait();
         }

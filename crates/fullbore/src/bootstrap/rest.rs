@@ -9,7 +9,6 @@ use fullbore_install::resolve::Wanted;
 use super::apt::{PrivateApt, Selection};
 use super::{ARCHIVES, Walk};
 use crate::error::CommandError;
-use crate::installing::Part;
 use crate::installing::account::Account;
 use crate::installing::download::local;
 use crate::installing::serving::Serving;
@@ -50,12 +49,7 @@ impl Walk<'_> {
             |wanted: &Wanted| Some((local(&wanted.uri)?, Path::new("/").join(ARCHIVES).join(&wanted.file_name)));
         let elsewhere = rest.files.iter().filter_map(archived).collect();
         let mut serving = Serving::new(root, unpacker, elsewhere, self.settings.epoch);
-        let served = relay.serve(&mut child, &mut |order| {
-            account.part(Part::Unpack);
-            let answer = serving.answer(&order, &mut |done| account.unpacked(done));
-            account.part(Part::Dpkg);
-            answer
-        });
+        let served = serving.serve(&relay, &mut child, account);
         if served.is_err() {
             // It would wait for answers.
             let _ = child.kill();

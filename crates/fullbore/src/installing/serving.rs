@@ -1,11 +1,15 @@
 //! What apt's orders to unpack come to.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
 
 use fullbore_install::order::Order;
-use fullbore_install::relay::{Answer, Told};
+use fullbore_install::relay::{Answer, Relay, Told};
 
+use super::Part;
+use super::account::Account;
 use super::unpacker::{Done, Scripts, Unpacker};
 use crate::error::CommandError;
 
@@ -35,8 +39,21 @@ impl<'a> Serving<'a> {
         Serving { root, unpacker, elsewhere, compiles: epoch.is_none(), failure: None }
     }
 
+    /// All orders of this apt, until it ends.
+    ///
+    /// # Errors
+    /// The relay breaks; apt may then be waiting for an answer.
+    pub fn serve(&mut self, relay: &Relay, apt: &mut Child, account: &mut Account) -> io::Result<ExitStatus> {
+        relay.serve(apt, &mut |order| {
+            account.part(Part::Unpack);
+            let answer = self.answer(&order, &mut |done| account.unpacked(done));
+            account.part(Part::Dpkg);
+            answer
+        })
+    }
+
     /// One order. What was unpacked here is told to `unpacked`.
-    pub fn answer(&mut self, arguments: &[OsString], unpacked: &mut dyn FnMut(&Done)) -> Answer {
+    fn answer(&mut self, arguments: &[OsString], unpacked: &mut dyn FnMut(&Done)) -> Answer {
         let Some(mut order) = Order::parse(self.root, arguments) else {
             return Answer::Run(arguments.to_vec(), Told::default());
         };
