@@ -1,0 +1,202 @@
+//! What became of a request or a connection: bytes, answers, faults, silence.
+
+use std::time::{Duration, Instant};
+
+use super::flight::Asked;
+use super::hedge::SILENCE_UNTIL_HEDGED;
+use super::{ConnectionId, DRAIN_BYTES, Dispatcher, Ended, Keep, SEGMENT_MIN_BYTES};
+use crate::hosts::{Fault, HostId};
+use crate::queue::ItemId;
+
+/// The same while another host delivers: long enough for a disk to spin up.
+const SILENCE_LIMIT_AMONG_OTHERS: Duration = Duration::from_millis(3000);
+
+/// A connection below this share of the fastest of another host, which would need over
+/// [`DRIP_PATIENCE_S`] for what it owes, is cut: a drip, not a slow mirror.
+const DRIP_SHARE: f64 = 0.02;
+const DRIP_PATIENCE_S: f64 = 10.0;
+
+/// Time a connection has before drips are judged.
+const DRIP_GRACE: Duration = Duration::from_millis(1500);
+
+/// The slowest rate that counts as alive when there is no other host: a 33.6 kbit/s modem.
+const RATE_FLOOR_BYTES_PER_S: f64 = 4200.0;
+
+/// For this long a connection may be below the floor.
+const RATE_FLOOR_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Unwanted bytes ahead of wanted ones for which it pays to open another connection instead.
+const UNWANTED_CLOSE_BYTES: u64 = 512 << 10;
+
+/// Times that a host may break off a file, or have trouble with it, before another is asked.
+const TROUBLES_PER_HOST: u32 = 3;
+
+/// The same for answers that ask for patience (429, 503), between which the host is left alone.
+const TROUBLES_PER_BUSY_HOST: u32 = 12;
+
+/// A broken answer that brought this much was progress, and the next one goes on from there.
+const PROGRESS_BYTES: u64 = SEGMENT_MIN_BYTES;
+
+impl Dispatcher {
+    /// Body bytes arrived for a request.
+    pub fn received(&mut self, id: ConnectionId, tag: u64, bytes: u64, now: Instant) -> Keep {
+        let Some(connection) = self.connections.get_mut(&id) else { return Keep::Close };
+        connection.last_byte = now;
+        connection.rate.add(bytes, now);
+        let totals = &mut self.hosts[connection.host as usize].totals;
+        totals.received_bytes += bytes;
+        let Some(asked) = connection.asked.iter_mut().find(|asked| asked.tag == tag) else {
+            totals.wasted_bytes += bytes;
+            return Keep::First { wanted: 0 };
+        };
+        let wanted = asked.wanted().min(bytes);
+        asked.received += bytes;
+        totals.wasted_bytes += bytes - wanted;
+        let ahead: u64 = connection.asked.iter().take_while(|a| a.wanted() == 0).map(Asked::unwanted).sum();
+        if wanted == 0 && (connection.owed() == 0 && ahead > DRAIN_BYTES || ahead > UNWANTED_CLOSE_BYTES) {
+            return Keep::Close;
+        }
+        Keep::First { wanted }
+    }
+
+    /// An answer is complete and was what was asked for.
+    pub fn answered(&mut self, id: ConnectionId, tag: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.asked.retain(|asked| asked.tag != tag);
+        connection.answered += 1;
+        if !connection.owes() {
+            let rtt = self.hosts[connection.host as usize].measured_rtt().unwrap_or_default();
+            connection.rate.end(rtt, connection.last_byte);
+        }
+        self.hosts[connection.host as usize].delivered();
+    }
+
+    /// A request was not looked at (HTTP/2: GOAWAY, REFUSED_STREAM): no fault of anybody.
+    pub fn unanswered(&mut self, id: ConnectionId, tag: u64, now: Instant) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(place) = connection.asked.iter().position(|asked| asked.tag == tag) else { return };
+        let asked = connection.asked.remove(place).expect("position was just found");
+        self.give_back(&asked, now);
+    }
+
+    /// What of a part did not arrive goes back to the queue; or to the connection that it was taken
+    /// from, if that one is still at it, so that nothing comes twice.
+    fn give_back(&mut self, asked: &Asked, now: Instant) {
+        let Some(rest) = asked.rest() else { return };
+        let excluded = self.queue.excluded(rest.item);
+        let giver = self
+            .connections
+            .values_mut()
+            .filter(|connection| !excluded.contains(connection.host))
+            .filter(|connection| connection.silent_for(now) < SILENCE_UNTIL_HEDGED)
+            .flat_map(|connection| connection.asked.iter_mut())
+            .find(|other| {
+                other.segment.item == rest.item
+                    && other.until == rest.start
+                    && other.at() <= rest.start
+                    && other.segment.end >= rest.end
+                    && !rest.is_empty()
+            });
+        match giver {
+            Some(giver) => giver.until = rest.end,
+            None => self.queue.give_back(&rest),
+        }
+    }
+
+    /// A host broke off a file, or has trouble with it. After some times another one is asked.
+    fn trouble(&mut self, item: ItemId, size: u64, host: HostId, limit: u32) {
+        let history = self.histories.entry(item).or_default();
+        let troubles = history.troubles.entry(host).or_default();
+        *troubles += 1;
+        if *troubles >= limit {
+            history.failed.insert(host);
+            self.queue.exclude(item, size, host);
+        }
+    }
+
+    /// An answer was a fault; the connection goes on.
+    pub fn refused(&mut self, id: ConnectionId, tag: u64, fault: Fault, now: Instant) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.answered += 1;
+        connection.last_byte = now;
+        let host = connection.host;
+        let Some(place) = connection.asked.iter().position(|asked| asked.tag == tag) else { return };
+        let asked = connection.asked.remove(place).expect("position was just found");
+        if let Some(rest) = asked.rest() {
+            self.histories.entry(rest.item).or_default().faults.insert(host, fault.clone());
+            match &fault {
+                Fault::Missing(_) => {
+                    self.queue.exclude(rest.item, rest.size, host);
+                    self.histories.entry(rest.item).or_default().misses.insert(host);
+                }
+                Fault::WrongAnswer(_) | Fault::Elsewhere(_) => {
+                    self.queue.exclude(rest.item, rest.size, host);
+                    self.histories.entry(rest.item).or_default().failed.insert(host);
+                }
+                // Told to wait, it is a matter of the host; otherwise it may be one of the file.
+                Fault::Busy { status: 429 | 503, .. } => {
+                    self.trouble(rest.item, rest.size, host, TROUBLES_PER_BUSY_HOST);
+                }
+                Fault::Busy { .. } => self.trouble(rest.item, rest.size, host, TROUBLES_PER_HOST),
+                Fault::Broken(_) if asked.received < PROGRESS_BYTES => {
+                    self.trouble(rest.item, rest.size, host, TROUBLES_PER_HOST);
+                }
+                _ => {}
+            }
+            self.give_back(&asked, now);
+        }
+        if self.limits.redirects_are_faults || !matches!(fault, Fault::Elsewhere(_)) {
+            self.hosts[host as usize].fault(&fault, now);
+        }
+    }
+
+    /// The connection is gone; what it owed goes back to the queue.
+    pub fn ended(&mut self, id: ConnectionId, how: &Ended, now: Instant) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        if let (Ended::Fault(fault), Some(front)) = (how, connection.asked.front())
+            && front.received < PROGRESS_BYTES
+            && front.rest().is_some()
+        {
+            let history = self.histories.entry(front.segment.item).or_default();
+            history.faults.insert(connection.host, fault.clone());
+            self.trouble(front.segment.item, front.segment.size, connection.host, TROUBLES_PER_HOST);
+        }
+        connection.asked.iter().for_each(|asked| self.give_back(asked, now));
+        let host = &mut self.hosts[connection.host as usize];
+        host.saw_connection_rate(connection.rate.average(), connection.rate.at_least());
+        match how {
+            Ended::Clean => host.closed_after(connection.answered),
+            Ended::Ours => {}
+            Ended::Fault(fault) => host.fault(fault, now),
+        }
+    }
+
+    /// A connection could not be opened.
+    pub fn not_opened(&mut self, host: HostId, fault: &Fault, now: Instant) {
+        self.opening[host as usize] = self.opening[host as usize].saturating_sub(1);
+        self.hosts[host as usize].fault(fault, now);
+    }
+
+    /// Whether the connection is to be given up for silence or drips. Ask every 250 ms or so.
+    pub fn overdue(&mut self, id: ConnectionId, now: Instant) -> Option<Fault> {
+        let connection = self.connections.get_mut(&id)?;
+        if !connection.owes() {
+            return None;
+        }
+        connection.rate.settle(now);
+        let connection = &self.connections[&id];
+        let fastest = self.fastest_elsewhere(connection.host);
+        let silence = if fastest.is_some() { SILENCE_LIMIT_AMONG_OTHERS } else { self.limits.silence };
+        if connection.silent_for(now) > silence {
+            return Some(Fault::Slow);
+        }
+        let age = now.saturating_duration_since(connection.opened);
+        let rate = connection.rate.average().unwrap_or(0.0);
+        let patience_s = connection.owed() as f64 / rate.max(1.0);
+        let drips = fastest.is_some_and(|fastest| rate < DRIP_SHARE * fastest)
+            && age > DRIP_GRACE
+            && patience_s > DRIP_PATIENCE_S;
+        let dead_slow = rate < RATE_FLOOR_BYTES_PER_S && age > RATE_FLOOR_PATIENCE && patience_s > DRIP_PATIENCE_S;
+        (drips || dead_slow).then_some(Fault::Slow)
+    }
+}

@@ -1,0 +1,77 @@
+//! What a connection was asked for and still owes.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::hosts::HostId;
+use crate::queue::{ItemId, Segment};
+use crate::rate::Rate;
+
+/// A part in flight.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) tag: u64,
+    pub(super) segment: Segment,
+    pub(super) received: u64,
+    /// Bytes from here on are somebody else's now.
+    pub(super) until: u64,
+}
+
+impl Asked {
+    pub(super) fn at(&self) -> u64 {
+        self.segment.start + self.received
+    }
+
+    pub(super) fn wanted(&self) -> u64 {
+        self.until.saturating_sub(self.at())
+    }
+
+    pub(super) fn unwanted(&self) -> u64 {
+        self.segment.end - self.at().max(self.until)
+    }
+
+    /// What of it did not arrive and is still ours to bring.
+    pub(super) fn rest(&self) -> Option<Segment> {
+        let empty_file = self.segment.size == 0 && self.until == 0;
+        (self.wanted() > 0 || empty_file).then(|| Segment { start: self.at(), end: self.until, ..self.segment.clone() })
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) host: HostId,
+    /// Small files that it owes for the large ones it was given.
+    pub(super) small_due: f64,
+    pub(super) asked: VecDeque<Asked>,
+    pub(super) next_tag: u64,
+    pub(super) answered: u64,
+    /// Requests it may be given in all, when it is to find out whether the host's known number
+    /// still holds.
+    pub(super) explores: Option<u64>,
+    /// Not before this it looks for work to take over again.
+    pub(super) hedge_again: Instant,
+    pub(super) rate: Rate,
+    pub(super) opened: Instant,
+    pub(super) last_byte: Instant,
+    pub(super) current: Option<ItemId>,
+}
+
+impl Connection {
+    /// Wanted bytes that were asked for and did not arrive yet.
+    pub(super) fn owed(&self) -> u64 {
+        self.asked.iter().map(Asked::wanted).sum()
+    }
+
+    /// Bytes that will arrive although others bring them by now.
+    pub(super) fn unwanted(&self) -> u64 {
+        self.asked.iter().map(Asked::unwanted).sum()
+    }
+
+    pub(super) fn owes(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    pub(super) fn silent_for(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.last_byte)
+    }
+}

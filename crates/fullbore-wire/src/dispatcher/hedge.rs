@@ -1,0 +1,183 @@
+//! Taking over what a measurably slower connection still owes.
+
+use std::time::{Duration, Instant};
+
+use super::flight::Asked;
+use super::flight::Connection;
+use super::{ConnectionId, Dispatcher, SEGMENT_MIN_BYTES};
+use crate::hosts::HostId;
+use crate::queue::Segment;
+
+/// Silence after which what a connection owes may be asked for elsewhere (hedging).
+pub(super) const SILENCE_UNTIL_HEDGED: Duration = Duration::from_millis(700);
+
+/// Work is taken from a connection only if it is slower than this share of the taker's rate …
+const HEDGE_RATE_SHARE: f64 = 0.67;
+
+/// … and if that ends the wait sooner by at least this much.
+const HEDGE_GAIN_S: f64 = 0.15;
+
+/// A host that was never measured is tried out with one part of what a connection holds that will
+/// need longer than this for all of it; as if it were a line of 8 Mbit/s.
+const TRY_OUT_AFTER_S: f64 = 1.0;
+const RATE_UNKNOWN_BYTES_PER_S: f64 = 1e6;
+
+/// Share of all planned bytes that may be asked for twice, and a small sum for short runs. Below
+/// the 3 % that a run may receive in excess.
+const HEDGE_BUDGET_SHARE: f64 = 0.02;
+const HEDGE_BUDGET_MIN_BYTES: u64 = 1 << 20;
+
+/// What a connection still brings in vain of a part that was taken from it: at its rate, for so long
+/// at most. Then it is cut, or has come to what is wanted.
+const HEDGE_WASTE_S: f64 = 1.0;
+
+/// A connection that found nothing to take over looks again after this; the search passes over
+/// everything in flight.
+const HEDGE_LOOK_EVERY: Duration = Duration::from_millis(20);
+
+impl Dispatcher {
+    /// Average rate of the fastest connection to another host, in bytes per second.
+    pub(super) fn fastest_elsewhere(&self, host: HostId) -> Option<f64> {
+        self.connections
+            .values()
+            .filter(|other| other.host != host)
+            .filter_map(|other| other.rate.average())
+            .max_by(f64::total_cmp)
+    }
+
+    /// Best known rate of one connection to this host, or of the last one.
+    fn host_rate(&self, host: HostId) -> Option<f64> {
+        self.connections
+            .values()
+            .filter(|other| other.host == host)
+            .filter_map(|other| other.rate.at_least())
+            .max_by(f64::total_cmp)
+            .or_else(|| self.hosts[host as usize].least_rate())
+    }
+
+    /// The part whose arrival is furthest off, if `taker` (or a new connection to `host`) would
+    /// have it markedly sooner: the connection, the tag, and from which byte on.
+    pub(super) fn hedge_candidate(
+        &self,
+        host: HostId,
+        taker: Option<ConnectionId>,
+        now: Instant,
+    ) -> Option<(ConnectionId, u64, u64)> {
+        if !self.limits.hedge {
+            return None;
+        }
+        let mine = taker.and_then(|id| self.connections.get(&id));
+        let measured = mine.and_then(|c| c.rate.average()).or(self.hosts[host as usize].connection_rate());
+        let by_bursts = mine.and_then(|c| c.rate.at_least()).or_else(|| self.host_rate(host));
+        let may_try_out = mine.is_none_or(|connection| !connection.owes());
+        let rtt_s = self.hosts[host as usize].rtt().as_secs_f64();
+        let mut best: Option<(f64, (ConnectionId, u64, u64))> = None;
+        for (victim_id, victim) in &self.connections {
+            if Some(*victim_id) == taker || !victim.owes() {
+                continue;
+            }
+            let patience = SILENCE_UNTIL_HEDGED.max(4 * self.hosts[victim.host as usize].rtt());
+            let silent = victim.silent_for(now) > patience;
+            if victim.host == host && !silent {
+                continue;
+            }
+            let their_rate = if silent { 0.0 } else { victim.rate.average().unwrap_or(0.0) };
+            if !silent && victim.rate.average().is_none() {
+                continue;
+            }
+            // Without a rate of our own, only the silent are measurably slower than us.
+            let lasts_s = victim.owed() as f64 / their_rate.max(1.0);
+            let tries_out = silent || may_try_out && lasts_s > TRY_OUT_AFTER_S;
+            let trial_rate = tries_out.then_some(RATE_UNKNOWN_BYTES_PER_S);
+            let guess = || by_bursts.into_iter().chain(trial_rate).max_by(f64::total_cmp);
+            let Some(my_rate) = measured.or_else(guess) else { continue };
+            let my_rate = my_rate.max(1.0);
+            if their_rate > HEDGE_RATE_SHARE * my_rate {
+                continue;
+            }
+            let mut through: f64 = victim.owed() as f64;
+            for asked in victim.asked.iter().rev() {
+                let wanted = asked.wanted();
+                let theirs_s = through / their_rate.max(1.0);
+                through -= wanted as f64;
+                if asked.rest().is_none() || self.queue.excluded(asked.segment.item).contains(host) {
+                    continue;
+                }
+                if !silent && self.hedged_bytes + waste(wanted.min(SEGMENT_MIN_BYTES), their_rate) > self.hedge_budget()
+                {
+                    continue;
+                }
+                let from = self.split_point(asked, theirs_s, their_rate, my_rate, rtt_s, host);
+                let mine_s = rtt_s + (mine.map_or(0, Connection::owed) + asked.until - from) as f64 / my_rate;
+                let gain_s = theirs_s - mine_s;
+                if gain_s > HEDGE_GAIN_S && best.as_ref().is_none_or(|(most, _)| gain_s > *most) {
+                    best = Some((gain_s, (*victim_id, asked.tag, from)));
+                }
+                break;
+            }
+        }
+        best.map(|(_, candidate)| candidate)
+    }
+
+    /// From where on a part is taken over, so that giver and taker end at the same time.
+    fn split_point(
+        &self,
+        asked: &Asked,
+        theirs_s: f64,
+        their_rate: f64,
+        my_rate: f64,
+        rtt_s: f64,
+        host: HostId,
+    ) -> u64 {
+        let wanted = asked.wanted();
+        if !self.hosts[host as usize].answers_ranges() || their_rate < 1.0 {
+            return asked.at();
+        }
+        let bytes = ((theirs_s - rtt_s).max(0.0) / (1.0 / my_rate + 1.0 / their_rate)) as u64;
+        if bytes + SEGMENT_MIN_BYTES / 4 >= wanted {
+            return asked.at();
+        }
+        asked.until - bytes.max(1)
+    }
+
+    fn hedge_budget(&self) -> u64 {
+        ((self.planned_bytes as f64 * HEDGE_BUDGET_SHARE) as u64).max(HEDGE_BUDGET_MIN_BYTES)
+    }
+
+    /// Takes a part over from a slower connection.
+    pub(super) fn hedge(&mut self, id: ConnectionId, now: Instant) -> Option<Segment> {
+        let taker = self.connections.get_mut(&id)?;
+        let host = taker.host;
+        if now < taker.hedge_again {
+            return None;
+        }
+        taker.hedge_again = now + HEDGE_LOOK_EVERY;
+        let (victim_id, tag, from) = self.hedge_candidate(host, Some(id), now)?;
+        self.connections.get_mut(&id)?.hedge_again = now;
+        let ranges = self.hosts[host as usize].answers_ranges();
+        let victim = self.connections.get_mut(&victim_id)?;
+        let victim_host = victim.host;
+        let their_rate = victim.rate.average().unwrap_or(0.0);
+        let silent = victim.silent_for(now) > SILENCE_UNTIL_HEDGED;
+        let asked = victim.asked.iter_mut().find(|asked| asked.tag == tag)?;
+        let segment = Segment { start: from, end: asked.until, ..asked.segment.clone() };
+        if !ranges && !segment.is_whole() {
+            return None;
+        }
+        asked.until = from;
+        if segment.size == 0 {
+            // An empty file has no part to cut off: it leaves the slow connection altogether.
+            victim.asked.retain(|asked| asked.tag != tag);
+        }
+        if !silent {
+            self.hedged_bytes += waste(segment.len(), their_rate);
+        }
+        self.hosts[victim_host as usize].totals.hedged += 1;
+        Some(segment)
+    }
+}
+
+/// Bytes of a part that may come in vain after it was taken from a connection of this rate.
+fn waste(bytes: u64, rate_bytes_per_s: f64) -> u64 {
+    bytes.min((rate_bytes_per_s * HEDGE_WASTE_S) as u64)
+}
