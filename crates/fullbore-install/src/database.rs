@@ -19,6 +19,7 @@ use crate::root::{Root, RootError};
 pub use accounts::Accounts;
 pub use diversions::{Diversions, Override, Overrides};
 pub use lists::Owners;
+pub(crate) use lock::{LOCKS, open_lock};
 pub use lock::{Lock, LockError};
 pub use stanza::Stanza;
 pub(crate) use triggers::Directive;

@@ -66,7 +66,11 @@ impl<'a> Inside<'a> {
         for name in OUTSIDE_ONLY {
             command.env_remove(name);
         }
-        command.env("PATH", SEARCH_PATH).current_dir(&self.root);
+        command.env("PATH", SEARCH_PATH);
+        // In the root that we run in, the user's own directory: a package may be named by a path from there.
+        if self.root != Path::new("/") {
+            command.current_dir(&self.root);
+        }
         command
     }
 

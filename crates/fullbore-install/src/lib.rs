@@ -1,12 +1,13 @@
 //! Packages into a root without needless syncs, and unpacked in parallel.
 //!
 //! Nothing here prints or reads the environment. System calls for which there is no safe
-//! wrapper are in `nosync::kernel` and `unpack::kernel` alone.
+//! wrapper are in `nosync::kernel`, `unpack::kernel` and `frontend::kernel` alone.
 
 #![deny(unsafe_code)]
 
 pub mod database;
 pub mod divert;
+pub mod frontend;
 pub mod hooks;
 pub mod inside;
 pub mod nosync;

@@ -88,6 +88,24 @@ impl Relay {
         Ok(Relay { inside: inside.join("dpkg"), orders, answers, directory, _alive: alive })
     }
 
+    /// Removes what killed runs have left in a root. Only for who has dpkg's frontend lock: an apt that goes on
+    /// without us needs its script to the end.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn clear_abandoned(root: &Path) -> io::Result<()> {
+        let name = DIRECTORY.rsplit('/').next().unwrap_or_default();
+        for entry in fs::read_dir(root.join("run"))? {
+            let directory = entry?.path();
+            let is_relays = directory.file_name().is_some_and(|is| is.to_string_lossy().starts_with(name));
+            // Whoever answers has it locked.
+            if is_relays && File::open(directory.join("alive")).is_ok_and(|alive| alive.try_lock().is_ok()) {
+                remove(&directory)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The script's path inside of the root: apt's `Dir::Bin::dpkg`.
     pub fn program(&self) -> &Path {
         &self.inside
@@ -196,8 +214,11 @@ at={}
 unset NOTHING {}
 case " $* " in *' --unpack '*) ;; *) exec dpkg "$@" ;; esac
 if flock -n "$at/alive" true; then exec dpkg "$@"; fi
-printf '%s\0' "$@" '' >"$at/order"
-read -r verdict descriptor <"$at/answer" || exec dpkg "$@"
+# If fullbore ends from now on, this answers: opening a pipe would wait for ever.
+flock "$at/alive" sh -c 'echo gone >"$0/answer"' "$at" &
+printf '%s\0' "$@" '' 1<>"$at/order"
+read -r verdict descriptor <"$at/answer" || verdict=gone
+kill $! 2>/dev/null && wait $!
 case $verdict in
 run | done) ;;
 refuse) exit 2 ;;
@@ -264,9 +285,41 @@ mod tests {
         let (relay, script) = placed(dir.path());
         let Relay { _alive: alive, .. } = &relay;
         alive.unlock().unwrap();
-        let output = Command::new(&script).args(["--unpack", "/nowhere.deb"]).output().unwrap();
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(error.contains("/nowhere.deb"), "{error}");
+        let output = Command::new(&script).args(["--unpack", "--version"]).output().unwrap();
+        // Without waiting for its locks, as other tests start it too.
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("dpkg: error: conflicting actions"), "{text}");
+    }
+
+    #[test]
+    fn whoever_was_to_answer_may_be_killed_while_the_script_asks() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut relay, script) = placed(dir.path());
+        let mut command = Command::new(&script);
+        command.args(["--unpack", "--version"]).stderr(std::process::Stdio::piped());
+        let child = command.spawn().unwrap();
+        rustix::event::poll(&mut [PollFd::new(&relay.orders, PollFlags::IN)], None).unwrap();
+        // As by a kill: pipes and lock go, files stay.
+        let nothing = || File::open("/dev/null").unwrap();
+        (relay.orders, relay.answers, relay._alive) = (nothing(), nothing(), nothing());
+        let output = child.wait_with_output().unwrap();
+        // Without waiting for its locks, as other tests start it too.
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("dpkg: error: conflicting actions"), "{text}");
+    }
+
+    #[test]
+    fn what_a_killed_run_has_left_is_removed_and_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let (relay, script) = placed(dir.path());
+        let abandoned = dir.path().join("run/fullbore-dpkg.1");
+        fs::create_dir(&abandoned).unwrap();
+        fs::write(abandoned.join("alive"), "").unwrap();
+        fs::create_dir(dir.path().join("run/other")).unwrap();
+        Relay::clear_abandoned(dir.path()).unwrap();
+        assert!(!abandoned.exists() && script.exists() && dir.path().join("run/other").exists());
+        drop(relay);
+        assert!(!script.exists());
     }
 
     #[test]

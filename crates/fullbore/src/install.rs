@@ -1,35 +1,40 @@
 //! `fullbore install`: packages into an existing root, as its own apt would install them.
 //!
-//! [`run`] is the walk: the root's apt says what is needed → package files by our wire, into apt's own archives
-//! directory → apt installs, as ever, with its locks, hooks and records; what it wants unpacked it
-//! asks of us (`installing::unpacker`), and everything that dpkg and scripts do is without syncs → one sync.
+//! [`run`] is the walk: the process that will be apt takes dpkg's locks and waits → the root's apt says what is
+//! needed → package files by our wire, into apt's own archives directory → apt installs, as ever, with its locks, hooks
+//! and records; what it wants unpacked it asks of us (`installing::unpacker`), and everything that dpkg and scripts do
+//! is without syncs → one sync.
 
-use std::io::{IsTerminal as _, Write as _};
+mod plan;
+
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use fullbore_apt::lists::lock::Lock;
 use fullbore_engine::stage::Ledger;
+use fullbore_install::frontend::{FrontendError, Patience, Waiting};
 use fullbore_install::inside::Inside;
 use fullbore_install::nosync;
 use fullbore_install::nosync::session::Session;
 use fullbore_install::relay::Relay;
-use fullbore_install::resolve::{self, Action, PRINT_URIS, Step, Wanted};
+use fullbore_install::resolve::Wanted;
+use fullbore_install::root::Root;
 
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Events, Phase};
 use crate::fetching::Stop;
 use crate::installing::Part;
 use crate::installing::account::Account;
-use crate::installing::download::{Downloads, is_ours};
+use crate::installing::download::Downloads;
 use crate::installing::log::Log;
 use crate::installing::serving::Serving;
 use crate::installing::unpacker::Unpacker;
-use crate::report::{Report, units};
+use crate::report::Report;
 use crate::settings::InstallSettings;
 
 /// Where apt keeps package files unless it is configured otherwise.
-const ARCHIVES: &str = "var/cache/apt/archives";
+const ARCHIVES: &str = "/var/cache/apt/archives";
 
 /// Installs packages.
 ///
@@ -51,14 +56,14 @@ pub fn run(settings: &InstallSettings, events: &mut dyn Events) -> Result<Report
     }
     let root = &settings.root;
     let session = Arc::new(Session::open(root).map_err(|error| CommandError::disk(root, &error))?);
-    let mut account =
-        Account::begin("install", &settings.root, &settings.root.join("var/lib/dpkg"), Part::Resolve, events);
-    let archives = root.join(ARCHIVES);
-    let mut downloads = Downloads::open(&archives, &settings.network, &[], &Ledger::new())?;
-    let stop = downloads.listen();
     let log = Log::open(&root.join("var/lib/dpkg"), false)?;
     let inside = Inside::living(root, &session);
-    let walk = Walk { settings, inside: &inside, session: &session, log: &log, stop: &stop };
+    let configured = Configured::ask(settings, &inside, &log)?;
+    let mut account =
+        Account::begin("install", &settings.root, &settings.root.join("var/lib/dpkg"), Part::Resolve, events);
+    let mut downloads = Downloads::open(&configured.archives, &settings.network, &[], &Ledger::new())?;
+    let stop = downloads.listen();
+    let walk = Walk { settings, configured: &configured, inside: &inside, session: &session, log: &log, stop: &stop };
     let result = walk.run(&mut downloads, &mut account, events);
     let report = account.report(&mut downloads);
     match result {
@@ -67,9 +72,33 @@ pub fn run(settings: &InstallSettings, events: &mut dyn Events) -> Result<Report
     }
 }
 
+/// What the root's apt is configured to.
+struct Configured {
+    /// Where package files are kept, as seen from the outside.
+    archives: PathBuf,
+    /// How long is waited for dpkg's locks.
+    patience: Patience,
+}
+
+impl Configured {
+    fn ask(settings: &InstallSettings, inside: &Inside<'_>, log: &Log) -> Result<Configured, CommandError> {
+        let mut command = apt(settings, inside, "apt-config", None);
+        command.args(["shell", "ARCHIVES", "Dir::Cache::archives/d", "SECONDS", "DPkg::Lock::Timeout"]);
+        let text = log.read(&mut command, "apt-config")?;
+        let value = |name: &str| {
+            let mut lines = text.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix("='")?.strip_suffix('\''))
+        };
+        let archives = value("ARCHIVES").unwrap_or(ARCHIVES).trim_start_matches('/');
+        let seconds = value("SECONDS").and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
+        Ok(Configured { archives: settings.root.join(archives), patience: Patience::of_seconds(seconds) })
+    }
+}
+
 /// What all steps know.
 struct Walk<'a> {
     settings: &'a InstallSettings,
+    configured: &'a Configured,
     inside: &'a Inside<'a>,
     session: &'a Session,
     log: &'a Log,
@@ -85,136 +114,100 @@ impl Walk<'_> {
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
         account.turn(events, Phase::Resolve, Part::Resolve);
-        let (wanted, steps) = self.resolve()?;
-        if steps.is_empty() {
-            // apt has something to say all the same, and may have to mark packages.
-            return self.install(&[], account, events);
+        let root = &self.settings.root;
+        let relay = Relay::place(root, &[]).map_err(|error| CommandError::disk(root, &error))?;
+        let waiting = self.take_locks(&relay, events)?;
+        Relay::clear_abandoned(root).map_err(|error| CommandError::disk(root, &error))?;
+        let plan = self.plan()?;
+        // Without any step apt has something to say all the same, and may have to mark packages.
+        if !plan.steps.is_empty() {
+            self.agree(&plan)?;
+            if let Some(line) = account.flush().expectation(plan.unpacked()) {
+                events.note(line);
+            }
+            self.fetch(&plan.wanted, downloads, account, events)?;
+            self.stop.check()?;
         }
-        self.agree(&wanted, &steps)?;
-        let packages = steps.iter().filter(|step| step.action == Action::Unpack).count() as u64;
-        if let Some(line) = account.flush().expectation(packages) {
-            events.note(line);
-        }
+        self.install(&relay, waiting, &plan.wanted, account, events)
+    }
+
+    /// apt's process, which has dpkg's locks from now on and waits.
+    fn take_locks(&self, relay: &Relay, events: &mut dyn Events) -> Result<Waiting, CommandError> {
+        let root = Root::open(&self.settings.root).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
+        let command = self.installing(relay)?;
+        let waiting = Waiting::start(command, &root, self.configured.patience, &mut |holder| {
+            events.note(format!("waiting: {holder}"));
+        });
+        waiting.map_err(|error| match error {
+            FrontendError::Held(_) => CommandError::new(ErrorKind::Locked, error)
+                .hint("wait for it to end, or have this wait by --aptopt DPkg::Lock::Timeout=SECONDS"),
+            error => CommandError::usage(error),
+        })
+    }
+
+    /// Package files by our wire.
+    fn fetch(
+        &self,
+        wanted: &[Wanted],
+        downloads: &mut Downloads,
+        account: &mut Account,
+        events: &mut dyn Events,
+    ) -> Result<(), CommandError> {
         account.turn(events, Phase::Fetch, Part::Download);
-        let ours: Vec<Wanted> = wanted.into_iter().filter(|wanted| is_ours(&wanted.uri)).collect();
-        if !ours.is_empty() {
-            // As apt-get holds it while it fetches.
-            let lock = Lock::take(&self.settings.root.join(ARCHIVES));
-            let _lock = lock.map_err(|error| {
-                CommandError::new(ErrorKind::Locked, error).hint("another apt-get runs; wait for it to end")
-            })?;
-            downloads.fetch(&ours, self.stop, events)?;
-            downloads.finish()?;
-        }
-        self.stop.check()?;
-        self.install(&ours, account, events)
-    }
-
-    /// What apt would do, and which files it needs for that.
-    fn resolve(&self) -> Result<(Vec<Wanted>, Vec<Step>), CommandError> {
-        let ask = |arguments: &[&str]| {
-            let mut command = self.apt(None);
-            command.args(arguments).arg("install").args(&self.settings.packages);
-            command.env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
-            command
-        };
-        let mut list = ask(&PRINT_URIS);
-        let mut simulate = ask(&["--yes", "--simulate", "--option", "Debug::NoLocking=1"]);
-        let uris = self.log.read(&mut list, "apt-get --print-uris")?;
-        let steps = self.log.read(&mut simulate, "apt-get --simulate")?;
-        let strange = |error: resolve::ResolveError| CommandError::new(ErrorKind::Internal, error);
-        let wanted = match resolve::uris(&uris) {
-            // A local file has no hash in an index; apt takes it by itself.
-            Err(resolve::ResolveError::NoHash(_)) => Vec::new(),
-            other => other.map_err(strange)?,
-        };
-        Ok((wanted, resolve::steps(&steps).map_err(strange)?))
-    }
-
-    /// Asks, where apt-get would.
-    fn agree(&self, wanted: &[Wanted], steps: &[Step]) -> Result<(), CommandError> {
-        if self.settings.yes {
+        if wanted.is_empty() {
             return Ok(());
         }
-        if !std::io::stdin().is_terminal() || self.settings.json {
-            return Err(CommandError::usage("nobody can be asked here").hint("--yes installs without asking"));
-        }
-        let count = |is: &dyn Fn(&Step) -> bool| steps.iter().filter(|step| is(step)).count();
-        let bytes: u64 = wanted.iter().map(|wanted| wanted.size).sum();
-        let names: Vec<&str> =
-            steps.iter().filter(|step| step.action != Action::Configure).map(|step| step.package.as_str()).collect();
-        let mut stderr = std::io::stderr();
-        let told = write!(
-            stderr,
-            "{}\n{} new, {} upgraded, {} removed; {} to fetch. Continue? [Y/n] ",
-            names.join(" "),
-            count(&|step| step.action == Action::Unpack && !step.is_upgrade),
-            count(&|step| step.action == Action::Unpack && step.is_upgrade),
-            count(&|step| step.action == Action::Remove),
-            units::bytes(bytes),
-        );
-        let mut answer = String::new();
-        let heard = told.and_then(|()| stderr.flush()).and_then(|()| std::io::stdin().read_line(&mut answer));
-        match heard {
-            Ok(count) if count > 0 && matches!(answer.trim(), "" | "y" | "Y" | "yes") => Ok(()),
-            _ => Err(CommandError::new(ErrorKind::Interrupted, "nothing was installed")),
-        }
+        // As apt-get holds it while it fetches.
+        let _lock = Lock::take(&self.configured.archives).map_err(|error| {
+            CommandError::new(ErrorKind::Locked, error).hint("another apt-get runs; wait for it to end")
+        })?;
+        downloads.fetch(wanted, self.stop, events)?;
+        downloads.finish()
     }
 
-    /// The root's apt-get, with the user's options.
-    fn apt(&self, configuration: Option<&std::path::Path>) -> Command {
-        let mut command = self.inside.command("apt-get");
-        match (configuration, &self.settings.apt_config) {
-            (Some(configuration), _) => {
-                command.env("APT_CONFIG", configuration);
-            }
-            (None, Some(own)) => {
-                command.env("APT_CONFIG", own);
-            }
-            (None, None) => {}
-        }
-        for option in &self.settings.apt_options {
-            command.args(["--option", option]);
-        }
-        command
-    }
-
-    /// apt installs, and asks us.
-    fn install(&self, wanted: &[Wanted], account: &mut Account, events: &mut dyn Events) -> Result<(), CommandError> {
-        let root = &self.settings.root;
-        let disk = |error: std::io::Error| CommandError::disk(root, &error);
-        let relay = Relay::place(root, &[]).map_err(disk)?;
+    /// apt-get as it installs, asking us instead of dpkg.
+    fn installing(&self, relay: &Relay) -> Result<Command, CommandError> {
         // In a file, not on the command line, which apt writes into its history.
         let mut text = String::new();
         if let Some(own) = &self.settings.apt_config {
             text.push_str(&format!("#include \"{own}\";\n"));
         }
         text.push_str(&format!("Dir::Bin::dpkg \"{}\";\n", relay.program().display()));
-        let configuration = relay.add_file("apt.conf", &text).map_err(disk)?;
-        account.turn(events, Phase::Unpack, Part::Dpkg);
-        let mut command = self.apt(Some(&configuration));
-        if self.settings.yes {
-            command.arg("--yes");
-        }
-        command.arg("install").args(&self.settings.packages).stdin(Stdio::inherit());
-        if !self.settings.yes {
-            // Asked already.
-            command.arg("--yes");
-        }
+        let configuration = relay.add_file("apt.conf", &text);
+        let configuration = configuration.map_err(|error| CommandError::disk(&self.settings.root, &error))?;
+        let mut command = apt(self.settings, self.inside, "apt-get", Some(&configuration));
+        // Who is to be asked has been asked.
+        command.args(["--yes", "install"]).args(&self.settings.packages).stdin(Stdio::inherit());
         if self.settings.quiet || self.settings.json {
             self.log.take(&mut command, true)?;
         }
-        let mut child = command.spawn().map_err(|error| CommandError::usage(format_args!("apt-get: {error}")))?;
+        Ok(command)
+    }
+
+    /// apt installs, and asks us.
+    fn install(
+        &self,
+        relay: &Relay,
+        waiting: Waiting,
+        wanted: &[Wanted],
+        account: &mut Account,
+        events: &mut dyn Events,
+    ) -> Result<(), CommandError> {
+        let root = &self.settings.root;
+        account.turn(events, Phase::Unpack, Part::Dpkg);
+        let mut child = waiting.go().map_err(CommandError::usage)?;
         let mut unpacker = Unpacker::new(self.inside, self.log, wanted);
         unpacker.ask_dpkg();
         let mut serving = Serving::new(root, &unpacker, Vec::new(), self.settings.epoch);
-        let served = serving.serve(&relay, &mut child, account);
+        let served = serving.serve(relay, &mut child, account);
         if served.is_err() {
             let _ = child.wait();
         }
         let ended = match serving.failure.take() {
             Some(error) => Err(error),
-            None => served.map_err(disk).and_then(|status| self.log.judge(status, "apt-get install")),
+            None => served
+                .map_err(|error| CommandError::disk(root, &error))
+                .and_then(|status| self.log.judge(status, "apt-get install")),
         };
         account.turn(events, Phase::Sync, Part::Sync);
         // Also after a failure: what dpkg has done is to stay.
@@ -236,4 +229,18 @@ impl Walk<'_> {
         )
         .hint("end them, and start them again outside: they stay so as long as they live"))
     }
+}
+
+/// A program of the root's apt, with the user's options.
+fn apt(settings: &InstallSettings, inside: &Inside<'_>, program: &str, configuration: Option<&Path>) -> Command {
+    let mut command = inside.command(program);
+    match (configuration, &settings.apt_config) {
+        (Some(configuration), _) => command.env("APT_CONFIG", configuration),
+        (None, Some(own)) => command.env("APT_CONFIG", own),
+        (None, None) => &mut command,
+    };
+    for option in &settings.apt_options {
+        command.args(["--option", option]);
+    }
+    command
 }

@@ -45,16 +45,27 @@ impl Lock {
     }
 
     fn take(root: &Root, name: &'static str) -> Result<Lock, LockError> {
-        let failed = |errno: Errno| RootError::new(format!("{DIRECTORY}/{name}").as_bytes(), "lock", errno);
-        let directory = root.directory(DIRECTORY.as_bytes()).map_err(failed)?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&directory, name, flags, Mode::from_raw_mode(0o640)).map_err(failed)?;
+        let file = open_lock(root, name)?;
         match retry_interrupted(|| rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)) {
             Ok(()) => Ok(Lock { _file: file }),
             Err(Errno::AGAIN | Errno::ACCESS) => Err(LockError::Held(name)),
-            Err(errno) => Err(failed(errno).into()),
+            Err(errno) => Err(failed(name, errno).into()),
         }
     }
+}
+
+/// The lock files in dpkg's directory, in the order in which they are taken.
+pub(crate) const LOCKS: [&str; 2] = ["lock-frontend", "lock"];
+
+/// Opens one of them, without taking it.
+pub(crate) fn open_lock(root: &Root, name: &str) -> Result<OwnedFd, RootError> {
+    let directory = root.directory(DIRECTORY.as_bytes()).map_err(|errno| failed(name, errno))?;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(&directory, name, flags, Mode::from_raw_mode(0o640)).map_err(|errno| failed(name, errno))
+}
+
+fn failed(name: &str, errno: Errno) -> RootError {
+    RootError::new(format!("{DIRECTORY}/{name}").as_bytes(), "lock", errno)
 }
 
 fn retry_interrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {

@@ -301,9 +301,9 @@ impl Batch for Files {
     }
 }
 
-/// Whether a file's address is one that we can fetch; others are left to apt's methods.
-pub fn is_ours(uri: &str) -> bool {
-    local(uri).is_some() || host_of(uri).is_some()
+/// Whether a file is fetched from a host, by a scheme of ours.
+pub fn is_remote(uri: &str) -> bool {
+    host_of(uri).is_some()
 }
 
 /// `scheme://host[:port]` of an address that we can fetch.

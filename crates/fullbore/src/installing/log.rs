@@ -5,7 +5,8 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::error::{CommandError, ErrorKind};
 
@@ -24,8 +25,12 @@ impl Log {
     /// In a nameless file of this directory; with `shown` everything goes to stderr at once.
     pub fn open(directory: &Path, shown: bool) -> Result<Log, CommandError> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::APPEND | OFlags::CLOEXEC;
-        let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)
-            .map_err(|error| CommandError::disk(directory, &error.into()))?;
+        let file = match rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
+            // Not everywhere: on an overlay since Linux 6.1, never on NFS.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR) => in_memory(),
+            opened => opened,
+        }
+        .map_err(|error| CommandError::disk(directory, &error.into()))?;
         Ok(Log { file: File::from(file), shown })
     }
 
@@ -88,6 +93,13 @@ impl Log {
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         lines[lines.len().saturating_sub(LINES_SHOWN)..].iter().map(|line| (*line).to_owned()).collect()
     }
+}
+
+fn in_memory() -> Result<std::os::fd::OwnedFd, Errno> {
+    let file = rustix::fs::memfd_create("log", MemfdFlags::CLOEXEC)?;
+    // Several programs write at the same time.
+    rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
+    Ok(file)
 }
 
 fn cannot_start(command: &Command, error: &io::Error) -> CommandError {

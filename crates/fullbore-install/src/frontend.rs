@@ -1,0 +1,245 @@
+//! apt under dpkg's locks from the first moment on.
+//!
+//! dpkg's locks belong to a process and stay with it through `exec` (fcntl(2), record locks). What is decided
+//! and fetched before apt starts has to happen under the locks that apt will hold. So the process that will be
+//! apt is forked first, takes both locks, and waits; told to go, it becomes apt, which takes the same locks again and
+//! so has them already. There is no moment between at which another apt could come.
+
+mod kernel;
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::process::{Child, Command};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Flock, FlockType};
+
+use crate::database::LOCKS;
+use crate::database::open_lock;
+use crate::root::{Root, RootError};
+
+/// How long to wait for a lock that somebody has: apt's `DPkg::Lock::Timeout`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// At most so long.
+    For(Duration),
+    /// Until it is free.
+    Endless,
+}
+
+impl Patience {
+    /// Seconds as apt has them: a negative number is for ever (apt.conf(5)).
+    pub fn of_seconds(seconds: i64) -> Patience {
+        u64::try_from(seconds).map_or(Patience::Endless, |seconds| Patience::For(Duration::from_secs(seconds)))
+    }
+}
+
+/// Who has a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Which one, in dpkg's directory.
+    pub lock: &'static str,
+    /// Number and name of the process; unknown if it is in another PID namespace or has just gone.
+    pub process: Option<(i32, String)>,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "/var/lib/dpkg/{} is held by ", self.lock)?;
+        match &self.process {
+            Some((number, name)) => write!(formatter, "process {number} ({name})"),
+            None => formatter.write_str("another process"),
+        }
+    }
+}
+
+/// Why there is no program that waits under the locks.
+#[derive(Debug, thiserror::Error)]
+pub enum FrontendError {
+    /// Somebody else has one of them, and had it as long as we had patience.
+    #[error("{0}")]
+    Held(Holder),
+    /// A lock file could not be opened.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// The program could not be started, or a lock not be taken.
+    #[error("{program}: {source}")]
+    Start {
+        /// Which one.
+        program: String,
+        /// What the kernel says.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A program that has dpkg's locks and waits to be started. Dropped, it ends without having run.
+#[derive(Debug)]
+pub struct Waiting {
+    program: String,
+    go: Option<OwnedFd>,
+    child: Option<JoinHandle<io::Result<Child>>>,
+}
+
+impl Waiting {
+    /// Has `command`, which has to be a frontend of dpkg, wait under the locks of `root`. `told` hears who is waited
+    /// for. The command must not be one that dies with the thread that started it.
+    ///
+    /// # Errors
+    /// See [`FrontendError`].
+    pub fn start(
+        mut command: Command,
+        root: &Root,
+        patience: Patience,
+        told: &mut dyn FnMut(&Holder),
+    ) -> Result<Waiting, FrontendError> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let failed = |source: io::Error| FrontendError::Start { program: program.clone(), source };
+        // One descriptor for each: a lock goes when any descriptor of its file is closed, by exec too.
+        let locks = [open_lock(root, LOCKS[0])?, open_lock(root, LOCKS[1])?];
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed(errno.into()));
+        let ((going, go), (heard, telling)) = (pipe()?, pipe()?);
+        kernel::wait_under_locks(&mut command, locks, (going, go.as_fd()), (heard.as_fd(), telling), patience);
+        // Starting comes back only when the program runs. Until then the process has the thread's name: others are shown it.
+        let child =
+            std::thread::Builder::new().name("fullbore".to_owned()).spawn(move || command.spawn()).map_err(failed)?;
+        let mut waiting = Waiting { program: program.clone(), go: Some(go), child: Some(child) };
+        loop {
+            let mut word = [0; 2];
+            match rustix::io::retry_on_intr(|| rustix::io::read(&heard, &mut word)) {
+                Ok(2) if word[0] == kernel::HAS => return Ok(waiting),
+                Ok(2) => {
+                    let at = usize::from(word[1]).min(LOCKS.len() - 1);
+                    let holder = Holder { lock: LOCKS[at], process: holder(root, LOCKS[at]) };
+                    if word[0] == kernel::GIVES_UP {
+                        return Err(FrontendError::Held(holder));
+                    }
+                    told(&holder);
+                }
+                // It has ended before it had them.
+                _ => {
+                    let error = waiting.join().err().unwrap_or_else(|| io::ErrorKind::Interrupted.into());
+                    return Err(failed(error));
+                }
+            }
+        }
+    }
+
+    /// Lets it run.
+    ///
+    /// # Errors
+    /// It cannot be started, or was killed while it waited.
+    pub fn go(mut self) -> Result<Child, FrontendError> {
+        let told = self.go.take().map(|go| rustix::io::write(&go, &[kernel::GO]));
+        let gone = matches!(told, Some(Err(_)));
+        match self.join() {
+            Ok(_) if gone => Err(io::Error::from(rustix::io::Errno::PIPE)),
+            joined => joined,
+        }
+        .map_err(|source| FrontendError::Start { program: self.program.clone(), source })
+    }
+
+    fn join(&mut self) -> io::Result<Child> {
+        if let Some(go) = self.go.take() {
+            // Or has ended already.
+            let _ = rustix::io::write(&go, b"n");
+        }
+        let joined = self.child.take().and_then(|child| child.join().ok());
+        joined.unwrap_or_else(|| Err(io::ErrorKind::Interrupted.into()))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            // If it was killed before, there is something to reap.
+            if let Ok(mut child) = self.join() {
+                let _ = child.wait();
+            }
+        }
+    }
+}
+
+fn holder(root: &Root, lock: &str) -> Option<(i32, String)> {
+    let file = open_lock(root, lock).ok()?;
+    let held = rustix::process::fcntl_getlk(&file, &Flock::from(FlockType::WriteLock)).ok()??;
+    let number = held.pid?.as_raw_nonzero().get();
+    let name = fs::read_to_string(format!("/proc/{number}/comm")).ok()?;
+    Some((number, name.trim_end().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::database::{Lock, LockError};
+
+    const AT_ONCE: Patience = Patience::For(Duration::ZERO);
+
+    fn root() -> (tempfile::TempDir, Root) {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("var/lib/dpkg")).unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        (dir, root)
+    }
+
+    fn start(root: &Root, script: &str, patience: Patience) -> Result<Waiting, FrontendError> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Waiting::start(command, root, patience, &mut |_| ())
+    }
+
+    #[test]
+    fn the_locks_are_held_from_the_start_until_the_program_ends() {
+        let (dir, root) = root();
+        let ended = dir.path().join("ended");
+        let waiting = start(&root, &format!("sleep 0.2; touch {}", ended.display()), AT_ONCE).unwrap();
+        assert!(matches!(Lock::frontend(&root), Err(LockError::Held(_))));
+        assert!(matches!(Lock::database(&root), Err(LockError::Held(_))));
+        assert!(!ended.exists());
+        let mut child = waiting.go().unwrap();
+        // The program runs, and has them still.
+        let held = Lock::frontend(&root).is_err();
+        assert!(held || ended.exists());
+        assert!(child.wait().unwrap().success());
+        drop(Lock::frontend(&root).unwrap());
+    }
+
+    #[test]
+    fn a_program_that_is_not_wanted_ends_and_gives_them_back() {
+        let (_dir, root) = root();
+        drop(start(&root, "exit 3", AT_ONCE).unwrap());
+        drop(Lock::frontend(&root).unwrap());
+    }
+
+    #[test]
+    fn who_has_a_lock_is_told_and_waited_for() {
+        let (_dir, root) = root();
+        let first = start(&root, "true", AT_ONCE).unwrap();
+        let error = start(&root, "true", AT_ONCE).unwrap_err();
+        let FrontendError::Held(holder) = error else { panic!("{error}") };
+        assert_eq!(holder.lock, "lock-frontend");
+        assert!(holder.process.is_some());
+        let mut seen = 0;
+        let mut first = Some(first);
+        let mut command = Command::new("true");
+        command.arg("second");
+        let second = Waiting::start(command, &root, Patience::Endless, &mut |_| {
+            seen += 1;
+            drop(first.take());
+        });
+        assert!(second.unwrap().go().unwrap().wait().unwrap().success());
+        assert_eq!(seen, 1);
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_an_error() {
+        let (_dir, root) = root();
+        let waiting = Waiting::start(Command::new("/no/such/program"), &root, AT_ONCE, &mut |_| ()).unwrap();
+        assert!(matches!(waiting.go(), Err(FrontendError::Start { .. })));
+        drop(Lock::frontend(&root).unwrap());
+    }
+}

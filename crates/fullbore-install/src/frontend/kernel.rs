@@ -1,0 +1,95 @@
+//! What the forked process does before it becomes the program.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::fs::FlockOperation;
+use rustix::io::{Errno, FdFlags};
+use rustix::process::Signal;
+use rustix::time::Timespec;
+
+use super::Patience;
+
+/// First byte of what it says, before the number of a lock: it waits for it.
+pub(super) const WAITS: u8 = b'w';
+/// It has waited long enough.
+pub(super) const GIVES_UP: u8 = b'h';
+/// It has all.
+pub(super) const HAS: u8 = b'l';
+
+/// What it is told: to become the program. Anything else, or the pipe's end, and it ends.
+pub(super) const GO: u8 = b'g';
+
+/// How often a lock is tried for. apt does once in a second.
+const TRY_EVERY: Duration = Duration::from_millis(100);
+
+/// Has the process of `command` take these locks, say so on `telling`, and become the program when [`GO`] comes from
+/// `going`. The pipes' other ends are what it has to close. If the thread that started it ends before, it is killed:
+/// an end of the pipe may be kept open by another process that was forked at the same moment.
+pub(super) fn wait_under_locks(
+    command: &mut Command,
+    locks: [OwnedFd; 2],
+    (going, go): (OwnedFd, BorrowedFd<'_>),
+    (heard, telling): (BorrowedFd<'_>, OwnedFd),
+    patience: Patience,
+) {
+    let others = [go.as_raw_fd(), heard.as_raw_fd()];
+    let parent = rustix::process::getpid();
+    let before_exec = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        if rustix::process::getppid() != Some(parent) {
+            return Err(Errno::CANCELED.into());
+        }
+        for other in others {
+            // SAFETY: these are this process's copies of the parent's ends, which nothing here uses; with them open
+            // the end of a pipe would never come.
+            unsafe { libc::close(other) };
+        }
+        for (number, lock) in (0..).zip(&locks) {
+            // It has to stay open as long as the program runs.
+            rustix::io::fcntl_setfd(lock, FdFlags::empty())?;
+            take(lock, number, telling.as_fd(), patience)?;
+        }
+        rustix::io::write(&telling, &[HAS, 0])?;
+        let mut word = [0];
+        rustix::io::retry_on_intr(|| rustix::io::read(&going, &mut word))?;
+        if word != [GO] {
+            return Err(Errno::CANCELED.into());
+        }
+        rustix::process::set_parent_process_death_signal(None)?;
+        Ok(())
+    };
+    // SAFETY: the closure runs between fork and exec; it makes system calls only, allocates nothing and
+    // takes no lock of this process's.
+    unsafe {
+        command.pre_exec(before_exec);
+    }
+}
+
+fn take(lock: &OwnedFd, number: u8, telling: BorrowedFd<'_>, patience: Patience) -> io::Result<()> {
+    let begun = Instant::now();
+    let mut told = false;
+    loop {
+        match rustix::fs::fcntl_lock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN | Errno::ACCESS) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        if matches!(patience, Patience::For(limit) if begun.elapsed() >= limit) {
+            rustix::io::write(telling, &[GIVES_UP, number])?;
+            return Err(Errno::AGAIN.into());
+        }
+        if !told {
+            rustix::io::write(telling, &[WAITS, number])?;
+            told = true;
+        }
+        let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(TRY_EVERY.subsec_nanos()) };
+        let _ = rustix::thread::nanosleep(&nap);
+    }
+}

@@ -1,0 +1,472 @@
+//! `fullbore install` into roots with a real apt and dpkg, against apt and dpkg themselves.
+//!
+//! Packages are made up so that each thing that dpkg does with a package occurs: what a root has afterwards, and what apt
+//! and dpkg have noted of it, has to be the same.
+
+#![allow(clippy::unwrap_used)]
+
+mod harness {
+    pub mod made;
+    pub mod packages;
+    pub mod roots;
+}
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use fullbore_install::database::Lock;
+use fullbore_install::root::Root;
+use fullbore_testkit::process::clean_command;
+use fullbore_testkit::random::Random;
+use fullbore_testkit::slowdisk::SlowDisk;
+use harness::made::{Archive, Pair, chroot, inside, install, root_for, root_in};
+use harness::packages::well;
+
+/// A root's own ways: what is diverted, overridden, hooked and denied.
+const LOCAL: &str = r#"
+dpkg --add-architecture i386
+dpkg-divert --local --no-rename --divert /usr/bin/tool.real --add /usr/bin/tool >/dev/null
+dpkg-statoverride --force-statoverride-add --add root mail 2755 /usr/bin/overridden
+printf '#!/bin/sh\necho "$@" >>/var/log/policy\nexit 101\n' >/usr/sbin/policy-rc.d
+chmod 755 /usr/sbin/policy-rc.d
+cat >/etc/apt/apt.conf.d/hooks <<'END'
+DPkg::Pre-Install-Pkgs { "cat >>/var/log/pre-install-pkgs"; };
+DPkg::Tools::Options::cat::Version 3;
+DPkg::Pre-Invoke { "echo pre >>/var/log/invoked"; };
+DPkg::Post-Invoke { "echo post >>/var/log/invoked"; };
+END
+"#;
+
+/// Packages of every kind, in their first version.
+fn first_versions(archive: &Archive) {
+    archive.add(
+        "conf",
+        "1",
+        "",
+        "mkdir -p etc/conf; for name in kept changed dropped; do echo 1 >etc/conf/$name; echo /etc/conf/$name; done \
+         >DEBIAN/conffiles; chmod 640 etc/conf/kept",
+    );
+    archive.add(
+        "interested",
+        "1",
+        "",
+        "printf 'interest-noawait /usr/share/noted\\ninterest noted-by-name\\n' >DEBIAN/triggers
+         printf '#!/bin/sh\\nmkdir -p /var/lib/noted; [ \"$1\" != triggered ] || touch /var/lib/noted/triggered\\n' \
+         >DEBIAN/postinst; mkdir -p usr/share/noted; echo own >usr/share/noted/own",
+    );
+    archive.add(
+        "activating",
+        "1",
+        "",
+        "echo 'activate noted-by-name' >DEBIAN/triggers; mkdir -p usr/share/noted; echo 1 >usr/share/noted/activating",
+    );
+    archive.add(
+        "taken",
+        "1",
+        "",
+        "mkdir -p usr/share/both; echo taken >usr/share/both/file; echo t >usr/share/both/taken",
+    );
+    archive.add("taker", "1", "Replaces: taken\n", "mkdir -p usr/share/both; echo taker >usr/share/both/file");
+    archive.add(
+        "kinds",
+        "1",
+        "",
+        "mkdir -p usr/bin usr/share/kinds/sticky usr/share/doc/kinds usr/share/man/man1 var/lib/kinds
+         for name in tool overridden setuid; do echo $name >usr/bin/$name; chmod 755 usr/bin/$name; done
+         chmod 4755 usr/bin/setuid; chmod 1777 usr/share/kinds/sticky; chmod 2750 var/lib/kinds
+         ln usr/bin/tool usr/bin/linked; ln -s tool usr/bin/symbolic; ln -s /usr/share/kinds usr/share/kinds/self
+         mkfifo usr/share/kinds/fifo; : >usr/share/kinds/empty
+         echo c >usr/share/doc/kinds/copyright; echo r >usr/share/doc/kinds/README; echo m >usr/share/man/man1/kinds.1",
+    );
+    for architecture in ["amd64", "i386"] {
+        archive.add(
+            "same",
+            "1",
+            &format!("Architecture: {architecture}\nMulti-Arch: same\n"),
+            &format!("mkdir -p usr/share/same usr/lib/{architecture}; echo s >usr/share/same/shared; echo a >usr/lib/{architecture}/own"),
+        );
+    }
+    archive.add(
+        "scripted",
+        "1",
+        "Pre-Depends: kinds\n",
+        "for script in preinst postinst prerm postrm; do printf '#!/bin/sh\\necho '$script' \"$@\" >>/var/lib/scripted.log\\n' \
+         >DEBIAN/$script; done; mkdir -p etc; echo 1 >etc/scripted.conf; echo /etc/scripted.conf >DEBIAN/conffiles",
+    );
+    archive.add(
+        "service",
+        "1",
+        "",
+        "mkdir -p etc/init.d; printf '#!/bin/sh\\ntouch /var/lib/service-was-started\\n' >etc/init.d/served
+         chmod 755 etc/init.d/served; echo /etc/init.d/served >DEBIAN/conffiles
+         printf '#!/bin/sh\\ninvoke-rc.d --quiet served start || exit 0\\n' >DEBIAN/postinst",
+    );
+    archive.add(
+        "chosen",
+        "1",
+        "",
+        "mkdir -p usr/bin; echo x >usr/bin/chosen-1
+         printf '#!/bin/sh\\nupdate-alternatives --install /usr/bin/chosen chosen /usr/bin/chosen-1 10\\n' >DEBIAN/postinst",
+    );
+    archive.add(
+        "dependent",
+        "1",
+        "Depends: scripted, needed\n",
+        "mkdir -p usr/share/dependent; echo 1 >usr/share/dependent/x",
+    );
+    archive.add("needed", "1", "", "mkdir -p usr/share/needed; echo 1 >usr/share/needed/x");
+    archive.add(
+        "old",
+        "1",
+        "",
+        "mkdir -p usr/share/old etc; echo o >usr/share/old/file; echo o >etc/old; echo /etc/old >DEBIAN/conffiles",
+    );
+}
+
+/// What [`first_versions`] has, as a user would name it.
+const FIRST: [&str; 12] = [
+    "interested",
+    "activating",
+    "conf=1",
+    "taken",
+    "taker",
+    "kinds",
+    "same",
+    "same:i386",
+    "service",
+    "chosen",
+    "dependent",
+    "old",
+];
+
+#[test]
+fn i6_new_packages_are_as_apts() {
+    let archive = Archive::new();
+    first_versions(&archive);
+    let server = archive.serve();
+    let pair = Pair::new(&server, LOCAL);
+    let output = pair.install(&[], &FIRST);
+    let summary = summary(&output);
+    assert!(summary["packages"]["unpacked"].as_u64().unwrap() >= 10, "{}", summary["packages"]);
+    pair.assert_same();
+    let root = pair.ours();
+    // The hooks were heard, the policy was asked, the filters were kept.
+    let hooks = |root: &Path| {
+        let text = fs::read_to_string(root.join("var/log/pre-install-pkgs")).unwrap();
+        // What is told to differ: how apt comes to ask us.
+        text.lines().filter(|line| !line.starts_with("Dir::Bin::dpkg=")).collect::<Vec<_>>().join("\n")
+    };
+    let heard = hooks(&root);
+    assert!(heard.starts_with("VERSION 3\n") && heard.contains("/var/cache/apt/archives/kinds_1_amd64.deb"), "{heard}");
+    assert_eq!(heard, hooks(&pair.theirs()));
+    assert_eq!(fs::read_to_string(root.join("var/log/invoked")).unwrap(), "pre\npost\n");
+    let asked = fs::read_to_string(root.join("var/log/policy")).unwrap();
+    assert!(asked.contains("served"), "{asked}");
+    assert_eq!(asked, fs::read_to_string(pair.theirs().join("var/log/policy")).unwrap());
+    assert!(!root.join("var/lib/service-was-started").exists());
+    assert!(root.join("usr/share/doc/kinds/copyright").exists() && !root.join("usr/share/doc/kinds/README").exists());
+    assert!(root.join("usr/bin/tool.real").exists());
+}
+
+fn summary(output: &Output) -> serde_json::Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(text.lines().last().unwrap_or_else(|| panic!("{output:?}"))).unwrap()
+}
+
+#[test]
+fn upgrades_removals_downgrades_and_what_is_left_are_dpkgs() {
+    let archive = Archive::new();
+    first_versions(&archive);
+    archive.add(
+        "conf",
+        "2",
+        "",
+        "mkdir -p etc/conf; for name in kept changed added; do echo 2 >etc/conf/$name; echo /etc/conf/$name; done \
+         >DEBIAN/conffiles",
+    );
+    archive.add("activating", "2", "", "mkdir -p usr/share/noted; echo 2 >usr/share/noted/activated-by-file");
+    archive.add(
+        "successor",
+        "1",
+        "Conflicts: old\nReplaces: old\nProvides: old\n",
+        "mkdir -p usr/share/old; echo s >usr/share/old/file",
+    );
+    archive.add("fresh", "1", "Breaks: needed (<< 2)\n", "mkdir -p usr/share/fresh; echo 1 >usr/share/fresh/x");
+    archive.add("needed", "2", "", "mkdir -p usr/share/needed; echo 2 >usr/share/needed/y");
+    let server = archive.serve();
+    let pair = Pair::new(&server, LOCAL);
+    let keep = "Dpkg::Options::=--force-confold";
+    pair.install(
+        &[],
+        &["interested", "activating=1", "conf=1", "kinds", "scripted", "dependent", "needed=1", "old", "taken"],
+    );
+    pair.both("echo edited >/etc/conf/changed; touch -d @1700000000 /etc/conf/changed; apt-mark hold activating");
+    // A held package, and nobody who allows it: both refuse.
+    assert!(!pair.install(&[], &["activating"]).status.success());
+    pair.install(&[keep], &["conf", "taker", "fresh"]);
+    pair.assert_same();
+    pair.install(&["APT::Get::allow-change-held-packages=1"], &["activating", "successor"]);
+    // Removed with its configuration left, and then here again.
+    pair.install(&[], &["scripted-"]);
+    pair.install(&[keep], &["scripted"]);
+    pair.install(&[keep, "APT::Get::allow-downgrades=1"], &["conf=1", "taken-"]);
+    // As it is: nothing to do but to mark.
+    pair.install(&[], &["needed"]);
+    pair.assert_same();
+}
+
+#[test]
+fn the_root_that_we_are_in() {
+    let archive = Archive::new();
+    first_versions(&archive);
+    let server = archive.serve();
+    let pair = Pair::new(&server, LOCAL);
+    let root = pair.ours();
+    let program = root.join("usr/local/bin/fullbore");
+    fs::copy(env!("CARGO_BIN_EXE_fullbore"), &program).unwrap();
+    fs::create_dir(root.join("tmp/here")).unwrap();
+    let local = archive.add("local", "1", "", "mkdir -p usr/share/local; echo 1 >usr/share/local/x");
+    for root in [pair.ours(), pair.theirs()] {
+        fs::create_dir_all(root.join("tmp/here")).unwrap();
+        fs::copy(&local, root.join("tmp/here/local_1_amd64.deb")).unwrap();
+    }
+    // A file of the machine is named by a path from where the user is.
+    let words = "--yes install ./local_1_amd64.deb conf=1 dependent";
+    let script = "mount -t proc proc \"$1/proc\" && exec chroot \"$1\" sh -ec 'cd /tmp/here; fullbore install --yes \
+                  ./local_1_amd64.deb conf=1 dependent'";
+    let mut command = clean_command("unshare");
+    command.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh"]).arg(&root);
+    command.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C.UTF-8");
+    well(&mut command);
+    inside(&pair.theirs(), &format!("cd /tmp/here; apt-get {words}"));
+    fs::remove_file(program).unwrap();
+    pair.assert_same();
+}
+
+#[test]
+fn the_locks_are_held_from_the_first_question_to_the_end() {
+    let archive = Archive::new();
+    first_versions(&archive);
+    archive.add("large", "1", "", "mkdir -p usr/share; head -c 400000 /dev/urandom >usr/share/large");
+    let server = archive.serve();
+    let place = root_for(&server, "true");
+    let root = place.path().join("root");
+    // Slow enough to be found downloading.
+    server.change(|behaviour| behaviour.rate_bytes_per_s = Some(100_000));
+    let ours = install(&root, &["large", "kinds"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let asked = Instant::now();
+    while !held(&root, "lock-frontend") {
+        assert!(asked.elapsed() < Duration::from_secs(60), "it takes no lock");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(held(&root, "lock"));
+    let second = chroot(&root, "apt-get --yes install needed").output().unwrap();
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(100), "{said}");
+    assert!(said.contains("Could not get lock /var/lib/dpkg/lock-frontend"), "{said}");
+    let third = install(&root, &["needed"]).output().unwrap();
+    let said = String::from_utf8_lossy(&third.stderr).into_owned();
+    assert_eq!(third.status.code(), Some(6), "{said}");
+    assert!(said.contains("/var/lib/dpkg/lock-frontend is held by process") && said.contains("(fullbore)"), "{said}");
+    // One that may wait.
+    let waiting = install(&root, &["--aptopt", "DPkg::Lock::Timeout=300", "needed"]).output().unwrap();
+    let said = String::from_utf8_lossy(&waiting.stderr).into_owned();
+    assert!(waiting.status.success(), "{said}");
+    let ours = ours.wait_with_output().unwrap();
+    assert!(ours.status.success(), "{}", String::from_utf8_lossy(&ours.stderr));
+    assert!(root.join("usr/share/needed/x").exists() && root.join("usr/share/large").exists());
+    assert!(!held(&root, "lock-frontend"));
+}
+
+/// Whether a process has this lock of dpkg's.
+fn held(root: &Path, lock: &str) -> bool {
+    let Ok(file) = fs::File::open(root.join("var/lib/dpkg").join(lock)) else { return false };
+    let wanted = rustix::process::Flock::from(rustix::process::FlockType::ReadLock);
+    rustix::process::fcntl_getlk(&file, &wanted).unwrap().is_some()
+}
+
+#[test]
+fn a_lock_that_is_somebody_elses_is_waited_for() {
+    let archive = Archive::new();
+    first_versions(&archive);
+    let server = archive.serve();
+    let place = root_for(&server, "true");
+    let root = place.path().join("root");
+    let lock = Lock::frontend(&Root::open(&root).unwrap()).unwrap();
+    let mut command = install(&root, &["--aptopt", "DPkg::Lock::Timeout=300", "needed"]);
+    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut said = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("waiting: /var/lib/dpkg/lock-frontend is held by process") {
+        line.clear();
+        assert!(std::io::BufRead::read_line(&mut said, &mut line).unwrap() > 0, "it did not wait");
+    }
+    drop(lock);
+    std::io::copy(&mut said, &mut std::io::sink()).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(root.join("usr/share/needed/x").exists());
+}
+
+/// Who is killed.
+#[derive(Debug, Clone, Copy)]
+enum Killed {
+    /// fullbore alone; apt goes on.
+    Ours,
+    /// All at once, as by a container's end.
+    All,
+}
+
+/// How it goes on after that.
+#[derive(Debug, Clone, Copy)]
+enum Then {
+    /// The same command, and what apt asks for before that.
+    Again,
+    /// Without fullbore: `dpkg --configure -a`, `apt-get -f install`, and what was wanted.
+    ByHand,
+}
+
+#[test]
+fn i1_install_killed_at_any_moment_ends_in_the_same_root() {
+    let archive = Archive::new();
+    first_versions(&archive);
+    for number in 0..4 {
+        let script = format!("mkdir -p usr/share/many; head -c 1500000 /dev/urandom >usr/share/many/{number}");
+        archive.add(&format!("many{number}"), "1", "", &script);
+    }
+    let server = archive.serve();
+    let words = ["interested", "activating", "conf", "kinds", "service", "chosen", "many0", "many1", "many2", "many3"];
+    let mut pair = Pair::new(&server, LOCAL);
+    let clean = tempfile::tempdir_in(pair.ours().parent().unwrap().parent().unwrap()).unwrap();
+    well(clean_command("cp").arg("--archive").arg(pair.ours()).arg(clean.path()));
+    inside(&pair.theirs(), &format!("apt-get --yes install {}", words.join(" ")));
+    let begun = Instant::now();
+    well(&mut install(&pair.ours(), &words));
+    let whole = begun.elapsed();
+    pair.assert_same();
+    let seed = u64::from(std::process::id());
+    let mut random = Random::new(seed, "kills");
+    let cases = [
+        (Killed::Ours, Then::Again),
+        (Killed::All, Then::Again),
+        (Killed::Ours, Then::ByHand),
+        (Killed::All, Then::ByHand),
+    ];
+    for (number, (killed, then)) in cases.iter().cycle().take(KILLS).enumerate() {
+        let root = pair.renew(clean.path());
+        let after = whole.mul_f64(random.below(1000) as f64 / 1000.0);
+        let case = format!("{number}: {killed:?} after {after:?} of {whole:?}, then {then:?}, seed {seed}");
+        kill(&root, &words, *killed, after);
+        recover(&root, &words, *then, &case);
+        println!("{case}");
+        pair.assert_same_state();
+        let left: Vec<_> = fs::read_dir(root.join("run")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(matches!(then, Then::ByHand) || !format!("{left:?}").contains("fullbore"), "{case}: {left:?}");
+    }
+}
+
+/// Two of each kind.
+const KILLS: usize = 8;
+
+fn kill(root: &Path, words: &[&str], killed: Killed, after: Duration) {
+    let mut command = match killed {
+        Killed::Ours => install(root, words),
+        Killed::All => {
+            let mut command = clean_command("unshare");
+            command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]);
+            command.arg(env!("CARGO_BIN_EXE_fullbore")).args(["install", "--yes", "--root"]).arg(root).args(words);
+            command.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
+            command
+        }
+    };
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(after);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // apt may go on without us; a lock says that it does.
+    let begun = Instant::now();
+    while ["lock-frontend", "lock"].iter().any(|lock| held(root, lock)) {
+        assert!(begun.elapsed() < Duration::from_secs(120), "somebody keeps dpkg's lock");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn recover(root: &Path, words: &[&str], then: Then, case: &str) {
+    let by_hand = "dpkg --configure -a; apt-get --yes -f install";
+    let said = |output: &Output| {
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        format!("{case}\n{out}{err}")
+    };
+    let mut again: Command = match then {
+        Then::Again => install(root, words),
+        Then::ByHand => chroot(root, &format!("apt-get --yes install {}", words.join(" "))),
+    };
+    let first = again.output().unwrap();
+    if !first.status.success() || matches!(then, Then::ByHand) {
+        // Only what apt itself asks for may be needed.
+        assert!(
+            first.status.success()
+                || said(&first).contains("dpkg --configure -a")
+                || said(&first).contains("fix-broken"),
+            "{}",
+            said(&first)
+        );
+        let mended = chroot(root, by_hand).output().unwrap();
+        assert!(mended.status.success(), "{}", said(&mended));
+        let last = again.output().unwrap();
+        assert!(last.status.success(), "{}", said(&last));
+    }
+    if matches!(then, Then::ByHand) {
+        // What a killed run may leave besides: a part of a download, and the script in /run.
+        inside(root, "rm -rf /run/fullbore-dpkg.* /var/cache/apt/archives/.*.part");
+    }
+}
+
+/// The disk fails when everything is installed and not yet synced.
+#[test]
+fn i7_a_disk_that_fails_at_the_end_fails_the_run() {
+    SlowDisk::available().unwrap();
+    let archive = Archive::new();
+    first_versions(&archive);
+    let server = archive.serve();
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("disk")).unwrap();
+    let disk = SlowDisk::mount(&dir.path().join("disk"), &dir.path().join("backing"), 1 << 30, 1 << 30).unwrap();
+    let hook = "mkfifo /run/go
+        echo 'DPkg::Post-Invoke { \"touch /run/reached; cat /run/go\"; };' >/etc/apt/apt.conf.d/last";
+    let root = root_in(disk.path(), &server, hook);
+    let mut ours = install(&root, &["needed", "kinds"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    while !root.join("run/reached").exists() {
+        assert!(ours.try_wait().unwrap().is_none(), "it ended before");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    disk.set_broken(true);
+    fs::write(root.join("run/go"), "go").unwrap();
+    let output = ours.wait_with_output().unwrap();
+    disk.set_broken(false);
+    let said = String::from_utf8_lossy(&output.stderr);
+    // If the file system has noticed it by itself meanwhile, apt fails.
+    assert!(matches!(output.status.code(), Some(7 | 2)), "{}: {said}", output.status);
+    assert!(output.status.code() == Some(2) || said.contains("may not be on the disk"), "{said}");
+}
+
+/// What only dpkg may unpack has to be what the index says as well, and what lies in the cache is not trusted.
+#[test]
+fn a_package_that_was_changed_in_the_cache_gets_nowhere() {
+    let archive = Archive::new();
+    first_versions(&archive);
+    archive.add("needed", "2", "", "mkdir -p usr/share/needed; echo 2 >usr/share/needed/x");
+    let server = archive.serve();
+    let place = root_for(&server, "true");
+    let root = place.path().join("root");
+    well(&mut install(&root, &["needed=1"]));
+    // Changed between the download and the unpacking, by a hook; an upgrade, so that dpkg would do it.
+    let hook = "DPkg::Pre-Invoke { \"for f in /var/cache/apt/archives/needed_2*; do printf x >>$f; done\"; };";
+    fs::write(root.join("etc/apt/apt.conf.d/evil"), hook).unwrap();
+    let output = install(&root, &["needed"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("the index says"), "{said}");
+    assert_eq!(fs::read_to_string(root.join("usr/share/needed/x")).unwrap(), "1\n");
+}
