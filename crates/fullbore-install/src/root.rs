@@ -3,6 +3,10 @@
 //! Every path goes through the root's handle with `openat2` and `RESOLVE_IN_ROOT` (Linux 5.6), so that
 //! links in the root, absolute ones as well, lead to where they lead once the root is `/`, and no
 //! path and no link leads out of it. (dpkg with `--root` would follow an absolute link outside.)
+//! Where there is no such call, on older kernels and in containers whose filter does not know it, [`steps`] goes part
+//! by part.
+
+mod steps;
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -42,6 +46,8 @@ impl RootError {
 pub struct Root {
     path: PathBuf,
     handle: OwnedFd,
+    /// Whether the kernel resolves paths for us.
+    has_openat2: bool,
     /// One descriptor per file system, opened before anything was written there, so that no
     /// error of its write-back is missed.
     file_systems: Mutex<Vec<(u64, OwnedFd)>>,
@@ -51,13 +57,16 @@ impl Root {
     /// Opens the root at `path`, which has to be a directory.
     ///
     /// # Errors
-    /// When it is none, or where the kernel has no `openat2`.
+    /// When it is none.
     pub fn open(path: &Path) -> Result<Root, RootError> {
         let error =
             |errno| RootError { path: path.to_owned(), operation: "open the root", source: io::Error::from(errno) };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let handle = rustix::fs::open(path, flags, Mode::empty()).map_err(error)?;
-        let root = Root { path: path.to_owned(), handle, file_systems: Mutex::default() };
+        let tried = retry(|| rustix::fs::openat2(&handle, c".", flags, Mode::empty(), RESOLVE));
+        // A container's filter may answer either.
+        let has_openat2 = !matches!(tried, Err(Errno::NOSYS | Errno::PERM));
+        let root = Root { path: path.to_owned(), handle, has_openat2, file_systems: Mutex::default() };
         let again = root.directory(b"").map_err(error)?;
         root.note_file_system(again.as_fd(), rustix::fs::fstat(&again).map_err(error)?.st_dev).map_err(error)?;
         Ok(root)
@@ -76,8 +85,17 @@ impl Root {
     /// A directory in the root, to resolve names in; links on the way and at the end are followed.
     pub(crate) fn directory(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { b"." } else { path };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        retry(|| rustix::fs::openat2(&self.handle, path, flags, Mode::empty(), RESOLVE))
+        self.resolve(path, OFlags::PATH | OFlags::DIRECTORY)
+    }
+
+    /// Opens what is there under a path, links followed; for reading, or only as a place.
+    fn resolve(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        let flags = flags | OFlags::CLOEXEC;
+        if self.has_openat2 {
+            retry(|| rustix::fs::openat2(&self.handle, path, flags, Mode::empty(), RESOLVE))
+        } else {
+            steps::open(self.handle.as_fd(), path, flags)
+        }
     }
 
     /// Remembers the file system of a directory, if it is a new one.
@@ -96,9 +114,7 @@ impl Root {
     /// All but absence; also a file that is larger than any that belongs here.
     pub fn read(&self, path: &str) -> Result<Option<Vec<u8>>, RootError> {
         let error = |error: io::Error| RootError::new(path.as_bytes(), "read", error);
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let opened = retry(|| rustix::fs::openat2(&self.handle, path, flags, Mode::empty(), RESOLVE));
-        let file = match opened {
+        let file = match self.resolve(path.as_bytes(), OFlags::RDONLY | OFlags::NONBLOCK) {
             Ok(file) => File::from(file),
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(errno) => return Err(error(errno.into())),
@@ -114,9 +130,7 @@ impl Root {
     /// The names in a directory, without `.` and `..`; none if it is not there.
     pub(crate) fn names(&self, path: &str) -> Result<Vec<Vec<u8>>, RootError> {
         let error = |errno: Errno| RootError::new(path.as_bytes(), "list", errno);
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = retry(|| rustix::fs::openat2(&self.handle, path, flags, Mode::empty(), RESOLVE));
-        let directory = match opened {
+        let directory = match self.resolve(path.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY) {
             Ok(directory) => directory,
             Err(Errno::NOENT) => return Ok(Vec::new()),
             Err(errno) => return Err(error(errno)),

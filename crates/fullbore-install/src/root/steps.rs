@@ -1,0 +1,157 @@
+//! What `openat2` does with `RESOLVE_IN_ROOT`, by one call per part of the path.
+//!
+//! Each part is opened as itself, never through a link; what a link says is put in front of the parts that are
+//! still to come. `..` goes back to the descriptor that we came from, so that nobody who renames directories meanwhile
+//! leads us out of the root.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::retry;
+
+/// Links followed for one path, as many as the kernel follows (path_resolution(7)).
+const LINKS_MAX: usize = 40;
+
+/// Opens what is there under a path, all links followed within the root.
+pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let mut way = Way { root, below: Vec::new(), to_come: Vec::new() };
+    way.put_in_front(path);
+    let mut links = 0;
+    while let Some(name) = way.to_come.pop() {
+        match &name[..] {
+            // These, too, ask for a directory before them.
+            b"" | b"." => continue,
+            b".." => {
+                way.below.pop();
+                continue;
+            }
+            _ => {}
+        }
+        let found = way.look(&name)?;
+        match FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) {
+            FileType::Symlink => {
+                links += 1;
+                if links > LINKS_MAX {
+                    return Err(Errno::LOOP);
+                }
+                let target = rustix::fs::readlinkat(&found, c"", Vec::new())?;
+                if target.as_bytes().starts_with(b"/") {
+                    way.below.clear();
+                }
+                way.put_in_front(target.as_bytes());
+            }
+            FileType::Directory => way.below.push(found),
+            _ if !way.to_come.is_empty() || flags.contains(OFlags::DIRECTORY) => return Err(Errno::NOTDIR),
+            _ if flags.contains(OFlags::PATH) => return Ok(found),
+            // What it has become by now is no link either.
+            _ => return retry(|| rustix::fs::openat(way.here(), &name[..], flags | OFlags::NOFOLLOW, Mode::empty())),
+        }
+    }
+    retry(|| rustix::fs::openat(way.here(), c".", flags, Mode::empty()))
+}
+
+/// How far we are.
+struct Way<'a> {
+    root: BorrowedFd<'a>,
+    /// Directories below the root that we have come through.
+    below: Vec<OwnedFd>,
+    /// Parts of the path, the next one last.
+    to_come: Vec<Vec<u8>>,
+}
+
+impl Way<'_> {
+    fn here(&self) -> BorrowedFd<'_> {
+        self.below.last().map_or(self.root, |directory| directory.as_fd())
+    }
+
+    fn look(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        retry(|| rustix::fs::openat(self.here(), name, flags, Mode::empty()))
+    }
+
+    fn put_in_front(&mut self, path: &[u8]) {
+        self.to_come.extend(path.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use proptest::prelude::*;
+
+    use super::super::{RESOLVE, Root};
+    use super::*;
+
+    /// Directories, a file, and links: relative, absolute, upwards, around, to nothing.
+    fn root() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        fs::create_dir_all(at("usr/bin/deep")).unwrap();
+        fs::create_dir(at("etc")).unwrap();
+        fs::write(at("usr/file"), "content").unwrap();
+        for (target, link) in [
+            ("usr/bin", "bin"),
+            ("/usr", "usr/bin/absolute"),
+            ("../../../../../etc", "usr/bin/upwards"),
+            ("around", "around"),
+            ("nowhere", "broken"),
+            ("/usr/file", "etc/file"),
+            ("..", "usr/bin/deep/up"),
+        ] {
+            symlink(target, at(link)).unwrap();
+        }
+        dir
+    }
+
+    fn found(opened: Result<OwnedFd, Errno>) -> Result<(u64, u64), Errno> {
+        let status = rustix::fs::fstat(opened?).unwrap();
+        Ok((status.st_dev, status.st_ino))
+    }
+
+    proptest! {
+        #[test]
+        fn it_goes_where_the_kernel_goes(
+            parts in prop::collection::vec(
+                prop::sample::select(vec![
+                    "usr", "bin", "deep", "etc", "file", "absolute", "upwards", "around", "broken", "up", "..", ".", "",
+                ]),
+                1..7,
+            ),
+            is_absolute: bool,
+            wants_directory: bool,
+        ) {
+            let dir = root();
+            let root = Root::open(dir.path()).unwrap();
+            prop_assume!(root.has_openat2);
+            let path = format!("{}{}", if is_absolute { "/" } else { "./" }, parts.join("/"));
+            let mut flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            if wants_directory || path.ends_with('/') {
+                flags |= OFlags::DIRECTORY;
+            }
+            let kernel = retry(|| rustix::fs::openat2(root.handle(), path.as_str(), flags, Mode::empty(), RESOLVE));
+            let steps = open(root.handle(), path.as_bytes(), flags);
+            prop_assert_eq!(found(steps), found(kernel), "{}", path);
+        }
+    }
+
+    #[test]
+    fn a_root_without_openat2_reads_the_same() {
+        let dir = root();
+        let mut root = Root::open(dir.path()).unwrap();
+        let names = |root: &Root| {
+            let mut names = root.names("bin/absolute").unwrap();
+            names.sort();
+            names
+        };
+        let (there, listed) = (root.read("etc/file").unwrap(), names(&root));
+        assert_eq!(there.as_deref(), Some(&b"content"[..]));
+        root.has_openat2 = false;
+        assert_eq!((root.read("etc/file").unwrap(), names(&root)), (there, listed));
+        assert_eq!(root.read("broken").unwrap(), None);
+        assert!(root.directory(b"around").is_err());
+    }
+}
