@@ -176,6 +176,8 @@ impl Root {
         wrapper.write_all(wrapper_text(&with_end(program, KEPT)).as_bytes()).map_err(file(&new))?;
         // Whatever the umask.
         wrapper.set_permissions(fs::Permissions::from_mode(0o755)).map_err(file(&new))?;
+        // A power cut must not leave an empty file in a program's place.
+        wrapper.sync_all().map_err(file(&new))?;
         self.step(before, "rename the wrapper")?;
         fs::rename(&new, &below).map_err(file(&below))
     }

@@ -93,6 +93,9 @@ pub enum StartError {
     /// The kernel has no such filters, or not this one.
     #[error("the kernel does not take the filter: {0}")]
     Filter(#[source] io::Error),
+    /// Nothing would be answered.
+    #[error("the numbers of this architecture's system calls are not known here; run the command without nosync")]
+    Architecture,
     /// Counting inside of counting.
     #[error("sync calls are being counted already, and the kernel takes only one who counts")]
     AlreadyCounted,
@@ -147,6 +150,9 @@ pub struct Outcome {
 /// Runs the command to its end, syncs, and tells how it went.
 pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, StartError> {
     let system = |what| move |error| StartError::System { what, error };
+    if !filter::KNOWS_THIS_MACHINE {
+        return Err(StartError::Architecture);
+    }
     let mut disks = Disks::open().map_err(system("cannot read which file systems there are"))?;
     let costs = if job.counted { probe_all(&disks) } else { Vec::new() };
     if job.counted {

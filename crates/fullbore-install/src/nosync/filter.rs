@@ -76,6 +76,8 @@ struct Architecture {
     audit: u32,
     /// Cleared in a number before it is compared: the bit by which x32 differs from amd64.
     ignored_bit: u32,
+    /// Where an argument of 64 bits has its low half: after the high one on a big-endian machine.
+    low_half: u32,
     calls: &'static [(u32, Call, u8)],
 }
 
@@ -85,6 +87,7 @@ const NO_ARGUMENT: u8 = 0;
 const X86_64: Architecture = Architecture {
     audit: 0xc000_003e,
     ignored_bit: 0x4000_0000,
+    low_half: 0,
     calls: &[
         (74, Call::Fsync, 0),
         (75, Call::Fdatasync, 0),
@@ -106,6 +109,7 @@ const X86_64: Architecture = Architecture {
 const I386: Architecture = Architecture {
     audit: 0x4000_0003,
     ignored_bit: 0,
+    low_half: 0,
     calls: &[
         (118, Call::Fsync, 0),
         (148, Call::Fdatasync, 0),
@@ -137,12 +141,56 @@ const GENERIC: &[(u32, Call, u8)] = &[
     (425, Call::Ring, NO_ARGUMENT),
 ];
 
-const AARCH64: Architecture = Architecture { audit: 0xc000_00b7, ignored_bit: 0, calls: GENERIC };
-const RISCV64: Architecture = Architecture { audit: 0xc000_00f3, ignored_bit: 0, calls: GENERIC };
+const AARCH64: Architecture = Architecture { audit: 0xc000_00b7, ignored_bit: 0, low_half: 0, calls: GENERIC };
+const RISCV64: Architecture = Architecture { audit: 0xc000_00f3, ignored_bit: 0, low_half: 0, calls: GENERIC };
+const LOONGARCH64: Architecture = Architecture { audit: 0xc000_0102, ignored_bit: 0, low_half: 0, calls: GENERIC };
+
+/// Little-endian, Debian's ppc64el.
+const POWERPC64: Architecture = Architecture {
+    audit: 0xc000_0015,
+    ignored_bit: 0,
+    low_half: 0,
+    calls: &[
+        (118, Call::Fsync, 0),
+        (148, Call::Fdatasync, 0),
+        // sync_file_range2
+        (308, Call::SyncFileRange, 0),
+        (144, Call::Msync, 2),
+        (36, Call::Sync, NO_ARGUMENT),
+        (348, Call::Syncfs, 0),
+        (286, Call::Open, 2),
+        (5, Call::Open, 1),
+        (346, Call::Open, 2),
+        (437, Call::Openat2, 2),
+        (381, Call::Write, 5),
+        (425, Call::Ring, NO_ARGUMENT),
+    ],
+};
+
+const S390X: Architecture = Architecture {
+    audit: 0x8000_0016,
+    ignored_bit: 0,
+    low_half: 4,
+    calls: &[
+        (118, Call::Fsync, 0),
+        (148, Call::Fdatasync, 0),
+        (307, Call::SyncFileRange, 0),
+        (144, Call::Msync, 2),
+        (36, Call::Sync, NO_ARGUMENT),
+        (338, Call::Syncfs, 0),
+        (288, Call::Open, 2),
+        (5, Call::Open, 1),
+        (336, Call::Open, 2),
+        (437, Call::Openat2, 2),
+        (377, Call::Write, 5),
+        (425, Call::Ring, NO_ARGUMENT),
+    ],
+};
 
 const ARM: Architecture = Architecture {
     audit: 0x4000_0028,
     ignored_bit: 0,
+    low_half: 0,
     calls: &[
         (118, Call::Fsync, 0),
         (148, Call::Fdatasync, 0),
@@ -161,7 +209,19 @@ const ARM: Architecture = Architecture {
 
 /// All at once: a block for an architecture that a machine does not have is never entered, and
 /// which ones it has can change under emulation.
-const ARCHITECTURES: [&Architecture; 5] = [&X86_64, &I386, &AARCH64, &ARM, &RISCV64];
+const ARCHITECTURES: [&Architecture; 8] = [&X86_64, &I386, &AARCH64, &ARM, &RISCV64, &LOONGARCH64, &POWERPC64, &S390X];
+
+/// Whether the filter knows the calls of this machine's programs. Elsewhere it would answer nothing.
+pub(super) const KNOWS_THIS_MACHINE: bool = cfg!(any(
+    target_arch = "x86_64",
+    target_arch = "x86",
+    target_arch = "aarch64",
+    target_arch = "arm",
+    target_arch = "riscv64",
+    target_arch = "loongarch64",
+    all(target_arch = "powerpc64", target_endian = "little"),
+    target_arch = "s390x",
+));
 
 /// Where `struct seccomp_data` has the call's number, the architecture, and the arguments.
 const NUMBER: u32 = 0;
@@ -199,7 +259,7 @@ fn architecture_block(architecture: &Architecture, answer: Answer) -> Vec<sock_f
         block.push(statement(BPF_ALU | BPF_AND | BPF_K, !architecture.ignored_bit));
     }
     for (number, call, argument) in architecture.calls {
-        if let Some(body) = call_block(*call, *argument, answer) {
+        if let Some(body) = call_block(*call, architecture.low_half + 8 * u32::from(*argument), answer) {
             block.push(unless_equal_skip(*number, &body));
             block.extend(body);
         }
@@ -208,8 +268,8 @@ fn architecture_block(architecture: &Architecture, answer: Answer) -> Vec<sock_f
     block
 }
 
-/// What happens with one call; nothing if it is none of the filter's business.
-fn call_block(call: Call, argument: u8, answer: Answer) -> Option<Vec<sock_filter>> {
+/// What happens with one call, whose argument that counts is at this place; nothing if it is none of the filter's business.
+fn call_block(call: Call, argument: u32, answer: Answer) -> Option<Vec<sock_filter>> {
     let taken = match answer {
         // An error number of 0 is success.
         Answer::AtOnce => verdict(SECCOMP_RET_ERRNO),
@@ -219,9 +279,8 @@ fn call_block(call: Call, argument: u8, answer: Answer) -> Option<Vec<sock_filte
         return None;
     }
     let allow = verdict(SECCOMP_RET_ALLOW);
-    // Low halves: descriptors and flags are 32 bits wide. The numbers above are of
-    // little-endian machines.
-    let load_argument = load(ARGUMENTS + 8 * u32::from(argument));
+    // Low halves: descriptors and flags are 32 bits wide.
+    let load_argument = load(ARGUMENTS + argument);
     Some(match call {
         Call::Sync | Call::Ring | Call::Openat2 => vec![taken],
         // fsync(-1) has to fail.
@@ -276,7 +335,8 @@ mod tests {
         data.extend(number.to_le_bytes());
         data.extend(audit.to_le_bytes());
         data.extend(0_u64.to_le_bytes());
-        data.extend(arguments.iter().flat_map(|argument| argument.to_le_bytes()));
+        let halves = if audit == S390X.audit { 32 } else { 0 };
+        data.extend(arguments.iter().flat_map(|argument| argument.rotate_left(halves).to_le_bytes()));
         let (mut at, mut value) = (0, 0_u32);
         loop {
             let step = program[at];
