@@ -158,7 +158,7 @@ fn on_twice_and_off_twice_leave_nothing() {
 }
 
 #[test]
-fn killed_at_any_step_it_goes_on_or_back() {
+fn i2_killed_at_any_step_it_goes_on_or_back() {
     let scratch = Scratch::new();
     let before = scratch.tree();
     for steps in 0.. {

@@ -230,3 +230,31 @@ pub fn assert_same(dpkgs: &Path, ours: &Path, known: &[&str]) {
 fn short(content: &[u8]) -> String {
     String::from_utf8_lossy(&content[..content.len().min(1500)]).into_owned()
 }
+
+/// A package whose `data.tar` is given, not compressed.
+pub fn deb_of(directory: &Path, name: &str, data: &[u8]) -> PathBuf {
+    let whole = Tree::new(name, "1", "").build(directory, "none");
+    let bytes = fs::read(&whole).unwrap();
+    let place = Archive::open(&whole).unwrap().data();
+    let mut new = bytes[..place.offset as usize - 60].to_vec();
+    let header = format!("{:<16}{:<12}{:<6}{:<6}{:<8}{:<10}`\n", "data.tar", 0, 0, 0, 100644, data.len());
+    new.extend_from_slice(header.as_bytes());
+    new.extend_from_slice(data);
+    if data.len() % 2 == 1 {
+        new.push(b'\n');
+    }
+    fs::write(&whole, new).unwrap();
+    whole
+}
+
+/// Numbers at random, the same for the same seed.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+}
