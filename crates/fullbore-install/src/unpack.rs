@@ -35,7 +35,7 @@ use fullbore_debian::tar::TarError;
 use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::Ledger;
 
-pub use archive::{Archive, ArchiveError};
+pub use archive::{Archive, ArchiveError, verify};
 pub use examine::{Examined, Refused, examine};
 pub use filters::Filters;
 pub use run::unpack;

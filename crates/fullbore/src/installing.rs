@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fullbore_engine::stage::Ledger;
 use fullbore_install::nosync::{FlushCost, session};
 
 use crate::report::{PackageTotals, VerdictReport, units};
@@ -41,8 +42,14 @@ pub enum Part {
     Resolve,
     /// Waiting for package files.
     Download,
-    /// Packages are decompressed and written in parallel.
+    /// Packages are unpacked in parallel: this is divided into the next three when it is over.
     Unpack,
+    /// Their bytes are read and hashed.
+    Verify,
+    /// They are decompressed.
+    Decompress,
+    /// Files are made.
+    Write,
     /// Maintainer scripts that install or configure.
     Scripts,
     /// Maintainer scripts that are run by triggers.
@@ -69,6 +76,9 @@ impl Part {
             Part::Resolve => "resolving",
             Part::Download => "download",
             Part::Unpack => "unpacking",
+            Part::Verify => "verifying",
+            Part::Decompress => "decompressing",
+            Part::Write => "writing files",
             Part::Scripts => "maintainer scripts",
             Part::Triggers => "triggers",
             Part::Dpkg => "dpkg's bookkeeping",
@@ -83,7 +93,9 @@ impl Part {
     fn advice(self) -> &'static str {
         match self {
             Part::Indexes | Part::Download => "a nearer or faster mirror would help",
-            Part::Unpack => "more cores would help, or packages compressed by zstd",
+            Part::Unpack | Part::Decompress => "more cores would help, or packages compressed by zstd",
+            Part::Verify => "more cores would help",
+            Part::Write => "more cores would help, or a faster file system",
             Part::Scripts | Part::Triggers => "fewer packages, or a faster core; scripts run one after the other",
             Part::Sync => "a faster disk would help",
             Part::Pack => "a faster compression would help",
@@ -139,9 +151,73 @@ impl PartClock {
         }
     }
 
+    /// Divides the time of unpacking: what ran alone lasted as long as it says, and the rest goes to what ran side
+    /// by side, in proportion.
+    pub fn divide_unpacking(&mut self, times: &UnpackTimes) {
+        let mut rest = self.spent.remove(&Part::Unpack).unwrap_or_default();
+        for (part, alone) in [(Part::Scripts, times.scripts), (Part::Dpkg, times.bookkeeping)] {
+            let alone = alone.min(rest);
+            rest -= alone;
+            *self.spent.entry(part).or_default() += alone;
+        }
+        let beside = [(Part::Verify, times.verify), (Part::Decompress, times.decompress), (Part::Write, times.write)];
+        let all: Duration = beside.iter().map(|(_, time)| *time).sum();
+        if all.is_zero() {
+            *self.spent.entry(Part::Unpack).or_default() += rest;
+            return;
+        }
+        for (part, time) in beside {
+            *self.spent.entry(part).or_default() += rest.mul_f64(time.as_secs_f64() / all.as_secs_f64());
+        }
+    }
+
     /// What was spent, in the order of the run.
     pub fn parts(&self) -> Vec<(Part, Duration)> {
-        self.spent.iter().map(|(part, duration)| (*part, *duration)).collect()
+        let spent = self.spent.iter().map(|(part, duration)| (*part, *duration));
+        spent.filter(|(_, duration)| !duration.is_zero()).collect()
+    }
+}
+
+/// Where the time of unpacking goes, as its stage clocks say.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct UnpackTimes {
+    /// In preinst scripts, alone.
+    pub scripts: Duration,
+    /// With dpkg's database, alone.
+    pub bookkeeping: Duration,
+    /// Of all threads together.
+    pub verify: Duration,
+    /// Likewise.
+    pub decompress: Duration,
+    /// Likewise, waiting for the file system included.
+    pub write: Duration,
+}
+
+impl UnpackTimes {
+    /// Of a batch, whose preinst scripts have taken so long.
+    pub fn of(ledger: &Ledger, scripts: Duration) -> UnpackTimes {
+        let mut times = UnpackTimes { scripts, ..UnpackTimes::default() };
+        for stage in ledger.reading().stages {
+            // Calls that wait for the file system take longer than the processor worked for them.
+            let time = Duration::from_nanos(stage.compute_ns.max(stage.device_ns));
+            match stage.name.as_str() {
+                "verify" => times.verify = time,
+                "decompress" => times.decompress = time,
+                "write" => times.write = time,
+                "bookkeeping" => times.bookkeeping = time,
+                _ => {}
+            }
+        }
+        times
+    }
+
+    /// Adds those of another batch.
+    pub fn add(&mut self, other: &UnpackTimes) {
+        self.scripts += other.scripts;
+        self.bookkeeping += other.bookkeeping;
+        self.verify += other.verify;
+        self.decompress += other.decompress;
+        self.write += other.write;
     }
 }
 
@@ -417,6 +493,30 @@ mod tests {
         clock.deal(Part::Dpkg, &observed);
         assert_eq!(clock.spent[&Part::Scripts], Duration::from_secs(5));
         assert_eq!(clock.spent[&Part::Dpkg], Duration::from_millis(2500));
+    }
+
+    #[test]
+    fn unpacking_is_divided_by_what_its_threads_did() {
+        let seconds = Duration::from_secs;
+        let mut clock = PartClock::start(Part::Unpack);
+        clock.spent.insert(Part::Unpack, seconds(10));
+        clock.spent.insert(Part::Dpkg, seconds(1));
+        // Two threads.
+        let times = UnpackTimes {
+            scripts: seconds(1),
+            bookkeeping: seconds(1),
+            verify: seconds(2),
+            decompress: seconds(12),
+            write: seconds(2),
+        };
+        clock.divide_unpacking(&times);
+        let spent = |part: Part| clock.spent[&part];
+        assert_eq!((spent(Part::Scripts), spent(Part::Dpkg)), (seconds(1), seconds(2)));
+        assert_eq!(
+            (spent(Part::Verify), spent(Part::Decompress), spent(Part::Write)),
+            (seconds(1), seconds(6), seconds(1))
+        );
+        assert!(!clock.spent.contains_key(&Part::Unpack));
     }
 
     #[test]

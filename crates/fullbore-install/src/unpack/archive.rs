@@ -185,6 +185,33 @@ impl Archive {
     }
 }
 
+/// Reads a whole file, whatever it is, and compares it with what a signed index names.
+///
+/// # Errors
+/// [`ArchiveError::Mismatch`], [`ArchiveError::Read`].
+pub fn verify(path: &Path, bytes: u64, sha256: Sha256) -> Result<(), ArchiveError> {
+    let error = |source| ArchiveError::Read { path: path.to_owned(), source };
+    let mut file = File::open(path).map_err(error)?;
+    let mut hasher = Sha256Hasher::new();
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => hasher.update(&buffer[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(source) => return Err(error(source)),
+        }
+    }
+    let found = hasher.bytes();
+    hasher.verify(bytes, sha256).map(|_| ()).map_err(|actual| ArchiveError::Mismatch {
+        path: path.to_owned(),
+        bytes: found,
+        actual,
+        expected_bytes: bytes,
+        expected: sha256,
+    })
+}
+
 /// Hashes what is read.
 #[derive(Debug)]
 pub(super) struct Hashing<R> {

@@ -8,7 +8,7 @@ use crate::report::{PackageTotals, Report, Summary, Timeline};
 
 use super::download::Downloads;
 use super::unpacker::Done;
-use super::{Flush, Observer, Part, PartClock, totals, verdict};
+use super::{Flush, Observer, Part, PartClock, UnpackTimes, totals, verdict};
 
 /// Totals and course of one run.
 pub struct Account {
@@ -18,6 +18,7 @@ pub struct Account {
     flush: Flush,
     observer: Option<Observer>,
     packages: PackageTotals,
+    unpacking: UnpackTimes,
 }
 
 impl Account {
@@ -39,6 +40,7 @@ impl Account {
             flush: Flush::probe(on_disk),
             observer: Some(Observer::start()),
             packages: PackageTotals::default(),
+            unpacking: UnpackTimes::default(),
         }
     }
 
@@ -59,6 +61,7 @@ impl Account {
 
     /// Packages were unpacked in parallel, and others left to dpkg.
     pub fn unpacked(&mut self, done: &Done) {
+        self.unpacking.add(&done.times);
         let packages = &mut self.packages;
         packages.unpacked += done.packages.len() as u64;
         packages.files += done.paths;
@@ -77,6 +80,7 @@ impl Account {
         self.clock.turn(Part::Around);
         let observed = self.observer.take().map(Observer::finish).unwrap_or_default();
         self.clock.deal(Part::Dpkg, &observed);
+        self.clock.divide_unpacking(&self.unpacking);
         self.summary.duration_ms = self.clock.begun().elapsed().as_millis() as u64;
         let timeline = downloads.verdict().map(|verdict| Timeline::of(&verdict, &self.phases)).unwrap_or_default();
         let run = HostsOf { started: self.clock.begun(), duration_ms: self.summary.duration_ms, timeline: &timeline };

@@ -46,14 +46,14 @@ impl<'a> Serving<'a> {
     pub fn serve(&mut self, relay: &Relay, apt: &mut Child, account: &mut Account) -> io::Result<ExitStatus> {
         relay.serve(apt, &mut |order| {
             account.part(Part::Unpack);
-            let answer = self.answer(&order, &mut |done| account.unpacked(done));
+            let answer = self.answer(&order, account);
             account.part(Part::Dpkg);
             answer
         })
     }
 
-    /// One order. What was unpacked here is told to `unpacked`.
-    fn answer(&mut self, arguments: &[OsString], unpacked: &mut dyn FnMut(&Done)) -> Answer {
+    /// One order.
+    fn answer(&mut self, arguments: &[OsString], account: &mut Account) -> Answer {
         let Some(mut order) = Order::parse(self.root, arguments) else {
             return Answer::Run(arguments.to_vec(), Told::default());
         };
@@ -65,9 +65,12 @@ impl<'a> Serving<'a> {
         let outside: Vec<PathBuf> = order.files.iter().map(|file| Order::outside(self.root, file)).collect();
         match self.unpacker.unpack(&outside, Scripts::Before) {
             Ok(done) => {
-                unpacked(&done);
+                account.unpacked(&done);
+                account.part(Part::Dpkg);
                 self.unpacker.note_in_dpkgs_log(&done);
                 if self.compiles {
+                    // Work of the scripts', done before them.
+                    account.part(Part::Scripts);
                     self.unpacker.compile_modules(&done);
                 }
                 let left: Vec<PathBuf> = done.left.iter().map(|(file, _)| self.seen_inside(file)).collect();

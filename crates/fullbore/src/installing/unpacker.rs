@@ -3,17 +3,19 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::durability::Durability;
+use fullbore_engine::stage::Ledger;
 use fullbore_install::database::Lock;
 use fullbore_install::inside::Inside;
 use fullbore_install::resolve::Wanted;
 use fullbore_install::scripts;
 use fullbore_install::unpack::{self, Archive, Filters, Options, Root, UnpackError, UnpackedPackage};
 
-use super::bytecode;
 use super::log::Log;
+use super::{UnpackTimes, bytecode};
 use crate::error::{CommandError, ErrorKind};
 
 /// Lines of dpkg's configuration that mean nothing for unpacking, or are understood here.
@@ -60,6 +62,8 @@ pub struct Done {
     pub paths: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Where the time went.
+    pub times: UnpackTimes,
     /// Packages whose preinst has still to run.
     preinsts: Vec<Archive>,
     /// Packages whose triggers waited before.
@@ -107,6 +111,7 @@ impl<'a> Unpacker<'a> {
         let mut done = Done::default();
         let Some(filters) = self.filters() else {
             let reason = "dpkg's configuration has options that only dpkg has";
+            files.iter().try_for_each(|file| self.verify(file))?;
             done.left = files.iter().map(|file| (file.clone(), reason.to_owned())).collect();
             return Ok(done);
         };
@@ -123,32 +128,45 @@ impl<'a> Unpacker<'a> {
                     });
                 }
                 // dpkg may understand it, or says better what is wrong.
-                Err(error) => done.left.push((file.clone(), error.to_string())),
+                Err(error) => {
+                    self.verify(file)?;
+                    done.left.push((file.clone(), error.to_string()));
+                }
             }
         }
         let by_name: HashMap<String, PathBuf> =
             archives.iter().map(|archive| (archive.name().to_owned(), archive.path().to_owned())).collect();
         let examined = unpack::examine(&root, archives).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
         for refused in examined.refused {
+            self.verify(refused.archive.path())?;
             done.left.push((refused.archive.path().to_owned(), refused.refusal.reason));
         }
         if examined.batch.is_empty() {
             return Ok(self.sorted(done, files));
         }
         done.pending_before = self.pending().into_iter().map(|pending| pending.label).collect();
+        let mut in_scripts = Duration::ZERO;
         let mut run = |archive: &Archive| match scripts {
-            Scripts::Before => self.preinst(archive),
+            Scripts::Before => {
+                let begun = Instant::now();
+                let ended = self.preinst(archive);
+                in_scripts += begun.elapsed();
+                ended
+            }
             Scripts::After => Ok(()),
         };
+        let ledger = Ledger::new();
         let options = Options {
             filters,
             // One sync for everything, at the end of the run.
             durability: Durability::None,
             preinst: Some(&mut run),
+            ledger: Some(&ledger),
             ..Options::default()
         };
         let result = unpack::unpack(&root, &examined.batch, options);
         let cleared = scripts::clear(self.inside.root());
+        done.times = UnpackTimes::of(&ledger, in_scripts);
         match result {
             Ok(unpacked) => {
                 for refusal in unpacked.refused {
@@ -161,6 +179,7 @@ impl<'a> Unpacker<'a> {
             // dpkg runs it again, and knows what has to be done when it fails again.
             Err(UnpackError::Preinst { package, what }) => {
                 let reason = format!("the batch of {package}, whose preinst failed: {what}");
+                files.iter().try_for_each(|file| self.verify(file))?;
                 done.left = files.iter().map(|file| (file.clone(), reason.clone())).collect();
             }
             Err(error) => return Err(failure(&error)),
@@ -266,6 +285,13 @@ impl<'a> Unpacker<'a> {
             }
         }
         found
+    }
+
+    /// What is left to dpkg, whose scripts have all rights, has to be what the index names.
+    fn verify(&self, file: &Path) -> Result<(), CommandError> {
+        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some((bytes, sha256)) = self.expected.get(name) else { return Ok(()) };
+        unpack::verify(file, *bytes, *sha256).map_err(|error| failure(&error.into()))
     }
 
     fn sorted(&self, mut done: Done, files: &[PathBuf]) -> Done {

@@ -1,0 +1,120 @@
+//! What answers to the questions leave to be made: directories under their names, the rest as `NAME.dpkg-new`.
+
+use std::io;
+use std::rc::Rc;
+
+use fullbore_debian::tar::{Entry, Kind, Reader};
+use rustix::io::Errno;
+
+use super::super::claims::{Attributes, Taken};
+use super::super::directories::{Directory, new_name, split};
+use super::super::files::{self, Wanted};
+use super::super::paths::{listed_path, show};
+use super::super::round::Halt;
+use super::{Extraction, Role};
+
+impl Extraction<'_, '_> {
+    /// Claims a directory, and makes it if it is not there.
+    pub(super) fn directory(
+        &mut self,
+        entry: &Entry,
+        parent: &Rc<Directory>,
+        base: &[u8],
+        place: &[u8],
+        exists: bool,
+    ) -> Result<(), Halt> {
+        let wanted = self.wanted(entry, place);
+        let attributes = Attributes { mode: wanted.mode, uid: wanted.uid, gid: wanted.gid, mtime_s: entry.mtime_s };
+        let make = || -> Result<bool, Errno> {
+            if exists {
+                return Ok(false);
+            }
+            match files::make_directory(parent, base, wanted, entry.mtime_s) {
+                Err(Errno::EXIST) => Ok(false),
+                made => made.map(|()| true),
+            }
+        };
+        let mut made = false;
+        let claimed = self.round.claims.directory(parent.identity, base, &place[1..], self.number, attributes, || {
+            make().inspect(|is_new| made = *is_new)
+        });
+        match claimed.map_err(|errno| self.failed(place, "create the directory", errno))? {
+            Ok(()) => {}
+            Err(Taken { by }) => return Err(Halt::Deferred(by)),
+        }
+        if made {
+            let opened = self.directories.open_fresh(parent, base, &place[1..]);
+            opened.map_err(|errno| self.failed(place, "open the directory", errno))?;
+        } else if !exists && !self.leads_to_directory(place) {
+            return Err(Halt::refused(format!("{} is no directory in the root", show(place))));
+        }
+        Ok(())
+    }
+
+    /// Makes what is no directory, under dpkg's temporary name. The MD5 of a file, if it is wanted.
+    pub(super) fn make<R: io::BufRead>(
+        &mut self,
+        entry: &Entry,
+        content: &mut Reader<R>,
+        parent: &Directory,
+        base: &[u8],
+        place: &[u8],
+    ) -> Result<Option<[u8; 16]>, Halt> {
+        let new = new_name(base);
+        let wanted = self.wanted(entry, place);
+        match entry.kind {
+            Kind::File => {
+                let written =
+                    files::write(parent, &new, wanted, entry, content, self.wants_md5, &self.round.clocks.write);
+                match written {
+                    Ok(md5) => Ok(md5),
+                    Err(files::WriteError::Archive(error)) => Err(self.damaged(error)),
+                    Err(files::WriteError::File(errno)) => Err(self.failed(place, "write", errno)),
+                }
+            }
+            Kind::HardLink => {
+                let target = listed_path(&entry.link).map_err(|reason| self.strange_path(entry, reason))?;
+                let Some(at) = self.regular_file(&target) else {
+                    return Err(Halt::refused(format!("{} is a hard link to what it does not bring", show(place))));
+                };
+                let target = self.work.placed[at].place().to_vec();
+                let (target_path, target_base) = split(&target);
+                let from = self.directories.open(target_path);
+                let from = from.map_err(|errno| self.failed(&target, "open the directory of", errno))?;
+                files::link(&from, &new_name(target_base), parent, &new, wanted, entry.mtime_s)
+                    .map_err(|errno| self.failed(place, "link", errno))?;
+                Ok(self.work.placed[at].md5)
+            }
+            kind => {
+                files::special(parent, &new, wanted, kind, entry)
+                    .map_err(|errno| self.failed(place, "create", errno))?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Where in `placed` a regular file of this package is that lies as `.dpkg-new`.
+    fn regular_file(&mut self, path: &[u8]) -> Option<usize> {
+        // The last one is the link itself.
+        let end = self.work.placed.len() - 1;
+        for (at, placed) in self.work.placed[..end].iter().enumerate().skip(self.indexed) {
+            if placed.role != Role::Listed {
+                self.regular.insert(placed.path.clone(), at);
+            }
+        }
+        self.indexed = end;
+        self.regular.get(path).copied()
+    }
+
+    fn wanted(&self, entry: &Entry, place: &[u8]) -> Wanted {
+        if let Some(set) = self.round.database.overrides.get(place) {
+            return Wanted { mode: set.mode, uid: set.uid, gid: set.gid };
+        }
+        let accounts = &self.round.database.accounts;
+        Wanted {
+            mode: entry.mode,
+            uid: accounts.user(&entry.user, entry.uid),
+            gid: accounts.group(&entry.group, entry.gid),
+        }
+    }
+}

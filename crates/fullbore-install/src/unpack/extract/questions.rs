@@ -1,0 +1,153 @@
+//! dpkg's questions about each path of a package: is it diverted, what is there already, whose is it, is it filtered.
+
+use std::io;
+
+use fullbore_debian::tar::{Entry, Kind, Reader};
+use rustix::fs::{AtFlags, FileType};
+use rustix::io::Errno;
+
+use super::super::claims::Taken;
+use super::super::directories::{Directory, split};
+use super::super::paths::{listed_path, show};
+use super::super::round::Halt;
+use super::{Extraction, Placed, Role};
+
+impl Extraction<'_, '_> {
+    /// dpkg's questions, in its order.
+    pub(super) fn entry<R: io::BufRead>(&mut self, entry: &Entry, content: &mut Reader<R>) -> Result<(), Halt> {
+        let path = listed_path(&entry.path).map_err(|reason| self.strange_path(entry, reason))?;
+        let (round, name) = (self.round, self.planned.archive.name());
+        let diversions = &round.database.diversions;
+        if diversions.is_target(&path) {
+            return Err(Halt::refused(format!("{} is where another file is diverted to", show(&path))));
+        }
+        let place = diversions.place(&path, name);
+        let diverted = (place != path).then(|| place.to_vec());
+        let is_conffile = self.planned.is_conffile(&path);
+        let mut placed = Placed { path, diverted, role: Role::Listed, md5: None };
+        if placed.path == b"/." {
+            self.work.placed.push(placed);
+            return Ok(());
+        }
+        let place = placed.place().to_vec();
+        let (parent_path, base) = split(&place);
+        let may_lead = matches!(entry.kind, Kind::Directory | Kind::Symlink);
+        let parent = match self.directories.open(parent_path) {
+            Ok(parent) => parent,
+            // Left out with its directory.
+            Err(Errno::NOENT | Errno::NOTDIR) if round.filters.skips(&placed.path, may_lead) => {
+                self.work.placed.push(placed);
+                return Ok(());
+            }
+            // Perhaps another package of this round makes it; dpkg would fail.
+            Err(Errno::NOENT | Errno::NOTDIR) => return Err(Halt::Missing(place.clone())),
+            Err(errno) => return Err(self.failed(&place, "open the directory of", errno)),
+        };
+        let on_disk = self.on_disk(&parent, base, &place)?;
+        if entry.kind != Kind::Directory && on_disk == Some(FileType::Directory) {
+            let found = round.claims.found_directory(parent.identity, base, self.number);
+            found.map_err(|Taken { by }| Halt::Deferred(by))?;
+        }
+        let keeps_directory = match (entry.kind, on_disk) {
+            (Kind::Directory, Some(FileType::Directory)) => true,
+            (Kind::Directory, Some(_)) => self.leads_to_directory(&place),
+            (Kind::Symlink, Some(FileType::Directory)) => true,
+            (Kind::Symlink, Some(FileType::Symlink)) => self.leads_to_same(&place, &entry.link),
+            _ => false,
+        };
+        if !keeps_directory && !self.may_have(&placed.path, entry.kind, on_disk)? {
+            return Ok(());
+        }
+        if round.filters.skips(&placed.path, may_lead) {
+            self.work.placed.push(placed);
+            return Ok(());
+        }
+        if entry.kind == Kind::Directory {
+            self.directory(entry, &parent, base, &place, on_disk.is_some() && keeps_directory)?;
+            self.work.placed.push(placed);
+            return Ok(());
+        }
+        if keeps_directory {
+            self.work.placed.push(placed);
+            return Ok(());
+        }
+        if on_disk == Some(FileType::Directory) {
+            return Err(Halt::refused(format!("{} is a directory in the root", show(&place))));
+        }
+        if is_conffile && on_disk == Some(FileType::Symlink) {
+            return Err(Halt::refused(format!("its conffile {} is a symbolic link in the root", show(&place))));
+        }
+        round.claims.other(parent.identity, base, self.number).map_err(|Taken { by }| Halt::Deferred(by))?;
+        placed.role = if is_conffile { Role::Conffile } else { Role::New };
+        // Noted before it is made, so that it is taken away if something fails.
+        self.work.placed.push(placed);
+        let at = self.work.placed.len() - 1;
+        let md5 = self.make(entry, content, &parent, base, &place)?;
+        self.work.placed[at].md5 = md5;
+        Ok(())
+    }
+
+    /// What has this name now; a directory made in this round has only what was claimed in it.
+    fn on_disk(&self, parent: &Directory, base: &[u8], place: &[u8]) -> Result<Option<FileType>, Halt> {
+        if parent.fresh {
+            return Ok(None);
+        }
+        match rustix::fs::statat(parent, base, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(status) => Ok(Some(FileType::from_raw_mode(status.st_mode))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(self.failed(place, "look at", errno)),
+        }
+    }
+
+    pub(super) fn leads_to_directory(&self, place: &[u8]) -> bool {
+        self.round.root.directory(&place[1..]).is_ok()
+    }
+
+    /// Whether a link that is there and the one to be made lead to one directory.
+    fn leads_to_same(&self, place: &[u8], target: &[u8]) -> bool {
+        let target = match target {
+            [b'/', ..] => target.to_vec(),
+            _ => [split(place).0, b"/", target].concat(),
+        };
+        let identity = |path: &[u8]| {
+            let status = rustix::fs::fstat(self.round.root.directory(path).ok()?).ok()?;
+            Some((status.st_dev, status.st_ino))
+        };
+        identity(&place[1..]).is_some_and(|is| identity(&target) == Some(is))
+    }
+
+    /// Whether the package may have this path, as to other packages that list it. `false`: it is
+    /// theirs, and dpkg would leave it to them.
+    fn may_have(&mut self, path: &[u8], kind: Kind, on_disk: Option<FileType>) -> Result<bool, Halt> {
+        let mut keeps = true;
+        for label in self.round.owners.of(path) {
+            if on_disk.is_none() && kind == Kind::Directory {
+                continue;
+            }
+            let owner = self.round.database.labelled(label);
+            let Some(owner) = owner else { continue };
+            if owner.name() == self.planned.archive.name() {
+                return Err(Halt::refused(format!("{} is shared with another architecture's package", show(path))));
+            }
+            if let Some(diverted_for) = self.round.database.diversions.owner(path)
+                && (diverted_for == owner.name() || diverted_for == self.planned.archive.name())
+            {
+                continue;
+            }
+            if self.planned.replaces(owner) {
+                if self.planned.is_conffile(path) {
+                    return Err(Halt::refused(format!("it takes over the conffile {} from {label}", show(path))));
+                }
+                self.work.lost.push((label.to_owned(), path.to_vec()));
+            } else if super::super::replaces(&owner.stanza, self.planned.archive.name(), self.planned.version()) {
+                keeps = false;
+            } else {
+                return Err(Halt::refused(format!("{} belongs to {label}, which it does not replace", show(path))));
+            }
+        }
+        if !keeps && self.planned.is_conffile(path) {
+            return Err(Halt::refused(format!("its conffile {} is another package's", show(path))));
+        }
+        Ok(keeps)
+    }
+}
