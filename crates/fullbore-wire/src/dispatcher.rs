@@ -303,7 +303,7 @@ impl Dispatcher {
             return Next::Close;
         }
         let depth = host.depth().min(self.limits.pipeline_depth.max(1));
-        if connection.asked.len() >= depth || connection.owed() >= self.ahead_bytes(connection) {
+        if connection.asked.len() >= depth || connection.outstanding() >= self.ahead_bytes(connection) {
             return Next::Wait;
         }
         // The other connections are a round trip behind, and then faster together than this one alone.

@@ -12,7 +12,7 @@ use crate::queue::ItemId;
 const SILENCE_LIMIT_AMONG_OTHERS: Duration = Duration::from_millis(3000);
 
 /// A connection below this share of the fastest of another host, which would need over
-/// [`DRIP_PATIENCE_S`] for what it owes, is cut: a drip, not a slow mirror.
+/// [`DRIP_PATIENCE_S`] until what it owes is here, is cut: a drip, not a slow mirror.
 const DRIP_SHARE: f64 = 0.02;
 const DRIP_PATIENCE_S: f64 = 10.0;
 
@@ -192,7 +192,7 @@ impl Dispatcher {
         }
         let age = now.saturating_duration_since(connection.opened);
         let rate = connection.rate.average().unwrap_or(0.0);
-        let patience_s = connection.owed() as f64 / rate.max(1.0);
+        let patience_s = connection.until_last_wanted() as f64 / rate.max(1.0);
         let drips = fastest.is_some_and(|fastest| rate < DRIP_SHARE * fastest)
             && age > DRIP_GRACE
             && patience_s > DRIP_PATIENCE_S;

@@ -67,6 +67,19 @@ impl Connection {
         self.asked.iter().map(Asked::unwanted).sum()
     }
 
+    /// Bytes that will arrive, whether they are wanted or not.
+    pub(super) fn outstanding(&self) -> u64 {
+        self.owed() + self.unwanted()
+    }
+
+    /// Bytes that arrive until the last wanted one is there. What is not wanted any more but was asked
+    /// for before it comes first all the same.
+    pub(super) fn until_last_wanted(&self) -> u64 {
+        let Some(last) = self.asked.iter().rposition(|asked| asked.rest().is_some()) else { return 0 };
+        let before = self.asked.iter().take(last).map(|asked| asked.wanted() + asked.unwanted()).sum::<u64>();
+        before + self.asked[last].wanted()
+    }
+
     pub(super) fn owes(&self) -> bool {
         !self.asked.is_empty()
     }

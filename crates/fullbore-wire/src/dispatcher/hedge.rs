@@ -86,7 +86,7 @@ impl Dispatcher {
                 continue;
             }
             // Without a rate of our own, only the silent are measurably slower than us.
-            let lasts_s = victim.owed() as f64 / their_rate.max(1.0);
+            let lasts_s = victim.until_last_wanted() as f64 / their_rate.max(1.0);
             let tries_out = silent || may_try_out && lasts_s > TRY_OUT_AFTER_S;
             let trial_rate = tries_out.then_some(RATE_UNKNOWN_BYTES_PER_S);
             let guess = || by_bursts.into_iter().chain(trial_rate).max_by(f64::total_cmp);
@@ -95,11 +95,13 @@ impl Dispatcher {
             if their_rate > HEDGE_RATE_SHARE * my_rate {
                 continue;
             }
-            let mut through: f64 = victim.owed() as f64;
+            // Answers come in the order asked for: bytes that nobody wants any more, too.
+            let mut through = victim.outstanding();
             for asked in victim.asked.iter().rev() {
                 let wanted = asked.wanted();
-                let theirs_s = through / their_rate.max(1.0);
-                through -= wanted as f64;
+                through -= asked.unwanted();
+                let theirs_s = through as f64 / their_rate.max(1.0);
+                through -= wanted;
                 if asked.rest().is_none() || self.queue.excluded(asked.segment.item).contains(host) {
                     continue;
                 }

@@ -373,3 +373,51 @@ fn a_host_on_trial_is_asked_for_nothing_and_then_again() {
     dispatcher.hold(None);
     assert!(matches!(dispatcher.next(a, now), Next::Ask { .. }));
 }
+
+/// A drip of 2 kB/s that was asked for an index of 60 kB and a small file behind it, and a fast
+/// connection. The index has come from others by now.
+fn small_file_behind_unwanted_bytes() -> (Dispatcher, ConnectionId, ConnectionId, Instant) {
+    let now = Instant::now();
+    let mut dispatcher = Dispatcher::new(vec![Host::new("drip"), Host::new("fast")], Limits::default());
+    dispatcher.add(vec![Item { id: 1, size: 60_000, ..Item::default() }, Item { id: 2, size: 193, ..Item::default() }]);
+    let drip = dispatcher.opened(0, Duration::from_millis(1), now);
+    assert!(matches!(dispatcher.next(drip, now), Next::Ask { tag: 0, segment } if segment.item == 1));
+    assert!(matches!(dispatcher.next(drip, now), Next::Ask { tag: 1, segment } if segment.item == 2));
+    dispatcher.add(vec![Item { id: 3, size: 390_000, ..Item::default() }]);
+    let fast = dispatcher.opened(1, Duration::from_millis(1), now);
+    assert!(matches!(dispatcher.next(fast, now), Next::Ask { .. }));
+    let mut now = now;
+    for _ in 0..10 {
+        now += Duration::from_millis(100);
+        dispatcher.received(drip, 0, 200, now);
+        dispatcher.received(fast, 0, 39_000, now);
+    }
+    dispatcher.answered(fast, 0);
+    dispatcher.verified(3, &[1], &[], now);
+    dispatcher.verified(1, &[1], &[], now);
+    (dispatcher, drip, fast, now)
+}
+
+#[test]
+fn a_small_file_behind_bytes_that_nobody_wants_any_more_is_taken_over() {
+    let (mut dispatcher, _, fast, now) = small_file_behind_unwanted_bytes();
+    assert!(matches!(dispatcher.next(fast, now), Next::Ask { segment, .. } if segment.item == 2 && segment.is_whole()));
+}
+
+#[test]
+fn a_drip_is_judged_by_all_that_comes_before_what_it_owes() {
+    let (mut dispatcher, drip, _, now) = small_file_behind_unwanted_bytes();
+    let mut at = now;
+    for _ in 0..10 {
+        at += Duration::from_millis(100);
+        dispatcher.received(drip, 0, 200, at);
+    }
+    assert_eq!(dispatcher.overdue(drip, at), Some(Fault::Slow));
+}
+
+#[test]
+fn nothing_more_is_asked_for_behind_unwanted_bytes() {
+    let (mut dispatcher, drip, _, now) = small_file_behind_unwanted_bytes();
+    dispatcher.add(vec![Item { id: 4, size: 500, ..Item::default() }]);
+    assert_eq!(dispatcher.next(drip, now), Next::Wait);
+}
