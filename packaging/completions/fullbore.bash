@@ -569,7 +569,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__copy)
-            opts="-n -x -r -a -H -A -X -S -e -q -v -h --dry-run --delete --exclude --include --exclude-from --include-from --files-from --one-file-system --recursive --numeric-ids --no-owner --no-group --no-perms --no-acls --no-xattrs --no-hard-links --no-specials --archive --hard-links --acls --xattrs --sparse --partial --rsh --remote-path --streams --ssh-only --congestion --bwlimit --retry-for --server --durability --status --set --log-file --json --quiet --verbose --help"
+            opts="-n -c -x -r -a -H -A -X -S -e -z -W -q -v -h --dry-run --checksum --remove-source-files --verify --delete --exclude --include --exclude-from --include-from --files-from --one-file-system --recursive --numeric-ids --no-owner --no-group --no-perms --no-acls --no-xattrs --no-hard-links --no-specials --archive --hard-links --acls --xattrs --sparse --partial --rsh --remote-path --streams --compress --no-compress --whole-file --send-program --ssh-only --congestion --bwlimit --retry-for --server --join --remove-self --group-time --durability --status --set --log-file --json --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -611,6 +611,10 @@ _fullbore() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --send-program)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --congestion)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -620,6 +624,14 @@ _fullbore() {
                     return 0
                     ;;
                 --retry-for)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --join)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --group-time)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -205,14 +205,20 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l files-from -d
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s e -l rsh -d 'Reach the other machine by this command (default: ssh)' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l remote-path -d 'Run this there instead of `fullbore`, for example `sudo fullbore`' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l streams -d 'Open so many connections for content (default: as many as the path needs)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l send-program -d 'Send this program (or FILE, a statically linked one) along, run it there from a temporary directory, and leave nothing of it' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l congestion -d 'Give connections this congestion control (default: the system\'s, and bbr where loss asks for it)' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l bwlimit -d 'Take at most this rate, as rsync counts it: 1000 or 1000K is 1000 KiB/s, 1.5M, 20MB; 0 is no limit' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l retry-for -d 'Dial again for so many seconds when the connection is lost' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l join -d 'Carry bytes between standard input and output and a server that runs already' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l group-time -d 'Give names and make checkpoints so often, in milliseconds; for tests' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l durability -d 'Sync `none` of it, all `at-end`' -r -f -a "none\t''
 at-end\t''"
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l set -d 'Give your copies on this machine another limit: bwlimit=RATE, as --bwlimit takes it' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l log-file -d 'Write a line a minute to this file: what is done, rate, time left, limit' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s n -l dry-run -d 'Compare and tell what would be done; write nothing'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s c -l checksum -d 'Compare files of the same length by their content instead of their time'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l remove-source-files -d 'Remove files at the source once they are on the destination\'s disk'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l verify -d 'Read back from the device, not from memory, what was written, and compare'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l delete -d 'Delete what the source does not have, if everything else went well'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s x -l one-file-system -d 'Stay on the file system of each SRC; /proc and /sys are never entered'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s r -l recursive -d 'Descend into directories that --files-from names (without it: always)'
@@ -230,8 +236,12 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s A -l acls -d 
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s X -l xattrs -d 'On by default'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s S -l sparse -d 'On by default: holes of the source stay holes'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l partial -d 'On by default: unfinished files are always kept and gone on with'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s z -l compress -d 'Compress whatever gets smaller (default: where a trial shows that it makes the copy faster)'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l no-compress -d 'Compress nothing'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s W -l whole-file -d 'Send changed files whole, not only their changed blocks'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l ssh-only -d 'Send everything by ssh; make no connections of its own'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l server -d 'Serve the other end of a copy on standard input and output'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l remove-self -d 'Remove the program\'s own file, which was sent along for this run'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l status -d 'Tell where your copies on this machine stand'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l json -d 'Print events as lines of JSON on stdout, the totals last'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s q -l quiet -d 'Print only errors'

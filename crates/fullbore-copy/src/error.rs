@@ -10,6 +10,12 @@ pub enum CopyError {
     /// What was asked for cannot be.
     #[error("{0}")]
     Usage(String),
+    /// Names that the destination's file system cannot hold beside each other, or at all.
+    #[error("{count} names cannot be at the destination (see above); nothing was copied; leave them out by --exclude")]
+    Names {
+        /// How many.
+        count: u64,
+    },
     /// Another copy writes to the same destination.
     #[error("{0}: another copy is writing here")]
     Locked(String),
@@ -29,6 +35,12 @@ pub enum CopyError {
     #[error("{path}: what arrived is not what was sent; memory or processor of one machine may be faulty")]
     Verification {
         /// Which file.
+        path: String,
+    },
+    /// What was written is not what the device holds.
+    #[error("{path}: the device does not hold what was written; the disk, its cable or memory may be faulty")]
+    Damaged {
+        /// The first such file.
         path: String,
     },
     /// A signal.
@@ -57,9 +69,9 @@ impl CopyError {
     /// The documented exit code of the program.
     pub fn exit_code(&self) -> u8 {
         match self {
-            CopyError::Usage(_) | CopyError::System { .. } => 1,
+            CopyError::Usage(_) | CopyError::Names { .. } | CopyError::System { .. } => 1,
             CopyError::Network(_) | CopyError::Protocol(_) | CopyError::Meaning(_) => 3,
-            CopyError::Verification { .. } => 4,
+            CopyError::Verification { .. } | CopyError::Damaged { .. } => 4,
             CopyError::Locked(_) => 6,
             CopyError::Disk(_) => 7,
             CopyError::Interrupted => 130,

@@ -6,7 +6,7 @@ use fullbore_engine::stage::Ledger;
 use fullbore_engine::window::Window;
 
 use crate::error::CopyError;
-use crate::options::Options;
+use crate::options::{Compress, Options};
 use crate::receiver::{self, Destination};
 use crate::sender::{self, LOCAL_WINDOW_BYTES, Source, Sources};
 use crate::session::{Brake, Context, Event, Exchange, Link, Progress, RateLimit, Tell};
@@ -45,6 +45,8 @@ impl LocalCopy {
         tell: &dyn Tell,
     ) -> Result<Account, Arc<CopyError>> {
         let (sources, only) = what;
+        // Within a machine both would cost more than they save.
+        let options = &Options { compress: Compress::Never, delta: false, ..options.clone() };
         let rotational = sources.iter().any(Source::is_rotational);
         let skip = rustix::fs::stat(&destination.directory).ok().map(|status| (status.st_dev, status.st_ino));
         let sources = Sources { sources, only, skip, rotational };

@@ -4,7 +4,8 @@
 //! The source's own files of such names (it is the torn destination of another copy) are left out
 //! and reported.
 
-use crate::entry::NAME_BYTES;
+/// Longest name of our own, in bytes: what eCryptfs takes (143), the shortest of the file systems in use.
+const OWN_BYTES: usize = 143;
 
 /// At the root of the destination while a copy writes there: lock, and sign of a copy that was torn.
 pub const MARKER: &[u8] = b".fullbore-copy";
@@ -28,7 +29,7 @@ pub fn is_ours(name: &[u8]) -> bool {
 
 fn with_suffix(name: &[u8], suffix: &[u8]) -> Vec<u8> {
     let mut own = vec![b'.'];
-    if 1 + name.len() + suffix.len() <= NAME_BYTES {
+    if 1 + name.len() + suffix.len() <= OWN_BYTES {
         own.extend_from_slice(name);
     } else {
         // Too long to be extended: its hash stands for it.
@@ -41,12 +42,13 @@ fn with_suffix(name: &[u8], suffix: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::NAME_BYTES;
 
     #[test]
     fn names_of_any_length_have_a_part() {
         assert_eq!(part(b"a"), b".a.fullbore-part");
         let (one, two) = ([b'x'; NAME_BYTES], [b'y'; NAME_BYTES]);
-        assert!(part(&one).len() <= NAME_BYTES && part(&one) != part(&two) && part(&one) != blocks(&one));
+        assert!(part(&one).len() <= OWN_BYTES && part(&one) != part(&two) && part(&one) != blocks(&one));
         assert!(is_ours(&part(&one)) && is_ours(&blocks(b"a")) && is_ours(MARKER) && !is_ours(b"a.fullbore-part"));
     }
 }

@@ -4,6 +4,11 @@ use fullbore_engine::durability::Durability;
 use serde::{Deserialize, Serialize};
 
 use crate::filter::Filters;
+pub use crate::sender::compress::Compress;
+
+/// What is lost of small files when a copy is cut, in milliseconds. A flush of a file system costs more than
+/// most files do, so not less.
+pub const GROUP_TIME_MS: u64 = 10_000;
 
 /// The wishes of the user, as far as they concern both ends or the far one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,14 +39,24 @@ pub struct Options {
     pub one_file_system: bool,
     /// Descend into directories.
     pub recursive: bool,
-    /// Tell the sender which files are visible, so that it removes them.
+    /// Tell the sender which files are visible and on the disk, so that it removes them.
     pub remove_source_files: bool,
+    /// Compare files of the same length by their content, whatever their times.
+    pub checksum: bool,
+    /// Take from an old file at the destination what is the same in the new one; worth it between machines.
+    pub delta: bool,
+    /// Compress content.
+    pub compress: Compress,
+    /// Read back from the device what was written.
+    pub verify: bool,
     /// Tell the names of files whose content is wanted.
     pub tell_names: bool,
     /// Which names are copied.
     pub filters: Filters,
     /// When data has to be on the disk.
     pub durability: Durability,
+    /// Longest time, in milliseconds, until finished files get their names and unfinished ones a checkpoint.
+    pub group_time_ms: u64,
     /// Threads that read, or write, at most; 0 for as many as fit.
     pub threads: usize,
     /// Bytes per second, of content; 0 for no limit.
@@ -68,9 +83,14 @@ impl Default for Options {
             one_file_system: false,
             recursive: true,
             remove_source_files: false,
+            checksum: false,
+            delta: false,
+            compress: Compress::Auto,
+            verify: false,
             tell_names: false,
             filters: Filters::default(),
             durability: Durability::AtEnd,
+            group_time_ms: GROUP_TIME_MS,
             threads: 0,
             limit_bytes_per_s: 0,
             congestion: None,

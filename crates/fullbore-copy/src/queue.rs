@@ -29,6 +29,9 @@ struct Shared<T> {
 struct State<T> {
     items: VecDeque<T>,
     closed: bool,
+    /// Threads that wait for an item, and for room.
+    takers: usize,
+    putters: usize,
 }
 
 impl<T> Clone for Queue<T> {
@@ -58,11 +61,16 @@ impl<T> Queue<T> {
         Queue {
             shared: Arc::new(Shared {
                 capacity: capacity.max(1),
-                state: Mutex::new(State { items: VecDeque::new(), closed: false }),
+                state: Mutex::new(State { items: VecDeque::new(), closed: false, takers: 0, putters: 0 }),
                 filled: Condvar::new(),
                 emptied: Condvar::new(),
             }),
         }
+    }
+
+    /// Whether whoever puts something in has to wait.
+    pub fn is_full(&self) -> bool {
+        self.lock().items.len() >= self.shared.capacity
     }
 
     /// Puts an item in, waiting for room.
@@ -70,60 +78,107 @@ impl<T> Queue<T> {
     /// # Errors
     /// When the queue is closed; the item is dropped.
     pub fn push(&self, item: T, clock: &StageClock) -> Result<(), Closed> {
+        self.push_behind(item, self.shared.capacity, clock)
+    }
+
+    /// As [`Queue::push`], but waits until fewer than so many items are before it: others that are put in
+    /// need not wait behind many of this kind.
+    ///
+    /// # Errors
+    /// As [`Queue::push`].
+    pub fn push_behind(&self, item: T, most: usize, clock: &StageClock) -> Result<(), Closed> {
+        let most = most.clamp(1, self.shared.capacity);
+        let is_full = |state: &State<T>| !state.closed && state.items.len() >= most;
         let mut state = self.lock();
-        if !state.closed && state.items.len() >= self.shared.capacity {
+        if is_full(&state) {
             drop(state);
             state = clock.blocked_in(|| {
-                let full = |state: &mut State<T>| !state.closed && state.items.len() >= self.shared.capacity;
-                self.shared.emptied.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner)
+                let mut state = self.lock();
+                while is_full(&state) {
+                    state.putters += 1;
+                    state = self.shared.emptied.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state.putters -= 1;
+                }
+                state
             });
         }
         if state.closed {
             return Err(Closed);
         }
         state.items.push_back(item);
+        // Nobody is woken who does not wait: each time would be a system call.
+        let is_awaited = state.takers > 0;
         drop(state);
-        self.shared.filled.notify_one();
+        if is_awaited {
+            self.shared.filled.notify_one();
+        }
         Ok(())
     }
 
     /// Takes the next item; none when the queue is closed and empty.
     pub fn pop(&self, clock: &StageClock) -> Option<T> {
-        let mut state = self.lock();
-        if state.items.is_empty() && !state.closed {
-            drop(state);
-            state = clock.starved_in(|| {
-                let empty = |state: &mut State<T>| !state.closed && state.items.is_empty();
-                self.shared.filled.wait_while(self.lock(), empty).unwrap_or_else(PoisonError::into_inner)
-            });
+        match self.take(None, clock) {
+            Taken::Item(item) => Some(item),
+            Taken::End | Taken::TimedOut => None,
         }
+    }
+
+    /// Takes the next item if there is one now.
+    pub fn try_pop(&self) -> Option<T> {
+        let mut state = self.lock();
         let item = state.items.pop_front();
+        let is_awaited = state.putters > 0 && item.is_some();
         drop(state);
-        self.shared.emptied.notify_one();
+        if is_awaited {
+            self.shared.emptied.notify_all();
+        }
         item
     }
 
     /// As [`Queue::pop`], but waits no longer than this.
     pub fn pop_within(&self, time: Duration, clock: &StageClock) -> Taken<T> {
+        self.take(Some(time), clock)
+    }
+
+    fn take(&self, time: Option<Duration>, clock: &StageClock) -> Taken<T> {
         let mut state = self.lock();
         if state.items.is_empty() && !state.closed {
             drop(state);
-            let until = Instant::now() + time;
-            state = clock.starved_in(|| {
-                let empty = |state: &mut State<T>| !state.closed && state.items.is_empty();
-                let left = until.saturating_duration_since(Instant::now());
-                let waited = self.shared.filled.wait_timeout_while(self.lock(), left, empty);
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            });
+            let until = time.map(|time| Instant::now() + time);
+            state = clock.starved_in(|| self.wait_for_item(until));
         }
         let taken = match state.items.pop_front() {
             Some(item) => Taken::Item(item),
             None if state.closed => Taken::End,
             None => Taken::TimedOut,
         };
+        // Whoever waits for room may wait for more of it than the next one does.
+        let is_awaited = state.putters > 0;
         drop(state);
-        self.shared.emptied.notify_one();
+        if is_awaited {
+            self.shared.emptied.notify_all();
+        }
         taken
+    }
+
+    fn wait_for_item(&self, until: Option<Instant>) -> MutexGuard<'_, State<T>> {
+        let mut state = self.lock();
+        while state.items.is_empty() && !state.closed {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                break;
+            }
+            state.takers += 1;
+            state = match left {
+                Some(left) => {
+                    let waited = self.shared.filled.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.shared.filled.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+            state.takers -= 1;
+        }
+        state
     }
 
     /// Takes no more items; those in it can still be had.
@@ -160,11 +215,6 @@ impl<T> Queue<T> {
         drop(items);
         self.shared.filled.notify_all();
         self.shared.emptied.notify_all();
-    }
-
-    /// Whether nothing is in it now.
-    pub fn is_empty(&self) -> bool {
-        self.lock().items.is_empty()
     }
 
     /// A panic elsewhere leaves the state whole: every change is one step.

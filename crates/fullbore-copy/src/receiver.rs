@@ -6,6 +6,7 @@
 
 mod attributes;
 mod commit;
+mod compare;
 mod finish;
 pub mod journal;
 mod listing;
@@ -13,6 +14,7 @@ mod marker;
 mod partial;
 mod room;
 mod tree;
+mod verify;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -28,10 +30,12 @@ use crate::session::{Context, Event, add};
 use crate::wire::{Account, Message, Problem, ProblemKind};
 use attributes::Attributes;
 use commit::Commit;
+use compare::Comparing;
 use listing::{Listing, Torn};
 use marker::Marker;
 use room::{Room, Shortage};
 use tree::Tree;
+use verify::Verify;
 use write::{Pending, PendingFiles, Writers};
 
 /// Content is asked for when all has been listed, so that it is known to fit, or after this time.
@@ -120,12 +124,15 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         let _ = context.link.control_out.push(Message::Problem(problem), &clock);
     };
     let (attributes, pending, commit) = (Attributes::new(options), PendingFiles::default(), Commit::new());
+    let (comparing, verify) = (Comparing::new(), Verify::default());
     let writers = Writers {
         context,
         tree: &tree,
         attributes: &attributes,
         pending: &pending,
         commit: &commit,
+        comparing: &comparing,
+        verify: &verify,
         boot,
         problem: &problem,
         clock: context.ledger.stage("disk write", Kind::Thread),
@@ -140,6 +147,14 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
     let threads = if options.threads > 0 { options.threads.min(WRITERS) } else { cores.clamp(2, WRITERS) };
     let finished = std::thread::scope(|scope| {
         let committing = scope.spawn(|| commit.run(context, &tree, &problem));
+        // A checksum of everything is work for all cores; a delta is to cost no more than one.
+        let comparers = match (options.checksum, options.delta) {
+            (true, _) => threads,
+            (false, delta) => usize::from(delta),
+        };
+        for _ in 0..comparers {
+            scope.spawn(|| comparing.run(context, &tree));
+        }
         let writing: Vec<_> = (0..threads).map(|_| scope.spawn(|| writers.run())).collect();
         let mut control =
             Control { writers: &writers, listing: &mut listing, errors: &errors, began: None, begun: false };
@@ -148,18 +163,24 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
             context.brake.pull(error);
             false
         });
+        comparing.queue.break_off();
         // Writers end with their queue, and only then has the committer heard of all files.
         context.link.data.close();
         writing.into_iter().for_each(|thread| drop(thread.join()));
-        commit.queue.close();
+        commit.close();
         drop(committing.join());
         finished
     });
     if !finished || context.brake.is_pulled() {
+        if let Some(marker) = marker.filter(|marker| listing.made.is_some() && !marker.was_there) {
+            // No content has come: nothing shall be left of it.
+            listing.take_back();
+            let _ = marker.remove(tree.root());
+        }
         return Ok(None);
     }
     if let Some(marker) = marker {
-        writers.finish(&mut listing, errors.load(Ordering::Relaxed) == 0, &marker)?;
+        writers.finish(&mut listing, errors.load(Ordering::Relaxed) == 0, &marker, threads)?;
     }
     let account = context.progress.account();
     let clock = context.ledger.stage("control", Kind::Thread);
@@ -265,11 +286,21 @@ impl Control<'_, '_> {
     /// Lets content come, if it fits.
     fn begin(&mut self) -> Result<(), CopyError> {
         if !self.writers.context.options.dry_run {
+            self.check_names()?;
             self.check_room()?;
+            self.listing.made = None;
         }
         self.begun = true;
         self.send(Message::Begin);
         Ok(())
+    }
+
+    /// Names that cannot be are an error while nothing has been copied; those found later are left out.
+    fn check_names(&self) -> Result<(), CopyError> {
+        match self.listing.impossible {
+            0 => Ok(()),
+            count => Err(CopyError::Names { count }),
+        }
     }
 
     fn check_room(&self) -> Result<(), CopyError> {

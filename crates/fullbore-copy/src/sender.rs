@@ -4,22 +4,26 @@
 //! and hash what is wanted. They share [`wants::Wants`].
 
 mod big;
+pub mod compress;
 mod read;
+mod remove;
 mod scan;
 mod source;
 mod wants;
 
 use std::sync::Arc;
 
-use fullbore_engine::stage::Kind;
+use fullbore_engine::stage::{Kind, StageClock};
 use fullbore_engine::window::Window;
 
 pub use source::Source;
 
 use crate::error::CopyError;
 use crate::session::{Context, Event};
-use crate::wire::{Account, Message};
+use crate::wire::{Account, Message, Problem};
+use compress::{Compressor, Pays};
 use read::Reader;
+use remove::Removables;
 use scan::Scan;
 use wants::Wants;
 
@@ -59,18 +63,29 @@ pub fn run(context: &Context<'_>, sources: &Sources, window: &Window) -> Result<
         (false, 0) => cores.clamp(2, limit),
         (false, wished) => wished.min(limit),
     };
-    let scan = Scan::new(context, &wants, sources.rotational, sources.skip);
+    let removables = Removables::default();
+    let removes = context.options.remove_source_files && !context.options.dry_run;
+    let scan = Scan::new(context, &wants, sources.rotational, sources.skip, removes.then_some(&removables));
+    let pays = Pays::new(context.options.compress);
     context.ledger.watch_window(window);
     let clock = context.ledger.stage("read", Kind::Thread);
     std::thread::scope(|scope| {
         scope.spawn(|| scan.run(&sources.sources, sources.only.as_deref(), most(SCANNERS)));
-        if !context.options.dry_run {
+        if !context.options.dry_run || context.options.checksum {
             for number in 0..most(READERS) {
-                let mut reader = Reader { context, wants: &wants, window, clock: clock.clone(), directory: None };
+                let mut reader = Reader {
+                    context,
+                    wants: &wants,
+                    window,
+                    clock: clock.clone(),
+                    directory: None,
+                    pays: &pays,
+                    compressor: Compressor::default(),
+                };
                 scope.spawn(move || reader.run(number % 2 == 0));
             }
         }
-        let result = match listen(context, &wants) {
+        let result = match listen(context, &wants, &removables) {
             Ok(Some(account)) => Ok(account),
             Ok(None) => Err(()),
             Err(error) => {
@@ -85,10 +100,11 @@ pub fn run(context: &Context<'_>, sources: &Sources, window: &Window) -> Result<
 }
 
 /// Takes what the receiver says, to the end; nothing if it broke off.
-fn listen(context: &Context<'_>, wants: &Wants) -> Result<Option<Account>, CopyError> {
+fn listen(context: &Context<'_>, wants: &Wants, removables: &Removables) -> Result<Option<Account>, CopyError> {
     let clock = context.ledger.stage("control", Kind::Thread);
     clock.adopt_thread();
     let options = context.options;
+    let mut gone = 0;
     while let Some(message) = context.link.control_in.pop(&clock) {
         match message {
             Message::Answer(answer) => {
@@ -105,7 +121,13 @@ fn listen(context: &Context<'_>, wants: &Wants) -> Result<Option<Account>, CopyE
                 }
             }
             Message::Limit { bytes_per_s } => context.limit.set(bytes_per_s),
-            Message::Visible { .. } => {}
+            Message::Basis(basis) => wants.learn(&basis)?,
+            Message::Visible { ids, last } => {
+                gone += remove(context, removables, &ids, &clock);
+                if last && context.link.control_out.push(Message::Removed { count: gone }, &clock).is_err() {
+                    break;
+                }
+            }
             Message::Deleted { path } => context.tell.tell(Event::Deleted(path)),
             Message::Problem(problem) => context.tell.tell(Event::Problem(problem)),
             Message::Abort { exit_code, text } => return Err(CopyError::Remote { exit_code, text }),
@@ -117,4 +139,20 @@ fn listen(context: &Context<'_>, wants: &Wants) -> Result<Option<Account>, CopyE
         }
     }
     Ok(None)
+}
+
+/// Removes names at the source; gives how many are gone.
+fn remove(context: &Context<'_>, removables: &Removables, ids: &[u64], clock: &StageClock) -> u64 {
+    let mut count = 0;
+    let mut problem = |kind, path: &[u8], text| {
+        let problem = Problem { kind, path: path.to_vec(), text };
+        context.tell.tell(Event::Problem(problem.clone()));
+        // A closed queue belongs to a run that ends; its reason is known to the brake.
+        let _ = context.link.control_out.push(Message::Problem(problem), clock);
+    };
+    removables.remove(ids, &mut problem, &mut |path| {
+        count += 1;
+        context.tell.tell(Event::Removed(path));
+    });
+    count
 }

@@ -124,6 +124,8 @@ pub enum Event {
     Deleted(Vec<u8>),
     /// The content of this file goes over; in a dry run, it would.
     Wanted(Vec<u8>),
+    /// This was removed at the source, as the destination has it on its disk.
+    Removed(Vec<u8>),
 }
 
 /// Who is told. Called from many threads, and must not wait.
@@ -252,7 +254,8 @@ macro_rules! progress {
     };
 }
 
-progress!(entries files written_bytes visible_bytes kept retouched made deleted resumed_bytes wanted_files wanted_bytes sync_us);
+progress!(entries files written_bytes visible_bytes kept retouched made deleted resumed_bytes wanted_files wanted_bytes sync_us
+    reused_bytes verified_bytes verify_us);
 
 impl Progress {
     /// Whether everything has been listed, so that the totals are final.

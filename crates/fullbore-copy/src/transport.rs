@@ -6,6 +6,8 @@
 //! and the queues of a [`Link`], so that sender and receiver do not know of any of this.
 
 pub mod far;
+mod grow;
+pub mod join;
 pub mod keys;
 pub mod lane;
 pub mod near;
@@ -15,7 +17,7 @@ pub mod tls;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -37,6 +39,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// trip: cubic fills short or clean paths by itself (measured: 0.1 % on 50 ms costs it nine tenths).
 const LOSS: f64 = 0.0002;
 const LONG_TRIP: Duration = Duration::from_millis(5);
+/// Records that wait in front of a pipe that carries control messages as well: those must not wait long.
+const MERGED: usize = 2;
 /// Segments that must have been sent before loss is judged.
 const ENOUGH_SEGMENTS: u64 = 2000;
 
@@ -57,6 +61,8 @@ struct Shared {
     clock: Arc<StageClock>,
     ledger: Ledger,
     state: Mutex<State>,
+    /// Bytes that went through all lanes, in either direction.
+    moved_bytes: AtomicU64,
     over: AtomicBool,
 }
 
@@ -100,6 +106,7 @@ impl Transport {
             clock,
             ledger: ledger.clone(),
             state: Mutex::default(),
+            moved_bytes: AtomicU64::new(0),
             over: AtomicBool::new(false),
         });
         let watching = shared.clone();
@@ -131,7 +138,7 @@ impl Transport {
                 let (data, out, clock) = (link.data.clone(), link.control_out.clone(), shared.clock.clone());
                 state.writers.extend(spawn("merge", move || {
                     while let Some(message) = data.pop(&clock) {
-                        if out.push(message, &clock).is_err() {
+                        if out.push_behind(message, MERGED, &clock).is_err() {
                             return;
                         }
                     }
@@ -173,6 +180,16 @@ impl Transport {
             loss: if sent > 0 { again as f64 / sent as f64 } else { 0.0 },
             control: state.control,
         }
+    }
+
+    /// Bytes that went through all connections so far.
+    pub fn moved_bytes(&self) -> u64 {
+        self.shared.moved_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether the run has ended.
+    pub fn is_over(&self) -> bool {
+        self.shared.over.load(Ordering::Acquire) || self.shared.brake.is_pulled()
     }
 
     /// Sends what is left, ends the lanes, and waits for the threads.
@@ -231,31 +248,42 @@ impl Shared {
         }
     }
 
+    fn moved(&self, bytes: u64, messages: u64) {
+        self.clock.add_items(messages, bytes);
+        self.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// From a queue to a lane, until the queue is closed and empty.
     fn write(&self, mut writer: Box<dyn Write + Send>, queue: &Queue<Message>) {
         self.clock.adopt_thread();
         let mut head = Vec::with_capacity(64 << 10);
-        while let Some(message) = queue.pop(&self.clock) {
+        loop {
+            let message = match queue.try_pop() {
+                Some(message) => message,
+                None => {
+                    // Nothing more to say for now, and others may take what comes next: out with it.
+                    if let Err(error) = self.clock.blocked_in(|| writer.flush()) {
+                        return self.broken(&error);
+                    }
+                    match queue.pop(&self.clock) {
+                        Some(message) => message,
+                        None => return,
+                    }
+                }
+            };
             head.clear();
             let content = encode(&message, &mut head);
-            let sent = self.clock.blocked_in(|| {
-                writer.write_all(&head)?;
-                writer.write_all(content)?;
-                // Nothing more to say for now: out with it.
-                if queue.is_empty() { writer.flush() } else { Ok(()) }
-            });
+            let sent = self.clock.blocked_in(|| writer.write_all(&head).and_then(|()| writer.write_all(content)));
             if let Err(error) = sent {
                 return self.broken(&error);
             }
-            self.clock.add_items(1, (head.len() + content.len()) as u64);
+            self.moved((head.len() + content.len()) as u64, 1);
             if let Message::Pack(pack) = message {
                 self.link.pool.give(pack.payload.into_buffer());
             } else if let Message::Block(block) = message {
                 self.link.pool.give(block.payload.into_buffer());
             }
         }
-        // Fails if the other end has gone; whether that matters, others know.
-        let _ = writer.flush();
     }
 
     /// From a lane to the queues, until it ends.
@@ -274,7 +302,7 @@ impl Shared {
                     break;
                 }
             };
-            self.clock.add_items(0, count as u64);
+            self.moved(count as u64, 0);
             match decoder.filled(count) {
                 Ok(None) => {}
                 Ok(Some(message)) => {

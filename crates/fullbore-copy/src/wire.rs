@@ -19,11 +19,12 @@ pub use decode::WireError;
 pub use encode::encode;
 pub use frame::Decoder;
 pub use message::{
-    Account, Answer, Block, List, Message, Owner, Pack, Packed, Payload, Problem, ProblemKind, Run, Segment, Wanted,
+    Account, Answer, Basis, Block, List, Message, Owner, Pack, Packed, Payload, Problem, ProblemKind, Run, Segment,
+    Wanted,
 };
 
 /// The version of the protocol. Both ends must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Longest frame of control, in bytes: a list of names with their attributes. A list ends when it is
 /// [`LIST_BYTES`] long, and one entry more can hold a path and all its attributes.
@@ -45,6 +46,8 @@ pub const BLOCK_BYTES: u64 = 1 << 20;
 pub const HUGE_BLOCK_BYTES: u64 = 4 << 20;
 /// Files above this size have longer blocks.
 pub const HUGE_BYTES: u64 = 256 << 30;
+/// Most hashes of old blocks in one message: few, as the sender may be about to read those blocks.
+pub const BASIS_HASHES: usize = 16;
 /// Longest frame with data, in bytes.
 pub const DATA_BYTES: usize = HUGE_BLOCK_BYTES as usize + (64 << 10);
 /// Parts with data of one block that has holes; a hole is at least a page.

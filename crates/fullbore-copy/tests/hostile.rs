@@ -101,6 +101,7 @@ fn pack(id: u64, content: &[u8]) -> Message {
         sequence: 0,
         hash: *blake3::hash(content).as_bytes(),
         files: vec![Packed { id, length: content.len() as u32 }],
+        compressed: false,
         payload: Payload::new(content.to_vec()),
     })
 }
@@ -116,6 +117,16 @@ fn block(id: u64, index: u64, content: &[u8]) -> Message {
         compressed: false,
         payload: Payload::new(content.to_vec()),
     })
+}
+
+fn same(id: u64) -> Message {
+    Message::Same { sequence: 0, id, run: Run { first: 0, count: 1 } }
+}
+
+/// A record of three bytes, said to be compressed.
+fn compressed(payload: &[u8]) -> Message {
+    let Message::Pack(pack) = pack(0, b"abc") else { unreachable!() };
+    Message::Pack(Pack { compressed: true, payload: Payload::new(payload.to_vec()), ..pack })
 }
 
 #[test]
@@ -155,6 +166,10 @@ fn a_sender_that_breaks_its_word_is_left() {
             listed(),
             vec![Message::Holes { sequence: 0, id: 1, run: Run { first: 0, count: 1 } }],
         ),
+        ("blocks of an old file that was not compared", listed(), vec![same(1)]),
+        ("a file that is the same and was not compared", listed(), vec![Message::Identical { sequence: 0, id: 0 }]),
+        ("a big file that is the same and was not compared", listed(), vec![Message::Identical { sequence: 0, id: 1 }]),
+        ("what cannot be decompressed", listed(), vec![compressed(b"\x28\xb5\x2f\xfd\x00")]),
         ("numbers with a gap", vec![list(5, "", vec![file("file", 3)])], Vec::new()),
         ("another count", vec![list(0, "", Vec::new()), Message::Listed { entries: 9, errors: 0 }], Vec::new()),
         ("a receiver's message", vec![Message::Begin], Vec::new()),
@@ -216,7 +231,9 @@ fn a_receiver_gets_nothing_but_what_was_listed() {
     let source = directory.path().join("src");
     fs::create_dir_all(source.join("dir")).unwrap();
     fs::write(source.join("dir/file"), "inside").unwrap();
-    let wanted = |ids: &[u64]| ids.iter().map(|id| Wanted { id: *id, have: Vec::new() }).collect();
+    let wanted = |ids: &[u64]| {
+        ids.iter().map(|id| Wanted { id: *id, have: Vec::new(), compare: false, same_size: false }).collect()
+    };
     let all = |entries| Message::Answer(Answer { through: entries, wanted: wanted(&[entries - 1]) });
     let (ended, sent, _) = send(&source, |entries| vec![all(entries), Message::Begin], || ());
     assert!(ended && sent.len() == 1, "{sent:?}");
@@ -242,7 +259,7 @@ fn a_directory_that_became_a_link_meanwhile_is_not_read_through() {
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("file"), "secret").unwrap();
     let answer = |entries| {
-        let wanted = vec![Wanted { id: entries - 1, have: Vec::new() }];
+        let wanted = vec![Wanted { id: entries - 1, have: Vec::new(), compare: false, same_size: false }];
         vec![Message::Answer(Answer { through: entries, wanted }), Message::Begin]
     };
     let swap = || {

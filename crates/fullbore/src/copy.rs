@@ -7,6 +7,7 @@ mod judgement;
 mod place;
 mod remote;
 mod screen;
+mod send_program;
 mod server;
 mod signals;
 mod table;
@@ -22,7 +23,7 @@ use fullbore_copy::entry::is_path;
 use fullbore_copy::error::CopyError;
 use fullbore_copy::filter::{Filters, RULES};
 use fullbore_copy::local::LocalCopy;
-use fullbore_copy::options::Options;
+use fullbore_copy::options::{Compress, GROUP_TIME_MS, Options};
 use fullbore_copy::receiver::Destination;
 use fullbore_copy::sender::Source;
 use fullbore_copy::session::Progress;
@@ -47,7 +48,10 @@ const LIST_BYTES: u64 = 256 << 20;
 /// Runs the command; the result is the exit code.
 pub fn run(arguments: &CopyArgs, environment: &Environment) -> u8 {
     if arguments.server {
-        return server::run();
+        return match &arguments.join {
+            Some(name) => server::join(name),
+            None => server::run(arguments.remove_self),
+        };
     }
     if arguments.status || arguments.set.is_some() {
         return ask(arguments);
@@ -230,7 +234,22 @@ fn options(arguments: &CopyArgs) -> Result<Options, CommandError> {
     if filters.len() > RULES {
         return Err(CommandError::usage(format_args!("{} patterns, at most {RULES} are taken", filters.len())));
     }
+    if arguments.durability == "none" && (arguments.remove_source_files || arguments.verify) {
+        return Err(CommandError::usage(
+            "--remove-source-files and --verify need the sync that --durability none omits",
+        ));
+    }
     Ok(Options {
+        checksum: arguments.checksum,
+        remove_source_files: arguments.remove_source_files,
+        verify: arguments.verify,
+        delta: !arguments.whole_file,
+        group_time_ms: arguments.group_time.unwrap_or(GROUP_TIME_MS),
+        compress: match (arguments.compress, arguments.no_compress) {
+            (true, _) => Compress::Always,
+            (_, true) => Compress::Never,
+            _ => Compress::Auto,
+        },
         dry_run: arguments.dry_run,
         delete: arguments.delete,
         numeric_ids: arguments.numeric_ids,

@@ -218,3 +218,70 @@ fn killed_at_any_moment_a_copy_goes_on_and_ends_right() {
     assert_same(&source, &place.path("dst"));
     assert!(!place.path("dst/.fullbore-copy").exists());
 }
+
+/// A slow copy of some megabytes, and where its control socket is.
+struct Slow {
+    place: Place,
+    copy: std::process::Child,
+}
+
+impl Slow {
+    fn start() -> Slow {
+        let place = Place::new();
+        fs::create_dir(place.path("src")).unwrap();
+        fs::create_dir(place.path("run")).unwrap();
+        for number in 0..40 {
+            fs::write(place.path(&format!("src/{number}")), vec![number; 500_000]).unwrap();
+        }
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fullbore"));
+        command.args(["copy", "--bwlimit", "1M", "--log-file"]).arg(place.path("log"));
+        command.args([place.path("src/"), place.path("dst")]).env("XDG_RUNTIME_DIR", place.path("run"));
+        let copy = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        Slow { place, copy }
+    }
+
+    fn ask(&self, arguments: &[&str]) -> String {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fullbore"));
+        command.arg("copy").args(arguments).env("XDG_RUNTIME_DIR", self.place.path("run"));
+        said(&command.output().unwrap())
+    }
+
+    /// Waits until something of it is written.
+    fn wait(&self) {
+        let written = |name: &std::ffi::OsStr| name.to_string_lossy().ends_with("fullbore-part");
+        let is_written = |directory: fs::ReadDir| directory.flatten().any(|entry| written(&entry.file_name()));
+        while !fs::read_dir(self.place.path("dst")).is_ok_and(is_written) {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_runs_tells_where_it_stands_and_takes_another_limit() {
+    let slow = Slow::start();
+    slow.wait();
+    let socket = fs::read_dir(slow.place.path("run")).unwrap().next().unwrap().unwrap();
+    assert_eq!(socket.metadata().unwrap().mode() & 0o777, 0o600, "nobody else may use it");
+    let told = slow.ask(&["--status"]);
+    let status: serde_json::Value = serde_json::from_str(&told[told.find('{').unwrap()..]).unwrap();
+    assert_eq!((&status["total_files"], &status["complete"]), (&40.into(), &true.into()), "{status}");
+    assert!(slow.ask(&["--set", "bwlimit=0"]).contains("\"bwlimit_bytes_per_s\":0"));
+    let output = slow.copy.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_same(&slow.place.path("src"), &slow.place.path("dst"));
+    assert!(fs::read_dir(slow.place.path("run")).unwrap().next().is_none(), "the socket stays");
+}
+
+#[test]
+fn the_hangup_of_a_closed_terminal_ends_a_copy_where_it_can_go_on() {
+    let slow = Slow::start();
+    slow.wait();
+    let process = rustix::process::Pid::from_raw(slow.copy.id() as i32).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
+    let output = slow.copy.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", said(&output));
+    assert!(fs::read_to_string(slow.place.path("log")).unwrap().contains("run it again to go on"), "{}", said(&output));
+    assert!(slow.place.path("dst/.fullbore-copy").exists());
+    slow.place.copy(&["src/", "dst"]);
+    assert_same(&slow.place.path("src"), &slow.place.path("dst"));
+}

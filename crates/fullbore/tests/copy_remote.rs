@@ -92,3 +92,54 @@ fn what_the_far_end_refuses_is_told_here() {
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     assert!(said(&output).contains("not installed there") && said(&output).contains("hint: ssh"), "{}", said(&output));
 }
+
+#[test]
+fn a_program_that_is_sent_along_leaves_nothing_behind() {
+    let (place, lab) = (Place::new(), Lab::new());
+    let source = place.tree("src");
+    let target = place.path("dst");
+    let program = format!("--send-program={}", env!("CARGO_BIN_EXE_fullbore"));
+    let sent = [&program, "--remote-path", "fullbore", &format!("{}/", source.display()), &lab.there(&target)];
+    lab.copy(&sent);
+    assert_same(&source, &target);
+    let left: Vec<_> = fs::read_dir("/tmp").unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("fullbore-sent.")), "{left:?}");
+    // Not a program of that machine's kind, nor of any.
+    fs::write(place.path("text"), "no program").unwrap();
+    let program = format!("--send-program={}", place.path("text").display());
+    let output = lab.command(&[&program, &format!("{}/", source.display()), &lab.there(&target)]).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+}
+
+#[test]
+fn of_changed_files_only_what_changed_goes_over_and_text_is_compressed_where_that_is_wished() {
+    let (place, lab) = (Place::new(), Lab::new());
+    fs::create_dir(place.path("src")).unwrap();
+    let text = b"one line of many that are the same\n".repeat(400_000);
+    fs::write(place.path("src/big"), &text).unwrap();
+    let (source, target) = (format!("{}/", place.path("src").display()), place.path("dst"));
+    lab.copy(&["-z", &source, &lab.there(&target)]);
+    assert_same(&place.path("src"), &target);
+    let mut changed = text;
+    changed[1_000_000] ^= 1;
+    fs::write(place.path("src/big"), &changed).unwrap();
+    // Slow enough for the comparing to be ahead of the reading.
+    let said = lab.copy(&["--no-compress", "--bwlimit", "20M", &source, &lab.there(&target)]);
+    assert!(said.contains("taken from the old files"), "{said}");
+    assert_same(&place.path("src"), &target);
+    let said = lab.copy(&["--checksum", "--verify", &source, &lab.there(&target)]);
+    assert!(said.starts_with("nothing to copy"), "{said}");
+}
+
+#[test]
+fn pulled_files_are_removed_at_the_source_when_they_are_here() {
+    let (place, lab) = (Place::new(), Lab::new());
+    let (source, whole, target) = (place.tree("src"), place.path("whole"), place.path("dst"));
+    place.copy(&["src/", "whole"]);
+    let said =
+        lab.copy(&["--remove-source-files", "--verify", &lab.there(&source.join("")), &target.display().to_string()]);
+    assert!(said.contains("Read back from the device"), "{said}");
+    assert_same(&whole, &target);
+    let left = std::process::Command::new("find").arg(&source).args(["!", "-type", "d"]).output().unwrap();
+    assert_eq!(harness::said(&left), "");
+}

@@ -77,6 +77,22 @@ impl Attributes {
         entry.xattrs.iter().map(|(name, value)| (name.clone(), acl(name, value))).collect()
     }
 
+    /// Lets those into a directory just made who may go in at the end: what is finished of a copy can be used
+    /// while the rest comes, or if it never does. A directory with an ACL stays ours until the end.
+    pub(super) fn open_up(&self, folder: &Folder, entry: &Entry) {
+        if !self.permissions || entry.xattrs.iter().any(|(name, _)| xattrs::is_acl(name)) {
+            return;
+        }
+        let (user, group) = self.owner_of(entry);
+        let user = (self.owner && user != self.user_here).then(|| Uid::from_raw(user));
+        let group = (self.group && (group != self.group_here || folder.gives_group)).then(|| Gid::from_raw(group));
+        let owned = (user.is_none() && group.is_none())
+            || rustix::fs::chownat(&folder.descriptor, &entry.name[..], user, group, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        // What is refused now is tried again, and told of, at the end.
+        let mode = if owned { entry.mode | 0o700 } else { entry.mode & !SET_ID | 0o700 };
+        let _ = change_mode(&folder.descriptor, &entry.name, mode);
+    }
+
     /// The mode that a new file is created with.
     pub(super) fn creation_mode(&self, entry: &Entry) -> Mode {
         // Who may not read the file in the end must not while it is written either.

@@ -1,10 +1,10 @@
 //! Final names, given in groups: a flush of the file system, then the renames.
 //!
-//! A group is at most a gibibyte or ten seconds, so that all but the last of a copy that is cut off
+//! A group is at most a gibibyte or ten seconds (see [`crate::options::GROUP_TIME_MS`]), so that all but the last of a copy that is cut off
 //! are there, and so that no name refers to data that is not on the disk. The flush of one group goes
 //! on while the next is being written. Big files not yet whole get a checkpoint in their journals.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use fullbore_engine::durability::Durability;
@@ -12,21 +12,23 @@ use fullbore_engine::stage::{Kind, StageClock};
 use rustix::io::Errno;
 
 use super::partial::Partial;
-use super::tree::Tree;
+use super::tree::{Folder, Tree};
 use crate::error::CopyError;
 use crate::names;
-use crate::queue::{Queue, Taken};
 use crate::session::{Context, add};
 use crate::wire::{Message, ProblemKind};
 
 /// A group is given its names when so many bytes were written since the last one.
 const GROUP_BYTES: u64 = 1 << 30;
-/// Or after this time.
-const GROUP_TIME: Duration = Duration::from_secs(10);
 /// How often the committer looks whether enough was written.
 const LOOK: Duration = Duration::from_millis(250);
 /// Finished files that wait for the committer. It holds no content, only names.
 const FINISHED: usize = 65_536;
+/// Threads that give names at most, and files that one of them has at least.
+const NAMERS: usize = 4;
+const FILES_EACH: usize = 2000;
+/// Entries in one message that tells of them.
+const VISIBLE: usize = 10_000;
 
 /// A file that is whole, verified, and has all its attributes but its name.
 #[derive(Debug)]
@@ -37,17 +39,58 @@ pub(super) struct Finished {
     pub(super) bytes: u64,
     /// It has a journal to be removed.
     pub(super) big: bool,
+    /// Nothing of it was lost: the source's name may go, if that is wished.
+    pub(super) sure: bool,
+}
+
+/// Finished files without a name.
+#[derive(Default)]
+struct Gathered {
+    files: Vec<Finished>,
+    closed: bool,
+}
+
+impl Gathered {
+    fn is_full(&self) -> bool {
+        !self.closed && self.files.len() >= FINISHED
+    }
 }
 
 /// Where finished files go.
 pub(super) struct Commit {
-    pub(super) queue: Queue<Finished>,
+    gathered: Mutex<Gathered>,
+    /// The committer waits for work.
+    look: Condvar,
+    /// Writers wait until it has done some.
+    room: Condvar,
     partials: Mutex<Vec<Weak<Partial>>>,
+    /// Entries that are complete under their names; the next flush has them on the disk.
+    named: Mutex<Vec<u64>>,
 }
 
 impl Commit {
     pub(super) fn new() -> Commit {
-        Commit { queue: Queue::new(FINISHED), partials: Mutex::default() }
+        Commit {
+            gathered: Mutex::default(),
+            look: Condvar::new(),
+            room: Condvar::new(),
+            partials: Mutex::default(),
+            named: Mutex::default(),
+        }
+    }
+
+    /// An entry is complete under its name; its source may go when that is on the disk.
+    pub(super) fn named(&self, id: u64) {
+        self.names().push(id);
+    }
+
+    fn names(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All entries that have become complete since the last call.
+    pub(super) fn take_named(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.names())
     }
 
     /// Has checkpoints entered in a file's journal while it lives.
@@ -59,7 +102,33 @@ impl Commit {
         partials.push(Arc::downgrade(partial));
     }
 
-    /// Gives names until the queue is closed; then to what is left.
+    /// Takes a finished file; waits while too many are without a name.
+    pub(super) fn finished(&self, file: Finished, clock: &StageClock) {
+        let mut finished = self.lock();
+        if finished.is_full() {
+            drop(finished);
+            self.look.notify_one();
+            finished = clock.blocked_in(|| {
+                let full = |finished: &mut Gathered| finished.is_full();
+                self.room.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner)
+            });
+        }
+        // The committer looks by itself: it is not woken for each file.
+        finished.files.push(file);
+    }
+
+    /// No more files will be finished.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.look.notify_one();
+        self.room.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Gathered> {
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives names until [`Commit::close`]; then to what is left.
     pub(super) fn run(
         &self,
         context: &Context<'_>,
@@ -69,23 +138,29 @@ impl Commit {
         let clock = context.ledger.stage("sync", Kind::Thread);
         clock.adopt_thread();
         let written = || context.progress.account().written_bytes;
-        let mut group: Vec<Finished> = Vec::new();
+        let group_time = Duration::from_millis(context.options.group_time_ms);
+        let look = LOOK.min(group_time);
         let (mut since, mut before) = (Instant::now(), 0);
         loop {
-            let mut over = false;
-            match self.queue.pop_within(LOOK, &clock) {
-                Taken::Item(file) => group.push(file),
-                Taken::End => over = true,
-                Taken::TimedOut => {}
-            }
+            let (over, full) = clock.starved_in(|| {
+                let idle = |gathered: &mut Gathered| !gathered.closed && !gathered.is_full();
+                let waited = self.look.wait_timeout_while(self.lock(), look, idle);
+                let gathered = waited.unwrap_or_else(PoisonError::into_inner).0;
+                (gathered.closed, gathered.is_full())
+            });
             let is_due = over
-                || since.elapsed() >= GROUP_TIME && written() > before
+                || full
+                || since.elapsed() >= group_time && written() > before
                 || written().saturating_sub(before) >= GROUP_BYTES
-                || group.len() >= FINISHED;
+                || !self.names().is_empty() && (since.elapsed() >= group_time || self.names().len() >= FINISHED);
             if is_due {
                 before = written();
                 since = Instant::now();
-                if let Err(error) = self.group(context, tree, &mut group, &clock, problem) {
+                let files = std::mem::take(&mut self.lock().files);
+                self.room.notify_all();
+                if let Err(error) = self.group(context, tree, files, &clock, problem) {
+                    // Nobody takes what is finished any more.
+                    self.close();
                     return context.brake.pull(error);
                 }
             }
@@ -99,7 +174,7 @@ impl Commit {
         &self,
         context: &Context<'_>,
         tree: &Tree,
-        group: &mut Vec<Finished>,
+        group: Vec<Finished>,
         clock: &StageClock,
         problem: &(dyn Fn(ProblemKind, &[u8], String) + Sync),
     ) -> Result<(), CopyError> {
@@ -107,7 +182,9 @@ impl Commit {
             let partials = self.partials.lock().unwrap_or_else(PoisonError::into_inner);
             partials.iter().filter_map(Weak::upgrade).map(|partial| (partial.clone(), partial.entered())).collect()
         };
-        if group.is_empty() && partials.is_empty() {
+        // What is to be read back first is told of at the very end.
+        let named = if context.options.verify { Vec::new() } else { self.take_named() };
+        if group.is_empty() && partials.is_empty() && named.is_empty() {
             return Ok(());
         }
         if context.options.durability != Durability::None {
@@ -117,16 +194,52 @@ impl Commit {
                 partial.checkpoint(entered).map_err(error)?;
             }
         }
-        let mut ids = Vec::with_capacity(group.len());
-        for file in group.drain(..) {
-            let renamed = tree.folder(&file.directory).and_then(|folder| {
+        tell_visible(context, &named, false, clock);
+        // A name costs little, but there may be tens of thousands, and everybody waits for the last ones.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from).min(NAMERS);
+        let share = group.len().div_ceil(cores).max(FILES_EACH);
+        std::thread::scope(|scope| {
+            let mut shares = group.chunks(share);
+            let own = shares.next().unwrap_or_default();
+            let spawn = |files| {
+                scope.spawn(move || {
+                    clock.adopt_thread();
+                    self.give_names(context, tree, files, clock, problem)
+                })
+            };
+            let others: Vec<_> = shares.map(spawn).collect();
+            let own = self.give_names(context, tree, own, clock, problem);
+            let results = std::iter::once(own).chain(others.into_iter().filter_map(|thread| thread.join().ok()));
+            results.collect::<Vec<_>>().into_iter().collect()
+        })
+    }
+
+    fn give_names(
+        &self,
+        context: &Context<'_>,
+        tree: &Tree,
+        files: &[Finished],
+        clock: &StageClock,
+        problem: &(dyn Fn(ProblemKind, &[u8], String) + Sync),
+    ) -> Result<(), CopyError> {
+        let mut open: Option<(&Arc<Vec<u8>>, Arc<Folder>)> = None;
+        for file in files {
+            let known = open.as_ref().filter(|(path, _)| Arc::ptr_eq(path, &file.directory));
+            let folder = match known {
+                Some((_, folder)) => Ok(folder.clone()),
+                None => tree.folder(&file.directory),
+            };
+            let renamed = folder.and_then(|folder| {
+                open = Some((&file.directory, folder.clone()));
                 clock.device(|| folder.rename(&names::part(&file.name), &file.name))?;
                 if file.big { folder.unlink(&names::blocks(&file.name)) } else { Ok(()) }
             });
             match renamed {
                 Ok(()) => {
                     add(&context.progress.visible_bytes, file.bytes);
-                    ids.push(file.id);
+                    if file.sure && context.options.remove_source_files {
+                        self.named(file.id);
+                    }
                 }
                 Err(error) => {
                     let path = crate::entry::join(&file.directory, &file.name);
@@ -137,12 +250,20 @@ impl Commit {
                 }
             }
         }
-        if context.options.remove_source_files && !ids.is_empty() {
-            for ids in ids.chunks(10_000) {
-                let _ = context.link.control_out.push(Message::Visible { ids: ids.to_vec() }, clock);
-            }
-        }
         Ok(())
+    }
+}
+
+/// Tells the sender what is on the disk under its final name.
+pub(super) fn tell_visible(context: &Context<'_>, ids: &[u64], last: bool, clock: &StageClock) {
+    let mut chunks = ids.chunks(VISIBLE).peekable();
+    while let Some(ids) = chunks.next() {
+        let message = Message::Visible { ids: ids.to_vec(), last: last && chunks.peek().is_none() };
+        // A closed queue belongs to a run that ends; its reason is known to the brake.
+        let _ = context.link.control_out.push(message, clock);
+    }
+    if last && ids.is_empty() {
+        let _ = context.link.control_out.push(Message::Visible { ids: Vec::new(), last }, clock);
     }
 }
 

@@ -31,6 +31,7 @@ impl Writers<'_> {
         listing: &mut Listing<'_>,
         without_errors: bool,
         marker: &Marker,
+        threads: usize,
     ) -> Result<(), CopyError> {
         self.clock.adopt_thread();
         self.link(listing);
@@ -45,26 +46,54 @@ impl Writers<'_> {
             let _ = rustix::fs::futimens(self.tree.root(), &times(marker.before));
         }
         self.directories(listing);
+        let clock = self.context.ledger.stage("sync", Clock::Thread);
         if self.context.options.durability != Durability::None {
-            let clock = self.context.ledger.stage("sync", Clock::Thread);
             let began = Instant::now();
             commit::flush(self.tree, &clock)?;
             add(&self.context.progress.sync_us, u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
         }
+        if self.context.options.verify {
+            self.verify.run(self.context, self.tree, threads, self.problem)?;
+        }
+        if self.context.options.remove_source_files {
+            commit::tell_visible(self.context, &self.commit.take_named(), true, &clock);
+            return self.hear_removed();
+        }
         Ok(())
+    }
+
+    /// Waits until the sender has removed what may go, and hears what it could not.
+    fn hear_removed(&self) -> Result<(), CopyError> {
+        while let Some(message) = self.context.link.control_in.pop(&self.clock) {
+            match message {
+                Message::Removed { .. } => return Ok(()),
+                Message::Problem(problem) => self.context.tell.tell(Event::Problem(problem)),
+                Message::Abort { exit_code, text } => return Err(CopyError::Remote { exit_code, text }),
+                Message::Counters(_) | Message::Lost { .. } => {}
+                _ => return Err(CopyError::Meaning("content after the end")),
+            }
+        }
+        Err(CopyError::Network("the connection broke before the source's files were removed".to_owned()))
     }
 
     /// Gives the further names of files that have several.
     fn link(&self, listing: &mut Listing<'_>) {
         for link in std::mem::take(&mut listing.links) {
-            if let Err(error) = self.link_one(&link) {
+            let linked = self.link_one(&link);
+            if let Ok(true) = linked
+                && self.context.options.remove_source_files
+            {
+                self.commit.named(link.id);
+            }
+            if let Err(error) = linked {
                 let path = join(&link.directory, &link.entry.name);
                 (self.problem)(ProblemKind::Link, &path, std::io::Error::from(error).to_string());
             }
         }
     }
 
-    fn link_one(&self, link: &LinkLater) -> Result<(), Errno> {
+    /// True if it is a link as at the source.
+    fn link_one(&self, link: &LinkLater) -> Result<bool, Errno> {
         let progress = self.context.progress;
         let (from_directory, from_name) = &*link.first;
         let (from, to) = (self.tree.folder(from_directory)?, self.tree.folder(&link.directory)?);
@@ -73,18 +102,20 @@ impl Writers<'_> {
         let first = from.status(from_name)?.ok_or(Errno::NOENT)?;
         if there.is_some_and(|there| (there.st_dev, there.st_ino) == (first.st_dev, first.st_ino)) {
             add(&progress.kept, 1);
-            return Ok(());
+            return Ok(true);
         }
         let own = if there.is_some() { names::part(name) } else { name.to_vec() };
         if there.is_some() {
             to.unlink(&own)?;
         }
+        let mut linked = true;
         match rustix::fs::linkat(&from, &from_name[..], &to, &own[..], AtFlags::empty()) {
             Ok(()) => {}
             // Another mount, no hard links there, or too many names: the content at least.
             Err(error @ (Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP))
                 if link.entry.kind == Kind::File =>
             {
+                linked = false;
                 self.duplicate(&from, from_name, &to, &own, &link.entry)?;
                 let path = join(&link.directory, name);
                 (self.problem)(ProblemKind::Link, &path, format!("copied instead: {}", std::io::Error::from(error)));
@@ -95,7 +126,7 @@ impl Writers<'_> {
             to.rename(&own, name)?;
         }
         add(&progress.made, 1);
-        Ok(())
+        Ok(linked)
     }
 
     fn duplicate(&self, from: &Folder, from_name: &[u8], to: &Folder, own: &[u8], entry: &Entry) -> Result<(), Errno> {

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::attributes::{modified, same_time};
 use super::commit::{disk, is_fatal};
+use super::compare::Compare;
 use super::partial::{Found, Partial};
 use super::room::Room;
 use super::tree::Folder;
@@ -17,7 +18,7 @@ use crate::entry::{Entry, Kind, join};
 use crate::error::CopyError;
 use crate::names;
 use crate::session::{Event, add};
-use crate::wire::{Answer, List, Message, ProblemKind, SMALL_BYTES, Wanted};
+use crate::wire::{Answer, BLOCK_BYTES, List, Message, ProblemKind, SMALL_BYTES, Wanted};
 
 /// Where the first name of a file with several is: directory and name.
 type First = Arc<(Arc<Vec<u8>>, Vec<u8>)>;
@@ -27,6 +28,8 @@ pub(super) struct LinkLater {
     pub(super) directory: Arc<Vec<u8>>,
     pub(super) entry: Box<Entry>,
     pub(super) first: First,
+    /// Its number.
+    pub(super) id: u64,
 }
 
 /// Whether an earlier run into this destination was torn.
@@ -55,6 +58,11 @@ pub(super) struct Listing<'a> {
     pub(super) directories: Vec<(Vec<u8>, Box<Entry>)>,
     first_of_group: HashMap<u64, First>,
     pub(super) links: Vec<LinkLater>,
+    /// Names that cannot be at the destination.
+    pub(super) impossible: u64,
+    /// What was made before any content came, to be taken back if none may: paths, and whether they are
+    /// directories. None when content has come.
+    pub(super) made: Option<Vec<(Vec<u8>, bool)>>,
 }
 
 impl<'a> Listing<'a> {
@@ -71,6 +79,8 @@ impl<'a> Listing<'a> {
             directories: Vec::new(),
             first_of_group: HashMap::new(),
             links: Vec::new(),
+            impossible: 0,
+            made: Some(Vec::new()),
         }
     }
 
@@ -96,10 +106,15 @@ impl<'a> Listing<'a> {
         let mut wanted = Vec::new();
         match folder {
             Ok(folder) => {
-                self.note_names(&directory, &folder, &list.entries, list.complete, list.more);
+                let taken = self.note_names(&directory, &folder, &list.entries, list.complete, list.more);
                 for (place, entry) in list.entries.into_iter().enumerate() {
                     let id = list.first + place as u64;
                     let path = join(&directory, &entry.name);
+                    if taken.contains(&place) {
+                        let text = "the destination takes it for the same as another name of that directory";
+                        self.impossible(&path, text.to_owned());
+                        continue;
+                    }
                     match self.entry(id, &directory, Some(&folder), entry) {
                         Ok(want) => wanted.extend(want),
                         Err(error) => self.refused(&path, error)?,
@@ -150,8 +165,7 @@ impl<'a> Listing<'a> {
         if let Some(longest) = self.room.longest_name
             && entry.name.len() as u64 > longest
         {
-            let text = format!("names there have at most {longest} bytes");
-            (self.writers.problem)(ProblemKind::Name, &path, text);
+            self.impossible(&path, format!("names there have at most {longest} bytes"));
             return Ok(None);
         }
         if names::is_ours(&entry.name) {
@@ -166,7 +180,7 @@ impl<'a> Listing<'a> {
             match self.first_of_group.get(&group) {
                 Some(first) => {
                     let first = first.clone();
-                    self.links.push(LinkLater { directory: directory.clone(), entry: Box::new(entry), first });
+                    self.links.push(LinkLater { directory: directory.clone(), entry: Box::new(entry), first, id });
                     return Ok(None);
                 }
                 None => {
@@ -178,7 +192,7 @@ impl<'a> Listing<'a> {
         match entry.kind {
             Kind::Directory => self.directory(path, folder, status.as_ref(), entry).map(|()| None),
             Kind::File => self.file(id, directory, folder, status.as_ref(), entry),
-            _ => self.small_thing(path, folder, status.as_ref(), &entry).map(|()| None),
+            _ => self.small_thing(id, path, folder, status.as_ref(), &entry).map(|()| None),
         }
     }
 
@@ -208,8 +222,10 @@ impl<'a> Listing<'a> {
                     folder.unlink(&entry.name)?;
                 }
                 make(folder)?;
+                self.writers.attributes.open_up(folder, &entry);
                 self.fresh.insert(path.clone());
                 self.made();
+                self.note_made(&path, true);
             }
             (there, _) => {
                 if there != Some(Kind::Directory) {
@@ -220,6 +236,29 @@ impl<'a> Listing<'a> {
         self.room.add_entry(there.is_none());
         self.directories.push((path, Box::new(entry)));
         Ok(())
+    }
+
+    fn impossible(&mut self, path: &[u8], text: String) {
+        self.impossible += 1;
+        (self.writers.problem)(ProblemKind::Name, path, text);
+    }
+
+    fn note_made(&mut self, path: &[u8], is_directory: bool) {
+        self.made.iter_mut().for_each(|made| made.push((path.to_vec(), is_directory)));
+    }
+
+    /// Takes back what was made: the copy is refused.
+    pub(super) fn take_back(&mut self) {
+        let tree = self.writers.tree;
+        for (path, is_directory) in self.made.take().unwrap_or_default().into_iter().rev() {
+            let at = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+            let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            tree.forget(&path);
+            // What cannot be taken back is empty, and does no harm.
+            let _ = tree
+                .folder(&path[..at.saturating_sub(1)])
+                .and_then(|folder| rustix::fs::unlinkat(&folder, &path[at..], flags));
+        }
     }
 
     fn made(&self) {
@@ -236,13 +275,20 @@ impl<'a> Listing<'a> {
     ) -> Result<Option<Wanted>, Errno> {
         let progress = self.writers.context.progress;
         let there = status.filter(|status| Kind::of_mode(status.st_mode) == Some(Kind::File));
-        if let (Some(status), Some(folder)) = (there, folder)
-            && status.st_size as u64 == entry.size
+        let options = self.writers.context.options;
+        let same_size = there.is_some_and(|status| status.st_size as u64 == entry.size);
+        if let (Some(status), Some(folder), false) = (there, folder, options.checksum)
+            && same_size
             && same_time(entry.modified, modified(status))
         {
-            self.mend(&join(directory, &entry.name), folder, status, &entry);
+            self.writers.mend(id, &join(directory, &entry.name), folder, status, &entry);
             return Ok(None);
         }
+        if let Some(folder) = folder {
+            // Said now, and not when its content has come.
+            folder.is_writable()?;
+        }
+        let compare = options.checksum && same_size;
         if status.is_some_and(|status| Kind::of_mode(status.st_mode) == Some(Kind::Directory)) && !self.is_dry() {
             // Empty, it makes way; full, it is not ours to delete.
             if let Some(folder) = folder {
@@ -258,22 +304,26 @@ impl<'a> Listing<'a> {
         let old_bytes = there.map(|status| (status.st_blocks as u64).saturating_mul(512));
         self.room.add_file(entry.content_bytes(), old_bytes);
         add(&progress.wanted_files, 1);
-        if self.writers.context.options.tell_names {
+        if options.tell_names && !compare {
             self.writers.context.tell.tell(Event::Wanted(join(directory, &entry.name)));
         }
-        let mut wanted = Wanted { id, have: Vec::new() };
+        let mut wanted = Wanted { id, have: Vec::new(), compare, same_size };
+        let name = entry.name.clone();
+        let size = entry.size;
+        let old_size = there.map_or(0, |status| status.st_size as u64);
+        let mut comparable = None;
         let entry = Box::new(entry);
         let small = entry.size < SMALL_BYTES;
         let mut missing_bytes = entry.content_bytes();
         if let Some(folder) = folder
-            && !self.is_dry()
+            && (compare || !self.is_dry())
         {
-            let pending = if small {
-                Pending::Small { directory: directory.clone(), entry }
+            let pending = if small || self.is_dry() {
+                Pending::Small { directory: directory.clone(), entry, compare }
             } else {
                 let found =
                     if self.torn.was { Found::look(folder, &entry, &self.writers.boot)? } else { Found::default() };
-                let partial = Arc::new(Partial::new(id, directory.clone(), entry, found));
+                let partial = Arc::new(Partial::new(id, directory.clone(), entry, found, options.verify));
                 let have_bytes = partial.have_bytes();
                 missing_bytes = missing_bytes.saturating_sub(have_bytes);
                 add(&progress.resumed_bytes, have_bytes);
@@ -286,11 +336,19 @@ impl<'a> Listing<'a> {
                 }
                 wanted.have = partial.have();
                 self.writers.commit.watch(&partial);
+                comparable = Some(partial.clone());
                 Pending::Big(partial)
             };
             self.writers.pending.lock().insert(id, pending);
         }
         add(&progress.wanted_bytes, missing_bytes);
+        let delta = options.delta && comparable.is_some() && old_size >= BLOCK_BYTES.min(size);
+        if compare || delta {
+            let (directory, partial) = (directory.clone(), comparable);
+            let compare = Compare { id, directory, name, size, partial, awaited: compare };
+            // A closed queue belongs to a run that ends; its reason is known to the brake.
+            let _ = self.writers.comparing.queue.push(compare, &self.writers.clock);
+        }
         Ok(Some(wanted))
     }
 
@@ -308,17 +366,20 @@ impl<'a> Listing<'a> {
         if !whole {
             return Ok(false);
         }
-        for (kind, text) in self.writers.attributes.mend(folder, &part, &status, entry, false).1 {
+        let failures = self.writers.attributes.mend(folder, &part, &status, entry, false).1;
+        let sure = failures.is_empty();
+        for (kind, text) in failures {
             (self.writers.problem)(kind, &join(directory, &entry.name), text);
         }
         add(&self.writers.context.progress.resumed_bytes, entry.size);
-        self.writers.finished(id, directory.clone(), entry, entry.size, false);
+        self.writers.finished(id, directory.clone(), entry, entry.size, false, sure);
         Ok(true)
     }
 
     /// Makes a link, device, pipe or socket, unless it is there.
     fn small_thing(
         &mut self,
+        id: u64,
         path: Vec<u8>,
         folder: Option<&Arc<Folder>>,
         status: Option<&Stat>,
@@ -331,7 +392,7 @@ impl<'a> Listing<'a> {
         if let Some(status) = status
             && is_same_thing(folder, status, entry)?
         {
-            self.mend(&path, folder, status, entry);
+            self.writers.mend(id, &path, folder, status, entry);
             return Ok(());
         }
         self.made();
@@ -346,55 +407,64 @@ impl<'a> Listing<'a> {
             (self.writers.problem)(kind, &path, std::io::Error::from(error).to_string());
             return Ok(());
         }
-        for (kind, text) in self.writers.attributes.put_on_name(folder, &name, entry)? {
+        let failures = self.writers.attributes.put_on_name(folder, &name, entry)?;
+        let sure = failures.is_empty();
+        for (kind, text) in failures {
             (self.writers.problem)(kind, &path, text);
         }
-        if status.is_some() { folder.rename(&name, &entry.name) } else { Ok(()) }
-    }
-
-    /// What is there has the right content; its attributes may differ.
-    fn mend(&self, path: &[u8], folder: &Folder, status: &Stat, entry: &Entry) {
-        let (differs, failures) = self.writers.attributes.mend(folder, &entry.name, status, entry, self.is_dry());
-        for (kind, text) in failures {
-            (self.writers.problem)(kind, path, text);
+        match status {
+            Some(_) => folder.rename(&name, &entry.name)?,
+            None => self.note_made(&path, false),
         }
-        let progress = self.writers.context.progress;
-        add(if differs { &progress.retouched } else { &progress.kept }, 1);
+        if sure && self.writers.context.options.remove_source_files {
+            self.writers.commit.named(id);
+        }
+        Ok(())
     }
 
     /// Notes what a directory has and the source has not; names that a file system takes for one.
-    fn note_names(&mut self, directory: &[u8], folder: &Folder, entries: &[Entry], complete: bool, more: bool) {
+    /// Gives the places of those entries.
+    fn note_names(
+        &mut self,
+        directory: &[u8],
+        folder: &Folder,
+        entries: &[Entry],
+        complete: bool,
+        more: bool,
+    ) -> HashSet<usize> {
+        let mut taken = HashSet::new();
         let delete = self.writers.context.options.delete;
         if !delete && !self.case_insensitive {
-            return;
+            return taken;
         }
         let names = self.listed.entry(directory.to_vec()).or_default();
-        for entry in entries.iter().filter(|entry| !entry.name.is_empty()) {
-            if self.case_insensitive && !names.insert(String::from_utf8_lossy(&entry.name).to_lowercase().into_bytes())
-            {
-                let path = join(directory, &entry.name);
-                let text = "the destination takes it for the same as another name of that directory".to_owned();
-                (self.writers.problem)(ProblemKind::Name, &path, text);
+        for (place, entry) in entries.iter().enumerate().filter(|(_, entry)| !entry.name.is_empty()) {
+            if self.case_insensitive && !names.insert(lower_case(&entry.name)) {
+                taken.insert(place);
             }
             names.insert(entry.name.clone());
         }
-        if more {
-            return;
+        if !more {
+            self.note_extras(directory, folder, delete && complete);
         }
-        let Some(names) = self.listed.remove(directory).filter(|_| delete && complete) else { return };
+        taken
+    }
+
+    fn note_extras(&mut self, directory: &[u8], folder: &Folder, wanted: bool) {
+        let Some(names) = self.listed.remove(directory).filter(|_| wanted) else { return };
         if let Some(extras) = self.extras.get_mut(directory) {
             // Two sources share the directory: only what neither has.
             extras.retain(|name| !names.contains(name));
             return;
         }
         let Ok(there) = list(folder) else { return };
+        let case_insensitive = self.case_insensitive;
         let options = self.writers.context.options;
         let extras = there.into_iter().filter(|(name, kind)| {
             let path = join(directory, name);
             // Excluded names are protected, as with rsync.
-            !names.contains(name)
-                && !names::is_ours(name)
-                && !options.filters.excludes(&path, *kind == FileType::Directory)
+            let is_listed = names.contains(name) || case_insensitive && names.contains(&lower_case(name));
+            !is_listed && !names::is_ours(name) && !options.filters.excludes(&path, *kind == FileType::Directory)
         });
         let extras: BTreeSet<Vec<u8>> = extras.map(|(name, _)| name).collect();
         if options.dry_run {
@@ -406,6 +476,11 @@ impl<'a> Listing<'a> {
         }
         self.extras.insert(directory.to_vec(), extras);
     }
+}
+
+/// A name as a file system that knows no case compares it, nearly enough.
+fn lower_case(name: &[u8]) -> Vec<u8> {
+    String::from_utf8_lossy(name).to_lowercase().into_bytes()
 }
 
 /// Names in a directory, with what the file system tells of their kind.

@@ -1,5 +1,6 @@
 //! A big file while its blocks arrive, in any order and by several threads.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt;
@@ -37,6 +38,12 @@ struct State {
     resumed: Option<(File, Vec<Entered>)>,
     /// Given up: what still comes of it is thrown away.
     dead: bool,
+    /// Hashes of blocks of the old file, as they were told to the sender.
+    promised: HashMap<u64, [u8; 32]>,
+    /// The old file, open.
+    old: Option<Arc<File>>,
+    /// Hashes of what was written, if it is to be read back.
+    hashes: Option<Vec<Option<[u8; 32]>>>,
 }
 
 /// Blocks of an earlier run that are right.
@@ -102,20 +109,71 @@ pub(super) enum Progress {
 }
 
 impl Partial {
-    pub(super) fn new(id: u64, directory: Arc<Vec<u8>>, entry: Box<Entry>, found: Found) -> Partial {
+    pub(super) fn new(id: u64, directory: Arc<Vec<u8>>, entry: Box<Entry>, found: Found, verify: bool) -> Partial {
         let count = blocks(entry.size);
         let mut done = vec![0_u64; count.div_ceil(64) as usize];
         let mut left = count;
         for block in &found.blocks {
             left -= u64::from(set(&mut done, block.index));
         }
-        let resumed = found.part.map(|file| (file, found.blocks));
-        let state = State { file: None, journal: None, done, left, end: None, resumed, dead: false };
+        let hashes = verify.then(|| {
+            let mut hashes = vec![None; count as usize];
+            found.blocks.iter().for_each(|block| hashes[block.index as usize] = Some(block.hash));
+            hashes
+        });
+        let state = State {
+            file: None,
+            journal: None,
+            done,
+            left,
+            end: None,
+            resumed: found.part.map(|file| (file, found.blocks)),
+            dead: false,
+            promised: HashMap::new(),
+            old: None,
+            hashes,
+        };
         Partial { id, directory, entry, state: Mutex::new(state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a block is written.
+    pub(super) fn has(&self, index: u64) -> bool {
+        is_set(&self.lock().done, index)
+    }
+
+    /// The sender is about to be told that the old file has this block.
+    pub(super) fn promise(&self, index: u64, hash: [u8; 32]) {
+        self.lock().promised.insert(index, hash);
+    }
+
+    /// What the sender was told of a block of the old file.
+    pub(super) fn promised(&self, index: u64) -> Option<[u8; 32]> {
+        self.lock().promised.get(&index).copied()
+    }
+
+    /// Whether the sender was told of any block of the old file.
+    pub(super) fn is_compared(&self) -> bool {
+        !self.lock().promised.is_empty()
+    }
+
+    /// The old file.
+    pub(super) fn old(&self, folder: &Folder) -> Result<Arc<File>, Errno> {
+        if let Some(old) = &self.lock().old {
+            return Ok(old.clone());
+        }
+        let old = Arc::new(super::compare::open(folder, &self.entry.name)?);
+        self.lock().old = Some(old.clone());
+        Ok(old)
+    }
+
+    /// Where it ends, and the hashes of its blocks if they were kept.
+    pub(super) fn written(&self) -> (u64, Option<Vec<Option<[u8; 32]>>>) {
+        let mut state = self.lock();
+        (state.end.unwrap_or(self.entry.size), state.hashes.take())
     }
 
     /// Blocks that are there, for the answer to the sender.
@@ -175,6 +233,9 @@ impl Partial {
             }
         }
         let mut state = self.lock();
+        if let Some(hash) = state.hashes.as_mut().and_then(|hashes| hashes.get_mut(block.index as usize)) {
+            *hash = Some(block.hash);
+        }
         if u64::from(block.length) < block_len(self.entry.size, block.index) {
             let end = begin + u64::from(block.length);
             state.end = Some(state.end.map_or(end, |known| known.min(end)));
@@ -202,6 +263,8 @@ impl Partial {
             return Ok(Progress::More);
         }
         let Some(file) = state.file.take() else { return Ok(Progress::Dead) };
+        state.old = None;
+        state.promised = HashMap::new();
         if let Some(end) = state.end {
             rustix::fs::ftruncate(&file, end)?;
         }
@@ -245,6 +308,8 @@ impl Partial {
         state.dead = true;
         state.file = None;
         state.journal = None;
+        state.old = None;
+        state.promised = HashMap::new();
         if !keep {
             // Left over, it would be removed by the next run.
             let _ = folder.unlink(&names::part(&self.entry.name));

@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{Access, AtFlags, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use crate::xattrs::{self, Place};
@@ -27,6 +27,8 @@ pub(super) struct Folder {
     /// New files get an ACL.
     pub(super) gives_acl: bool,
     pub(super) device: u64,
+    /// Whether names can be made in it, once somebody has asked.
+    writable: OnceLock<Result<(), Errno>>,
 }
 
 impl Folder {
@@ -35,7 +37,25 @@ impl Folder {
         let mut space = [0_u8; 8];
         let acl = rustix::fs::fgetxattr(&descriptor, xattrs::ACL_DEFAULT, &mut space[..]);
         let gives_acl = matches!(acl, Ok(1..) | Err(Errno::RANGE));
-        Ok(Folder { descriptor, gives_group: status.st_mode & 0o2000 != 0, gives_acl, device: status.st_dev })
+        Ok(Folder {
+            descriptor,
+            gives_group: status.st_mode & 0o2000 != 0,
+            gives_acl,
+            device: status.st_dev,
+            writable: OnceLock::new(),
+        })
+    }
+
+    /// Whether names can be made in it.
+    ///
+    /// # Errors
+    /// `EACCES` if we may not. Whatever else there is, writing will tell.
+    pub(super) fn is_writable(&self) -> Result<(), Errno> {
+        let look = || rustix::fs::accessat(&self.descriptor, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
+        match self.writable.get_or_init(look) {
+            Err(Errno::ACCESS) => Err(Errno::ACCESS),
+            _ => Ok(()),
+        }
     }
 
     /// What stands under a name, links not followed; none when nothing does.

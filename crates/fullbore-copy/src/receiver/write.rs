@@ -7,21 +7,25 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fullbore_engine::stage::StageClock;
+use rustix::fs::Stat;
 use rustix::io::Errno;
 
 use super::attributes::{Attributes, Failures};
 use super::commit::{Commit, Finished, disk, is_fatal};
+use super::compare::Comparing;
 use super::journal::Boot;
 use super::partial::{self, Partial, Progress};
 use super::tree::{Folder, Tree};
+use super::verify::{Verify, Written};
 use crate::entry::{Entry, join};
 use crate::error::CopyError;
 use crate::names;
-use crate::session::{Context, add};
-use crate::wire::{Block, Message, Pack, Payload, ProblemKind, Run, block_len, blocks};
+use crate::session::{Context, Event, add};
+use crate::wire::{Block, Message, Pack, Payload, ProblemKind, Run, Segment, block_len, blocks};
 
 /// A hole in a small file is found in units of this, in bytes: the page of most machines.
 const PAGE_BYTES: usize = 4096;
@@ -29,7 +33,12 @@ const PAGE_BYTES: usize = 4096;
 /// A file that was asked for.
 pub(super) enum Pending {
     /// It comes within a record.
-    Small { directory: Arc<Vec<u8>>, entry: Box<Entry> },
+    Small {
+        directory: Arc<Vec<u8>>,
+        entry: Box<Entry>,
+        /// The sender was told what is there, and may say that it is the same.
+        compare: bool,
+    },
     /// It comes in blocks.
     Big(Arc<Partial>),
     /// The sender cannot send it.
@@ -55,6 +64,8 @@ pub(super) struct Writers<'a> {
     pub(super) attributes: &'a Attributes,
     pub(super) pending: &'a PendingFiles,
     pub(super) commit: &'a Commit,
+    pub(super) comparing: &'a Comparing,
+    pub(super) verify: &'a Verify,
     pub(super) boot: Boot,
     pub(super) problem: &'a (dyn Fn(ProblemKind, &[u8], String) + Sync),
     pub(super) clock: Arc<StageClock>,
@@ -69,6 +80,9 @@ impl Writers<'_> {
                 Message::Pack(pack) => self.pack(pack),
                 Message::Block(block) => self.block(block),
                 Message::Holes { sequence, id, run } => self.holes(sequence, id, run),
+                Message::Same { sequence, id, run } => self.same(sequence, id, run),
+                Message::Identical { sequence, id } => self.identical(sequence, id),
+                Message::Differs { sequence, id } => self.differs(sequence, id),
                 _ => Err(CopyError::Meaning("a control message among the data")),
             };
             if let Err(error) = result {
@@ -78,7 +92,9 @@ impl Writers<'_> {
     }
 
     fn pack(&self, pack: Pack) -> Result<(), CopyError> {
-        let content = pack.payload.bytes();
+        let sum = pack.files.iter().map(|file| file.length as usize).sum();
+        let unpacked = self.decompressed(&pack.payload, pack.compressed, sum)?;
+        let content = unpacked.as_deref().unwrap_or(pack.payload.bytes());
         if *blake3::hash(content).as_bytes() != pack.hash {
             return Err(CopyError::Verification { path: "a record of small files".to_owned() });
         }
@@ -92,7 +108,7 @@ impl Writers<'_> {
         let mut open: Option<(Arc<Vec<u8>>, Arc<Folder>)> = None;
         let mut begin = 0;
         for (file, packed) in files.into_iter().zip(&pack.files) {
-            let Pending::Small { directory, entry } = file else {
+            let Pending::Small { directory, entry, .. } = file else {
                 return Err(CopyError::Meaning("a big file within a record of small ones"));
             };
             let end = begin + packed.length as usize;
@@ -108,8 +124,14 @@ impl Writers<'_> {
             });
             match written {
                 Ok(failures) => {
+                    let sure = failures.is_empty();
                     self.tell(failures, &directory, &entry);
-                    self.finished(packed.id, directory, &entry, u64::from(packed.length), false);
+                    if self.context.options.verify {
+                        let hashes = vec![Some(*blake3::hash(&content[begin..end]).as_bytes())];
+                        let (name, size) = (entry.name.clone(), u64::from(packed.length));
+                        self.verify.note(Written { directory: directory.clone(), name, size, end: size, hashes });
+                    }
+                    self.finished(packed.id, directory, &entry, u64::from(packed.length), false, sure);
                 }
                 Err(error) => self.refused(&directory, &entry, error)?,
             }
@@ -118,8 +140,26 @@ impl Writers<'_> {
         let bytes = content.len() as u64;
         self.clock.add_items(pack.files.len() as u64, bytes);
         add(&self.context.progress.written_bytes, bytes);
+        self.give(unpacked);
         self.acknowledge(pack.sequence, pack.payload);
         Ok(())
+    }
+
+    /// The content of a compressed payload: exactly as long as it has to be.
+    fn decompressed(&self, payload: &Payload, compressed: bool, length: usize) -> Result<Option<Vec<u8>>, CopyError> {
+        if !compressed {
+            return Ok(None);
+        }
+        let mut content = self.context.link.pool.take(length);
+        let count = zstd::bulk::decompress_to_buffer(payload.bytes(), &mut content[..]);
+        if !count.is_ok_and(|count| count == length) {
+            return Err(CopyError::Meaning("compressed content of another length"));
+        }
+        Ok(Some(content))
+    }
+
+    fn give(&self, buffer: Option<Vec<u8>>) {
+        buffer.into_iter().for_each(|buffer| self.context.link.pool.give(buffer));
     }
 
     fn small(&self, folder: &Folder, entry: &Entry, content: &[u8]) -> Result<Failures, Errno> {
@@ -160,11 +200,17 @@ impl Writers<'_> {
         }
         let path = || join(&partial.directory, &partial.entry.name);
         let pool = &self.context.link.pool;
+        let stored = match &block.segments[..] {
+            [] => block.length as usize,
+            segments => segments.iter().map(|part| part.length as usize).sum(),
+        };
+        let unpacked = self.decompressed(&block.payload, block.compressed, stored)?;
+        let arrived = unpacked.as_deref().unwrap_or(block.payload.bytes());
         // With its holes, as it was hashed; a block without any is where it arrived.
         let spread = (!block.segments.is_empty()).then(|| {
             let mut whole = pool.take(block.length as usize);
             whole.fill(0);
-            let mut rest = block.payload.bytes();
+            let mut rest = arrived;
             for part in &block.segments {
                 let (content, behind) = rest.split_at(part.length as usize);
                 whole[part.offset as usize..][..content.len()].copy_from_slice(content);
@@ -172,7 +218,7 @@ impl Writers<'_> {
             }
             whole
         });
-        let content = spread.as_deref().unwrap_or(block.payload.bytes());
+        let content = spread.as_deref().unwrap_or(arrived);
         if *blake3::hash(content).as_bytes() != block.hash {
             return Err(CopyError::Verification { path: crate::entry::shown(&path()) });
         }
@@ -183,11 +229,10 @@ impl Writers<'_> {
             Ok((folder, progress))
         });
         self.clock.add_items(0, u64::from(block.length));
-        add(&self.context.progress.written_bytes, block.payload.bytes().len() as u64);
+        add(&self.context.progress.written_bytes, stored as u64);
         self.after(&partial, written)?;
-        if let Some(spread) = spread {
-            pool.give(spread);
-        }
+        self.give(spread);
+        self.give(unpacked);
         self.acknowledge(block.sequence, block.payload);
         Ok(())
     }
@@ -206,6 +251,110 @@ impl Writers<'_> {
         }
         self.acknowledge(sequence, Payload::default());
         Ok(())
+    }
+
+    /// Takes blocks from the old file, whose hashes the sender has compared.
+    fn same(&self, sequence: u64, id: u64, run: Run) -> Result<(), CopyError> {
+        for index in run.first..run.first + run.count {
+            // Given up after one of the blocks before.
+            let Some(partial) = self.partial(id)? else { break };
+            let hash = partial.promised(index).ok_or(CopyError::Meaning("blocks that were never compared"))?;
+            let folder = self.tree.folder(&partial.directory);
+            let written = folder.and_then(|folder| {
+                let progress = self.clock.device(|| self.take_old(&partial, &folder, index, hash))?;
+                Ok((folder, progress))
+            });
+            let length = block_len(partial.entry.size, index);
+            self.clock.add_items(0, length);
+            add(&self.context.progress.written_bytes, length);
+            add(&self.context.progress.reused_bytes, length);
+            self.after(&partial, written)?;
+        }
+        self.acknowledge(sequence, Payload::default());
+        Ok(())
+    }
+
+    fn take_old(&self, partial: &Partial, folder: &Folder, index: u64, hash: [u8; 32]) -> Result<Progress, Errno> {
+        let (size, pool) = (partial.entry.size, &self.context.link.pool);
+        let mode = self.attributes.unfinished_mode(&partial.entry);
+        let mut content = pool.take(block_len(size, index) as usize);
+        partial
+            .old(folder)?
+            .read_exact_at(&mut content, super::journal::offset(size, index))
+            .map_err(partial::errno)?;
+        if *blake3::hash(&content).as_bytes() != hash {
+            // Somebody writes to the old file.
+            return Err(Errno::BUSY);
+        }
+        let segments = if partial.entry.stored.is_some() { segments(&content) } else { Vec::new() };
+        let progress = if partial.entry.stored.is_some() && segments.is_empty() {
+            partial.holes(Run { first: index, count: 1 }, folder, mode, &self.boot)
+        } else {
+            let length = content.len() as u32;
+            let payload = Payload::default();
+            let block =
+                Block { sequence: 0, id: partial.id, index, hash, length, segments, compressed: false, payload };
+            partial.write(&block, &content, folder, mode, &self.boot)
+        };
+        pool.give(content);
+        progress
+    }
+
+    /// What is there has the content of the source's file.
+    fn identical(&self, sequence: u64, id: u64) -> Result<(), CopyError> {
+        let unasked = CopyError::Meaning("a file is the same that was never compared");
+        let pending = self.pending.lock().remove(&id);
+        let (directory, entry) = match pending {
+            Some(Pending::Small { directory, entry, compare: true }) => (directory, entry),
+            Some(Pending::Big(partial)) if partial.is_compared() => {
+                if let Ok(folder) = self.tree.folder(&partial.directory) {
+                    partial.give_up(&folder, false);
+                }
+                (partial.directory.clone(), partial.entry.clone())
+            }
+            Some(Pending::Lost) => {
+                self.acknowledge(sequence, Payload::default());
+                return Ok(());
+            }
+            _ => return Err(unasked),
+        };
+        let progress = self.context.progress;
+        progress.wanted_files.fetch_sub(1, Ordering::Relaxed);
+        progress.wanted_bytes.fetch_sub(entry.content_bytes(), Ordering::Relaxed);
+        let folder = self.tree.folder(&directory);
+        let there = folder.and_then(|folder| Ok((folder.status(&entry.name)?.ok_or(Errno::NOENT)?, folder)));
+        match there {
+            Ok((status, folder)) => self.mend(id, &join(&directory, &entry.name), &folder, &status, &entry),
+            Err(error) => self.refused(&directory, &entry, error)?,
+        }
+        self.acknowledge(sequence, Payload::default());
+        Ok(())
+    }
+
+    /// What is there is not the source's file; said where names are told.
+    fn differs(&self, sequence: u64, id: u64) -> Result<(), CopyError> {
+        let path = match self.pending.lock().get(&id) {
+            Some(Pending::Small { directory, entry, .. }) => join(directory, &entry.name),
+            Some(Pending::Big(partial)) => join(&partial.directory, &partial.entry.name),
+            _ => return Err(CopyError::Meaning("a file differs that nobody asked for")),
+        };
+        self.context.tell.tell(Event::Wanted(path));
+        self.acknowledge(sequence, Payload::default());
+        Ok(())
+    }
+
+    /// What is there has the right content; its attributes may differ.
+    pub(super) fn mend(&self, id: u64, path: &[u8], folder: &Folder, status: &Stat, entry: &Entry) {
+        let options = self.context.options;
+        let (differs, failures) = self.attributes.mend(folder, &entry.name, status, entry, options.dry_run);
+        if failures.is_empty() && options.remove_source_files {
+            self.commit.named(id);
+        }
+        for (kind, text) in failures {
+            (self.problem)(kind, path, text);
+        }
+        let progress = self.context.progress;
+        add(if differs { &progress.retouched } else { &progress.kept }, 1);
     }
 
     /// Finishes a big file when its last block is written, gives it up when it cannot be.
@@ -228,18 +377,23 @@ impl Writers<'_> {
         self.pending.lock().remove(&partial.id);
         let mode = self.attributes.unfinished_mode(&partial.entry);
         let failures = self.clock.device(|| self.attributes.put(file, mode, folder, &partial.entry));
+        let sure = failures.is_empty();
         self.tell(failures, &partial.directory, &partial.entry);
         self.clock.add_items(1, 0);
-        self.finished(partial.id, partial.directory.clone(), &partial.entry, partial.entry.size, true);
+        let (directory, entry) = (partial.directory.clone(), &partial.entry);
+        if let (end, Some(hashes)) = partial.written() {
+            let (name, size) = (entry.name.clone(), entry.size);
+            self.verify.note(Written { directory: directory.clone(), name, size, end, hashes });
+        }
+        self.finished(partial.id, directory, entry, entry.size, true, sure);
         Ok(())
     }
 
     /// Hands a file over to the committer.
-    pub(super) fn finished(&self, id: u64, directory: Arc<Vec<u8>>, entry: &Entry, bytes: u64, big: bool) {
+    pub(super) fn finished(&self, id: u64, directory: Arc<Vec<u8>>, entry: &Entry, bytes: u64, big: bool, sure: bool) {
         add(&self.context.progress.files, 1);
-        let finished = Finished { id, directory, name: entry.name.clone(), bytes, big };
-        // A closed queue belongs to a run that ends; its reason is known to the brake.
-        let _ = self.commit.queue.push(finished, &self.clock);
+        let finished = Finished { id, directory, name: entry.name.clone(), bytes, big, sure };
+        self.commit.finished(finished, &self.clock);
     }
 
     fn refused(&self, directory: &[u8], entry: &Entry, error: Errno) -> Result<(), CopyError> {
@@ -255,6 +409,22 @@ impl Writers<'_> {
         self.context.link.pool.give(payload.into_buffer());
         let _ = self.context.link.control_out.push(Message::Acknowledge { sequence }, &self.clock);
     }
+}
+
+/// The parts of a block that are not zeros, in whole pages.
+fn segments(content: &[u8]) -> Vec<Segment> {
+    let mut segments: Vec<Segment> = Vec::new();
+    for (number, page) in content.chunks(PAGE_BYTES).enumerate() {
+        if page.iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        let (offset, length) = ((number * PAGE_BYTES) as u32, page.len() as u32);
+        match segments.last_mut() {
+            Some(last) if last.offset + last.length == offset => last.length += length,
+            _ => segments.push(Segment { offset, length }),
+        }
+    }
+    segments
 }
 
 /// Writes a small file without the pages that are all zeros.

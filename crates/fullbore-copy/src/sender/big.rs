@@ -1,20 +1,23 @@
 //! A big file while its blocks are read, by several threads and in order.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use super::source::SourceFile;
-use crate::wire::{Run, SEGMENTS, Segment, block_bytes, block_len, blocks};
+use crate::error::CopyError;
+use crate::wire::{Basis, Run, SEGMENTS, Segment, Wanted, block_bytes, block_len, blocks};
 
 /// A file that is cut into blocks.
 #[derive(Debug)]
 pub(super) struct BigFile {
     pub(super) id: u64,
     pub(super) source: Box<SourceFile>,
+    /// Whether it differs at all from what the destination has shall be told.
+    pub(super) compare: bool,
     state: Mutex<State>,
 }
 
@@ -27,6 +30,22 @@ struct State {
     /// Blocks in the hands of readers.
     reading: u32,
     over: bool,
+    /// Hashes of blocks that the destination has in its old file.
+    there: HashMap<u64, [u8; 32]>,
+    /// Blocks found to be the same while nothing has been found that differs: if it stays so, the file
+    /// need not be written at all.
+    held: Option<Vec<u64>>,
+}
+
+/// What becomes of a block that was read and hashed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It is sent. With `first` it is the first of its file that differs.
+    Differs { first: bool, held: Vec<u64> },
+    /// The destination takes it from its old file.
+    Same,
+    /// It is the same, and so may be the whole file.
+    Held,
 }
 
 /// What comes next of a file.
@@ -41,9 +60,65 @@ pub(super) enum Next {
 }
 
 impl BigFile {
-    pub(super) fn new(id: u64, source: Box<SourceFile>, have: &[Run]) -> BigFile {
-        let state = State { file: None, next: 0, have: have.iter().copied().collect(), reading: 0, over: false };
-        BigFile { id, source, state: Mutex::new(state) }
+    pub(super) fn new(id: u64, source: Box<SourceFile>, wanted: &Wanted) -> BigFile {
+        // Where some of it is there already it is written anyway.
+        let may_be_same = wanted.same_size && wanted.have.is_empty();
+        let state = State {
+            file: None,
+            next: 0,
+            have: wanted.have.iter().copied().collect(),
+            reading: 0,
+            over: false,
+            there: HashMap::new(),
+            held: may_be_same.then(Vec::new),
+        };
+        BigFile { id, source, compare: wanted.compare, state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes hashes of what the destination has.
+    ///
+    /// # Errors
+    /// When the file has no such blocks.
+    pub(super) fn learn(&self, basis: &Basis) -> Result<(), CopyError> {
+        let count = blocks(self.source.size);
+        if basis.first.saturating_add(basis.hashes.len() as u64) > count {
+            return Err(CopyError::Meaning("hashes of blocks beyond the end of the file"));
+        }
+        let mut state = self.lock();
+        let read = state.next;
+        let new = (basis.first..).zip(&basis.hashes).filter(|(index, _)| *index >= read);
+        state.there.extend(new.map(|(index, hash)| (index, *hash)));
+        Ok(())
+    }
+
+    /// Whether the destination has told anything of its old file.
+    pub(super) fn is_compared(&self) -> bool {
+        let state = self.lock();
+        !state.there.is_empty() || state.held.is_some()
+    }
+
+    /// Says what becomes of a block, whose content has this hash.
+    pub(super) fn judge(&self, index: u64, hash: &[u8; 32]) -> Fate {
+        let mut state = self.lock();
+        let same = state.there.remove(&index).is_some_and(|there| there == *hash);
+        match (same, state.held.take()) {
+            (true, Some(mut held)) => {
+                held.push(index);
+                state.held = Some(held);
+                Fate::Held
+            }
+            (true, None) => Fate::Same,
+            (false, held) => Fate::Differs { first: held.is_some(), held: held.unwrap_or_default() },
+        }
+    }
+
+    /// At the end: blocks that were the same, if nothing differed; all of them, if the whole file is the same.
+    pub(super) fn take_held(&self) -> Vec<u64> {
+        self.lock().held.take().unwrap_or_default()
     }
 
     /// The next block that the receiver has not; opens the file at first.
@@ -51,7 +126,7 @@ impl BigFile {
     /// # Errors
     /// When it cannot be opened: the file is over then.
     pub(super) fn next(&self) -> Result<Next, Errno> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         let count = blocks(self.source.size);
         while let Some(run) = state.have.front().copied().filter(|run| run.first <= state.next) {
             state.next = state.next.max(run.first.saturating_add(run.count));
@@ -70,7 +145,8 @@ impl BigFile {
                 file
             }
         };
-        if self.source.sparse {
+        // A file that may be the same is compared block by block, holes and all.
+        if self.source.sparse && state.held.is_none() {
             let end = state.have.front().map_or(count, |run| run.first.min(count));
             let holes = self.holes(&file, state.next, end);
             if holes > 0 {
@@ -99,7 +175,7 @@ impl BigFile {
 
     /// A block has been read. True if it was the last one: nobody reads any more.
     pub(super) fn read(&self) -> Option<Arc<File>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         state.reading -= 1;
         let last = state.reading == 0 && (state.over || state.next >= blocks(self.source.size));
         if last { state.file.clone() } else { None }
@@ -107,7 +183,7 @@ impl BigFile {
 
     /// It cannot be read further. True for the first who says so.
     pub(super) fn give_up(&self) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         !std::mem::replace(&mut state.over, true)
     }
 

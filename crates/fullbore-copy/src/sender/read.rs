@@ -14,15 +14,20 @@ use fullbore_engine::stage::StageClock;
 use fullbore_engine::window::{Permit, Place, Window, Work};
 use rustix::io::Errno;
 
-use super::big::{BigFile, Next};
+use super::big::{BigFile, Fate, Next};
+use super::compress::{Compressor, Pays};
 use super::source::{Directory, SourceFile};
 use super::wants::{Job, Small, Wants};
 use crate::session::{Context, Event};
-use crate::wire::{Block, Message, Pack, Packed, Payload, Problem, ProblemKind, Segment, block_bytes, block_len};
+use crate::wire::{
+    Block, Message, Pack, Packed, Payload, Problem, ProblemKind, Run, Segment, block_bytes, block_len, blocks,
+};
 
 /// What a permit for a record without content counts: its head takes memory too.
 const HEAD_BYTES: u64 = 4096;
 
+/// Blocks that one message says to be the same at most: the receiver copies them before it acknowledges.
+const SAME_BLOCKS: u64 = 64;
 /// Longest sleep for the rate limit before a look whether the run goes on.
 const LIMIT_LOOK: Duration = Duration::from_millis(100);
 
@@ -34,6 +39,8 @@ pub(super) struct Reader<'a> {
     pub(super) clock: Arc<StageClock>,
     /// The directory of the file read last, open.
     pub(super) directory: Option<(Arc<Directory>, OwnedFd)>,
+    pub(super) pays: &'a Pays,
+    pub(super) compressor: Compressor,
 }
 
 impl Reader<'_> {
@@ -65,15 +72,16 @@ impl Reader<'_> {
     }
 
     fn pack(&mut self, files: &[Small]) {
-        let sum: u64 = files.iter().map(|(_, file)| file.size).sum();
+        let sum: u64 = files.iter().map(|small| small.file.size).sum();
         let mut permit = self.permit(sum);
         permit.at(Place::In(Work::Read));
         let mut buffer = self.context.link.pool.take(sum as usize);
         let mut packed = Vec::with_capacity(files.len());
         let mut end = 0;
-        for (id, file) in files {
+        for Small { id, file, compare, there } in files {
             let space = &mut buffer[end..end + file.size as usize];
             match self.small(file, space) {
+                Ok(length) if *compare && !self.differs(*id, file, &space[..length], there.as_ref()) => {}
                 Ok(length) => {
                     end += length;
                     packed.push(Packed { id: *id, length: length as u32 });
@@ -91,8 +99,51 @@ impl Reader<'_> {
         let hash = *blake3::hash(&buffer).as_bytes();
         self.clock.add_items(packed.len() as u64, end as u64);
         permit.at(Place::Before(Work::Send));
+        let (buffer, compressed) = self.compress(buffer);
         let sequence = self.wants.send(permit);
-        self.data(Message::Pack(Pack { sequence, hash, files: packed, payload: Payload::new(buffer) }));
+        self.data(Message::Pack(Pack { sequence, hash, files: packed, compressed, payload: Payload::new(buffer) }));
+    }
+
+    /// Compares a small file with what the destination has. True if it is to be sent.
+    fn differs(&self, id: u64, file: &SourceFile, content: &[u8], there: Option<&[u8; 32]>) -> bool {
+        if there.is_some_and(|there| *blake3::hash(content).as_bytes() == *there) {
+            self.record(|sequence| Message::Identical { sequence, id });
+            return false;
+        }
+        self.tell_difference(id, file);
+        !self.context.options.dry_run
+    }
+
+    fn tell_difference(&self, id: u64, file: &SourceFile) {
+        if self.context.options.tell_names {
+            self.context.tell.tell(Event::Wanted(file.path()));
+            self.record(|sequence| Message::Differs { sequence, id });
+        }
+    }
+
+    /// Sends a record without content.
+    fn record(&self, message: impl FnOnce(u64) -> Message) {
+        let sequence = self.wants.send(self.permit(0));
+        self.data(message(sequence));
+    }
+
+    /// A record's content as it travels, and whether it is compressed.
+    fn compress(&mut self, content: Vec<u8>) -> (Vec<u8>, bool) {
+        let data = &self.context.link.data;
+        if !self.pays.try_now(data.is_full(), self.wants.acknowledged_bytes(), Instant::now()) {
+            return (content, false);
+        }
+        let pool = &self.context.link.pool;
+        match self.compressor.compress(&content, pool.rest()) {
+            Ok(smaller) => {
+                pool.give(content);
+                (smaller, true)
+            }
+            Err(unused) => {
+                pool.give(unused);
+                (content, false)
+            }
+        }
     }
 
     /// Reads a small file; gives its length now, which is not more than the one listed.
@@ -123,23 +174,21 @@ impl Reader<'_> {
     fn big(&mut self, big: &Arc<BigFile>) {
         match big.next() {
             Ok(Next::End) => self.wants.read_to_its_end(big),
-            Ok(Next::Holes(run)) => {
-                let sequence = self.wants.send(self.permit(0));
-                self.data(Message::Holes { sequence, id: big.id, run });
-            }
+            Ok(Next::Holes(_)) if self.context.options.dry_run => {}
+            Ok(Next::Holes(run)) => self.record(|sequence| Message::Holes { sequence, id: big.id, run }),
             Ok(Next::Block(index, file)) => {
                 let read = self.block(big, index, &file);
                 // Whoever reads the last block looks whether the file is still the same.
                 let last = big.read();
-                match read {
-                    Err(error) => self.lost(big, error),
-                    Ok(()) => {
-                        if let Some(file) = last
-                            && !big.source.is_unchanged(&*file).unwrap_or(false)
-                        {
+                match (read, last) {
+                    (Err(error), _) => self.lost(big, error),
+                    (Ok(()), Some(file)) => {
+                        self.end(big);
+                        if !big.source.is_unchanged(&*file).unwrap_or(false) {
                             self.changed(&big.source);
                         }
                     }
+                    (Ok(()), None) => {}
                 }
             }
             Err(error) => {
@@ -147,6 +196,29 @@ impl Reader<'_> {
                 self.control(Message::Lost { id: big.id });
                 self.wants.read_to_its_end(big);
             }
+        }
+    }
+
+    /// All of a file has been read: what was found to be the same so far is said.
+    fn end(&self, big: &BigFile) {
+        let held = big.take_held();
+        if held.len() as u64 == blocks(big.source.size) {
+            self.record(|sequence| Message::Identical { sequence, id: big.id });
+        } else {
+            self.same(big.id, held);
+        }
+    }
+
+    /// Says that these blocks are what the destination has.
+    fn same(&self, id: u64, mut indexes: Vec<u64>) {
+        if self.context.options.dry_run {
+            return;
+        }
+        indexes.sort_unstable();
+        let follows = |one: &u64, two: &u64| one + 1 == *two;
+        for run in indexes.chunk_by(follows).flat_map(|run| run.chunks(SAME_BLOCKS as usize)) {
+            let run = Run { first: run[0], count: run.len() as u64 };
+            self.record(|sequence| Message::Same { sequence, id, run });
         }
     }
 
@@ -158,7 +230,7 @@ impl Reader<'_> {
         self.wants.read_to_its_end(big);
     }
 
-    fn block(&self, big: &BigFile, index: u64, file: &File) -> Result<(), Errno> {
+    fn block(&mut self, big: &Arc<BigFile>, index: u64, file: &File) -> Result<(), Errno> {
         let size = big.source.size;
         let length = block_len(size, index);
         let mut permit = self.permit(length);
@@ -179,8 +251,33 @@ impl Reader<'_> {
         buffer.truncate(length);
         let hash = *blake3::hash(&buffer).as_bytes();
         self.clock.add_items(0, length as u64);
+        let held = match big.is_compared().then(|| big.judge(index, &hash)) {
+            Some(same @ (Fate::Same | Fate::Held)) => {
+                drop(permit);
+                self.context.link.pool.give(buffer);
+                if same == Fate::Same {
+                    self.same(big.id, vec![index]);
+                }
+                return Ok(());
+            }
+            Some(Fate::Differs { first, held }) => {
+                if first && big.compare {
+                    self.tell_difference(big.id, &big.source);
+                }
+                if self.context.options.dry_run {
+                    self.context.link.pool.give(buffer);
+                    drop(permit);
+                    big.give_up();
+                    self.wants.read_to_its_end(big);
+                    return Ok(());
+                }
+                held
+            }
+            None => Vec::new(),
+        };
         let (segments, content) = self.gather(buffer, segments);
         permit.at(Place::Before(Work::Send));
+        let (content, compressed) = self.compress(content);
         let sequence = self.wants.send(permit);
         self.data(Message::Block(Block {
             sequence,
@@ -189,9 +286,10 @@ impl Reader<'_> {
             hash,
             length: length as u32,
             segments,
-            compressed: false,
+            compressed,
             payload: Payload::new(content),
         }));
+        self.same(big.id, held);
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use fullbore_engine::stage::{Kind as RoleKind, StageClock};
 use rustix::fs::{AtFlags, FileType, RawDir, Stat};
 use rustix::io::Errno;
 
+use super::remove::{Removable, Removables};
 use super::source::{self, Directory, Source, SourceFile};
 use super::wants::Wants;
 use crate::entry::{Entry, Kind, join};
@@ -35,6 +36,8 @@ pub(super) struct Scan<'a> {
     more: Condvar,
     teller: Mutex<Teller>,
     links: Mutex<HashMap<(u64, u64), u64>>,
+    /// Where names are noted that go when they are copied.
+    removables: Option<&'a Removables>,
     errors: AtomicU64,
 }
 
@@ -64,6 +67,7 @@ impl<'a> Scan<'a> {
         wants: &'a Wants,
         by_inode: bool,
         skip: Option<(u64, u64)>,
+        removables: Option<&'a Removables>,
     ) -> Scan<'a> {
         Scan {
             context,
@@ -75,6 +79,7 @@ impl<'a> Scan<'a> {
             more: Condvar::new(),
             teller: Mutex::default(),
             links: Mutex::default(),
+            removables,
             errors: AtomicU64::new(0),
         }
     }
@@ -285,7 +290,9 @@ impl<'a> Scan<'a> {
         {
             batch.children.push(Arc::new(Directory { root: directory.root.clone(), path }));
         }
-        batch.add(entry, file);
+        let removable = (self.removables.is_some() && entry.kind != Kind::Directory)
+            .then(|| Removable::new(directory, own, status));
+        batch.add(entry, file, removable);
     }
 
     /// Whether a directory is descended into.
@@ -306,7 +313,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Sends a list, with the names of owners that it is the first to mention.
-    fn tell(&self, directory: &Directory, batch: Vec<(Entry, Option<Box<SourceFile>>)>, complete: bool, more: bool) {
+    fn tell(&self, directory: &Directory, batch: Vec<Listed>, complete: bool, more: bool) {
         let mut teller = locked(&self.teller);
         let owners = if self.context.options.numeric_ids { Vec::new() } else { teller.new_owners(&batch) };
         if !owners.is_empty() {
@@ -314,7 +321,17 @@ impl<'a> Scan<'a> {
         }
         let first = teller.next;
         teller.next += batch.len() as u64;
-        let (entries, files): (Vec<Entry>, Vec<_>) = batch.into_iter().unzip();
+        let count = batch.len();
+        let (mut entries, mut files) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let mut names = Vec::new();
+        for listed in batch {
+            entries.push(listed.entry);
+            files.push(listed.file);
+            names.push(listed.removable);
+        }
+        if let Some(removables) = self.removables {
+            removables.add(first, names.into_iter());
+        }
         self.wants.add(first, files, &self.clock);
         self.clock.add_items(entries.len() as u64, 0);
         self.send(Message::List(List { first, directory: directory.path.clone(), complete, more, entries }));
@@ -388,35 +405,42 @@ impl<'a> Scan<'a> {
     }
 }
 
+/// A name that was listed.
+struct Listed {
+    entry: Entry,
+    file: Option<Box<SourceFile>>,
+    removable: Option<Removable>,
+}
+
 /// Entries not told yet, and directories to be listed after them.
 #[derive(Default)]
 struct Batch {
-    entries: Vec<(Entry, Option<Box<SourceFile>>)>,
+    entries: Vec<Listed>,
     bytes: usize,
     children: Vec<Arc<Directory>>,
 }
 
 impl Batch {
-    fn add(&mut self, entry: Entry, file: Option<Box<SourceFile>>) {
+    fn add(&mut self, entry: Entry, file: Option<Box<SourceFile>>, removable: Option<Removable>) {
         let xattrs: usize = entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
         self.bytes += entry.name.len() + entry.target.len() + xattrs;
-        self.entries.push((entry, file));
+        self.entries.push(Listed { entry, file, removable });
     }
 
     fn is_full(&self) -> bool {
         self.entries.len() >= LIST_ENTRIES || self.bytes >= LIST_BYTES
     }
 
-    fn take(&mut self) -> Vec<(Entry, Option<Box<SourceFile>>)> {
+    fn take(&mut self) -> Vec<Listed> {
         self.bytes = 0;
         std::mem::take(&mut self.entries)
     }
 }
 
 impl Teller {
-    fn new_owners(&mut self, batch: &[(Entry, Option<Box<SourceFile>>)]) -> Vec<Owner> {
+    fn new_owners(&mut self, batch: &[Listed]) -> Vec<Owner> {
         let mut owners = Vec::new();
-        for (entry, _) in batch {
+        for Listed { entry, .. } in batch {
             let acls = entry.xattrs.iter().filter(|(name, _)| xattrs::is_acl(name));
             let in_acls = acls.flat_map(|(_, value)| crate::owners::ids_in_acl(value));
             for (group, id) in [(false, entry.user), (true, entry.group)].into_iter().chain(in_acls) {

@@ -173,7 +173,7 @@ pub(super) fn entry(name: &[u8], status: &Stat) -> Option<Entry> {
     })
 }
 
-fn identity(status: &Stat) -> Identity {
+pub(super) fn identity(status: &Stat) -> Identity {
     let changed = Time { seconds: status.st_ctime, nanoseconds: status.st_ctime_nsec as u32 };
     Identity { device: status.st_dev, inode: status.st_ino, changed }
 }

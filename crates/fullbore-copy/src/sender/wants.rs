@@ -12,14 +12,29 @@ use fullbore_engine::window::Permit;
 use super::big::BigFile;
 use super::source::SourceFile;
 use crate::error::CopyError;
-use crate::wire::{Answer, PACK_BYTES, PACK_FILES, SMALL_BYTES};
+use crate::wire::{Answer, Basis, PACK_BYTES, PACK_FILES, SMALL_BYTES};
 
 /// Files listed and not yet done, at most: the listing waits then. About 200 bytes each here and as
 /// many at the receiver; enough that a listing is normally far ahead of the content.
 const FILES: usize = 500_000;
 
-/// A small file to be read, with its number.
-pub(super) type Small = (u64, Box<SourceFile>);
+/// A small file to be read.
+#[derive(Debug)]
+pub(super) struct Small {
+    /// Its number.
+    pub(super) id: u64,
+    pub(super) file: Box<SourceFile>,
+    /// It is to be sent only if it is not what the destination has.
+    pub(super) compare: bool,
+    /// Hash of what the destination has.
+    pub(super) there: Option<[u8; 32]>,
+}
+
+/// A file that waits for the hashes of what the destination has.
+enum Comparing {
+    Small(Box<SourceFile>),
+    Big(Arc<BigFile>),
+}
 
 /// Something to be read.
 pub(super) enum Job {
@@ -42,6 +57,10 @@ struct State {
     unanswered: VecDeque<Option<Box<SourceFile>>>,
     small: VecDeque<Small>,
     big: VecDeque<Arc<BigFile>>,
+    /// Files that are compared before anything of them is sent.
+    comparing: HashMap<u64, Comparing>,
+    /// The files in `big` by number, for hashes that come while they wait or are read.
+    by_id: HashMap<u64, Arc<BigFile>>,
     /// Content may go.
     begun: bool,
     /// Entries listed in all, once that is known.
@@ -51,13 +70,16 @@ struct State {
     /// Records under way, with their permits.
     under_way: HashMap<u64, Permit>,
     next_sequence: u64,
+    acknowledged_bytes: u64,
     finished: bool,
     closed: bool,
+    /// Threads that wait for a change.
+    waiting: usize,
 }
 
 impl State {
     fn files(&self) -> usize {
-        self.unanswered.len() + self.small.len()
+        self.unanswered.len() + self.small.len() + self.comparing.len()
     }
 
     fn has_job(&self) -> bool {
@@ -69,12 +91,32 @@ impl State {
             && self.listed == Some(self.base)
             && self.small.is_empty()
             && self.big.is_empty()
+            && self.comparing.is_empty()
             && self.in_work == 0
             && self.under_way.is_empty()
     }
 }
 
 impl Wants {
+    fn wait_while(&self, idle: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        while idle(&state) {
+            state.waiting += 1;
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
+        }
+        state
+    }
+
+    /// Wakes those who wait, if any do: each time is a system call.
+    fn wake(&self, state: MutexGuard<'_, State>) {
+        let is_awaited = state.waiting > 0;
+        drop(state);
+        if is_awaited {
+            self.changed.notify_all();
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,10 +126,7 @@ impl Wants {
         let mut state = self.lock();
         if state.files() >= FILES && !state.closed {
             drop(state);
-            state = clock.blocked_in(|| {
-                let full = |state: &mut State| state.files() >= FILES && !state.closed;
-                self.changed.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner)
-            });
+            state = clock.blocked_in(|| self.wait_while(|state| state.files() >= FILES && !state.closed));
         }
         debug_assert_eq!(state.base + state.unanswered.len() as u64, first);
         state.unanswered.extend(files);
@@ -125,24 +164,62 @@ impl Wants {
             let (Some(file), Some(wanted)) = (file, wanted.next()) else {
                 return Err(CopyError::Meaning("content of what is no file is wanted"));
             };
-            if names {
+            // What is compared first is told when it differs.
+            if names && !wanted.compare {
                 paths.push(file.path());
             }
-            if dry_run {
+            if dry_run && !wanted.compare {
                 continue;
             }
-            if file.size < SMALL_BYTES {
-                state.small.push_back((id, file));
-            } else {
-                state.big.push_back(Arc::new(BigFile::new(id, file, &wanted.have)));
+            match (file.size < SMALL_BYTES, wanted.compare) {
+                (true, false) => state.small.push_back(Small { id, file, compare: false, there: None }),
+                (true, true) => drop(state.comparing.insert(id, Comparing::Small(file))),
+                (false, true) => {
+                    let big = Arc::new(BigFile::new(id, file, wanted));
+                    state.comparing.insert(id, Comparing::Big(big));
+                }
+                (false, false) => {
+                    let big = Arc::new(BigFile::new(id, file, wanted));
+                    state.by_id.insert(id, big.clone());
+                    state.big.push_back(big);
+                }
             }
         }
         if wanted.next().is_some() {
             return Err(CopyError::Meaning("content is wanted of what was answered before"));
         }
-        drop(state);
-        self.changed.notify_all();
+        self.wake(state);
         Ok(paths)
+    }
+
+    /// Hashes of what the destination has. Those of a file that has been read already come too late, and do
+    /// no harm.
+    ///
+    /// # Errors
+    /// When they are of no block of the file.
+    pub(super) fn learn(&self, basis: &Basis) -> Result<(), CopyError> {
+        let mut state = self.lock();
+        match state.comparing.remove(&basis.id) {
+            Some(Comparing::Small(file)) => {
+                if !basis.last || basis.first > 0 || basis.hashes.len() > 1 {
+                    return Err(CopyError::Meaning("hashes of blocks of a small file"));
+                }
+                let there = basis.hashes.first().copied();
+                state.small.push_back(Small { id: basis.id, file, compare: true, there });
+            }
+            Some(Comparing::Big(big)) => {
+                big.learn(basis)?;
+                if basis.last {
+                    state.by_id.insert(basis.id, big.clone());
+                    state.big.push_back(big);
+                } else {
+                    state.comparing.insert(basis.id, Comparing::Big(big));
+                }
+            }
+            None => state.by_id.get(&basis.id).map_or(Ok(()), |big| big.learn(basis))?,
+        }
+        self.wake(state);
+        Ok(())
     }
 
     /// The next thing to be read; none when all is sent. Half of the readers prefer small files, so
@@ -151,10 +228,7 @@ impl Wants {
         let mut state = self.lock();
         if !state.has_job() && !state.closed && !state.finished {
             drop(state);
-            state = clock.starved_in(|| {
-                let idle = |state: &mut State| !state.has_job() && !state.closed && !state.finished;
-                self.changed.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner)
-            });
+            state = clock.starved_in(|| self.wait_while(|state| !state.has_job() && !state.closed && !state.finished));
         }
         if state.closed || !state.has_job() {
             return None;
@@ -165,21 +239,25 @@ impl Wants {
         }
         let mut files = Vec::new();
         let mut bytes = 0;
-        while let Some((_, file)) = state.small.front()
+        while let Some(small) = state.small.front()
             && files.len() < PACK_FILES
-            && (files.is_empty() || bytes + file.size <= PACK_BYTES as u64)
+            && (files.is_empty() || bytes + small.file.size <= PACK_BYTES as u64)
         {
-            bytes += file.size;
+            bytes += small.file.size;
             files.extend(state.small.pop_front());
         }
-        drop(state);
-        self.changed.notify_all();
+        self.wake(state);
         Some(Job::Pack(files))
     }
 
     /// A file has no block left to be read.
     pub(super) fn read_to_its_end(&self, big: &Arc<BigFile>) {
-        self.lock().big.retain(|other| !Arc::ptr_eq(other, big));
+        let mut state = self.lock();
+        state.by_id.remove(&big.id);
+        // Files are read in their order, so it is one of the first.
+        if let Some(place) = state.big.iter().position(|other| Arc::ptr_eq(other, big)) {
+            state.big.remove(place);
+        }
     }
 
     /// Numbers a record and keeps its permit until it is acknowledged.
@@ -198,8 +276,18 @@ impl Wants {
     /// # Errors
     /// When it was never sent.
     pub(super) fn acknowledge(&self, sequence: u64) -> Result<(), CopyError> {
-        let permit = self.lock().under_way.remove(&sequence);
+        let permit = {
+            let mut state = self.lock();
+            let permit = state.under_way.remove(&sequence);
+            state.acknowledged_bytes += permit.as_ref().map_or(0, Permit::bytes);
+            permit
+        };
         permit.map(drop).ok_or(CopyError::Meaning("an acknowledgement of what was not sent"))
+    }
+
+    /// Content that the receiver has acknowledged, uncompressed.
+    pub(super) fn acknowledged_bytes(&self) -> u64 {
+        self.lock().acknowledged_bytes
     }
 
     /// A reader has done its job.

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use rustls::{ClientConfig, ServerConfig};
 
+use super::join;
 use super::keys::{Cipher, OwnKey, Speeds};
 use super::lane::Lane;
-use super::near::RACE_TIME;
+use super::near::{PROVING, RACE_TIME};
 use super::setup::{self, Decision, Hello, Ready, Task, Way};
 use super::{Transport, tls};
 use crate::error::CopyError;
@@ -21,8 +22,6 @@ use crate::wire::VERSION;
 
 /// Time for the first connection after the near end has decided on it.
 const FIRST_TIME: Duration = Duration::from_secs(10);
-/// Connections that are being proved at once. Strangers cannot make us hold more.
-const PROVING: usize = 32;
 /// Time between looks whether somebody has dialled.
 const ACCEPT_LOOK: Duration = Duration::from_millis(5);
 
@@ -142,8 +141,14 @@ impl Far {
         let over = self.over.clone();
         if decision.way == Way::Pipe {
             over.store(true, Ordering::Release);
+            let joining = Arc::new(AtomicBool::new(false));
+            if decision.streams > 0 {
+                let joint = join::listen(transport, &joining);
+                let joint = joint.map_err(|error| CopyError::System { what: "a socket to be joined by", error })?;
+                setup::write(&mut output, &joint).map_err(|_| gone())?;
+            }
             transport.add(Lane::pipe(input, output), true, true);
-            return Ok(Started { over });
+            return Ok(Started { over: joining });
         }
         if decision.way == Way::FarDials {
             self.dial(decision.streams);

@@ -14,15 +14,19 @@ use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, ServerConfig};
 
+use super::grow::{self, Growth, Step};
+use super::join;
 use super::keys::{Cipher, OwnKey, Speeds};
 use super::lane::Lane;
-use super::setup::{self, Decision, Hello, Ready, Task, Way};
+use super::setup::{self, Decision, Hello, Joint, Ready, Task, Way};
 use super::{Transport, tls};
 use crate::error::CopyError;
 use crate::wire::VERSION;
 
 /// How long a direct connection is tried.
 pub const RACE_TIME: Duration = Duration::from_secs(3);
+/// Connections that are being proved at once. Strangers cannot make us hold more.
+pub(super) const PROVING: usize = 32;
 /// Time between looks whether somebody has dialled.
 const ACCEPT_LOOK: Duration = Duration::from_millis(5);
 /// Round trips from which a path counts as long: one connection would need seconds to fill it.
@@ -32,12 +36,18 @@ const LONG_TRIP: Duration = Duration::from_millis(2);
 /// is changed.
 const SHORT_STREAMS: u8 = 4;
 const LONG_STREAMS: u8 = 16;
+/// Connections by ssh besides the first, where nothing else is possible: four are faster than one, and sshd
+/// takes ten that have not proved themselves yet (sshd_config(5), `MaxStartups`).
+const MORE_PIPES: u8 = 3;
 
 /// What the near end wants of the connection.
 #[derive(Clone, Debug)]
 pub struct Wish {
     /// The command that runs the program on the other machine, its pipes joined to ours.
     pub command: Vec<OsString>,
+    /// Bytes that the command reads before the program there says anything: the program itself, if it is sent
+    /// along.
+    pub preface: Vec<u8>,
     /// The host as the user named it, to dial it.
     pub host: String,
     /// Ssh alone, nothing else is tried.
@@ -46,6 +56,9 @@ pub struct Wish {
     pub streams: u8,
     /// This program's version.
     pub program: String,
+    /// The command that runs the program there once more, without asking anybody for anything; the name that
+    /// it is to join is still to be added to its last word. None where that cannot be known.
+    pub more_pipes: Option<Vec<OsString>>,
 }
 
 /// The other machine answers.
@@ -86,6 +99,11 @@ pub struct Connection {
     /// Open as long as the copy runs: its end tells the far end that we are gone.
     input: Option<ChildStdin>,
     streams: u8,
+    /// The number of connections may change.
+    grows: bool,
+    /// How further pipes are made: the command, and what the far end's other connections are told.
+    joining: Option<(Vec<OsString>, Joint)>,
+    children: Arc<Mutex<Vec<Child>>>,
 }
 
 /// Makes further connections.
@@ -95,6 +113,10 @@ struct Opener {
     server: Arc<ServerConfig>,
     listener: Option<TcpListener>,
     address: Mutex<Option<SocketAddr>>,
+    /// Connections of the far end that have proved its key.
+    proved: Mutex<(mpsc::Sender<Lane>, mpsc::Receiver<Lane>)>,
+    /// Held by each that is being proved.
+    proving: Arc<()>,
 }
 
 impl Peer {
@@ -111,9 +133,11 @@ impl Peer {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| failed("start ssh", error))?;
-        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(NoPeer::Ended(None));
         };
+        // If nobody takes it, the exit code tells why.
+        let _ = input.write_all(&wish.preface);
         let mut output = BufReader::with_capacity(64 << 10, output);
         match setup::read::<Hello>(&mut output) {
             Ok(Some(hello)) if hello.version == VERSION => Ok(Peer { child, input, output, hello }),
@@ -148,6 +172,8 @@ impl Peer {
             server: own.server(&self.hello.key, cipher)?,
             listener,
             address: Mutex::default(),
+            proved: Mutex::new(mpsc::channel()),
+            proving: Arc::new(()),
         });
         let race = (!wish.pipe_only).then(|| race(&opener, &self.hello, &wish.host));
         let ready = setup::read::<Ready>(&mut self.output)?;
@@ -167,10 +193,32 @@ impl Peer {
             0 => SHORT_STREAMS,
             wished => wished,
         };
-        let streams = if way == Way::Pipe { 0 } else { streams };
+        let streams = match way {
+            Way::Pipe if wish.more_pipes.is_some() => wish.streams.checked_sub(1).unwrap_or(MORE_PIPES).min(MORE_PIPES),
+            Way::Pipe => 0,
+            _ => streams,
+        };
         setup::write(&mut self.input, &Decision { way, streams }).map_err(gone)?;
-        let mut connection =
-            Connection { way, fallback, cipher, ready, first, opener, child: self.child, input: None, streams };
+        let joining = match &wish.more_pipes {
+            Some(command) if way == Way::Pipe && streams > 0 => {
+                setup::read::<Joint>(&mut self.output)?.map(|joint| (command.clone(), joint))
+            }
+            _ => None,
+        };
+        let mut connection = Connection {
+            way,
+            fallback,
+            cipher,
+            ready,
+            first,
+            opener,
+            child: self.child,
+            input: None,
+            streams,
+            grows: wish.streams == 0 && way == Way::NearDials,
+            joining,
+            children: Arc::default(),
+        };
         if way == Way::Pipe {
             connection.first = Some(Lane::pipe(self.output, self.input));
         } else {
@@ -248,14 +296,24 @@ impl Opener {
     fn accept(&self, until: Instant) -> std::io::Result<Lane> {
         let listener = self.listener.as_ref().ok_or(std::io::ErrorKind::AddrNotAvailable)?;
         loop {
+            // Strangers who say nothing keep nobody waiting: each is proved by a thread of its own.
+            if let Ok(lane) = self.proved.lock().unwrap_or_else(PoisonError::into_inner).1.try_recv() {
+                return Ok(lane);
+            }
             match listener.accept() {
-                Ok((socket, _)) => {
+                Ok((socket, _)) if Arc::strong_count(&self.proving) <= PROVING => {
                     socket.set_nonblocking(false)?;
-                    // Whoever dialled without the key is nobody; the next one may be right.
-                    if let Ok(lane) = tls::accept(socket, self.server.clone()) {
-                        return Ok(lane);
-                    }
+                    let found = self.proved.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
+                    let (server, held) = (self.server.clone(), self.proving.clone());
+                    std::thread::spawn(move || {
+                        // Whoever dialled without the key is nobody.
+                        if let Ok(lane) = tls::accept(socket, server) {
+                            let _ = found.send(lane);
+                        }
+                        drop(held);
+                    });
                 }
+                Ok(_) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::thread::sleep(ACCEPT_LOOK),
                 Err(error) => return Err(error),
             }
@@ -284,6 +342,15 @@ impl Connection {
         let mut first = self.first.take().ok_or(std::io::ErrorKind::NotConnected)?;
         if self.way == Way::Pipe {
             transport.add(first, true, true);
+            for _ in 0..self.streams {
+                let Some((command, joint)) = self.joining.clone() else { break };
+                let (transport, children) = (transport.clone(), self.children.clone());
+                std::thread::spawn(move || match join::dial(&command, &joint, &children) {
+                    Ok(lane) => transport.add(lane, false, false),
+                    // One less is no matter: the first one carries everything.
+                    Err(error) => tracing::debug!(%error, "a further connection by ssh failed"),
+                });
+            }
             return Ok(());
         }
         first.mark(0)?;
@@ -299,12 +366,19 @@ impl Connection {
                 }
             });
         }
+        if self.grows {
+            let (opener, transport, growth) = (self.opener.clone(), transport.clone(), Growth::new(self.streams));
+            std::thread::spawn(move || grow(&opener, &transport, growth));
+        }
         Ok(())
     }
 
     /// Ends the program on the other machine, if it has not ended by itself.
     pub fn finish(mut self) {
         drop(self.input.take());
+        let children = std::mem::take(&mut *self.children.lock().unwrap_or_else(PoisonError::into_inner));
+        // What they had to carry has arrived, or never will.
+        children.into_iter().for_each(|mut child| end(&mut child));
         let until = Instant::now() + RACE_TIME;
         while Instant::now() < until {
             if !matches!(self.child.try_wait(), Ok(None)) {
@@ -313,6 +387,29 @@ impl Connection {
             std::thread::sleep(ACCEPT_LOOK);
         }
         end(&mut self.child);
+    }
+}
+
+/// Opens more connections while they make the copy faster.
+fn grow(opener: &Opener, transport: &Transport, mut growth: Growth) {
+    let rate = || {
+        std::thread::sleep(grow::SETTLE);
+        let (before, since) = (transport.moved_bytes(), Instant::now());
+        std::thread::sleep(grow::TRIAL);
+        let moved = transport.moved_bytes().saturating_sub(before);
+        (!transport.is_over() && moved > 0).then(|| moved as f64 / since.elapsed().as_secs_f64())
+    };
+    let mut number = growth.streams();
+    while let Some(rate) = rate() {
+        let Step::More(more) = growth.step(rate) else { return };
+        for _ in 0..more {
+            number += 1;
+            match opener.open(Way::NearDials).and_then(|mut lane| lane.mark(number).map(|()| lane)) {
+                Ok(lane) if !transport.is_over() => transport.add(lane, false, false),
+                Ok(_) => return,
+                Err(error) => tracing::debug!(%error, number, "a further connection failed"),
+            }
+        }
     }
 }
 

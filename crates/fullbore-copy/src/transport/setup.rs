@@ -103,8 +103,24 @@ pub enum Way {
 pub struct Decision {
     /// How messages go.
     pub way: Way,
-    /// Connections for content that the far end shall make.
+    /// Connections for content that the far end shall make; by ssh, those that it shall be ready for.
     pub streams: u8,
+}
+
+/// Where further connections by ssh find the far end; it follows the decision, if that asks for some.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joint {
+    /// Name of an abstract Unix socket (unix(7)) on the far machine.
+    pub name: String,
+    /// Said on each connection, so that nobody else on that machine gets in.
+    pub token: String,
+}
+
+/// What a further connection says when it is joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    /// Always true.
+    pub joined: bool,
 }
 
 /// Writes a line.

@@ -1,10 +1,14 @@
 //! From the body of a frame to a message. Refuses everything that an honest sender does not write.
 
-use super::encode::{ATTRIBUTES, COMPLETE, LINKED, MORE, SPARSE, kind};
+use super::encode::{ATTRIBUTES, COMPARE, COMPLETE, LINKED, MORE, SAME_SIZE, SPARSE, kind};
 use super::message::{
-    Account, Answer, Block, List, Message, Owner, Pack, Packed, Payload, Problem, ProblemKind, Run, Segment, Wanted,
+    Account, Answer, Basis, Block, List, Message, Owner, Pack, Packed, Payload, Problem, ProblemKind, Run, Segment,
+    Wanted,
 };
-use super::{CONTROL_BYTES, DATA_BYTES, FILE_BYTES, HUGE_BLOCK_BYTES, LIST_ENTRIES, PACK_BYTES, PACK_FILES, SEGMENTS};
+use super::{
+    BASIS_HASHES, CONTROL_BYTES, DATA_BYTES, FILE_BYTES, HUGE_BLOCK_BYTES, LIST_ENTRIES, PACK_BYTES, PACK_FILES,
+    SEGMENTS,
+};
 use crate::entry::{
     self, Entry, Identity, Kind, NAME_BYTES, PATH_BYTES, Time, XATTR_BYTES, XATTRS, XATTRS_BYTES, Xattrs,
 };
@@ -36,8 +40,8 @@ pub enum WireError {
 /// Most bytes that a frame of this kind may have.
 pub(super) fn longest(kind: u8) -> Result<usize, WireError> {
     match kind {
-        kind::OWNERS..=kind::COUNTERS => Ok(CONTROL_BYTES),
-        kind::PACK..=kind::HOLES => Ok(DATA_BYTES),
+        kind::OWNERS..=kind::REMOVED => Ok(CONTROL_BYTES),
+        kind::PACK..=kind::DIFFERS => Ok(DATA_BYTES),
         kind => Err(WireError::UnknownKind(kind)),
     }
 }
@@ -54,7 +58,8 @@ pub(super) fn message(kind: u8, body: Vec<u8>) -> Result<Message, WireError> {
         Head::Whole(_) => Err(malformed("bytes behind its end")),
         Head::Pack(mut pack) => {
             let sum: u64 = pack.files.iter().map(|file| u64::from(file.length)).sum();
-            if sum != rest as u64 || rest > PACK_BYTES {
+            let right = if pack.compressed { (rest as u64) < sum } else { rest as u64 == sum };
+            if !right || sum > PACK_BYTES as u64 {
                 return Err(malformed("content of another length"));
             }
             pack.payload = Payload::within(body, at);
@@ -100,10 +105,13 @@ impl<'a> Reader<'a> {
             kind::ANSWER => Message::Answer(self.answer()?),
             kind::BEGIN => Message::Begin,
             kind::ACKNOWLEDGE => Message::Acknowledge { sequence: self.number()? },
+            kind::BASIS => Message::Basis(self.basis()?),
+            kind::REMOVED => Message::Removed { count: self.number()? },
             kind::VISIBLE => {
+                let last = self.flag()?;
                 let count = self.count(CONTROL_BYTES)?;
                 let ids = (0..count).map(|_| self.number()).collect::<Result<_, _>>()?;
-                Message::Visible { ids }
+                Message::Visible { ids, last }
             }
             kind::ACCOUNT => Message::Account { last: self.flag()?, account: self.account()? },
             kind::DELETED => Message::Deleted { path: self.path()? },
@@ -114,6 +122,9 @@ impl<'a> Reader<'a> {
             kind::PACK => return Ok(Head::Pack(self.pack()?)),
             kind::BLOCK => return Ok(Head::Block(self.block()?)),
             kind::HOLES => Message::Holes { sequence: self.number()?, id: self.number()?, run: self.run()? },
+            kind::SAME => Message::Same { sequence: self.number()?, id: self.number()?, run: self.run()? },
+            kind::IDENTICAL => Message::Identical { sequence: self.number()?, id: self.number()? },
+            kind::DIFFERS => Message::Differs { sequence: self.number()?, id: self.number()? },
             _ => return Err("an unknown kind"),
         }))
     }
@@ -230,6 +241,10 @@ impl<'a> Reader<'a> {
             let id = before.checked_add(step).filter(|id| *id < through && (place == 0 || step > 0));
             let id = id.ok_or("a number of an entry")?;
             before = id;
+            let flags = self.byte()?;
+            if flags > COMPARE | SAME_SIZE {
+                return Err("flags of a wish");
+            }
             let runs = self.count(CONTROL_BYTES)?;
             let mut have: Vec<Run> = Vec::with_capacity(runs.min(LIST_ENTRIES));
             for _ in 0..runs {
@@ -239,9 +254,19 @@ impl<'a> Reader<'a> {
                 }
                 have.push(run);
             }
-            wanted.push(Wanted { id, have });
+            wanted.push(Wanted { id, have, compare: flags & COMPARE != 0, same_size: flags & SAME_SIZE != 0 });
         }
         Ok(Answer { through, wanted })
+    }
+
+    fn basis(&mut self) -> Result<Basis, Wrong> {
+        let (id, first, last) = (self.number()?, self.number()?, self.flag()?);
+        let count = self.count(BASIS_HASHES)?;
+        if first > FILE_BYTES / super::BLOCK_BYTES {
+            return Err("a number of a block");
+        }
+        let hashes = (0..count).map(|_| self.hash()).collect::<Result<_, _>>()?;
+        Ok(Basis { id, first, hashes, last })
     }
 
     fn account(&mut self) -> Result<Account, Wrong> {
@@ -258,6 +283,9 @@ impl<'a> Reader<'a> {
             wanted_files: self.number()?,
             wanted_bytes: self.number()?,
             sync_us: self.number()?,
+            reused_bytes: self.number()?,
+            verified_bytes: self.number()?,
+            verify_us: self.number()?,
         })
     }
 
@@ -269,11 +297,12 @@ impl<'a> Reader<'a> {
     fn pack(&mut self) -> Result<Pack, Wrong> {
         let sequence = self.number()?;
         let hash = self.hash()?;
+        let compressed = self.flag()?;
         let count = self.count(PACK_FILES)?;
         let files = (0..count)
             .map(|_| Ok(Packed { id: self.number()?, length: self.small("a length")? }))
             .collect::<Result<_, Wrong>>()?;
-        Ok(Pack { sequence, hash, files, payload: Payload::default() })
+        Ok(Pack { sequence, hash, files, compressed, payload: Payload::default() })
     }
 
     fn block(&mut self) -> Result<Block, Wrong> {

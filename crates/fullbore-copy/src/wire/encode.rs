@@ -22,14 +22,22 @@ pub(super) mod kind {
     pub const ABORT: u8 = 13;
     pub const LIMIT: u8 = 14;
     pub const COUNTERS: u8 = 15;
+    pub const BASIS: u8 = 16;
+    pub const REMOVED: u8 = 17;
     pub const PACK: u8 = 32;
     pub const BLOCK: u8 = 33;
     pub const HOLES: u8 = 34;
+    pub const SAME: u8 = 35;
+    pub const IDENTICAL: u8 = 36;
+    pub const DIFFERS: u8 = 37;
 }
 
 pub(super) const SPARSE: u8 = 1;
 pub(super) const LINKED: u8 = 2;
 pub(super) const ATTRIBUTES: u8 = 4;
+
+pub(super) const COMPARE: u8 = 1;
+pub(super) const SAME_SIZE: u8 = 2;
 
 pub(super) const COMPLETE: u8 = 1;
 pub(super) const MORE: u8 = 2;
@@ -90,6 +98,8 @@ impl Writer<'_> {
                 for wanted in &answer.wanted {
                     self.number(wanted.id.wrapping_sub(before));
                     before = wanted.id;
+                    let compare = if wanted.compare { COMPARE } else { 0 };
+                    self.byte(compare | if wanted.same_size { SAME_SIZE } else { 0 });
                     self.number(wanted.have.len() as u64);
                     for run in &wanted.have {
                         self.numbers(&[run.first, run.count]);
@@ -102,7 +112,19 @@ impl Writer<'_> {
                 self.number(*sequence);
                 (kind::ACKNOWLEDGE, NONE)
             }
-            Message::Visible { ids } => {
+            Message::Basis(basis) => {
+                self.numbers(&[basis.id, basis.first]);
+                self.byte(u8::from(basis.last));
+                self.number(basis.hashes.len() as u64);
+                basis.hashes.iter().for_each(|hash| self.out.extend_from_slice(hash));
+                (kind::BASIS, NONE)
+            }
+            Message::Removed { count } => {
+                self.number(*count);
+                (kind::REMOVED, NONE)
+            }
+            Message::Visible { ids, last } => {
+                self.byte(u8::from(*last));
                 self.number(ids.len() as u64);
                 ids.iter().for_each(|id| self.number(*id));
                 (kind::VISIBLE, NONE)
@@ -138,6 +160,7 @@ impl Writer<'_> {
             Message::Pack(pack) => {
                 self.number(pack.sequence);
                 self.out.extend_from_slice(&pack.hash);
+                self.byte(u8::from(pack.compressed));
                 self.number(pack.files.len() as u64);
                 for file in &pack.files {
                     self.numbers(&[file.id, u64::from(file.length)]);
@@ -158,6 +181,18 @@ impl Writer<'_> {
             Message::Holes { sequence, id, run } => {
                 self.numbers(&[*sequence, *id, run.first, run.count]);
                 (kind::HOLES, NONE)
+            }
+            Message::Same { sequence, id, run } => {
+                self.numbers(&[*sequence, *id, run.first, run.count]);
+                (kind::SAME, NONE)
+            }
+            Message::Identical { sequence, id } => {
+                self.numbers(&[*sequence, *id]);
+                (kind::IDENTICAL, NONE)
+            }
+            Message::Differs { sequence, id } => {
+                self.numbers(&[*sequence, *id]);
+                (kind::DIFFERS, NONE)
             }
         }
     }
@@ -230,7 +265,7 @@ impl Writer<'_> {
 }
 
 /// The figures of an account in their order on the wire.
-pub(super) fn fields(account: &Account) -> [u64; 12] {
+pub(super) fn fields(account: &Account) -> [u64; 15] {
     [
         account.entries,
         account.files,
@@ -244,5 +279,8 @@ pub(super) fn fields(account: &Account) -> [u64; 12] {
         account.wanted_files,
         account.wanted_bytes,
         account.sync_us,
+        account.reused_bytes,
+        account.verified_bytes,
+        account.verify_us,
     ]
 }

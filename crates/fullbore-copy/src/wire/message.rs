@@ -82,6 +82,23 @@ pub struct Wanted {
     pub id: u64,
     /// Blocks that are there, ascending.
     pub have: Vec<Run>,
+    /// Hashes of what is there follow, and decide whether anything has to be sent.
+    pub compare: bool,
+    /// What is there is as long as the source's file: if all of it is the same, nothing has to be written.
+    pub same_size: bool,
+}
+
+/// Hashes of what the destination has under a name, to be compared with the source's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Basis {
+    /// The entry's number.
+    pub id: u64,
+    /// The first block.
+    pub first: u64,
+    /// BLAKE3 of this block and of those behind it. A small file is one block.
+    pub hashes: Vec<[u8; 32]>,
+    /// No more follows of this file.
+    pub last: bool,
 }
 
 /// What the receiver wants of the entries listed so far.
@@ -111,6 +128,8 @@ pub struct Pack {
     pub hash: [u8; 32],
     /// Whose content it is, in order.
     pub files: Vec<Packed>,
+    /// Whether the payload is a zstd frame of the content.
+    pub compressed: bool,
     /// The content, one file behind the other.
     pub payload: Payload,
 }
@@ -174,11 +193,13 @@ pub enum ProblemKind {
     Name,
     /// It could not be deleted.
     Undeleted,
+    /// What the device holds is not what was written.
+    Damaged,
 }
 
 impl ProblemKind {
     /// All of them, in the order of their numbers on the wire.
-    pub const ALL: [ProblemKind; 13] = [
+    pub const ALL: [ProblemKind; 14] = [
         ProblemKind::Unreadable,
         ProblemKind::Changed,
         ProblemKind::Vanished,
@@ -192,6 +213,7 @@ impl ProblemKind {
         ProblemKind::Special,
         ProblemKind::Name,
         ProblemKind::Undeleted,
+        ProblemKind::Damaged,
     ];
 
     /// As the report names it.
@@ -210,6 +232,7 @@ impl ProblemKind {
             ProblemKind::Special => "device, pipe or socket not made",
             ProblemKind::Name => "name not possible at the destination",
             ProblemKind::Undeleted => "could not be deleted",
+            ProblemKind::Damaged => "is not on the device as it was written",
         }
     }
 }
@@ -252,6 +275,12 @@ pub struct Account {
     pub wanted_bytes: u64,
     /// Time that the final sync took, microseconds.
     pub sync_us: u64,
+    /// Bytes of content that were taken from the old files at the destination.
+    pub reused_bytes: u64,
+    /// Bytes read back from the device and found right.
+    pub verified_bytes: u64,
+    /// Time that reading back took, microseconds.
+    pub verify_us: u64,
 }
 
 /// One message.
@@ -284,10 +313,19 @@ pub enum Message {
         /// The record's number.
         sequence: u64,
     },
-    /// Receiver: these entries are complete under their final names.
+    /// Receiver: hashes of what is there.
+    Basis(Basis),
+    /// Receiver: these entries are complete under their final names, and that is on the disk.
     Visible {
         /// Their numbers.
         ids: Vec<u64>,
+        /// No more follows: all that will ever be on the disk is.
+        last: bool,
+    },
+    /// Sender: what was visible has been removed at the source, as was wished.
+    Removed {
+        /// How many.
+        count: u64,
     },
     /// Receiver: where it stands; with `last` all is done and synced.
     Account {
@@ -330,11 +368,42 @@ pub enum Message {
         /// Which blocks.
         run: Run,
     },
+    /// Sender: these blocks are what the destination has in its old file.
+    Same {
+        /// The record's number, for its acknowledgement.
+        sequence: u64,
+        /// The entry's number.
+        id: u64,
+        /// Which blocks.
+        run: Run,
+    },
+    /// Sender: all of this file is what the destination has.
+    Identical {
+        /// The record's number, for its acknowledgement.
+        sequence: u64,
+        /// The entry's number.
+        id: u64,
+    },
+    /// Sender: this file was compared, and is not what the destination has.
+    Differs {
+        /// The record's number, for its acknowledgement.
+        sequence: u64,
+        /// The entry's number.
+        id: u64,
+    },
 }
 
 impl Message {
     /// Whether it carries content, so that its order does not matter.
     pub fn is_data(&self) -> bool {
-        matches!(self, Message::Pack(_) | Message::Block(_) | Message::Holes { .. })
+        matches!(
+            self,
+            Message::Pack(_)
+                | Message::Block(_)
+                | Message::Holes { .. }
+                | Message::Same { .. }
+                | Message::Identical { .. }
+                | Message::Differs { .. }
+        )
     }
 }

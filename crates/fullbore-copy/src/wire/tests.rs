@@ -76,10 +76,29 @@ fn message() -> impl Strategy<Value = Message> {
         ),
         (any::<u64>(), any::<u64>()).prop_map(|(entries, errors)| Message::Listed { entries, errors }),
         any::<u64>().prop_map(|sequence| Message::Acknowledge { sequence }),
-        proptest::collection::vec(any::<u64>(), 0..9).prop_map(|ids| Message::Visible { ids }),
+        (proptest::collection::vec(any::<u64>(), 0..9), any::<bool>())
+            .prop_map(|(ids, last)| Message::Visible { ids, last }),
+        (any::<u64>(), 0..(1_u64 << 40), proptest::collection::vec(any::<[u8; 32]>(), 0..=BASIS_HASHES), any::<bool>())
+            .prop_map(|(id, first, hashes, last)| Message::Basis(Basis { id, first, hashes, last })),
+        any::<u64>().prop_map(|count| Message::Removed { count }),
+        (any::<u64>(), any::<u64>()).prop_map(|(sequence, id)| Message::Identical { sequence, id }),
+        (any::<u64>(), any::<u64>()).prop_map(|(sequence, id)| Message::Differs { sequence, id }),
+        (any::<u64>(), any::<u64>()).prop_map(|(sequence, id)| Message::Same {
+            sequence,
+            id,
+            run: Run { first: 7, count: 2 }
+        }),
         proptest::collection::btree_set(0..1000_u64, 0..9).prop_map(|ids| Message::Answer(Answer {
             through: 1000,
-            wanted: ids.into_iter().map(|id| Wanted { id, have: vec![Run { first: id, count: 3 }] }).collect(),
+            wanted: ids
+                .into_iter()
+                .map(|id| Wanted {
+                    id,
+                    have: vec![Run { first: id, count: 3 }],
+                    compare: id % 2 == 0,
+                    same_size: id % 3 == 0,
+                })
+                .collect(),
         })),
         (path(), 0..ProblemKind::ALL.len()).prop_map(|(path, kind)| Message::Problem(Problem {
             kind: ProblemKind::ALL[kind],
@@ -90,7 +109,7 @@ fn message() -> impl Strategy<Value = Message> {
             |(sequence, hash, files)| {
                 let files: Vec<Packed> = files.into_iter().map(|(id, length)| Packed { id, length }).collect();
                 let length = files.iter().map(|file| file.length as usize).sum();
-                Message::Pack(Pack { sequence, hash, files, payload: Payload::new(vec![7; length]) })
+                Message::Pack(Pack { sequence, hash, files, compressed: false, payload: Payload::new(vec![7; length]) })
             }
         ),
         (any::<u64>(), any::<u64>(), any::<[u8; 32]>(), 0..2000_u32).prop_map(|(sequence, id, hash, length)| {

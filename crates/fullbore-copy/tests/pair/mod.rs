@@ -14,7 +14,7 @@ use fullbore_copy::queue::{Queue, Taken};
 use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::{self, Source, Sources};
 use fullbore_copy::session::{Brake, Context, Event, Exchange, Link, Progress, RateLimit};
-use fullbore_copy::wire::Message;
+use fullbore_copy::wire::{Account, Message};
 use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::{Kind, Ledger};
 use fullbore_engine::window::Window;
@@ -47,6 +47,15 @@ impl<'a> Ends<'a> {
 
     /// Runs it; true if it came to its end.
     pub fn run(&self, look: impl FnMut(&Message) -> Step + Send) -> bool {
+        self.run_and_tell(look, &|_: Event| {}).is_some()
+    }
+
+    /// Runs it, tells of what the receiver tells of, and gives its figures if it came to its end.
+    pub fn run_and_tell(
+        &self,
+        look: impl FnMut(&Message) -> Step + Send,
+        tell: &(dyn Fn(Event) + Sync),
+    ) -> Option<Account> {
         let (near, far) = (Link::remote(), Link::remote());
         let (near_brake, far_brake) = (Brake::new(&near), Brake::new(&far));
         let ledger = Ledger::off();
@@ -72,7 +81,7 @@ impl<'a> Ends<'a> {
                 }
             }
         };
-        let silent = |_: Event| {};
+        let tell = &tell;
         let (progress, exchange, limit) = (Progress::default(), Exchange::default(), RateLimit::new(0));
         let context = |link: &Link, brake: &Brake| Context {
             options: self.options,
@@ -80,7 +89,7 @@ impl<'a> Ends<'a> {
             brake: brake.clone(),
             ledger: &ledger,
             progress: &progress,
-            tell: &silent,
+            tell,
             exchange: &exchange,
             limit: &limit,
         };
@@ -100,12 +109,16 @@ impl<'a> Ends<'a> {
                 let sent = sender::run(&context(&near, &near_brake), &sources, &window);
                 near.data.close();
                 near.control_out.close();
+                if let Err(error) = &sent {
+                    eprintln!("the sender: {error}");
+                }
                 sent.is_ok()
             });
-            let received = receiver::run(&context(&far, &far_brake), &destination).is_ok();
+            let received = receiver::run(&context(&far, &far_brake), &destination);
+            let received = received.inspect_err(|error| eprintln!("the receiver: {error}")).ok();
             far.control_out.close();
             far.data.break_off();
-            sending.join().unwrap() && received
+            received.filter(|_| sending.join().unwrap())
         })
     }
 }

@@ -44,7 +44,14 @@ pub fn text(done: &Done, dry_run: bool) -> String {
     if account.resumed_bytes > 0 {
         let _ = write!(text, "; {} were there from an earlier run", units::bytes(account.resumed_bytes));
     }
+    if account.reused_bytes > 0 {
+        let _ = write!(text, "; {} of it taken from the old files", units::bytes(account.reused_bytes));
+    }
     text.push('.');
+    if account.verify_us > 0 {
+        let (bytes, time) = (units::bytes(account.verified_bytes), units::duration(account.verify_us / 1000));
+        let _ = write!(text, " Read back from the device: {bytes} in {time}.");
+    }
     if dry_run || account.written_bytes == 0 {
         return text;
     }
@@ -79,7 +86,8 @@ pub fn json(done: &Done, problems: &BTreeMap<ProblemKind, u64>, exit_code: u8) -
         "entries": account.entries, "files": account.files, "written_bytes": account.written_bytes,
         "kept": account.kept, "retouched": account.retouched, "made": account.made, "deleted": account.deleted,
         "resumed_bytes": account.resumed_bytes, "wanted_files": account.wanted_files,
-        "wanted_bytes": account.wanted_bytes, "sync_us": account.sync_us, "problems": problems,
+        "wanted_bytes": account.wanted_bytes, "sync_us": account.sync_us, "reused_bytes": account.reused_bytes,
+        "verified_bytes": account.verified_bytes, "verify_us": account.verify_us, "problems": problems,
         "limited_by": done.limit, "way": done.way, "far": done.far,
         "limit": verdict.map(|verdict| json!({
             "part": verdict.part, "reason": verdict.reason, "confident": verdict.confident, "advice": verdict.advice,

@@ -45,6 +45,18 @@ pub struct CopyArgs {
     #[arg(long, short = 'n')]
     pub dry_run: bool,
 
+    /// Compare files of the same length by their content instead of their time
+    #[arg(long, short = 'c')]
+    pub checksum: bool,
+
+    /// Remove files at the source once they are on the destination's disk
+    #[arg(long, conflicts_with = "delete")]
+    pub remove_source_files: bool,
+
+    /// Read back from the device, not from memory, what was written, and compare
+    #[arg(long)]
+    pub verify: bool,
+
     /// Delete what the source does not have, if everything else went well
     #[arg(long)]
     pub delete: bool,
@@ -113,6 +125,23 @@ pub struct CopyArgs {
     #[arg(long, value_name = "N", help_heading = NETWORK, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub streams: Option<u8>,
 
+    /// Compress whatever gets smaller (default: where a trial shows that it makes the copy faster)
+    #[arg(long, short = 'z', help_heading = NETWORK, overrides_with = "no_compress")]
+    pub compress: bool,
+
+    /// Compress nothing
+    #[arg(long, help_heading = NETWORK, overrides_with = "compress")]
+    pub no_compress: bool,
+
+    /// Send changed files whole, not only their changed blocks
+    #[arg(long, short = 'W', help_heading = NETWORK)]
+    pub whole_file: bool,
+
+    /// Send this program (or FILE, a statically linked one) along, run it there from a temporary directory, and
+    /// leave nothing of it
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = NETWORK)]
+    pub send_program: Option<Option<PathBuf>>,
+
     /// Send everything by ssh; make no connections of its own
     #[arg(long, help_heading = NETWORK)]
     pub ssh_only: bool,
@@ -132,6 +161,18 @@ pub struct CopyArgs {
     /// Serve the other end of a copy on standard input and output
     #[arg(long, hide = true)]
     pub server: bool,
+
+    /// Carry bytes between standard input and output and a server that runs already
+    #[arg(long, hide = true, value_name = "NAME", requires = "server")]
+    pub join: Option<String>,
+
+    /// Remove the program's own file, which was sent along for this run
+    #[arg(long, hide = true, requires = "server")]
+    pub remove_self: bool,
+
+    /// Give names and make checkpoints so often, in milliseconds; for tests
+    #[arg(long, hide = true, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub group_time: Option<u64>,
 
     /// Sync `none` of it, all `at-end`
     #[arg(long, value_name = "WHEN", default_value = "at-end", value_parser = ["none", "at-end"])]

@@ -22,6 +22,7 @@ use fullbore_engine::window::Window;
 
 use super::control::{self, Levers};
 use super::judgement::{Judgement, joined};
+use super::send_program::{self, Parcel};
 use super::signals::{self, Current};
 use super::{Done, failure, screen::Screen, status, torn, watched};
 use crate::cli::CopyArgs;
@@ -83,7 +84,7 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
         ..SamplerConfig::default()
     };
     let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-    let wish = wish(arguments, &task.host);
+    let wish = wish(arguments, &task.host)?;
     let current = Current::default();
     signals::pull(&current)?;
     let run = Run { task: &task, options, wish, screen, ledger, progress, levers, current, sampler };
@@ -266,24 +267,41 @@ fn add(sum: &mut Account, account: &Account) {
     sum.wanted_files = account.wanted_files;
     sum.wanted_bytes = account.wanted_bytes;
     sum.sync_us += account.sync_us;
+    sum.reused_bytes += account.reused_bytes;
+    sum.verified_bytes += account.verified_bytes;
+    sum.verify_us += account.verify_us;
     // What a later connection finds of an earlier one was counted as written.
     sum.resumed_bytes = sum.resumed_bytes.max(account.resumed_bytes);
 }
 
 /// The command that runs the program there: the user's ssh, the host, and one word for its shell.
-fn wish(arguments: &CopyArgs, host: &str) -> Wish {
+fn wish(arguments: &CopyArgs, host: &str) -> Result<Wish, CommandError> {
     let rsh = arguments.rsh.as_deref().unwrap_or("ssh");
     let mut command: Vec<OsString> = words(rsh).into_iter().map(OsString::from).collect();
     command.push(host.into());
     let program = arguments.remote_path.as_deref().unwrap_or("fullbore");
-    command.push(format!("{program} copy --server").into());
-    Wish {
+    // Another ssh may ask for a password, or be another program: then one connection it is.
+    let is_ssh = command.first().is_some_and(|program| Path::new(program).file_name() == Some(OsStr::new("ssh")));
+    let more_pipes = (is_ssh && arguments.send_program.is_none()).then(|| {
+        let mut quiet = command.clone();
+        quiet.splice(1..1, ["-oBatchMode=yes".into()]);
+        quiet.push(format!("{program} copy --server --join ").into());
+        quiet
+    });
+    let sent = arguments.send_program.as_ref().map(|file| Parcel::open(file.as_deref())).transpose()?;
+    command.push(match &sent {
+        Some(parcel) => parcel.script(program).into(),
+        None => format!("{program} copy --server").into(),
+    });
+    Ok(Wish {
         command,
+        preface: sent.map(|parcel| parcel.program).unwrap_or_default(),
         host: host.to_owned(),
         pipe_only: arguments.ssh_only,
         streams: arguments.streams.unwrap_or(0),
         program: crate::VERSION.to_owned(),
-    }
+        more_pipes,
+    })
 }
 
 /// Words of a command as rsync's `-e` parts them: by spaces, but not within quotes.
@@ -321,7 +339,11 @@ fn explain(no_peer: NoPeer, wish: &Wish, host: &str) -> CommandError {
     match no_peer {
         NoPeer::Ended(Some(SSH_FAILED)) => network(format!("{host}: ssh does not get through")),
         NoPeer::Ended(Some(NOT_FOUND)) => network(format!("{host}: fullbore is not installed there"))
-            .hint(format_args!("{install}; then add --remote-path ./fullbore")),
+            .hint(format_args!("{install}; then add --remote-path ./fullbore"))
+            .hint("or add --send-program, which takes this program along for one run"),
+        NoPeer::Ended(Some(code)) if !wish.preface.is_empty() && send_program::explain(code).is_some() => {
+            network(format!("{host}: {}", send_program::explain(code).unwrap_or_default()))
+        }
         NoPeer::Ended(code) => {
             let code = code.map_or_else(|| "a signal".to_owned(), |code| format!("exit code {code}"));
             network(format!(

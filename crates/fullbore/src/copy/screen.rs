@@ -190,9 +190,11 @@ impl Tell for Screen {
             Event::Problem(problem) => self.problem(&problem),
             Event::Deleted(path) if self.style.json => self.json(&json!({"event": "deleted", "path": shown(&path)})),
             Event::Wanted(path) if self.style.json => self.json(&json!({"event": "copy", "path": shown(&path)})),
+            Event::Removed(path) if self.style.json => self.json(&json!({"event": "removed", "path": shown(&path)})),
+            Event::Removed(path) if self.style.verbose => self.data(&format!("removing {}", printable(&shown(&path)))),
             Event::Deleted(path) if self.style.verbose => self.data(&format!("deleting {}", printable(&shown(&path)))),
             Event::Wanted(path) if self.style.verbose => self.data(&printable(&shown(&path))),
-            Event::Deleted(_) | Event::Wanted(_) => {}
+            Event::Deleted(_) | Event::Wanted(_) | Event::Removed(_) => {}
         }
     }
 }

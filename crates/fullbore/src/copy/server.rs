@@ -12,9 +12,9 @@ use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
 use fullbore_copy::session::{Brake, Context, Event, Exchange, Link, Progress, RateLimit};
 use fullbore_copy::transport::Transport;
-use fullbore_copy::transport::far;
 use fullbore_copy::transport::near::ssh_connection;
 use fullbore_copy::transport::setup::{Ready, Role, Task};
+use fullbore_copy::transport::{far, join};
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
@@ -22,10 +22,24 @@ use fullbore_engine::window::Window;
 use super::judgement::Judgement;
 
 /// Serves one copy; the result is the exit code. Says nothing: the near end does.
-pub fn run() -> u8 {
+pub fn run(remove_self: bool) -> u8 {
+    if remove_self {
+        super::send_program::remove_self();
+    }
     match serve() {
         Ok(()) => 0,
         Err(error) => error.exit_code(),
+    }
+}
+
+/// Carries the bytes of one more connection by ssh; the result is the exit code.
+pub fn join(name: &str) -> u8 {
+    let pipe = |descriptor: std::io::Result<std::os::fd::OwnedFd>| descriptor.map(File::from);
+    let input = pipe(std::io::stdin().as_fd().try_clone_to_owned());
+    let output = pipe(std::io::stdout().as_fd().try_clone_to_owned());
+    match (input, output) {
+        (Ok(input), Ok(output)) => join::carry(name, input, output).map_or_else(|error| error.exit_code(), |()| 0),
+        _ => 1,
     }
 }
 

@@ -64,8 +64,8 @@ fn shell(directory: &Path, script: &str) -> String {
 fn described(tree: &Path) -> Vec<String> {
     [
         "find . -printf '%p %y %m %U %G %T@ %n %l\\n' | LC_ALL=C sort",
-        "getfattr -h -R -d -m - . 2>/dev/null",
-        "getfacl -R -n -p .",
+        "find . -print0 | LC_ALL=C sort -z | xargs -0 getfattr -h -d -m -",
+        "find . ! -type l -print0 | LC_ALL=C sort -z | xargs -0 getfacl -n -p",
     ]
     .map(|script| shell(tree, script))
     .into()

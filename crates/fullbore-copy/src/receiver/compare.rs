@@ -1,0 +1,160 @@
+//! What the destination has under a name is hashed, and the hashes go to the sender: what it finds to be the
+//! same is not sent.
+//!
+//! With `--checksum` the sender waits for them. Else they are a race: while a changed file waits to be read,
+//! hashes of the old one overtake it on any link that is slower than this disk; on one that is not, the sender
+//! does not wait, and the comparing stops. So a delta is never slower than sending the whole.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fullbore_engine::stage::{Kind as Clock, StageClock};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::partial::{Partial, errno};
+use super::tree::{Folder, Tree};
+use crate::entry::Kind;
+use crate::queue::{Closed, Queue};
+use crate::session::Context;
+use crate::wire::{BASIS_HASHES, Basis, Message, SMALL_BYTES, block_bytes, block_len, blocks};
+
+/// Files that wait to be compared.
+const WAITING: usize = 65_536;
+/// The comparing has to be so much faster than content comes, or it is given up: what it costs the disk and
+/// the processor is then better spent on content.
+const AHEAD: f64 = 2.0;
+/// How much has to be hashed before that is judged, in bytes.
+const JUDGED_BYTES: u64 = 64 << 20;
+
+/// A file to be compared.
+pub(super) struct Compare {
+    pub(super) id: u64,
+    pub(super) directory: Arc<Vec<u8>>,
+    pub(super) name: Vec<u8>,
+    /// Length of the source's file, in bytes.
+    pub(super) size: u64,
+    /// The new file, if it is written in blocks.
+    pub(super) partial: Option<Arc<Partial>>,
+    /// The sender waits for all hashes.
+    pub(super) awaited: bool,
+}
+
+/// Where files to be compared go.
+pub(super) struct Comparing {
+    pub(super) queue: Queue<Compare>,
+    /// Content comes faster than old files are read.
+    outrun: AtomicBool,
+}
+
+impl Comparing {
+    pub(super) fn new() -> Comparing {
+        Comparing { queue: Queue::new(WAITING), outrun: AtomicBool::new(false) }
+    }
+
+    /// Compares until the queue is closed.
+    pub(super) fn run(&self, context: &Context<'_>, tree: &Tree) {
+        let clock = context.ledger.stage("compare", Clock::Thread);
+        clock.adopt_thread();
+        let comparer = Comparer { context, clock: &clock, outrun: &self.outrun };
+        let (began, mut hashed_bytes, mut spent) = (Instant::now(), 0, Duration::ZERO);
+        while let Some(file) = self.queue.pop(&clock) {
+            if !file.awaited && self.outrun.load(Ordering::Relaxed) {
+                continue;
+            }
+            let since = Instant::now();
+            match comparer.file(&file, tree) {
+                Ok(bytes) => hashed_bytes += bytes,
+                Err(Closed) => return,
+            }
+            spent += since.elapsed();
+            let come = context.progress.account().written_bytes as f64 / began.elapsed().as_secs_f64().max(0.001);
+            if hashed_bytes >= JUDGED_BYTES && (hashed_bytes as f64) < AHEAD * come * spent.as_secs_f64() {
+                self.outrun.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+struct Comparer<'a> {
+    context: &'a Context<'a>,
+    clock: &'a StageClock,
+    outrun: &'a AtomicBool,
+}
+
+impl Comparer<'_> {
+    fn say(&self, id: u64, first: u64, hashes: Vec<[u8; 32]>, last: bool) -> Result<(), Closed> {
+        self.context.link.control_out.push(Message::Basis(Basis { id, first, hashes, last }), self.clock)
+    }
+
+    /// Tells what is there of one file; gives how many bytes were hashed.
+    fn file(&self, file: &Compare, tree: &Tree) -> Result<u64, Closed> {
+        let opened = || tree.folder(&file.directory).and_then(|folder| open(&folder, &file.name));
+        let Ok(old) = self.clock.device(opened) else {
+            // Nothing that could be the same.
+            return if file.awaited { self.say(file.id, 0, Vec::new(), true).map(|()| 0) } else { Ok(0) };
+        };
+        if file.size < SMALL_BYTES {
+            let hash = self.clock.device(|| whole(&old));
+            return self.say(file.id, 0, hash.into_iter().collect(), true).map(|()| file.size);
+        }
+        self.big(file, &old)
+    }
+
+    fn big(&self, file: &Compare, old: &File) -> Result<u64, Closed> {
+        let (mut first, mut hashes, mut hashed_bytes) = (0, Vec::new(), 0);
+        for index in 0..blocks(file.size) {
+            if self.context.brake.is_pulled() || !file.awaited && self.outrun.load(Ordering::Relaxed) {
+                break;
+            }
+            // Of an earlier run, or the sender has overtaken us.
+            if file.partial.as_ref().is_some_and(|partial| partial.has(index)) {
+                continue;
+            }
+            let Ok((hash, length)) = self.clock.device(|| block(old, file.size, index, self.context)) else { break };
+            hashed_bytes += length;
+            if let Some(partial) = &file.partial {
+                partial.promise(index, hash);
+            }
+            if first + hashes.len() as u64 != index || hashes.len() == BASIS_HASHES {
+                let full = std::mem::take(&mut hashes);
+                if !full.is_empty() {
+                    self.say(file.id, first, full, false)?;
+                }
+                first = index;
+            }
+            hashes.push(hash);
+        }
+        self.say(file.id, first, hashes, true)?;
+        Ok(hashed_bytes)
+    }
+}
+
+/// Opens what the destination has under a name, if it is a file.
+pub(super) fn open(folder: &Folder, name: &[u8]) -> Result<File, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(folder, name, flags, Mode::empty())?;
+    let kind = Kind::of_mode(rustix::fs::fstat(&file)?.st_mode);
+    if kind == Some(Kind::File) { Ok(File::from(file)) } else { Err(Errno::INVAL) }
+}
+
+/// The hash of a small file.
+fn whole(old: &File) -> Option<[u8; 32]> {
+    let mut content = Vec::new();
+    let length = old.take(SMALL_BYTES).read_to_end(&mut content).ok()? as u64;
+    (length < SMALL_BYTES).then(|| *blake3::hash(&content).as_bytes())
+}
+
+/// The hash of a block of the old file, and its length; an error where it has no such block.
+fn block(old: &File, size: u64, index: u64, context: &Context<'_>) -> Result<([u8; 32], u64), Errno> {
+    let length = block_len(size, index);
+    let mut buffer = context.link.pool.take(length as usize);
+    let read = old.read_exact_at(&mut buffer, index * block_bytes(size)).map_err(errno);
+    let hash = *blake3::hash(&buffer).as_bytes();
+    context.link.pool.give(buffer);
+    read.map(|()| (hash, length))
+}

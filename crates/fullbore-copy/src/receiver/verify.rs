@@ -1,0 +1,219 @@
+//! `--verify`: what was written is read back, from the device and not from memory, and compared with the
+//! hashes that it came with.
+//!
+//! Files are opened with `O_DIRECT`, which reads past the page cache (open(2)); where a file system knows no
+//! such thing, the cache is told to let go of the file first (posix_fadvise(2), `DONTNEED`), which it does for
+//! what the sync before has written out. A file that is not right gets the time zero, so that the next run
+//! copies it again.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use fullbore_engine::stage::Kind as Clock;
+use rustix::fs::{Advice, AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::attributes::times;
+use super::partial::errno;
+use super::tree::{Folder, Tree};
+use crate::entry::{Time, join, shown};
+use crate::error::CopyError;
+use crate::session::{Context, add};
+use crate::wire::{ProblemKind, block_bytes, block_len, blocks};
+
+/// What direct reads have to be aligned to, in bytes: the largest logical block of devices in use.
+const ALIGNMENT: usize = 4096;
+
+/// A file as it was written. A name, and 32 bytes for each block.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) directory: Arc<Vec<u8>>,
+    pub(super) name: Vec<u8>,
+    /// Its length, in bytes, which decides on the length of its blocks.
+    pub(super) size: u64,
+    /// Where it ends, if it became shorter while it was read.
+    pub(super) end: u64,
+    /// Hashes of its blocks; none for those that are all hole.
+    pub(super) hashes: Vec<Option<[u8; 32]>>,
+}
+
+/// What was written so far.
+#[derive(Debug, Default)]
+pub(super) struct Verify {
+    files: Mutex<Vec<Written>>,
+}
+
+impl Verify {
+    /// Takes note of a file.
+    pub(super) fn note(&self, file: Written) {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner).push(file);
+    }
+
+    /// Reads everything back, with so many threads, after it was synced.
+    ///
+    /// # Errors
+    /// When something is not as it was written; each such file has been told of by then.
+    pub(super) fn run(
+        &self,
+        context: &Context<'_>,
+        tree: &Tree,
+        threads: usize,
+        problem: &(dyn Fn(ProblemKind, &[u8], String) + Sync),
+    ) -> Result<(), CopyError> {
+        let files = std::mem::take(&mut *self.files.lock().unwrap_or_else(PoisonError::into_inner));
+        let clock = context.ledger.stage("verify", Clock::Thread);
+        let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let began = Instant::now();
+        let work = || {
+            clock.adopt_thread();
+            let mut buffer = Vec::new();
+            while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if context.brake.is_pulled() {
+                    return;
+                }
+                let path = join(&file.directory, &file.name);
+                let text = match clock.device(|| check(tree, file, &mut buffer)) {
+                    Ok(true) => {
+                        clock.add_items(1, file.end);
+                        add(&context.progress.verified_bytes, file.end);
+                        continue;
+                    }
+                    Ok(false) => "its content is another one; run again".to_owned(),
+                    Err(error) => std::io::Error::from(error).to_string(),
+                };
+                problem(ProblemKind::Damaged, &path, text);
+                wrong.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+            }
+        };
+        std::thread::scope(|scope| {
+            (1..threads.max(1)).for_each(|_| drop(scope.spawn(work)));
+            work();
+        });
+        let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        add(&context.progress.verify_us, micros);
+        match wrong.lock().unwrap_or_else(PoisonError::into_inner).first() {
+            Some(path) => Err(CopyError::Damaged { path: shown(path) }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether a file is as it was written. If not, its time is set back.
+fn check(tree: &Tree, file: &Written, buffer: &mut Vec<u8>) -> Result<bool, Errno> {
+    let folder = tree.folder(&file.directory)?;
+    let right = is_right(&folder, file, buffer);
+    if !matches!(right, Ok(true)) {
+        // Fails where the device has become read-only: then the words have to do.
+        let _ = rustix::fs::utimensat(&folder, &file.name[..], &times(Time::default()), AtFlags::SYMLINK_NOFOLLOW);
+    }
+    right
+}
+
+fn is_right(folder: &Folder, file: &Written, buffer: &mut Vec<u8>) -> Result<bool, Errno> {
+    let open = open(folder, &file.name)?;
+    if rustix::fs::fstat(&open)?.st_size as u64 != file.end {
+        return Ok(false);
+    }
+    let most = block_bytes(file.size) as usize;
+    buffer.resize(most + 2 * ALIGNMENT, 0);
+    let begin = buffer.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+    for (index, hash) in (0..blocks(file.size)).zip(&file.hashes) {
+        let offset = index * block_bytes(file.size);
+        let length = block_len(file.size, index).min(file.end.saturating_sub(offset)) as usize;
+        let space = &mut buffer[begin..begin + length.next_multiple_of(ALIGNMENT)];
+        if fill(&open, space, offset, length)? < length {
+            return Ok(false);
+        }
+        let content = &space[..length];
+        let same = match hash {
+            Some(hash) => blake3::hash(content).as_bytes() == hash,
+            None => content.iter().all(|byte| *byte == 0),
+        };
+        if !same {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Opens a file so that reading it reads the device.
+fn open(folder: &Folder, name: &[u8]) -> Result<File, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match rustix::fs::openat(folder, name, flags | OFlags::DIRECT, Mode::empty()) {
+        Err(Errno::INVAL) => {
+            let file = rustix::fs::openat(folder, name, flags, Mode::empty())?;
+            rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
+            Ok(File::from(file))
+        }
+        opened => opened.map(File::from),
+    }
+}
+
+/// Reads whole units of alignment; gives how many bytes came, at least `wanted` unless the file ends before.
+fn fill(file: &File, space: &mut [u8], offset: u64, wanted: usize) -> Result<usize, Errno> {
+    let mut filled = 0;
+    while filled < wanted {
+        // A direct read goes on at a unit of alignment, or it is refused.
+        let from = filled - filled % ALIGNMENT;
+        match file.read_at(&mut space[from..], offset + from as u64) {
+            Ok(count) if from + count <= filled => break,
+            Ok(count) => filled = from + count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(errno(error)),
+        }
+    }
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn written(name: &str, content: &[u8]) -> Written {
+        let size = content.len() as u64;
+        let hash = |part: &[u8]| Some(*blake3::hash(part).as_bytes());
+        let hashes = content.chunks(block_bytes(size) as usize).map(hash).collect();
+        Written { directory: Arc::default(), name: name.into(), size, end: size, hashes }
+    }
+
+    fn is_right(path: &Path, file: &Written) -> bool {
+        check(&Tree::open(path).unwrap(), file, &mut Vec::new()).unwrap()
+    }
+
+    #[test]
+    fn one_changed_byte_is_found_and_the_next_run_will_copy_it() {
+        let directory = tempfile::tempdir().unwrap();
+        for length in [0, 1, 4095, 4096, 70_000, (1 << 20) + 5] {
+            let mut content: Vec<u8> = (0..length).map(|place| (place / 7) as u8).collect();
+            let (path, file) = (directory.path().join("file"), written("file", &content));
+            std::fs::write(&path, &content).unwrap();
+            assert!(is_right(directory.path(), &file), "{length}");
+            if let Some(last) = content.last_mut() {
+                *last ^= 1;
+                std::fs::write(&path, &content).unwrap();
+                assert!(!is_right(directory.path(), &file), "{length}");
+                assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), std::time::UNIX_EPOCH);
+            }
+            content.push(0);
+            std::fs::write(&path, &content).unwrap();
+            assert!(!is_right(directory.path(), &file), "{length}: longer");
+        }
+    }
+
+    #[test]
+    fn a_hole_has_to_be_zeros() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        std::fs::write(&path, vec![0; 3 << 20]).unwrap();
+        let hashes = vec![None, None, None];
+        let file = Written { directory: Arc::default(), name: b"file".into(), size: 3 << 20, end: 3 << 20, hashes };
+        assert!(is_right(directory.path(), &file));
+        std::fs::File::options().write(true).open(&path).unwrap().write_at(b"x", 1 << 20).unwrap();
+        assert!(!is_right(directory.path(), &file));
+    }
+}

@@ -1,0 +1,250 @@
+//! Compression of records, where a trial on this link shows that it pays.
+//!
+//! Whether it pays is not computed, it is tried: while the way to the other end is the limit (records wait
+//! in front of it), a moment without compression is followed by one with it, and the faster one is kept
+//! for a while. On a link that is faster than zstd, on content that does not get smaller, and where the
+//! other end's disk is the limit, the trial says no, and the next one comes later and later.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+/// Level of zstd. Level 1 is as fast here as the negative ones, and smaller; level 3 is a fifth slower.
+const LEVEL: i32 = 1;
+/// What is looked at to see whether a record gets smaller, in bytes: a few percent of its cost.
+const SAMPLE_BYTES: usize = 16 << 10;
+/// A record that keeps more than this share of its sample travels as it is.
+const WORTH: f64 = 0.85;
+/// How long each half of a trial lasts, and how much has to be acknowledged in it.
+const TRIAL: Duration = Duration::from_millis(600);
+const TRIAL_BYTES: u64 = 4 << 20;
+/// A half of a trial in which so little comes through says nothing, however long it lasts.
+const LONGEST_TRIAL: Duration = Duration::from_secs(5);
+/// It pays if it makes the copy so much faster. Less may be chance.
+const GAIN: f64 = 1.1;
+/// Above this rate for each core there is nothing to be won: zstd 1 takes in 0.5 GB/s on a core that does
+/// nothing else (measured).
+const FAST_BYTES_PER_S: f64 = 150e6;
+/// Share of records that have to wait in front of the way, or it is not the limit.
+const WAITING: f64 = 0.8;
+/// Time until the next trial after one that was lost, doubled each time up to the longest; and after one
+/// that was won.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(120);
+const KEPT_FOR: Duration = Duration::from_secs(30);
+
+/// What the user wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Compress {
+    /// Where it pays.
+    #[default]
+    Auto,
+    /// Whatever gets smaller.
+    Always,
+    /// Nothing.
+    Never,
+}
+
+/// Decides whether records are compressed now. Shared by all readers.
+#[derive(Debug)]
+pub struct Pays {
+    wish: Compress,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    /// When it began, and how much had been acknowledged by then.
+    since: Option<(Instant, u64)>,
+    pause: Duration,
+    /// Records of this phase, and those of them that had to wait.
+    records: (u32, u32),
+    /// Rate from which on it is not tried.
+    fast_bytes_per_s: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    /// No compression, and no trial before the time is over.
+    Off { until: Option<Instant> },
+    /// No compression; its rate is being measured.
+    Plain,
+    /// Compression, against this rate in bytes per second.
+    Trial { plain: f64 },
+    /// It paid.
+    On { until: Instant },
+}
+
+impl Pays {
+    pub(crate) fn new(wish: Compress) -> Pays {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let state = State {
+            phase: Phase::Off { until: None },
+            since: None,
+            pause: FIRST_PAUSE,
+            records: (0, 0),
+            fast_bytes_per_s: FAST_BYTES_PER_S * cores as f64,
+        };
+        Pays { wish, state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the next record is compressed. `waiting`: records wait in front of the way to the other
+    /// end; `acknowledged_bytes`: content that is there so far.
+    pub(crate) fn try_now(&self, waiting: bool, acknowledged_bytes: u64, now: Instant) -> bool {
+        match self.wish {
+            Compress::Auto => self.lock().step(waiting, acknowledged_bytes, now),
+            wish => wish == Compress::Always,
+        }
+    }
+
+    /// Whether it was found to pay.
+    pub fn is_on(&self) -> bool {
+        self.wish == Compress::Always || matches!(self.lock().phase, Phase::On { .. })
+    }
+}
+
+impl State {
+    fn step(&mut self, waiting: bool, bytes: u64, now: Instant) -> bool {
+        self.records.0 += 1;
+        self.records.1 += u32::from(waiting);
+        match self.phase {
+            Phase::Off { until } => {
+                if waiting && until.is_none_or(|until| now >= until) {
+                    self.enter(Phase::Plain, bytes, now);
+                }
+                false
+            }
+            Phase::Plain => {
+                if let Some(plain) = self.rate(bytes, now) {
+                    let limits = f64::from(self.records.1) >= WAITING * f64::from(self.records.0);
+                    if limits && plain < self.fast_bytes_per_s {
+                        self.enter(Phase::Trial { plain }, bytes, now);
+                    } else {
+                        self.lose(now);
+                    }
+                }
+                false
+            }
+            Phase::Trial { plain } => {
+                if let Some(rate) = self.rate(bytes, now) {
+                    if rate >= GAIN * plain {
+                        self.pause = FIRST_PAUSE;
+                        self.phase = Phase::On { until: now + KEPT_FOR };
+                    } else {
+                        self.lose(now);
+                    }
+                }
+                true
+            }
+            Phase::On { until } => {
+                if now >= until {
+                    self.enter(Phase::Plain, bytes, now);
+                }
+                true
+            }
+        }
+    }
+
+    fn enter(&mut self, phase: Phase, bytes: u64, now: Instant) {
+        (self.phase, self.since, self.records) = (phase, Some((now, bytes)), (0, 0));
+    }
+
+    fn lose(&mut self, now: Instant) {
+        self.phase = Phase::Off { until: Some(now + self.pause) };
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+
+    /// Bytes per second of this phase, once it can be told.
+    fn rate(&self, bytes: u64, now: Instant) -> Option<f64> {
+        let (since, before) = self.since?;
+        let (time, moved) = (now.saturating_duration_since(since), bytes.saturating_sub(before));
+        let enough = time >= TRIAL && moved >= TRIAL_BYTES || time >= LONGEST_TRIAL;
+        enough.then(|| moved as f64 / time.as_secs_f64())
+    }
+}
+
+/// Compresses records; one for each reader.
+#[derive(Default)]
+pub(super) struct Compressor {
+    zstd: Option<zstd::bulk::Compressor<'static>>,
+    sample: Vec<u8>,
+}
+
+impl Compressor {
+    /// Compresses content into this memory, which is given back where that makes it no smaller.
+    pub(super) fn compress(&mut self, content: &[u8], mut into: Vec<u8>) -> Result<Vec<u8>, Vec<u8>> {
+        if self.zstd.is_none() {
+            self.zstd = zstd::bulk::Compressor::new(LEVEL).ok();
+        }
+        let Some(zstd) = &mut self.zstd else { return Err(into) };
+        let mut fits = |content: &[u8], into: &mut Vec<u8>| {
+            into.clear();
+            into.reserve(zstd::zstd_safe::compress_bound(content.len()));
+            zstd.compress_to_buffer(content, into).is_ok_and(|length| (length as f64) < WORTH * content.len() as f64)
+        };
+        let middle = content.len().saturating_sub(SAMPLE_BYTES) / 2;
+        let sample = &content[middle..content.len().min(middle + SAMPLE_BYTES)];
+        if content.len() > 4 * SAMPLE_BYTES && !fits(sample, &mut self.sample) {
+            return Err(into);
+        }
+        if fits(content, &mut into) { Ok(into) } else { Err(into) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets content come through at these rates without and with compression, in bytes per second, for so
+    /// many seconds; gives the share of the time in which it was compressed.
+    fn run(plain: f64, compressed: f64, seconds: u64) -> f64 {
+        let pays = Pays::new(Compress::Auto);
+        let began = Instant::now();
+        let (mut bytes, mut on) = (0.0, 0_u32);
+        let steps = seconds * 100;
+        for step in 0..steps {
+            let now = began + Duration::from_millis(10 * step);
+            let compresses = pays.try_now(true, bytes as u64, now);
+            bytes += if compresses { compressed } else { plain } / 100.0;
+            on += u32::from(compresses);
+        }
+        f64::from(on) / steps as f64
+    }
+
+    #[test]
+    fn what_a_trial_shows_to_be_faster_is_kept() {
+        assert!(run(20e6, 80e6, 120) > 0.9);
+        assert!(run(500e6, 300e6, 120) < 0.1);
+        assert!(run(100e6, 104e6, 120) < 0.1, "no gain is no reason");
+        assert!(run(0.5e6, 2e6, 300) > 0.8, "slow links are tried for longer");
+    }
+
+    #[test]
+    fn a_way_that_keeps_up_is_never_tried() {
+        let pays = Pays::new(Compress::Auto);
+        let began = Instant::now();
+        assert!(!(0..1000).any(|step| pays.try_now(false, step << 20, began + Duration::from_millis(10 * step))));
+        assert!(Pays::new(Compress::Always).try_now(false, 0, began));
+        assert!(!Pays::new(Compress::Never).try_now(true, 0, began));
+    }
+
+    #[test]
+    fn only_what_gets_smaller_is_compressed() {
+        let mut compressor = Compressor::default();
+        let text = b"all work and no play ".repeat(20_000);
+        let smaller = compressor.compress(&text, Vec::new()).unwrap();
+        assert!(smaller.len() < text.len() / 10);
+        assert_eq!(zstd::bulk::decompress(&smaller, text.len()).unwrap(), text);
+        let mut noise = vec![0; 300_000];
+        blake3::Hasher::new().finalize_xof().fill(&mut noise);
+        assert!(compressor.compress(&noise, Vec::new()).is_err());
+        assert!(compressor.compress(b"short", Vec::new()).is_err());
+    }
+}

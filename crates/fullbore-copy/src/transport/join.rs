@@ -1,0 +1,135 @@
+//! Further connections by ssh, where nothing else gets through.
+//!
+//! Each runs the program on the far machine once more, which joins the one that is there already by a socket in
+//! the abstract namespace (unix(7)): nothing of it is left when the processes end, however they end. The name is
+//! no secret; a token is, which goes by ssh's pipes alone and has to be said first.
+
+use std::ffi::OsString;
+use std::io::{self, BufReader, Read, Write};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use aws_lc_rs::rand::{SecureRandom as _, SystemRandom};
+
+use super::Transport;
+use super::lane::Lane;
+use super::setup::{self, Joined, Joint};
+use crate::error::CopyError;
+
+/// Time that a connection has to say the token in.
+const TOKEN_TIME: Duration = Duration::from_secs(10);
+/// Connections that may be joined in all; strangers cannot make us hold more.
+const JOINED: usize = 16;
+/// Time between looks whether somebody joins.
+const LOOK: Duration = Duration::from_millis(10);
+const SECRET_BYTES: usize = 16;
+/// Bytes carried at once: what a pipe holds.
+const COPY_BYTES: usize = 64 << 10;
+
+fn secret() -> io::Result<String> {
+    let mut bytes = [0; SECRET_BYTES];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| io::Error::other("no random numbers"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn address(name: &str) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("fullbore-copy-{name}"))
+}
+
+/// The far end: takes connections until the copy is over, and puts them to work.
+///
+/// # Errors
+/// When there can be no such socket.
+pub(super) fn listen(transport: &Arc<Transport>, over: &Arc<AtomicBool>) -> io::Result<Joint> {
+    let joint = Joint { name: secret()?, token: secret()? };
+    let listener = UnixListener::bind_addr(&address(&joint.name)?)?;
+    listener.set_nonblocking(true)?;
+    let (transport, over, token) = (transport.clone(), over.clone(), joint.token.clone());
+    std::thread::spawn(move || {
+        let mut left = JOINED;
+        while left > 0 && !over.load(Ordering::Acquire) && !transport.is_over() {
+            match listener.accept() {
+                Ok((socket, _)) => {
+                    left -= 1;
+                    let (transport, token) = (transport.clone(), token.clone());
+                    std::thread::spawn(move || {
+                        if let Ok(lane) = admit(socket, &token) {
+                            transport.add(lane, false, false);
+                        }
+                    });
+                }
+                Err(_) => std::thread::sleep(LOOK),
+            }
+        }
+    });
+    Ok(joint)
+}
+
+/// A connection that says the token.
+fn admit(socket: UnixStream, token: &str) -> io::Result<Lane> {
+    socket.set_nonblocking(false)?;
+    socket.set_read_timeout(Some(TOKEN_TIME))?;
+    let mut said = vec![0; token.len() + 1];
+    (&socket).read_exact(&mut said)?;
+    if said != format!("{token}\n").as_bytes() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    socket.set_read_timeout(None)?;
+    setup::write(&mut &socket, &Joined { joined: true })?;
+    Ok(Lane::pipe(socket.try_clone()?, socket))
+}
+
+/// The program that ssh has started once more: carries bytes between ssh and the one that it joins.
+///
+/// # Errors
+/// When that one has gone.
+pub fn carry(name: &str, input: impl Read + Send + 'static, mut output: impl Write) -> Result<(), CopyError> {
+    let gone = |error: io::Error| CopyError::Network(format!("the program to be joined has gone: {error}"));
+    let socket = address(name).and_then(|address| UnixStream::connect_addr(&address)).map_err(gone)?;
+    let mut out = socket.try_clone().map_err(gone)?;
+    std::thread::spawn(move || {
+        let _ = copy(input, &mut out);
+        let _ = out.shutdown(std::net::Shutdown::Write);
+    });
+    copy(&socket, &mut output).map_err(gone)
+}
+
+/// As `io::copy`, but without splice(2): bytes spliced into a pipe that fills up were seen to stay there until more
+/// came.
+fn copy(mut from: impl Read, to: &mut impl Write) -> io::Result<()> {
+    let mut buffer = vec![0; COPY_BYTES];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => to.write_all(&buffer[..count])?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The near end: one more connection.
+pub(super) fn dial(command: &[OsString], joint: &Joint, children: &Mutex<Vec<Child>>) -> io::Result<Lane> {
+    let (last, before) = command.split_last().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut last = last.clone();
+    last.push(&joint.name);
+    let (program, arguments) = before.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut child = Command::new(program)
+        .args(arguments)
+        .arg(last)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let pipes = child.stdin.take().zip(child.stdout.take());
+    children.lock().unwrap_or_else(PoisonError::into_inner).push(child);
+    let (mut input, output) = pipes.ok_or(io::ErrorKind::BrokenPipe)?;
+    input.write_all(format!("{}\n", joint.token).as_bytes())?;
+    let mut output = BufReader::with_capacity(64 << 10, output);
+    let joined = setup::read::<Joined>(&mut output).map_err(io::Error::other)?;
+    joined.map(|_| Lane::pipe(output, input)).ok_or(io::ErrorKind::UnexpectedEof.into())
+}

@@ -1,0 +1,167 @@
+//! What the options of a copy promise, seen from between its ends.
+
+mod pair;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use fullbore_copy::options::{Compress, Options};
+use fullbore_copy::session::Event;
+use fullbore_copy::wire::{Account, Message};
+use pair::{Ends, Step, equal, options, tree};
+use tempfile::TempDir;
+
+/// A source with one of everything, and an empty destination.
+fn places(seed: u64) -> (TempDir, PathBuf, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, target) = (directory.path().join("src"), directory.path().join("dst"));
+    tree(&source, seed);
+    fs::create_dir(&target).unwrap();
+    (directory, source, target)
+}
+
+/// What went over.
+#[derive(Debug, Default)]
+struct Sent {
+    payload_bytes: usize,
+    blocks: BTreeSet<u64>,
+    account: Account,
+    events: Vec<Event>,
+}
+
+fn copy(source: &Path, target: &Path, options: &Options) -> Sent {
+    let mut sent = Sent::default();
+    let events = Mutex::new(Vec::new());
+    let look = |message: &Message| {
+        match message {
+            Message::Pack(pack) => sent.payload_bytes += pack.payload.bytes().len(),
+            Message::Block(block) => {
+                sent.payload_bytes += block.payload.bytes().len();
+                sent.blocks.insert(block.index);
+            }
+            _ => {}
+        }
+        Step::Pass
+    };
+    let account = Ends::new(source, target, options).run_and_tell(look, &|event| events.lock().unwrap().push(event));
+    let events = events.into_inner().unwrap();
+    Sent { account: account.expect("the copy came to its end"), events, ..sent }
+}
+
+/// Changes one byte and leaves length and time as they were.
+fn flip(path: &Path, at: u64) {
+    let modified = fs::metadata(path).unwrap().modified().unwrap();
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[!byte[0]], at).unwrap();
+    file.set_modified(modified).unwrap();
+}
+
+#[test]
+fn checksum_finds_what_times_do_not_tell_and_writes_nothing_else() {
+    let (_directory, source, target) = places(1);
+    copy(&source, &target, &options());
+    let checksum = Options { checksum: true, ..options() };
+    let sent = copy(&source, &target, &checksum);
+    assert_eq!((sent.payload_bytes, sent.account.files), (0, 0), "{sent:?}");
+    for (name, at) in [("dir/sub/7", 100), ("big", 2 << 20), ("sparse", 10 << 20)] {
+        flip(&target.join(name), at);
+    }
+    // A time that differs is no reason to write what is the same.
+    let exact = fs::File::options().write(true).open(target.join("exact")).unwrap();
+    exact.set_modified(std::time::UNIX_EPOCH).unwrap();
+    let inode = exact.metadata().unwrap().ino();
+    assert_eq!(copy(&source, &target, &options()).account.files, 1, "by time alone only one is seen to differ");
+    exact.set_modified(std::time::UNIX_EPOCH).unwrap();
+    let planned = copy(&source, &target, &Options { dry_run: true, tell_names: true, ..checksum.clone() });
+    let names: BTreeSet<&[u8]> = planned
+        .events
+        .iter()
+        .filter_map(|event| if let Event::Wanted(path) = event { Some(&path[..]) } else { None })
+        .collect();
+    assert_eq!(names, BTreeSet::from([&b"dir/sub/7"[..], b"big", b"sparse"]));
+    assert_eq!(planned.account.wanted_files, 3, "{planned:?}");
+    let before = fs::metadata(target.join("exact")).unwrap().ino();
+    let sent = copy(&source, &target, &checksum);
+    assert_eq!(sent.account.files, 3, "{sent:?}");
+    assert_eq!(fs::metadata(target.join("exact")).unwrap().ino(), before);
+    assert_ne!(inode, before, "the copy by time has written it");
+    equal(&source, &target);
+}
+
+#[test]
+fn of_a_big_file_that_changed_only_the_changed_blocks_go_over() {
+    let (_directory, source, target) = places(2);
+    let big = source.join("big");
+    let noise: Vec<u8> = (0..(24_u32 << 20)).map(|place| (place.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    fs::write(&big, &noise).unwrap();
+    copy(&source, &target, &options());
+    let mut changed = noise;
+    changed[5 << 20] ^= 1;
+    changed.extend_from_slice(&[7; 1000]);
+    fs::write(&big, &changed).unwrap();
+    // The sender has to be slower than the comparing, as over a network: it waits for all hashes.
+    let sent = copy(&source, &target, &Options { delta: true, ..options() });
+    assert!(sent.blocks.contains(&5) && sent.blocks.contains(&24), "{:?}", sent.blocks);
+    assert_eq!(sent.account.reused_bytes + sent.payload_bytes as u64, changed.len() as u64);
+    equal(&source, &target);
+    // Touched, and nothing else: nothing is written if its hashes come in time.
+    fs::File::options().write(true).open(&big).unwrap().set_modified(std::time::SystemTime::now()).unwrap();
+    copy(&source, &target, &Options { delta: true, ..options() });
+    equal(&source, &target);
+}
+
+#[test]
+fn compressed_content_arrives_as_it_was() {
+    let (_directory, source, target) = places(3);
+    let sent = copy(&source, &target, &Options { compress: Compress::Always, ..options() });
+    assert!(sent.payload_bytes as u64 * 4 < sent.account.written_bytes, "{sent:?}");
+    equal(&source, &target);
+}
+
+#[test]
+fn what_is_on_the_destinations_disk_goes_at_the_source_and_nothing_else() {
+    let (_directory, source, target) = places(4);
+    symlink("big", source.join("link")).unwrap();
+    fs::hard_link(source.join("big"), source.join("dir/again")).unwrap();
+    // There already: it goes as well.
+    copy(&source, &target, &options());
+    fs::write(source.join("new"), "new").unwrap();
+    let whole = tempfile::tempdir().unwrap();
+    copy(&source, whole.path(), &options());
+    let removing = Options { remove_source_files: true, ..options() };
+    copy(&source, &target, &Options { dry_run: true, ..removing.clone() });
+    assert!(source.join("new").exists(), "a dry run removes nothing");
+    // Written to between listing and removal: it stays.
+    let edited = Mutex::new(false);
+    let look = |message: &Message| {
+        if matches!(message, Message::Visible { .. }) && !std::mem::replace(&mut *edited.lock().unwrap(), true) {
+            fs::write(source.join("dir/medium"), "edited").unwrap();
+        }
+        Step::Pass
+    };
+    assert!(Ends::new(&source, &target, &removing).run(look));
+    let mut left = Vec::new();
+    for directory in [source.clone(), source.join("dir"), source.join("dir/sub")] {
+        left.extend(fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).filter(|path| !path.is_dir()));
+    }
+    assert_eq!(left, [source.join("dir/medium")]);
+    equal(whole.path(), &target);
+}
+
+#[test]
+fn what_was_written_is_read_back() {
+    let (_directory, source, target) = places(5);
+    let mut total = 0;
+    for name in ["big", "exact", "sparse", "dir/medium"] {
+        total += fs::metadata(source.join(name)).unwrap().len();
+    }
+    total += (0..30).map(|number| fs::metadata(source.join(format!("dir/sub/{number}"))).unwrap().len()).sum::<u64>();
+    let sent = copy(&source, &target, &Options { verify: true, ..options() });
+    assert_eq!(sent.account.verified_bytes, total);
+    equal(&source, &target);
+}

@@ -1,0 +1,98 @@
+//! The power fails at any point of a copy: what has a name is right, and the next boot goes on with what is.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+#[path = "copy/harness.rs"]
+mod harness;
+
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use fullbore_testkit::power_cut::AfterCut;
+use fullbore_testkit::random::Random;
+use fullbore_testkit::slowdisk::SlowDisk;
+use harness::{Place, assert_same, said};
+
+/// Points looked at, besides each flush.
+const CUTS: usize = 8;
+
+/// Small files, big ones, and one with holes; 15 MB that do not repeat, so that a block in the wrong place shows.
+fn source(path: &Path, random: &mut Random) {
+    fs::create_dir_all(path.join("dir")).unwrap();
+    let mut noise = |length: usize| -> Vec<u8> { (0..length / 8).flat_map(|_| random.bits().to_le_bytes()).collect() };
+    for number in 0..40 {
+        fs::write(path.join(format!("dir/{number}")), noise(20_000)).unwrap();
+    }
+    for name in ["big", "bigger"] {
+        fs::write(path.join(name), noise(6 << 20)).unwrap();
+    }
+    let sparse = fs::File::create(path.join("sparse")).unwrap();
+    sparse.set_len(30 << 20).unwrap();
+    sparse.write_all_at(&noise(2 << 20), 11 << 20).unwrap();
+}
+
+/// Every name that was given is that of a whole file.
+fn names_are_of_whole_files(source: &Path, target: &Path) {
+    for entry in fs::read_dir(target).unwrap().map(Result::unwrap) {
+        let (name, path) = (entry.file_name(), entry.path());
+        if name.to_string_lossy().starts_with(".fullbore") || name.to_string_lossy().contains("fullbore-") {
+            continue;
+        }
+        if entry.file_type().unwrap().is_dir() {
+            names_are_of_whole_files(&source.join(&name), &path);
+        } else {
+            assert!(fs::read(&path).unwrap() == fs::read(source.join(&name)).unwrap(), "{}", path.display());
+        }
+    }
+}
+
+/// Copies again, as if the machine had booted meanwhile; gives what is said.
+fn goes_on(place: &Place, target: &Path) -> String {
+    let boot = place.path("boot");
+    fs::write(&boot, "00000000-0000-4000-8000-00000000000b\n").unwrap();
+    let script = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script]).arg(boot).arg(env!("CARGO_BIN_EXE_fullbore")).arg("copy");
+    let output = command.args([place.path("src").join(""), target.to_owned()]).output().unwrap();
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    text
+}
+
+#[test]
+fn after_a_power_cut_names_are_of_whole_files_and_blocks_that_are_right_are_kept() {
+    SlowDisk::available().unwrap();
+    let place = Place::new();
+    let mut random = Random::new(4, "power cut of a copy");
+    source(&place.path("src"), &mut random);
+    fs::create_dir(place.path("disk")).unwrap();
+    let disk = SlowDisk::mount(&place.path("disk"), &place.path("backing"), 96 << 20, 0).unwrap();
+    fs::create_dir(place.path("disk/dst")).unwrap();
+    rustix::fs::syncfs(fs::File::open(place.path("disk")).unwrap()).unwrap();
+    disk.record(&place.path("base")).unwrap();
+    // Slow enough for a few checkpoints.
+    place.copy(&["--bwlimit", "10M", "--group-time", "200", "src/", "disk/dst"]);
+    let log = disk.recorded().unwrap();
+    drop(disk);
+
+    let mut points = log.flushes();
+    assert!(points.len() > 3, "no checkpoints: {log:?}");
+    points.extend((0..CUTS).map(|_| random.below(log.len() as u64 + 1) as usize));
+    let mut resumed = 0;
+    for (number, point) in points.into_iter().enumerate() {
+        // The kernel may still hold the last one.
+        let image = place.path(&format!("image-{number}"));
+        let share = [0.0, 0.5, 1.0][random.below(3) as usize];
+        log.image(point, &mut || random.chance(share), &image).unwrap();
+        let cut = AfterCut::mount(&image, &place.path("after")).unwrap_or_else(|error| panic!("at {point}: {error}"));
+        let target = place.path("after/dst");
+        names_are_of_whole_files(&place.path("src"), &target);
+        let text = goes_on(&place, &target);
+        resumed += u32::from(text.contains("were there from an earlier run"));
+        assert_same(&place.path("src"), &target);
+        drop(cut);
+        fs::remove_file(image).unwrap();
+    }
+    assert!(resumed > 2, "blocks were taken over in {resumed} cases only");
+}
