@@ -1,7 +1,6 @@
 //! Commands inside a package root.
 //!
-//! Each runs below `chroot` and, where a session of its own is wanted, as process 1 of a PID namespace of
-//! its own: what a maintainer script leaves behind ends with the command, and a kill of this
+//! Each runs below `chroot` and, where a session of its own is wanted, in a PID namespace of its own: what a maintainer script leaves behind ends with the command, and a kill of this
 //! program ends everything at once. `unshare` and `chroot` are programs of Essential packages.
 
 use std::ffi::OsStr;
@@ -17,10 +16,11 @@ pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 /// What maintainer scripts must not find in their environment: it speaks of files outside.
 const OUTSIDE_ONLY: [&str; 2] = ["APT_CONFIG", "TMPDIR"];
 
-/// Mounts `/proc` of the new PID namespace in the root, read-only as scripts must not change this machine, and becomes
-/// the command.
+/// Mounts `/proc` of the new PID namespace in the root, read-only as scripts must not change this machine, and runs
+/// the command. The shell stays as process 1, outside of the root: that is how ischroot(1) knows a chroot, and libc6's
+/// script, which else takes process 1 for an init that is to be started again, and gives it a second.
 const WITH_PROC: &str =
-    r#"if [ -d "$0" ]; then mount -t proc -o ro,nosuid,nodev,noexec proc "$0" || exit; fi; exec "$@""#;
+    r#"if [ -d "$0" ]; then mount -t proc -o ro,nosuid,nodev,noexec proc "$0" || exit; fi; "$@"; exit $?"#;
 
 /// A root in which commands are run.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ pub mod hooks;
 pub mod inside;
 pub mod nosync;
 pub mod order;
+pub mod reach;
 pub mod relay;
 pub mod resolve;
 pub mod root;

@@ -1,7 +1,7 @@
 //! `fullbore bootstrap`: a Debian root, made as mmdebstrap makes it, faster.
 //!
-//! [`run`] is the walk: an empty place with a marker (`place`) → directories, sources, devices → apt verifies
-//! indexes and says what is needed (`apt`) → package files by our wire (`download`), the Essential
+//! [`run`] is the walk: an empty place with a marker (`place`) → directories, sources, devices → verified
+//! indexes (`indexes`) → apt says what is needed (`apt`) → package files by our wire (`download`), the Essential
 //! ones first → these are unpacked at once and configured by dpkg (`first`) while the others come → apt
 //! installs the others; what it wants unpacked, we unpack (`rest`) → cleaned → one sync → the
 //! marker goes. No command that is started syncs: `nosync::session` sees to that.
@@ -11,12 +11,14 @@ mod clean;
 mod first;
 mod foreign;
 mod hook;
+mod indexes;
 mod namespace;
 mod pack;
 mod place;
 mod rest;
 
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::ScopedJoinHandle;
 
 use fullbore_engine::stage::Ledger;
 use fullbore_install::hooks::Moment;
@@ -36,7 +38,7 @@ use crate::installing::log::Log;
 use crate::installing::unpacker::Unpacker;
 use crate::report::Report;
 use crate::settings::BootstrapSettings;
-use apt::{PrivateApt, Selection};
+use apt::{PrivateApt, Selection, Shown};
 use place::Place;
 
 pub use namespace::{IN_NAMESPACE, enter};
@@ -56,23 +58,37 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
     let root = place.root().to_owned();
     let session = Arc::new(Session::open(&root).map_err(|error| CommandError::disk(&root, &error))?);
     let mut account = Account::begin("bootstrap", &settings.target, &root, Part::Around, events);
-    let archives = root.join(ARCHIVES);
-    let mut downloads = Downloads::open(&archives, &settings.network, &settings.mirrors, &Ledger::new())?;
-    let stop = downloads.stop(&session);
     let log = Log::open(&root, settings.verbose > 0)?;
-    let own_processes = may_have_own_processes(&archives).map_err(|error| {
-        CommandError::usage(format_args!("unshare: {error}")).hint("it is in the package util-linux")
-    })?;
-    let inside = Inside::alone(&root, &session, own_processes, environment(settings));
-    let walk = Walk { settings, inside: &inside, log: &log, stop: &stop, own_processes };
-    let result = walk.run(&mut downloads, &mut account, events);
-    let result = result.and_then(|()| walk.finish(place, &session, &mut account, events));
-    // What a signal has killed has failed as well.
-    let result = result.map_err(|error| stop.check().err().map_or(error, |_| interrupted()));
-    let report = account.report(&mut downloads);
-    match result {
-        Ok(()) => Ok(report),
-        Err(error) => Err(error.with_report(report)),
+    let mut may_cut = true;
+    loop {
+        let archives = root.join(ARCHIVES);
+        let mut downloads = Downloads::open(&archives, &settings.network, &settings.mirrors, &Ledger::new())?;
+        let stop = downloads.stop(&session);
+        let own_processes = may_have_own_processes(&archives).map_err(|error| {
+            CommandError::usage(format_args!("unshare: {error}")).hint("it is in the package util-linux")
+        })?;
+        let inside = Inside::alone(&root, &session, own_processes, environment(settings));
+        let walk = Walk { settings, inside: &inside, log: &log, stop: &stop, own_processes, may_cut };
+        let result = match walk.run(&mut downloads, &mut account, events) {
+            Ok(Walked::Whole) => walk.finish(place, &session, &mut account, events),
+            Ok(Walked::OtherThanAll) if stop.check().is_ok() => {
+                events.note("with all packages of the archive apt decides differently: starting over".to_owned());
+                account.part(Part::Around);
+                account.forget();
+                place.begin_anew()?;
+                may_cut = false;
+                continue;
+            }
+            Ok(Walked::OtherThanAll) => Err(interrupted()),
+            Err(error) => Err(error),
+        };
+        // What a signal has killed has failed as well.
+        let result = result.map_err(|error| stop.check().err().map_or(error, |_| interrupted()));
+        let report = account.report(&mut downloads);
+        return match result {
+            Ok(()) => Ok(report),
+            Err(error) => Err(error.with_report(report)),
+        };
     }
 }
 
@@ -102,6 +118,34 @@ struct Walk<'a> {
     log: &'a Log,
     stop: &'a Stop,
     own_processes: bool,
+    /// Whether apt may be shown a part of the archive first.
+    may_cut: bool,
+}
+
+/// How a walk has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Walked {
+    /// The root has its packages.
+    Whole,
+    /// apt, shown the whole archive, would have made another root.
+    OtherThanAll,
+}
+
+/// What apt says, shown the whole archive: known when it is asked for.
+enum Confirmation<'scope> {
+    Open(ScopedJoinHandle<'scope, bool>),
+    Known(bool),
+}
+
+impl Confirmation<'_> {
+    /// Whether it decides as it has before.
+    fn is_given(&mut self) -> bool {
+        *self = Confirmation::Known(match std::mem::replace(self, Confirmation::Known(false)) {
+            Confirmation::Open(asking) => asking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Confirmation::Known(is_given) => is_given,
+        });
+        matches!(self, Confirmation::Known(true))
+    }
 }
 
 /// Events from the walk and from the download beside it.
@@ -120,7 +164,7 @@ impl Walk<'_> {
         downloads: &mut Downloads,
         account: &mut Account,
         events: &mut dyn Events,
-    ) -> Result<(), CommandError> {
+    ) -> Result<Walked, CommandError> {
         let root = self.inside.root();
         let skeleton = Skeleton {
             root,
@@ -133,15 +177,24 @@ impl Walk<'_> {
         let apt = PrivateApt::prepare(self.settings, self.inside, self.log)?;
         self.hooks(Moment::Setup, &apt, &Selection::default(), account)?;
         account.turn(events, Phase::Indexes, Part::Indexes);
-        apt.update()?;
+        let configuration = apt.dump()?;
+        indexes::refresh(self.settings, &apt, configuration.clone(), root, events)?;
         self.stop.check()?;
         account.turn(events, Phase::Resolve, Part::Resolve);
-        let first = apt.first(self.settings)?;
+        let cut = if self.may_cut { indexes::cut(self.settings, &apt, &configuration, root)? } else { None };
+        let (is_cut, shown, first) = match cut.map(|shown| apt.first(self.settings, &shown).map(|first| (shown, first)))
+        {
+            Some(Ok((shown, first))) => (true, shown, first),
+            // What it cannot do it is to say of the whole.
+            Some(Err(_)) | None => (false, Shown::default(), apt.first(self.settings, &Shown::default())?),
+        };
         let wishes = PrivateApt::wishes(self.settings);
         let events = Mutex::new(events);
         let (orders, ordered) = mpsc::channel::<Vec<Wanted>>();
         let (tell, told) = mpsc::channel::<Result<(), CommandError>>();
-        std::thread::scope(|scope| {
+        let (say, said) = mpsc::channel::<Result<Selection, CommandError>>();
+        let walked = std::thread::scope(|scope| {
+            let (begin, unpacked) = mpsc::channel::<()>();
             let (stop, events) = (self.stop, &events);
             let downloads = &mut *downloads;
             scope.spawn(move || {
@@ -159,40 +212,69 @@ impl Walk<'_> {
             let gone = |_| CommandError::new(ErrorKind::Internal, "the download has ended");
             orders.send(first.files.clone()).map_err(gone)?;
             // Beside the download and all that is done with the first packages.
-            let (apt, first, wishes, flush) = (&apt, &first, &wishes, account.flush());
-            let resolving = scope.spawn(move || {
-                let rest = apt.rest(first, wishes)?;
+            let (apt, first, wishes, shown, flush) = (&apt, &first, &wishes, &shown, account.flush());
+            let confirming = scope.spawn(move || {
+                let rest = match apt.rest(first, wishes, shown) {
+                    Ok(rest) => rest,
+                    Err(error) => return say.send(Err(error)).is_ok(),
+                };
                 if let Some(line) = flush.expectation((first.files.len() + rest.files.len()) as u64) {
                     Shared(told_to).note(line);
                 }
                 // The download may have failed meanwhile, and tells itself.
                 let _ = orders.send(rest.files.clone());
-                Ok::<_, CommandError>(rest)
+                let _ = say.send(Ok(rest.clone()));
+                // Until then all cores unpack; afterwards one configures.
+                if unpacked.recv().is_err() {
+                    return false;
+                }
+                !is_cut || apt.confirms(self.settings, first, &rest, wishes)
             });
+            let mut confirmation = Confirmation::Open(confirming);
             account.turn(events, Phase::Fetch, Part::Download);
             arrived()?;
             account.turn(events, Phase::Unpack, Part::Unpack);
             let mut unpacker = Unpacker::new(self.inside, self.log, &first.files);
             let done = self.unpack_first(&unpacker, first, account)?;
+            let _ = begin.send(());
             let mut warn = |line| events.warn(line);
             let stage = Stage::enter(root, has_devices, self.own_processes, &mut warn).map_err(|error| disk(&error))?;
             self.hooks(Moment::Extract, apt, first, account)?;
             account.turn(events, Phase::Configure, Part::Dpkg);
             self.configure_first(&mut unpacker, &done, first)?;
-            self.hooks(Moment::Essential, apt, first, account)?;
             account.turn(events, Phase::Resolve, Part::Resolve);
-            let rest = resolving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-            account.turn(events, Phase::Fetch, Part::Download);
-            arrived()?;
-            unpacker.expect(&rest.files);
-            account.turn(events, Phase::Unpack, Part::Dpkg);
-            self.install_rest(apt, &unpacker, &rest, wishes, account)?;
-            self.hooks(Moment::Customize, apt, first, account)?;
+            let walked = 'rest: {
+                let rest = match said.recv().unwrap_or_else(|_| Err(interrupted())) {
+                    Err(_) if is_cut => break 'rest Walked::OtherThanAll,
+                    rest => rest?,
+                };
+                // The user's own commands run once: what they are run on has to be certain.
+                if self.has_hooks(Moment::Essential) && !confirmation.is_given() {
+                    break 'rest Walked::OtherThanAll;
+                }
+                self.hooks(Moment::Essential, apt, first, account)?;
+                account.turn(events, Phase::Fetch, Part::Download);
+                arrived()?;
+                unpacker.expect(&rest.files);
+                account.turn(events, Phase::Unpack, Part::Dpkg);
+                let installed = self.install_rest(apt, &unpacker, &rest, wishes, shown, account);
+                account.turn(events, Phase::Resolve, Part::Resolve);
+                if !confirmation.is_given() {
+                    break 'rest Walked::OtherThanAll;
+                }
+                installed?;
+                self.hooks(Moment::Customize, apt, first, account)?;
+                Walked::Whole
+            };
             account.turn(events, Phase::Clean, Part::Around);
-            stage.leave().map_err(|error| disk(&error))
+            stage.leave().map_err(|error| disk(&error))?;
+            Ok::<_, CommandError>(walked)
         })?;
         downloads.finish()?;
-        clean::clean(root)
+        if walked == Walked::Whole {
+            clean::clean(root)?;
+        }
+        Ok(walked)
     }
 
     /// From a root to what was asked for, on the disk.

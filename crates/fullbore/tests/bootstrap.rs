@@ -1,39 +1,28 @@
 //! `fullbore bootstrap` and `fullbore install` with real packages, against mmdebstrap, and apt with dpkg.
 //!
 //! Roots are compared entry by entry: types, modes, owners, contents, link groups, extended attributes, and the times
-//! of packaged files. What may differ is listed with its reason in [`ALLOWED`]; today that is little.
+//! of packaged files. What may differ is listed with its reason, in [`ALLOWED`] and here; it is little.
 
 #![allow(clippy::unwrap_used)]
 
 mod harness {
+    pub mod compared;
     pub mod packages;
     pub mod roots;
 }
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use fullbore_testkit::power_cut::AfterCut;
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::random::Random;
-use fullbore_testkit::server::Server;
 use fullbore_testkit::slowdisk::SlowDisk;
+use harness::compared::{ALLOWED, bootstrap, fullbore, is_sound, place, reference, same};
 use harness::packages::{MORE, packages, well};
-use harness::roots::{Allowed, What, differences, packaged, read};
-use tempfile::TempDir;
-
-/// In what a root of ours may differ from one that mmdebstrap has made of the same packages.
-const ALLOWED: &[Allowed] = &[
-    Allowed { path: "etc/ssh/", in_what: &[What::Content, What::Mtime], reason: "host keys are made at random" },
-    Allowed {
-        path: "etc/shadow",
-        in_what: &[What::Content],
-        reason: "holds the day, which may change between the runs",
-    },
-    Allowed { path: "etc/shadow-", in_what: &[What::Content], reason: "holds the day" },
-];
+use harness::roots::{Allowed, What};
 
 /// Records of an installation that hold times, or the command line.
 const ALLOWED_OF_INSTALL: &[Allowed] = &[
@@ -54,72 +43,14 @@ const ALLOWED_OF_INSTALL: &[Allowed] = &[
     },
 ];
 
+/// Moments at which a run is killed, besides one between unpacking and configuring.
+const KILLS: usize = 10;
+
 /// `nobody` and `nogroup`, which every Debian machine has.
 const NOBODY: u32 = 65534;
 
 /// Runs the rest where `$1` says who has which numbers.
 const WITH_NUMBERS: &str = r#"mount --bind "$1" /etc/subuid && mount --bind "$1" /etc/subgid && shift && exec "$@""#;
-
-fn fullbore() -> Command {
-    assert!(rustix::process::geteuid().is_root(), "roots and mounts: run as root (script/test does)");
-    clean_command(env!("CARGO_BIN_EXE_fullbore"))
-}
-
-/// A place for everybody, as apt's own user has to get at it.
-fn place() -> TempDir {
-    use std::os::unix::fs::PermissionsExt as _;
-    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    dir
-}
-
-fn bootstrap(server: &Server, variant: &str, include: &[&str], target: &Path, more: &[&str]) -> Command {
-    let archive = packages();
-    let mut command = fullbore();
-    command.arg("bootstrap").args(["--variant", variant]).arg("--keyring").arg(&archive.key);
-    if !include.is_empty() {
-        command.arg("--include").arg(include.join(","));
-    }
-    command.args(more).arg(&archive.codename).arg(target).arg(server.url());
-    command
-}
-
-/// What mmdebstrap makes of the same.
-fn reference(server: &Server, variant: &str, include: &[&str], target: &Path) {
-    let archive = packages();
-    let mut command = clean_command("mmdebstrap");
-    command.arg(format!("--variant={variant}")).arg(format!("--keyring={}", archive.key.display()));
-    if !include.is_empty() {
-        command.arg(format!("--include={}", include.join(",")));
-    }
-    // Not to wait for its disk; the result is the same.
-    command.args(["--mode=root", "--quiet", "--skip=check/signed-by", "--dpkgopt=force-unsafe-io"]);
-    let dpkgopt = target.join("etc/dpkg/dpkg.cfg.d/99mmdebstrap");
-    command.arg(&archive.codename).arg(target).arg(server.url());
-    well(&mut command);
-    fs::remove_file(dpkgopt).unwrap();
-}
-
-fn is_sound(root: &Path) {
-    let inside = |words: &[&str]| {
-        let mut command = clean_command("chroot");
-        command.arg(root).args(words);
-        let output = well(&mut command);
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
-    assert_eq!(inside(&["dpkg", "--audit"]), "");
-    assert_eq!(inside(&["dpkg", "--verify"]), "");
-    if root.join("usr/bin/apt-get").exists() {
-        inside(&["apt-get", "check"]);
-    }
-    assert!(!root.join(".fullbore-unfinished").exists());
-}
-
-fn same(ours: &Path, theirs: &Path, allowed: &[Allowed]) {
-    let owned = packaged(theirs);
-    let lines = differences(&read(ours), &read(theirs), &|path| owned.contains(path), allowed);
-    assert!(lines.is_empty(), "{} differences:\n{}", lines.len(), lines.join("\n"));
-}
 
 #[test]
 fn a_minbase_root_is_mmdebstraps() {
@@ -188,12 +119,32 @@ fn a_killed_run_leaves_a_marker_and_a_further_one_starts_over() {
     let (dir, server) = (place(), packages().serve());
     let root = dir.path().join("root");
     let packed = |root: &Path| root.join("var/lib/dpkg/info/libc-bin.list").exists();
+    let begin = Instant::now();
     let mut child = bootstrap(&server, "essential", &[], &root, &[]).stderr(Stdio::null()).spawn().unwrap();
     until(&mut child, || packed(&root));
+    let to_packed = begin.elapsed();
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(root.join(".fullbore-unfinished").exists());
     fs::write(root.join("left-over"), "").unwrap();
+
+    // The next one starts over, and so does each after a kill at whatever moment.
+    let mut random = Random::new(5, "kills");
+    let mut marked = 0;
+    for _ in 0..KILLS {
+        let mut child = bootstrap(&server, "essential", &[], &root, &[]).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(to_packed.mul_f64(random.below(1000) as f64 / 500.0));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if root.join(".fullbore-unfinished").exists() {
+            marked += 1;
+        } else if root.join("usr").exists() {
+            // It was quicker.
+            is_sound(&root);
+            fs::remove_dir_all(&root).unwrap();
+        }
+    }
+    assert!(marked > 0);
     well(&mut bootstrap(&server, "essential", &[], &root, &[]));
     assert!(!root.join("left-over").exists());
     is_sound(&root);

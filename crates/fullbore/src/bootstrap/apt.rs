@@ -1,13 +1,15 @@
 //! apt, as it is to see the new root: with a state of its own, on the programs of this machine.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use fullbore_apt::acquire::Configuration;
 use fullbore_install::inside::Inside;
-use fullbore_install::resolve::{self, Action, PRINT_URIS, Wanted};
+use fullbore_install::resolve::{self, Action, PRINT_URIS, Step, Wanted};
 
 use crate::cli::Variant;
 use crate::error::{CommandError, ErrorKind};
@@ -16,6 +18,10 @@ use crate::settings::BootstrapSettings;
 
 /// Below the root's /tmp, which is cleared in the end.
 const DIRECTORY: &str = "tmp/fullbore-apt";
+
+/// What is installed before the first packages, and what after them.
+const STATUS_NONE: &str = "status-none";
+const STATUS_FIRST: &str = "status-first";
 
 /// apt's helper that tries what apt's own user may read.
 const APT_HELPER: &str = "/usr/lib/apt/apt-helper";
@@ -35,7 +41,13 @@ pub struct Selection {
     pub files: Vec<Wanted>,
     /// Names of files, in the order in which apt would unpack them.
     pub order: Vec<String>,
+    /// All that apt would do.
+    pub steps: Vec<Step>,
 }
+
+/// Which packages apt is shown: options for its programs. Without any, all that the lists directory has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shown(pub Vec<OsString>);
 
 impl<'a> PrivateApt<'a> {
     /// Writes the configuration. `root` has its skeleton.
@@ -87,14 +99,28 @@ impl<'a> PrivateApt<'a> {
     }
 
     /// apt-get that will run dpkg: with processes of its own.
-    pub fn installing(&self) -> Command {
-        self.with(self.inside.outside("apt-get"))
+    pub fn installing(&self, shown: &Shown) -> Command {
+        let mut command = self.with(self.inside.outside("apt-get"));
+        command.args(&shown.0);
+        command
     }
 
     fn with(&self, mut command: Command) -> Command {
         command.env("APT_CONFIG", &self.configuration).env("TMPDIR", self.inside.root().join("tmp"));
         command.current_dir(self.inside.root());
         command
+    }
+
+    /// A directory for what is needed with apt only.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The configuration that its programs have.
+    pub fn dump(&self) -> Result<Configuration, CommandError> {
+        let mut command = self.command("apt-config");
+        let dump = self.log.read(command.args(Configuration::DUMP), "apt-config dump")?;
+        Configuration::from_dump(&dump).map_err(CommandError::usage)
     }
 
     /// Fetches and verifies the indexes.
@@ -112,16 +138,21 @@ impl<'a> PrivateApt<'a> {
     }
 
     /// The Essential packages and what they need; in the variant `custom` those of `--include`.
-    pub fn first(&self, settings: &BootstrapSettings) -> Result<Selection, CommandError> {
-        let wishes = match settings.variant {
-            Variant::Custom if settings.include.is_empty() => return Ok(Selection::default()),
-            Variant::Custom => [vec!["install".to_owned()], settings.include.clone()].concat(),
-            Variant::Apt => vec!["dist-upgrade".to_owned()],
-            _ => vec!["install".to_owned(), narrowed(settings, "?essential")],
-        };
-        let none = self.directory.join("status-none");
+    pub fn first(&self, settings: &BootstrapSettings, shown: &Shown) -> Result<Selection, CommandError> {
+        let Some(wishes) = PrivateApt::first_wishes(settings) else { return Ok(Selection::default()) };
+        let none = self.directory.join(STATUS_NONE);
         fs::write(&none, "").map_err(|error| CommandError::disk(&none, &error))?;
-        self.select(&wishes, &none, true)
+        self.select(&wishes, &none, shown)
+    }
+
+    /// What apt is asked for when there is no package yet; `None` if nothing.
+    fn first_wishes(settings: &BootstrapSettings) -> Option<Vec<String>> {
+        match settings.variant {
+            Variant::Custom if settings.include.is_empty() => None,
+            Variant::Custom => Some([vec!["install".to_owned()], settings.include.clone()].concat()),
+            Variant::Apt => Some(vec!["dist-upgrade".to_owned()]),
+            _ => Some(vec!["install".to_owned(), narrowed(settings, "?essential")]),
+        }
     }
 
     /// What is installed when the first packages are configured.
@@ -143,39 +174,47 @@ impl<'a> PrivateApt<'a> {
     }
 
     /// The files that these will take, once `first` is installed.
-    pub fn rest(&self, first: &Selection, wishes: &[String]) -> Result<Selection, CommandError> {
+    pub fn rest(&self, first: &Selection, wishes: &[String], shown: &Shown) -> Result<Selection, CommandError> {
         if wishes.is_empty() {
             return Ok(Selection::default());
         }
         let mut show = self.command("apt-cache");
-        show.arg("show").args(first.order.iter().map(|name| as_version(name)));
+        show.args(&shown.0).arg("show").args(first.order.iter().map(|name| as_version(name)));
         let stanzas = self.log.read(&mut show, "apt-cache show")?;
-        let status = self.directory.join("status-first");
+        let status = self.directory.join(STATUS_FIRST);
         fs::write(&status, resolve::as_if_installed(&once_each(&stanzas)))
             .map_err(|error| CommandError::disk(&status, &error))?;
-        let wishes = [vec!["install".to_owned()], wishes.to_vec()].concat();
-        self.select(&wishes, &status, false)
+        self.select(&installed(wishes), &status, shown)
     }
 
-    fn select(&self, wishes: &[String], status: &Path, with_order: bool) -> Result<Selection, CommandError> {
-        let mut state = std::ffi::OsString::from("Dir::State::Status=");
-        state.push(status);
+    /// Whether apt, shown everything, takes the very steps of these selections. To be asked after [`PrivateApt::rest`].
+    pub fn confirms(
+        &self,
+        settings: &BootstrapSettings,
+        first: &Selection,
+        rest: &Selection,
+        wishes: &[String],
+    ) -> bool {
+        let all = Shown::default();
+        let same = |wishes: &[String], status: &str, selection: &Selection| {
+            let steps = self.steps(wishes, &self.directory.join(status), &all);
+            steps.is_ok_and(|steps| steps == selection.steps)
+        };
+        PrivateApt::first_wishes(settings).is_none_or(|wishes| same(&wishes, STATUS_NONE, first))
+            && (wishes.is_empty() || same(&installed(wishes), STATUS_FIRST, rest))
+    }
+
+    fn select(&self, wishes: &[String], status: &Path, shown: &Shown) -> Result<Selection, CommandError> {
         let nowhere = format!("Dir::Cache::Archives={}/", self.directory.join("none").display());
         let mut list = self.command("apt-get");
-        list.args(PRINT_URIS).arg("--option").arg(&state).args(["--option", &nowhere]).args(wishes);
-        let mut simulate = self.command("apt-get");
-        simulate.args(["--yes", "--simulate", "--option", "Debug::NoLocking=1", "--option"]).arg(&state).args(wishes);
-        // Both take half a second of one core each.
+        list.args(PRINT_URIS).arg("--option").arg(state(status)).args(["--option", &nowhere]);
+        list.args(&shown.0).args(wishes);
         let (uris, steps) = std::thread::scope(|scope| {
-            let steps = scope.spawn(|| {
-                if with_order { self.log.read(&mut simulate, "apt-get --simulate") } else { Ok(String::new()) }
-            });
+            let steps = scope.spawn(|| self.steps(wishes, status, shown));
             let uris = self.log.read(&mut list, "apt-get --print-uris");
             (uris, steps.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
-        let strange = |error: resolve::ResolveError| CommandError::new(ErrorKind::Internal, error);
-        let files = resolve::uris(&uris?).map_err(strange)?;
-        let steps = resolve::steps(&steps?).map_err(strange)?;
+        let (files, steps) = (resolve::uris(&uris?).map_err(strange)?, steps?);
         let mut order: Vec<String> = steps
             .iter()
             .filter(|step| step.action == Action::Unpack)
@@ -185,8 +224,32 @@ impl<'a> PrivateApt<'a> {
         let missing: Vec<String> =
             files.iter().map(|file| file.file_name.clone()).filter(|name| !order.contains(name)).collect();
         order.extend(missing);
-        Ok(Selection { files, order })
+        Ok(Selection { files, order, steps })
     }
+
+    /// What apt would do.
+    fn steps(&self, wishes: &[String], status: &Path, shown: &Shown) -> Result<Vec<Step>, CommandError> {
+        let mut simulate = self.command("apt-get");
+        simulate.args(["--yes", "--simulate", "--option", "Debug::NoLocking=1", "--option"]).arg(state(status));
+        simulate.args(&shown.0).args(wishes);
+        let steps = self.log.read(&mut simulate, "apt-get --simulate")?;
+        resolve::steps(&steps).map_err(strange)
+    }
+}
+
+fn installed(wishes: &[String]) -> Vec<String> {
+    [vec!["install".to_owned()], wishes.to_vec()].concat()
+}
+
+/// The option for another list of what is installed.
+fn state(status: &Path) -> OsString {
+    let mut option = OsString::from("Dir::State::Status=");
+    option.push(status);
+    option
+}
+
+fn strange(error: resolve::ResolveError) -> CommandError {
+    CommandError::new(ErrorKind::Internal, error)
 }
 
 /// Only packages of the suite and of the root's own architecture.

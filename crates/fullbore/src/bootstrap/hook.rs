@@ -10,6 +10,11 @@ use crate::installing::Part;
 use crate::installing::account::Account;
 
 impl Walk<'_> {
+    /// Whether the user has hooks for a moment.
+    pub(super) fn has_hooks(&self, moment: Moment) -> bool {
+        self.settings.hooks.iter().any(|hook| hook.moment == moment)
+    }
+
     /// Runs the hooks of a moment.
     pub(super) fn hooks(
         &self,

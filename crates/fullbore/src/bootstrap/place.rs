@@ -39,7 +39,7 @@ impl Place {
                 .hint("another `fullbore bootstrap` works on it; wait for it to end"));
         }
         let place = Place { root, _lock: lock };
-        place.clear()?;
+        place.begin_anew()?;
         let marker = place.root.join(MARKER);
         let disk = |error: std::io::Error| CommandError::disk(&marker, &error);
         fs::write(&marker, MARKER_TEXT).map_err(disk)?;
@@ -68,7 +68,7 @@ impl Place {
     }
 
     /// Removes an unfinished root; refuses anything else.
-    fn clear(&self) -> Result<(), CommandError> {
+    pub fn begin_anew(&self) -> Result<(), CommandError> {
         let entries = self.entries()?;
         let marker = self.root.join(MARKER);
         if entries.is_empty() {

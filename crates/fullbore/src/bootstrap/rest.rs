@@ -6,7 +6,7 @@ use std::path::Path;
 use fullbore_install::relay::Relay;
 use fullbore_install::resolve::Wanted;
 
-use super::apt::{PrivateApt, Selection};
+use super::apt::{PrivateApt, Selection, Shown};
 use super::{ARCHIVES, Walk};
 use crate::error::CommandError;
 use crate::installing::account::Account;
@@ -25,6 +25,7 @@ impl Walk<'_> {
         unpacker: &Unpacker<'_>,
         rest: &Selection,
         wishes: &[String],
+        shown: &Shown,
         account: &mut Account,
     ) -> Result<(), CommandError> {
         if wishes.is_empty() {
@@ -33,7 +34,7 @@ impl Walk<'_> {
         let root = self.inside.root();
         let disk = |error: std::io::Error| CommandError::disk(root, &error);
         let relay = Relay::place(root, &OUTSIDE_ONLY).map_err(disk)?;
-        let mut command = apt.installing();
+        let mut command = apt.installing(shown);
         let option = |name: &str, value: &Path| {
             let mut option = OsString::from(name);
             option.push("=");

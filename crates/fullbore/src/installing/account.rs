@@ -70,6 +70,11 @@ impl Account {
         packages.by_dpkg.extend(done.left.iter().map(|(file, reason)| format!("{}: {reason}", name(file))));
     }
 
+    /// What was unpacked is gone again.
+    pub fn forget(&mut self) {
+        self.packages = PackageTotals::default();
+    }
+
     /// What a flush costs.
     pub fn flush(&self) -> Flush {
         self.flush

@@ -89,9 +89,14 @@ fn same(a: &std::path::Path, b: &std::path::Path) -> bool {
 
 /// Those named, or all that apt uses.
 fn sources(arguments: &UpdateArgs, configuration: &Configuration) -> Result<Vec<ArchiveSource>, CommandError> {
-    if let Some(path) = &arguments.sources {
-        return apt::read(path);
+    match &arguments.sources {
+        Some(path) => apt::read(path),
+        None => configured_sources(configuration),
     }
+}
+
+/// All sources that apt uses with this configuration; never none.
+pub fn configured_sources(configuration: &Configuration) -> Result<Vec<ArchiveSource>, CommandError> {
     let mut sources = Vec::new();
     let mut looked = Vec::new();
     for key in ["Dir::Etc::sourcelist", "Dir::Etc::sourceparts"] {
@@ -115,7 +120,7 @@ fn named_keyrings(files: &[PathBuf]) -> Result<Vec<KeySource>, CommandError> {
 }
 
 /// `trusted.gpg` and the keyrings of `trusted.gpg.d`, which apt takes where a source names none.
-fn trusted_keyrings(configuration: &Configuration) -> Vec<KeySource> {
+pub fn trusted_keyrings(configuration: &Configuration) -> Vec<KeySource> {
     let mut files: Vec<PathBuf> = configuration.path("Dir::Etc::trusted").into_iter().collect();
     if let Some(Ok(entries)) = configuration.path("Dir::Etc::trustedparts").map(std::fs::read_dir) {
         let mut parts: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();

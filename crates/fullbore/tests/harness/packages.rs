@@ -1,4 +1,4 @@
-//! An archive of real packages, of the Debian release that the tests run on.
+//! Archives of real packages: of the Debian release that the tests run on, and for the long tests of others.
 //!
 //! They come through apt once and stay in cargo's directory for tests. The archive is signed with a
 //! key of its own; a mirror of it, made by `fullbore mirror`, is served over loopback.
@@ -35,7 +35,10 @@ pub const MORE: &[&str] = &[
 const MIRROR: &str = "mirror";
 
 /// What `?priority` and `?essential` stand for.
-const REQUIRED: &[&str] = &["?essential", "?priority(required)", "apt"];
+const REQUIRED: &[&str] = &["?essential", "?priority(required)", "?priority(important)", "apt"];
+
+/// What the releases of Debian are signed with.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// The archive, on disk.
 pub struct Packages {
@@ -50,34 +53,42 @@ pub struct Packages {
 impl Packages {
     /// Serves it.
     pub fn serve(&self) -> Server {
-        Server::start(self.directory.join(MIRROR)).unwrap()
+        Server::start(self.served()).unwrap()
+    }
+
+    /// What is served.
+    pub fn served(&self) -> PathBuf {
+        self.directory.join(MIRROR)
     }
 }
 
 /// The archive, made by the first test that asks for it.
 pub fn packages() -> &'static Packages {
     static PACKAGES: OnceLock<Packages> = OnceLock::new();
-    PACKAGES.get_or_init(|| {
-        let work = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages");
-        fs::create_dir_all(&work).unwrap();
-        // Other test programs make it, too.
-        let lock = fs::File::create(work.join("lock")).unwrap();
-        lock.lock().unwrap();
-        make(&work)
-    })
+    PACKAGES.get_or_init(|| archive(None, &[REQUIRED, MORE].concat()))
 }
 
-fn make(work: &Path) -> Packages {
-    let codename = codename();
-    let directory = work.join(&codename);
+/// An archive with these packages and what they need, of a release of Debian; `None` is the machine's own.
+pub fn archive(release: Option<&str>, wanted: &[&str]) -> Packages {
+    let work = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages");
+    fs::create_dir_all(&work).unwrap();
+    // Other test programs make it, too.
+    let lock = fs::File::create(work.join("lock")).unwrap();
+    lock.lock().unwrap();
+    make(&work, release, wanted)
+}
+
+fn make(work: &Path, release: Option<&str>, wanted: &[&str]) -> Packages {
+    let codename = release.map_or_else(codename, str::to_owned);
+    let directory = work.join(release.map_or_else(|| codename.clone(), |release| format!("{release}-long")));
     let made = directory.join("complete");
-    let recipe = format!("{REQUIRED:?} {MORE:?} mirrored");
+    let recipe = format!("{wanted:?} mirrored");
     if fs::read_to_string(&made).is_ok_and(|text| text == recipe) {
         return Packages { key: directory.join("key.gpg"), codename, directory };
     }
     let pool = directory.join("pool");
     fs::create_dir_all(&pool).unwrap();
-    download(&work.join("apt"), &pool);
+    download(&work.join("apt"), &pool, release, wanted);
     let index = directory.join("dists").join(&codename).join("main/binary-amd64");
     fs::create_dir_all(&index).unwrap();
     let scanned = well(in_directory("apt-ftparchive", &directory).args(["packages", "pool"]));
@@ -94,6 +105,8 @@ fn make(work: &Path) -> Packages {
         .unwrap();
     fs::write(directory.join("key.gpg"), signer.public_key().unwrap()).unwrap();
     mirrored(&directory, &codename);
+    // The mirror has them.
+    fs::remove_dir_all(pool).unwrap();
     fs::write(made, recipe).unwrap();
     Packages { key: directory.join("key.gpg"), codename, directory }
 }
@@ -120,25 +133,33 @@ fn in_directory(program: &str, directory: &Path) -> Command {
 }
 
 /// Through the sources of this machine's apt, in a state of its own.
-fn download(state: &Path, pool: &Path) {
+fn download(state: &Path, pool: &Path, release: Option<&str>, wanted: &[&str]) {
     let archives = state.join("cache/archives");
     for path in [&archives.join("partial"), &state.join("lists/partial")] {
         fs::create_dir_all(path).unwrap();
     }
     fs::write(state.join("status"), "").unwrap();
+    let sources = state.join("sources.list");
+    if let Some(release) = release {
+        let line = format!("deb [signed-by={KEYRING}] {} {release} main\n", mirror());
+        fs::write(&sources, line).unwrap();
+    }
     let option = |name: &str, path: &Path| format!("--option={name}={}", path.display());
     let apt = |words: &[&str]| {
         let mut command = clean_command("apt-get");
         command.args(["--yes", "--quiet", "--no-install-recommends"]);
         command.arg(option("Dir::State", state)).arg(option("Dir::Cache", &state.join("cache")));
         command.arg(option("Dir::State::status", &state.join("status")));
+        if release.is_some() {
+            command.arg(option("Dir::Etc::sourcelist", &sources)).arg("--option=Dir::Etc::sourceparts=-");
+        }
         command.args(["--option=APT::Sandbox::User=root", "--option=Acquire::Languages=none"]);
         command.args(["--option=APT::Architectures=amd64", "--option=APT::Keep-Downloaded-Packages=true"]);
         command.args(words);
         well(&mut command)
     };
     apt(&["update"]);
-    apt(&[&["--download-only", "install"], REQUIRED, MORE].concat());
+    apt(&[&["--download-only", "install"], wanted].concat());
     for entry in fs::read_dir(&archives).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -152,6 +173,15 @@ fn download(state: &Path, pool: &Path) {
         }
     }
     fs::remove_dir_all(state).unwrap();
+}
+
+/// Where apt on this machine has Debian's packages from.
+fn mirror() -> String {
+    let mut command = clean_command("apt-get");
+    command.args(["indextargets", "--format", "$(SITE)", "Created-By: Packages"]);
+    command.arg(format!("Codename: {}", codename()));
+    let output = String::from_utf8(well(&mut command).stdout).unwrap();
+    output.lines().next().expect("apt on this machine has sources of Debian, and their indexes").to_owned()
 }
 
 /// Runs it; it has to end well.

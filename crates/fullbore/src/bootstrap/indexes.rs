@@ -1,0 +1,210 @@
+//! The archive's indexes: by our own wire where that is the same, and cut down to what apt has to look at.
+//!
+//! apt takes a second and more to read all packages of an archive, each time that it is asked something. So it is shown
+//! those that can matter at all (`reach`), and its answers are acted on at once; while dpkg configures it is asked again
+//! with all of them, and only what it confirms is kept ([`PrivateApt::confirms`]).
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use fullbore_apt::acquire::{Configuration, User};
+use fullbore_apt::kept::Level;
+use fullbore_apt::lists::languages::Locale;
+use fullbore_install::hooks::Moment;
+use fullbore_install::reach::{Beginning, reach};
+
+use super::apt::{PrivateApt, Shown};
+use crate::cli::Variant;
+use crate::error::CommandError;
+use crate::events::{Event, Events};
+use crate::settings::update::{UpdateSettings, configured_sources, trusted_keyrings};
+use crate::settings::{BootstrapSettings, DurabilityChoice, apt, apt_proxy};
+
+/// Where apt keeps indexes.
+const LISTS: &str = "var/lib/apt/lists";
+
+/// Mode of `partial` below it, as apt sets it.
+const PARTIAL_MODE: u32 = 0o700;
+
+/// Indexes that are cut down, in bytes together; all of Debian with its sections is 60 MB.
+const CUT_BYTES_MAX: u64 = 1 << 30;
+
+/// What of a lists directory says whether an index is trusted.
+const RELEASES: [&str; 3] = ["_InRelease", "_Release", "_Release.gpg"];
+
+/// Parts of `Acquire` that mean the same to `fullbore update`; any other is left to apt.
+const UNDERSTOOD: [&str; 4] =
+    ["acquire::languages", "acquire::check-valid-until", "acquire::http::proxy", "acquire::https::proxy"];
+
+/// Fetches and verifies the indexes.
+pub fn refresh(
+    settings: &BootstrapSettings,
+    apt: &PrivateApt<'_>,
+    configuration: Configuration,
+    root: &Path,
+    events: &mut dyn Events,
+) -> Result<(), CommandError> {
+    let user = configuration.get("APT::Sandbox::User").and_then(User::by_name);
+    let Some(settings) = ours(settings, configuration, root) else { return apt.update() };
+    crate::update::run(&settings, &mut Within(events))?;
+    let partial = settings.lists.join("partial");
+    as_apts_own(&partial, user).map_err(|error| CommandError::disk(&partial, &error))
+}
+
+/// What apt's user writes into is that user's alone; it stays so in the root.
+fn as_apts_own(partial: &Path, user: Option<User>) -> std::io::Result<()> {
+    if let Some(user) = user.filter(|user| user.uid != 0) {
+        std::os::unix::fs::chown(partial, Some(user.uid), Some(0))?;
+    }
+    fs::set_permissions(partial, fs::Permissions::from_mode(PARTIAL_MODE))
+}
+
+/// What `fullbore update` is to do; `None` if it is not certain that it does what apt would.
+fn ours(settings: &BootstrapSettings, configuration: Configuration, root: &Path) -> Option<UpdateSettings> {
+    let sources = configured_sources(&configuration).ok()?;
+    let is_plain = |uri: &String| uri.starts_with("http://") || uri.starts_with("https://");
+    let is_ours = settings.architecture() == apt::native_architecture()
+        && sources.iter().all(|source| source.uris.iter().all(is_plain))
+        && settings.apt_options.iter().all(|option| is_understood(option));
+    if !is_ours {
+        return None;
+    }
+    let mut network = settings.network.clone();
+    network.proxy = apt_proxy::over(&configuration, &network.proxy);
+    Some(UpdateSettings {
+        sources,
+        lists: root.join(LISTS),
+        is_system: false,
+        keyrings: Vec::new(),
+        trusted: trusted_keyrings(&configuration),
+        ignore_valid_until: false,
+        pdiffs: false,
+        clean: false,
+        hooks: false,
+        locale: Locale::default(),
+        level: Level::Own,
+        // Removed when the root is complete.
+        durability: DurabilityChoice::None,
+        network,
+        trace: None,
+        configuration,
+    })
+}
+
+/// Whether an option says nothing on how indexes are fetched, or something that we do as well.
+fn is_understood(option: &str) -> bool {
+    let is_file = Path::new(option).is_file();
+    let option = option.to_ascii_lowercase();
+    !is_file && (!option.contains("acquire") || UNDERSTOOD.iter().any(|name| option.trim_start().starts_with(name)))
+}
+
+/// What an update tells, as a part of a larger run.
+struct Within<'a>(&'a mut dyn Events);
+
+impl Events for Within<'_> {
+    fn emit(&mut self, event: Event) {
+        match event {
+            Event::Started { .. } | Event::Phase { .. } | Event::Published { .. } => {}
+            other => self.0.emit(other),
+        }
+    }
+}
+
+/// Indexes with only those packages that what is wanted can reach. `None` if apt is better asked with everything: hooks
+/// that run before could not be run again, or a wish is no plain name.
+pub fn cut(
+    settings: &BootstrapSettings,
+    apt: &PrivateApt<'_>,
+    configuration: &Configuration,
+    root: &Path,
+) -> Result<Option<Shown>, CommandError> {
+    if settings.hooks.iter().any(|hook| matches!(hook.moment, Moment::Setup | Moment::Extract)) {
+        return Ok(None);
+    }
+    let mut names = match settings.variant {
+        Variant::Apt => vec!["apt"],
+        Variant::Buildd => vec!["build-essential"],
+        _ => Vec::new(),
+    };
+    names.extend(settings.include.iter().map(|wish| name_of(wish)));
+    let lists = root.join(LISTS);
+    let disk = |error: std::io::Error| CommandError::disk(&lists, &error);
+    let directory = apt.directory().join("lists");
+    fs::create_dir_all(directory.join("partial")).map_err(disk)?;
+    let (mut files, mut indexes, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for entry in fs::read_dir(&lists).map_err(disk)? {
+        let entry = entry.map_err(disk)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.ends_with("_Packages") {
+            bytes += entry.metadata().map_err(disk)?.len();
+            if bytes > CUT_BYTES_MAX {
+                return Ok(None);
+            }
+            indexes.push(fs::read(entry.path()).map_err(disk)?);
+            files.push(name);
+        } else if name.contains("_Packages.") {
+            // Kept compressed, as somebody has configured it.
+            return Ok(None);
+        } else if RELEASES.iter().any(|ending| name.ends_with(ending)) {
+            fs::hard_link(entry.path(), directory.join(&name)).map_err(disk)?;
+        }
+    }
+    let beginning = Beginning {
+        names: &names,
+        priorities: priorities(settings.variant),
+        recommends: configuration.bool("APT::Install-Recommends", true),
+        suggests: configuration.bool("APT::Install-Suggests", false),
+    };
+    let Some(reached) = reach(&indexes, &beginning) else { return Ok(None) };
+    for (name, stanzas) in files.iter().zip(reached) {
+        let mut text = stanzas.join(&b"\n\n"[..]);
+        text.extend(b"\n\n");
+        fs::write(directory.join(name), text).map_err(disk)?;
+    }
+    let mut directory = directory.into_os_string();
+    directory.push("/");
+    let mut options = vec![OsString::from("--option"), OsString::from("Dir::State::Lists=")];
+    options[1].push(directory);
+    // Made anew each time: that takes less than reading one back.
+    options.extend(["--option", "Dir::Cache::pkgcache=", "--option", "Dir::Cache::srcpkgcache="].map(OsString::from));
+    Ok(Some(Shown(options)))
+}
+
+/// The package of a wish as apt takes them: `NAME[:ARCH][=VERSION|/RELEASE]`. What is none names no package.
+fn name_of(wish: &str) -> &str {
+    wish.split([':', '=', '/']).next().unwrap_or_default()
+}
+
+/// Of which priorities a variant takes all packages.
+fn priorities(variant: Variant) -> &'static [&'static str] {
+    match variant {
+        Variant::Custom | Variant::Essential | Variant::Apt => &[],
+        Variant::Required | Variant::Buildd => &["required"],
+        Variant::Important => &["required", "important"],
+        Variant::Standard => &["required", "important", "standard"],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_on_fetching_are_apts_unless_they_are_known() {
+        for ours in
+            ["APT::Install-Recommends \"true\"", "Acquire::Languages \"none\"", "Acquire::Check-Valid-Until false"]
+        {
+            assert!(is_understood(ours), "{ours}");
+        }
+        for apts in ["Acquire::AllowInsecureRepositories true", "acquire { retries 3 }", "/etc/passwd"] {
+            assert!(!is_understood(apts), "{apts}");
+        }
+    }
+
+    #[test]
+    fn wishes_name_packages() {
+        assert_eq!(["g++", "x:i386", "y=1:2-3", "z/sid", "?name(a)"].map(name_of), ["g++", "x", "y", "z", "?name(a)"]);
+    }
+}

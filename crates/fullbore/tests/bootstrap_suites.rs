@@ -1,0 +1,96 @@
+//! `fullbore bootstrap` of three releases of Debian, with hundreds of packages: equal to mmdebstrap's, and sound.
+//!
+//! Long, and a gigabyte is downloaded: these tests run when they are asked for, by `script/test-long`.
+
+#![allow(clippy::unwrap_used)]
+
+mod harness {
+    pub mod compared;
+    pub mod packages;
+    pub mod roots;
+}
+
+use std::path::Path;
+
+use fullbore_testkit::process::clean_command;
+use harness::compared::{ALLOWED, bootstrap_of, is_sound, place, reference_of, same};
+use harness::packages::{MORE, Packages, archive, well};
+use harness::roots::{Allowed, What};
+
+/// What a desktop has, without what is only recommended: more than 500 packages with the minimal ones.
+const DESKTOP: &[&str] = &[
+    "build-essential",
+    "cups",
+    "evince",
+    "lightdm",
+    "network-manager-gnome",
+    "python3-pandas",
+    "python3-scipy",
+    "xfce4",
+    "xfce4-goodies",
+];
+
+const DESKTOP_PACKAGES_MIN: usize = 500;
+
+/// In what a root with a desktop may differ.
+const ALLOWED_OF_DESKTOP: &[Allowed] =
+    &[Allowed { path: "var/cache/fontconfig/", in_what: &[What::Content, What::Presence], reason: "names hold times" }];
+
+fn wanted() -> Vec<&'static str> {
+    [&["?essential", "?priority(required)", "?priority(important)", "?priority(standard)", "apt"], MORE, DESKTOP]
+        .concat()
+}
+
+fn compare(archive: &Packages, variant: &str, include: &[&str], allowed: &[Allowed]) -> usize {
+    let (dir, server) = (place(), archive.serve());
+    let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+    well(&mut bootstrap_of(archive, &server, variant, include, &ours, &[]));
+    reference_of(archive, &server, variant, include, &theirs, &[]);
+    same(&ours, &theirs, &[ALLOWED, allowed].concat());
+    is_sound(&ours);
+    sums_hold(&ours);
+    let list =
+        well(clean_command("dpkg-query").arg(format!("--admindir={}/var/lib/dpkg", ours.display())).arg("--show"));
+    list.stdout.split(|byte| *byte == b'\n').count() - 1
+}
+
+fn sums_hold(root: &Path) {
+    let output = well(clean_command("debsums").args(["--silent", "--root"]).arg(root));
+    assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (&b""[..], &b""[..]));
+}
+
+fn suite(release: &str) {
+    let archive = archive(Some(release), &wanted());
+    compare(&archive, "minbase", &[], &[]);
+    compare(&archive, "apt", MORE, &[]);
+    let count = compare(&archive, "minbase", DESKTOP, ALLOWED_OF_DESKTOP);
+    assert!(count >= DESKTOP_PACKAGES_MIN, "{count} packages");
+}
+
+#[test]
+#[ignore = "long"]
+fn bookworm() {
+    suite("bookworm");
+}
+
+#[test]
+#[ignore = "long"]
+fn trixie() {
+    suite("trixie");
+}
+
+#[test]
+#[ignore = "long"]
+fn sid() {
+    suite("sid");
+}
+
+#[test]
+#[ignore = "long"]
+fn every_variant() {
+    let archive = archive(Some("bookworm"), &wanted());
+    for variant in ["essential", "apt", "required", "important", "buildd", "standard"] {
+        compare(&archive, variant, &[], &[]);
+    }
+    compare(&archive, "custom", &["base-files", "bash", "coreutils", "libc-bin"], &[]);
+}
