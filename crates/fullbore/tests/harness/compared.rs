@@ -25,6 +25,21 @@ pub const ALLOWED: &[Allowed] = &[
     Allowed { path: "etc/shadow-", in_what: &[What::Content], reason: "holds the day" },
 ];
 
+/// The same where no package comes after the first ones: apt has installed nothing then.
+pub const ALLOWED_WITHOUT_APT: &[Allowed] = &[
+    Allowed {
+        path: "var/cache/apt/archives/lock",
+        in_what: &[What::Presence],
+        reason: "made where apt fetches; we have fetched",
+    },
+    Allowed { path: "var/cache/apt/archives/partial", in_what: &[What::Presence], reason: "likewise" },
+    Allowed {
+        path: "var/lib/dpkg/status-old",
+        in_what: &[What::Content],
+        reason: "the state before dpkg's last step; mmdebstrap has dpkg unpack as well",
+    },
+];
+
 pub fn fullbore() -> Command {
     assert!(rustix::process::geteuid().is_root(), "roots and mounts: run as root (script/test does)");
     clean_command(env!("CARGO_BIN_EXE_fullbore"))
