@@ -26,6 +26,7 @@ use harness::packages::well;
 
 /// A root's own ways: what is diverted, overridden, hooked and denied.
 const LOCAL: &str = r#"
+echo 'asked asked/what string preseeded' | debconf-set-selections
 dpkg --add-architecture i386
 dpkg-divert --local --no-rename --divert /usr/bin/tool.real --add /usr/bin/tool >/dev/null
 dpkg-statoverride --force-statoverride-add --add root mail 2755 /usr/bin/overridden
@@ -104,6 +105,15 @@ fn first_versions(archive: &Archive) {
          printf '#!/bin/sh\\ninvoke-rc.d --quiet served start || exit 0\\n' >DEBIAN/postinst",
     );
     archive.add(
+        "asked",
+        "1",
+        "Depends: debconf\n",
+        "printf 'Template: asked/what\\nType: string\\nDefault: nothing\\nDescription: what\\n' >DEBIAN/templates
+         printf '#!/bin/sh\\n. /usr/share/debconf/confmodule\\ndb_input medium asked/what || :\\ndb_go || :\\n' >DEBIAN/config
+         printf '#!/bin/sh\\n. /usr/share/debconf/confmodule\\ndb_get asked/what; echo \"$RET\" >/var/lib/asked\\n' \
+         >DEBIAN/postinst; chmod 755 DEBIAN/config",
+    );
+    archive.add(
         "chosen",
         "1",
         "",
@@ -126,7 +136,8 @@ fn first_versions(archive: &Archive) {
 }
 
 /// What [`first_versions`] has, as a user would name it.
-const FIRST: [&str; 12] = [
+const FIRST: [&str; 13] = [
+    "asked",
     "interested",
     "activating",
     "conf=1",
@@ -166,6 +177,7 @@ fn i6_new_packages_are_as_apts() {
     assert!(asked.contains("served"), "{asked}");
     assert_eq!(asked, fs::read_to_string(pair.theirs().join("var/log/policy")).unwrap());
     assert!(!root.join("var/lib/service-was-started").exists());
+    assert_eq!(fs::read_to_string(root.join("var/lib/asked")).unwrap(), "preseeded\n");
     assert!(root.join("usr/share/doc/kinds/copyright").exists() && !root.join("usr/share/doc/kinds/README").exists());
     assert!(root.join("usr/bin/tool.real").exists());
 }

@@ -36,9 +36,24 @@ pub fn schedstat(thread_id: u32) -> Option<SchedStat> {
     SchedStat::parse(&fs::read_to_string(format!("/proc/self/task/{thread_id}/schedstat")).ok()?)
 }
 
+thread_local! {
+    /// Kept open: a role that changes per piece of data reads it each time.
+    static OWN_SCHEDSTAT: Option<fs::File> = fs::File::open("/proc/thread-self/schedstat").ok();
+}
+
 /// The counters of the calling thread; zero where the kernel keeps none.
 pub fn own_schedstat() -> SchedStat {
-    fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|text| SchedStat::parse(&text)).unwrap_or_default()
+    use std::os::unix::fs::FileExt as _;
+    /// Three numbers of 64 bits.
+    const LINE_BYTES: usize = 64;
+    let read = |file: &Option<fs::File>| {
+        let mut line = [0; LINE_BYTES];
+        let count = file.as_ref()?.read_at(&mut line, 0).ok()?;
+        SchedStat::parse(std::str::from_utf8(&line[..count]).ok()?)
+    };
+    // A thread that is being torn down has closed it already.
+    let last = || read(&fs::File::open("/proc/thread-self/schedstat").ok());
+    OWN_SCHEDSTAT.try_with(read).unwrap_or_else(|_| last()).unwrap_or_default()
 }
 
 /// Jiffies of the allowed cores from `/proc/stat` (proc_stat(5)), in USER_HZ,

@@ -12,9 +12,11 @@ use rustix::io::Errno;
 use super::claims::{Claims, Identity};
 use crate::root::Root;
 
-/// Open ones of a worker. With as many workers as cores this stays far below the usual 1024
-/// descriptors of a process.
-const OPEN_MAX: usize = 48;
+/// Open ones of all workers together: half of the usual 1024 descriptors of a process.
+const OPEN_MAX: usize = 512;
+
+/// Open ones of a worker at least. A path is seldom deeper.
+const OPEN_MIN: usize = 8;
 
 /// An open directory in the root.
 #[derive(Debug)]
@@ -44,11 +46,17 @@ pub(super) struct Directories<'a> {
     claims: &'a Claims,
     open: HashMap<Vec<u8>, Rc<Directory>>,
     last: Option<(Vec<u8>, Rc<Directory>)>,
+    /// How many may be open.
+    most: usize,
+    own: (u32, u32),
 }
 
 impl<'a> Directories<'a> {
-    pub fn new(root: &'a Root, claims: &'a Claims) -> Directories<'a> {
-        Directories { root, claims, open: HashMap::new(), last: None }
+    /// For one of so many workers.
+    pub fn new(root: &'a Root, claims: &'a Claims, workers: usize) -> Directories<'a> {
+        let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let most = (OPEN_MAX / workers.max(1)).max(OPEN_MIN);
+        Directories { root, claims, open: HashMap::new(), last: None, most, own }
     }
 
     /// A directory by its path from the root, without a slash in front; links are followed.
@@ -86,12 +94,12 @@ impl<'a> Directories<'a> {
         let directory = Rc::new(Directory {
             descriptor,
             identity,
-            own: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+            own: self.own,
             hands_on_group: status.st_mode & 0o2000 != 0,
             fresh: self.claims.is_fresh(identity),
             honest: Cell::new(None),
         });
-        if self.open.len() >= OPEN_MAX {
+        if self.open.len() >= self.most {
             // The few that are needed again are soon back.
             self.open.clear();
         }

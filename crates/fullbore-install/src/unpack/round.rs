@@ -97,7 +97,7 @@ impl<'a> Round<'a> {
                 scope.spawn(|| {
                     kernel::clear_own_mask();
                     self.clocks.write.adopt_thread();
-                    let mut directories = Directories::new(self.root, &self.claims);
+                    let mut directories = Directories::new(self.root, &self.claims, self.threads);
                     while let Some(number) = queue.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let outcome = self.extract_one(&mut directories, *number);
                         outcomes.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
@@ -150,7 +150,7 @@ impl<'a> Round<'a> {
 
     /// Takes away what a package has written.
     pub fn take_back(&self, work: &Work) -> Result<(), RootError> {
-        let mut directories = Directories::new(self.root, &self.claims);
+        let mut directories = Directories::new(self.root, &self.claims, 1);
         for placed in work.placed.iter().filter(|placed| placed.role != Role::Listed) {
             let (parent, base) = split(placed.place());
             let removed = directories.open(parent).and_then(|parent| files::remove(&parent, &new_name(base)));
@@ -167,7 +167,7 @@ impl<'a> Round<'a> {
             for _ in 0..self.threads.min(outcomes.len()) {
                 scope.spawn(|| {
                     self.clocks.write.adopt_thread();
-                    let mut directories = Directories::new(self.root, &self.claims);
+                    let mut directories = Directories::new(self.root, &self.claims, self.threads);
                     while let Some(outcome) = outcomes.get(next.fetch_add(1, Ordering::Relaxed)) {
                         if let Err(error) = place_one(&mut directories, &outcome.work) {
                             failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
@@ -185,7 +185,7 @@ impl<'a> Round<'a> {
     /// all rounds, with whose wishes they have: a package that comes late may be the first in order.
     pub fn settle_directories(self, gone: &BTreeSet<u32>, made: &mut Made) -> Result<(), RootError> {
         let fresh = Claims::new();
-        let mut directories = Directories::new(self.root, &fresh);
+        let mut directories = Directories::new(self.root, &fresh, 1);
         let mut unwanted = Vec::new();
         for claim in self.claims.into_claims() {
             let Claim::Directory { made: is_new, path, claimants, .. } = claim else { continue };

@@ -246,7 +246,14 @@ impl Pair {
         let owned = packaged(&self.theirs());
         let lines = differences(&read(&self.ours()), &read(&self.theirs()), &|path| owned.contains(path), ALLOWED);
         assert!(lines.is_empty(), "{} differences:\n{}", lines.len(), lines.join("\n"));
-        for script in ["dpkg --audit", "apt-mark showauto", "apt-mark showhold", "apt-get check"] {
+        for script in [
+            "dpkg --audit",
+            "dpkg --verify || :",
+            "dpkg-divert --list",
+            "apt-mark showauto",
+            "apt-mark showhold",
+            "apt-get check",
+        ] {
             self.both(script);
         }
     }

@@ -26,6 +26,9 @@ impl Extraction<'_, '_> {
         let is_conffile = self.planned.is_conffile(&path);
         let mut placed = Placed { path, diverted, role: Role::Listed, md5: None };
         if placed.path == b"/." {
+            if entry.kind != Kind::Directory {
+                return Err(Halt::refused("its archive has the root itself as something else than a directory"));
+            }
             self.work.placed.push(placed);
             return Ok(());
         }
