@@ -200,7 +200,7 @@ fn archive() -> impl Strategy<Value = Vec<Odd>> {
     let directory =
         |name: &str| Odd { name: name.to_owned(), what: What::Directory, mode: 0o755, gnu_name: false, old: false };
     let first = Odd { name: "./d/first".to_owned(), what: What::File(3), mode: 0o644, gnu_name: false, old: false };
-    let begin = vec![directory("./"), directory("./d/"), directory("./usr/"), first];
+    let begin = [directory("./"), directory("./d/"), directory("./usr/"), first];
     let mixed = prop::collection::vec(prop_oneof![4 => tame(), 1 => odd()], 1..6);
     prop_oneof![
         3 => mixed.prop_map(move |rest| begin.iter().cloned().chain(rest).collect()),
