@@ -120,7 +120,7 @@ fn enable(arguments: &AptEnableArgs, screen: &mut Screen) -> Result<(), CommandE
     };
     probe::program(&place, &program, &settings.methods())?;
     for mirrors in &arguments.mirrors {
-        probe::readable(&place, mirrors)?;
+        probe::mirrors(&place, mirrors)?;
     }
     let written = || -> Result<(), FileError> {
         let part = parts.write_part(NAME, Snippet::render(&settings).as_bytes())?;

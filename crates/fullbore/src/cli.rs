@@ -796,7 +796,8 @@ Examples:
     fullbore pdiff publish dists/trixie
     apt-ftparchive -c release.conf release dists/trixie > Release.new
     mv Release.new dists/trixie/Release
-    gpg --clearsign -o dists/trixie/InRelease dists/trixie/Release
+    gpg --clearsign -o InRelease.new dists/trixie/Release
+    mv InRelease.new dists/trixie/InRelease
   Let clients fetch one patch instead of a chain:
     fullbore pdiff publish dists/trixie --merged
   The state before is in another tree:

@@ -24,9 +24,9 @@ impl Output {
     /// Begins a file that will be at `path`.
     ///
     /// # Errors
-    /// When it cannot be made, or [`replaceable`] refuses.
+    /// When it cannot be made, or [`place`] refuses.
     pub fn begin(path: &Path, mode: u32) -> io::Result<Output> {
-        replaceable(path)?;
+        let path = place(path)?;
         let Some(name) = path.file_name() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not the name of a file"));
         };
@@ -37,7 +37,7 @@ impl Output {
         // Left by a process that was killed and had this number.
         let _ = fs::remove_file(&part);
         let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
-        Ok(Output { path: path.to_owned(), part, file, published: false })
+        Ok(Output { path, part, file, published: false })
     }
 
     /// To be written to.
@@ -87,15 +87,33 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     output.publish()
 }
 
-/// Whether a file may be put in this place by a rename: nothing is there, or a file.
+/// Links followed at most, as the kernel has it (path_resolution(7)).
+const LINKS_MAX: usize = 40;
+
+/// Where a file that is to be at `path` may be put by a rename: there, or where a link there leads.
 ///
 /// # Errors
-/// Something else is there. A rename would make a plain file of `/dev/null`, for the whole machine.
-pub fn replaceable(path: &Path) -> io::Result<()> {
-    match fs::metadata(path) {
-        Ok(about) if !about.is_file() => Err(io::Error::other("is not a file, and is not replaced by one")),
-        _ => Ok(()),
+/// Something else than a file is there, or a link that leads to a device or to what a process has open: a rename would
+/// make a plain file of `/dev/null` or `/dev/stdout`, for the whole machine.
+pub fn place(path: &Path) -> io::Result<PathBuf> {
+    let mut place = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        match fs::symlink_metadata(&place) {
+            Ok(about) if about.is_symlink() => {
+                let target = fs::read_link(&place)?;
+                place = place.parent().unwrap_or(Path::new("")).join(target);
+                if ["/proc", "/dev"].iter().any(|system| place.starts_with(system)) {
+                    return Err(io::Error::other(format!(
+                        "leads to {}, which is not replaced by a file",
+                        place.display()
+                    )));
+                }
+            }
+            Ok(about) if !about.is_file() => return Err(io::Error::other("is not a file, and is not replaced by one")),
+            _ => return Ok(place),
+        }
     }
+    Err(io::Error::other("too many links"))
 }
 
 #[cfg(test)]
@@ -115,5 +133,32 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         assert!(Output::begin(dir.path(), PRIVATE).is_err(), "a directory is not replaced");
+    }
+
+    #[test]
+    fn links_are_written_through_but_those_to_devices_and_open_files_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let (link, far) = (dir.path().join("latest"), dir.path().join("far"));
+        fs::create_dir(&far).unwrap();
+        for there in [false, true] {
+            let _ = fs::remove_file(&link);
+            std::os::unix::fs::symlink(if there { "far/page" } else { "far/new" }, &link).unwrap();
+            fs::write(far.join("page"), "old").unwrap();
+            write_atomically(&link, b"new").unwrap();
+            assert!(link.is_symlink());
+            assert_eq!(fs::read(&link).unwrap(), b"new");
+        }
+        let open = File::create(dir.path().join("log")).unwrap();
+        let open = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open));
+        for target in [open.as_str(), "/proc/self/fd/1", "/dev/null", "far"] {
+            fs::remove_file(&link).unwrap();
+            std::os::unix::fs::symlink(target, &link).unwrap();
+            assert!(write_atomically(&link, b"new").is_err(), "{target}");
+            assert!(link.is_symlink());
+        }
+        assert!(write_atomically(Path::new("/dev/null"), b"new").is_err());
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink("latest", &link).unwrap();
+        assert!(place(&link).is_err(), "a loop");
     }
 }

@@ -10,7 +10,7 @@ mod merge;
 mod publish;
 
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use flate2::{Compression, GzBuilder};
 use fullbore_debian::compression::Form;
@@ -18,7 +18,7 @@ use fullbore_engine::files::{FileError, Root};
 
 use crate::cli::{PdiffArgs, PdiffCommand};
 use crate::error::{CommandError, ErrorKind};
-use crate::output::replaceable;
+use crate::output;
 use crate::progress::Screen;
 use crate::settings::Environment;
 
@@ -42,10 +42,11 @@ fn gz(script: &[u8]) -> Vec<u8> {
 
 /// Writes a patch to a file, compressed if its name says so, or to stdout.
 fn write_patch(script: &[u8], output: Option<&Path>, screen: &mut Screen) -> Result<(), CommandError> {
-    let Some(output) = output else {
+    let Some(output) = output.filter(|output| *output != Path::new("-")) else {
         screen.print(script);
         return Ok(());
     };
+    let output = &place(output)?;
     let content = match Form::of(&output.to_string_lossy()) {
         Form::Plain => script,
         Form::Gz => &gz(script),
@@ -59,7 +60,12 @@ fn write_patch(script: &[u8], output: Option<&Path>, screen: &mut Screen) -> Res
     part.finish().map_err(file_error)
 }
 
-/// The directory of a file that may be replaced, and its name in it.
+/// Where a result is put.
+fn place(path: &Path) -> Result<PathBuf, CommandError> {
+    output::place(path).map_err(|error| CommandError::usage(format_args!("{}: {error}", path.display())))
+}
+
+/// The directory of a file, and its name in it.
 fn beside(path: &Path) -> Result<(Root, &str), CommandError> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -67,7 +73,6 @@ fn beside(path: &Path) -> Result<(Root, &str), CommandError> {
     };
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| CommandError::usage(format_args!("{} cannot be a file's name", path.display())))?;
-    replaceable(path).map_err(|error| CommandError::usage(format_args!("{}: {error}", path.display())))?;
     Ok((Root::open(directory).map_err(no_directory)?, name))
 }
 

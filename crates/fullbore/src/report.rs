@@ -91,6 +91,11 @@ impl Summary {
         push_bounded(&mut self.warnings, line.into());
     }
 
+    /// Whether any suite is as it is offered.
+    pub fn has_current_suite(&self) -> bool {
+        self.suites.iter().any(|suite| suite.state != SuiteState::NotPublished)
+    }
+
     /// Adds a missing or wrong file, or a last line saying that there were more.
     pub fn problem(&mut self, line: impl Into<String>) {
         push_bounded(&mut self.problems, line.into());

@@ -85,9 +85,14 @@ pub struct Question<'a> {
 
 /// Asks for the signed files of all these suites at once.
 pub async fn receive_all(questions: Vec<Question<'_>>) -> Vec<Answer> {
-    let mut done: Vec<Option<Answer>> = questions.iter().map(|_| None).collect();
+    all(questions.into_iter().map(receive).collect()).await
+}
+
+/// Waits for all of these, side by side.
+pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut done: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     // Every request is queued by its first poll, so that all go out together.
-    let mut asked: Vec<_> = questions.into_iter().map(|question| Some(Box::pin(receive(question)))).collect();
+    let mut asked: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
     std::future::poll_fn(|context| {
         for (slot, result) in asked.iter_mut().zip(&mut done) {
             if let Some(future) = slot

@@ -59,11 +59,29 @@ const OLD_INDEX_BYTES_MAX: u64 = 64 << 30;
 /// # Errors
 /// See [`ErrorKind`]; what is here of a source that failed is as it was.
 pub fn run(settings: &UpdateSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
-    if settings.hooks {
-        hooks::run(&settings.configuration, "APT::Update::Pre-Invoke")?;
-    }
     let root = Arc::new(Root::create(&settings.lists).map_err(file)?);
     let _lock = lock(&settings.lists)?;
+    // As with apt, the update goes on without what this command does, and fails at its end.
+    let before = hook(settings, "APT::Update::Pre-Invoke");
+    let mut result = refresh(settings, root, events);
+    let some_succeeded = match &result {
+        Ok(_) => true,
+        Err(error) => error.report.as_ref().is_some_and(|report| report.summary.has_current_suite()),
+    };
+    let success = if some_succeeded { hook(settings, "APT::Update::Post-Invoke-Success") } else { Ok(()) };
+    let after = hook(settings, "APT::Update::Post-Invoke");
+    if let (Ok(report), Err(error)) = (&mut result, before.and(success).and(after)) {
+        return Err(error.with_report(std::mem::take(report)));
+    }
+    result
+}
+
+fn hook(settings: &UpdateSettings, list: &str) -> Result<(), CommandError> {
+    if settings.hooks { hooks::run(&settings.configuration, list) } else { Ok(()) }
+}
+
+/// All between the commands of apt's configuration. The directory is locked.
+fn refresh(settings: &UpdateSettings, root: Arc<Root>, events: &mut dyn Events) -> Result<Report, CommandError> {
     let mut account = Account::new(settings, events);
     let names: Vec<OsString> = root.list("").map_err(file)?.into_iter().map(|(name, _)| name).collect();
     let languages = languages(&settings.configuration, &settings.locale, &names);
@@ -80,15 +98,7 @@ pub fn run(settings: &UpdateSettings, events: &mut dyn Events) -> Result<Report,
             Ok(())
         }
     };
-    let mut result = result.and(ended).and_then(|()| account.verdict_on_failures());
-    if settings.hooks {
-        let success = if result.is_ok() {
-            hooks::run(&settings.configuration, "APT::Update::Post-Invoke-Success")
-        } else {
-            Ok(())
-        };
-        result = result.and(success).and(hooks::run(&settings.configuration, "APT::Update::Post-Invoke"));
-    }
+    let result = result.and(ended).and_then(|()| account.verdict_on_failures());
     let report = account.report(&mut session);
     if let Some(path) = &settings.trace {
         write_atomically(path, perfetto::render(&report).as_bytes())
@@ -112,9 +122,17 @@ fn lock(lists: &std::path::Path) -> Result<Lock, CommandError> {
 struct Journey<'a> {
     index: &'a Wanted,
     way: Way,
+    /// Forms of the whole file that were not to be had.
+    tried: Vec<Form>,
     /// Files that are still to come before it can be made.
     open: usize,
     state: State,
+}
+
+impl<'a> Journey<'a> {
+    fn new(index: &'a Wanted, way: Way) -> Journey<'a> {
+        Journey { index, way, tried: Vec::new(), open: 0, state: State::Open }
+    }
 }
 
 #[derive(Debug, PartialEq)]
@@ -161,9 +179,11 @@ impl Walk<'_> {
         let ways = self.ways(session, &wanted, stop, account, events)?;
         account.phase(events, session, Phase::Fetch);
         let mut journeys: Vec<Journey<'_>> =
-            wanted.iter().zip(ways).map(|(index, way)| Journey { index, way, open: 0, state: State::Open }).collect();
+            wanted.iter().zip(ways).map(|(index, way)| Journey::new(index, way)).collect();
         self.travel(session, &mut journeys, stop, account, events)?;
-        self.take_whole_instead(session, &mut journeys, stop, account, events)?;
+        while self.take_another_way(session, &mut journeys, account, events) {
+            self.travel(session, &mut journeys, stop, account, events)?;
+        }
         stop.check()?;
 
         account.phase(events, session, Phase::Publish);
@@ -194,10 +214,11 @@ impl Walk<'_> {
             account.published(events, number, changed);
         }
         publish::sweep(session)?;
-        if self.settings.clean && self.repositories.refused.is_empty() {
+        if self.settings.clean {
             account.phase(events, session, Phase::Clean);
-            let failed: Vec<&Repository> = failed.iter().map(|number| self.repository(*number)).collect();
-            publish::clean(session, &publications, &failed, &mut |files| account.deleted(files))?;
+            let failed = failed.iter().map(|number| self.repository(*number).prefix.as_str());
+            let left: Vec<&str> = failed.chain(self.repositories.left_to_apt.iter().map(String::as_str)).collect();
+            publish::clean(session, &publications, &left, &mut |files| account.deleted(files))?;
         }
         Ok(())
     }
@@ -211,8 +232,8 @@ impl Walk<'_> {
     ) -> (Vec<Selected>, BTreeSet<usize>) {
         let mut failed = BTreeSet::new();
         let mut all = Vec::new();
-        for error in &self.repositories.refused {
-            account.failed(copy(error));
+        for line in &self.repositories.warnings {
+            account.warn(events, line.clone());
         }
         for (number, outcome) in outcomes.iter().enumerate() {
             let pdiffs = self.settings.pdiffs;
@@ -265,11 +286,12 @@ impl Walk<'_> {
         let limits = Limits::of(&self.settings.configuration);
         let mut ways = Vec::new();
         for (index, landing) in wanted.iter().zip(came) {
-            let whole = ways::whole(&index.forms, index.plain.map(|(size, _)| size), network);
+            let whole = ways::whole(&index.forms, &[], index.plain.map(|(size, _)| size), network);
             let patched = match landing.map(|landing| self.patched(session, index, &landing)) {
                 Some(Ok(ways)) => ways,
                 Some(Err(why)) => {
-                    account.warn(events, format!("{}: no patches: {why}", index.meta_key));
+                    let own = self.repository(index.repository).shown();
+                    account.warn(events, format!("{own}: {}: no patches: {why}", index.meta_key));
                     Vec::new()
                 }
                 None => Vec::new(),
@@ -397,28 +419,34 @@ impl Walk<'_> {
         }
     }
 
-    /// Where patches did not do, the whole file is fetched.
-    fn take_whole_instead(
+    /// Where patches did not do, the whole file is to be fetched, and where that was not to be had, another form of it.
+    /// Says whether there is any.
+    fn take_another_way(
         &self,
-        session: &mut Session,
+        session: &Session,
         journeys: &mut [Journey<'_>],
-        stop: &Stop,
         account: &mut Account,
         events: &mut dyn Events,
-    ) -> Result<(), CommandError> {
+    ) -> bool {
         let network = self.network(session);
+        let mut any = false;
         for journey in journeys.iter_mut() {
             let State::Failed(why) = &journey.state else { continue };
-            if let Way::Patches(_) = journey.way
-                && let Some(whole) =
-                    ways::whole(&journey.index.forms, journey.index.plain.map(|(size, _)| size), network)
-            {
-                account.warn(events, format!("{}: {why}; it is fetched whole", journey.index.meta_key));
-                journey.way = whole;
-                journey.state = State::Open;
+            if let Way::Whole(form, _) = &journey.way {
+                journey.tried.push(*form);
             }
+            let (index, size) = (journey.index, journey.index.plain.map(|(size, _)| size));
+            let Some(way) = ways::whole(&index.forms, &journey.tried, size, network) else { continue };
+            let instead = match (&journey.way, &way) {
+                (Way::Patches(_), _) => "it is fetched whole".to_owned(),
+                (_, Way::Whole(form, _)) => format!("it is fetched as {form}"),
+                _ => continue,
+            };
+            let own = self.repository(index.repository).shown();
+            account.warn(events, format!("{own}: {}: {why}; {instead}", index.meta_key));
+            (journey.way, journey.state, any) = (way, State::Open, true);
         }
-        self.travel(session, journeys, stop, account, events)
+        any
     }
 
     /// Counts what was made, and finds the repositories that lack something.

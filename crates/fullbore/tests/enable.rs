@@ -218,6 +218,13 @@ fn lists_of_mirrors_come_with_the_other_methods() {
     fs::write(&list, "http://mirror.example.org/debian http://mirror.example.net/debian\n").unwrap();
     system.install(&list);
     let mirrors = list.to_str().unwrap();
+    let good = std::fs::read(&list).unwrap();
+    for wrong in ["", "# nobody\n", "not a url\n", "ftp://deb.example.org/debian\n"] {
+        std::fs::write(&list, wrong).unwrap();
+        let (code, text) = system.enable(&["--mirrors", mirrors]);
+        assert!(code == 1 && text.contains("mirrors.txt"), "{wrong:?}: {text}");
+    }
+    std::fs::write(&list, good).unwrap();
     let (code, text) = system.enable(&["--mirrors", mirrors, "--level", "apt"]);
     assert_eq!(code, 0, "{text}");
     let (code, text) = system.apt(&["status"]);

@@ -4,6 +4,9 @@
 
 mod harness;
 
+#[path = "update/sources.rs"]
+mod sources;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fullbore_apt::acquire::{Messages, User};
+use fullbore_apt::http::{LIST_BYTES_MAX, MirrorSets};
 
 use super::Place;
 use crate::error::CommandError;
@@ -36,7 +37,7 @@ pub fn program(place: &Place, program: &Path, methods: &[&str]) -> Result<(), Co
 }
 
 /// Checks that everybody may read a file.
-pub fn readable(place: &Place, file: &Path) -> Result<(), CommandError> {
+fn readable(place: &Place, file: &Path) -> Result<(), CommandError> {
     let path = place.at(file);
     let metadata = std::fs::metadata(&path)
         .map_err(|error| CommandError::usage(format_args!("cannot read {}: {error}", path.display())))?;
@@ -45,6 +46,24 @@ pub fn readable(place: &Place, file: &Path) -> Result<(), CommandError> {
             .hint(format_args!("apt's methods run as user {SANDBOX_USER}; `chmod a+r` makes it readable")));
     }
     directories(&path)
+}
+
+/// Checks that a list of mirrors can be read by everybody and names mirrors.
+pub fn mirrors(place: &Place, file: &Path) -> Result<(), CommandError> {
+    readable(place, file)?;
+    let path = place.at(file);
+    let refuse = |why: &dyn std::fmt::Display| {
+        CommandError::usage(format_args!("{}: {why}", path.display()))
+            .hint("one http or https address per line, an empty line between sets of mirrors of the same archive")
+    };
+    let mut text = String::new();
+    let opened = std::fs::File::open(&path).and_then(|file| file.take(LIST_BYTES_MAX).read_to_string(&mut text));
+    opened.map_err(|error| refuse(&error))?;
+    let mut sets = MirrorSets::default();
+    if let Some(error) = sets.add(&text).first() {
+        return Err(refuse(error));
+    }
+    if sets.is_empty() { Err(refuse(&"names no mirror")) } else { Ok(()) }
 }
 
 /// Executable by all, and no stranger's to change.

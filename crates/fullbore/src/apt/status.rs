@@ -78,7 +78,7 @@ fn report(place: &Place, standing: &Standing, configuration: &Configuration) -> 
                 problems.push(error.message);
             }
             for mirrors in &settings.mirrors {
-                if let Err(error) = probe::readable(place, Path::new(mirrors)) {
+                if let Err(error) = probe::mirrors(place, Path::new(mirrors)) {
                     problems.push(error.message);
                 }
             }

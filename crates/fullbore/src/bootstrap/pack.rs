@@ -12,7 +12,7 @@ use super::place::{MARKER, beside};
 use crate::cli::{BootstrapFormat, BootstrapMode};
 use crate::error::{CommandError, ErrorKind};
 use crate::installing::log::Log;
-use crate::output::replaceable;
+use crate::output::place;
 use crate::settings::BootstrapSettings;
 
 /// Programs that compress, by the ending of the target's name. Their output must not depend on the machine.
@@ -47,8 +47,8 @@ const DEVICES: [(&str, u32, u8, &str, u32, u32); 15] = [
 
 /// Packs a root; the target appears when it is complete and on the disk.
 pub fn pack(settings: &BootstrapSettings, inside: &Inside<'_>, log: &Log) -> Result<(), CommandError> {
-    replaceable(&settings.target).map_err(|error| CommandError::disk(&settings.target, &error))?;
-    let part = beside(&settings.target, "part");
+    let target = place(&settings.target).map_err(|error| CommandError::disk(&settings.target, &error))?;
+    let part = beside(&target, "part");
     let mtime = settings.epoch.unwrap_or_else(|| jiff::Timestamp::now().as_second());
     match fs::remove_file(&part) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(CommandError::disk(&part, &error)),
@@ -61,8 +61,8 @@ pub fn pack(settings: &BootstrapSettings, inside: &Inside<'_>, log: &Log) -> Res
     let disk = |error: std::io::Error| CommandError::disk(&part, &error);
     let internal = |error| CommandError::new(ErrorKind::Disk, error);
     sync_file(&File::open(&part).map_err(disk)?, "target").map_err(internal)?;
-    fs::rename(&part, &settings.target).map_err(disk)?;
-    let directory = settings.target.parent().unwrap_or(Path::new("/"));
+    fs::rename(&part, &target).map_err(disk)?;
+    let directory = target.parent().unwrap_or(Path::new("/"));
     sync_file(&File::open(directory).map_err(disk)?, "directory").map_err(internal)
 }
 

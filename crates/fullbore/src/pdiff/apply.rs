@@ -1,25 +1,28 @@
 //! `fullbore pdiff apply`: patches joined and applied in one pass over an index of any form.
 
+use std::path::Path;
+
 use fullbore_apt::kept::Level;
 use fullbore_apt::rewrite::{Rewrite, RewriteError, Rewritten, rewrite};
 use fullbore_debian::compression::Form;
 use fullbore_engine::digest::Sha256;
 
-use super::{beside, file_error, input};
+use super::{beside, file_error, input, place};
 use crate::cli::{KeptLevel, PdiffApplyArgs};
 use crate::error::{CommandError, ErrorKind};
 use crate::progress::Screen;
 use crate::report::units;
 
 pub(super) fn run(arguments: &PdiffApplyArgs, screen: &mut Screen) -> Result<(), CommandError> {
-    beside(&arguments.output)?;
+    let output = place(&arguments.output)?;
+    beside(&output)?;
     let edits = input::edits(&arguments.patches)?;
     let job = Rewrite {
         old: &arguments.old,
         old_form: None,
         edits: &edits,
-        new: &arguments.output,
-        new_form: Some(Form::of(&arguments.output.to_string_lossy())),
+        new: &output,
+        new_form: Some(form_of(&arguments.output)?),
         level: match arguments.level {
             KeptLevel::Own => Level::Own,
             KeptLevel::Apt => Level::Apt,
@@ -37,6 +40,24 @@ pub(super) fn run(arguments: &PdiffApplyArgs, screen: &mut Screen) -> Result<(),
     let kept = if file_size == plain_size { String::new() } else { format!(", {} on disk", units::bytes(file_size)) };
     screen.print(format!("{new}: {}{kept}, SHA-256 {sha256}\n", units::bytes(plain_size)).as_bytes());
     Ok(())
+}
+
+/// The form that a name asks for. Standard output would show a result before it is verified.
+fn form_of(output: &Path) -> Result<Form, CommandError> {
+    let refused =
+        |why: &str, hint: &str| Err(CommandError::usage(format_args!("{}: {why}", output.display())).hint(hint));
+    if output == Path::new("-") {
+        return refused(
+            "the result goes to a file, so that it is seen only when it is right",
+            "give -o the name of a file",
+        );
+    }
+    match Form::of(&output.to_string_lossy()) {
+        Form::Plain if output.extension().is_some_and(|ending| ending == "lzma" || ending == "lz") => {
+            refused("this form cannot be written", "gz, xz, lz4 and zst can; a name without ending gives plain text")
+        }
+        form => Ok(form),
+    }
 }
 
 /// As the pass itself, but the result gets its name only when it has this hash: nobody says

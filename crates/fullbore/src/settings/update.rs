@@ -49,6 +49,17 @@ pub struct UpdateSettings {
     pub trace: Option<PathBuf>,
 }
 
+/// How long apt waits for an answer where its configuration does not say (apt.conf(5), `Acquire::http::Timeout`).
+const TIMEOUT_S: u64 = 30;
+
+impl UpdateSettings {
+    /// How long a host may be silent, in seconds.
+    pub fn timeout_s(&self) -> u64 {
+        let told = self.configuration.number("Acquire::http::Timeout", 0);
+        u64::try_from(told).ok().filter(|seconds| *seconds > 0).unwrap_or(TIMEOUT_S)
+    }
+}
+
 /// Resolves flags, environment and apt's configuration.
 pub fn update(
     arguments: &UpdateArgs,

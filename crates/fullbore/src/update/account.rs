@@ -106,7 +106,7 @@ impl Account {
     pub fn verdict_on_failures(&mut self) -> Result<(), CommandError> {
         let mut failures = std::mem::take(&mut self.failures).into_iter();
         let Some(mut first) = failures.next() else { return Ok(()) };
-        let published = self.summary.suites.iter().any(|suite| suite.state != SuiteState::NotPublished);
+        let published = self.summary.has_current_suite();
         for other in failures {
             first = first.context(format_args!("also: {}", other.message));
             self.summary.problem(other.message);

@@ -98,18 +98,18 @@ pub fn publish(session: &Session, publications: &[Publication<'_>], present: &Pr
     Ok(true)
 }
 
-/// Removes files that belong to no repository. Of those that failed, all is kept that begins like them.
+/// Removes files that belong to no repository. What begins like one of `left` is left alone.
 pub fn clean(
     session: &Session,
     publications: &[Publication<'_>],
-    failed: &[&Repository],
+    left: &[&str],
     events: &mut dyn FnMut(u64),
 ) -> Result<(), CommandError> {
     let wanted: BTreeSet<String> = publications.iter().flat_map(Publication::files).collect();
     for (name, _) in session.root.list("").map_err(file)? {
         let Some(name) = name.to_str() else { continue };
         let kept = KEPT_NAMES.contains(&name) || wanted.contains(name);
-        if kept || failed.iter().any(|own| name.starts_with(&own.prefix)) {
+        if kept || left.iter().any(|prefix| name.starts_with(prefix)) {
             continue;
         }
         // Only what an update can have put there: names made of addresses.

@@ -1,22 +1,32 @@
 //! The signed Release of each repository, compared with the one that is here.
 
 use std::path::Path;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
 
 use fullbore_apt::lists::names::file_name;
 use fullbore_debian::release::Release;
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SignedText, Verifier};
 use fullbore_engine::files::Root;
+use fullbore_wire::fetch::GetError;
+use fullbore_wire::hosts::HostId;
 
 use super::repositories::Repository;
 use super::session::{PARTIAL, Session};
 use crate::error::{CommandError, ErrorKind};
 use crate::mirror::select::check_suite;
 use crate::settings::update::UpdateSettings;
-use crate::signed_release::{Kept, Question, Received, Refusal, accept, receive, receive_all, valid_until};
+use crate::signed_release::{
+    Answer, HINT_REACH, Kept, NamedAnswers, Question, Received, Refusal, accept, all, receive, valid_until,
+};
 
 /// How far a clock may be behind before a Release of the future is refused: apt's
 /// `Acquire::Max-FutureTime`, in seconds.
 const FUTURE_S: i64 = 10;
+
+/// How long a mirror may take to answer when another one has.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// What a repository offers.
 pub struct Offered {
@@ -44,15 +54,16 @@ pub fn fetch(
     warn: &mut dyn FnMut(String),
 ) -> Vec<Outcome> {
     let kept: Vec<Option<Kept>> = repositories.iter().map(|own| kept(&session.root, own)).collect();
+    let patience = Duration::from_secs(settings.timeout_s());
     let questions = repositories.iter().zip(&kept);
-    let questions = questions.map(|(own, kept)| question(session, own, condition(kept.as_ref()))).collect();
-    let answers = session.runtime.block_on(receive_all(questions));
+    let questions = questions.map(|(own, kept)| ask(session, own, condition(kept.as_ref()), patience)).collect();
+    let answers = session.runtime.block_on(all(questions));
     let scratch = session.root.path().join(PARTIAL);
     let verified: Vec<Result<Received, Refusal>> = std::thread::scope(|scope| {
         let mut threads = Vec::new();
-        for ((own, kept), answer) in repositories.iter().zip(&kept).zip(answers) {
+        for ((own, kept), answers) in repositories.iter().zip(&kept).zip(answers) {
             let verifier = verifier(own, &scratch);
-            threads.push(scope.spawn(move || accept(answer, condition(kept.as_ref()), verifier.as_ref())));
+            threads.push(scope.spawn(move || newest(answers, condition(kept.as_ref()), verifier.as_ref())));
         }
         let lost = || Refusal::Unavailable("the verifying thread failed".to_owned(), "");
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(lost()))).collect()
@@ -62,8 +73,8 @@ pub fn fetch(
         let received = match received {
             // Our own copy was altered, or the answer was: asked again without a condition.
             Err(Refusal::Verification(..)) if kept.is_some() => {
-                let again = session.runtime.block_on(receive(question(session, own, None)));
-                accept(again, None, verifier(own, &scratch).as_ref())
+                let again = session.runtime.block_on(ask(session, own, None, patience));
+                newest(again, None, verifier(own, &scratch).as_ref())
             }
             other => other,
         };
@@ -72,8 +83,76 @@ pub fn fetch(
     outcomes
 }
 
-fn question<'a>(session: &'a Session, own: &Repository, kept: Option<&'a Kept>) -> Question<'a> {
-    Question { fetcher: &session.sites[own.site].fetcher, host: 0, directory: own.directory.clone(), kept }
+/// Asks mirrors by twos, until one answers; the first is the origin. The second of two has [`GRACE`] when the
+/// first has answered: one that is down or silent must not hold up the run, one that is behind must not decide alone.
+async fn ask(session: &Session, own: &Repository, kept: Option<&Kept>, patience: Duration) -> Vec<Answer> {
+    let fetcher = &session.sites[own.site].fetcher;
+    let hosts: Vec<HostId> = (0..).take(fetcher.hosts().len()).collect();
+    let mut answers = Vec::new();
+    for pair in hosts.chunks(2) {
+        let asked = pair.iter().map(|&host| {
+            let question = Question { fetcher, host, directory: own.directory.clone(), kept };
+            async move {
+                let silent = || GetError::Unreachable {
+                    host: own.shown(),
+                    reason: format!("no answer within {} s", patience.as_secs()),
+                };
+                tokio::time::timeout(patience, receive(question)).await.unwrap_or_else(|_| Err(silent()))
+            }
+        });
+        let came = some(asked.collect()).await;
+        let answered = came.iter().any(|answer| answer.as_ref().is_ok_and(has_release));
+        answers.extend(came);
+        if answered {
+            break;
+        }
+    }
+    answers
+}
+
+/// Whether there is a signed file among these answers, or word that ours is the one.
+fn has_release(answers: &NamedAnswers) -> bool {
+    answers.iter().any(|(_, got)| matches!(got.head.status, 200 | 304))
+}
+
+/// Waits for all of these, but no longer than [`GRACE`] once a Release has come.
+async fn some<F: Future<Output = Answer>>(futures: Vec<F>) -> Vec<Answer> {
+    let mut done: Vec<Option<Answer>> = futures.iter().map(|_| None).collect();
+    let mut asked: Vec<_> = futures.into_iter().map(Box::pin).collect();
+    let mut grace: Option<Pin<Box<tokio::time::Sleep>>> = None;
+    std::future::poll_fn(|context| {
+        for (future, done) in asked.iter_mut().zip(&mut done) {
+            if done.is_none()
+                && let Poll::Ready(answer) = future.as_mut().poll(context)
+            {
+                if answer.as_ref().is_ok_and(has_release) {
+                    grace.get_or_insert_with(|| Box::pin(tokio::time::sleep(GRACE)));
+                }
+                *done = Some(answer);
+            }
+        }
+        let over = grace.as_mut().is_some_and(|grace| grace.as_mut().poll(context).is_ready());
+        if over || done.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    done.into_iter().flatten().collect()
+}
+
+/// The newest Release of those that can be believed; else what was wrong with the first mirror's.
+fn newest(answers: Vec<Answer>, kept: Option<&Kept>, verifier: Option<&Verifier>) -> Result<Received, Refusal> {
+    let mut best: Option<Result<Received, Refusal>> = None;
+    for answer in answers {
+        let received = accept(answer, kept, verifier);
+        let better = match (&best, &received) {
+            (None, _) | (Some(Err(_)), Ok(_)) => true,
+            (Some(Ok(best)), Ok(received)) => received.release.date > best.release.date,
+            (Some(_), Err(_)) => false,
+        };
+        if better {
+            best = Some(received);
+        }
+    }
+    best.unwrap_or_else(|| Err(Refusal::Unavailable("it has no address".to_owned(), HINT_REACH)))
 }
 
 fn verifier(own: &Repository, scratch: &Path) -> Option<Verifier> {

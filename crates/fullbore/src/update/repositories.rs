@@ -50,25 +50,30 @@ pub struct Repositories {
     pub all: Vec<Repository>,
     /// The addresses of each site's mirrors, the origin first.
     pub sites: Vec<Vec<String>>,
-    /// Sources that cannot be used here.
-    pub refused: Vec<CommandError>,
+    /// What names in the lists directory begin with that are of sources left to apt.
+    pub left_to_apt: Vec<String>,
+    /// Which sources these are, for people.
+    pub warnings: Vec<String>,
 }
 
 /// Reads the sources' entries.
 ///
 /// # Errors
-/// Two entries that contradict each other on whom to trust.
+/// Two entries that contradict each other on whom to trust; no source that can be updated here.
 pub fn repositories(settings: &UpdateSettings, defaults: &Defaults) -> Result<Repositories, CommandError> {
     let mut found = Repositories::default();
     let mut addresses: Vec<String> = Vec::new();
     for source in &settings.sources {
         for uri in &source.uris {
-            let mirrors = match mirrors(uri) {
-                Ok(mirrors) => mirrors,
-                Err(error) => {
-                    found.refused.push(error);
-                    continue;
+            let Some(mirrors) = mirrors(uri)? else {
+                let scheme = uri.split(':').next().unwrap_or_default();
+                let warning = format!("{uri}: {scheme}: sources are left to apt; its indexes stay as they are");
+                if !found.warnings.contains(&warning) {
+                    found.warnings.push(warning);
                 }
+                let prefixes = source.suite_names.iter().map(|suite| file_name(&base_uri(uri, suite)));
+                found.left_to_apt.extend(prefixes);
+                continue;
             };
             let site = addresses.iter().position(|own| own == uri).unwrap_or_else(|| {
                 addresses.push(uri.clone());
@@ -79,6 +84,10 @@ pub fn repositories(settings: &UpdateSettings, defaults: &Defaults) -> Result<Re
                 add(settings, defaults, &mut found.all, source, uri, suite, site)?;
             }
         }
+    }
+    if found.all.is_empty() && !found.warnings.is_empty() {
+        return Err(CommandError::new(ErrorKind::Partial, found.warnings.join("; "))
+            .hint("http:, https: and mirror+file: sources are updated here; use apt-get update for these"));
     }
     Ok(found)
 }
@@ -133,12 +142,11 @@ fn add(
     Ok(())
 }
 
-/// The addresses that a source's address stands for.
-fn mirrors(uri: &str) -> Result<Vec<String>, CommandError> {
+/// The addresses that a source's address stands for; none if it is left to apt.
+fn mirrors(uri: &str) -> Result<Option<Vec<String>>, CommandError> {
     let scheme = uri.split(':').next().unwrap_or_default();
     if !matches!(scheme, "http" | "https" | "mirror+file") {
-        let error = CommandError::new(ErrorKind::Partial, format_args!("{uri}: {scheme} sources are left to apt"));
-        return Err(error.hint("http, https and mirror+file sources are updated; their indexes stay as they are"));
+        return Ok(None);
     }
-    apt::expand(uri)?.iter().map(|mirror| address(mirror)).collect()
+    apt::expand(uri)?.iter().map(|mirror| address(mirror)).collect::<Result<_, _>>().map(Some)
 }

@@ -1,6 +1,7 @@
 //! What an update stands on: the lists directory, and for each site connections and a landing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fullbore_debian::signature;
 use fullbore_engine::files::{FileError, Root};
@@ -104,7 +105,11 @@ impl Session {
         let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get()).min(4);
         let landing =
             Landing::start(self.target.clone(), Arc::new(journal), threads, &self.ledger, sender).map_err(internal)?;
-        let options = fetch_options(&settings.network, auth)?;
+        let mut options = fetch_options(&settings.network, auth)?;
+        // A source with one mirror has as long as apt gives it; among several, the wire's own limits are stricter.
+        if urls.len() == 1 {
+            options.limits.silence = Duration::from_secs(settings.timeout_s());
+        }
         let _inside = self.runtime.enter();
         let parts = Parts { landing: landing.clone(), outcomes, window, ledger: self.ledger.clone() };
         let fetcher = Fetcher::start(urls, options, parts);

@@ -12,6 +12,7 @@ use fullbore_debian::release::{IndexEntry, Release};
 use fullbore_debian::sources_list::ByHash;
 use fullbore_engine::digest::Sha256;
 
+use super::DIFF_INDEX_BYTES_MAX;
 use super::release::Offered;
 use super::repositories::Repository;
 use crate::error::{CommandError, ErrorKind};
@@ -106,9 +107,7 @@ pub fn select(
             continue;
         }
         if !has(release, target) {
-            if let Some(warning) = missing(repository, release, target)? {
-                selected.warnings.push(warning);
-            }
+            selected.warnings.extend(missing(repository, release, target));
             continue;
         }
         taken.push(&target.created_by);
@@ -133,7 +132,9 @@ pub fn select(
 
 /// Whether the Release has this index in any form, for any architecture it is for.
 fn has(release: &Release, target: &IndexTarget) -> bool {
-    let listed = forms(release, target).next().is_some() || release.find(&target.meta_key).is_some();
+    // As for apt, what is optional must be listed in its plain form too.
+    let plain = release.find(&target.meta_key).is_some();
+    let listed = plain || (!target.optional && forms(release, target).next().is_some());
     listed && (target.architecture.as_deref() != Some("all") || supports_all(release, target))
 }
 
@@ -144,33 +145,30 @@ fn supports_all(release: &Release, target: &IndexTarget) -> bool {
 }
 
 /// What to say of a target that the Release does not have.
-fn missing(repository: &Repository, release: &Release, target: &IndexTarget) -> Result<Option<String>, CommandError> {
-    let skipped = |why: String| {
-        Ok(Some(format!("{}: {} is left out: the repository {why}", repository.shown(), target.meta_key)))
-    };
+fn missing(repository: &Repository, release: &Release, target: &IndexTarget) -> Option<String> {
+    let skipped =
+        |why: String| Some(format!("{}: {} is left out: the repository {why}", repository.shown(), target.meta_key));
     if let Some(component) = target.component.as_deref().filter(|name| !release.has_component(name)) {
         // Each of its indexes is missing; said once.
         let first = repository.targets.iter().find(|own| own.component.as_deref() == Some(component));
         if first.is_none_or(|first| first.meta_key == target.meta_key) {
             return skipped(format!("has no component {component} (misspelt in the sources?)"));
         }
-        return Ok(None);
+        return None;
     }
-    if let Some(architecture) = target.architecture.as_deref().filter(|_| !release.architectures.is_empty()) {
-        let supported = release.architectures.iter().any(|name| name == architecture);
-        return match (supported, target.optional) {
-            (true, _) | (false, true) => Ok(None),
-            (false, false) => skipped(format!("has nothing for {architecture}")),
-        };
+    let known = |name: &&str| release.architectures.is_empty() || release.architectures.iter().any(|own| own == name);
+    match target.architecture.as_deref() {
+        // Its packages are in the indexes of the other architectures as well.
+        Some("all") => return None,
+        Some(architecture) if !known(&architecture) => {
+            return if target.optional { None } else { skipped(format!("has nothing for {architecture}")) };
+        }
+        _ => {}
     }
     if target.optional {
-        return Ok(None);
+        return None;
     }
-    Err(CommandError::new(
-        ErrorKind::Partial,
-        format_args!("{}: its Release has no {}", repository.shown(), target.meta_key),
-    )
-    .hint("the entry in the sources may be wrong"))
+    skipped("does not seem to provide it (misspelt in the sources?)".to_owned())
 }
 
 /// The forms of an index that the Release has and that can be read, in the target's order.
@@ -180,6 +178,13 @@ fn forms<'r>(release: &'r Release, target: &'r IndexTarget) -> impl Iterator<Ite
         let entry = release.find(&format!("{}{}", target.meta_key, form.extension()))?;
         Some((form, entry.clone()))
     })
+}
+
+/// The index of an index's patches, if it is worth its own bytes.
+fn diff_index(release: &Release, target: &IndexTarget, forms: &[(Form, IndexEntry)]) -> Option<IndexEntry> {
+    let entry = release.find(&format!("{}.diff/Index", target.meta_key))?;
+    let least = forms.iter().map(|(_, entry)| entry.size).min()?;
+    (entry.size < least && entry.size <= DIFF_INDEX_BYTES_MAX).then(|| entry.clone())
 }
 
 /// A form by apt's word for it.
@@ -215,7 +220,7 @@ fn wanted(
     }
     Ok(Wanted {
         repository,
-        diff_index: patched.then(|| release.find(&format!("{}.diff/Index", target.meta_key)).cloned()).flatten(),
+        diff_index: patched.then(|| diff_index(release, target, &forms)).flatten(),
         meta_key: target.meta_key.clone(),
         name,
         kept: kept_form(target),

@@ -103,9 +103,13 @@ impl Way {
     }
 }
 
-/// The whole file in the form that takes the least time.
-pub fn whole(forms: &[(Form, IndexEntry)], plain_size: Option<u64>, network: Network) -> Option<Way> {
-    let ways = forms.iter().map(|(form, entry)| Way::Whole(*form, entry.clone()));
+/// The whole file in the form that takes the least time, less those that were tried. The plain one only where no other
+/// is left: most archives list it for its hash, and do not serve it.
+pub fn whole(forms: &[(Form, IndexEntry)], tried: &[Form], plain_size: Option<u64>, network: Network) -> Option<Way> {
+    let left = || forms.iter().filter(|(form, _)| !tried.contains(form));
+    let only_plain = left().all(|(form, _)| *form == Form::Plain);
+    let usual = left().filter(|(form, _)| only_plain || *form != Form::Plain);
+    let ways = usual.map(|(form, entry)| Way::Whole(*form, entry.clone()));
     // Where nobody tells how much comes out, ten times is usual for indexes.
     let size = |way: &Way| plain_size.unwrap_or(way.bytes().saturating_mul(10));
     ways.min_by(|a, b| a.seconds(network, size(a)).total_cmp(&b.seconds(network, size(b))))
@@ -174,7 +178,27 @@ mod tests {
 
     fn whole_file(size: u64) -> Option<Way> {
         let entry = IndexEntry { path: ArchivePath::parse("Packages.gz").unwrap(), size, sha256: Sha256::EMPTY };
-        whole(&[(Form::Gz, entry)], Some(size * 5), Network::UNKNOWN)
+        whole(&[(Form::Gz, entry)], &[], Some(size * 5), Network::UNKNOWN)
+    }
+
+    #[test]
+    fn a_plain_file_is_asked_for_where_no_other_form_is_left() {
+        let entry = |name: &str, size| {
+            let path = ArchivePath::parse(name).unwrap();
+            IndexEntry { path, size, sha256: Sha256::EMPTY }
+        };
+        let forms = [
+            (Form::Xz, entry("Packages.xz", 224)),
+            (Form::Gz, entry("Packages.gz", 230)),
+            (Form::Plain, entry("Packages", 234)),
+        ];
+        let near = Network { bytes_per_s: 125e6, rtt_s: 0.0001 };
+        let mut tried = Vec::new();
+        while let Some(Way::Whole(form, _)) = whole(&forms, &tried, Some(234), near) {
+            tried.push(form);
+        }
+        assert_eq!(tried.len(), 3);
+        assert_eq!(tried[2], Form::Plain);
     }
 
     const FREE: Limits = Limits { files: 0, size_percent: 0 };

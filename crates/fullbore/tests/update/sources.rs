@@ -1,0 +1,140 @@
+//! Odd sources, and what apt does with them: all compared with apt's own lists.
+
+use super::*;
+
+/// Archive, server, ours and apt's lists of it, with more lines in apt's configuration.
+fn world(settings: &str) -> (TempDir, Archive, Server, Lists, Lists) {
+    let directory = tempfile::tempdir().unwrap();
+    let archive = archive(&directory.path().join("archive"), false);
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let (ours, theirs) = (Lists::new(&server, &archive, settings), Lists::new(&server, &archive, settings));
+    (directory, archive, server, ours, theirs)
+}
+
+fn replace_in_sources(lists: &Lists, from: &str, to: &str) {
+    let text = std::fs::read_to_string(lists.at("a.sources")).unwrap();
+    assert!(text.contains(from));
+    std::fs::write(lists.at("a.sources"), text.replace(from, to)).unwrap();
+}
+
+/// Most archives list the plain form and serve others; some serve fewer than they list.
+#[test]
+fn forms_that_are_listed_and_not_served_are_done_without() {
+    for absent in [&["Packages", "Sources"][..], &["Packages", "Packages.xz", "Sources", "Sources.gz"]] {
+        let (_directory, _archive, server, ours, theirs) = world("");
+        for name in absent {
+            server.add_fault(FaultRule::always(PathMatch::Suffix(format!("/{name}")), Fault::Status(404)));
+        }
+        server.add_fault(FaultRule::always(PathMatch::Contains("by-hash".into()), Fault::Status(404)));
+        ours.update(&[]).exits(0);
+        theirs.update_by_apt();
+        assert_eq!(ours.content(), theirs.content());
+    }
+}
+
+#[test]
+fn an_index_that_the_release_does_not_have_is_a_warning() {
+    let (directory, archive, server, ours, theirs) = world("");
+    drop((archive, server));
+    // A flat repository without Sources.
+    let root = directory.path().join("flat");
+    std::fs::create_dir(&root).unwrap();
+    std::fs::write(root.join("Packages"), "Package: a\nVersion: 1\nArchitecture: amd64\nFilename: a.deb\nSize: 1\nSHA256: 0000000000000000000000000000000000000000000000000000000000000000\n\n").unwrap();
+    let sum = Command::new("sha256sum").arg(root.join("Packages")).output().unwrap().stdout;
+    let size = std::fs::metadata(root.join("Packages")).unwrap().len();
+    let release = format!(
+        "Origin: flat\nDate: {}\nSHA256:\n {} {size} Packages\n",
+        jiff::Timestamp::now().strftime("%a, %d %b %Y %H:%M:%S UTC"),
+        String::from_utf8_lossy(&sum[..64])
+    );
+    std::fs::write(root.join("Release"), release).unwrap();
+    let server = Server::start(directory.path()).unwrap();
+    // With a signed Release apt says the same as we; without it asks for Sources all the same.
+    for (lists, types) in [(&ours, "deb deb-src"), (&theirs, "deb")] {
+        let sources = format!("Types: {types}\nURIs: {}\nSuites: flat/\nTrusted: yes\n", server.url());
+        std::fs::write(lists.at("a.sources"), sources).unwrap();
+    }
+    let ran = ours.update(&[]).exits(0);
+    assert!(ran.stderr.contains("Sources is left out"), "{}", ran.stderr);
+    theirs.update_by_apt();
+    assert_eq!(ours.content().keys().collect::<Vec<_>>(), theirs.content().keys().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_mirror_that_is_down_or_behind_does_not_decide() {
+    let (directory, archive, server, ours, theirs) = world("");
+    let list = directory.path().join("mirrors");
+    let behind = Server::start(&archive.state(0).root).unwrap();
+    server.switch_root(&archive.state(2).root);
+    theirs.update_by_apt();
+    let address = format!("mirror+file:{}", list.display());
+    replace_in_sources(&ours, &server.url(), &address);
+    // Port 9 of this machine has nobody.
+    for mirrors in [
+        vec!["http://127.0.0.1:9/debian".to_owned(), server.url()],
+        vec!["http://127.0.0.1:9/a".to_owned(), "http://127.0.0.1:9/b".to_owned(), server.url()],
+        vec![behind.url(), server.url()],
+        vec![server.url(), behind.url()],
+    ] {
+        let _ = std::fs::remove_dir_all(ours.at("lists"));
+        std::fs::write(&list, mirrors.join("\n") + "\n").unwrap();
+        ours.update(&[]).exits(0);
+        let ours: Vec<Vec<u8>> = ours.content().into_values().collect();
+        let theirs: Vec<Vec<u8>> = theirs.content().into_values().collect();
+        assert!(ours == theirs, "{mirrors:?}");
+    }
+}
+
+#[test]
+fn sources_left_to_apt_are_named_and_their_lists_stay() {
+    let (directory, archive, _server, ours, _theirs) = world("");
+    let local = format!(
+        "Types: deb\nURIs: file:{}\nSuites: trixie\nComponents: main\nSigned-By: {}\n",
+        archive.state(0).root.display(),
+        archive.key().display()
+    );
+    let text = std::fs::read_to_string(ours.at("a.sources")).unwrap();
+    std::fs::write(ours.at("a.sources"), format!("{text}\n{local}")).unwrap();
+    ours.update_by_apt();
+    let before = ours.content();
+    let stray = ours.at("lists/old.example.org_debian_dists_sid_InRelease");
+    std::fs::write(&stray, "").unwrap();
+    let ran = ours.update(&[]).exits(0);
+    assert!(ran.stderr.contains("left to apt"), "{}", ran.stderr);
+    assert!(!stray.exists());
+    assert_eq!(ours.content(), before);
+    std::fs::write(ours.at("a.sources"), local).unwrap();
+    ours.update(&[]).exits(2).says("use apt-get update");
+    drop(directory);
+}
+
+#[test]
+fn apts_commands_are_run_as_apt_runs_them() {
+    let (directory, archive, server, ours, _theirs) = world("");
+    let said = directory.path().join("said");
+    let run = |lists: &Lists| {
+        let _ = std::fs::remove_file(&said);
+        let ran = lists.update(&[]);
+        (ran.code, std::fs::read_to_string(&said).unwrap_or_default().replace('\n', " "))
+    };
+    let hook = |when: &str, command: &str| {
+        format!("APT::Update::{when}:: \"echo {when} >> {}; {command}\";\n", said.display())
+    };
+    let with = |pre: &str| {
+        let settings = [hook("Pre-Invoke", pre), hook("Post-Invoke", "true"), hook("Post-Invoke-Success", "true")];
+        Lists::new(&server, &archive, &settings.concat())
+    };
+    let lists = with("true");
+    assert_eq!(run(&lists), (Some(0), "Pre-Invoke Post-Invoke-Success Post-Invoke ".to_owned()));
+    let failing = with("exit 3");
+    assert_eq!(run(&failing), (Some(2), "Pre-Invoke Post-Invoke-Success Post-Invoke ".to_owned()));
+    assert!(failing.content().len() > 1, "it goes on as apt does");
+    // One of two sources, then all of them.
+    let text = std::fs::read_to_string(lists.at("a.sources")).unwrap();
+    let absent = text.replace("Suites: trixie", "Suites: absent");
+    std::fs::write(lists.at("a.sources"), format!("{text}\n{absent}")).unwrap();
+    assert_eq!(run(&lists), (Some(2), "Pre-Invoke Post-Invoke-Success Post-Invoke ".to_owned()));
+    std::fs::write(lists.at("a.sources"), absent).unwrap();
+    assert_eq!(run(&lists).1, "Pre-Invoke Post-Invoke ");
+    drop(ours);
+}
