@@ -1589,7 +1589,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__put)
-            opts="-q -v -h --node --servers --timeout --json --quiet --verbose --dry-run --encoding --segment-size --convergence --convergence-file --random-key --size --caps --limit-rate --journals --help"
+            opts="-q -v -h --node --servers --timeout --json --quiet --verbose --dry-run --encoding --segment-size --convergence --convergence-file --random-key --size --caps --report --trace --limit-rate --journals --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1628,6 +1628,14 @@ _fullbore() {
                     return 0
                     ;;
                 --caps)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --report)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --trace)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

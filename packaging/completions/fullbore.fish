@@ -38,7 +38,7 @@ complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "install" -d 'Inst
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "nosync" -d 'Run a command with its sync calls answered at once, and sync once when it has ended'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "divert" -d 'Make dpkg and apt-get of another root run without syncs, or undo it'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "put" -d 'Put files into a Tahoe-LAFS grid and print their caps'
-complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "get" -d 'Get a file out of a Tahoe-LAFS grid'
+complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "get" -d 'Get files out of a Tahoe-LAFS grid'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l from -d 'Fetch from this archive; repeat for more mirrors of it. The first is the origin' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l suite -d 'Mirror this suite or codename; repeat or separate with commas' -r
@@ -332,6 +332,8 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l convergence -d
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l convergence-file -d 'Read the convergence secret from this file instead of the node\'s private/convergence' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l size -d 'Stdin has exactly so many bytes and is sent as it comes; needs --random-key' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l caps -d 'Write a list of all files and their caps, as lines of JSON, readable by you only' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l report -d 'Write a report of the run: one HTML page, or all its data if the name ends in .json. Never has caps' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l trace -d 'Write a trace of the run\'s stages, to be opened in Perfetto. Never has caps' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l limit-rate -d 'Send at most so many bytes per second: 20M, 512KiB, 100Mbit' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l journals -d 'Keep journals of uploads here, mode 0600 (default: fullbore/put in the directory for state)' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l json -d 'Write events and totals as lines of JSON to stdout; caps are among them'
@@ -343,7 +345,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand put" -s h -l help -d '
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l node -d 'Take servers, secrets and encoding from this directory of a Tahoe-LAFS node, e.g. ~/.tahoe' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l servers -d 'Take the servers from this file, in the form of a node\'s private/servers.yaml' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l timeout -d 'Give a server up after so many seconds in which nothing moves' -r
-complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s o -l output -d 'Write the file here instead of to stdout; it appears when it is complete' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s o -l output -d 'Write to this file instead of to stdout; it appears when it is complete' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l json -d 'Write events and totals as lines of JSON to stdout; caps are among them'
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s q -l quiet -d 'Say nothing but errors'
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s v -l verbose -d 'Log more to stderr; repeat for more still. Never shows caps'
@@ -360,7 +362,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_s
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "nosync" -d 'Run a command with its sync calls answered at once, and sync once when it has ended'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "divert" -d 'Make dpkg and apt-get of another root run without syncs, or undo it'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "put" -d 'Put files into a Tahoe-LAFS grid and print their caps'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "get" -d 'Get a file out of a Tahoe-LAFS grid'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "get" -d 'Get files out of a Tahoe-LAFS grid'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy bootstrap install nosync divert put get help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from pdiff" -f -a "apply" -d 'Apply patches to an index, oldest first, in one pass'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from pdiff" -f -a "merge" -d 'Join patches, oldest first, to one that does what they do'

@@ -77,7 +77,7 @@ pub enum Command {
     /// Put files into a Tahoe-LAFS grid and print their caps
     #[command(long_about = store::PUT_LONG)]
     Put(Box<PutArgs>),
-    /// Get a file out of a Tahoe-LAFS grid
+    /// Get files out of a Tahoe-LAFS grid
     #[command(long_about = store::GET_LONG)]
     Get(Box<GetArgs>),
 }

@@ -1,13 +1,16 @@
-//! `fullbore get`: a file out of a Tahoe-LAFS grid, to stdout or to a name that it gets when it is complete.
+//! `fullbore get`: files out of a Tahoe-LAFS grid, to stdout or to a name that appears when all is there.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use fullbore_engine::stage::Ledger;
 use fullbore_store::lafs::cap::{Cap, Chk};
 use fullbore_store::lafs::download::{Downloader, GetError, Got};
+use fullbore_store::lafs::upload::Grid;
 use fullbore_store::lafs::upload::produce::Pool;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -22,10 +25,15 @@ use crate::program::process_costs;
 /// Segments between decoding and writing.
 const PIECES: usize = 4;
 
-/// Characters of stdin that are read for a cap.
-const CAP_BYTES_MAX: u64 = 8 << 10;
+/// Characters of stdin that are read for caps, which have some hundred each.
+const CAPS_BYTES_MAX: u64 = 64 << 20;
 
-/// Gets a file; the result is the exit code.
+/// Files that are read at once, and bytes of those that wait for their turn to be written. Each holds some
+/// segments in memory.
+const FILES_AT_ONCE: usize = 100;
+const AHEAD_BYTES: u64 = 32 << 20;
+
+/// Gets files, one after the other into one place; the result is the exit code.
 ///
 /// # Errors
 /// See [`ErrorKind`].
@@ -34,14 +42,76 @@ pub fn run(arguments: &GetArgs) -> Result<u8, CommandError> {
     if arguments.grid.json && arguments.output.is_none() {
         return Err(CommandError::usage("--json needs -o FILE: stdout cannot have both"));
     }
-    match cap(arguments)? {
-        Cap::Literal(content) => {
-            let mut sink = Sink::open(arguments.output.as_deref())?;
-            sink.write(&content)?;
-            sink.publish()?;
-            Ok(0)
+    let files = wanted(arguments)?;
+    let begun = Instant::now();
+    let mut sink = Sink::open(arguments.output.as_deref())?;
+    let reading = match files.iter().any(|file| matches!(file, Wanted::Chk(_))) {
+        true => Some(Reading::new(arguments)?),
+        false => None,
+    };
+    let mut got = Got::default();
+    if let Some(reading) = &reading {
+        reading.all(files, &mut sink, &mut got)?;
+    } else {
+        for file in files {
+            if let Wanted::Literal(content) = file {
+                sink.write(&content)?;
+            }
         }
-        Cap::Chk(chk) => get(arguments, &chk),
+    }
+    let bytes = sink.written;
+    sink.publish()?;
+    for trouble in &got.troubles {
+        say(&arguments.grid, &format!("warning: {trouble}"));
+    }
+    let (wall, count) = (begun.elapsed(), got.used.len());
+    if arguments.grid.json {
+        let (cpu_ms, peak_rss_bytes) = process_costs();
+        let shares: Vec<_> = got.used.iter().map(|(share, server)| json!({"share": share, "server": server})).collect();
+        let readings = reading.map(|reading| reading.grid.readings()).unwrap_or_default();
+        tell(&json!({
+            "event": "summary", "bytes": bytes, "duration_ms": wall.as_millis() as u64,
+            "cpu_ms": cpu_ms, "peak_rss_bytes": peak_rss_bytes,
+            "shares": shares, "troubles": got.troubles, "servers": server_table(&readings),
+        }))?;
+    } else if arguments.output.is_some() {
+        say(&arguments.grid, &format!("{}, from {count} shares", amount(bytes, wall)));
+    }
+    Ok(0)
+}
+
+/// A file to be read.
+enum Wanted {
+    Literal(Vec<u8>),
+    Chk(Chk),
+}
+
+/// The caps, which no error repeats.
+fn wanted(arguments: &GetArgs) -> Result<Vec<Wanted>, CommandError> {
+    let mut files = Vec::new();
+    for argument in &arguments.caps {
+        if argument == "-" {
+            let mut text = String::new();
+            let read = io::stdin().take(CAPS_BYTES_MAX).read_to_string(&mut text);
+            read.map_err(|error| CommandError::disk(Path::new("stdin"), &error))?;
+            for line in text.lines().filter(|line| !line.trim().is_empty()) {
+                files.push(cap(line)?);
+            }
+        } else {
+            files.push(cap(&argument.to_string_lossy())?);
+        }
+    }
+    match files.is_empty() {
+        true => Err(CommandError::usage("no cap came from stdin")),
+        false => Ok(files),
+    }
+}
+
+fn cap(text: &str) -> Result<Wanted, CommandError> {
+    let cap = Cap::parse(text).map_err(|error| CommandError::usage(format_args!("the cap cannot be read: {error}")))?;
+    match cap {
+        Cap::Literal(content) => Ok(Wanted::Literal(content)),
+        Cap::Chk(chk) => Ok(Wanted::Chk(chk)),
         Cap::Directory(_) | Cap::LiteralDirectory(_) => {
             Err(CommandError::usage("the cap is one of a directory")
                 .hint("`tahoe ls` and `tahoe cp -r` read directories"))
@@ -50,69 +120,88 @@ pub fn run(arguments: &GetArgs) -> Result<u8, CommandError> {
     }
 }
 
-/// The cap, which no error repeats.
-fn cap(arguments: &GetArgs) -> Result<Cap, CommandError> {
-    let text = if arguments.cap == "-" {
-        let mut text = String::new();
-        let read = io::stdin().take(CAP_BYTES_MAX).read_to_string(&mut text);
-        read.map_err(|error| CommandError::disk(Path::new("stdin"), &error))?;
-        text
-    } else {
-        arguments.cap.to_string_lossy().into_owned()
-    };
-    Cap::parse(&text).map_err(|error| CommandError::usage(format_args!("the cap cannot be read: {error}")))
+/// The means to read from a grid.
+struct Reading {
+    runtime: tokio::runtime::Runtime,
+    grid: Arc<Grid>,
+    downloader: Arc<Downloader>,
 }
 
-fn get(arguments: &GetArgs, chk: &Chk) -> Result<u8, CommandError> {
-    let Some(place) = place(&arguments.grid)? else {
-        return Err(CommandError::usage("which grid? --node or --servers says it"));
-    };
-    let begun = Instant::now();
-    let mut sink = Sink::open(arguments.output.as_deref())?;
-    let runtime = runtime()?;
-    let stop = Stop::listen(&runtime);
-    let grid = Arc::new(connect(&arguments.grid, &place, None));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let downloader = Downloader::new(Arc::clone(&grid), Pool::new(threads), stop.watch());
-    let (out, mut pieces) = mpsc::channel::<Bytes>(PIECES);
-    let cap = chk.clone();
-    let task = runtime.spawn(async move { downloader.get(&cap, &out).await });
-    let mut written = Ok(());
-    while let Some(piece) = pieces.blocking_recv() {
-        written = sink.write(&piece);
-        if written.is_err() {
-            break;
+/// A file on its way: its size, and what comes of it.
+struct Coming {
+    size: u64,
+    pieces: mpsc::Receiver<Bytes>,
+    task: tokio::task::JoinHandle<Result<Got, GetError>>,
+}
+
+impl Reading {
+    fn new(arguments: &GetArgs) -> Result<Reading, CommandError> {
+        let Some(place) = place(&arguments.grid)? else {
+            return Err(CommandError::usage("which grid? --node or --servers says it"));
+        };
+        let ledger = Ledger::off();
+        let runtime = runtime(&ledger)?;
+        let stop = Stop::listen(&runtime);
+        let grid = Arc::new(connect(&arguments.grid, &place, None, &ledger));
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let downloader = Arc::new(Downloader::new(Arc::clone(&grid), Pool::new(threads), stop.watch()));
+        Ok(Reading { runtime, grid, downloader })
+    }
+
+    /// Reads files, several at once, and writes them in their order.
+    fn all(&self, files: Vec<Wanted>, sink: &mut Sink, got: &mut Got) -> Result<(), CommandError> {
+        let mut files = files.into_iter();
+        let mut coming: VecDeque<Result<Coming, Vec<u8>>> = VecDeque::new();
+        let mut ahead = 0;
+        loop {
+            while coming.len() < FILES_AT_ONCE && (coming.is_empty() || ahead < AHEAD_BYTES) {
+                match files.next() {
+                    Some(Wanted::Literal(content)) => coming.push_back(Err(content)),
+                    Some(Wanted::Chk(chk)) => {
+                        ahead += chk.size;
+                        coming.push_back(Ok(self.begin(chk)));
+                    }
+                    None => break,
+                }
+            }
+            match coming.pop_front() {
+                None => return Ok(()),
+                Some(Err(content)) => sink.write(&content)?,
+                Some(Ok(mut one)) => {
+                    let mut written = Ok(());
+                    while let Some(piece) = one.pieces.blocking_recv() {
+                        written = sink.write(&piece);
+                        if written.is_err() {
+                            break;
+                        }
+                    }
+                    // Whoever still decodes hears that nobody wants it.
+                    drop(one.pieces);
+                    let result = self.runtime.block_on(one.task);
+                    let result = result.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+                    written?;
+                    let Got { used, troubles } = result.map_err(|error| explain(&error))?;
+                    got.used.extend(used);
+                    got.troubles.extend(troubles);
+                    ahead -= one.size;
+                }
+            }
         }
     }
-    // Whoever still decodes hears that nobody wants it.
-    drop(pieces);
-    let got = runtime.block_on(task).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-    written?;
-    let Got { used, troubles } = got.map_err(|error| explain(&error))?;
-    sink.publish()?;
-    for trouble in &troubles {
-        say(&arguments.grid, &format!("warning: {trouble}"));
+
+    fn begin(&self, chk: Chk) -> Coming {
+        let (out, pieces) = mpsc::channel::<Bytes>(PIECES);
+        let (size, downloader) = (chk.size, Arc::clone(&self.downloader));
+        let task = self.runtime.spawn(async move { downloader.get(&chk, &out).await });
+        Coming { size, pieces, task }
     }
-    let wall = begun.elapsed();
-    let readings = grid.readings();
-    if arguments.grid.json {
-        let (cpu_ms, peak_rss_bytes) = process_costs();
-        let shares: Vec<_> = used.iter().map(|(share, server)| json!({"share": share, "server": server})).collect();
-        tell(&json!({
-            "event": "summary", "bytes": chk.size, "duration_ms": wall.as_millis() as u64,
-            "cpu_ms": cpu_ms, "peak_rss_bytes": peak_rss_bytes,
-            "shares": shares, "troubles": troubles, "servers": server_table(&readings),
-        }))?;
-    } else if arguments.output.is_some() {
-        say(&arguments.grid, &format!("{}, from {} shares", amount(chk.size, wall), used.len()));
-    }
-    Ok(0)
 }
 
 fn explain(error: &GetError) -> CommandError {
     let kind = match error {
         GetError::Segment { .. } => ErrorKind::Verification,
         GetError::Interrupted => ErrorKind::Interrupted,
+        GetError::Geometry(_) => ErrorKind::Usage,
         _ => ErrorKind::Network,
     };
     let mut command = CommandError::from_error(kind, error);
@@ -125,34 +214,33 @@ fn explain(error: &GetError) -> CommandError {
 }
 
 /// Where the content goes.
-enum Sink {
-    Stdout,
-    File(Output),
+struct Sink {
+    /// Stdout without.
+    output: Option<Output>,
+    written: u64,
 }
 
 impl Sink {
     fn open(path: Option<&Path>) -> Result<Sink, CommandError> {
-        let Some(path) = path else { return Ok(Sink::Stdout) };
+        let Some(path) = path else { return Ok(Sink { output: None, written: 0 }) };
         let output = Output::begin(path, output::FOR_ALL);
-        Ok(Sink::File(output.map_err(|error| CommandError::disk(path, &error).context("-o"))?))
+        let output = output.map_err(|error| CommandError::disk(path, &error).context("-o"))?;
+        Ok(Sink { output: Some(output), written: 0 })
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), CommandError> {
-        match self {
-            Sink::Stdout => {
-                io::stdout().write_all(bytes).map_err(|error| CommandError::disk(Path::new("stdout"), &error))
-            }
-            Sink::File(output) => {
-                output.file().write_all(bytes).map_err(|error| CommandError::disk(output.path(), &error))
-            }
+        self.written += bytes.len() as u64;
+        match &mut self.output {
+            None => io::stdout().write_all(bytes).map_err(|error| CommandError::disk(Path::new("stdout"), &error)),
+            Some(output) => output.file().write_all(bytes).map_err(|error| CommandError::disk(output.path(), &error)),
         }
     }
 
     /// Gives the file its name: all of it is there, and right.
     fn publish(self) -> Result<(), CommandError> {
-        match self {
-            Sink::Stdout => io::stdout().flush().map_err(|error| CommandError::disk(Path::new("stdout"), &error)),
-            Sink::File(output) => {
+        match self.output {
+            None => io::stdout().flush().map_err(|error| CommandError::disk(Path::new("stdout"), &error)),
+            Some(output) => {
                 let path = output.path().to_owned();
                 let published = output.sync().and_then(|()| output.publish());
                 published.map_err(|error| CommandError::disk(&path, &error))

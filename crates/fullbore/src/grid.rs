@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fullbore_engine::stage::{Kind, Ledger};
 use fullbore_store::lafs::gbs::flow::FlowReading;
 use fullbore_store::lafs::gbs::link::LinkOptions;
 use fullbore_store::lafs::node::{Node, NodeError, read_servers};
@@ -54,19 +55,22 @@ pub fn unreadable(error: &NodeError) -> CommandError {
     }
 }
 
-/// The connections of a run.
-pub fn connect(arguments: &GridArgs, place: &Place, limit: Option<Arc<RateLimit>>) -> Grid {
-    let options = LinkOptions { resolver: Arc::default(), patience: Duration::from_secs(arguments.timeout), limit };
+/// The connections of a run, counted in this ledger.
+pub fn connect(arguments: &GridArgs, place: &Place, limit: Option<Arc<RateLimit>>, ledger: &Ledger) -> Grid {
+    let patience = Duration::from_secs(arguments.timeout);
+    let options = LinkOptions { resolver: Arc::default(), patience, limit, ledger: ledger.clone() };
     let preferred = place.node.as_ref().map(|node| node.preferred.clone()).unwrap_or_default();
     Grid::new(place.servers.clone(), preferred, options)
 }
 
-/// Where connections live.
-pub fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
+/// Where connections live; its threads play the stage `send`.
+pub fn runtime(ledger: &Ledger) -> Result<tokio::runtime::Runtime, CommandError> {
+    let clock = ledger.stage("send", Kind::Task);
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(std::thread::available_parallelism().map_or(1, usize::from).min(4))
         .max_blocking_threads(BLOCKING_THREADS)
         .thread_name("network")
+        .on_thread_start(move || clock.adopt_thread())
         .enable_all()
         .build()
         .map_err(|error| CommandError::new(crate::error::ErrorKind::Internal, error))
@@ -123,6 +127,11 @@ pub fn server_table(readings: &[(String, FlowReading)]) -> Vec<Value> {
                 "mean_turn_around_ms": ms(reading.turn_around / u32::try_from(reading.answers.max(1)).unwrap_or(u32::MAX)),
                 "round_trip_ms": ms(reading.round_trip),
                 "window_waits": reading.window_waits,
+                "tcp_busy_ms": ms(reading.sending.busy),
+                "receive_window_limited_ms": ms(reading.sending.receive_window),
+                "send_buffer_limited_ms": ms(reading.sending.send_buffer),
+                "retransmitted_segments": reading.sending.retransmitted,
+                "congestion_window_max_bytes": reading.sending.window_max,
             })
         })
         .collect()

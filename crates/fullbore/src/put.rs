@@ -5,6 +5,7 @@
 //! the run. Caps go nowhere else.
 
 mod list;
+mod report;
 mod settings;
 mod spool;
 mod tree;
@@ -92,7 +93,9 @@ fn conclude(
     workplace: &Workplace<'_>,
     failed: usize,
 ) -> Result<(), CommandError> {
-    let Verdict { limit, reason } = judge(facts);
+    let verdict = judge(facts);
+    report::write(arguments, totals, facts, &verdict, &workplace.given_up(), failed)?;
+    let Verdict { limit, reason, .. } = &verdict;
     if arguments.grid.json {
         let (cpu_ms, peak_rss_bytes) = process_costs();
         let ms = |time: Duration| (time.as_secs_f64() * 1e4).round() / 10.0;
@@ -108,7 +111,10 @@ fn conclude(
                 "encode_ms": ms(facts.costs.encode), "memory_wait_ms": ms(facts.costs.memory),
             },
             "servers": server_table(&facts.servers), "given_up": given_up,
-            "verdict": {"limit": limit, "reason": reason},
+            "verdict": {
+                "limit": limit, "reason": reason, "confident": verdict.confident, "shares": verdict.shares,
+                "evidence": verdict.evidence, "advice": verdict.advice,
+            },
         }));
     }
     let plural = if totals.files == 1 { "" } else { "s" };
@@ -121,6 +127,12 @@ fn conclude(
             amount(totals.bytes, facts.wall)
         ),
     );
+    if arguments.grid.verbose > 0 {
+        verdict.evidence.iter().for_each(|line| say(&arguments.grid, &format!("  {line}")));
+    }
+    if !verdict.advice.is_empty() && arguments.grid.verbose > 0 {
+        say(&arguments.grid, &format!("  {}", verdict.advice));
+    }
     Ok(())
 }
 

@@ -20,6 +20,8 @@ use grid::{Grid, content};
 fn a_real_grid() {
     let grid = Grid::start(5, "3,4,5");
     files_go_both_ways(&grid);
+    several_files_are_read_in_their_order(&grid);
+    reports_have_no_caps(&grid);
     directories_are_read_by_the_stock_client(&grid);
     caps_go_to_the_list_and_to_stdout_alone(&grid);
     pipes_are_spooled_or_streamed(&grid);
@@ -54,6 +56,43 @@ fn files_go_both_ways(grid: &Grid) {
     let small = grid.fullbore(["put", "-q", "--segment-size", "131072", "--node", grid.node(), file.to_str().unwrap()]);
     assert_eq!(grid.stock_get(&small.stdout_line()), content(500_000, 7));
     assert_eq!(grid.get(&small.stdout_line()), content(500_000, 7));
+}
+
+fn several_files_are_read_in_their_order(grid: &Grid) {
+    let sizes = [20, 300, 3_000_000, 200, 0, 400_000];
+    let files: Vec<_> =
+        (0..).zip(sizes).map(|(n, size)| grid.file(&format!("several-{n}"), &content(size, n))).collect();
+    let put = grid
+        .fullbore(["put", "-q", "--node", grid.node()].into_iter().chain(files.iter().map(|f| f.to_str().unwrap())));
+    let out = grid.dir.path().join("several.out");
+    let get = ["get", "-q", "--node", grid.node(), "-o", out.to_str().unwrap(), "-"];
+    let got = grid.fullbore_with(get, put.stdout.as_bytes());
+    assert_eq!(got.code, 0, "{}", got.stderr);
+    let expected: Vec<u8> = (0..).zip(sizes).flat_map(|(n, size)| content(size, n)).collect();
+    assert!(fs::read(&out).unwrap() == expected, "{}", put.stdout);
+    let none = grid.fullbore_with(get, b"\n");
+    assert_eq!(none.code, 1, "{}", none.stderr);
+}
+
+fn reports_have_no_caps(grid: &Grid) {
+    let file = grid.file("reported-file", &content(2_000_000, 40));
+    let [page, json, trace] = ["r.html", "r.json", "t.json"].map(|name| grid.dir.path().join(name));
+    let put = |report: &Path| {
+        let (report, trace) = (report.to_str().unwrap(), trace.to_str().unwrap());
+        let node = ["put", "-v", "--node", grid.node(), "--report", report, "--trace", trace, file.to_str().unwrap()];
+        grid.fullbore(node)
+    };
+    let (one, other) = (put(&page), put(&json));
+    assert_eq!((one.code, other.code), (0, 0), "{}{}", one.stderr, other.stderr);
+    let cap = one.stdout_line();
+    for text in [&page, &json, &trace].map(|path| fs::read_to_string(path).unwrap()).into_iter().chain([one.stderr]) {
+        assert!(!text.contains(cap.split(':').nth(2).unwrap()) && !text.contains("URI:"), "a cap in {text}");
+    }
+    let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(report["summary"]["hosts"].as_array().unwrap().len(), 5);
+    assert!(!report["summary"]["verdict"]["evidence"].as_array().unwrap().is_empty());
+    let trace: serde_json::Value = serde_json::from_str(&fs::read_to_string(&trace).unwrap()).unwrap();
+    assert!(trace.is_object() || trace.is_array());
 }
 
 fn directories_are_read_by_the_stock_client(grid: &Grid) {

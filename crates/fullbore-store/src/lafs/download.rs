@@ -1,49 +1,59 @@
 //! A file out of a grid: any k good shares, from servers that are asked at once, every hash checked.
 //!
-//! The first flight asks every server which shares it has, and those that should have one for its beginning
-//! and its hashes. Blocks follow in large ranges, ahead of what is decoded. A share that is missing, damaged
-//! or whose server fails is replaced by another; which ones that were is told at the end.
+//! The first flight asks every server which shares it has, and those that should have one for hashes and
+//! blocks. Blocks come from all servers, each sending its part ([`cut`]). What a server does not send, or
+//! not in time, is asked of another; shares that are missing or damaged are replaced, and which ones that
+//! were is told at the end. A segment is right when it has its hash, which the cap vouches for; the hashes of
+//! blocks tell who is to blame when it has not. Blocks of which only parts came have no hash: when such a
+//! segment is wrong everything is read again from there, block by block.
 
+mod cut;
+mod reader;
+mod segment;
 mod share;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ctr::cipher::{StreamCipher, StreamCipherSeek};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::cap::{Chk, Key, StorageIndex};
+use super::cap::{Chk, StorageIndex};
 use super::code::Code;
-use super::encode::{block_leaves, cipher, crypttext_leaf};
 use super::extension::Extension;
 use super::gbs::link::{Link, LinkError, Reply};
 use super::gbs::{held_shares, range_bytes};
-use super::geometry::{DEFAULT_SEGMENT_BYTES, Encoding, Geometry};
-use super::hash::Hash;
-use super::layout::{HEADER_BYTES_MAX, Layout};
+use super::geometry::{DEFAULT_SEGMENT_BYTES, Encoding, Geometry, GeometryError};
+use super::layout::Layout;
 use super::placement::{Candidate, place};
 use super::upload::produce::Pool;
 use super::upload::{Grid, stopped};
-use share::{Fetched, Proven, hashes_range, prove};
-
-/// Where blocks begin in shares of version 1, which nearly all are. Until the header is here it is taken for
-/// granted, so that blocks are asked for in the first flight.
-const USUAL_DATA: u64 = 0x24;
+use cut::{Choice, Cut, Patience, choose};
+use reader::{Reader, WHOLE_BYTES, What};
+use segment::{Block, Segment, Strip, Wrong};
 
 /// Plaintext that is asked for ahead of what is decoded.
 const AHEAD_BYTES: u64 = 24 << 20;
 
-/// Bytes of one request at most: all of a small share, hashes included. The server sends them piece by piece.
-const RANGE_BYTES: u64 = 1 << 20;
+/// Shares that are read from at once, if k is not more.
+const READERS: usize = 10;
+
+/// Small files are read from k servers: their shares come in the first flight.
+const SMALL_SHARE_BYTES: u64 = 12 << 10;
+
+/// Shares that are proven of a file that is not read by whole blocks: one would do, if it is good.
+const PROOFS: usize = 2;
 
 /// Servers that are asked, in the order of the file. The stock client goes on to the last one; so many hold
 /// all shares of any file that was placed by the rules, even if half of the grid came later.
 const SERVERS_ASKED_MAX: usize = 1000;
 
-/// How often a full window is looked at again.
+/// How often a full window, and late servers, are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+const LATE_EVERY: Duration = Duration::from_millis(100);
 
 /// A file that was read.
 #[derive(Debug, Default)]
@@ -70,6 +80,9 @@ pub enum GetError {
         /// What was wrong with the others.
         troubles: Vec<String>,
     },
+    /// The cap's numbers make no file.
+    #[error("the cap says what no file is: {0}")]
+    Geometry(#[from] GeometryError),
     /// All shares are good and do not fit together: whoever wrote them erred.
     #[error("segment {segment} does not have its hash, though all its blocks do")]
     Segment {
@@ -84,47 +97,22 @@ pub enum GetError {
     Interrupted,
 }
 
-/// A share that is being read.
-#[derive(Debug)]
-struct Reader {
-    share: u16,
-    server: usize,
-    failed: bool,
-    start_asked: bool,
-    /// The first request was for the beginning of the data as well.
-    start_whole: bool,
-    start: Option<Bytes>,
-    /// Asked for: from, length.
-    hashes_asked: Option<(u64, u64)>,
-    hashes: Option<(u64, Bytes)>,
-    proven: Option<Arc<Proven>>,
-    /// The next byte of the share to ask for.
-    next: u64,
-    fetched: Fetched,
-}
-
 enum Happened {
-    Listed { server: usize, result: Result<Reply, LinkError> },
-    Read { reader: usize, what: What, result: Result<Reply, LinkError> },
-}
-
-#[derive(Debug, Clone, Copy)]
-enum What {
-    /// The header, and perhaps more.
-    Start(u64),
-    Hashes(u64),
-    /// From, length.
-    Data(u64, u64),
+    Listed {
+        server: usize,
+        result: Result<Reply, LinkError>,
+    },
+    /// `turn`: see [`Download::turn`].
+    Read {
+        reader: usize,
+        what: What,
+        asked: Instant,
+        turn: u32,
+        result: Result<Reply, LinkError>,
+    },
 }
 
 type Decoded = Result<Vec<u8>, Wrong>;
-
-/// What a segment turned out not to be.
-enum Wrong {
-    /// Blocks of these readers.
-    Blocks(Vec<usize>),
-    Segment,
-}
 
 /// Reads files of a grid.
 #[derive(Debug)]
@@ -132,12 +120,16 @@ pub struct Downloader {
     grid: Arc<Grid>,
     pool: Pool,
     stop: watch::Receiver<bool>,
+    /// A file was asked for.
+    is_used: AtomicBool,
+    /// A share was not where a fresh upload puts it: the grid has changed.
+    is_moved: AtomicBool,
 }
 
 impl Downloader {
     /// Joins what is needed.
     pub fn new(grid: Arc<Grid>, pool: Pool, stop: watch::Receiver<bool>) -> Downloader {
-        Downloader { grid, pool, stop }
+        Downloader { grid, pool, stop, is_used: AtomicBool::new(false), is_moved: AtomicBool::new(false) }
     }
 
     /// Reads a file into `out`, in order.
@@ -145,7 +137,7 @@ impl Downloader {
     /// # Errors
     /// [`GetError`]; what was sent until then is right.
     pub async fn get(&self, cap: &Chk, out: &mpsc::Sender<Bytes>) -> Result<Got, GetError> {
-        Download::new(self, cap.clone()).run(out).await
+        Download::new(self, cap.clone())?.run(out).await
     }
 }
 
@@ -160,10 +152,25 @@ struct Download<'a> {
     /// Pairs that turned out to be of no use.
     spoiled: BTreeSet<(u16, usize)>,
     readers: Vec<Reader>,
-    geometry: Option<Geometry>,
-    code: Option<Arc<Code>>,
+    /// As the cap says, and segments of the usual size; then as a proven share says.
+    geometry: Geometry,
+    layout: Layout,
+    is_proven: bool,
+    code: Arc<Code>,
+    cut: Cut,
+    /// Readers that were asked for a part.
+    asked: BTreeMap<u64, Vec<usize>>,
+    /// Shares are asked for as a whole.
+    is_small: bool,
+    /// All servers were asked what they have.
+    is_listing: bool,
+    /// A segment was wrong, and nobody could be blamed: from now on whole blocks of the same shares.
+    is_careful: bool,
+    /// Goes up when all that was asked for is asked for again.
+    turn: u32,
+    patience: Patience,
     decoding: VecDeque<(u64, oneshot::Receiver<Decoded>)>,
-    /// The next segment to decode, and the next to hand out.
+    /// The next segment to decode.
     next: u64,
     events: (mpsc::UnboundedSender<Happened>, mpsc::UnboundedReceiver<Happened>),
     blocked: bool,
@@ -171,42 +178,65 @@ struct Download<'a> {
 }
 
 impl<'a> Download<'a> {
-    fn new(with: &'a Downloader, cap: Chk) -> Download<'a> {
+    fn new(with: &'a Downloader, cap: Chk) -> Result<Download<'a>, GetError> {
         let index = cap.storage_index();
         let mut order = with.grid.order(&index);
         order.truncate(SERVERS_ASKED_MAX);
-        Download {
+        let geometry = Geometry::new(Encoding::new(cap.needed, 1, cap.total)?, cap.size, DEFAULT_SEGMENT_BYTES)?;
+        let layout = Layout::new(&geometry);
+        let is_small = layout.share_len(Extension::length(geometry)) <= SMALL_SHARE_BYTES;
+        let mut download = Download {
             with,
-            cap,
             index,
             order,
             listed: 0,
             holders: BTreeMap::new(),
             spoiled: BTreeSet::new(),
             readers: Vec::new(),
-            geometry: None,
-            code: None,
+            code: Arc::new(Code::new(cap.needed, cap.total)),
+            cut: Cut::new(&geometry, 1),
+            geometry,
+            layout,
+            is_proven: false,
+            asked: BTreeMap::new(),
+            is_small,
+            is_listing: false,
+            is_careful: false,
+            turn: 0,
+            patience: Patience::default(),
             decoding: VecDeque::new(),
             next: 0,
             events: mpsc::unbounded_channel(),
             blocked: false,
             troubles: Vec::new(),
-        }
+            cap,
+        };
+        download.guess();
+        download.cut = Cut::new(&geometry, download.readers.len());
+        Ok(download)
     }
 
     async fn run(mut self, out: &mpsc::Sender<Bytes>) -> Result<Got, GetError> {
-        self.guess();
-        self.list().await;
+        self.blocked = !self.ask();
+        // Many small files: the question to every server would cost more than the files, and is put when a
+        // share is not where it should be.
+        let again = self.with.is_used.swap(true, Ordering::Relaxed) && !self.with.is_moved.load(Ordering::Relaxed);
+        let mut may_wait = self.is_small && again;
         let mut stop = self.with.stop.clone();
         loop {
-            self.blocked = false;
-            self.choose()?;
-            self.ask();
+            self.find_late();
+            may_wait &= !self.readers.iter().any(|reader| reader.failed || reader.slow);
+            if !may_wait && !self.is_listing {
+                self.list();
+            }
+            self.open_more()?;
+            self.blocked = !self.ask();
             self.decode();
-            if self.geometry.is_some_and(|geometry| self.next >= geometry.segments) && self.decoding.is_empty() {
+            if self.is_proven && self.next >= self.geometry.segments && self.decoding.is_empty() {
                 return Ok(self.got());
             }
             let front = self.decoding.front_mut();
+            let look = if self.blocked { LOOK_EVERY } else { LATE_EVERY };
             tokio::select! {
                 biased;
                 () = stopped(&mut stop) => return Err(GetError::Interrupted),
@@ -221,27 +251,44 @@ impl<'a> Download<'a> {
                         self.happened(event);
                     }
                 }
-                () = tokio::time::sleep(LOOK_EVERY), if self.blocked => {}
+                () = tokio::time::sleep(look) => {}
             }
         }
     }
 
-    /// Takes for granted that shares are where a fresh upload puts them; the first k of those are asked.
+    fn needed(&self) -> usize {
+        usize::from(self.cap.needed)
+    }
+
+    fn link(&self, server: usize) -> &'a Link {
+        self.with.grid.link(self.order[server])
+    }
+
+    /// Takes for granted that shares are where a fresh upload puts them.
     fn guess(&mut self) {
         let fresh = vec![Candidate { writable: true, ..Candidate::default() }; self.order.len()];
         let placement = place(&fresh, self.cap.total);
-        for (&share, &server) in placement.send.iter().take(usize::from(self.cap.needed)) {
-            self.open(share, server);
+        let most = if self.is_small { self.needed() } else { READERS.max(self.needed()) };
+        let mut servers = BTreeSet::new();
+        let (first, again): (Vec<_>, Vec<_>) = placement
+            .send
+            .iter()
+            .map(|(&share, &server)| (share, server))
+            .partition(|&(_, server)| servers.insert(server));
+        // A second share of a server only where there are not enough servers.
+        let again = again.into_iter().take(self.needed().saturating_sub(first.len()));
+        for (share, server) in first.into_iter().take(most).chain(again) {
+            self.readers.push(Reader::new(share, server));
         }
     }
 
     /// Asks every server what it has.
-    async fn list(&mut self) {
+    fn list(&mut self) {
+        self.is_listing = true;
         for server in 0..self.order.len() {
-            let link = self.link(server);
+            let link = self.link(server).clone();
             let call = link.requests().shares(&self.index);
             let events = self.events.0.clone();
-            let link = link.clone();
             tokio::spawn(async move {
                 let result = link.call(call).await;
                 let _ = events.send(Happened::Listed { server, result });
@@ -249,166 +296,176 @@ impl<'a> Download<'a> {
         }
     }
 
-    fn link(&self, server: usize) -> &'a Link {
-        self.with.grid.link(self.order[server])
-    }
-
-    fn open(&mut self, share: u16, server: usize) {
-        self.readers.push(Reader {
-            share,
-            server,
-            failed: false,
-            start_asked: false,
-            start_whole: false,
-            start: None,
-            hashes_asked: None,
-            hashes: None,
-            proven: None,
-            next: 0,
-            fetched: Fetched::default(),
-        });
-    }
-
-    /// Sees that k different shares are being read.
-    fn choose(&mut self) -> Result<(), GetError> {
-        let needed = usize::from(self.cap.needed);
+    /// Sees that k different shares are being read, from servers that answer.
+    fn open_more(&mut self) -> Result<(), GetError> {
         loop {
-            let reading: BTreeSet<u16> =
-                self.readers.iter().filter(|reader| !reader.failed).map(|reader| reader.share).collect();
-            if reading.len() >= needed {
+            let reading: BTreeSet<u16> = self.live().filter(|reader| !reader.slow).map(|reader| reader.share).collect();
+            if reading.len() >= self.needed() {
                 return Ok(());
             }
             // Servers that are read from least come first; primary shares need no decoding.
-            let load =
-                |server: usize| self.readers.iter().filter(|reader| !reader.failed && reader.server == server).count();
+            let load = |server: usize| self.live().filter(|reader| reader.server == server).count();
+            let is_open = |pair: (u16, usize)| self.live().any(|reader| (reader.share, reader.server) == pair);
             let best = self
                 .holders
                 .iter()
                 .filter(|(share, _)| !reading.contains(share))
                 .flat_map(|(&share, servers)| servers.iter().map(move |&server| (share, server)))
-                .filter(|pair| !self.spoiled.contains(pair))
+                .filter(|&pair| !self.spoiled.contains(&pair) && !is_open(pair))
                 .min_by_key(|&(share, server)| (load(server), share));
+            let found: BTreeSet<u16> = self.live().map(|reader| reader.share).collect();
             match best {
-                Some((share, server)) => self.open(share, server),
-                None if self.listed < self.order.len() => return Ok(()),
+                Some((share, server)) => self.readers.push(Reader::new(share, server)),
+                // Slow ones may still do it.
+                None if self.listed < self.order.len() || found.len() >= self.needed() => return Ok(()),
                 None => {
-                    let asked = self.order.len();
+                    let (needed, asked) = (self.cap.needed, self.order.len());
                     let troubles = std::mem::take(&mut self.troubles);
-                    return Err(GetError::TooFewShares {
-                        found: reading.len(),
-                        needed: self.cap.needed,
-                        asked,
-                        troubles,
-                    });
+                    return Err(GetError::TooFewShares { found: found.len(), needed, asked, troubles });
                 }
             }
         }
     }
 
-    /// Asks for what may be asked for now.
-    fn ask(&mut self) {
-        for number in 0..self.readers.len() {
-            while !self.readers[number].failed && self.ask_one(number) {}
-        }
+    fn live(&self) -> impl Iterator<Item = &Reader> {
+        self.readers.iter().filter(|reader| !reader.failed)
     }
 
-    /// One request; false when there is nothing to ask for, or no room for it.
-    fn ask_one(&mut self, number: usize) -> bool {
+    /// Asks for what may be asked for now; false when there was no room for all of it.
+    fn ask(&mut self) -> bool {
+        if self.is_small {
+            let mut room = true;
+            for number in 0..self.readers.len() {
+                if !self.readers[number].failed && !self.readers[number].whole_asked {
+                    room &= self.request(number, What::Whole, 0, WHOLE_BYTES);
+                }
+            }
+            return room;
+        }
+        let proofs = self.ask_proofs();
+        self.ask_parts() && proofs
+    }
+
+    /// Headers and hashes. Where blocks are read whole, of every share; otherwise of some.
+    fn ask_proofs(&mut self) -> bool {
+        let most = if self.cut.whole_blocks || self.is_careful { usize::MAX } else { PROOFS };
+        let mut count = 0;
+        for number in 0..self.readers.len() {
+            if self.readers[number].failed || self.readers[number].slow {
+                continue;
+            }
+            if count == most {
+                break;
+            }
+            count += 1;
+            loop {
+                match self.readers[number].proof_wanted(&self.cap, &self.layout) {
+                    Ok(None) => break,
+                    Ok(Some((what, offset, length))) => {
+                        if !self.request(number, what, offset, length) {
+                            return self.readers[number].failed;
+                        }
+                    }
+                    Err(damage) => {
+                        self.fail(number, &damage);
+                        break;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Blocks: each part from k shares.
+    fn ask_parts(&mut self) -> bool {
+        let from = self.next * self.geometry.block_size();
+        let ahead = (AHEAD_BYTES / u64::from(self.cap.needed)).max(2 * self.geometry.block_size());
+        let mut full = BTreeSet::new();
+        for part in self.cut.parts(&(from.min(self.cut.data)..from.saturating_add(ahead))) {
+            let range = self.cut.range(part);
+            loop {
+                let able = self.able();
+                let has = |number: &usize| {
+                    let reader = &self.readers[*number];
+                    let here = !self.is_careful && reader.fetched.get(range.start, range.end - range.start).is_some();
+                    !reader.failed && (here || able.contains(number))
+                };
+                let asked = self.asked.get(&part).map_or(&[][..], Vec::as_slice);
+                let taken: Vec<u16> = asked.iter().filter(|n| has(n)).map(|&n| self.readers[n].share).collect();
+                if taken.len() >= self.needed() {
+                    break;
+                }
+                let free = able.iter().filter(|number| !full.contains(*number) && !asked.contains(number));
+                let choices = free.map(|&reader| Choice {
+                    reader,
+                    share: self.readers[reader].share,
+                    load: if self.is_careful { 0 } else { self.load(self.readers[reader].server) },
+                });
+                let Some(number) = choose(choices, &taken) else { break };
+                let offset = self.layout.data + range.start;
+                if self.request(number, What::Data(range.clone()), offset, range.end - range.start) {
+                    self.asked.entry(part).or_default().push(number);
+                } else {
+                    full.insert(number);
+                }
+            }
+        }
+        full.is_empty()
+    }
+
+    /// Readers that can be asked for blocks: all that answer, or when nobody is trusted the first k of them.
+    fn able(&self) -> Vec<usize> {
+        let able = (0..self.readers.len()).filter(|&n| !self.readers[n].failed && !self.readers[n].slow);
+        let most = if self.is_careful { self.needed() } else { usize::MAX };
+        able.take(most).collect()
+    }
+
+    /// Bytes that a server was asked for and has not sent.
+    fn load(&self, server: usize) -> u64 {
+        self.live()
+            .filter(|reader| reader.server == server)
+            .flat_map(|reader| reader.pending.values())
+            .map(|p| p.0)
+            .sum()
+    }
+
+    /// Sends a request; false when there was no room for it, or nobody to ask.
+    fn request(&mut self, number: usize, what: What, offset: u64, length: u64) -> bool {
         let reader = &self.readers[number];
         let link = self.link(reader.server);
-        let (what, offset, length) = match self.wanted(reader) {
-            Ok(Some(wanted)) => wanted,
-            Ok(None) => return false,
-            Err(damage) => {
-                self.fail(number, &damage);
-                return false;
-            }
-        };
         let call = link.requests().read(&self.index, reader.share, offset, length);
         let pending = match link.try_send(call, length) {
             Ok(Ok(pending)) => pending,
-            Ok(Err(_)) => {
-                self.blocked = true;
-                return false;
-            }
+            Ok(Err(_)) => return false,
             Err(error) => {
                 self.fail(number, &error.reason);
                 return false;
             }
         };
-        let reader = &mut self.readers[number];
-        match what {
-            What::Start(next) => {
-                reader.start_asked = true;
-                reader.start_whole = length == RANGE_BYTES;
-                reader.next = next;
-            }
-            What::Hashes(_) => reader.hashes_asked = Some((offset, length)),
-            What::Data(..) => reader.next = offset + length,
-        }
-        let events = self.events.0.clone();
+        let asked = Instant::now();
+        self.readers[number].asked(&what, asked);
+        let (events, turn) = (self.events.0.clone(), self.turn);
         tokio::spawn(async move {
             let result = pending.reply().await;
-            let _ = events.send(Happened::Read { reader: number, what, result });
+            let _ = events.send(Happened::Read { reader: number, what, asked, turn, result });
         });
         true
     }
 
-    /// What a reader wants next: what, from where, how much.
-    fn wanted(&self, reader: &Reader) -> Result<Option<(What, u64, u64)>, String> {
-        if !reader.start_asked {
-            return Ok(Some(match self.geometry {
-                // In the place of another: it goes on where that one failed.
-                Some(geometry) if self.next > 0 => {
-                    (What::Start(USUAL_DATA + self.next * geometry.block_size()), 0, HEADER_BYTES_MAX)
-                }
-                _ => (What::Start(RANGE_BYTES), 0, RANGE_BYTES),
-            }));
-        }
-        if reader.proven.is_none()
-            && let Some(wanted) = self.wanted_hashes(reader)?
-        {
-            return Ok(Some(wanted));
-        }
-        let needed = u64::from(self.cap.needed);
-        let (end, ahead) = match &reader.proven {
-            Some(proven) => {
-                let block = proven.extension.geometry.block_size();
-                let ahead = (AHEAD_BYTES / needed).max(2 * block);
-                (proven.layout.plaintext_tree, proven.layout.data + self.next * block + ahead)
+    /// Servers that let others wait: what they were asked for is asked of others as well.
+    fn find_late(&mut self) {
+        let now = Instant::now();
+        for number in 0..self.readers.len() {
+            let reader = &self.readers[number];
+            if reader.failed || reader.slow {
+                continue;
             }
-            None => (USUAL_DATA + self.cap.size.div_ceil(needed), AHEAD_BYTES / needed),
-        };
-        let limit = end.min(ahead);
-        // Not crumb by crumb, as one segment after the other is decoded.
-        if reader.next >= limit || (limit < end && limit - reader.next < RANGE_BYTES.min(AHEAD_BYTES / needed / 4)) {
-            return Ok(None);
-        }
-        let length = (limit - reader.next).min(RANGE_BYTES);
-        Ok(Some((What::Data(reader.next, length), reader.next, length)))
-    }
-
-    fn wanted_hashes(&self, reader: &Reader) -> Result<Option<(What, u64, u64)>, String> {
-        if let Some(start) = &reader.start {
-            let layout = Layout::parse(start).map_err(|error| error.to_string())?;
-            let (offset, length) = hashes_range(&layout, &self.cap)?;
-            return match reader.hashes_asked {
-                Some(asked) if asked.0 == offset => Ok(None),
-                _ => Ok(Some((What::Hashes(offset), offset, length))),
-            };
-        }
-        // Before the header is here: where the hashes are if the segments are of the usual size.
-        let usual = Encoding::new(self.cap.needed, 1, self.cap.total)
-            .and_then(|encoding| Geometry::new(encoding, self.cap.size, DEFAULT_SEGMENT_BYTES));
-        match usual {
-            Ok(geometry) if reader.hashes_asked.is_none() => {
-                let layout = Layout::new(&geometry);
-                let (offset, length) = hashes_range(&layout, &self.cap)?;
-                // They come with the first request of a small share.
-                let small = layout.share_len(Extension::length(geometry)) < RANGE_BYTES && self.next == 0;
-                Ok((!small).then_some((What::Hashes(offset), offset, length)))
+            let Some(asked) = reader.pending.values().map(|pending| pending.1).min() else { continue };
+            let silent = self.link(reader.server).silence(now);
+            if self.patience.is_over(now.saturating_duration_since(asked), silent) {
+                tracing::info!(server = self.link(reader.server).name(), ?silent, "late; others are asked as well");
+                self.readers[number].slow = true;
             }
-            _ => Ok(None),
         }
     }
 
@@ -427,138 +484,137 @@ impl<'a> Download<'a> {
                     Err(error) => self.troubles.push(error.to_string()),
                 }
             }
-            Happened::Read { reader, what, result } => self.read(reader, what, result),
+            Happened::Read { reader, what, asked, turn, result } => {
+                if self.readers[reader].failed || (turn != self.turn && matches!(what, What::Data(_))) {
+                    return;
+                }
+                self.read(reader, &what, asked, result);
+            }
         }
     }
 
-    fn read(&mut self, number: usize, what: What, result: Result<Reply, LinkError>) {
-        if self.readers[number].failed {
-            return;
-        }
+    fn read(&mut self, number: usize, what: &What, asked: Instant, result: Result<Reply, LinkError>) {
         let bytes = match result.map(|reply| (range_bytes(&reply.answer), reply.answer.status)) {
             Ok((Ok(bytes), _)) => bytes,
             // A guess that was wrong is no trouble.
-            Ok((Err(_), 404)) if self.readers[number].start.is_none() => return self.spoil(number),
+            Ok((Err(_), 404)) if self.readers[number].is_untried() => {
+                self.with.is_moved.store(true, Ordering::Relaxed);
+                return self.spoil(number);
+            }
             Ok((Err(error), _)) => return self.fail(number, &error.to_string()),
             Err(error) => return self.fail(number, &error.reason),
         };
-        let reader = &mut self.readers[number];
-        match what {
-            What::Start(_) => {
-                if bytes.len() < HEADER_BYTES_MAX as usize {
-                    return self.fail(number, "it is cut short");
-                }
-                if (bytes.len() as u64) < RANGE_BYTES
-                    && let Ok(layout) = Layout::parse(&bytes)
-                    && (layout.crypttext_tree as usize) < bytes.len()
-                {
-                    // All of a small share.
-                    let hashes = bytes.slice(layout.crypttext_tree as usize..);
-                    reader.hashes_asked = Some((layout.crypttext_tree, hashes.len() as u64));
-                    reader.hashes = Some((layout.crypttext_tree, hashes));
-                }
-                reader.fetched.insert(0, bytes.clone());
-                reader.start = Some(bytes);
-                self.prove(number);
+        if let What::Data(_) = what {
+            self.patience.answered(asked.elapsed());
+        }
+        if let Err(damage) = self.readers[number].received(what, bytes, &self.cap) {
+            return self.fail(number, &damage);
+        }
+        if !self.is_proven
+            && let Some(proven) = self.readers[number].proven.clone()
+        {
+            self.is_proven = true;
+            self.geometry = proven.extension.geometry;
+            if proven.layout.data != self.layout.data && !self.is_small {
+                self.ask_again();
             }
-            What::Hashes(offset) => {
-                if reader.hashes_asked.is_some_and(|asked| asked.0 == offset) {
-                    reader.hashes = Some((offset, bytes));
-                    self.prove(number);
-                }
-            }
-            What::Data(offset, length) => {
-                if (bytes.len() as u64) < length {
-                    return self.fail(number, "it is cut short");
-                }
-                reader.fetched.insert(offset, bytes);
-            }
+            self.layout = proven.layout;
         }
     }
 
-    /// Proves a share once its header and its hashes are here.
-    fn prove(&mut self, number: usize) {
-        let reader = &mut self.readers[number];
-        let (Some(start), Some((offset, hashes))) = (&reader.start, &reader.hashes) else { return };
-        let layout = match Layout::parse(start) {
-            Ok(layout) => layout,
-            Err(error) => return self.fail(number, &error.to_string()),
-        };
-        if layout.crypttext_tree != *offset {
-            // They were asked for where they are not: segments of another size.
-            reader.hashes = None;
-            return;
-        }
-        let asked = if reader.start_whole { RANGE_BYTES } else { HEADER_BYTES_MAX };
-        if (start.len() as u64) < asked.min(layout.plaintext_tree) {
-            return self.fail(number, "it is cut short");
-        }
-        match prove(&self.cap, reader.share, layout, hashes) {
-            Ok(proven) => {
-                self.geometry.get_or_insert(proven.extension.geometry);
-                let (needed, total) = (self.cap.needed, self.cap.total);
-                self.code.get_or_insert_with(|| Arc::new(Code::new(needed, total)));
-                reader.proven = Some(Arc::new(proven));
-                reader.hashes = Some((*offset, Bytes::new()));
-            }
-            Err(damage) => self.fail(number, &damage),
+    /// Nothing of the blocks that came counts.
+    fn ask_again(&mut self) {
+        self.turn += 1;
+        self.asked.clear();
+        for reader in &mut self.readers {
+            reader.fetched.clear();
+            reader.pending.clear();
         }
     }
 
     /// Gives segments whose blocks are here to the pool.
     fn decode(&mut self) {
-        let (Some(geometry), Some(code)) = (self.geometry, self.code.clone()) else { return };
-        while self.next < geometry.segments && self.decoding.len() <= self.with.pool.threads() {
-            let segment = self.next;
-            let length = geometry.block_len(segment);
-            let mut blocks = Vec::new();
-            for (number, reader) in self.readers.iter().enumerate().filter(|(_, reader)| !reader.failed) {
-                let Some(proven) = &reader.proven else { continue };
-                let offset = proven.layout.data + segment * geometry.block_size();
-                if let Some(block) = reader.fetched.get(offset, length)
-                    && let Some(&leaf) = proven.blocks.leaf(segment as usize)
-                {
-                    blocks.push(Block { reader: number, share: reader.share, bytes: block, leaf });
-                }
-                if blocks.len() == usize::from(self.cap.needed) {
-                    break;
-                }
-            }
-            let tree = self.readers.iter().find_map(|reader| reader.proven.clone());
-            let Some(leaf) = tree.and_then(|proven| proven.crypttext.leaf(segment as usize).copied()) else { return };
-            if blocks.len() < usize::from(self.cap.needed) {
-                return;
-            }
-            let (code, key) = (Arc::clone(&code), self.cap.key);
-            let work = move || decode(&code, &key, &geometry, segment, &blocks, &leaf);
-            self.decoding.push_back((segment, self.with.pool.run_async(work)));
+        if !self.is_proven {
+            return;
+        }
+        let Some(proven) = self.readers.iter().find_map(|reader| reader.proven.clone()) else { return };
+        while self.next < self.geometry.segments && self.decoding.len() <= self.with.pool.threads() {
+            let number = self.next;
+            let Some(&leaf) = proven.crypttext.leaf(number as usize) else { return };
+            let Some(strips) = self.strips(number) else { return };
+            let segment = Segment { number, geometry: self.geometry, leaf, strips };
+            let (code, key) = (Arc::clone(&self.code), self.cap.key);
+            self.decoding.push_back((number, self.with.pool.run_async(move || segment.decode(&code, &key))));
             self.next += 1;
         }
+    }
+
+    /// The blocks of a segment if they are here: whole ones of k shares, or parts of several.
+    fn strips(&self, segment: u64) -> Option<Vec<Strip>> {
+        let begin = segment * self.geometry.block_size();
+        let block = begin..begin + self.geometry.block_len(segment);
+        let found = |range: &Range<u64>, with_proof: bool| {
+            let mut shares = BTreeSet::new();
+            let mut blocks = Vec::new();
+            for (number, reader) in self.readers.iter().enumerate().filter(|(_, reader)| !reader.failed) {
+                let leaf = reader.proven.as_ref().and_then(|proven| proven.blocks.leaf(segment as usize)).copied();
+                if blocks.len() == self.needed() || (with_proof && leaf.is_none()) || !shares.insert(reader.share) {
+                    continue;
+                }
+                if let Some(bytes) = reader.fetched.get(range.start, range.end - range.start) {
+                    let leaf = leaf.filter(|_| *range == block);
+                    blocks.push(Block { reader: number, share: reader.share, bytes, leaf });
+                } else {
+                    shares.remove(&reader.share);
+                }
+            }
+            let within = range.start - begin..range.end - begin;
+            (blocks.len() == self.needed()).then_some(Strip { range: within, blocks })
+        };
+        if let Some(strip) = found(&block, self.is_careful) {
+            return Some(vec![strip]);
+        }
+        if self.is_careful {
+            return None;
+        }
+        let parts = self.cut.parts(&block).map(|part| {
+            let range = self.cut.range(part);
+            found(&(range.start.max(block.start)..range.end.min(block.end)), false)
+        });
+        parts.collect()
     }
 
     async fn decoded(&mut self, segment: u64, decoded: Decoded, out: &mpsc::Sender<Bytes>) -> Result<(), GetError> {
         match decoded {
             Ok(plaintext) => {
                 out.send(plaintext.into()).await.map_err(|_| GetError::Unwanted)?;
-                let done = segment + 1;
+                let done = (segment + 1) * self.geometry.block_size();
                 for reader in &mut self.readers {
-                    if let Some(proven) = &reader.proven {
-                        reader.fetched.forget(proven.layout.data + done * proven.extension.geometry.block_size());
-                    }
+                    reader.fetched.forget(done);
                 }
-                Ok(())
+                let first = self.cut.parts(&(done.min(self.cut.data)..self.cut.data)).start;
+                self.asked = self.asked.split_off(&first);
             }
-            Err(Wrong::Segment) => Err(GetError::Segment { segment }),
+            Err(Wrong::Segment) => return Err(GetError::Segment { segment }),
+            Err(Wrong::Somewhere) => {
+                tracing::info!(segment, "wrong, and nobody to blame; reading whole blocks of the same shares");
+                self.again(segment);
+                self.is_careful = true;
+            }
             Err(Wrong::Blocks(readers)) => {
-                // Again from here, with other shares in the place of these.
-                self.decoding.clear();
-                self.next = segment;
+                self.again(segment);
                 for number in readers {
                     self.fail(number, &format!("block {segment} is damaged"));
                 }
-                Ok(())
             }
         }
+        Ok(())
+    }
+
+    /// Decodes from here on again, with what will have come by then.
+    fn again(&mut self, segment: u64) {
+        self.decoding.clear();
+        self.next = segment;
     }
 
     /// A share is of no use, and that is worth telling.
@@ -571,50 +627,13 @@ impl<'a> Download<'a> {
 
     fn spoil(&mut self, number: usize) {
         let reader = &mut self.readers[number];
-        reader.failed = true;
-        reader.fetched.clear();
+        reader.fail();
         self.spoiled.insert((reader.share, reader.server));
     }
 
     fn got(&mut self) -> Got {
-        let used = self
-            .readers
-            .iter()
-            .filter(|reader| !reader.failed && reader.proven.is_some())
-            .map(|reader| (reader.share, self.link(reader.server).name().to_owned()))
-            .collect();
+        let used = self.live().filter(|reader| reader.bytes > 0);
+        let used = used.map(|reader| (reader.share, self.link(reader.server).name().to_owned())).collect();
         Got { used, troubles: std::mem::take(&mut self.troubles) }
     }
-}
-
-struct Block {
-    reader: usize,
-    share: u16,
-    bytes: Bytes,
-    leaf: Hash,
-}
-
-/// Checks the blocks, joins them, checks the segment, and decrypts it.
-fn decode(code: &Code, key: &Key, geometry: &Geometry, segment: u64, blocks: &[Block], leaf: &Hash) -> Decoded {
-    let bytes: Vec<&Bytes> = blocks.iter().map(|block| &block.bytes).collect();
-    let wrong: Vec<usize> = block_leaves(&bytes)
-        .iter()
-        .zip(blocks)
-        .filter(|(hash, block)| **hash != block.leaf)
-        .map(|(_, block)| block.reader)
-        .collect();
-    if !wrong.is_empty() {
-        return Err(Wrong::Blocks(wrong));
-    }
-    let numbered: Vec<(usize, &[u8])> =
-        blocks.iter().map(|block| (usize::from(block.share), &block.bytes[..])).collect();
-    let mut data = code.decode(&numbered).map_err(|_| Wrong::Segment)?;
-    data.truncate(geometry.segment_len(segment) as usize);
-    if crypttext_leaf(&data) != *leaf {
-        return Err(Wrong::Segment);
-    }
-    let mut cipher = cipher(key);
-    cipher.seek(segment * geometry.segment_size);
-    cipher.apply_keystream(&mut data);
-    Ok(data)
 }

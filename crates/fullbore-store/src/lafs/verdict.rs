@@ -1,10 +1,12 @@
 //! What limited an upload: one of our own stages, the paths to the servers, or the servers' turn-around.
 //!
-//! The signals are the time that stages worked, and how each server's time divides (see
-//! [`super::gbs::flow::Times`]). A server's processor is not seen from here: what is named is that it had
-//! everything and did not answer.
+//! What is near is judged by the engine (processors, source disk: see [`fullbore_engine::verdict`]); what is
+//! far by how each server's time divides ([`super::gbs::flow::Times`]). A server's processor is not seen from
+//! here: what is named is that it had everything and did not answer.
 
 use std::time::Duration;
+
+use fullbore_engine::verdict::{self as engine, Limit};
 
 use super::gbs::flow::FlowReading;
 use super::upload::produce::Costs;
@@ -17,6 +19,12 @@ const ALIKE: f64 = 0.75;
 
 /// Processors are full.
 const PROCESSOR_FULL: f64 = 0.9;
+
+/// A run of fewer round trips was over before TCP's slow start was.
+const SLOW_START_TRIPS: f64 = 20.0;
+
+/// The servers' receive windows are worth a word.
+const RECEIVE_WINDOW: f64 = 0.2;
 
 /// What is known of a run at its end.
 #[derive(Debug, Clone, Default)]
@@ -35,42 +43,71 @@ pub struct Facts {
     pub servers: Vec<(String, FlowReading)>,
     /// A limit on the rate was asked for: bytes per second.
     pub rate_limit: Option<u64>,
+    /// What the engine's sampler found.
+    pub engine: Option<engine::Verdict>,
 }
 
 /// What limited a run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     /// The part: "server s3 (turn-around)".
     pub limit: String,
     /// Why it is thought to be that: "busy 91 % of the time".
     pub reason: String,
+    /// A single part could be named.
+    pub confident: bool,
+    /// All parts, and the share of the time that each was at work; the largest first.
+    pub shares: Vec<(String, f64)>,
+    /// Measured facts, one line each.
+    pub evidence: Vec<String>,
+    /// What would help; may be empty.
+    pub advice: String,
 }
 
 /// Judges a run.
 pub fn judge(facts: &Facts) -> Verdict {
-    let wall = facts.wall.as_secs_f64().max(1e-6);
-    let share = |time: Duration| time.as_secs_f64() / wall;
-    let percent = |part: f64| (part * 100.0).round().clamp(0.0, 100.0);
+    let (limit, reason) = limit(facts);
+    let confident = limit != MIXED && limit != NOTHING;
+    Verdict { limit, reason, confident, shares: shares(facts), evidence: evidence(facts), advice: advice(facts) }
+}
+
+const MIXED: &str = "mixed";
+const NOTHING: &str = "nothing in particular";
+
+/// A part of the wall time.
+fn share(facts: &Facts, time: Duration) -> f64 {
+    time.as_secs_f64() / facts.wall.as_secs_f64().max(1e-6)
+}
+
+fn percent(part: f64) -> f64 {
+    (part * 100.0).round().clamp(0.0, 100.0)
+}
+
+fn limit(facts: &Facts) -> (String, String) {
+    let share = |time: Duration| share(facts, time);
     let sent: u64 = facts.servers.iter().map(|(_, server)| server.bytes).sum();
     if let Some(limit) = facts.rate_limit
-        && sent as f64 / wall >= 0.9 * limit as f64
+        && sent as f64 / facts.wall.as_secs_f64().max(1e-6) >= 0.9 * limit as f64
     {
-        return Verdict { limit: "the rate limit".into(), reason: "the rate is the one that was allowed".into() };
+        return ("the rate limit".into(), "the rate is the one that was allowed".into());
     }
     let processor = share(facts.processor) / facts.cores.max(1) as f64;
-    if processor >= PROCESSOR_FULL {
-        let (stage, _) = busiest_stage(facts);
-        let reason = format!("{} cores {} % busy with it", facts.cores, percent(processor));
-        return Verdict { limit: format!("our processor ({stage})"), reason };
-    }
     let (stage, busy) = busiest_stage(facts);
+    if processor >= PROCESSOR_FULL {
+        let reason = format!("{} cores {} % busy with it", facts.cores, percent(processor));
+        return (format!("our processor ({stage})"), reason);
+    }
+    if let Some(engine) = &facts.engine
+        && engine.confident
+        && matches!(engine.limit, Limit::Cpu { .. } | Limit::OneCore { .. } | Limit::Disk)
+    {
+        return (engine.part.clone(), engine.reason.clone());
+    }
     if share(busy) >= NAMED && stage != "encode" {
         let reason = format!("one thread was at it {} % of the time", percent(share(busy)));
-        return Verdict { limit: format!("our side ({stage})"), reason };
+        return (format!("our side ({stage})"), reason);
     }
-    let Some((name, slowest)) = facts.servers.iter().max_by_key(|(_, server)| server.times.busy()) else {
-        return Verdict { limit: "nothing in particular".into(), reason: "no server was spoken to".into() };
-    };
+    let Some((name, slowest)) = slowest(facts) else { return (NOTHING.into(), "no server was spoken to".into()) };
     let busy = share(slowest.times.busy());
     if busy < NAMED {
         let reason = format!(
@@ -78,17 +115,12 @@ pub fn judge(facts: &Facts) -> Verdict {
             percent(share(facts_time(facts, stage))),
             percent(busy)
         );
-        return Verdict { limit: "mixed".into(), reason };
+        return (MIXED.into(), reason);
     }
     let mut all: Vec<Duration> = facts.servers.iter().map(|(_, server)| server.times.busy()).collect();
     all.sort();
     let alike = all[all.len() / 2].as_secs_f64() >= ALIKE * slowest.times.busy().as_secs_f64() && all.len() > 1;
-    let (path, server) = match alike {
-        false => (slowest.times.path, slowest.times.server),
-        true => facts.servers.iter().fold((Duration::ZERO, Duration::ZERO), |(path, server), (_, one)| {
-            (path + one.times.path, server + one.times.server)
-        }),
-    };
+    let (path, server) = if alike { far(facts) } else { (slowest.times.path, slowest.times.server) };
     let on_path = path.as_secs_f64() / (path + server).as_secs_f64().max(1e-9);
     let what = if on_path >= 0.5 { "path" } else { "turn-around" };
     let limit = match (alike, what) {
@@ -97,7 +129,70 @@ pub fn judge(facts: &Facts) -> Verdict {
         (false, what) => format!("server {name} ({what})"),
     };
     let of_it = percent(if what == "path" { on_path } else { 1.0 - on_path });
-    Verdict { limit, reason: format!("busy {} % of the time, {of_it} % of that {what}", percent(busy)) }
+    (limit, format!("busy {} % of the time, {of_it} % of that {what}", percent(busy)))
+}
+
+fn slowest(facts: &Facts) -> Option<&(String, FlowReading)> {
+    facts.servers.iter().max_by_key(|(_, server)| server.times.busy())
+}
+
+/// Time on paths and at servers, over all of them.
+fn far(facts: &Facts) -> (Duration, Duration) {
+    facts.servers.iter().fold((Duration::ZERO, Duration::ZERO), |(path, server), (_, one)| {
+        (path + one.times.path, server + one.times.server)
+    })
+}
+
+fn shares(facts: &Facts) -> Vec<(String, f64)> {
+    let ours = ["source", "hash", "encode"].map(|stage| (stage.to_owned(), facts_time(facts, stage)));
+    let theirs = facts.servers.iter().flat_map(|(name, server)| {
+        [("path", server.times.path), ("turn-around", server.times.server)]
+            .map(|(what, time)| (format!("server {name} ({what})"), time))
+    });
+    let mut shares: Vec<(String, f64)> =
+        ours.into_iter().chain(theirs).map(|(part, time)| (part, share(facts, time).min(1.0))).collect();
+    shares.sort_by(|a, b| b.1.total_cmp(&a.1));
+    shares
+}
+
+fn evidence(facts: &Facts) -> Vec<String> {
+    let ms = |time: Duration| (time.as_secs_f64() * 1000.0).round();
+    let mut lines = Vec::new();
+    for (name, server) in &facts.servers {
+        let answers = u32::try_from(server.answers.max(1)).unwrap_or(u32::MAX);
+        lines.push(format!(
+            "server {name}: round trip {} ms, {} answers, turn-around {} ms each, path {} %, window of TCP up to {} kB, {} segments sent again",
+            ms(server.round_trip),
+            server.answers,
+            ms(server.turn_around / answers),
+            percent(share(facts, server.times.path)),
+            server.sending.window_max / 1000,
+            server.sending.retransmitted,
+        ));
+    }
+    if facts.costs.memory > facts.wall / 10 {
+        lines.push(format!("encoding waited {} ms for memory, that is for servers", ms(facts.costs.memory)));
+    }
+    lines
+}
+
+fn advice(facts: &Facts) -> String {
+    let Some((name, server)) = slowest(facts) else { return String::new() };
+    let held = server.sending.receive_window.as_secs_f64() / server.sending.busy.as_secs_f64().max(1e-6);
+    if held >= RECEIVE_WINDOW {
+        return format!(
+            "server {name} held us back by its receive window {} % of the time: its net.ipv4.tcp_rmem",
+            percent(held)
+        );
+    }
+    let trips = facts.wall.as_secs_f64() / server.round_trip.as_secs_f64().max(1e-3);
+    if trips < SLOW_START_TRIPS && server.times.path > server.times.server && server.bytes > 0 {
+        return format!(
+            "the run was over in {trips:.0} round trips, in TCP's slow start: more files in one run, or a larger first window \
+             (`ip route change … initcwnd 64`), would help"
+        );
+    }
+    String::new()
 }
 
 fn facts_time(facts: &Facts, stage: &str) -> Duration {

@@ -17,10 +17,11 @@ an immutable directory. An interrupted upload of a large file is taken up where 
 same command is run again.";
 
 pub(super) const GET_LONG: &str = "\
-Get a file out of a Tahoe-LAFS grid.
+Get files out of a Tahoe-LAFS grid.
 
 Asks all servers at once, reads any k good shares, and checks every hash. Damaged shares are named \
-and replaced by others.";
+and replaced by others; what a slow server does not send in time is asked of another one. Several \
+files are read at once, and written one after the other.";
 
 const PUT_EXAMPLES: &str = "\
 Examples:
@@ -115,6 +116,14 @@ pub struct PutArgs {
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub caps: Option<PathBuf>,
 
+    /// Write a report of the run: one HTML page, or all its data if the name ends in .json. Never has caps
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub report: Option<PathBuf>,
+
+    /// Write a trace of the run's stages, to be opened in Perfetto. Never has caps
+    #[arg(long, value_name = "FILE.json", help_heading = OUTPUT)]
+    pub trace: Option<PathBuf>,
+
     /// Send at most so many bytes per second: 20M, 512KiB, 100Mbit
     #[arg(long, value_name = "RATE", help_heading = NETWORK)]
     pub limit_rate: Option<Rate>,
@@ -128,15 +137,15 @@ pub struct PutArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = GET_EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct GetArgs {
-    /// The cap of a file; `-` reads it from stdin
-    #[arg(value_name = "CAP")]
-    pub cap: OsString,
+    /// Caps of files, which are written one after the other; `-` reads caps from stdin, one in each line
+    #[arg(value_name = "CAP", required = true)]
+    pub caps: Vec<OsString>,
 
     /// The grid.
     #[command(flatten)]
     pub grid: GridArgs,
 
-    /// Write the file here instead of to stdout; it appears when it is complete
+    /// Write to this file instead of to stdout; it appears when it is complete
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
 }

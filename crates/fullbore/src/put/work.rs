@@ -1,5 +1,6 @@
 //! All files on their way at once, and directories when their children have caps.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -8,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fullbore_engine::stage::Ledger;
+use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
 use fullbore_store::lafs::cap::{Cap, LITERAL_BYTES_MAX};
 use fullbore_store::lafs::code::Code;
@@ -64,21 +67,28 @@ pub struct Workplace<'a> {
     grid: Option<Arc<Grid>>,
     uploader: Option<Arc<Uploader>>,
     journals: Option<PathBuf>,
+    sampler: Cell<Option<Sampler>>,
 }
 
 impl<'a> Workplace<'a> {
     pub fn new(arguments: &'a PutArgs, settings: &PutSettings) -> Result<Workplace<'a>, CommandError> {
+        let ledger = Ledger::new();
+        // Bytes that servers acknowledged are what is delivered.
+        let config = SamplerConfig { delivery_stage: "send".to_owned(), ..SamplerConfig::default() };
+        let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let workshop = Workshop {
             pool: Pool::new(threads),
             memory: Window::new(MEMORY_BYTES, u32::MAX),
-            meter: Arc::new(Meter::default()),
+            meter: Arc::new(Meter::new(&ledger)),
         };
-        let runtime = runtime()?;
+        ledger.watch_window(&workshop.memory);
+        ledger.set_rate_limit(arguments.limit_rate.map_or(0, |rate| rate.0));
+        let runtime = runtime(&ledger)?;
         let stop = Stop::listen(&runtime);
         let limit = arguments.limit_rate.map(|rate| Arc::new(RateLimit::new(rate.0, Instant::now())));
         let place = settings.place.as_ref().filter(|_| !arguments.dry_run);
-        let grid = place.map(|place| Arc::new(connect(&arguments.grid, place, limit)));
+        let grid = place.map(|place| Arc::new(connect(&arguments.grid, place, limit, &ledger)));
         let uploader = place.zip(grid.as_ref()).map(|(place, grid)| {
             Arc::new(Uploader::new(Arc::clone(grid), workshop.clone(), place.lease.clone(), stop.watch()))
         });
@@ -91,7 +101,8 @@ impl<'a> Workplace<'a> {
         }
         let journals = arguments.journals.clone().or_else(state_directory);
         let options = settings.options.clone();
-        Ok(Workplace { arguments, options, runtime, stop, workshop, threads, grid, uploader, journals })
+        let sampler = Cell::new(Some(sampler));
+        Ok(Workplace { arguments, options, runtime, stop, workshop, threads, grid, uploader, journals, sampler })
     }
 
     /// Puts everything; `each` hears of every item, in the order in which arguments were given.
@@ -166,7 +177,7 @@ impl<'a> Workplace<'a> {
         }
     }
 
-    /// What is known of the run.
+    /// What is known of the run, at its end.
     pub fn facts(&self, wall: Duration) -> Facts {
         Facts {
             wall,
@@ -176,6 +187,7 @@ impl<'a> Workplace<'a> {
             costs: self.workshop.meter.reading(),
             servers: self.grid.as_ref().map(|grid| grid.readings()).unwrap_or_default(),
             rate_limit: self.arguments.limit_rate.map(|rate| rate.0),
+            engine: self.sampler.take().map(Sampler::finish),
         }
     }
 

@@ -15,6 +15,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
+use fullbore_engine::stage::{HostClock, Kind, Ledger, SendReading, StageClock};
 use fullbore_wire::connect::{ConnectOptions, Connected, Endpoint, Scheme, connect};
 use fullbore_wire::http1::{BodyLength, Event, Http1, Limits};
 use fullbore_wire::rate_limit::RateLimit;
@@ -26,7 +27,7 @@ use fullbore_wire::tls::{Offer, Tls, Trust};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{mpsc, oneshot};
 
-use super::flow::{Doing, Flow, FlowReading};
+use super::flow::{Doing, Flow, FlowReading, congestion_window};
 use super::{Answer, Call, Requests};
 use crate::lafs::servers::Server;
 
@@ -64,6 +65,8 @@ pub struct LinkOptions {
     pub patience: Duration,
     /// Bytes per second to all servers together.
     pub limit: Option<Arc<RateLimit>>,
+    /// Where answers, and the kernel's counters of sending, are counted: stage `send`.
+    pub ledger: Ledger,
 }
 
 /// Why a server is given up.
@@ -167,6 +170,11 @@ impl Link {
             connecting,
             patience: options.patience,
             limit: options.limit.clone(),
+            clocks: Clocks {
+                ledger: options.ledger.clone(),
+                send: options.ledger.stage("send", Kind::Task),
+                server: options.ledger.host(&server.name()),
+            },
         };
         tokio::spawn(task.run());
         Link { shared, queue }
@@ -190,6 +198,11 @@ impl Link {
     /// Why the server was given up, if it was.
     pub fn given_up(&self) -> Option<LinkError> {
         self.shared.given_up()
+    }
+
+    /// Time since anything came from the server.
+    pub fn silence(&self, now: Instant) -> Duration {
+        self.shared.flow.silence(now)
     }
 
     /// What was measured.
@@ -252,6 +265,34 @@ struct Task {
     connecting: ConnectOptions,
     patience: Duration,
     limit: Option<Arc<RateLimit>>,
+    clocks: Clocks,
+}
+
+/// What the run's verdict hears of this server.
+struct Clocks {
+    ledger: Ledger,
+    send: Arc<StageClock>,
+    server: Arc<HostClock>,
+}
+
+impl Clocks {
+    /// What the kernel counted since the last look.
+    fn looked(&self, before: &TcpInfo, now: &TcpInfo) {
+        let us = |before: Duration, now: Duration| now.saturating_sub(before).as_micros() as u64;
+        self.ledger.add_sending(SendReading {
+            busy_us: us(before.busy, now.busy),
+            receiver_limited_us: us(before.receive_window_limited, now.receive_window_limited),
+            buffer_limited_us: us(before.send_buffer_limited, now.send_buffer_limited),
+        });
+    }
+
+    fn answered(&self, bytes: u64, round_trip: Duration) {
+        self.send.add_items(1, bytes);
+        self.server.received(bytes);
+        if !round_trip.is_zero() {
+            self.server.round_trip(round_trip);
+        }
+    }
 }
 
 /// How a connection ended.
@@ -286,7 +327,7 @@ impl Task {
                 }
                 Err(error) => error.without_host(&self.endpoint),
                 Ok(connected) => {
-                    self.shared.flow.connected();
+                    self.shared.flow.connected(Instant::now());
                     let (ended, answers) = Connection::new(&mut self, connected).run().await;
                     self.shared.flow.doing(Doing::Idle, Instant::now());
                     if answers > 0 {
@@ -453,13 +494,14 @@ impl<'a> Connection<'a> {
         if self.not_before.is_some_and(|until| until <= now) {
             self.not_before = None;
         }
-        let allowed = unsent_allowed(&self.info);
-        let has_room = u64::from(self.info.unsent_bytes) < allowed;
-        let may_write = self.not_before.is_none() && has_room;
+        // What may be handed to the kernel: what it can send at once, and some that waits there. TLS takes
+        // what it is given, so that a slow path is given little.
+        let room =
+            (unsent_allowed(&self.info) + sendable(&self.info)).saturating_sub(u64::from(self.info.unsent_bytes));
+        let may_write = self.not_before.is_none() && room > 0;
         let look = if self.asked.is_empty() { IDLE } else { LOOK_EVERY };
         let wait = self.not_before.map_or(look, |until| look.min(until - now));
-        // TLS takes what it is given: a slow path is given little.
-        let most = usize::try_from(allowed).unwrap_or(usize::MAX).min(OUTGOING_BYTES);
+        let most = usize::try_from(room).unwrap_or(usize::MAX).min(OUTGOING_BYTES);
         let closed = self.task.orders.is_closed() && self.task.orders.is_empty();
         // When nobody is left to ask, only the end of what is under way is waited for.
         let wants_orders =
@@ -486,6 +528,7 @@ impl<'a> Connection<'a> {
             Ok(filled) => filled,
             Err(error) => return Some(Ended::Broken(error.to_string())),
         };
+        self.task.shared.flow.heard(Instant::now());
         loop {
             match self.http.receive(inbox) {
                 Ok(Some(event)) => {
@@ -535,6 +578,7 @@ impl<'a> Connection<'a> {
         self.answers += 1;
         let flow = &self.task.shared.flow;
         let bytes = asked.order.call.body_len().max(asked.body.len() as u64);
+        self.task.clocks.answered(bytes, self.info.path_rtt());
         flow.answered(bytes, turn_around, Some(self.info.path_rtt()), now);
         flow.release(asked.order.weight);
         let answer = Answer { status: asked.status, body: asked.body.freeze() };
@@ -545,6 +589,8 @@ impl<'a> Connection<'a> {
     /// Reads the kernel's counters: which requests have arrived over there.
     fn see(&mut self) {
         let Some(info) = self.connected.tcp.read() else { return };
+        self.task.shared.flow.looked(&self.info, &info);
+        self.task.clocks.looked(&self.info, &info);
         self.info = info;
         let now = Instant::now();
         let written = self.handed - self.http.outgoing().len() as u64;
@@ -581,16 +627,22 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// Unsent bytes in the kernel that a path of this speed may have. Where it is slow half a second of it, so
-/// that what waits waits here, and a slow uplink is not taken for a stalled one; elsewhere also twice the
-/// congestion window, or slow start would find nothing to send.
+/// Bytes that the kernel would send at once.
+fn sendable(info: &TcpInfo) -> u64 {
+    let under_way = u64::from(info.unacknowledged_segments) * u64::from(info.segment_bytes);
+    congestion_window(info).saturating_sub(under_way)
+}
+
+/// Bytes that may wait unsent in the kernel. On a slow path half a second of it, and before anything is
+/// measured as little as on the slowest: what waits waits here, and ten servers on an uplink of 400 kbit/s
+/// have less than a second of it in their sockets. On fast paths also twice the congestion window, or slow
+/// start would find nothing to send.
 fn unsent_allowed(info: &TcpInfo) -> u64 {
     const LEAST: u64 = 4 << 10;
     const SLOW_BYTES_PER_S: u64 = 64 << 10;
-    let window = u64::from(info.congestion_window_segments) * u64::from(info.segment_bytes);
     match info.delivery_rate_bytes_per_s {
-        1..SLOW_BYTES_PER_S => (info.delivery_rate_bytes_per_s / 2).max(LEAST),
-        rate => (rate / 2).max(2 * window).max(LEAST),
+        rate if rate < SLOW_BYTES_PER_S => (rate / 2).max(LEAST),
+        rate => (rate / 2).max(2 * congestion_window(info)),
     }
 }
 

@@ -141,7 +141,8 @@ impl Journal {
         self.key
     }
 
-    /// Shares that were begun and not completed.
+    /// Shares that were begun and not completed. Also those of which nothing is known to be there: the server
+    /// holds their place for whoever has the secret, and gives it to nobody else for half an hour.
     pub fn shares(&self) -> Vec<Known> {
         let known = |(&share, state): (&u16, &Share)| Known {
             server: state.server.clone(),
@@ -149,7 +150,7 @@ impl Journal {
             secret: state.secret,
             acknowledged: state.bytes,
         };
-        self.shares.iter().filter(|(_, share)| share.bytes > 0).map(known).collect()
+        self.shares.iter().map(known).collect()
     }
 
     /// The upload begins. What was noted of a file with another key is forgotten.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc as threads};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fullbore_engine::stage::{Kind, Ledger, StageClock};
 use fullbore_engine::window::Window;
 use tokio::sync::{mpsc, oneshot};
 
@@ -21,14 +22,41 @@ use crate::lafs::geometry::Geometry;
 /// Bytes read at once for the key.
 const KEY_READ_BYTES: usize = 256 << 10;
 
-/// Time that the stages worked, over all threads, and what they worked on.
-#[derive(Debug, Default)]
+/// The stages of an upload before the network: time that they worked, over all threads, what they worked on,
+/// and their clocks in the run's ledger.
+#[derive(Debug)]
 pub struct Meter {
-    source_ns: AtomicU64,
-    hash_ns: AtomicU64,
-    encode_ns: AtomicU64,
+    source: Stage,
+    hash: Stage,
+    encode: Stage,
     plaintext: AtomicU64,
     memory_ns: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Stage {
+    clock: Arc<StageClock>,
+    worked_ns: AtomicU64,
+}
+
+impl Stage {
+    fn timed<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _role = self.clock.enter();
+        let begun = Instant::now();
+        let result = work();
+        self.worked_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        result
+    }
+
+    fn worked(&self) -> Duration {
+        Duration::from_nanos(self.worked_ns.load(Ordering::Relaxed))
+    }
+}
+
+impl Default for Meter {
+    fn default() -> Meter {
+        Meter::new(&Ledger::off())
+    }
 }
 
 /// A reading of [`Meter`].
@@ -47,21 +75,38 @@ pub struct Costs {
 }
 
 impl Meter {
-    fn timed<R>(counter: &AtomicU64, work: impl FnOnce() -> R) -> R {
+    /// Counts in this ledger: stages `source`, `hash` and `encode`.
+    pub fn new(ledger: &Ledger) -> Meter {
+        let stage = |name| Stage { clock: ledger.stage(name, Kind::Thread), worked_ns: AtomicU64::new(0) };
+        Meter {
+            source: stage("source"),
+            hash: stage("hash"),
+            encode: stage("encode"),
+            plaintext: AtomicU64::new(0),
+            memory_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// A read of the source, which may wait for a disk.
+    fn read<R>(&self, read: impl FnOnce() -> R) -> R {
+        self.source.timed(|| self.source.clock.device(read))
+    }
+
+    /// Waits for memory, which is to say for servers.
+    fn wait_for_memory<R>(&self, wait: impl FnOnce() -> R) -> R {
         let begun = Instant::now();
-        let result = work();
-        counter.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        let result = self.hash.clock.blocked_in(wait);
+        self.memory_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
         result
     }
 
     /// The counters now.
     pub fn reading(&self) -> Costs {
-        let time = |counter: &AtomicU64| Duration::from_nanos(counter.load(Ordering::Relaxed));
         Costs {
-            source: time(&self.source_ns),
-            hash: time(&self.hash_ns),
-            encode: time(&self.encode_ns),
-            memory: time(&self.memory_ns),
+            source: self.source.worked(),
+            hash: self.hash.worked(),
+            encode: self.encode.worked(),
+            memory: Duration::from_nanos(self.memory_ns.load(Ordering::Relaxed)),
             plaintext: self.plaintext.load(Ordering::Relaxed),
         }
     }
@@ -182,11 +227,11 @@ impl Workshop {
         while offset < geometry.size {
             let length = (geometry.size - offset).min(KEY_READ_BYTES as u64) as usize;
             buffer.clear();
-            Meter::timed(&self.meter.source_ns, || source.read(offset, length, &mut buffer))?;
+            self.meter.read(|| source.read(offset, length, &mut buffer))?;
             if buffer.len() < length {
                 return Err(SourceError::Size { size: geometry.size });
             }
-            Meter::timed(&self.meter.hash_ns, || hasher.update(&buffer));
+            self.meter.hash.timed(|| hasher.update(&buffer));
             offset += length as u64;
         }
         Ok(hasher.finish())
@@ -231,28 +276,28 @@ impl Workshop {
                     if out.blocking_send(Piece::Flush).is_err() {
                         return Ok(None);
                     }
-                    Meter::timed(&self.meter.memory_ns, || self.memory.acquire_blocking(memory))
+                    self.meter.wait_for_memory(|| self.memory.acquire_blocking(memory))
                 }
             };
             let length = geometry.segment_len(index) as usize;
             let mut buffer = Vec::with_capacity(memory as usize);
             let read = || source.read(index * geometry.segment_size, length, &mut buffer);
-            Meter::timed(&self.meter.source_ns, read)?;
+            self.meter.read(read)?;
             if buffer.len() < length {
                 return Err(SourceError::Size { size: geometry.size });
             }
-            let segment = Meter::timed(&self.meter.hash_ns, || encoder.segment(buffer, Some(Box::new(permit))))?;
+            let segment = self.meter.hash.timed(|| encoder.segment(buffer, Some(Box::new(permit))))?;
             self.meter.plaintext.fetch_add(length as u64, Ordering::Relaxed);
             if geometry.segments == 1 {
                 // No other thread could help.
-                let encoded = Meter::timed(&self.meter.encode_ns, || segment.encode());
+                let encoded = self.meter.encode.timed(|| segment.encode());
                 if !hand_out(&mut encoder, encoded) {
                     return Ok(None);
                 }
                 break;
             }
             let meter = Arc::clone(&self.meter);
-            under_way.push_back(self.pool.run(move || Meter::timed(&meter.encode_ns, || segment.encode())));
+            under_way.push_back(self.pool.run(move || meter.encode.timed(|| segment.encode())));
             if under_way.len() > self.pool.threads
                 && let Some(done) = under_way.pop_front()
                 && !hand_out(&mut encoder, received(&done))

@@ -1,0 +1,190 @@
+//! What is sent of each share, and what its server says to it.
+
+use std::collections::BTreeMap;
+
+use super::share::Standing;
+use super::{Happened, SPECULATIVE_BYTES, Upload};
+use crate::lafs::gbs::link::{LinkError, Reply};
+use crate::lafs::gbs::{Allocated, AnswerError, Written};
+
+impl<'a> Upload<'a> {
+    /// Sends what may be sent now.
+    pub(super) fn send(&mut self, all_out: bool, flush: bool) {
+        for number in 0..self.shares.len() {
+            while self.write(number as u16, all_out, flush) {}
+        }
+    }
+
+    /// One write of a share; false when there is nothing to write, or no room for it.
+    pub(super) fn write(&mut self, number: u16, all_out: bool, flush: bool) -> bool {
+        let share = &self.shares[usize::from(number)];
+        let peer = share.server;
+        let link = match share.standing {
+            Standing::Allocated if self.found && self.is_asking() => return false,
+            Standing::Asked | Standing::Allocated => self.link(peer),
+            _ => return false,
+        };
+        let share = &mut self.shares[usize::from(number)];
+        let first = share.standing == Standing::Asked;
+        let (from, body) = if first {
+            // With the question, and once.
+            let wanted = SPECULATIVE_BYTES.min(self.share_len);
+            let enough = share.gathered >= wanted || all_out || flush;
+            if share.speculated > 0 || share.gathered == 0 || !enough {
+                return false;
+            }
+            (0, share.copy(wanted))
+        } else {
+            if share.speculated > 0 && share.base == 0 {
+                // On its way since the question was asked. It leaves memory only here.
+                if share.speculated >= self.share_len {
+                    return false;
+                }
+                share.take(share.speculated);
+            }
+            let whole = share.base + share.gathered >= self.share_len;
+            let wanted = link.write_bytes();
+            if share.gathered == 0 || (share.gathered < wanted && !whole && !flush) {
+                return false;
+            }
+            (share.base, share.copy(wanted.min(share.gathered)))
+        };
+        let length: u64 = body.iter().map(|piece| piece.len() as u64).sum();
+        let call = link.requests().write(&self.index, number, from, body, &share.secret);
+        let pending = match link.try_send(call, 0) {
+            Ok(Err(_)) => {
+                self.blocked = true;
+                return false;
+            }
+            Ok(Ok(pending)) => pending,
+            Err(error) => {
+                self.lose_server(peer, &error.reason);
+                return false;
+            }
+        };
+        if first {
+            share.speculated = length;
+        } else {
+            // What fits into one speculative write stays until it is there: it can go elsewhere at once.
+            share.take(length);
+        }
+        share.open_writes += 1;
+        let (attempt, last) = (share.attempt, from + length == self.share_len);
+        let events = self.events.0.clone();
+        tokio::spawn(async move {
+            let result = pending.reply().await;
+            let _ = events.send(Happened::Wrote { share: number, attempt, range: (from, from + length), last, result });
+        });
+        true
+    }
+
+    pub(super) fn happened(&mut self, event: Happened) {
+        match event {
+            Happened::Allocated { server, asked, result } => self.allocated(server, &asked, result),
+            Happened::Wrote { share, attempt, range, last, result } => {
+                if self.shares[usize::from(share)].attempt == attempt {
+                    self.wrote(share, range, last, result);
+                }
+            }
+        }
+    }
+
+    pub(super) fn allocated(&mut self, server: usize, asked: &BTreeMap<u16, u32>, result: Result<Reply, LinkError>) {
+        let reply = match result {
+            Ok(reply) => reply,
+            Err(error) => return self.lose_server(server, &error.reason),
+        };
+        let answer = match Allocated::read(&reply.answer) {
+            Ok(answer) => answer,
+            Err(error) => return self.lose_server(server, &format!("asked for room: {error}")),
+        };
+        self.peers[server].candidate.holds.extend(&answer.already_have);
+        let mut refused = 0;
+        for (&number, &attempt) in asked {
+            let share = &mut self.shares[usize::from(number)];
+            if share.attempt != attempt || share.standing != Standing::Asked {
+                continue;
+            }
+            if answer.allocated.contains(&number) || (reply.repeated && !answer.already_have.contains(&number)) {
+                // Of a repeated question the first copy may have been heard: its writes will tell.
+                share.standing = Standing::Allocated;
+            } else if answer.already_have.contains(&number) {
+                self.done(number);
+            } else {
+                refused += 1;
+                share.standing = Standing::Unplaced;
+            }
+        }
+        if refused > 0 {
+            self.peers[server].candidate.writable = false;
+            self.peers[server].refused = true;
+        }
+        self.found |= !answer.already_have.is_empty();
+        if self.found && !self.is_asking() {
+            self.spare();
+        }
+    }
+
+    pub(super) fn wrote(&mut self, number: u16, range: (u64, u64), last: bool, result: Result<Reply, LinkError>) {
+        let share = &mut self.shares[usize::from(number)];
+        let server = share.server;
+        share.open_writes = share.open_writes.saturating_sub(1);
+        let reply = match result {
+            Ok(reply) => reply,
+            Err(error) => return self.lose_server(server, &error.reason),
+        };
+        let written = Written::read(&reply.answer);
+        if let Ok(written) = &written {
+            // Complete: the answers that are not heard of yet are good as well.
+            let missing = self.share_len - share.acknowledged;
+            let counted = if written.complete { missing } else { missing.min(range.1 - range.0) };
+            self.sent_bytes += counted;
+            share.acknowledged += counted;
+            share.taken_up = false;
+        }
+        // Answers are heard of in any order: the last one may have been heard of before.
+        if !share.is_open() {
+            return;
+        }
+        match written {
+            Ok(written) => {
+                if written.complete {
+                    self.peers[server].candidate.holds.insert(number);
+                    return self.done(number);
+                }
+                if let Some(journal) = &mut self.journal {
+                    let from = written.required.iter().map(|gap| gap.0).min().unwrap_or(self.share_len);
+                    journal.acknowledged(number, from, self.layout.data, self.layout.block_size);
+                }
+                if last && share.open_writes == 0 {
+                    let gaps = written.required.len();
+                    self.lose_share(number, &format!("share {number}: all bytes were sent, {gaps} ranges are missing"));
+                }
+            }
+            // An answer to the question for room says more than that the first bytes found none.
+            Err(_) if share.standing == Standing::Asked => {}
+            // The first copy of a repeated write completed the share.
+            Err(AnswerError::Status { status: 404 }) if reply.repeated && last => {
+                self.peers[server].candidate.holds.insert(number);
+                self.done(number);
+            }
+            // The server forgot what an interrupted run began, has it complete, or has other bytes of a file
+            // that has changed: ask anew.
+            Err(_) if share.skip > 0 || share.taken_up => {
+                let secret = share.secret;
+                self.give_up_share(server, number, &secret);
+                self.unplace(number);
+            }
+            Err(error) => self.lose_share(number, &format!("share {number}: {error}")),
+        }
+    }
+
+    pub(super) fn done(&mut self, number: u16) {
+        let share = &mut self.shares[usize::from(number)];
+        share.standing = Standing::Done;
+        share.clear();
+        if let Some(journal) = &mut self.journal {
+            journal.done(number);
+        }
+    }
+}

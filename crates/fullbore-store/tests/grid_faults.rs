@@ -1,0 +1,347 @@
+//! Uploads to and downloads from servers that misbehave: each ends on other servers, or in an error that
+//! names servers and counts, and leaves nothing half-done behind.
+
+#[path = "grid_faults/server.rs"]
+mod server;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use fullbore_engine::stage::Ledger;
+use fullbore_engine::window::Window;
+use fullbore_store::lafs::cap::{Cap, Chk};
+use fullbore_store::lafs::download::{Downloader, GetError, Got};
+use fullbore_store::lafs::gbs::link::LinkOptions;
+use fullbore_store::lafs::geometry::Encoding;
+use fullbore_store::lafs::secrets::LeaseSecrets;
+use fullbore_store::lafs::servers::Announcements;
+use fullbore_store::lafs::upload::journal::Journal;
+use fullbore_store::lafs::upload::produce::{Meter, Pool, Workshop};
+use fullbore_store::lafs::upload::source::Source;
+use fullbore_store::lafs::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
+use server::{Fault, GbsServer};
+use tokio::sync::{mpsc, watch};
+
+/// Time without progress until a server is given up, where a test waits for that.
+const SHORT: Duration = Duration::from_secs(2);
+/// Where it must not come to that.
+const LONG: Duration = Duration::from_secs(60);
+
+struct World {
+    servers: Vec<GbsServer>,
+    /// Bytes of a segment of what is put. Readers expect 1 MiB.
+    segment_max: u64,
+    grid: Arc<Grid>,
+    /// Becomes true when a run is to end; nobody says so here.
+    stop: watch::Receiver<bool>,
+    _stop: watch::Sender<bool>,
+}
+
+impl World {
+    async fn new(faults: &[Fault], patience: Duration) -> World {
+        let mut servers = Vec::new();
+        for fault in faults {
+            servers.push(GbsServer::start(*fault).await);
+        }
+        World::of(servers, patience)
+    }
+
+    /// The same servers, and no connection to them yet.
+    fn of(servers: Vec<GbsServer>, patience: Duration) -> World {
+        let mut yaml = "storage:\n".to_owned();
+        for (number, server) in servers.iter().enumerate() {
+            let tub = "abcdefghijklmnopqrstuvwxyz234567".chars().nth(number).unwrap().to_string().repeat(32);
+            yaml += &format!(
+                "  server-{number}:\n    ann:\n      nickname: s{number}\n      \
+                 anonymous-storage-FURL: pb://{tub}@tcp:127.0.0.1:1/x\n      \
+                 permutation-seed-base32: {tub}\n      anonymous-storage-NURLs:\n      - {}\n",
+                server.nurl
+            );
+        }
+        let mut announcements = Announcements::default();
+        announcements.add_servers_yaml(&yaml).unwrap();
+        let options = LinkOptions { resolver: Arc::default(), patience, limit: None, ledger: Ledger::off() };
+        let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
+        assert_eq!(grid.servers().len(), servers.len(), "{:?}", grid.unusable);
+        let (sender, stop) = watch::channel(false);
+        World { servers, segment_max: 128 << 10, grid, stop, _stop: sender }
+    }
+
+    async fn put(&self, data: &[u8], encoding: [u16; 3], journal: Option<Journal>) -> Result<Stored, PutError> {
+        let workshop =
+            Workshop { pool: Pool::new(2), memory: Window::new(16 << 20, u32::MAX), meter: Arc::new(Meter::default()) };
+        let lease = LeaseSecrets::new(b"lease");
+        let uploader = Uploader::new(Arc::clone(&self.grid), workshop, lease, self.stop.clone());
+        let options = PutOptions {
+            encoding: Encoding::new(encoding[0], encoding[1], encoding[2]).unwrap(),
+            segment_max: self.segment_max,
+            key: KeyChoice::Convergent(b"secret".to_vec()),
+        };
+        uploader.put(Source::Memory(data.to_vec().into()), data.len() as u64, &options, journal).await
+    }
+
+    async fn get(&self, cap: &Chk) -> (Vec<u8>, Result<Got, GetError>) {
+        let downloader = Downloader::new(Arc::clone(&self.grid), Pool::new(2), self.stop.clone());
+        let (out, mut pieces) = mpsc::channel::<Bytes>(2);
+        let collect = async {
+            let mut data = Vec::new();
+            while let Some(piece) = pieces.recv().await {
+                data.extend_from_slice(&piece);
+            }
+            data
+        };
+        let get = async move { downloader.get(cap, &out).await };
+        tokio::join!(collect, get)
+    }
+
+    /// Shares that were begun and are not complete, on all servers.
+    fn incomplete(&self) -> usize {
+        self.servers.iter().map(|server| server.state().incomplete()).sum()
+    }
+
+    fn complete(&self) -> usize {
+        self.servers.iter().map(|server| server.state().shares.len()).sum::<usize>() - self.incomplete()
+    }
+}
+
+fn content(size: usize) -> Vec<u8> {
+    (0..size as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+fn chk(stored: &Stored) -> Chk {
+    match &stored.cap {
+        Cap::Chk(chk) => chk.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Five servers of which one has a fault.
+fn one_of_five(fault: Fault) -> [Fault; 5] {
+    [Fault::None, Fault::None, fault, Fault::None, Fault::None]
+}
+
+/// Puts a file of a megabyte, which needs four of five servers, one of which has this fault.
+async fn put_past(fault: Fault, patience: Duration) -> (World, Stored) {
+    let world = World::new(&one_of_five(fault), patience).await;
+    let data = content(1_000_000);
+    let stored = world.put(&data, [3, 4, 5], None).await.unwrap_or_else(|error| panic!("{fault:?}: {error}"));
+    assert!(stored.happiness >= 4, "{fault:?}");
+    assert_eq!(world.complete(), 5, "{fault:?}: every share is somewhere");
+    let (got, result) = world.get(&chk(&stored)).await;
+    assert!(got == data, "{fault:?}: {result:?}");
+    (world, stored)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_is_refused_goes_elsewhere() {
+    for status in [401, 404, 409, 500] {
+        for from in [0, 200_000] {
+            let (world, stored) = put_past(Fault::Write { from, status }, LONG).await;
+            let told = stored.troubles.join("\n");
+            assert!(told.contains("s2 (") && told.contains(&status.to_string()), "{status}: {told}");
+            assert_eq!(world.incomplete(), 0, "{status}: what was begun is aborted");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_is_gone_round() {
+    let (_, stored) = put_past(Fault::Full, LONG).await;
+    assert!(stored.troubles.join("\n").contains("s2 ("), "{:?}", stored.troubles);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_loses_bytes_is_found_out() {
+    let (world, stored) = put_past(Fault::Forgets { from: 200_000 }, LONG).await;
+    assert!(stored.troubles.join("\n").contains("missing"), "{:?}", stored.troubles);
+    assert_eq!(world.incomplete(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_dies_or_stalls_under_way_is_given_up() {
+    for from in [0, 200_000] {
+        let (_, stored) = put_past(Fault::Dies { from }, SHORT).await;
+        assert!(stored.troubles.join("\n").contains("s2 ("), "{:?}", stored.troubles);
+        let (_, stored) = put_past(Fault::Stalls { from }, SHORT).await;
+        assert!(stored.troubles.join("\n").contains("stalled"), "{:?}", stored.troubles);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn happiness_that_is_lost_late_is_an_error_with_counts() {
+    let world = World::new(&one_of_five(Fault::Dies { from: 300_000 }), SHORT).await;
+    let error = world.put(&content(1_000_000), [3, 5, 5], None).await.unwrap_err();
+    let PutError::Unhappy { happy: 5, troubles, .. } = &error else { panic!("{error}") };
+    assert!(error.to_string().contains("5 are needed (happy)"), "{error}");
+    assert!(troubles.iter().any(|trouble| trouble.contains("s2 (")), "{troubles:?}");
+    let alive = world.servers.iter().enumerate().filter(|(number, _)| *number != 2);
+    assert_eq!(alive.map(|(_, server)| server.state().incomplete()).sum::<usize>(), 0, "all others are aborted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_was_closed_for_idleness_is_opened_again() {
+    let world = World::new(&[Fault::ClosesIdle(Duration::from_millis(300)); 5], LONG).await;
+    let first = world.put(&content(100_000), [3, 5, 5], None).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let second = world.put(&content(100_001), [3, 5, 5], None).await.unwrap();
+    assert!(first.troubles.is_empty() && second.troubles.is_empty(), "{:?}", second.troubles);
+    assert!(world.servers.iter().all(|server| server.state().connections >= 2));
+    assert_eq!(world.get(&chk(&second)).await.0, content(100_001));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_connection_costs_no_more_than_what_was_under_way() {
+    let (world, stored) = put_past(Fault::BreaksOnce { from: 200_000 }, LONG).await;
+    assert!(stored.troubles.is_empty(), "{:?}", stored.troubles);
+    let state = world.servers[2].state();
+    assert!(state.connections >= 2);
+    // What was acknowledged before the break is written once.
+    let first = state.writes.iter().filter(|(_, from, _)| *from == 0).count();
+    assert!(first <= 2, "the beginning was answered: {:?}", state.writes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upload_that_failed_goes_on_where_servers_stand() {
+    let journals = tempfile::tempdir().unwrap();
+    let journal = || Journal::open(journals.path(), &[b"one"]).unwrap();
+    let data = content(24_000_000);
+    let world = World::new(&[Fault::Dies { from: 6_500_000 }; 5], SHORT).await;
+    let error = world.put(&data, [3, 5, 5], journal()).await.unwrap_err();
+    assert!(matches!(error, PutError::Unhappy { .. }), "{error}");
+    // A server that had not died when happiness was lost was told to give its share up.
+    let aborted = |share: u16| {
+        let path = format!("/{share}/abort");
+        world.servers.iter().any(|server| server.state().log.iter().any(|line| line.ends_with(&path)))
+    };
+    let known = journal().unwrap().shares();
+    let there: u64 = known.iter().filter(|known| !aborted(known.share)).map(|known| known.acknowledged).sum();
+    assert!(there > 0 || (0..5).any(aborted), "{known:?}");
+    for server in &world.servers {
+        server.state().fault = Fault::None;
+        server.state().writes.clear();
+    }
+    // Another process would have connections of its own.
+    let world = World::of(world.servers.clone(), LONG);
+    let stored = world.put(&data, [3, 5, 5], journal()).await.unwrap();
+    let sent: u64 = world.servers.iter().flat_map(|s| s.state().writes.clone()).map(|(_, from, to)| to - from).sum();
+    let all: u64 = world
+        .servers
+        .iter()
+        .flat_map(|s| s.state().shares.values().map(|s| s.bytes.len() as u64).collect::<Vec<_>>())
+        .sum();
+    assert!(sent <= all - there, "{sent} bytes of {all} were sent although {there} were there");
+    assert_eq!(world.get(&chk(&stored)).await.0, data);
+    assert_eq!(world.incomplete(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_that_a_killed_run_left_is_taken_up_although_nothing_is_there() {
+    let journals = tempfile::tempdir().unwrap();
+    let journal = || Journal::open(journals.path(), &[b"one"]).unwrap();
+    let data = content(300_000);
+    // No write is ever answered: all that remains is a place on each server, under a secret.
+    let world = World::new(&[Fault::Dies { from: 0 }; 5], SHORT).await;
+    world.put(&data, [3, 5, 5], journal()).await.unwrap_err();
+    assert!(world.incomplete() > 0, "asked for, and nothing written");
+    world.servers.iter().for_each(|server| server.state().fault = Fault::None);
+    let world = World::of(world.servers.clone(), LONG);
+    let begun = Instant::now();
+    let stored = world.put(&data, [3, 5, 5], journal()).await.unwrap();
+    assert!(begun.elapsed() < LONG / 2, "nobody waited for another upload of it");
+    assert_eq!((world.complete(), world.incomplete()), (5, 0));
+    assert_eq!(world.get(&chk(&stored)).await.0, data);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_uploaders_of_one_file_help_each_other() {
+    let one = World::new(&[Fault::None; 5], LONG).await;
+    let other = World::of(one.servers.clone(), LONG);
+    let data = content(3_000_000);
+    let (a, b) = tokio::join!(one.put(&data, [3, 5, 5], None), other.put(&data, [3, 5, 5], None));
+    let (a, b) = (a.unwrap(), b.unwrap());
+    assert_eq!(a.cap.to_text(), b.cap.to_text());
+    // A share that both had asked for on different servers is there twice.
+    assert!(one.complete() >= 5, "{}", one.complete());
+    assert_eq!(one.incomplete(), 0);
+    assert_eq!(one.get(&chk(&a)).await.0, data);
+}
+
+/// Ten servers with a file.
+async fn with_file(size: usize, segment_max: u64) -> (World, Chk, Vec<u8>) {
+    let mut world = World::new(&[Fault::None; 10], LONG).await;
+    world.segment_max = segment_max;
+    let data = content(size);
+    let stored = world.put(&data, [3, 7, 10], None).await.unwrap();
+    (world, chk(&stored), data)
+}
+
+/// The server that has this share.
+fn holder(world: &World, share: u16) -> &GbsServer {
+    world.servers.iter().find(|server| server.state().shares.keys().any(|(_, number)| *number == share)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_is_read_past_servers_that_do_not_answer() {
+    for (size, segment_max) in [(200, 1 << 20), (1_000_000, 1 << 20), (1_000_000, 100_000), (9_000_000, 1 << 20)] {
+        let (world, cap, data) = with_file(size, segment_max).await;
+        for share in [0, 4] {
+            holder(&world, share).state().fault = Fault::SilentReads;
+        }
+        let begun = Instant::now();
+        let (got, result) = world.get(&cap).await;
+        assert!(got == data, "{size}: {result:?}");
+        assert!(begun.elapsed() < LONG / 2, "others were asked before patience ended: {:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_shares_are_named_and_replaced() {
+    for (size, segment_max) in [(200, 1 << 20), (1_000_000, 1 << 20), (1_000_000, 100_000), (9_000_000, 1 << 20)] {
+        let (world, cap, data) = with_file(size, segment_max).await;
+        let mut damaged = Vec::new();
+        for share in [0, 1, 2, 7] {
+            let server = holder(&world, share);
+            for ((_, number), share) in &mut server.state().shares {
+                // So often that whatever is read of it is damaged.
+                for at in (100..share.bytes.len()).step_by(10_000) {
+                    share.bytes[at] ^= 1;
+                }
+                damaged.push(format!("share {number} on "));
+            }
+        }
+        let (got, result) = world.get(&cap).await;
+        assert!(got == data, "{size}: {result:?}");
+        let troubles = result.unwrap().troubles;
+        assert!(!troubles.is_empty(), "{size}");
+        for trouble in &troubles {
+            assert!(damaged.iter().any(|prefix| trouble.starts_with(prefix)), "{size}: {trouble}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_few_good_shares_are_counted() {
+    let (world, cap, _) = with_file(1_000_000, 1 << 20).await;
+    for share in 2..10 {
+        holder(&world, share).state().shares.clear();
+    }
+    let error = world.get(&cap).await.1.unwrap_err();
+    assert_eq!(error.to_string(), "2 good shares were found, 3 are needed; 10 servers were asked");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_of_another_key_is_not_spoken_to() {
+    let mut servers = Vec::new();
+    for _ in 0..5 {
+        servers.push(GbsServer::start(Fault::None).await);
+    }
+    let (_, address) = servers[3].nurl.split_once('@').unwrap();
+    servers[3].nurl = format!("pb://{}@{address}", URL_SAFE_NO_PAD.encode([7; 32]));
+    let world = World::of(servers, LONG);
+    let stored = world.put(&content(300_000), [3, 4, 5], None).await.unwrap();
+    assert!(stored.troubles.join("\n").contains("not the server of this NURL"), "{:?}", stored.troubles);
+    assert!(world.servers[3].state().log.is_empty(), "not even asked");
+}

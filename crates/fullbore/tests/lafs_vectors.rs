@@ -1,0 +1,74 @@
+//! `put --dry-run` against the test vectors that the Tahoe-LAFS project publishes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use fullbore_store::lafs::base32;
+use serde_json::Value;
+
+/// Prints the immutable ones as lines of JSON.
+const READ: &str = "
+import json, sys, yaml
+for case in yaml.load(open(sys.argv[1]), getattr(yaml, 'CSafeLoader', yaml.SafeLoader))['vector']:
+    if case['format']['kind'] == 'chk':
+        print(json.dumps({**case['zfec'], **case['sample'], 'convergence': case['convergence'], 'cap': case['expected']}))
+";
+
+fn venv() -> PathBuf {
+    let venv = match std::env::var_os("FULLBORE_TAHOE_VENV") {
+        Some(venv) => PathBuf::from(venv),
+        None => Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tahoe-venv"),
+    };
+    assert!(
+        venv.join("test_vectors.yaml").exists(),
+        "test vectors are needed at {}: `script/tahoe-venv` fetches them, FULLBORE_TAHOE_VENV names another place",
+        venv.display()
+    );
+    venv
+}
+
+#[test]
+fn all_published_vectors_of_immutable_files() {
+    let venv = venv();
+    let read = Command::new(venv.join("bin/python")).args(["-c", READ]).arg(venv.join("test_vectors.yaml")).output();
+    let read = read.expect("Python of the venv starts");
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    let directory = tempfile::tempdir().unwrap();
+    // One run for each secret and encoding: caps come in the order of the files.
+    let mut runs: BTreeMap<Vec<String>, Vec<(PathBuf, String)>> = BTreeMap::new();
+    let mut count = 0;
+    for line in String::from_utf8(read.stdout).unwrap().lines() {
+        let case: Value = serde_json::from_str(line).unwrap();
+        let bytes = |key: &str| STANDARD.decode(case[key].as_str().unwrap()).unwrap();
+        let number = |key: &str| case[key].as_u64().unwrap();
+        let length = number("length") as usize;
+        let file = directory.path().join(format!("{}-{length}", base32::encode(&bytes("seed"))));
+        if !file.exists() {
+            let content: Vec<u8> = bytes("seed").into_iter().cycle().take(length).collect();
+            std::fs::write(&file, content).unwrap();
+        }
+        let how = vec![
+            "--convergence".to_owned(),
+            base32::encode(&bytes("convergence")),
+            "--encoding".to_owned(),
+            format!("{},1,{}", number("required"), number("total")),
+            "--segment-size".to_owned(),
+            number("segmentSize").to_string(),
+        ];
+        runs.entry(how).or_default().push((file, case["cap"].as_str().unwrap().to_owned()));
+        count += 1;
+    }
+    assert_eq!(count, 120);
+    for (how, files) in runs {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+        command.args(["put", "--dry-run"]).args(&how).args(files.iter().map(|(file, _)| file));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let caps = String::from_utf8(output.stdout).unwrap();
+        let expected: Vec<&str> = files.iter().map(|(_, cap)| cap.as_str()).collect();
+        assert_eq!(caps.lines().collect::<Vec<_>>(), expected, "{how:?}");
+    }
+}
