@@ -47,6 +47,7 @@ const LIST_BYTES: u64 = 256 << 20;
 
 /// Runs the command; the result is the exit code.
 pub fn run(arguments: &CopyArgs, environment: &Environment) -> u8 {
+    allow_open_files();
     if arguments.server {
         return match &arguments.join {
             Some(name) => server::join(name),
@@ -86,6 +87,20 @@ pub fn run(arguments: &CopyArgs, environment: &Environment) -> u8 {
             }));
             error.exit_code()
         }
+    }
+}
+
+/// Most files that a copy has open, if the system lets it.
+const OPEN_FILES: u64 = 65_536;
+
+/// Directories are held open; the limit that a shell gives is for programs that use select(2).
+fn allow_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(OPEN_FILES).min(OPEN_FILES);
+    if limit.current.is_some_and(|current| current < most) {
+        // Refused, it stays at what it is: then directories are opened more often.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..limit });
     }
 }
 

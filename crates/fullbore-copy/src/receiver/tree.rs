@@ -13,8 +13,9 @@ use rustix::io::Errno;
 
 use crate::xattrs::{self, Place};
 
-/// Directories kept open. A guess: half of the usual limit of 1024 open files.
-const OPEN_DIRECTORIES: usize = 512;
+/// Directories kept open: a quarter of the files that this process may have open, within these bounds. What is
+/// listed is far ahead of what is written and named, and each of them needs its directories.
+const OPEN_DIRECTORIES: std::ops::RangeInclusive<u64> = 128..=8192;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -105,6 +106,7 @@ pub(super) struct Tree {
     /// Nothing is there: a dry run into a directory that it would make.
     nowhere: bool,
     open: Mutex<Open>,
+    most_open: usize,
 }
 
 #[derive(Debug, Default)]
@@ -120,7 +122,9 @@ impl Tree {
     pub(super) fn open(path: &Path) -> Result<Tree, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = Folder::of(rustix::fs::open(path, flags, Mode::empty())?)?;
-        let tree = Tree { root: Arc::new(root), nowhere: false, open: Mutex::default() };
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+        let most_open = (limit / 4).clamp(*OPEN_DIRECTORIES.start(), *OPEN_DIRECTORIES.end()) as usize;
+        let tree = Tree { root: Arc::new(root), nowhere: false, open: Mutex::default(), most_open };
         tree.note_file_system(&tree.root)?;
         Ok(tree)
     }
@@ -148,7 +152,7 @@ impl Tree {
         }
         let folder = Arc::new(Folder::of(self.resolve(path)?)?);
         self.note_file_system(&folder)?;
-        self.lock().put(path, folder.clone());
+        self.lock().put(path, folder.clone(), self.most_open);
         Ok(folder)
     }
 
@@ -200,9 +204,9 @@ impl Open {
         Some(folder.clone())
     }
 
-    fn put(&mut self, path: &[u8], folder: Arc<Folder>) {
+    fn put(&mut self, path: &[u8], folder: Arc<Folder>, most: usize) {
         self.clock += 1;
-        if self.folders.len() >= OPEN_DIRECTORIES {
+        if self.folders.len() >= most {
             // Half of them at once, so that many directories do not make a search of each.
             let mut used: Vec<u64> = self.folders.values().map(|(_, used)| *used).collect();
             let middle = used.len() / 2;

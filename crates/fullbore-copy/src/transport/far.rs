@@ -14,7 +14,7 @@ use rustls::{ClientConfig, ServerConfig};
 use super::join;
 use super::keys::{Cipher, OwnKey, Speeds};
 use super::lane::Lane;
-use super::near::{PROVING, RACE_TIME};
+use super::near::{ACCEPT_LOOK, PROVING, RACE_TIME, await_dialler};
 use super::setup::{self, Decision, Hello, Ready, Task, Way};
 use super::{Transport, tls};
 use crate::error::CopyError;
@@ -22,8 +22,6 @@ use crate::wire::VERSION;
 
 /// Time for the first connection after the near end has decided on it.
 const FIRST_TIME: Duration = Duration::from_secs(10);
-/// Time between looks whether somebody has dialled.
-const ACCEPT_LOOK: Duration = Duration::from_millis(5);
 
 /// The far end, told what to do.
 #[derive(Debug)]
@@ -95,6 +93,7 @@ fn accept(listener: &TcpListener, server: &Arc<ServerConfig>, found: &mpsc::Send
                 });
             }
             Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => await_dialler(listener),
             Err(_) => std::thread::sleep(ACCEPT_LOOK),
         }
     }

@@ -27,8 +27,10 @@ use crate::wire::VERSION;
 pub const RACE_TIME: Duration = Duration::from_secs(3);
 /// Connections that are being proved at once. Strangers cannot make us hold more.
 pub(super) const PROVING: usize = 32;
-/// Time between looks whether somebody has dialled.
-const ACCEPT_LOOK: Duration = Duration::from_millis(5);
+/// Longest time between looks whether what is waited for is still wanted.
+pub(super) const ACCEPT_LOOK: Duration = Duration::from_millis(5);
+/// Time between looks whether ssh has ended.
+const END_LOOK: Duration = Duration::from_millis(1);
 /// Round trips from which a path counts as long: one connection would need seconds to fill it.
 const LONG_TRIP: Duration = Duration::from_millis(2);
 /// Connections for content on short and on long paths. Four fill a gigabit at 50 ms under the default
@@ -67,6 +69,8 @@ pub struct Peer {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
+    own: OwnKey,
+    speeds: Speeds,
     /// What it says of itself.
     pub hello: Hello,
 }
@@ -139,8 +143,11 @@ impl Peer {
         // If nobody takes it, the exit code tells why.
         let _ = input.write_all(&wish.preface);
         let mut output = BufReader::with_capacity(64 << 10, output);
+        // While ssh is on its way.
+        let own = OwnKey::generate().map_err(NoPeer::Failed)?;
+        let speeds = Speeds::measure();
         match setup::read::<Hello>(&mut output) {
-            Ok(Some(hello)) if hello.version == VERSION => Ok(Peer { child, input, output, hello }),
+            Ok(Some(hello)) if hello.version == VERSION => Ok(Peer { child, input, output, own, speeds, hello }),
             Ok(Some(hello)) => {
                 end(&mut child);
                 Err(NoPeer::Version(hello))
@@ -158,8 +165,7 @@ impl Peer {
     /// # Errors
     /// When the task cannot be done there, or ssh breaks.
     pub fn connect(mut self, mut task: Task, wish: &Wish) -> Result<Connection, CopyError> {
-        let own = OwnKey::generate()?;
-        let speeds = Speeds::measure();
+        let (own, speeds) = (&self.own, self.speeds);
         let cipher = self.hello.speeds.map_or(Cipher::Aes, |theirs| speeds.choose(&theirs));
         let listener = if wish.pipe_only { None } else { listen() };
         task.key = own.public().to_vec();
@@ -226,6 +232,14 @@ impl Peer {
         }
         Ok(connection)
     }
+}
+
+/// Waits until somebody dials, or a moment.
+pub(super) fn await_dialler(listener: &TcpListener) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let time = Timespec { tv_sec: 0, tv_nsec: ACCEPT_LOOK.as_nanos() as i64 };
+    // Interrupted or not: the next look tells.
+    let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&time));
 }
 
 fn listen() -> Option<TcpListener> {
@@ -314,7 +328,7 @@ impl Opener {
                     });
                 }
                 Ok(_) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::thread::sleep(ACCEPT_LOOK),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => await_dialler(listener),
                 Err(error) => return Err(error),
             }
             if Instant::now() >= until {
@@ -384,7 +398,7 @@ impl Connection {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
             }
-            std::thread::sleep(ACCEPT_LOOK);
+            std::thread::sleep(END_LOOK);
         }
         end(&mut self.child);
     }
