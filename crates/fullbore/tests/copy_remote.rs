@@ -45,6 +45,7 @@ fn behind_firewalls_content_goes_by_ssh_and_the_reason_is_told() {
     let source = place.tree("src");
     lab.firewall(false, "REJECT");
     lab.firewall(true, "DROP");
+    lab.block_datagrams();
     let (there, back) = (place.path("there"), place.path("back"));
     let text = lab.copy(&[&format!("{}/", source.display()), &lab.there(&there)]);
     assert!(text.contains("no direct connection (10.99.0.2:") && text.contains("Connection refused"), "{text}");
@@ -52,6 +53,27 @@ fn behind_firewalls_content_goes_by_ssh_and_the_reason_is_told() {
     assert_same(&source, &there);
     lab.copy(&["--ssh-only", &lab.there(&there.join("")), &back.display().to_string()]);
     assert_same(&source, &back);
+}
+
+#[test]
+fn where_no_tcp_connection_gets_through_content_goes_by_quic() {
+    let (place, lab) = (Place::new(), Lab::new());
+    let source = place.tree("src");
+    let (there, back, chosen) = (place.path("there"), place.path("back"), place.path("chosen"));
+    for (verdict, reason) in [("REJECT", "Connection refused"), ("DROP", "nothing within 3 s")] {
+        lab.firewall(false, verdict);
+        lab.firewall(true, verdict);
+        let text = lab.copy(&[&format!("{}/", source.display()), &lab.there(&there)]);
+        assert!(text.contains("no TCP connection") && text.contains("content goes by QUIC"), "{text}");
+        assert!(text.contains(reason) && (text.contains("\nQUIC, ") || text.contains("nothing to copy")), "{text}");
+        assert_same(&source, &there);
+        lab.open();
+    }
+    lab.copy(&["--quic", &lab.there(&there.join("")), &back.display().to_string()]);
+    assert_same(&source, &back);
+    let text = lab.copy(&["--quic", "--congestion", "bbr", &format!("{}/", source.display()), &lab.there(&chosen)]);
+    assert!(text.contains("\nQUIC, ") && !text.contains("no TCP connection"), "{text}");
+    assert_same(&source, &chosen);
 }
 
 #[test]

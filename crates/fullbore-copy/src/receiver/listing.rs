@@ -531,3 +531,6 @@ fn make(folder: &Folder, name: &[u8], entry: &Entry) -> Result<(), Errno> {
     let device = rustix::fs::makedev(entry.device.0, entry.device.1);
     rustix::fs::mknodat(folder, name, kind, Mode::from_raw_mode(entry.mode & 0o777), device)
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,10 +4,10 @@
 //! came by ssh, and the near end says on each what it is for; those that it does not want it closes.
 
 use std::io::{BufRead, Read, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, ServerConfig};
 
@@ -15,6 +15,7 @@ use super::join;
 use super::keys::{Cipher, OwnKey, Speeds};
 use super::lane::Lane;
 use super::near::{ACCEPT_LOOK, PROVING, RACE_TIME, await_dialler};
+use super::quic::{self, Terms};
 use super::setup::{self, Decision, Hello, Ready, Task, Way};
 use super::{Transport, tls};
 use crate::error::CopyError;
@@ -29,7 +30,9 @@ pub struct Far {
     /// What to do.
     pub task: Task,
     client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
     near: Option<SocketAddr>,
+    datagrams: Option<(UdpSocket, Option<SocketAddr>)>,
     lanes: mpsc::Receiver<(u8, Lane)>,
     found: mpsc::Sender<(u8, Lane)>,
     over: Arc<AtomicBool>,
@@ -51,11 +54,13 @@ pub fn greet(
     let speeds = Speeds::measure();
     let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
     let listener = TcpListener::bind(any).or_else(|_| TcpListener::bind(("0.0.0.0", 0))).ok();
+    let datagrams = quic::bind();
     let hello = Hello {
         version: VERSION,
         program: program.to_owned(),
         key: own.public().to_vec(),
         port: listener.as_ref().and_then(|listener| Some(listener.local_addr().ok()?.port())),
+        udp: datagrams.as_ref().and_then(|socket| Some(socket.local_addr().ok()?.port())),
         address: addresses.map(|(_, server)| server),
         speeds: Some(speeds),
     };
@@ -67,11 +72,14 @@ pub fn greet(
     let (found, lanes) = mpsc::channel();
     let over = Arc::new(AtomicBool::new(false));
     if let Some(listener) = listener {
-        let (found, over) = (found.clone(), over.clone());
+        let (found, over, server) = (found.clone(), over.clone(), server.clone());
         std::thread::spawn(move || accept(&listener, &server, &found, &over));
     }
     let near = addresses.and_then(|(client, _)| Some(SocketAddr::new(client, task.port?)));
-    let far = Far { task, client, near, lanes, found, over };
+    let datagrams = datagrams
+        .filter(|_| task.udp.is_some())
+        .map(|socket| (socket, addresses.and_then(|(client, _)| Some(SocketAddr::new(client, task.udp?)))));
+    let far = Far { task, client, server, near, datagrams, lanes, found, over };
     far.dial(1);
     Ok(far)
 }
@@ -122,13 +130,25 @@ impl Far {
         }
     }
 
+    /// Looks for the near end by QUIC. If that cannot be, the near end finds nobody, and decides on another way.
+    fn answer_quic(&mut self) {
+        let Some((socket, near)) = self.datagrams.take() else { return };
+        let bbr = self.task.options.congestion.as_deref() == Some("bbr");
+        let terms = Terms { client: self.client.clone(), server: self.server.clone(), bbr };
+        let found = self.found.clone();
+        let answered = quic::answer(socket, &terms, near, Instant::now() + RACE_TIME, move |lane| hear(lane, &found));
+        if let Err(error) = answered {
+            tracing::debug!(%error, "no QUIC here");
+        }
+    }
+
     /// Says whether the task can be done, and hears which way is taken. The first connection is put to
     /// work before this returns, the others as they come.
     ///
     /// # Errors
     /// When the near end has gone.
     pub fn start<I: BufRead + Send + 'static, O: Write + Send + 'static>(
-        self,
+        mut self,
         mut input: I,
         mut output: O,
         ready: &Ready,
@@ -136,7 +156,11 @@ impl Far {
     ) -> Result<Started, CopyError> {
         let gone = || CopyError::Network("the other end has gone".to_owned());
         setup::write(&mut output, ready).map_err(|_| gone())?;
-        let decision = setup::read::<Decision>(&mut input)?.ok_or_else(gone)?;
+        let mut decision = setup::read::<Decision>(&mut input)?.ok_or_else(gone)?;
+        if decision.way == Way::Quic {
+            self.answer_quic();
+            decision = setup::read::<Decision>(&mut input)?.ok_or_else(gone)?;
+        }
         let over = self.over.clone();
         if decision.way == Way::Pipe {
             over.store(true, Ordering::Release);

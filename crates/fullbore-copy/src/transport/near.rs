@@ -18,6 +18,7 @@ use super::grow::{self, Growth, Step};
 use super::join;
 use super::keys::{Cipher, OwnKey, Speeds};
 use super::lane::Lane;
+use super::quic::{self, Quic, Terms};
 use super::setup::{self, Decision, Hello, Joint, Ready, Task, Way};
 use super::{Transport, tls};
 use crate::error::CopyError;
@@ -52,8 +53,10 @@ pub struct Wish {
     pub preface: Vec<u8>,
     /// The host as the user named it, to dial it.
     pub host: String,
-    /// Ssh alone, nothing else is tried.
-    pub pipe_only: bool,
+    /// TCP connections of our own are tried, and QUIC; else everything goes by ssh.
+    pub tcp: bool,
+    /// QUIC is tried where TCP is not, or does not get through.
+    pub quic: bool,
     /// Connections for content; 0 for as many as the path needs.
     pub streams: u8,
     /// This program's version.
@@ -108,6 +111,8 @@ pub struct Connection {
     /// How further pipes are made: the command, and what the far end's other connections are told.
     joining: Option<(Vec<OsString>, Joint)>,
     children: Arc<Mutex<Vec<Child>>>,
+    /// The connection by QUIC.
+    pub quic: Option<Quic>,
 }
 
 /// Makes further connections.
@@ -167,9 +172,11 @@ impl Peer {
     pub fn connect(mut self, mut task: Task, wish: &Wish) -> Result<Connection, CopyError> {
         let (own, speeds) = (&self.own, self.speeds);
         let cipher = self.hello.speeds.map_or(Cipher::Aes, |theirs| speeds.choose(&theirs));
-        let listener = if wish.pipe_only { None } else { listen() };
+        let listener = if wish.tcp { listen() } else { None };
+        let datagrams = if wish.quic && self.hello.udp.is_some() { quic::bind() } else { None };
         task.key = own.public().to_vec();
         task.port = listener.as_ref().and_then(|listener| Some(listener.local_addr().ok()?.port()));
+        task.udp = datagrams.as_ref().and_then(|socket| Some(socket.local_addr().ok()?.port()));
         task.speeds = speeds;
         let gone = |error: std::io::Error| CopyError::Network(format!("the connection by ssh broke: {error}"));
         setup::write(&mut self.input, &task).map_err(gone)?;
@@ -181,18 +188,33 @@ impl Peer {
             proved: Mutex::new(mpsc::channel()),
             proving: Arc::new(()),
         });
-        let race = (!wish.pipe_only).then(|| race(&opener, &self.hello, &wish.host));
+        let race = wish.tcp.then(|| race(&opener, &self.hello, &wish.host));
         let ready = setup::read::<Ready>(&mut self.output)?;
         let ready = ready.ok_or_else(|| CopyError::Network("the program on the other machine ended".to_owned()))?;
         if let Some((exit_code, text)) = ready.refused {
             end(&mut self.child);
             return Err(CopyError::Remote { exit_code, text });
         }
-        let (way, first, fallback) = match race.map(Race::winner) {
+        let (mut way, mut first, mut fallback) = match race.map(Race::winner) {
             Some(Ok((way, lane))) => (way, Some(lane), None),
             Some(Err(reason)) => (Way::Pipe, None, Some(reason)),
             None => (Way::Pipe, None, None),
         };
+        let mut quic = None;
+        if let Some(socket) = datagrams.filter(|_| first.is_none()) {
+            setup::write(&mut self.input, &Decision { way: Way::Quic, streams: 0 }).map_err(gone)?;
+            let bbr = task.options.congestion.as_deref() == Some("bbr");
+            let terms = Terms { client: opener.client.clone(), server: opener.server.clone(), bbr };
+            let peers = self.hello.udp.map(|port| addresses(&wish.host, self.hello.address, port)).unwrap_or_default();
+            let met = Quic::meet(socket, &terms, &peers, Instant::now() + RACE_TIME);
+            match met.and_then(|met| Ok((met.open().map_err(|error| error.to_string())?, met))) {
+                Ok((lane, met)) => (way, first, quic) = (Way::Quic, Some(lane), Some(met)),
+                Err(reason) => {
+                    fallback =
+                        fallback.into_iter().chain([format!("QUIC: {reason}")]).reduce(|one, two| one + "; " + &two)
+                }
+            }
+        }
         let trip = first.as_ref().and_then(|lane| lane.round_trip()).unwrap_or_default();
         let streams = match wish.streams {
             0 if trip >= LONG_TRIP => LONG_STREAMS,
@@ -224,6 +246,7 @@ impl Peer {
             grows: wish.streams == 0 && way == Way::NearDials,
             joining,
             children: Arc::default(),
+            quic,
         };
         if way == Way::Pipe {
             connection.first = Some(Lane::pipe(self.output, self.input));
@@ -249,6 +272,15 @@ fn listen() -> Option<TcpListener> {
     Some(listener)
 }
 
+/// Where the far end may be reached: by the address that ssh reached it by, and those that its name stands for.
+fn addresses(host: &str, known: Option<IpAddr>, port: u16) -> Vec<SocketAddr> {
+    let host = host.rsplit('@').next().unwrap_or(host);
+    let named = (host, port).to_socket_addrs().map(Iterator::collect::<Vec<_>>).unwrap_or_default();
+    let mut addresses: Vec<SocketAddr> = known.map(|address| SocketAddr::new(address, port)).into_iter().collect();
+    addresses.extend(named.into_iter().filter(|named| Some(named.ip()) != known));
+    addresses
+}
+
 /// Both directions at once.
 struct Race {
     results: mpsc::Receiver<Result<(Way, Lane), String>>,
@@ -259,14 +291,9 @@ fn race(opener: &Arc<Opener>, hello: &Hello, host: &str) -> Race {
     let (sender, results) = mpsc::channel();
     let until = Instant::now() + RACE_TIME;
     if let Some(port) = hello.port {
-        let host = host.rsplit('@').next().unwrap_or(host).to_owned();
-        let (sender, own, address) = (sender.clone(), opener.clone(), hello.address);
+        let (host, sender, own, address) = (host.to_owned(), sender.clone(), opener.clone(), hello.address);
         std::thread::spawn(move || {
-            let named = (host.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>).unwrap_or_default();
-            let mut addresses: Vec<SocketAddr> =
-                address.map(|address| SocketAddr::new(address, port)).into_iter().collect();
-            addresses.extend(named.into_iter().filter(|named| Some(named.ip()) != address));
-            for address in addresses {
+            for address in addresses(&host, address, port) {
                 let (sender, own) = (sender.clone(), own.clone());
                 std::thread::spawn(move || {
                     let lane = TcpStream::connect_timeout(&address, RACE_TIME)
@@ -371,9 +398,11 @@ impl Connection {
         transport.add(first, true, false);
         for number in 1..=self.streams {
             let (opener, transport, way) = (self.opener.clone(), transport.clone(), self.way);
+            let quic = self.quic.clone();
             std::thread::spawn(move || {
+                let lane = quic.map_or_else(|| opener.open(way), |quic| quic.open());
                 // One less is no matter, if it is not the only one.
-                match opener.open(way).and_then(|mut lane| lane.mark(number).map(|()| lane)) {
+                match lane.and_then(|mut lane| lane.mark(number).map(|()| lane)) {
                     Ok(lane) => transport.add(lane, false, false),
                     Err(error) if number == 1 => transport.fail(&error),
                     Err(error) => tracing::debug!(%error, number, "a connection failed"),
@@ -391,6 +420,7 @@ impl Connection {
     pub fn finish(mut self) {
         drop(self.input.take());
         let children = std::mem::take(&mut *self.children.lock().unwrap_or_else(PoisonError::into_inner));
+        self.quic.iter().for_each(Quic::close);
         // What they had to carry has arrived, or never will.
         children.into_iter().for_each(|mut child| end(&mut child));
         let until = Instant::now() + RACE_TIME;

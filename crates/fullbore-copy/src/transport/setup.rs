@@ -34,6 +34,9 @@ pub struct Hello {
     /// Where it listens.
     #[serde(default)]
     pub port: Option<u16>,
+    /// Where it waits for QUIC.
+    #[serde(default)]
+    pub udp: Option<u16>,
     /// By which address ssh reached it.
     #[serde(default)]
     pub address: Option<IpAddr>,
@@ -73,6 +76,8 @@ pub struct Task {
     pub key: Vec<u8>,
     /// Where it listens.
     pub port: Option<u16>,
+    /// Where it waits for QUIC.
+    pub udp: Option<u16>,
     /// How fast it encrypts.
     pub speeds: Speeds,
 }
@@ -94,6 +99,8 @@ pub enum Way {
     NearDials,
     /// By connections that the far end makes.
     FarDials,
+    /// By QUIC. Decided on first to begin looking for each other, and once more if they have found each other.
+    Quic,
     /// By the pipe of ssh.
     Pipe,
 }

@@ -142,6 +142,10 @@ pub struct CopyArgs {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = NETWORK)]
     pub send_program: Option<Option<PathBuf>>,
 
+    /// Make connections by QUIC alone (default: only if no TCP connection gets through)
+    #[arg(long, help_heading = NETWORK, conflicts_with = "ssh_only")]
+    pub quic: bool,
+
     /// Send everything by ssh; make no connections of its own
     #[arg(long, help_heading = NETWORK)]
     pub ssh_only: bool,

@@ -160,7 +160,8 @@ impl Run<'_> {
             Err(error) => return Err(failure(&error)),
         };
         if let Some(reason) = &connection.fallback {
-            self.screen.line(&format!("no direct connection ({reason}); content goes by ssh"));
+            let (kind, way) = if connection.way == Way::Quic { ("TCP", "QUIC") } else { ("direct", "ssh") };
+            self.screen.line(&format!("no {kind} connection ({reason}); content goes by {way}"));
         }
         self.copy(connection)
     }
@@ -177,6 +178,7 @@ impl Run<'_> {
             many: sends.map_or(self.task.paths.len(), Vec::len) > 1,
             key: Vec::new(),
             port: None,
+            udp: None,
             speeds: Speeds { aes: 0.0, chacha: 0.0 },
         }
     }
@@ -244,6 +246,11 @@ fn way(connection: &Connection, path: &NetworkPath) -> String {
     if connection.way == Way::Pipe {
         return "content went by ssh".to_owned();
     }
+    if let Some(quic) = &connection.quic {
+        let (trip, loss) = (quic.round_trip().as_secs_f64() * 1e3, quic.loss() * 100.0);
+        let cipher = connection.cipher.name();
+        return format!("QUIC, {cipher}, round trip {trip:.1} ms, {loss:.2} % of packets lost");
+    }
     let trip =
         path.round_trip.map_or_else(String::new, |trip| format!(", round trip {:.1} ms", trip.as_secs_f64() * 1e3));
     let control = path.control.map_or_else(String::new, |control| format!(", {control} congestion control"));
@@ -297,7 +304,8 @@ fn wish(arguments: &CopyArgs, host: &str) -> Result<Wish, CommandError> {
         command,
         preface: sent.map(|parcel| parcel.program).unwrap_or_default(),
         host: host.to_owned(),
-        pipe_only: arguments.ssh_only,
+        tcp: !arguments.ssh_only && !arguments.quic,
+        quic: !arguments.ssh_only,
         streams: arguments.streams.unwrap_or(0),
         program: crate::VERSION.to_owned(),
         more_pipes,

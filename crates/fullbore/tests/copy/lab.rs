@@ -97,6 +97,21 @@ impl Lab {
         run(Command::new("ip").args(["netns", "exec", namespace, "iptables"]).args(rule.split(' ')));
     }
 
+    /// Takes all rules of both firewalls away.
+    pub fn open(&self) {
+        for namespace in [&self.near, &self.far] {
+            run(Command::new("ip").args(["netns", "exec", namespace, "iptables", "-F"]));
+        }
+    }
+
+    /// Nothing of UDP gets through in either direction.
+    pub fn block_datagrams(&self) {
+        for namespace in [&self.near, &self.far] {
+            let rule = "-A INPUT -p udp -j DROP";
+            run(Command::new("ip").args(["netns", "exec", namespace, "iptables"]).args(rule.split(' ')));
+        }
+    }
+
     /// The program on the near machine, to be started.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let program = env!("CARGO_BIN_EXE_fullbore");

@@ -1,0 +1,111 @@
+use std::path::Path;
+use std::sync::Mutex;
+
+use fullbore_engine::durability::Durability;
+use fullbore_engine::stage::{Kind as Clock, Ledger};
+
+use super::super::attributes::Attributes;
+use super::super::commit::Commit;
+use super::super::compare::Comparing;
+use super::super::tree::Tree;
+use super::super::verify::Verify;
+use super::super::write::PendingFiles;
+use super::*;
+use crate::options::Options;
+use crate::session::{Brake, Context, Exchange, Link, Progress, RateLimit};
+
+/// Works with a listing for this destination; gives the problems that were told of.
+fn with_listing(target: &Path, case_insensitive: bool, work: impl FnOnce(&mut Listing<'_>)) -> Vec<Vec<u8>> {
+    let options = Options { durability: Durability::None, ..Options::default() };
+    let (ledger, progress, link) = (Ledger::off(), Progress::default(), Link::remote());
+    let (exchange, limit, brake) = (Exchange::default(), RateLimit::new(0), Brake::new(&link));
+    let silent = |_: Event| {};
+    let context = Context {
+        options: &options,
+        link,
+        brake,
+        ledger: &ledger,
+        progress: &progress,
+        tell: &silent,
+        exchange: &exchange,
+        limit: &limit,
+    };
+    let problems = Mutex::new(Vec::new());
+    let problem = |_: ProblemKind, path: &[u8], _: String| problems.lock().unwrap().push(path.to_vec());
+    let tree = Tree::open(target).unwrap();
+    let (attributes, pending, commit) = (Attributes::new(&options), PendingFiles::default(), Commit::new());
+    let (comparing, verify) = (Comparing::new(), Verify::default());
+    let writers = Writers {
+        context: &context,
+        tree: &tree,
+        attributes: &attributes,
+        pending: &pending,
+        commit: &commit,
+        comparing: &comparing,
+        verify: &verify,
+        boot: [0; 36],
+        problem: &problem,
+        clock: ledger.stage("disk write", Clock::Thread),
+    };
+    work(&mut Listing::new(&writers, Room::of(&tree), case_insensitive, Torn { was: false, same_boot: false }));
+    problems.into_inner().unwrap()
+}
+
+fn list(first: u64, directory: &str, names: &[(&str, Kind)], more: bool) -> List {
+    let entry = |(name, kind): &(&str, Kind)| {
+        let target = if *kind == Kind::Symlink { b"somewhere".to_vec() } else { Vec::new() };
+        Entry { size: 3, target, ..Entry::plain(name.as_bytes(), *kind) }
+    };
+    List { first, directory: directory.into(), complete: true, more, entries: names.iter().map(entry).collect() }
+}
+
+fn wanted(answer: Message) -> Vec<u64> {
+    let Message::Answer(answer) = answer else { panic!("{answer:?}") };
+    answer.wanted.iter().map(|wanted| wanted.id).collect()
+}
+
+#[test]
+fn names_that_differ_in_case_alone_are_found_where_that_is_no_difference() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = Kind::File;
+    let problems = with_listing(directory.path(), true, |listing| {
+        let answer = listing.take(list(0, "", &[("Name", file), ("name", file), ("other", file)], true)).unwrap();
+        assert_eq!(wanted(answer), [0, 2]);
+        // The same directory goes on.
+        assert_eq!(wanted(listing.take(list(3, "", &[("OTHER", file)], false)).unwrap()), [0_u64; 0]);
+        assert_eq!(listing.impossible, 2);
+    });
+    assert_eq!(problems, [b"name".to_vec(), b"OTHER".to_vec()]);
+    let problems = with_listing(directory.path(), false, |listing| {
+        assert_eq!(wanted(listing.take(list(0, "", &[("Name", file), ("name", file)], false)).unwrap()), [0, 1]);
+    });
+    assert!(problems.is_empty());
+}
+
+#[test]
+fn names_longer_than_the_destination_takes_are_found() {
+    let directory = tempfile::tempdir().unwrap();
+    with_listing(directory.path(), false, |listing| {
+        listing.room.longest_name = Some(4);
+        let names = [("four", Kind::File), ("fives", Kind::Directory)];
+        assert_eq!(wanted(listing.take(list(0, "", &names, false)).unwrap()), [0]);
+        assert_eq!(listing.impossible, 1);
+    });
+    assert!(std::fs::read_dir(directory.path()).unwrap().next().is_none());
+}
+
+#[test]
+fn a_copy_that_is_refused_leaves_the_destination_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("old")).unwrap();
+    with_listing(directory.path(), false, |listing| {
+        listing.take(list(0, "", &[("new", Kind::Directory), ("old", Kind::Directory)], false)).unwrap();
+        listing.take(list(2, "new", &[("deep", Kind::Directory), ("link", Kind::Symlink)], false)).unwrap();
+        listing.take(list(4, "old", &[("link", Kind::Symlink)], false)).unwrap();
+        assert!(directory.path().join("new/deep").exists());
+        listing.take_back();
+    });
+    let names: Vec<_> = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["old"]);
+    assert!(std::fs::read_dir(directory.path().join("old")).unwrap().next().is_none());
+}
