@@ -191,6 +191,74 @@ fn odd_but_legal_scripts_do_the_same_everywhere() {
     });
 }
 
+/// What may happen to a script on its way.
+#[derive(Debug, Clone)]
+enum Damage {
+    Lost(usize),
+    Twice(usize),
+    Swapped(usize, usize),
+    Byte(usize, u8),
+    Cut(usize),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let place = || 0..1000_usize;
+    let byte = prop::sample::select(b"0123456789,acds.\n".to_vec());
+    prop_oneof![
+        place().prop_map(Damage::Lost),
+        place().prop_map(Damage::Twice),
+        (place(), place()).prop_map(|(a, b)| Damage::Swapped(a, b)),
+        (place(), byte).prop_map(|(place, byte)| Damage::Byte(place, byte)),
+        place().prop_map(Damage::Cut),
+    ]
+}
+
+fn damaged(script: &[u8], damage: &Damage) -> Vec<u8> {
+    let mut lines: Vec<&[u8]> = script.split_inclusive(|byte| *byte == b'\n').collect();
+    if lines.is_empty() {
+        return Vec::new();
+    }
+    let count = lines.len();
+    match *damage {
+        Damage::Lost(line) => drop(lines.remove(line % count)),
+        Damage::Twice(line) => lines.insert(line % count, lines[line % count]),
+        Damage::Swapped(a, b) => lines.swap(a % count, b % count),
+        Damage::Byte(place, byte) => {
+            let mut script = script.to_vec();
+            let length = script.len();
+            script[place % length] = byte;
+            return script;
+        }
+        Damage::Cut(place) => return script[..place % script.len()].to_vec(),
+    }
+    lines.concat()
+}
+
+/// We may refuse what they take; what we take, all take in the same way.
+#[test]
+fn what_is_taken_of_damaged_scripts_is_what_ed_and_rred_make_of_it() {
+    let taken = std::cell::Cell::new(0);
+    let strategy = file(1..30).prop_flat_map(|old| {
+        let lines = old.iter().filter(|byte| **byte == b'\n').count();
+        (Just(old), legal_script(lines), prop::collection::vec(damage(), 8))
+    });
+    cases(strategy, |case, (old, script, damages)| {
+        for damage in &damages {
+            let script = damaged(&script, damage);
+            let Some(new) = Edits::parse(script.clone()).ok().and_then(|edits| apply(&edits, &old).ok()) else {
+                continue;
+            };
+            if script.is_empty() {
+                continue;
+            }
+            taken.set(taken.get() + 1);
+            assert_eq!(case.ed(&old, &script), new, "ed, {script:?}");
+            assert_eq!(case.rred(&old, std::slice::from_ref(&script)), new, "rred, {script:?}");
+        }
+    });
+    assert!(taken.get() > 20, "{} scripts say little", taken.get());
+}
+
 #[test]
 fn chains_and_merged_patches_agree() {
     need("rredtool", "reprepro");
