@@ -25,6 +25,10 @@ struct Lists {
 
 impl Lists {
     fn new(server: &Server, archive: &Archive, settings: &str) -> Lists {
+        Lists::at_url(&server.url(), archive, settings)
+    }
+
+    fn at_url(url: &str, archive: &Archive, settings: &str) -> Lists {
         let directory = tempfile::tempdir().unwrap();
         let at = |part: &str| directory.path().join(part).display().to_string();
         for part in ["lists/partial", "archives/partial", "etc/preferences.d", "nothing"] {
@@ -33,7 +37,7 @@ impl Lists {
         std::fs::write(at("status"), "").unwrap();
         let sources = format!(
             "Types: deb deb-src\nURIs: {}\nSuites: trixie\nComponents: main\nSigned-By: {}\n",
-            server.url(),
+            url,
             archive.key().display()
         );
         std::fs::write(at("a.sources"), sources).unwrap();

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub mod apt;
+pub mod servers;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;

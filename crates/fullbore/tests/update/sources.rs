@@ -1,5 +1,6 @@
 //! Odd sources, and what apt does with them: all compared with apt's own lists.
 
+use super::harness::servers::nginx;
 use super::*;
 
 /// Archive, server, ours and apt's lists of it, with more lines in apt's configuration.
@@ -137,4 +138,30 @@ fn apts_commands_are_run_as_apt_runs_them() {
     std::fs::write(lists.at("a.sources"), absent).unwrap();
     assert_eq!(run(&lists).1, "Pre-Invoke Post-Invoke ");
     drop(ours);
+}
+
+/// A real server, and three programs that go from state to state: ours, apt's own, apt's with our method.
+#[test]
+fn over_nginx_all_come_to_the_same() {
+    need("nginx", "nginx-light");
+    for merged in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let archive = archive(&directory.path().join("archive"), merged);
+        let current = directory.path().join("current");
+        let (_nginx, url) = nginx(directory.path(), &current);
+        let method = format!("Dir::Bin::Methods::rred \"{}\";", env!("CARGO_BIN_EXE_fullbore"));
+        let lists = || [kept_as("plain"), kept_as("plain"), format!("{}{method}\n", kept_as("plain"))];
+        let all = lists().map(|settings| Lists::at_url(&url, &archive, &settings));
+        let [ours, theirs, drop_in] = &all;
+        for state in [0, 1, 3] {
+            let _ = std::fs::remove_file(&current);
+            std::os::unix::fs::symlink(&archive.state(state).root, &current).unwrap();
+            let ran = ours.update(&[]).exits(0);
+            assert_eq!(ran.number("indexes.patched") > 0, state > 0, "{ran:?}");
+            theirs.update_by_apt();
+            drop_in.update_by_apt();
+            assert!(ours.content() == theirs.content(), "merged {merged}, state {state}: ours");
+            assert!(drop_in.content() == theirs.content(), "merged {merged}, state {state}: apt with our method");
+        }
+    }
 }

@@ -1,0 +1,63 @@
+//! Web servers as they are installed.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fullbore_testkit::process::clean_command;
+
+/// A server program, ended with the test.
+pub struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // A master that is asked ends its workers too.
+        let _ = Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status();
+        let _ = self.0.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn answers(port: u16, daemon: &mut Daemon, log: &Path) {
+    let start = Instant::now();
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        let ended = daemon.0.try_wait().unwrap();
+        let text = || std::fs::read_to_string(log).unwrap_or_default();
+        assert!(
+            ended.is_none() && start.elapsed() < Duration::from_secs(20),
+            "server on {port}: {ended:?}\n{}",
+            text()
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// nginx with this root, and its address.
+pub fn nginx(directory: &Path, root: &Path) -> (Daemon, String) {
+    let port = free_port();
+    let at = directory.join("nginx");
+    std::fs::create_dir(&at).unwrap();
+    let here = at.display();
+    let text = format!(
+        "daemon off; pid {here}/pid; error_log {here}/error.log; user root;\nevents {{}}\nhttp {{ access_log off;\n\
+         client_body_temp_path {here}/a; proxy_temp_path {here}/b; fastcgi_temp_path {here}/c; uwsgi_temp_path {here}/d;\n\
+         scgi_temp_path {here}/e; server {{ listen 127.0.0.1:{port}; root {}; }} }}\n",
+        root.display()
+    );
+    let text = if super::apt::is_root() { text } else { text.replace(" user root;", "") };
+    std::fs::write(at.join("conf"), text).unwrap();
+    let mut child = clean_command("/usr/sbin/nginx");
+    child.arg("-c").arg(at.join("conf")).arg("-e").arg(at.join("error.log"));
+    let mut daemon = Daemon(child_of(&mut child, &at));
+    answers(port, &mut daemon, &at.join("said"));
+    (daemon, format!("http://127.0.0.1:{port}"))
+}
+
+fn child_of(command: &mut Command, at: &Path) -> Child {
+    let said = std::fs::File::create(at.join("said")).unwrap();
+    command.stdin(Stdio::null()).stdout(said.try_clone().unwrap()).stderr(said).spawn().unwrap()
+}
