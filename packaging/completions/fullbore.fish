@@ -239,6 +239,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l partial -d 'O
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s z -l compress -d 'Compress whatever gets smaller (default: where a trial shows that it makes the copy faster)'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l no-compress -d 'Compress nothing'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s W -l whole-file -d 'Send changed files whole, not only their changed blocks'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l quic -d 'Make connections by QUIC alone (default: only if no TCP connection gets through)'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l ssh-only -d 'Send everything by ssh; make no connections of its own'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l server -d 'Serve the other end of a copy on standard input and output'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l remove-self -d 'Remove the program\'s own file, which was sent along for this run'
