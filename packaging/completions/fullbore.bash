@@ -52,6 +52,9 @@ _fullbore() {
             fullbore,pdiff)
                 cmd="fullbore__subcmd__pdiff"
                 ;;
+            fullbore,probe)
+                cmd="fullbore__subcmd__probe"
+                ;;
             fullbore,put)
                 cmd="fullbore__subcmd__put"
                 ;;
@@ -142,6 +145,9 @@ _fullbore() {
             fullbore__subcmd__help,pdiff)
                 cmd="fullbore__subcmd__help__subcmd__pdiff"
                 ;;
+            fullbore__subcmd__help,probe)
+                cmd="fullbore__subcmd__help__subcmd__probe"
+                ;;
             fullbore__subcmd__help,put)
                 cmd="fullbore__subcmd__help__subcmd__put"
                 ;;
@@ -215,7 +221,7 @@ _fullbore() {
 
     case "${cmd}" in
         fullbore)
-            opts="-h -V --help --version mirror update check pdiff convert apt copy bootstrap install nosync divert put get help"
+            opts="-h -V --help --version mirror update check pdiff convert apt copy probe bootstrap install nosync divert put get help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -831,7 +837,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__help)
-            opts="mirror update check pdiff convert apt copy bootstrap install nosync divert put get help"
+            opts="mirror update check pdiff convert apt copy probe bootstrap install nosync divert put get help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1141,6 +1147,20 @@ _fullbore() {
         fullbore__subcmd__help__subcmd__pdiff__subcmd__publish)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__help__subcmd__probe)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -1579,6 +1599,48 @@ _fullbore() {
                     ;;
                 --durability)
                     COMPREPLY=($(compgen -W "none at-end each" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fullbore__subcmd__probe)
+            opts="-x -e -q -h --time --one-file-system --rsh --remote-path --streams --send-program --ssh-only --congestion --json --quiet --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --time)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --rsh)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -e)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --remote-path)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --streams)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --send-program)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --congestion)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 *)

@@ -33,6 +33,7 @@ complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "pdiff" -d 'Apply,
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "convert" -d 'Convert settings of apt-mirror, debmirror or ftpsync to fullbore\'s'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "apt" -d 'Make the system\'s own apt use fullbore\'s methods, or undo it'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "copy" -d 'Copy files and trees'
+complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "probe" -d 'Say what a copy will be limited by, and how long it will take'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "bootstrap" -d 'Make a Debian root, as mmdebstrap is called'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "install" -d 'Install packages as apt-get does, unpacked in parallel and without needless syncs'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "nosync" -d 'Run a command with its sync calls answered at once, and sync once when it has ended'
@@ -248,6 +249,17 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l json -d 'Prin
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s q -l quiet -d 'Print only errors'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s v -l verbose -d 'Name each file that is copied'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l time -d 'Take so many seconds' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -s e -l rsh -d 'Reach the other machine by this command (default: ssh)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l remote-path -d 'Run this there instead of `fullbore`, for example `sudo fullbore`' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l streams -d 'Open so many connections (default: as many as a copy would)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l send-program -d 'Send this program (or FILE, a statically linked one) along, run it there from a temporary directory, and leave nothing of it' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l congestion -d 'Give connections this congestion control (default: the system\'s, and bbr where loss asks for it)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -s x -l one-file-system -d 'Stay on the file system of SRC'
+complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l ssh-only -d 'Send everything by ssh; make no connections of its own'
+complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l json -d 'Print the result as one line of JSON on stdout'
+complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -s q -l quiet -d 'Do not say what is being tried'
+complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l variant -d 'Which packages are installed' -r -f -a "custom\t'None'
 essential\t'Essential packages and what they need'
 apt\t'That, and apt'

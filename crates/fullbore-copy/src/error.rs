@@ -79,6 +79,11 @@ impl CopyError {
         }
     }
 
+    /// What a pipe or connection that cannot be used means.
+    pub fn from_pipe(error: io::Error) -> CopyError {
+        CopyError::Network(format!("the connection broke: {error}"))
+    }
+
     /// Whether dialling again may help.
     pub fn is_lost_connection(&self) -> bool {
         matches!(self, CopyError::Network(_))

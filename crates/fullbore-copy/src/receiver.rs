@@ -166,9 +166,12 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         comparing.queue.break_off();
         // Writers end with their queue, and only then has the committer heard of all files.
         context.link.data.close();
-        writing.into_iter().for_each(|thread| drop(thread.join()));
-        commit.close();
-        drop(committing.join());
+        let clock = context.ledger.stage("control", Kind::Thread);
+        clock.starved_in(|| {
+            writing.into_iter().for_each(|thread| drop(thread.join()));
+            commit.close();
+            drop(committing.join());
+        });
         finished
     });
     if !finished || context.brake.is_pulled() {

@@ -13,6 +13,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use fullbore_engine::digest::Sha256;
 
 pub use crate::copy::flags::CopyArgs;
+pub use crate::probe::flags::ProbeArgs;
 use crate::settings::values::{DurabilityChoice, Filter, IndexFormat, Kind, Percent, Rate};
 
 pub use store::{GetArgs, GridArgs, PutArgs};
@@ -62,6 +63,9 @@ pub enum Command {
     /// Copy files and trees
     #[command(long_about = crate::copy::flags::LONG)]
     Copy(Box<CopyArgs>),
+    /// Say what a copy will be limited by, and how long it will take
+    #[command(long_about = crate::probe::flags::LONG)]
+    Probe(ProbeArgs),
     /// Make a Debian root, as mmdebstrap is called
     #[command(long_about = BOOTSTRAP_LONG)]
     Bootstrap(Box<BootstrapArgs>),

@@ -3,13 +3,12 @@
 mod control;
 mod ending;
 pub mod flags;
-mod judgement;
-mod place;
-mod remote;
-mod screen;
+pub(crate) mod place;
+pub(crate) mod remote;
+pub(crate) mod screen;
 mod send_program;
 mod server;
-mod signals;
+pub(crate) mod signals;
 mod table;
 
 use std::io::Read as _;
@@ -22,11 +21,14 @@ use std::time::{Duration, Instant};
 use fullbore_copy::entry::is_path;
 use fullbore_copy::error::CopyError;
 use fullbore_copy::filter::{Filters, RULES};
+use fullbore_copy::judgement::Judgement;
 use fullbore_copy::local::LocalCopy;
 use fullbore_copy::options::{Compress, GROUP_TIME_MS, Options};
+use fullbore_copy::probe::{DiskFacts, Disks};
 use fullbore_copy::receiver::Destination;
 use fullbore_copy::sender::Source;
 use fullbore_copy::session::Progress;
+use fullbore_copy::transport::Path as NetworkPath;
 use fullbore_copy::wire::Account;
 use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::Ledger;
@@ -36,7 +38,6 @@ use crate::cli::CopyArgs;
 use crate::error::{CommandError, ErrorKind};
 use crate::settings::Environment;
 use control::Levers;
-use judgement::Judgement;
 use place::{Common, Place};
 use screen::{Screen, Style};
 
@@ -121,7 +122,7 @@ fn ask(arguments: &CopyArgs) -> u8 {
 }
 
 /// What came of a copy that went well.
-struct Done {
+pub(crate) struct Done {
     account: Account,
     wall: Duration,
     /// What limited it, in words.
@@ -130,6 +131,29 @@ struct Done {
     far: Option<Judgement>,
     /// How content went, in words; empty on one machine.
     way: String,
+    ends: Ends,
+}
+
+/// What the table at the end needs besides the clocks.
+#[derive(Default)]
+struct Ends {
+    /// The source is on this machine, the destination is.
+    here: (bool, bool),
+    /// The connections.
+    path: Option<NetworkPath>,
+    /// What the disks of this machine did.
+    disks: DiskFacts,
+    /// Those of the destination, if source and destination are here.
+    target_disks: DiskFacts,
+    /// Source and destination, as the user named them.
+    places: (String, String),
+}
+
+/// Source and destination as the user named them.
+fn places(arguments: &CopyArgs) -> (String, String) {
+    let shown =
+        |place: Option<&std::ffi::OsString>| place.map_or(String::new(), |place| place.to_string_lossy().into());
+    (shown(arguments.paths.first()), shown(arguments.paths.last()))
 }
 
 fn copy(arguments: &CopyArgs, screen: &Screen) -> Result<u8, CommandError> {
@@ -176,6 +200,8 @@ fn copy_here(
     let destination = Destination::resolve(target, single_file, sources.len() > 1, options.dry_run);
     let destination = destination.map_err(|error| failure(&error))?;
     let (ledger, progress) = (Ledger::new(), Arc::new(Progress::default()));
+    let disks = [paths.first().copied().unwrap_or(Path::new(".")), &destination.directory].map(Disks::under);
+    let before = [disks[0].read(), disks[1].read()];
     let mut copy = LocalCopy::default();
     let config = SamplerConfig { destination: Some(destination.directory.clone()), ..SamplerConfig::default() };
     let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
@@ -191,7 +217,14 @@ fn copy_here(
     screen.clear();
     let account = result.map_err(|error| torn(&error, &progress.account()))?;
     let limit = Some(verdict.limited_by());
-    Ok(Done { account, wall: began.elapsed(), limit, verdict: Some(verdict), far: None, way: String::new() })
+    let ends = Ends {
+        here: (true, true),
+        disks: disks[0].since(&before[0]),
+        target_disks: disks[1].since(&before[1]),
+        places: (paths.first().map_or(String::new(), |path| path.display().to_string()), target.display().to_string()),
+        ..Ends::default()
+    };
+    Ok(Done { account, wall: began.elapsed(), limit, verdict: Some(verdict), far: None, way: String::new(), ends })
 }
 
 /// What `--status` tells.
@@ -334,7 +367,7 @@ fn torn(error: &Arc<CopyError>, account: &Account) -> CommandError {
     failure
 }
 
-fn failure(error: &CopyError) -> CommandError {
+pub(crate) fn failure(error: &CopyError) -> CommandError {
     let kind = match error.exit_code() {
         2 => ErrorKind::Partial,
         3 => ErrorKind::Network,

@@ -8,7 +8,7 @@ use crate::output::write_atomically;
 use crate::progress::Screen;
 use crate::report::{Report, html, json, prometheus};
 use crate::settings::{self, Environment, OutputSettings};
-use crate::{apt, bootstrap, check, convert, copy, divert, get, install, mirror, nosync, pdiff, put, update};
+use crate::{apt, bootstrap, check, convert, copy, divert, get, install, mirror, nosync, pdiff, probe, put, update};
 
 /// Runs the command line; the result is the exit code.
 pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
@@ -21,6 +21,7 @@ pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment:
             Command::Convert(arguments) => run_convert(&arguments, environment),
             Command::Apt(arguments) => run_apt(&arguments, environment),
             Command::Copy(arguments) => copy::run(&arguments, environment),
+            Command::Probe(arguments) => probe::run(&arguments, environment),
             Command::Bootstrap(arguments) => run_bootstrap(&arguments, environment),
             Command::Install(arguments) => run_install(&arguments, environment),
             Command::Nosync(arguments) => nosync::run(&arguments),

@@ -380,10 +380,37 @@ impl Opener {
 impl Connection {
     /// Puts the first connection to work, and the others as they come.
     pub fn start(&mut self, transport: &Arc<Transport>) -> std::io::Result<()> {
+        self.begin(transport)?;
+        self.open(transport, 1, self.streams);
+        if self.grows {
+            let (opener, transport, growth) = (self.opener.clone(), transport.clone(), Growth::new(self.streams));
+            std::thread::spawn(move || grow(&opener, &transport, growth));
+        }
+        Ok(())
+    }
+
+    /// Connections for content that a copy would have at first, besides the first one where that carries
+    /// content as well: by ssh.
+    pub fn streams(&self) -> u8 {
+        self.streams
+    }
+
+    /// Puts the first connection to work, which carries control messages.
+    pub fn begin(&mut self, transport: &Arc<Transport>) -> std::io::Result<()> {
         let mut first = self.first.take().ok_or(std::io::ErrorKind::NotConnected)?;
         if self.way == Way::Pipe {
             transport.add(first, true, true);
-            for _ in 0..self.streams {
+            return Ok(());
+        }
+        first.mark(0)?;
+        transport.add(first, true, false);
+        Ok(())
+    }
+
+    /// Makes the connections with these numbers, and puts each to work as it comes.
+    pub fn open(&self, transport: &Arc<Transport>, from: u8, to: u8) {
+        for number in from..=to {
+            if self.way == Way::Pipe {
                 let Some((command, joint)) = self.joining.clone() else { break };
                 let (transport, children) = (transport.clone(), self.children.clone());
                 std::thread::spawn(move || match join::dial(&command, &joint, &children) {
@@ -391,12 +418,8 @@ impl Connection {
                     // One less is no matter: the first one carries everything.
                     Err(error) => tracing::debug!(%error, "a further connection by ssh failed"),
                 });
+                continue;
             }
-            return Ok(());
-        }
-        first.mark(0)?;
-        transport.add(first, true, false);
-        for number in 1..=self.streams {
             let (opener, transport, way) = (self.opener.clone(), transport.clone(), self.way);
             let quic = self.quic.clone();
             std::thread::spawn(move || {
@@ -409,11 +432,6 @@ impl Connection {
                 }
             });
         }
-        if self.grows {
-            let (opener, transport, growth) = (self.opener.clone(), transport.clone(), Growth::new(self.streams));
-            std::thread::spawn(move || grow(&opener, &transport, growth));
-        }
-        Ok(())
     }
 
     /// Ends the program on the other machine, if it has not ended by itself.

@@ -53,6 +53,10 @@ pub enum Role {
     Send,
     /// The far end receives.
     Receive,
+    /// The far end has the source of a probe.
+    ProbeSource,
+    /// The far end has the destination of a probe.
+    ProbeTarget,
 }
 
 /// What the near end answers: the task.

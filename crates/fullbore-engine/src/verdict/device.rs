@@ -95,6 +95,11 @@ impl Device {
         !self.members.is_empty()
     }
 
+    /// Their directories in `/sys`: what the file system lies on, then what that is made of.
+    pub fn directories(&self) -> impl Iterator<Item = &Path> {
+        self.members.iter().map(|(_, directory)| directory.as_path())
+    }
+
     /// Names and counters of the disks now.
     pub fn reading(&self) -> Vec<(String, DiskStat)> {
         self.members

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use fullbore_copy::judgement::Judgement;
 use fullbore_copy::wire::ProblemKind;
 use serde_json::{Value, json};
 
 use super::Done;
+use super::table::Run;
 use crate::report::units;
 
 /// A copy that took less has no table: its figures would be noise.
@@ -64,16 +66,34 @@ pub fn text(done: &Done, dry_run: bool) -> String {
     if !done.way.is_empty() {
         let _ = write!(text, "\n{}.", done.way);
     }
-    let near = done.verdict.as_ref().map_or(&[][..], |verdict| &verdict.counters.stages);
-    let far = done.far.as_ref().map_or(&[][..], |far| &far.stages);
-    if wall >= TABLE_TIME && !near.is_empty() {
-        let _ = write!(text, "\n\n{}", super::table::text(&[near, far], account.written_bytes, wall));
-        let advice = done.verdict.as_ref().filter(|verdict| far.is_empty() && verdict.confident);
-        if let Some(verdict) = advice.filter(|verdict| !verdict.advice.is_empty()) {
-            let _ = write!(text, "\n\n{}", verdict.advice);
-        }
+    if wall >= TABLE_TIME {
+        let _ = with_run(done, |run| write!(text, "\n\n{}", run.text()));
     }
     text
+}
+
+/// The run as its table wants it; nothing if no verdict was made.
+fn with_run<R>(done: &Done, use_run: impl FnOnce(&Run<'_>) -> R) -> Option<R> {
+    let verdict = done.verdict.as_ref()?;
+    let (near, nobody) = (Judgement::of(verdict), Judgement::default());
+    let far = done.far.as_ref().unwrap_or(&nobody);
+    let ends = &done.ends;
+    let (sender, receiver, source_disks, target_disks) = match ends.here {
+        (true, true) => (&near, None, &ends.disks, &ends.target_disks),
+        (true, false) => (&near, Some(far), &ends.disks, &far.disks),
+        _ => (far, Some(&near), &far.disks, &ends.disks),
+    };
+    Some(use_run(&Run {
+        sender,
+        receiver,
+        path: ends.path.as_ref(),
+        disks: (source_disks, target_disks),
+        places: (&ends.places.0, &ends.places.1),
+        verdict: Some(verdict),
+        bytes: done.account.written_bytes,
+        wall: done.wall,
+        sync: Duration::from_micros(done.account.sync_us),
+    }))
 }
 
 /// The last event of `--json`.
@@ -88,6 +108,7 @@ pub fn json(done: &Done, problems: &BTreeMap<ProblemKind, u64>, exit_code: u8) -
         "resumed_bytes": account.resumed_bytes, "wanted_files": account.wanted_files,
         "wanted_bytes": account.wanted_bytes, "sync_us": account.sync_us, "reused_bytes": account.reused_bytes,
         "verified_bytes": account.verified_bytes, "verify_us": account.verify_us, "problems": problems,
+        "parts": with_run(done, |run| run.rows()), "advice": with_run(done, |run| run.advice()),
         "limited_by": done.limit, "way": done.way, "far": done.far,
         "limit": verdict.map(|verdict| json!({
             "part": verdict.part, "reason": verdict.reason, "confident": verdict.confident, "advice": verdict.advice,

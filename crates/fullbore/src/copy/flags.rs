@@ -301,7 +301,7 @@ impl FromArgMatches for FilterArgs {
 }
 
 /// A name as the kernel's modules have: up to fifteen letters, digits and underscores (`TCP_CA_NAME_MAX`).
-fn congestion(text: &str) -> Result<String, String> {
+pub(crate) fn congestion(text: &str) -> Result<String, String> {
     let fits =
         !text.is_empty() && text.len() < 16 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     if fits { Ok(text.to_owned()) } else { Err("no name of a congestion control".to_owned()) }

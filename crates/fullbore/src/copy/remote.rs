@@ -7,7 +7,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use fullbore_copy::error::CopyError;
+use fullbore_copy::judgement::{Judgement, joined};
 use fullbore_copy::options::Options;
+use fullbore_copy::probe::Disks;
 use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
 use fullbore_copy::session::{Brake, Context, Exchange, Link, Progress};
@@ -21,10 +23,9 @@ use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
 
 use super::control::{self, Levers};
-use super::judgement::{Judgement, joined};
 use super::send_program::{self, Parcel};
 use super::signals::{self, Current};
-use super::{Done, failure, screen::Screen, status, torn, watched};
+use super::{Done, Ends, failure, places, screen::Screen, status, torn, watched};
 use crate::cli::CopyArgs;
 use crate::error::{CommandError, ErrorKind};
 
@@ -70,6 +71,7 @@ struct Session {
     result: Result<Account, Arc<CopyError>>,
     far: Option<Judgement>,
     way: String,
+    path: NetworkPath,
 }
 
 /// Copies, over as many connections one after the other as it takes.
@@ -84,6 +86,11 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
         ..SamplerConfig::default()
     };
     let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+    let disks = Disks::under(match &task.sends {
+        Some(_) => arguments.paths.first().map_or(Path::new("."), Path::new),
+        None => Path::new(&task.target),
+    });
+    let disks_before = disks.read();
     let wish = wish(arguments, &task.host)?;
     let current = Current::default();
     signals::pull(&current)?;
@@ -119,6 +126,13 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
                     verdict: Some(verdict),
                     far: session.far,
                     way: session.way,
+                    ends: Ends {
+                        here: (task.sends.is_some(), task.sends.is_none()),
+                        path: Some(session.path),
+                        disks: disks.since(&disks_before),
+                        places: places(arguments),
+                        ..Ends::default()
+                    },
                 });
             }
             Err(error) => {
@@ -145,7 +159,12 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
 impl Run<'_> {
     /// One connection, from ssh to its end. The outer error is one that dialling again does not mend.
     fn session(&self) -> Result<Session, CommandError> {
-        let lost = |error: CopyError| Session { result: Err(Arc::new(error)), far: None, way: String::new() };
+        let lost = |error: CopyError| Session {
+            result: Err(Arc::new(error)),
+            far: None,
+            way: String::new(),
+            path: NetworkPath::default(),
+        };
         let peer = match Peer::start(&self.wish) {
             Ok(peer) => peer,
             // Once a copy is under way, a host that is away is waited for.
@@ -233,11 +252,12 @@ impl Run<'_> {
             (_, Some(destination)) => receiver::run(&context, destination),
             (None, None) => Err(Arc::new(CopyError::Meaning("nothing to do"))),
         });
-        let way = way(&connection, &transport.path());
+        let path = transport.path();
+        let way = way(&connection, &path);
         transport.finish();
         connection.finish();
         let far = exchange.peer.lock().ok().and_then(|json| Judgement::decode(&json));
-        Ok(Session { result, far, way })
+        Ok(Session { result, far, way, path })
     }
 }
 
@@ -283,37 +303,62 @@ fn add(sum: &mut Account, account: &Account) {
 
 /// The command that runs the program there: the user's ssh, the host, and one word for its shell.
 fn wish(arguments: &CopyArgs, host: &str) -> Result<Wish, CommandError> {
-    let rsh = arguments.rsh.as_deref().unwrap_or("ssh");
-    let mut command: Vec<OsString> = words(rsh).into_iter().map(OsString::from).collect();
-    command.push(host.into());
-    let program = arguments.remote_path.as_deref().unwrap_or("fullbore");
-    // Another ssh may ask for a password, or be another program: then one connection it is.
-    let is_ssh = command.first().is_some_and(|program| Path::new(program).file_name() == Some(OsStr::new("ssh")));
-    let more_pipes = (is_ssh && arguments.send_program.is_none()).then(|| {
-        let mut quiet = command.clone();
-        quiet.splice(1..1, ["-oBatchMode=yes".into()]);
-        quiet.push(format!("{program} copy --server --join ").into());
-        quiet
-    });
-    let sent = arguments.send_program.as_ref().map(|file| Parcel::open(file.as_deref())).transpose()?;
-    command.push(match &sent {
-        Some(parcel) => parcel.script(program).into(),
-        None => format!("{program} copy --server").into(),
-    });
-    Ok(Wish {
-        command,
-        preface: sent.map(|parcel| parcel.program).unwrap_or_default(),
-        host: host.to_owned(),
-        tcp: !arguments.ssh_only && !arguments.quic,
-        quic: !arguments.ssh_only,
-        streams: arguments.streams.unwrap_or(0),
-        program: crate::VERSION.to_owned(),
-        more_pipes,
-    })
+    let reach = Reach {
+        rsh: arguments.rsh.as_deref(),
+        remote_path: arguments.remote_path.as_deref(),
+        send_program: arguments.send_program.as_ref(),
+        ssh_only: arguments.ssh_only,
+        quic: arguments.quic,
+        streams: arguments.streams,
+    };
+    reach.wish(host)
+}
+
+/// How the other machine is reached, by the flags of `copy` and of `probe`.
+pub(crate) struct Reach<'a> {
+    pub(crate) rsh: Option<&'a str>,
+    pub(crate) remote_path: Option<&'a str>,
+    pub(crate) send_program: Option<&'a Option<PathBuf>>,
+    pub(crate) ssh_only: bool,
+    pub(crate) quic: bool,
+    pub(crate) streams: Option<u8>,
+}
+
+impl Reach<'_> {
+    /// What the connection's near end needs to know.
+    pub(crate) fn wish(&self, host: &str) -> Result<Wish, CommandError> {
+        let rsh = self.rsh.unwrap_or("ssh");
+        let mut command: Vec<OsString> = words(rsh).into_iter().map(OsString::from).collect();
+        command.push(host.into());
+        let program = self.remote_path.unwrap_or("fullbore");
+        // Another ssh may ask for a password, or be another program: then one connection it is.
+        let is_ssh = command.first().is_some_and(|program| Path::new(program).file_name() == Some(OsStr::new("ssh")));
+        let more_pipes = (is_ssh && self.send_program.is_none()).then(|| {
+            let mut quiet = command.clone();
+            quiet.splice(1..1, ["-oBatchMode=yes".into()]);
+            quiet.push(format!("{program} copy --server --join ").into());
+            quiet
+        });
+        let sent = self.send_program.as_ref().map(|file| Parcel::open(file.as_deref())).transpose()?;
+        command.push(match &sent {
+            Some(parcel) => parcel.script(program).into(),
+            None => format!("{program} copy --server").into(),
+        });
+        Ok(Wish {
+            command,
+            preface: sent.map(|parcel| parcel.program).unwrap_or_default(),
+            host: host.to_owned(),
+            tcp: !self.ssh_only && !self.quic,
+            quic: !self.ssh_only,
+            streams: self.streams.unwrap_or(0),
+            program: crate::VERSION.to_owned(),
+            more_pipes,
+        })
+    }
 }
 
 /// Words of a command as rsync's `-e` parts them: by spaces, but not within quotes.
-fn words(text: &str) -> Vec<String> {
+pub(crate) fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let (mut word, mut quote, mut begun) = (String::new(), None, false);
     for c in text.chars() {
@@ -339,7 +384,7 @@ fn words(text: &str) -> Vec<String> {
 }
 
 /// Why the program does not run on the other machine, and what to do.
-fn explain(no_peer: NoPeer, wish: &Wish, host: &str) -> CommandError {
+pub(crate) fn explain(no_peer: NoPeer, wish: &Wish, host: &str) -> CommandError {
     let ssh: Vec<String> = wish.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let ssh = ssh[..ssh.len().saturating_sub(2)].join(" ");
     let install = format!("{ssh} {host} 'cat > fullbore && chmod +x fullbore' < \"$(command -v fullbore)\"");

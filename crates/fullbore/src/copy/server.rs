@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fullbore_copy::error::CopyError;
+use fullbore_copy::judgement::Judgement;
+use fullbore_copy::probe::Disks;
 use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
 use fullbore_copy::session::{Brake, Context, Event, Exchange, Link, Progress, RateLimit};
@@ -18,8 +20,6 @@ use fullbore_copy::transport::{far, join};
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
-
-use super::judgement::Judgement;
 
 /// Serves one copy; the result is the exit code. Says nothing: the near end does.
 pub fn run(remove_self: bool) -> u8 {
@@ -58,6 +58,9 @@ fn serve() -> Result<(), Arc<CopyError>> {
     let addresses = std::env::var("SSH_CONNECTION").ok().and_then(|text| ssh_connection(&text));
     let far = far::greet(&mut input, &mut output, crate::VERSION, addresses)?;
     let task = far.task.clone();
+    if matches!(task.role, Role::ProbeSource | Role::ProbeTarget) {
+        return crate::probe::serve(far, input, output, local);
+    }
     let part = part(&task);
     let single_file = match &part {
         Ok(Part::Send(sources)) => sources.iter().all(|source| source.single_file().is_some()),
@@ -82,9 +85,16 @@ fn serve() -> Result<(), Arc<CopyError>> {
     // A signal ends this end as well as a lost connection does.
     let _ = super::signals::pull(&super::signals::Current::of(&brake));
     let sampler = Mutex::new(Some(sampler));
+    let disks = Disks::under(&match &part {
+        Part::Receive(destination) => destination.directory.clone(),
+        Part::Send(_) => task.sources.first().map_or_else(|| PathBuf::from("."), |path| local(path)),
+    });
+    let disks_before = disks.read();
     let own = || {
         let sampler = sampler.lock().unwrap_or_else(PoisonError::into_inner).take();
-        sampler.map(|sampler| Judgement::of(&sampler.finish()).encode()).unwrap_or_default()
+        sampler
+            .map(|sampler| Judgement::of(&sampler.finish()).with_disks(disks.since(&disks_before)).encode())
+            .unwrap_or_default()
     };
     let exchange = Exchange { own: Some(&own), ..Exchange::default() };
     let silent = |_: Event| {};
@@ -114,6 +124,8 @@ fn serve() -> Result<(), Arc<CopyError>> {
 
 fn part(task: &Task) -> Result<Part, CopyError> {
     match task.role {
+        // A probe has its own end.
+        Role::ProbeSource | Role::ProbeTarget => Err(CopyError::Meaning("a probe among copies")),
         Role::Send => {
             let only = task.only.is_some();
             let open = |path: &Vec<u8>| Source::open(&if only { local(path).join("") } else { local(path) });

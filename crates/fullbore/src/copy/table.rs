@@ -1,76 +1,334 @@
-//! The table at the end of a copy: each part, what it could do alone, how much of it was used.
+//! The table at the end of a copy, from its own run: each part, what it could do alone, how much of it was
+//! used, how long others waited for it; the next limit, and what it would save to remove this one.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use fullbore_copy::judgement::Judgement;
+use fullbore_copy::probe::{DiskFacts, Part, judged};
+use fullbore_copy::transport::Path as NetworkPath;
 use fullbore_engine::stage::StageReading;
+use fullbore_engine::verdict::Verdict;
 
+use crate::parts::{self, Row};
+use crate::probe::report::disk_words;
 use crate::report::units;
 
-/// Roles that are shown, as the ledger names them, and as a person says it.
-const ROLES: [(&str, &str); 6] = [
-    ("scan", "list source"),
-    ("read", "read + hash"),
-    ("send", "encrypt + send"),
-    ("receive", "receive + decrypt"),
-    ("disk write", "verify + write"),
-    ("sync", "sync + names"),
-];
+/// A part that was used less has no rate of its own: it would be guessed from too little.
+const MEASURABLE: f64 = 0.005;
+/// A stall that is shorter is none.
+const STALL_S: f64 = 0.3;
+/// Less than this share of its usual rate is a stall.
+const STALLED: f64 = 0.02;
 
-/// One line per part. `bytes` are those of the whole copy.
-pub fn text(ends: &[&[StageReading]], bytes: u64, wall: Duration) -> String {
-    let mut text = format!("{:<18} {:>12} {:>6} {:>9} {:>9}  evidence", "part", "alone", "used", "no input", "held up");
-    let wall_ns = wall.as_nanos() as f64;
-    for (role, words) in ROLES {
-        for stage in ends.iter().flat_map(|end| end.iter()).filter(|stage| stage.name == role && stage.threads > 0) {
-            let whole_ns = stage.threads as f64 * wall_ns.max(1.0);
-            let (starved, blocked) = (stage.starved_ns as f64 / whole_ns, stage.blocked_ns as f64 / whole_ns);
-            // Threads that ended before the run did were not at work then.
-            let busy_ns = (whole_ns - stage.starved_ns as f64 - stage.blocked_ns as f64)
-                .min((stage.compute_ns + stage.run_delay_ns + stage.device_ns) as f64)
-                .max(0.0);
-            let used = busy_ns / whole_ns;
-            let alone = if used > 0.0 && matches!(role, "read" | "send" | "receive" | "disk write") {
-                let rate = bytes as f64 / wall.as_secs_f64().max(1e-9) / used;
-                format!("{}/s", units::bytes(rate as u64))
-            } else {
-                "-".to_owned()
-            };
-            let cpu_s = stage.compute_ns as f64 / 1e9;
-            let device_s = stage.device_ns as f64 / 1e9;
-            let _ = write!(
-                text,
-                "\n{words:<18} {alone:>12} {:>4.0} % {:>7.0} % {:>7.0} %  {} threads, {cpu_s:.1} s of processor, {device_s:.1} s in calls",
-                used * 100.0,
-                starved.min(1.0) * 100.0,
-                blocked.min(1.0) * 100.0,
-                stage.threads,
-            );
+/// What both ends of a copy knew at its end.
+#[derive(Clone, Copy)]
+pub struct Run<'a> {
+    /// Clocks and verdict of the sender; of both ends on one machine.
+    pub sender: &'a Judgement,
+    /// Of the receiver, if it is another process.
+    pub receiver: Option<&'a Judgement>,
+    /// The connections.
+    pub path: Option<&'a NetworkPath>,
+    /// The disks of the source and of the destination.
+    pub disks: (&'a DiskFacts, &'a DiskFacts),
+    /// Their names.
+    pub places: (&'a str, &'a str),
+    /// This end's verdict, for the course of time.
+    pub verdict: Option<&'a Verdict>,
+    /// Bytes written.
+    pub bytes: u64,
+    /// Wall time.
+    pub wall: Duration,
+    /// Time of the final sync.
+    pub sync: Duration,
+}
+
+/// How the threads of a role spent their time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    threads: f64,
+    used: f64,
+    starved: f64,
+    blocked: f64,
+    compute_s: f64,
+    bytes: u64,
+}
+
+impl Run<'_> {
+    fn spent(&self, end: &Judgement, role: &str) -> Option<Spent> {
+        let stage: &StageReading = end.stages.iter().find(|stage| stage.name == role && stage.threads > 0)?;
+        let whole_ns = stage.threads as f64 * (self.wall.as_nanos() as f64).max(1.0);
+        let (starved, blocked) = (stage.starved_ns as f64 / whole_ns, stage.blocked_ns as f64 / whole_ns);
+        // Threads that ended before the run did were not at work then.
+        let busy_ns = (whole_ns - stage.starved_ns as f64 - stage.blocked_ns as f64)
+            .min((stage.compute_ns + stage.run_delay_ns + stage.device_ns) as f64)
+            .max(0.0);
+        Some(Spent {
+            threads: stage.threads as f64,
+            used: busy_ns / whole_ns,
+            starved: starved.min(1.0),
+            blocked: blocked.min(1.0),
+            compute_s: stage.compute_ns as f64 / 1e9,
+            bytes: stage.bytes,
+        })
+    }
+
+    fn alone(&self, used: f64) -> Option<f64> {
+        (used > MEASURABLE).then(|| self.bytes as f64 / self.wall.as_secs_f64().max(1e-9) / used.min(1.0))
+    }
+
+    /// Which part two signals agree on.
+    fn limit(&self) -> Option<Part> {
+        judged(self.sender, self.receiver.unwrap_or(&Judgement::default())).0
+    }
+
+    /// All parts that the run had.
+    pub fn rows(&self) -> Vec<Row> {
+        let receiver = self.receiver.unwrap_or(self.sender);
+        let (read, write) = (self.spent(self.sender, "read"), self.spent(receiver, "disk write"));
+        let (send, receive) = (self.spent(self.sender, "send"), self.spent(receiver, "receive"));
+        let limit = self.limit();
+        let cpu_per_gb =
+            |spent: Spent| format!("{:.2} cpu-s/GB", spent.compute_s / (self.bytes as f64 / 1e9).max(1e-9));
+        let mut rows = Vec::new();
+        if let Some(scan) = self.spent(self.sender, "scan") {
+            let instead = Some(units::duration((scan.used * scan.threads * self.wall.as_secs_f64() * 1e3) as u64));
+            let evidence = vec![format!("{} threads", scan.threads), "beside the rest".to_owned()];
+            rows.push(Row { instead, evidence, ..Row::new("list source") });
+        }
+        if let Some(read) = read {
+            let mut evidence = disk_words(self.disks.0);
+            evidence.extend([format!("{} readers", read.threads), cpu_per_gb(read)]);
+            rows.push(Row {
+                alone_bytes_per_s: self.alone(read.used),
+                used: Some(read.used),
+                waited_for: send.or(write).map(|next| next.starved),
+                limits: limit == Some(Part::Read),
+                evidence,
+                ..Row::new(format!("read + hash {}", self.places.0))
+            });
+        }
+        if let Some(send) = send {
+            rows.push(self.processor("encrypt + send", send, self.sender.cores, limit == Some(Part::SourceCpu)));
+            rows.push(self.network(read, write, limit == Some(Part::Network)));
+        }
+        if let Some(receive) = receive {
+            rows.push(self.processor("receive + decrypt", receive, receiver.cores, limit == Some(Part::TargetCpu)));
+        }
+        if let Some(write) = write {
+            let mut evidence = disk_words(self.disks.1);
+            evidence.extend([format!("{} writers", write.threads), cpu_per_gb(write)]);
+            rows.push(Row {
+                alone_bytes_per_s: self.alone(write.used),
+                used: Some(write.used),
+                waited_for: receive.or(read).map(|before| before.blocked),
+                limits: limit == Some(Part::Write),
+                evidence,
+                ..Row::new(format!("verify + write {}", self.places.1))
+            });
+        }
+        if send.is_none() && matches!(limit, Some(Part::SourceCpu | Part::TargetCpu)) {
+            // On one machine there is one processor.
+            let evidence = vec![self.sender.words(), format!("{} cores", self.sender.cores)];
+            rows.push(Row { limits: true, evidence, ..Row::new("processor") });
+        }
+        rows.push(Row { instead: Some(units::duration(self.sync.as_millis() as u64)), ..Row::new("final sync") });
+        rows.extend(self.protocol(send));
+        rows
+    }
+
+    fn processor(&self, name: &str, spent: Spent, cores: usize, limits: bool) -> Row {
+        let cores = (cores.max(1) as f64).min(spent.threads);
+        let used = spent.compute_s / self.wall.as_secs_f64().max(1e-9) / cores;
+        let per_gb = spent.compute_s / (self.bytes as f64 / 1e9).max(1e-9);
+        Row {
+            alone_bytes_per_s: self.alone(used),
+            used: Some(used.min(1.0)),
+            limits,
+            evidence: vec![format!("{per_gb:.2} cpu-s/GB")],
+            ..Row::new(name)
         }
     }
-    text
+
+    /// The connections: used while data is under way that neither buffer nor receiver holds up.
+    fn network(&self, read: Option<Spent>, write: Option<Spent>, limits: bool) -> Row {
+        let sending = self.sender.sending;
+        let streams = self.path.map_or(1, |path| path.streams).max(1) as f64;
+        let busy_s = sending.busy_us.saturating_sub(sending.receiver_limited_us) as f64 / 1e6;
+        let used = (sending.busy_us > 0).then(|| (busy_s / streams / self.wall.as_secs_f64().max(1e-9)).min(1.0));
+        let mut evidence = Vec::new();
+        if let Some(path) = self.path.filter(|path| path.streams > 0) {
+            evidence.push(format!("{} connections", path.streams));
+            evidence.extend(path.round_trip.map(|trip| format!("round trip {:.1} ms", trip.as_secs_f64() * 1e3)));
+            evidence.push(format!("{:.2} % sent twice", path.loss * 100.0));
+            evidence.extend(path.control.map(|control| format!("{control} congestion control")));
+        }
+        let share = |us: u64| us as f64 / sending.busy_us.max(1) as f64 * 100.0;
+        if sending.busy_us > 0 {
+            evidence.push(format!("receiver's window {:.0} %", share(sending.receiver_limited_us)));
+            evidence.push(format!("send buffer {:.0} %", share(sending.buffer_limited_us)));
+        }
+        Row {
+            // What a path could do shows only when it is full.
+            alone_bytes_per_s: used.filter(|_| limits).and_then(|used| self.alone(used)),
+            used,
+            waited_for: match (read, write) {
+                (Some(read), Some(write)) => Some(read.blocked.min(write.starved)),
+                _ => None,
+            },
+            limits,
+            evidence,
+            ..Row::new("network")
+        }
+    }
+
+    /// What went over the wire beyond the content, and the longest time in which nothing went.
+    fn protocol(&self, send: Option<Spent>) -> Option<Row> {
+        let send = send.filter(|send| send.bytes > 0 && self.bytes > 0)?;
+        let overhead = send.bytes as f64 / self.bytes as f64 - 1.0;
+        let mut evidence = vec![if overhead >= 0.0 {
+            format!("{:.1} % overhead", overhead * 100.0)
+        } else {
+            format!("content made {:.0} % smaller", -overhead * 100.0)
+        }];
+        evidence.extend(self.stall());
+        Some(Row { evidence, ..Row::new("protocol") })
+    }
+
+    fn stall(&self) -> Option<String> {
+        let points = &self.verdict?.timeline.points;
+        let usual = points.iter().map(|point| point.delivered_bytes_per_s).sum::<f64>() / points.len().max(1) as f64;
+        let (mut longest, mut at, mut since) = (0.0_f64, 0.0, None::<f64>);
+        for point in points {
+            if point.delivered_bytes_per_s >= STALLED * usual {
+                since = None;
+                continue;
+            }
+            let began = *since.get_or_insert(point.at_s);
+            let length = point.at_s + point.length_s - began;
+            if length > longest {
+                (longest, at) = (length, began);
+            }
+        }
+        (longest >= STALL_S).then(|| format!("longest stall {longest:.1} s, {at:.0} s after the start"))
+    }
+
+    /// The next limit, and what it would save to remove this one. Nothing where none is named.
+    pub fn advice(&self) -> Vec<String> {
+        let rows = self.rows();
+        let mut advice = Vec::new();
+        let others = rows.iter().filter(|row| !row.limits && row.used.is_some());
+        let next = others.max_by(|one, other| one.used.unwrap_or(0.0).total_cmp(&other.used.unwrap_or(0.0)));
+        if let (Some(_), Some(next)) = (rows.iter().find(|row| row.limits), next) {
+            let used = next.used.unwrap_or(0.0).clamp(MEASURABLE, 1.0);
+            let saves = self.wall.mul_f64(1.0 - used).saturating_sub(self.sync);
+            let rate =
+                next.alone_bytes_per_s.map_or(String::new(), |rate| format!(" at {}/s", units::bytes(rate as u64)));
+            advice.push(format!(
+                "next limit: {}{rate} ({:.1}x); removing the bottleneck saves up to {} of {}",
+                next.part,
+                1.0 / used,
+                units::duration(saves.as_millis() as u64),
+                units::duration(self.wall.as_millis() as u64)
+            ));
+        }
+        let troubles = self.disks.0.troubles.iter().chain(&self.disks.1.troubles);
+        advice.extend(troubles.map(|trouble| format!("look at the array: {trouble}")));
+        advice
+    }
+
+    /// Table and advice.
+    pub fn text(&self) -> String {
+        let mut text = parts::text(&self.rows());
+        for (number, advice) in self.advice().into_iter().enumerate() {
+            let _ = write!(text, "{}{advice}", if number == 0 { "\n\n" } else { "\n" });
+        }
+        text
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use fullbore_engine::stage::Kind;
+    use fullbore_engine::stage::{Kind, SendReading};
+    use fullbore_engine::verdict::Limit;
 
     use super::*;
 
-    #[test]
-    fn a_part_that_was_busy_all_the_time_can_do_no_more_alone() {
-        let stage = |name: &str, device_ns, starved_ns| StageReading {
+    fn stage(name: &str, device_ns: u64, starved_ns: u64, blocked_ns: u64) -> StageReading {
+        StageReading {
             threads: 2,
             device_ns,
             starved_ns,
+            blocked_ns,
+            compute_ns: 200_000_000,
+            bytes: 204_000_000,
             ..StageReading::new(name, Kind::Thread)
+        }
+    }
+
+    #[test]
+    fn a_link_at_its_limit_is_marked_and_the_next_limit_is_behind_it() {
+        let sender = Judgement {
+            limit: Limit::RemoteOrPath,
+            confident: true,
+            stages: vec![stage("read", 200_000_000, 0, 3_500_000_000), stage("send", 0, 0, 3_600_000_000)],
+            sending: SendReading { busy_us: 7_600_000, ..SendReading::default() },
+            cores: 2,
+            ..Judgement::default()
         };
-        let stages =
-            [stage("disk write", 4_000_000_000, 0), stage("read", 1_000_000_000, 3_000_000_000), stage("odd", 5, 5)];
-        let text = text(&[&stages], 200_000_000, Duration::from_secs(2));
-        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(lines.len(), 3);
-        assert_eq!(lines[1][3..7], ["400", "MB/s", "25", "%"]);
-        assert_eq!(lines[2][3..7], ["100", "MB/s", "100", "%"]);
+        let receiver = Judgement {
+            stages: vec![stage("receive", 0, 3_600_000_000, 0), stage("disk write", 1_600_000_000, 2_200_000_000, 0)],
+            cores: 2,
+            ..Judgement::default()
+        };
+        let path = NetworkPath { streams: 4, loss: 0.001, ..NetworkPath::default() };
+        let disks = DiskFacts::default();
+        let run = Run {
+            sender: &sender,
+            receiver: Some(&receiver),
+            path: Some(&path),
+            disks: (&disks, &disks),
+            places: ("/srv", "/backup"),
+            verdict: None,
+            bytes: 200_000_000,
+            wall: Duration::from_secs(2),
+            sync: Duration::from_millis(100),
+        };
+        let rows = run.rows();
+        let row = |name: &str| rows.iter().find(|row| row.part.starts_with(name)).unwrap();
+        let network = row("network");
+        assert!(network.limits && (network.used.unwrap() - 0.95).abs() < 0.01);
+        assert!((network.alone_bytes_per_s.unwrap() - 105e6).abs() < 1e6);
+        assert!((network.waited_for.unwrap() - 0.55).abs() < 0.01);
+        let write = row("verify + write /backup");
+        assert!(!write.limits && (write.used.unwrap() - 0.45).abs() < 0.01);
+        assert_eq!(row("protocol").evidence, ["2.0 % overhead"]);
+        assert_eq!(
+            run.advice(),
+            [
+                "next limit: verify + write /backup at 222 MB/s (2.2x); removing the bottleneck saves up to 1.0 s of 2.0 s"
+            ]
+        );
+        assert!(run.text().contains("<==  4 connections"));
+    }
+
+    #[test]
+    fn where_none_is_named_none_is_marked_and_nothing_is_promised() {
+        let both = Judgement { stages: vec![stage("disk write", 4_000_000_000, 0, 0)], ..Judgement::default() };
+        let disks = DiskFacts::default();
+        let run = Run {
+            sender: &both,
+            receiver: None,
+            path: None,
+            disks: (&disks, &disks),
+            places: ("a", "b"),
+            verdict: None,
+            bytes: 200_000_000,
+            wall: Duration::from_secs(2),
+            sync: Duration::ZERO,
+        };
+        assert!(run.rows().iter().all(|row| !row.limits) && run.advice().is_empty());
+        assert_eq!(run.rows()[0].alone_bytes_per_s, Some(100e6));
     }
 }

@@ -1,4 +1,5 @@
 //! Two network namespaces with a cable between them, and a real sshd in the second one.
+#![allow(dead_code)] // each test takes what it needs
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -119,6 +120,26 @@ impl Lab {
         command.args(["netns", "exec", &self.near, program, "copy", "-e", &self.rsh(), "--remote-path", program]);
         command.args(arguments).current_dir(self.directory.path());
         command
+    }
+
+    /// The program on the near machine, as a probe.
+    pub fn probe(&self, arguments: &[&str]) -> Command {
+        let program = env!("CARGO_BIN_EXE_fullbore");
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.near, program, "probe", "-e", &self.rsh(), "--remote-path", program]);
+        command.args(arguments).current_dir(self.directory.path());
+        command
+    }
+
+    /// Processes on the far machine that serve a copy or a probe.
+    pub fn servers(&self) -> Vec<i32> {
+        let pids = run(Command::new("ip").args(["netns", "pids", &self.far]));
+        let is_server = |pid: &i32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+            words.first().is_some_and(|program| program.ends_with(b"fullbore")) && words.contains(&&b"--server"[..])
+        };
+        pids.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(is_server).collect()
     }
 
     /// Runs it; it ends well. Gives what it prints.

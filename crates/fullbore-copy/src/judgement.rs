@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use fullbore_engine::stage::StageReading;
+use fullbore_engine::stage::{SendReading, StageReading};
 use fullbore_engine::verdict::{Limit, Verdict};
 use serde::{Deserialize, Serialize};
+
+use crate::probe::DiskFacts;
 
 /// One end's verdict, without the course of time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +25,32 @@ pub struct Judgement {
     pub evidence: Vec<String>,
     /// Clocks of the roles.
     pub stages: Vec<StageReading>,
+    /// What held connections up, if this end sent.
+    #[serde(default)]
+    pub sending: SendReading,
+    /// Cores that may be used here.
+    #[serde(default)]
+    pub cores: usize,
+    /// What the disks here did.
+    #[serde(default)]
+    pub disks: DiskFacts,
+}
+
+impl Default for Judgement {
+    fn default() -> Judgement {
+        Judgement {
+            limit: Limit::Mixed,
+            part: Limit::Mixed.to_string(),
+            reason: String::new(),
+            confident: false,
+            shares: BTreeMap::new(),
+            evidence: Vec::new(),
+            stages: Vec::new(),
+            sending: SendReading::default(),
+            cores: 0,
+            disks: DiskFacts::default(),
+        }
+    }
 }
 
 impl Judgement {
@@ -36,7 +64,16 @@ impl Judgement {
             shares: verdict.shares.iter().map(|share| (share.part.clone(), share.share)).collect(),
             evidence: verdict.evidence.clone(),
             stages: verdict.counters.stages.clone(),
+            sending: verdict.counters.sending,
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            disks: DiskFacts::default(),
         }
+    }
+
+    /// With what the disks did.
+    pub fn with_disks(mut self, disks: DiskFacts) -> Judgement {
+        self.disks = disks;
+        self
     }
 
     /// For the wire.
@@ -55,7 +92,7 @@ impl Judgement {
     }
 
     /// `part (reason)`.
-    fn words(&self) -> String {
+    pub fn words(&self) -> String {
         if self.reason.is_empty() { self.part.clone() } else { format!("{} ({})", self.part, self.reason) }
     }
 }
@@ -84,15 +121,7 @@ mod tests {
     use super::*;
 
     fn judgement(limit: Limit, part: &str) -> Judgement {
-        Judgement {
-            limit,
-            part: part.to_owned(),
-            reason: String::new(),
-            confident: true,
-            shares: BTreeMap::new(),
-            evidence: Vec::new(),
-            stages: Vec::new(),
-        }
+        Judgement { limit, part: part.to_owned(), confident: true, ..Judgement::default() }
     }
 
     #[test]

@@ -1,0 +1,30 @@
+//! Measures the parts of a copy before it: source, processors, network, destination; alone, then together.
+//!
+//! Two [`End`]s do what they are ordered; one of them is conducted by [`conduct`], which gives [`Figures`].
+//! [`predict`] says what the copy will take, [`find`] which part holds it up. Content goes by the queues,
+//! connections, hashes and acknowledgements of a copy; nothing that is written has a name.
+
+mod compute;
+mod conduct;
+mod disks;
+mod end;
+mod finding;
+mod flow;
+mod kernel;
+mod prediction;
+mod read;
+mod tree;
+mod words;
+mod write;
+
+pub use compute::{Compress, Compute};
+pub use conduct::{Figures, Joint, Trial, Wish, conduct};
+pub use disks::{DiskFacts, Disks, Reading, Trouble, Used};
+pub use end::{End, Means};
+pub use finding::{Finding, find, judged};
+pub use flow::{Flow, Landed, PathFacts};
+pub use prediction::{Part, Prediction, predict};
+pub use read::{Class, Rate, ReadFigures};
+pub use tree::Tree;
+pub use words::{Answer, Fate, Order, Supply, Word};
+pub use write::WriteFigures;

@@ -1,0 +1,287 @@
+//! The course of a probe: which trial comes when, and for how long.
+//!
+//! Each part alone first, then what is next to each other together, then all of it. The time is parted
+//! so that the whole takes no longer than asked for; what there is no time for is left out, and named.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::compute::Compute;
+use super::end::End;
+use super::flow::{Flow, Landed};
+use super::read::{Class, ReadFigures};
+use super::tree::Tree;
+use super::words::{Answer, Fate, Order, Supply, Word};
+use super::write::WriteFigures;
+use crate::error::CopyError;
+use crate::wire::SMALL_BYTES;
+
+/// Shares of the time, of thirty seconds: scan 3, reading 4, network 2 and 3, writing 4, the rest together.
+const SCAN: f64 = 0.10;
+const READ: f64 = 0.13;
+const ONE_STREAM: f64 = 0.07;
+const STREAMS: f64 = 0.10;
+const WRITE: f64 = 0.13;
+/// Each of the (up to six) trials of parts together.
+const TOGETHER: f64 = 0.055;
+/// Shortest trial that is worth the trouble.
+const SHORTEST_S: f64 = 0.15;
+/// A kind of files that holds less of the job is not tried by itself: this share of the bytes, and fewer
+/// small files for each block of big ones.
+const SMALL_PART: f64 = 0.02;
+/// Bytes that a small file counts beyond its content where kinds are compared: what opening and creating
+/// it costs, in bytes of a fast disk. A guess, of the right order.
+const FILE_COST_BYTES: u64 = 64 << 10;
+/// Time of a destination's flush that a trial may lead to, of the trial's own time.
+const FLUSH_SHARE: f64 = 1.5;
+
+/// What the user wants of a probe.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Wish {
+    /// For all of it, from `began`.
+    pub time: Duration,
+    /// When it began: set-up counts.
+    pub began: Instant,
+    /// Stay on the source's file system.
+    pub one_file_system: bool,
+}
+
+/// Parts that were tried together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Joint {
+    /// The source and the network.
+    ReadSend,
+    /// The network and the destination.
+    SendWrite,
+    /// Everything.
+    Whole,
+}
+
+/// What a trial of parts together gave.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// Which parts.
+    pub joint: Joint,
+    /// With which files.
+    pub class: Class,
+    /// What the sender saw.
+    pub flow: Flow,
+    /// What the receiver saw.
+    pub landed: Landed,
+}
+
+impl Trial {
+    /// Bytes per second with the flush counted, as a copy of less than a group of files has it.
+    pub fn bytes_per_s(&self) -> f64 {
+        let bytes = self.flow.bytes as f64;
+        if bytes == 0.0 || self.flow.steady <= 0.0 {
+            return 0.0;
+        }
+        bytes / (bytes / self.flow.steady + self.landed.flush_s)
+    }
+
+    /// Files per second, likewise.
+    pub fn files_per_s(&self) -> f64 {
+        self.bytes_per_s() * self.flow.items as f64 / (self.flow.bytes as f64).max(1.0)
+    }
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// The tree.
+    pub tree: Tree,
+    /// Processor-bound work at the source.
+    pub source: Compute,
+    /// At the destination; the same where both are one machine.
+    pub target: Compute,
+    /// Source and destination are on one machine, without a network.
+    pub local: bool,
+    /// Reading.
+    pub read: ReadFigures,
+    /// One connection.
+    pub one_stream: Option<Flow>,
+    /// As many as a copy would have.
+    pub streams: Option<Flow>,
+    /// Writing.
+    pub write: WriteFigures,
+    /// Parts together.
+    pub trials: Vec<Trial>,
+    /// From the start to the first trial, seconds: ssh and connections.
+    pub setup_s: f64,
+    /// What there was no time for.
+    pub left_out: Vec<String>,
+}
+
+impl Figures {
+    /// A trial of parts together.
+    pub fn trial(&self, joint: Joint, class: Class) -> Option<&Trial> {
+        self.trials.iter().find(|trial| trial.joint == joint && trial.class == class && trial.flow.bytes > 0)
+    }
+
+    /// Whether files of a kind matter for this tree.
+    pub fn matters(&self, class: Class) -> bool {
+        matters(&self.tree, class)
+    }
+}
+
+fn matters(tree: &Tree, class: Class) -> bool {
+    let small = tree.small_bytes.saturating_add(tree.small_files.saturating_mul(FILE_COST_BYTES)) as f64;
+    let (part, other) = match class {
+        Class::Small => (small, tree.big_bytes as f64),
+        Class::Big => (tree.big_bytes as f64, small),
+    };
+    part > 0.0 && part >= SMALL_PART * (part + other)
+}
+
+/// Runs a probe: `end` is this process's, the other one listens at its link.
+///
+/// `more_streams` adds the connections that the first trial goes without; `tell` hears what is being tried.
+///
+/// # Errors
+/// When the connection breaks, or the source or destination cannot be used.
+pub fn conduct(
+    end: &mut End,
+    wish: Wish,
+    more_streams: &mut dyn FnMut(),
+    tell: &dyn Fn(&str),
+) -> Result<Figures, CopyError> {
+    let local = end.means.transport.is_none();
+    let mut course = Course { end, wish, tell };
+    let mut figures = Figures { local, setup_s: wish.began.elapsed().as_secs_f64(), ..Figures::default() };
+    let whole_s = wish.time.as_secs_f64();
+
+    let scan = Order::Scan { seconds: whole_s * SCAN, one_file_system: wish.one_file_system };
+    if let Answer::Scanned(tree) = course.at_source("listing", scan)? {
+        figures.tree = tree;
+    }
+    if let Answer::Computed(compute) = course.at_source("hash, cipher, compression", Order::Compute)? {
+        figures.source = compute;
+    }
+    figures.target = figures.source;
+    if !local && let Answer::Computed(compute) = course.at_target("hash, cipher", Order::Compute)? {
+        figures.target = compute;
+    }
+    if figures.tree.bytes() > 0
+        && let Answer::Read(read) = course.at_source("reading", Order::Read { seconds: whole_s * READ })?
+    {
+        figures.read = *read;
+    }
+    let mut allowance = 0;
+    if !local {
+        let one = course.flow("one connection", Supply::Memory, Fate::Drop, whole_s * ONE_STREAM, u64::MAX, 0)?;
+        figures.one_stream = one.map(|(flow, _)| flow);
+        more_streams();
+        let first = figures.one_stream.as_ref().map_or(0.0, |flow| flow.steady / 4.0) as u64;
+        let all = course.flow("all connections", Supply::Memory, Fate::Drop, whole_s * STREAMS, u64::MAX, first)?;
+        figures.streams = all.map(|(flow, _)| flow);
+        allowance = figures.streams.as_ref().map_or(0.0, |flow| flow.steady / 2.0) as u64;
+    }
+    let (small, big) = (matters(&figures.tree, Class::Small), matters(&figures.tree, Class::Big));
+    let small_bytes = if small { figures.tree.small_mean().clamp(1, SMALL_BYTES) as u32 } else { 0 };
+    let write = Order::Write { seconds: whole_s * WRITE, small_bytes, big };
+    if let Answer::Written(write) = course.at_target("writing", write)? {
+        figures.write = *write;
+    }
+    // The whole first: if the time runs out, what the prediction needs is there.
+    let classes = [(Class::Big, big), (Class::Small, small)];
+    for (joint, what) in
+        [(Joint::Whole, "everything"), (Joint::ReadSend, "read + send"), (Joint::SendWrite, "send + write")]
+    {
+        for (class, _) in classes.into_iter().filter(|(_, matters)| *matters) {
+            let supply = match (joint, class) {
+                (Joint::SendWrite, Class::Big) => Supply::Memory,
+                (Joint::SendWrite, Class::Small) => Supply::SmallMemory(small_bytes),
+                (_, Class::Big) => Supply::Big,
+                (_, Class::Small) => Supply::Small,
+            };
+            let fate = if joint == Joint::ReadSend { Fate::Verify } else { Fate::Write };
+            let kind = if class == Class::Small { "small files" } else { "big files" };
+            let seconds = whole_s * TOGETHER * if small && big { 1.0 } else { 1.8 };
+            let most_bytes = if fate == Fate::Write { most_bytes(&figures.write, class, seconds) } else { u64::MAX };
+            let words = format!("{what}, {kind}");
+            match course.flow(&words, supply, fate, seconds, most_bytes, allowance)? {
+                Some((flow, landed)) => figures.trials.push(Trial { joint, class, flow, landed }),
+                None => figures.left_out.push(words),
+            }
+        }
+    }
+    Ok(figures)
+}
+
+/// What may be written in a trial, so that the flush behind it does not take for ever.
+fn most_bytes(write: &WriteFigures, class: Class, seconds: f64) -> u64 {
+    let rate = match class {
+        Class::Big => write.big,
+        Class::Small => write.small,
+    };
+    rate.map_or(u64::MAX, |rate| ((rate.bytes_per_s() * seconds * FLUSH_SHARE) as u64).max(4 << 20))
+}
+
+struct Course<'a> {
+    end: &'a mut End,
+    wish: Wish,
+    tell: &'a dyn Fn(&str),
+}
+
+impl Course<'_> {
+    fn at_source(&mut self, what: &str, order: Order) -> Result<Answer, CopyError> {
+        self.at(self.end.is_source(), what, order)
+    }
+
+    fn at_target(&mut self, what: &str, order: Order) -> Result<Answer, CopyError> {
+        self.at(!self.end.is_source(), what, order)
+    }
+
+    fn at(&mut self, here: bool, what: &str, order: Order) -> Result<Answer, CopyError> {
+        (self.tell)(what);
+        let order = order.within(self.left_s().max(SHORTEST_S));
+        if here {
+            return self.end.perform(order);
+        }
+        self.end.means.say(&Word::Order(order))?;
+        self.answer()
+    }
+
+    fn answer(&self) -> Result<Answer, CopyError> {
+        match self.end.means.hear()? {
+            Some(Word::Answer(Answer::Failed { exit_code, text })) => Err(CopyError::Remote { exit_code, text }),
+            Some(Word::Answer(answer)) => Ok(answer),
+            Some(_) => Err(CopyError::Meaning("a word out of turn")),
+            None => Err(self.end.means.gone()),
+        }
+    }
+
+    fn left_s(&self) -> f64 {
+        self.wish.time.as_secs_f64() - self.wish.began.elapsed().as_secs_f64()
+    }
+
+    /// Content from the source to the destination; nothing if there is no time left.
+    fn flow(
+        &mut self,
+        what: &str,
+        supply: Supply,
+        fate: Fate,
+        seconds: f64,
+        bytes: u64,
+        allowance: u64,
+    ) -> Result<Option<(Flow, Landed)>, CopyError> {
+        let seconds = seconds.min(self.left_s());
+        if seconds < SHORTEST_S {
+            return Ok(None);
+        }
+        (self.tell)(what);
+        let (send, receive) = (Order::Send { supply, seconds, bytes, allowance }, Order::Receive { fate });
+        let (own, others) = if self.end.is_source() { (send, receive) } else { (receive, send) };
+        self.end.means.say(&Word::Order(others))?;
+        let answers = (self.end.perform(own)?, self.answer()?);
+        match answers {
+            (Answer::Sent(flow), Answer::Received(landed)) | (Answer::Received(landed), Answer::Sent(flow)) => {
+                Ok(Some((*flow, *landed)))
+            }
+            _ => Err(CopyError::Meaning("an answer to another order")),
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! The disks under a path: what they are made of, how busy each is, and which one holds the others up.
+//!
+//! The kernel tells in `/sys`: `slaves/` names the members of md, dm and LVM, `stat` counts each one's
+//! requests (Documentation/block/stat.rst), `md/` tells of checks and rebuilds (Documentation/admin-guide/md.rst).
+//! One slow member of an array slows all of it, and shows in no figure of the array.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use fullbore_engine::verdict::Device;
+use serde::{Deserialize, Serialize};
+
+/// Bytes per sector in the kernel's counters, whatever the disk's own size.
+const SECTOR_BYTES: u64 = 512;
+/// Requests that a member must have had before it is compared with the others.
+const ENOUGH_REQUESTS: u64 = 16;
+/// A member is slow if its requests take so many times as long as those of its neighbours ...
+const SLOW: f64 = 2.0;
+/// ... and so many milliseconds longer: less is noise.
+const SLOW_MS: f64 = 1.0;
+
+/// A disk, or something made of disks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Member {
+    name: String,
+    directory: PathBuf,
+    /// Names of what it is made of.
+    slaves: Vec<String>,
+}
+
+/// The disks under a path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Disks {
+    /// Type of the file system, as mountinfo has it.
+    pub file_system: String,
+    members: Vec<Member>,
+}
+
+/// Counters of one disk since it was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counters {
+    requests: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+    /// Sum over requests of the time that each took.
+    waited_ms: u64,
+    busy_ms: u64,
+    queue_ms: u64,
+}
+
+/// A reading of all of them.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    at: Instant,
+    counters: HashMap<String, Counters>,
+}
+
+/// What one disk did during a trial.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Used {
+    /// Its name in `/sys`, or that of LVM.
+    pub name: String,
+    /// It has no members of its own.
+    pub is_disk: bool,
+    /// Share of the time with a request under way.
+    pub busy: f64,
+    /// Bytes per second.
+    pub read_bytes_per_s: f64,
+    /// Bytes per second.
+    pub written_bytes_per_s: f64,
+    /// Mean time of a request.
+    pub wait_ms: f64,
+    /// Mean number of requests under way.
+    pub queue: f64,
+}
+
+/// What is wrong with an array.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum Trouble {
+    /// One member is slower than its neighbours.
+    SlowMember {
+        /// The array.
+        array: String,
+        /// The member.
+        member: String,
+        /// Mean time of its requests, and of its neighbours'.
+        wait_ms: f64,
+        /// Of the others.
+        others_wait_ms: f64,
+        /// Share of the time that it was busy.
+        busy: f64,
+    },
+    /// The array is being rebuilt or checked.
+    Resync {
+        /// The array.
+        array: String,
+        /// `resync`, `recover`, `check`, `repair`, `reshape`.
+        action: String,
+        /// How much is done, from 0 to 1.
+        done: Option<f64>,
+        /// Its rate, bytes per second.
+        bytes_per_s: Option<u64>,
+    },
+    /// Members are missing.
+    Degraded {
+        /// The array.
+        array: String,
+        /// How many.
+        missing: u64,
+    },
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Trouble::SlowMember { array, member, wait_ms, others_wait_ms, busy } => write!(
+                formatter,
+                "{member}, a member of {array}, is slow: {wait_ms:.1} ms a request, its neighbours {others_wait_ms:.1} ms (busy {:.0} %)",
+                busy * 100.0
+            ),
+            Trouble::Resync { array, action, done, bytes_per_s } => {
+                write!(formatter, "{array}: {action} is running")?;
+                if let Some(done) = done {
+                    write!(formatter, ", {:.1} % done", done * 100.0)?;
+                }
+                match bytes_per_s {
+                    Some(rate) => write!(formatter, ", at {} MB/s", rate / 1_000_000),
+                    None => Ok(()),
+                }
+            }
+            Trouble::Degraded { array, missing } => write!(formatter, "{array} is degraded: {missing} missing"),
+        }
+    }
+}
+
+/// What disks did during a trial.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DiskFacts {
+    /// Type of the file system.
+    pub file_system: String,
+    /// All of them, arrays before their members.
+    pub used: Vec<Used>,
+    /// What is wrong with arrays.
+    pub troubles: Vec<Trouble>,
+}
+
+impl DiskFacts {
+    /// The busiest disk.
+    pub fn busiest(&self) -> Option<&Used> {
+        self.used.iter().max_by(|one, other| one.busy.total_cmp(&other.busy))
+    }
+}
+
+impl Disks {
+    /// The disks under a path, or under what will hold it once it is made.
+    pub fn under(path: &Path) -> Disks {
+        let exists = |path: &&Path| path.exists();
+        let device = Device::under(path.ancestors().find(exists).unwrap_or(Path::new(".")));
+        let directories: Vec<PathBuf> = device.directories().map(Path::to_owned).collect();
+        Disks { file_system: device.file_system, members: directories.iter().map(|path| member(path)).collect() }
+    }
+
+    /// Whether the file system is one of memory: nothing there is read from a disk.
+    pub fn is_memory(&self) -> bool {
+        matches!(self.file_system.as_str(), "tmpfs" | "ramfs" | "devtmpfs" | "hugetlbfs")
+    }
+
+    /// Their counters now.
+    pub fn read(&self) -> Reading {
+        let counters = |member: &Member| {
+            let text = std::fs::read_to_string(member.directory.join("stat")).ok()?;
+            Some((member.name.clone(), parse(&text)?))
+        };
+        Reading { at: Instant::now(), counters: self.members.iter().filter_map(counters).collect() }
+    }
+
+    /// What they did since then.
+    pub fn since(&self, before: &Reading) -> DiskFacts {
+        let now = self.read();
+        let seconds = now.at.saturating_duration_since(before.at).as_secs_f64().max(1e-3);
+        self.between(before, &now, seconds)
+    }
+
+    fn between(&self, before: &Reading, now: &Reading, seconds: f64) -> DiskFacts {
+        let deltas: HashMap<&str, Counters> = self
+            .members
+            .iter()
+            .filter_map(|member| {
+                let (then, now) = (before.counters.get(&member.name)?, now.counters.get(&member.name)?);
+                Some((member.name.as_str(), now.since(then)))
+            })
+            .collect();
+        let used = self.members.iter().filter_map(|member| {
+            let delta = deltas.get(member.name.as_str())?;
+            Some(Used {
+                name: shown(member),
+                is_disk: member.slaves.is_empty(),
+                busy: (delta.busy_ms as f64 / 1e3 / seconds).min(1.0),
+                read_bytes_per_s: delta.read_bytes as f64 / seconds,
+                written_bytes_per_s: delta.written_bytes as f64 / seconds,
+                wait_ms: delta.wait_ms(),
+                queue: delta.queue_ms as f64 / 1e3 / seconds,
+            })
+        });
+        let mut troubles: Vec<Trouble> = Vec::new();
+        for array in self.members.iter().filter(|member| !member.slaves.is_empty()) {
+            troubles.extend(rebuilding(array));
+            troubles.extend(self.slow_member(array, &deltas, seconds));
+        }
+        DiskFacts { file_system: self.file_system.clone(), used: used.collect(), troubles }
+    }
+
+    /// The member whose requests take much longer than those of its neighbours.
+    fn slow_member(&self, array: &Member, deltas: &HashMap<&str, Counters>, seconds: f64) -> Option<Trouble> {
+        let mut waits: Vec<(f64, f64, &str)> = array
+            .slaves
+            .iter()
+            .filter_map(|name| {
+                let delta = deltas.get(name.as_str())?;
+                let busy = (delta.busy_ms as f64 / 1e3 / seconds).min(1.0);
+                (delta.requests >= ENOUGH_REQUESTS).then_some((delta.wait_ms(), busy, name.as_str()))
+            })
+            .collect();
+        waits.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let (wait_ms, busy, member) = waits.pop()?;
+        let others_wait_ms = waits.get(waits.len() / 2)?.0;
+        let is_slow = wait_ms >= SLOW * others_wait_ms && wait_ms - others_wait_ms >= SLOW_MS;
+        let member = self.members.iter().find(|known| known.name == member).map_or_else(|| member.to_owned(), shown);
+        is_slow.then(|| Trouble::SlowMember { array: shown(array), member, wait_ms, others_wait_ms, busy })
+    }
+}
+
+impl Counters {
+    fn since(&self, before: &Counters) -> Counters {
+        Counters {
+            requests: self.requests.saturating_sub(before.requests),
+            read_bytes: self.read_bytes.saturating_sub(before.read_bytes),
+            written_bytes: self.written_bytes.saturating_sub(before.written_bytes),
+            waited_ms: self.waited_ms.saturating_sub(before.waited_ms),
+            busy_ms: self.busy_ms.saturating_sub(before.busy_ms),
+            queue_ms: self.queue_ms.saturating_sub(before.queue_ms),
+        }
+    }
+
+    fn wait_ms(&self) -> f64 {
+        if self.requests == 0 { 0.0 } else { self.waited_ms as f64 / self.requests as f64 }
+    }
+}
+
+/// A line of `stat`: requests, merges, sectors, ms for reads; the same for writes; under way, busy ms, queue ms.
+fn parse(text: &str) -> Option<Counters> {
+    let fields: Vec<u64> = text.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
+    let field = |at: usize| fields.get(at).copied();
+    Some(Counters {
+        requests: field(0)?.saturating_add(field(4)?),
+        read_bytes: field(2)?.saturating_mul(SECTOR_BYTES),
+        waited_ms: field(3)?.saturating_add(field(7)?),
+        written_bytes: field(6)?.saturating_mul(SECTOR_BYTES),
+        busy_ms: field(9)?,
+        queue_ms: field(10)?,
+    })
+}
+
+/// What `/sys` tells of one block device. A member that is a partition is counted by its disk.
+fn member(directory: &Path) -> Member {
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let slaves = std::fs::read_dir(directory.join("slaves")).into_iter().flatten().flatten();
+    let disk = |slave: PathBuf| {
+        let real = slave.canonicalize().ok()?;
+        let of_disk = if real.join("partition").exists() { real.parent()?.to_owned() } else { real };
+        Some(name(&of_disk))
+    };
+    let mut slaves: Vec<String> = slaves.filter_map(|slave| disk(slave.path())).collect();
+    slaves.sort();
+    Member { name: name(directory), directory: directory.to_owned(), slaves }
+}
+
+/// `vg-root (dm-0)` for what LVM named, else the name.
+fn shown(member: &Member) -> String {
+    let mapped = std::fs::read_to_string(member.directory.join("dm/name")).ok();
+    let mapped = mapped.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
+    mapped.map_or_else(|| member.name.clone(), |name| format!("{name} ({})", member.name))
+}
+
+/// Rebuilds and checks under way, and missing members.
+fn rebuilding(array: &Member) -> Vec<Trouble> {
+    let read = |name: &str| std::fs::read_to_string(array.directory.join("md").join(name)).ok();
+    let mut troubles = Vec::new();
+    let action = read("sync_action").map(|action| action.trim().to_owned());
+    if let Some(action) = action.filter(|action| !matches!(action.as_str(), "" | "idle" | "frozen")) {
+        // `123456 / 7890123`, in sectors, or `none`.
+        let done = read("sync_completed").and_then(|text| {
+            let (done, all) = text.split_once('/')?;
+            let (done, all): (f64, f64) = (done.trim().parse().ok()?, all.trim().parse().ok()?);
+            (all > 0.0).then_some(done / all)
+        });
+        // KiB per second.
+        let bytes_per_s =
+            read("sync_speed").and_then(|text| text.trim().parse::<u64>().ok()).map(|rate| rate.saturating_mul(1024));
+        troubles.push(Trouble::Resync { array: shown(array), action, done, bytes_per_s });
+    }
+    if let Some(missing) = read("degraded").and_then(|text| text.trim().parse().ok()).filter(|missing| *missing > 0) {
+        troubles.push(Trouble::Degraded { array: shown(array), missing });
+    }
+    troubles
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// requests, bytes read, ms waited, ms busy
+    fn stat(requests: u64, waited: u64, busy: u64) -> String {
+        format!("{requests} 0 {} {waited} 0 0 0 0 0 {busy} {waited}\n", requests * 16)
+    }
+
+    /// LVM on a mirror of two partitions, as `/sys/block` has it.
+    fn tree() -> (tempfile::TempDir, Disks) {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().canonicalize().unwrap().join(path);
+        for path in ["dm-0/slaves", "dm-0/dm", "md0/slaves", "md0/md", "sda/sda1", "sdb/sdb1", "sdc/sdc1"] {
+            fs::create_dir_all(at(path)).unwrap();
+        }
+        fs::write(at("dm-0/dm/name"), "vg-srv\n").unwrap();
+        symlink(at("md0"), at("dm-0/slaves/md0")).unwrap();
+        for disk in ["sda", "sdb", "sdc"] {
+            let partition = at(&format!("{disk}/{disk}1"));
+            fs::write(partition.join("partition"), "1").unwrap();
+            symlink(&partition, at(&format!("md0/slaves/{disk}1"))).unwrap();
+            fs::write(at(&format!("{disk}/stat")), stat(0, 0, 0)).unwrap();
+        }
+        for name in ["dm-0", "md0"] {
+            fs::write(at(name).join("stat"), stat(0, 0, 0)).unwrap();
+        }
+        let members = ["dm-0", "md0", "sda", "sdb", "sdc"].map(|name| member(&at(name)));
+        (root, Disks { file_system: "xfs".to_owned(), members: members.to_vec() })
+    }
+
+    fn facts(root: &Path, disks: &Disks, stats: &[(&str, String)]) -> DiskFacts {
+        let before = disks.read();
+        for (name, text) in stats {
+            fs::write(root.join(name).join("stat"), text).unwrap();
+        }
+        disks.between(&before, &disks.read(), 2.0)
+    }
+
+    #[test]
+    fn one_slow_member_of_an_array_is_named() {
+        let (root, disks) = tree();
+        let stats = [("sda", stat(100, 200, 500)), ("sdb", stat(100, 6000, 1960)), ("sdc", stat(100, 220, 510))];
+        let facts = facts(root.path(), &disks, &stats);
+        let [Trouble::SlowMember { array, member, wait_ms, others_wait_ms, busy }] = &facts.troubles[..] else {
+            panic!("{:?}", facts.troubles)
+        };
+        assert_eq!((array.as_str(), member.as_str()), ("md0", "sdb"));
+        assert!((wait_ms - 60.0).abs() < 0.1 && (others_wait_ms - 2.2).abs() < 0.1 && (busy - 0.98).abs() < 0.01);
+        assert_eq!(facts.busiest().unwrap().name, "sdb");
+        assert_eq!(facts.used[0].name, "vg-srv (dm-0)");
+        assert!(facts.troubles[0].to_string().starts_with("sdb, a member of md0, is slow: 60.0 ms"));
+    }
+
+    #[test]
+    fn members_that_are_alike_are_left_alone_and_so_are_idle_ones() {
+        let (root, disks) = tree();
+        let alike = [("sda", stat(100, 200, 500)), ("sdb", stat(100, 260, 600)), ("sdc", stat(100, 220, 510))];
+        assert_eq!(facts(root.path(), &disks, &alike).troubles, []);
+        let (root, disks) = tree();
+        let idle = [("sda", stat(3, 300, 300)), ("sdb", stat(2, 2, 2))];
+        assert_eq!(facts(root.path(), &disks, &idle).troubles, []);
+    }
+
+    #[test]
+    fn a_running_resync_is_told_with_how_far_it_is() {
+        let (root, disks) = tree();
+        let md = root.path().join("md0/md");
+        for (name, text) in [
+            ("sync_action", "check\n"),
+            ("sync_completed", "25 / 100\n"),
+            ("sync_speed", "100000\n"),
+            ("degraded", "1\n"),
+        ] {
+            fs::write(md.join(name), text).unwrap();
+        }
+        let facts = facts(root.path(), &disks, &[]);
+        let resync = Trouble::Resync {
+            array: "md0".to_owned(),
+            action: "check".to_owned(),
+            done: Some(0.25),
+            bytes_per_s: Some(102_400_000),
+        };
+        assert_eq!(facts.troubles, [resync, Trouble::Degraded { array: "md0".to_owned(), missing: 1 }]);
+        assert_eq!(facts.troubles[0].to_string(), "md0: check is running, 25.0 % done, at 102 MB/s");
+        fs::write(md.join("sync_action"), "idle\n").unwrap();
+        fs::write(md.join("degraded"), "0\n").unwrap();
+        assert_eq!(disks.since(&disks.read()).troubles, []);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "[0-9 a-z-]{0,200}") {
+            parse(&text);
+        }
+    }
+}

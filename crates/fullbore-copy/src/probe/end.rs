@@ -1,0 +1,186 @@
+//! One end of a probe: does what it is ordered, and says what came of it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullbore_engine::stage::{Kind, Ledger};
+
+use super::compute;
+use super::disks::Disks;
+use super::flow;
+use super::read::{self, Files};
+use super::tree::{self, Sample};
+use super::words::{Answer, Order, Word};
+use super::write::{self, Target};
+use crate::error::CopyError;
+use crate::session::{Brake, Link};
+use crate::transport::Transport;
+use crate::wire::Message;
+
+/// What an end works with.
+#[derive(Debug)]
+pub struct Means {
+    /// The connection to the other end.
+    pub link: Link,
+    /// Ends the session early.
+    pub brake: Brake,
+    /// Clocks of this process.
+    pub ledger: Ledger,
+    /// What moves messages to another machine; none within one process.
+    pub transport: Option<Arc<Transport>>,
+    /// What is read or written here.
+    pub path: PathBuf,
+    /// The path whose disk the verdict watches; none where the other end, in the same process, watches.
+    pub watched: Option<PathBuf>,
+    /// The disks under the path.
+    pub(crate) disks: Disks,
+    /// They have arms.
+    pub(crate) rotational: bool,
+}
+
+impl Means {
+    /// Of an end that reads or writes here.
+    pub fn new(link: Link, brake: Brake, ledger: Ledger, transport: Option<Arc<Transport>>, path: PathBuf) -> Means {
+        let existing = path.ancestors().find(|path| path.exists()).unwrap_or(&path).to_owned();
+        let directory = rustix::fs::open(
+            if existing.is_dir() { &*existing } else { existing.parent().unwrap_or(&existing) },
+            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        );
+        let rotational =
+            directory.is_ok_and(|directory| crate::device::is_rotational(std::os::fd::AsFd::as_fd(&directory)));
+        let disks = Disks::under(&existing);
+        let watched = Some(path.clone());
+        Means { link, brake, ledger, transport, path, watched, disks, rotational }
+    }
+
+    /// Says a word to the other end.
+    pub(super) fn say(&self, word: &Word) -> Result<(), CopyError> {
+        let clock = self.ledger.stage("control", Kind::Thread);
+        self.link.control_out.push(word.message(), &clock).map_err(|_| self.gone())
+    }
+
+    /// The next word of the other end; nothing when it has ended.
+    pub(super) fn hear(&self) -> Result<Option<Word>, CopyError> {
+        let clock = self.ledger.stage("control", Kind::Thread);
+        match self.link.control_in.pop(&clock) {
+            Some(Message::Counters(json)) => {
+                Word::parse(&json).map(Some).ok_or(CopyError::Meaning("a word that makes no sense"))
+            }
+            Some(message) => Err(self.unexpected(message)),
+            None => Ok(None),
+        }
+    }
+
+    /// Why the other end is silent.
+    pub(super) fn gone(&self) -> CopyError {
+        match self.brake.reason().as_deref() {
+            Some(CopyError::Interrupted) => CopyError::Interrupted,
+            Some(reason) => CopyError::Network(reason.to_string()),
+            None => CopyError::Network("the other end has gone".to_owned()),
+        }
+    }
+
+    /// What to make of a message that does not belong here.
+    pub(super) fn unexpected(&self, message: Message) -> CopyError {
+        match message {
+            Message::Abort { exit_code, text } => CopyError::Remote { exit_code, text },
+            Message::Counters(json) => match Word::parse(&json) {
+                Some(Word::Answer(Answer::Failed { exit_code, text })) => CopyError::Remote { exit_code, text },
+                _ => CopyError::Meaning("a word out of turn"),
+            },
+            _ => CopyError::Meaning("a message that no probe sends"),
+        }
+    }
+}
+
+/// One end.
+#[derive(Debug)]
+pub struct End {
+    pub(super) means: Means,
+    sources: Vec<PathBuf>,
+    sample: Sample,
+    files: Files,
+    target: Option<Target>,
+}
+
+impl End {
+    /// The end that has the source.
+    ///
+    /// # Errors
+    /// When there is nothing.
+    pub fn source(means: Means, sources: Vec<PathBuf>) -> Result<End, CopyError> {
+        for path in &sources {
+            path.symlink_metadata().map_err(|error| CopyError::Usage(format!("{}: {error}", path.display())))?;
+        }
+        Ok(End { means, sources, sample: Sample::default(), files: Files::default(), target: None })
+    }
+
+    /// The end that has the destination.
+    ///
+    /// # Errors
+    /// When nothing can be written there.
+    pub fn target(means: Means) -> Result<End, CopyError> {
+        let target = Some(Target::open(&means.path)?);
+        Ok(End { means, sources: Vec::new(), sample: Sample::default(), files: Files::default(), target })
+    }
+
+    /// Does what the other end orders until it has ended.
+    ///
+    /// # Errors
+    /// When the connection breaks, or an order cannot be carried out. The other end has been told.
+    pub fn serve(mut self) -> Result<(), CopyError> {
+        while let Some(word) = self.means.hear()? {
+            let Word::Order(order) = word else { return Err(CopyError::Meaning("a word out of turn")) };
+            match self.perform(order) {
+                Ok(answer) => self.means.say(&Word::Answer(answer))?,
+                Err(error) => {
+                    let failed = Answer::Failed { exit_code: error.exit_code(), text: error.to_string() };
+                    let _ = self.means.say(&Word::Answer(failed));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Does one thing.
+    pub(super) fn perform(&mut self, order: Order) -> Result<Answer, CopyError> {
+        match order {
+            Order::Scan { seconds, one_file_system } => {
+                let (tree, sample) = tree::scan(&self.sources, Duration::from_secs_f64(seconds), one_file_system)?;
+                self.files = Files::look(&sample);
+                self.sample = sample;
+                Ok(Answer::Scanned(tree))
+            }
+            Order::Compute => Ok(Answer::Computed(compute::measure(&self.sample))),
+            Order::Read { seconds } => {
+                let time = Duration::from_secs_f64(seconds);
+                let figures = read::measure(&self.files, &self.means.disks, self.means.rotational, time);
+                Ok(Answer::Read(Box::new(figures)))
+            }
+            Order::Write { seconds, small_bytes, big } => {
+                let target = self.target.as_ref().ok_or(CopyError::Meaning("nothing can be written here"))?;
+                let small_bytes = small_bytes.min(crate::wire::SMALL_BYTES as u32);
+                let figures = write::measure(target, Duration::from_secs_f64(seconds), small_bytes, big);
+                let figures =
+                    figures.map_err(|error| CopyError::Disk(format!("{}: {error}", self.means.path.display())))?;
+                Ok(Answer::Written(Box::new(figures)))
+            }
+            Order::Send { supply, seconds, bytes, allowance } => {
+                let time = Duration::from_secs_f64(seconds);
+                let flow = flow::send(&self.means, &self.files, supply, time, bytes, allowance)?;
+                Ok(Answer::Sent(Box::new(flow)))
+            }
+            Order::Receive { fate } => {
+                Ok(Answer::Received(Box::new(flow::receive(&self.means, fate, self.target.as_ref())?)))
+            }
+        }
+    }
+
+    /// Whether the source has files of this kind that can be read.
+    pub(super) fn is_source(&self) -> bool {
+        self.target.is_none()
+    }
+}

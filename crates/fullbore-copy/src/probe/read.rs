@@ -1,0 +1,373 @@
+//! Reading trials, on the real files.
+//!
+//! What is in memory is left there, so that the copy that follows finds what the probe found: files that
+//! are cached are read around the cache (O_DIRECT), others through it, and are dropped from it again, each
+//! by itself (posix_fadvise(2)). What the disk gives and what memory gives are two figures.
+
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Advice, OFlags, fadvise};
+use serde::{Deserialize, Serialize};
+
+use super::disks::{DiskFacts, Disks};
+use super::kernel::resident;
+use super::tree::Sample;
+use crate::wire::{BLOCK_BYTES, PACK_FILES, Packed};
+
+/// Bytes read of a big file in one go before another one has its turn.
+const RUN_BYTES: u64 = 32 << 20;
+/// Alignment that O_DIRECT asks of memory, offsets and lengths: the largest that disks have.
+const ALIGN_BYTES: usize = 4096;
+/// Shares of the time: the disk's figure matters more than memory's.
+const COLD_SHARE: f64 = 0.7;
+/// Shortest trial that says anything.
+const SHORTEST_S: f64 = 0.1;
+
+/// What was done in which time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rate {
+    /// Bytes of content.
+    pub bytes: u64,
+    /// Files, or blocks.
+    pub items: u64,
+    /// How long it took, flushes included.
+    pub seconds: f64,
+}
+
+impl Rate {
+    /// Bytes per second.
+    pub fn bytes_per_s(&self) -> f64 {
+        self.bytes as f64 / self.seconds.max(1e-9)
+    }
+
+    /// Items per second.
+    pub fn items_per_s(&self) -> f64 {
+        self.items as f64 / self.seconds.max(1e-9)
+    }
+}
+
+/// What reading trials gave.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ReadFigures {
+    /// Readers.
+    pub threads: usize,
+    /// The disk has an arm.
+    pub rotational: bool,
+    /// Nothing was read from a disk: the file system is memory, or the cache could not be got around.
+    pub memory: bool,
+    /// Share of the bytes of big and of small files that are in memory now.
+    pub big_cached: f64,
+    /// Of small ones.
+    pub small_cached: f64,
+    /// Big files from the disk.
+    pub big_cold: Option<Rate>,
+    /// Big files from memory.
+    pub big_warm: Option<Rate>,
+    /// Small files from the disk.
+    pub small_cold: Option<Rate>,
+    /// Small files from memory.
+    pub small_warm: Option<Rate>,
+    /// What the disks did meanwhile.
+    pub disks: DiskFacts,
+}
+
+/// Whether files are small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// Packed.
+    Small,
+    /// Cut into blocks.
+    Big,
+}
+
+#[derive(Debug)]
+struct Piece {
+    path: PathBuf,
+    size: u64,
+    /// Most of it was in memory when we came.
+    cached: bool,
+    /// Where the next reader of a big file begins. No trial reads what an earlier one has read, unless all
+    /// was: a disk may have a cache of its own.
+    next: AtomicU64,
+}
+
+/// Files to read, and what is known of them.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    small: Vec<Piece>,
+    big: Vec<Piece>,
+    /// Whose turn it is.
+    next_small: AtomicUsize,
+    next_big: AtomicUsize,
+    small_cached: f64,
+    big_cached: f64,
+}
+
+impl Files {
+    /// Looks which files are in memory.
+    pub(super) fn look(sample: &Sample) -> Files {
+        let (small, small_cached) = look(&sample.small);
+        let (big, big_cached) = look(&sample.big);
+        Files { small, big, small_cached, big_cached, ..Files::default() }
+    }
+
+    fn of(&self, class: Class) -> &[Piece] {
+        match class {
+            Class::Small => &self.small,
+            Class::Big => &self.big,
+        }
+    }
+
+    /// Whether there are any.
+    pub(super) fn has(&self, class: Class) -> bool {
+        self.of(class).iter().any(|piece| piece.size > 0)
+    }
+}
+
+fn look(files: &[(PathBuf, u64)]) -> (Vec<Piece>, f64) {
+    let (mut here, mut all) = (0, 0);
+    let mut pieces = Vec::with_capacity(files.len());
+    for (path, size) in files {
+        let Ok(file) = open(path, false) else { continue };
+        let (mut in_memory, mut asked) = resident(&file, 0, *size).unwrap_or((0, 0));
+        if *size > 2 * RUN_BYTES {
+            // The beginning alone would tell little of a long file.
+            let (more, of) = resident(&file, size / 2, *size).unwrap_or((0, 0));
+            (in_memory, asked) = (in_memory + more, asked + of);
+        }
+        let share = if asked > 0 { in_memory as f64 / asked as f64 } else { 0.0 };
+        here += (share * *size as f64) as u64;
+        all += size;
+        let next = AtomicU64::new(0);
+        pieces.push(Piece { path: path.clone(), size: *size, cached: share > 0.5, next });
+    }
+    (pieces, if all > 0 { here as f64 / all as f64 } else { 0.0 })
+}
+
+fn open(path: &PathBuf, direct: bool) -> std::io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let flags = if direct { flags | OFlags::DIRECT } else { flags };
+    File::options().read(true).custom_flags(flags.bits() as i32).open(path)
+}
+
+/// Which files are read, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    /// As a copy does: all of them, as they are found.
+    AsFound,
+    /// Those that are not in memory.
+    Cold,
+    /// Those that are, around it.
+    Around,
+    /// Those that are, from it.
+    Warm,
+}
+
+/// Reads files one after the other, and begins anew at the end.
+pub(super) struct Feeder<'a> {
+    pieces: Vec<&'a Piece>,
+    next: &'a AtomicUsize,
+    direct: bool,
+    /// A small file that did not fit into the last record.
+    kept: Option<&'a Piece>,
+    open: Option<(File, u64, u64, &'a Piece)>,
+}
+
+impl<'a> Feeder<'a> {
+    /// One of the feeders that share the files.
+    pub(super) fn new(files: &'a Files, class: Class, which: Which) -> Feeder<'a> {
+        let wanted = |piece: &&Piece| {
+            piece.size > 0
+                && match which {
+                    Which::AsFound => true,
+                    Which::Cold => !piece.cached,
+                    Which::Around | Which::Warm => piece.cached,
+                }
+        };
+        let pieces = files.of(class).iter().filter(wanted).collect();
+        let next = if class == Class::Small { &files.next_small } else { &files.next_big };
+        Feeder { pieces, next, direct: which == Which::Around, kept: None, open: None }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    fn next_piece(&mut self) -> Option<&'a Piece> {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.pieces.len().max(1);
+        self.kept.take().or_else(|| self.pieces.get(turn).copied())
+    }
+
+    /// The next block of a big file; nothing if none can be read.
+    pub(super) fn block(&mut self, buffer: &mut [u8]) -> Option<usize> {
+        // A file may have become unreadable; all of them at once end the trial.
+        for _ in 0..self.pieces.len() + 2 {
+            let Some((file, offset, end, piece)) = &mut self.open else {
+                let piece = self.next_piece()?;
+                let runs = piece.size.div_ceil(RUN_BYTES);
+                let offset = piece.next.fetch_add(1, Ordering::Relaxed) % runs * RUN_BYTES;
+                if let Ok(file) = open(&piece.path, self.direct) {
+                    self.open = Some((file, offset, piece.size.min(offset + RUN_BYTES), piece));
+                }
+                continue;
+            };
+            let length = buffer.len().min(end.saturating_sub(*offset) as usize);
+            // Direct reads are asked for whole sectors; the end of a file gives less.
+            let asked = if self.direct { length.next_multiple_of(ALIGN_BYTES).min(buffer.len()) } else { length };
+            match if asked == 0 { Ok(0) } else { file.read_at(&mut buffer[..asked], *offset) } {
+                Ok(count) if count > 0 => {
+                    if !piece.cached {
+                        let _ = fadvise(&*file, *offset, std::num::NonZeroU64::new(count as u64), Advice::DontNeed);
+                    }
+                    *offset += count as u64;
+                    return Some(count);
+                }
+                _ => self.open = None,
+            }
+        }
+        None
+    }
+
+    /// Small files until the buffer is full; none if none can be read.
+    pub(super) fn pack(&mut self, buffer: &mut Vec<u8>, limit: usize) -> Vec<Packed> {
+        let mut packed = Vec::new();
+        let mut end = 0;
+        for _ in 0..PACK_FILES {
+            let Some(piece) = self.next_piece() else { break };
+            let size = piece.size as usize;
+            if end > 0 && end + size > limit {
+                self.kept = Some(piece);
+                break;
+            }
+            buffer.resize(end + size, 0);
+            if let Some(length) = self.small(piece, &mut buffer[end..]) {
+                packed.push(Packed { id: packed.len() as u64, length: length as u32 });
+                end += length;
+            }
+        }
+        buffer.truncate(end);
+        packed
+    }
+
+    fn small(&self, piece: &Piece, space: &mut [u8]) -> Option<usize> {
+        let file = open(&piece.path, self.direct).ok()?;
+        let length = file.read_at(space, 0).ok()?;
+        // As a copy looks whether the file is still the same.
+        file.metadata().ok()?;
+        if !piece.cached {
+            let _ = fadvise(file.as_fd(), 0, None, Advice::DontNeed);
+        }
+        Some(length)
+    }
+}
+
+/// Tries reading, in all ways that these files allow.
+pub(super) fn measure(files: &Files, disks: &Disks, rotational: bool, time: Duration) -> ReadFigures {
+    let threads = readers(rotational);
+    let before = disks.read();
+    let mut figures = ReadFigures {
+        threads,
+        rotational,
+        memory: disks.is_memory(),
+        big_cached: files.big_cached,
+        small_cached: files.small_cached,
+        ..ReadFigures::default()
+    };
+    let classes: Vec<Class> = [Class::Big, Class::Small].into_iter().filter(|class| files.has(*class)).collect();
+    for class in &classes {
+        let share = time.as_secs_f64() / classes.len() as f64;
+        let trial =
+            |which, share: f64| trial(files, *class, which, threads, Duration::from_secs_f64(share.max(SHORTEST_S)));
+        let cold = if disks.is_memory() {
+            None
+        } else {
+            let cold = trial(Which::Cold, share * COLD_SHARE);
+            cold.or_else(|| trial(Which::Around, share * COLD_SHARE))
+        };
+        let warm = trial(Which::Warm, share * if cold.is_some() { 1.0 - COLD_SHARE } else { 1.0 });
+        match class {
+            Class::Big => (figures.big_cold, figures.big_warm) = (cold, warm),
+            Class::Small => (figures.small_cold, figures.small_warm) = (cold, warm),
+        }
+    }
+    figures.memory |= figures.big_cold.is_none() && figures.small_cold.is_none();
+    figures.disks = disks.since(&before);
+    figures
+}
+
+/// Threads that read, as a copy has them.
+pub(super) fn readers(rotational: bool) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if rotational { 1 } else { cores.clamp(2, 8) }
+}
+
+fn trial(files: &Files, class: Class, which: Which, threads: usize, time: Duration) -> Option<Rate> {
+    if Feeder::new(files, class, which).is_empty() {
+        return None;
+    }
+    let (bytes, items) = (AtomicU64::new(0), AtomicU64::new(0));
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let (bytes, items) = (&bytes, &items);
+            scope.spawn(move || {
+                let mut feeder = Feeder::new(files, class, which);
+                let mut memory = vec![0_u8; BLOCK_BYTES as usize + ALIGN_BYTES];
+                let from = memory.as_ptr().align_offset(ALIGN_BYTES).min(ALIGN_BYTES);
+                while began.elapsed() < time {
+                    let read = match class {
+                        Class::Big => feeder.block(&mut memory[from..from + BLOCK_BYTES as usize]),
+                        Class::Small => feeder
+                            .next_piece()
+                            .and_then(|piece| feeder.small(piece, &mut memory[from..from + BLOCK_BYTES as usize])),
+                    };
+                    let Some(count) = read else { break };
+                    bytes.fetch_add(count as u64, Ordering::Relaxed);
+                    items.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let rate = Rate { bytes: bytes.into_inner(), items: items.into_inner(), seconds: began.elapsed().as_secs_f64() };
+    (rate.items > 0).then_some(rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::Draw;
+    use super::*;
+
+    #[test]
+    fn cached_files_are_read_in_both_ways_and_stay_in_memory() {
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (small, big) = (directory.path().join("small"), directory.path().join("big"));
+        std::fs::write(&small, Draw(1).bytes(5000)).unwrap();
+        std::fs::write(&big, Draw(2).bytes(3_000_000)).unwrap();
+        let sample = Sample { small: vec![(small.clone(), 5000)], big: vec![(big.clone(), 3_000_000)] };
+        let files = Files::look(&sample);
+        assert_eq!((files.small_cached, files.big_cached), (1.0, 1.0));
+        let figures = measure(&files, &Disks::under(directory.path()), false, Duration::from_millis(400));
+        assert!(figures.big_warm.unwrap().bytes >= 3_000_000, "{figures:?}");
+        assert!(figures.small_warm.unwrap().items > 0, "{figures:?}");
+        assert_eq!(Files::look(&sample).big_cached, 1.0);
+        let mut feeder = Feeder::new(&files, Class::Small, Which::AsFound);
+        let mut buffer = Vec::new();
+        let packed = feeder.pack(&mut buffer, 12_000);
+        assert_eq!((packed.len(), buffer.len()), (2, 10_000));
+        assert_eq!(buffer[..5000], Draw(1).bytes(5000)[..]);
+    }
+
+    #[test]
+    fn files_that_vanish_end_the_trial_and_nothing_else() {
+        let sample = Sample { small: Vec::new(), big: vec![(PathBuf::from("/nothing/here"), 5 << 20)] };
+        let files = Files::look(&sample);
+        assert!(!files.has(Class::Big));
+        assert!(trial(&files, Class::Big, Which::AsFound, 2, Duration::from_millis(50)).is_none());
+    }
+}

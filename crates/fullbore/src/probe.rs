@@ -1,0 +1,274 @@
+//! `fullbore probe`: what a copy will be limited by, and how long it will take.
+
+pub mod flags;
+pub(crate) mod report;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::BufReader;
+use std::io::IsTerminal as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fullbore_copy::error::CopyError;
+use fullbore_copy::options::Options;
+use fullbore_copy::probe::{End, Figures, Means, Wish, conduct, find, predict};
+use fullbore_copy::session::{Brake, Link};
+use fullbore_copy::transport::Transport;
+use fullbore_copy::transport::far::Far;
+use fullbore_copy::transport::keys::Speeds;
+use fullbore_copy::transport::near::{Connection, Peer};
+use fullbore_copy::transport::setup::{Ready, Role, Task, Way};
+use fullbore_engine::stage::Ledger;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::copy::place::Place;
+use crate::copy::remote::{Reach, explain};
+use crate::copy::screen::{Screen, Style};
+use crate::copy::{failure, signals};
+use crate::error::{CommandError, ErrorKind};
+use crate::settings::Environment;
+use flags::ProbeArgs;
+use report::Report;
+
+/// Files that may be open: small ones are held until they are flushed.
+const OPEN_FILES: u64 = 65_536;
+/// An end whose connection has gone ends by itself; if a disk does not answer, after this time anyway.
+const LAST_TIME: Duration = Duration::from_secs(5);
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Runs the command; the result is the exit code.
+pub fn run(arguments: &ProbeArgs, environment: &Environment) -> u8 {
+    let style =
+        Style { json: arguments.json, quiet: arguments.quiet, no_color: environment.no_color, ..Style::default() };
+    let screen = Screen::new(style, None);
+    match probe(arguments, &screen) {
+        Ok(()) => 0,
+        Err(error) => {
+            screen.clear();
+            screen.line(&error.to_string());
+            screen.json(&serde_json::json!({
+                "event": "error", "kind": error.kind.name(), "exit_code": error.exit_code(), "message": error.message,
+                "context": error.context, "hints": error.hints,
+            }));
+            error.exit_code()
+        }
+    }
+}
+
+fn probe(arguments: &ProbeArgs, screen: &Screen) -> Result<(), CommandError> {
+    let [source, target] = &arguments.paths[..] else {
+        return Err(CommandError::usage("one SRC and one DST"));
+    };
+    let wish = Wish {
+        time: Duration::from_secs(u64::from(arguments.time)),
+        began: Instant::now(),
+        one_file_system: arguments.one_file_system,
+    };
+    let shown = std::io::stderr().is_terminal() && !arguments.quiet && !arguments.json;
+    let tell = |what: &str| {
+        if shown {
+            screen.line(&format!("trying: {what}"));
+        }
+    };
+    raise_open_files();
+    let (figures, way) = match (Place::parse(source), Place::parse(target)) {
+        (Place::Local(source), Place::Local(target)) => (here(source, target, wish, &tell)?, String::new()),
+        (Place::Local(source), Place::Remote { host, path }) => {
+            there(arguments, &Remote { host, near: source, far: path, sends: true }, wish, &tell)?
+        }
+        (Place::Remote { host, path }, Place::Local(target)) => {
+            there(arguments, &Remote { host, near: target, far: path, sends: false }, wish, &tell)?
+        }
+        (Place::Remote { .. }, Place::Remote { .. }) => {
+            return Err(CommandError::usage("one of SRC and DST has to be on this machine"));
+        }
+    };
+    let prediction = predict(&figures);
+    let finding = find(&figures, &prediction);
+    let report = Report {
+        source: source.to_string_lossy().into_owned(),
+        target: target.to_string_lossy().into_owned(),
+        figures: &figures,
+        prediction: &prediction,
+        finding: &finding,
+        way,
+        seconds: wish.began.elapsed().as_secs_f64(),
+    };
+    if arguments.json {
+        screen.json(&report.json());
+    } else {
+        screen.data(&report.text());
+    }
+    Ok(())
+}
+
+/// Small files are held open until they are flushed; the usual 1024 would be few.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(OPEN_FILES).min(OPEN_FILES);
+    if limit.current.is_some_and(|current| current < most) {
+        // Without it, fewer are held.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: limit.maximum });
+    }
+}
+
+/// Both on this machine: two ends in this process.
+fn here(source: &Path, target: &Path, wish: Wish, tell: &dyn Fn(&str)) -> Result<Figures, CommandError> {
+    let wrong = |error: CopyError| failure(&error);
+    let (one, other) = Link::pair();
+    let (brake, ledger) = (Brake::new(&one), Ledger::new());
+    let mut near = Means::new(one.clone(), brake.clone(), ledger.clone(), None, source.to_owned());
+    let mut far = Means::new(other, brake.clone(), ledger, None, target.to_owned());
+    // One pair of eyes for both.
+    (near.watched, far.watched) = (Some(target.to_owned()), None);
+    let mut near = End::source(near, vec![source.to_owned()]).map_err(wrong)?;
+    let far = End::target(far).map_err(wrong)?;
+    signals::pull(&signals::Current::of(&brake))?;
+    let serving = std::thread::spawn(move || far.serve());
+    let figures = conduct(&mut near, wish, &mut || {}, tell);
+    one.control_out.close();
+    let served = serving.join();
+    match (figures, served) {
+        (Err(_), Ok(Err(error))) if !matches!(error, CopyError::Network(_)) => Err(wrong(error)),
+        (figures, _) => figures.map_err(wrong),
+    }
+}
+
+/// A probe between two machines.
+struct Remote<'a> {
+    host: String,
+    near: &'a Path,
+    far: OsString,
+    /// The source is here.
+    sends: bool,
+}
+
+fn there(
+    arguments: &ProbeArgs,
+    remote: &Remote<'_>,
+    wish: Wish,
+    tell: &dyn Fn(&str),
+) -> Result<(Figures, String), CommandError> {
+    tell("ssh");
+    let reach = Reach {
+        rsh: arguments.rsh.as_deref(),
+        remote_path: arguments.remote_path.as_deref(),
+        send_program: arguments.send_program.as_ref(),
+        ssh_only: arguments.ssh_only,
+        quic: arguments.quic,
+        streams: arguments.streams,
+    };
+    let peer_wish = reach.wish(&remote.host)?;
+    let options = Options { congestion: arguments.congestion.clone(), ..Options::default() };
+    let path = remote.far.clone().into_vec();
+    let task = Task {
+        role: if remote.sends { Role::ProbeTarget } else { Role::ProbeSource },
+        options,
+        sources: if remote.sends { Vec::new() } else { vec![path.clone()] },
+        only: None,
+        target: if remote.sends { path } else { Vec::new() },
+        single_file: false,
+        many: false,
+        key: Vec::new(),
+        port: None,
+        speeds: Speeds { aes: 0.0, chacha: 0.0 },
+    };
+    let (link, ledger) = (Link::remote(), Ledger::new());
+    let brake = Brake::new(&link);
+    let congestion = arguments.congestion.as_deref();
+    let transport = Arc::new(Transport::new(&link, &brake, remote.sends, &ledger, congestion));
+    let means = Means::new(link, brake.clone(), ledger, Some(transport.clone()), remote.near.to_owned());
+    // What is wrong here is told before ssh asks for anything.
+    let end = if remote.sends { End::source(means, vec![remote.near.to_owned()]) } else { End::target(means) };
+    let mut end = end.map_err(|error| failure(&error))?;
+    let peer = Peer::start(&peer_wish).map_err(|no_peer| explain(no_peer, &peer_wish, &remote.host))?;
+    let mut connection = peer.connect(task, &peer_wish).map_err(|error| failure(&error))?;
+    signals::pull(&signals::Current::of(&brake))?;
+    let begun = connection.begin(&transport).map_err(CopyError::from_pipe);
+    let streams = connection.streams();
+    let mut next = 1;
+    let figures = begun.and_then(|()| {
+        connection.open(&transport, 1, streams.min(1));
+        conduct(
+            &mut end,
+            wish,
+            &mut || {
+                connection.open(&transport, next + 1, streams);
+                if matches!(connection.way, Way::NearDials | Way::FarDials) {
+                    wait_for(&transport, streams);
+                }
+                next = streams;
+            },
+            tell,
+        )
+    });
+    let way = way(&connection);
+    transport.finish();
+    connection.finish();
+    Ok((figures.map_err(|error| failure(&error))?, way))
+}
+
+/// Connections come one after the other; what comes late is of no use to the trial.
+fn wait_for(transport: &Transport, streams: u8) {
+    let until = Instant::now() + Duration::from_secs(2);
+    while transport.path().streams < usize::from(streams) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn way(connection: &Connection) -> String {
+    let streams = connection.streams();
+    let by = match connection.way {
+        Way::Pipe => format!("content goes by ssh, {} connections", streams + 1),
+        Way::Quic => format!("{streams} streams of QUIC, {}", connection.cipher.name()),
+        Way::NearDials | Way::FarDials => format!("{streams} connections, {}", connection.cipher.name()),
+    };
+    match (&connection.fallback, connection.way) {
+        (Some(reason), Way::Quic) => format!("no TCP connection ({reason}); {by}"),
+        (Some(reason), _) => format!("no direct connection ({reason}); {by}"),
+        (None, _) => by,
+    }
+}
+
+/// The far end of a probe. `local` makes a path of what the near end's user wrote.
+pub fn serve(
+    far: Far,
+    input: BufReader<File>,
+    output: File,
+    local: impl Fn(&[u8]) -> PathBuf,
+) -> Result<(), Arc<CopyError>> {
+    raise_open_files();
+    let task = far.task.clone();
+    let sends = task.role == Role::ProbeSource;
+    let (link, ledger) = (Link::remote(), Ledger::new());
+    let brake = Brake::new(&link);
+    let transport = Arc::new(Transport::new(&link, &brake, sends, &ledger, task.options.congestion.as_deref()));
+    let sources: Vec<PathBuf> = task.sources.iter().map(|path| local(path)).collect();
+    let path = if sends { sources.first().cloned().unwrap_or_default() } else { local(&task.target) };
+    let means = Means::new(link, brake.clone(), ledger, Some(transport.clone()), path);
+    let end = if sends { End::source(means, sources) } else { End::target(means) };
+    let refused = end.as_ref().err().map(|error| (error.exit_code(), error.to_string()));
+    let started = far.start(input, output, &Ready { refused, single_file: false }, &transport)?;
+    let end = end?;
+    end_with(&brake);
+    let result = end.serve();
+    transport.finish();
+    drop(started);
+    Ok(result?)
+}
+
+/// Nobody waits for an end whose connection has gone, not even a disk.
+fn end_with(brake: &Brake) {
+    let brake = brake.clone();
+    std::thread::spawn(move || {
+        while !brake.is_pulled() {
+            std::thread::sleep(LOOK);
+        }
+        std::thread::sleep(LAST_TIME);
+        std::process::exit(i32::from(ErrorKind::Network.exit_code()));
+    });
+}
