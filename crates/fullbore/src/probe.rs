@@ -175,6 +175,7 @@ fn there(
         many: false,
         key: Vec::new(),
         port: None,
+        udp: None,
         speeds: Speeds { aes: 0.0, chacha: 0.0 },
     };
     let (link, ledger) = (Link::remote(), Ledger::new());
