@@ -611,11 +611,11 @@ impl Fetcher {
             resumed.iter().for_each(|range| dispatcher.ask_again(&segment(range)));
             return Remedy::Whole;
         }
-        if let [(host, _)] = shares[..] {
+        if let [(host, bytes)] = shares[..] {
             // Right bytes of another file: no wrong bytes, but the wrong order.
             let recent = dispatcher.recently_asked(host);
             if self.shared.is_hash_of(got, &recent) {
-                dispatcher.mixed_up(item, host, now);
+                dispatcher.mixed_up(item, host, bytes, now);
                 self.shared.landing.retry(item, Retry::Whole);
                 dispatcher.ask_again(&whole);
                 return Remedy::Whole;

@@ -90,8 +90,17 @@ impl Dispatcher {
     }
 
     /// All bytes came but the SHA-256 is wrong. `shares` are the hosts that served the file with
-    /// their bytes. What the remedy says is then to be asked for with [`Dispatcher::ask_again`].
+    /// their bytes. What the remedy says is then to be asked for with [`Dispatcher::ask_again`]. What is not
+    /// kept came in vain.
     pub fn mismatch(&mut self, item: ItemId, size: u64, shares: &[(HostId, u64)], now: Instant) -> Remedy {
+        let remedy = self.remedy(item, size, shares, now);
+        for (host, bytes) in shares.iter().filter(|(host, _)| remedy != Remedy::AllBut(*host)) {
+            self.hosts[*host as usize].totals.wasted_bytes += bytes;
+        }
+        remedy
+    }
+
+    fn remedy(&mut self, item: ItemId, size: u64, shares: &[(HostId, u64)], now: Instant) -> Remedy {
         let usable = self.usable();
         let history = self.histories.entry(item).or_default();
         history.attempts += 1;
@@ -125,9 +134,10 @@ impl Dispatcher {
         Remedy::AllBut(judge)
     }
 
-    /// The bytes of another file came for this one: its host cannot pipeline. They were right
+    /// The bytes of another file came for this one, so many: its host cannot pipeline. They were right
     /// otherwise, which is no strike.
-    pub fn mixed_up(&mut self, item: ItemId, host: HostId, now: Instant) {
+    pub fn mixed_up(&mut self, item: ItemId, host: HostId, bytes: u64, now: Instant) {
+        self.hosts[host as usize].totals.wasted_bytes += bytes;
         self.histories.entry(item).or_default().blamed.insert(host);
         if self.hosts[host as usize].depth() > 1 {
             self.hosts[host as usize].fault(&Fault::CannotPipeline, now);

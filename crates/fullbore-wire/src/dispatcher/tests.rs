@@ -289,8 +289,11 @@ fn wrong_bytes_from_several_hosts_are_judged_by_the_origin() {
     assert_eq!(dispatcher.next(b, now), Next::Wait, "the other host is not asked again");
     let next = dispatcher.next(a, now);
     assert!(matches!(next, Next::Ask { segment, .. } if (segment.start, segment.end) == (300, 1000)));
+    let wasted = |dispatcher: &Dispatcher| [0, 1].map(|host: usize| dispatcher.hosts()[host].totals.wasted_bytes);
+    assert_eq!(wasted(&dispatcher), [0, 700], "what the judge brought is kept");
     // Still wrong, and all of it from the judge now: then it is the judge.
     assert_eq!(dispatcher.mismatch(7, 1000, &[(0, 1000)], now), Remedy::Whole);
+    assert_eq!(wasted(&dispatcher), [1000, 700]);
     dispatcher.ask_again(&Segment { item: 7, start: 0, end: 1000, size: 1000 });
     assert!(matches!(dispatcher.next(b, now), Next::Ask { segment, .. } if segment.is_whole()));
 }
