@@ -34,6 +34,9 @@ pub const SIGNATURE_BYTES_MAX: usize = 1 << 20;
 /// How long `gpgv` may take. It needs 20 ms; more than this means that something hangs.
 pub const GPGV_TIME_LIMIT: Duration = Duration::from_secs(30);
 
+/// How `gpgv`, in the C locale, tells of a full disk.
+const NO_SPACE: &str = "No space left on device";
+
 /// Text with a valid signature of a trusted key (or declared trusted, see
 /// [`SignedText::trusted`]). Whoever holds one may parse it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -283,7 +286,17 @@ impl Verifier {
             command.arg("--output").arg(output);
         }
         command.arg("--").args(files);
-        let (status, messages) = run_bounded(command, &self.gpgv, self.time_limit)?;
+        let said = run_bounded(command, &self.gpgv, self.time_limit);
+        let messages = match &said {
+            Ok((_, messages)) | Err(SignatureError::GpgvFailed { messages, .. }) => messages.as_str(),
+            Err(_) => "",
+        };
+        // What it could not write says nothing about the signature.
+        if messages.contains(NO_SPACE) {
+            let source = io::ErrorKind::StorageFull.into();
+            return Err(SignatureError::Scratch { path: room.path.clone(), source });
+        }
+        let (status, messages) = said?;
         self.judge(&status, &messages, output.is_some())
     }
 
