@@ -52,6 +52,11 @@ impl Signer {
         Ok(signer)
     }
 
+    /// GnuPG's home with the secret key, for programs that sign by themselves.
+    pub fn home(&self) -> &std::path::Path {
+        self.home.path()
+    }
+
     /// The key's fingerprint, 40 hex digits.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint

@@ -113,6 +113,10 @@ pub(super) fn answer(behaviour: &Behaviour, request: &Request, fault: Option<&Fa
     if request.method == "HEAD" {
         answer.broken = None;
         answer.length = 0;
+        // RFC 9112, 6.3: what would end a body is not sent either.
+        if matches!(answer.framing, Framing::Chunked | Framing::UntilClose) {
+            answer.framing = Framing::None;
+        }
     }
     answer
 }
