@@ -1251,7 +1251,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__mirror)
-            opts="-n -q -v -h --from --suite --component --arch --sources --config --to --snapshot --include --exclude --section --priority --source-package --newest --index-formats --without --languages --keyring --cacert --ignore-valid-until --max-delete --force-delete --clean-foreign --no-clean --keep-generations --keep-hours --durability --limit-rate --connections --http1 --no-hedge --auth --origin --origin-only --dry-run --json --report --metrics --trace --quiet --verbose --changed-exit --help"
+            opts="-n -q -v -h --from --suite --component --arch --sources --config --to --snapshot --include --exclude --section --priority --source-package --newest --index-formats --without --languages --keyring --cacert --ignore-valid-until --max-delete --force-delete --clean-foreign --no-clean --keep-generations --keep-hours --durability --trace-host --trace-info --limit-rate --connections --http1 --no-hedge --auth --origin --origin-only --dry-run --json --report --metrics --trace --quiet --verbose --changed-exit --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1347,6 +1347,14 @@ _fullbore() {
                     ;;
                 --durability)
                     COMPREPLY=($(compgen -W "none at-end each" -- "${cur}"))
+                    return 0
+                    ;;
+                --trace-host)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --trace-info)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --limit-rate)

@@ -55,7 +55,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l section -d 
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l priority -d 'Mirror only packages of this priority, such as `required`; comma-separated' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l source-package -d 'Mirror only packages built from this source package; comma-separated' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l newest -d 'Mirror only the newest N versions of each package' -r
-complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l index-formats -d 'Fetch only these forms of each index; comma-separated (default: every form that exists)' -r -f -a "plain\t'Not compressed'
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l index-formats -d 'Fetch only these forms of each index; comma-separated (default: every compressed form that exists)' -r -f -a "plain\t'Not compressed'
 xz\t'xz, Debian\'s usual form'
 gz\t'gzip'
 zst\t'Zstandard'
@@ -76,6 +76,8 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l keep-hours 
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l durability -d 'When to wait for the disk: never, once before publishing, or for each file [default: at-end]' -r -f -a "none\t'Never: a power cut may lose files that the state names'
 at-end\t'Once before the indexes are published'
 each\t'For each file before it gets its name'"
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l trace-host -d 'Call this mirror so in its trace files: its public host name (default: this machine\'s name)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l trace-info -d 'Write this line into the trace file, such as "Maintainer: NAME <ADDRESS>"; repeat for more' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l limit-rate -d 'Receive at most this many bytes per second, such as 20M, 2.5MB, 512KiB or 100Mbit' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l connections -d 'Open at most this many connections to one host, up to 16 [default: 4]' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l auth -d 'Read credentials from this file in apt\'s auth.conf format (default: apt\'s own files)' -r -F

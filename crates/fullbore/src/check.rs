@@ -6,6 +6,8 @@
 
 pub mod local;
 
+use std::io::ErrorKind as ErrorOf;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,15 +19,17 @@ use fullbore_engine::verdict::{Sampler, SamplerConfig};
 
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Event, Events, Phase, Progress};
+use crate::mirror::account;
 use crate::mirror::batch::{Files, StoredIndex};
 use crate::mirror::lock::{Lock, LockError};
 use crate::mirror::offer::state_error;
 use crate::mirror::places::Places;
 use crate::mirror::session::{Session, Stop, boot_id, disk};
-use crate::mirror::state::{OWN_DIRECTORY, State, index_path};
+use crate::mirror::sizes;
+use crate::mirror::state::{OWN_DIRECTORY, State, StateError, index_path};
 use crate::report::{Report, Summary, Timeline, VerdictReport};
 use crate::settings::{CheckSettings, DurabilityChoice, SignedBy};
-use local::{CheckError, Findings, Options, Problem};
+use local::{CheckError, Fault, Findings, Options, Problem, SuiteFault};
 
 /// Problems named in an error; the report has more.
 const PROBLEMS_NAMED: usize = 10;
@@ -35,9 +39,13 @@ const PROBLEMS_NAMED: usize = 10;
 /// # Errors
 /// [`ErrorKind::Verification`] when files are missing or wrong (and, with `--repair`, still are).
 pub fn run(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
+    attempt(settings, events).map_err(|error| error.within(&settings.dir))
+}
+
+fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     let root = Arc::new(Root::open(&settings.dir).map_err(CommandError::usage)?);
     // A run in progress changes what is checked; repairs change it themselves.
-    let _lock = match Lock::take(&root) {
+    let lock = match Lock::take(&root) {
         Ok(lock) => Some(lock),
         Err(error @ LockError::Held { .. }) => return Err(CommandError::new(ErrorKind::Locked, error)),
         // A tree that we may only read can be checked, not repaired.
@@ -60,20 +68,37 @@ pub fn run(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
         ..SamplerConfig::default()
     };
     let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-    let state = State::open(&root, &boot_id()).map_err(|error| state_error(&error))?;
-    let findings = read(settings, &root, &state, &ledger, events)?;
+    let mut warnings = Vec::new();
+    let state = match State::open(&root, &boot_id()) {
+        Ok(state) => state,
+        // Another user's mirror: our own directory in it is closed, the tree is not.
+        Err(StateError::File(error)) if lock.is_none() && error.kind() == Some(ErrorOf::PermissionDenied) => {
+            warnings.push(format!("{error}: without it every file that the indexes name is expected to be here"));
+            State::default()
+        }
+        Err(error) => return Err(state_error(&error)),
+    };
+    // Beside the tree if it may be written to; a tree that may only be read needs another place.
+    let own = settings.dir.join(OWN_DIRECTORY);
+    let scratch = if lock.is_some() { own } else { std::env::temp_dir() };
+    let findings = read(settings, &root, &state, &scratch, &ledger, events)?;
     let verdict = sampler.finish();
     let mut summary = summary(&findings);
+    warnings.extend(absent(&findings));
+    for warning in warnings {
+        summary.warn(warning.clone());
+        events.warn(warning);
+    }
     summary.duration_ms = started.elapsed().as_millis() as u64;
     summary.verdict = Some(VerdictReport::of(&verdict));
     let timeline = Timeline::of(&verdict, &[(0, Phase::Read)]);
 
     let mut left: Vec<&Problem> = findings.problems.iter().collect();
     if settings.repair && !left.is_empty() {
-        let repaired = repair(settings, root, &state, &findings, events)?;
+        let repaired = repair(settings, root, &state, &findings, &mut summary, events)?;
         left.retain(|problem| !repaired.contains(&problem.path));
         summary.totals.files = repaired.len() as u64;
-        summary.changed = true;
+        summary.changed = !repaired.is_empty();
     }
     summary.totals.missing_files = left.len() as u64;
     left.iter().for_each(|problem| summary.problem(problem.to_string()));
@@ -83,9 +108,25 @@ pub fn run(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
         .filter_map(|suite| suite.release.as_ref().err().map(|fault| format!("{}: {fault}", suite.directory)))
         .collect();
     unsigned.iter().for_each(|line| summary.problem(line.clone()));
+    let full = findings.suites.iter().filter_map(|suite| suite.release.as_ref().err()).find_map(SuiteFault::is_local);
     let lines: Vec<String> = unsigned.into_iter().chain(left.iter().map(|problem| problem.to_string())).collect();
     let report = Report { summary, timeline };
-    if lines.is_empty() { Ok(report) } else { Err(damaged(&lines, settings).with_report(report)) }
+    match full {
+        // Nothing is known to be wrong: it could not be looked at.
+        Some(error) => Err(disk(error).with_report(report)),
+        None if lines.is_empty() => Ok(report),
+        None => Err(damaged(&lines, settings).with_report(report)),
+    }
+}
+
+/// Lists of packages that are not here and perhaps should be.
+fn absent(findings: &Findings) -> Option<String> {
+    let first = findings.absent.first()?;
+    let more = match findings.absent.len() - 1 {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!("{first}{more}: named by the Release and not here; no state tells whether it ever was"))
 }
 
 /// Reads the archive.
@@ -93,15 +134,13 @@ fn read(
     settings: &CheckSettings,
     root: &Root,
     state: &State,
+    scratch: &Path,
     ledger: &Ledger,
     events: &mut dyn Events,
 ) -> Result<Findings, CommandError> {
     let verifier = match &settings.signed_by {
         SignedBy::Trusted => None,
         SignedBy::Keys { keys, fingerprints } => {
-            // Beside the tree if it may be written to; a tree that may only be read needs another place.
-            let own = settings.dir.join(OWN_DIRECTORY);
-            let scratch = if own.is_dir() { own } else { std::env::temp_dir() };
             Some(Verifier::new(scratch, keys.clone()).with_fingerprints(fingerprints.clone()))
         }
     };
@@ -185,8 +224,10 @@ fn repair(
     root: Arc<Root>,
     state: &State,
     findings: &Findings,
+    summary: &mut Summary,
     events: &mut dyn Events,
 ) -> Result<Vec<String>, CommandError> {
+    let started = Instant::now();
     let known = || state.header.suites.iter().flat_map(|suite| suite.origins.iter().cloned()).collect::<Vec<_>>();
     let mut origins = if settings.origins.is_empty() { known() } else { settings.origins.clone() };
     let mut seen = std::collections::HashSet::new();
@@ -199,31 +240,32 @@ fn repair(
         Session::open(Places::of(root.clone()), &origins, false, &settings.network, DurabilityChoice::AtEnd)?;
     let stop = Stop::listen(&session.runtime);
     events.emit(Event::Phase { phase: Phase::Fetch });
-    let sized: Vec<&Problem> = findings.problems.iter().filter(|problem| problem.size.is_some()).collect();
+    // What is as signed and cannot be understood is not mended by fetching it again.
+    let wrong: Vec<&Problem> = findings.problems.iter().filter(|p| !matches!(p.fault, Fault::Damaged(_))).collect();
+    let without_size = wrong.iter().filter(|problem| problem.size.is_none()).map(|problem| problem.path.clone());
+    let mut learned = sizes::learn(without_size.collect(), &session).into_iter();
     let mut wanted: Vec<StoredIndex> = Vec::new();
-    for problem in &sized {
+    for problem in &wrong {
+        let Some(size) = problem.size.or_else(|| learned.next().flatten()) else { continue };
         if wanted.iter().all(|other| other.sha256 != problem.sha256) {
-            wanted.push(StoredIndex {
-                path: problem.path.clone(),
-                other_path: None,
-                size: problem.size.unwrap_or_default(),
-                sha256: problem.sha256,
-            });
+            wanted.push(StoredIndex { path: problem.path.clone(), other_path: None, size, sha256: problem.sha256 });
         }
     }
     let files = Arc::new(Files::of_indexes(wanted));
     let items = files.items(&[], &session);
     let fetched = session.fetch(files.clone(), items, &stop, events)?;
     session.landing.finish().map_err(|error| disk(&error))?;
-    let came: Vec<_> =
-        fetched.verified.iter().filter_map(|item| files.index(*item)).map(|index| index.sha256).collect();
+    let came: Vec<&StoredIndex> = fetched.verified.iter().filter_map(|item| files.index(*item)).collect();
     let mut repaired = Vec::new();
-    for problem in sized.iter().filter(|problem| came.contains(&problem.sha256)) {
+    for problem in wrong {
+        let Some(index) = came.iter().find(|index| index.sha256 == problem.sha256) else { continue };
         root.hard_link(&index_path(problem.sha256), &problem.path).map_err(|error| disk(&error))?;
+        events.emit(Event::Repaired { path: problem.path.clone(), bytes: index.size });
         repaired.push(problem.path.clone());
     }
     crate::mirror::store::sweep(&root).map_err(|error| disk(&error))?;
     session.journal.compact().map_err(|error| disk(&error))?;
+    account::transferred(summary, &mut session, started, &[(0, Phase::Fetch)]);
     Ok(repaired)
 }
 

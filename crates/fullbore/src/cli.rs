@@ -194,7 +194,7 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "N", help_heading = CHOICE, value_parser = clap::value_parser!(u32).range(1..))]
     pub newest: Option<u32>,
 
-    /// Fetch only these forms of each index; comma-separated (default: every form that exists)
+    /// Fetch only these forms of each index; comma-separated (default: every compressed form that exists)
     #[arg(long, value_name = "FORMAT", help_heading = CHOICE, value_delimiter = ',')]
     pub index_formats: Vec<IndexFormat>,
 
@@ -243,6 +243,14 @@ pub struct MirrorArgs {
     /// When to wait for the disk: never, once before publishing, or for each file [default: at-end]
     #[arg(long, value_name = "WHEN", help_heading = KEEP)]
     pub durability: Option<DurabilityChoice>,
+
+    /// Call this mirror so in its trace files: its public host name (default: this machine's name)
+    #[arg(long, value_name = "HOST", help_heading = KEEP)]
+    pub trace_host: Option<String>,
+
+    /// Write this line into the trace file, such as "Maintainer: NAME <ADDRESS>"; repeat for more
+    #[arg(long, value_name = "LINE", help_heading = KEEP)]
+    pub trace_info: Vec<String>,
 
     /// How to reach the mirrors.
     #[command(flatten)]

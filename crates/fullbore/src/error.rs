@@ -141,6 +141,16 @@ impl CommandError {
         self
     }
 
+    /// Names the directory worked on, where a refusal of the disk does not: paths are told from there.
+    #[must_use]
+    pub fn within(self, directory: &std::path::Path) -> Self {
+        let shown = directory.display().to_string();
+        if self.kind != ErrorKind::Disk || self.message.contains(&shown) {
+            return self;
+        }
+        self.context(format_args!("in {shown}"))
+    }
+
     /// Adds what was done until the failure.
     #[must_use]
     pub fn with_report(mut self, report: Report) -> Self {

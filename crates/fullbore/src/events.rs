@@ -61,6 +61,13 @@ pub enum Event {
         /// The Release's Date, Unix time in seconds.
         date_unix_s: i64,
     },
+    /// A file that was missing or wrong is right again (`check --repair`).
+    Repaired {
+        /// Path below the mirror's directory.
+        path: String,
+        /// Its size.
+        bytes: u64,
+    },
     /// Something worth knowing about the run; nothing is wrong.
     Note {
         /// One line.

@@ -30,7 +30,7 @@ use fullbore_wire::url::Url;
 
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Event, Events, Progress};
-use crate::settings::{DurabilityChoice, NetworkSettings};
+use crate::settings::{DurabilityChoice, NetworkSettings, without_credentials};
 
 /// Bytes read and not yet written: so much for each connection keeps what a killed run loses below
 /// 1 MB, and four hosts of four connections busy. Bounded, since many hosts share one disk.
@@ -65,7 +65,8 @@ pub fn addresses<'a>(texts: impl Iterator<Item = &'a String>) -> Result<(Vec<Url
     let mut auth = AuthConf::new();
     let mut urls = Vec::new();
     for text in texts {
-        let usage = |error: &dyn std::fmt::Display| CommandError::usage(format_args!("{text}: {error}"));
+        let usage =
+            |error: &dyn std::fmt::Display| CommandError::usage(format_args!("{}: {error}", without_credentials(text)));
         let (url, credentials) = Url::parse_with_userinfo(text).map_err(|error| usage(&error))?;
         if let Some(credentials) = credentials {
             auth.add_for_url(&url, &credentials).map_err(|error| usage(&error))?;

@@ -27,6 +27,7 @@ pub mod retention;
 pub mod room;
 pub mod select;
 pub mod session;
+pub mod sizes;
 pub mod snapshot;
 pub mod standing;
 pub mod state;
@@ -45,7 +46,7 @@ use crate::error::{CommandError, ErrorKind};
 use crate::events::{Events, Phase};
 use crate::output::write_atomically;
 use crate::report::{Report, perfetto};
-use crate::settings::{Clean, DurabilityChoice, MirrorSettings};
+use crate::settings::{Clean, DurabilityChoice, MirrorSettings, without_credentials};
 use account::Account;
 use commit::{Commit, SuiteUpdate};
 use foreign::Foreign;
@@ -70,6 +71,10 @@ const ROUNDS_MAX: u32 = 3;
 /// # Errors
 /// See [`ErrorKind`]; the tree as it was published before is intact then.
 pub fn run(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
+    attempt(settings, events).map_err(|error| error.within(&settings.dir))
+}
+
+fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     let (places, _lock) = if settings.dry_run {
         // No lock: it changes nothing, and may not be allowed to.
         let places = Places::untouched(&settings.dir, &std::env::temp_dir()).map_err(|error| disk(&error))?;
@@ -80,6 +85,7 @@ pub fn run(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
         (Places::of(root), Some(lock))
     };
     let mut account = Account::new(settings, events);
+    settings.notes.iter().for_each(|note| account.warn(events, note.clone()));
     let mut session =
         Session::open(places, &settings.origins, settings.origin_only, &settings.network, settings.durability)?;
     let stop = Stop::listen(&session.runtime);
@@ -148,8 +154,8 @@ fn walk(
             clean::remove_expired(&root, &mut state, || sync(session)).map_err(StateOr::into_command)?;
         }
         state.begin(&root, offers.iter().any(|offer| !offer.signed)).map_err(|error| state_error(&error))?;
-        mark(&root, account, events);
     }
+    let _changing = (!settings.dry_run).then(|| InProgress::mark(&root, account, events));
     let side = offer::ask_for_side_files(session, &offers);
     let above = (!settings.dry_run).then(|| upstream::ask(session));
     let mut suites = indexes::select(&offers, session)?;
@@ -189,8 +195,9 @@ fn walk(
     account.phase(events, session, Phase::Publish);
     let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, now };
     let state = run.publish(session, state, wanted, &came, account, events)?;
-    run.finish(session, &state, above, account, events)?;
-    account.missing(came.missing)
+    let complete = (0..offers.len()).all(|place| run.is_complete(place, &came));
+    run.finish(session, &state, complete, above, account, events)?;
+    account.missing(came.missing, came.corrupt)
 }
 
 /// What publishing needs to know.
@@ -215,8 +222,7 @@ impl Run<'_> {
         events: &mut dyn Events,
     ) -> Result<State, CommandError> {
         let root = &session.root;
-        let complete =
-            |place: usize| !came.incomplete.contains(&self.ids[place]) && self.suites[place].missing().is_none();
+        let complete = |place: usize| self.is_complete(place, came);
         let mut publications = Vec::new();
         for place in (0..self.offers.len()).filter(|place| complete(*place)) {
             publications.push(self.publication(session, place)?);
@@ -355,7 +361,7 @@ impl Run<'_> {
             record: SuiteRecord {
                 directory: offer.layout.directory.clone(),
                 requested: offer.requested.clone(),
-                origins: self.settings.origins.clone(),
+                origins: self.settings.origins.iter().map(|origin| without_credentials(origin)).collect(),
                 links: offer.layout.links.iter().map(|(link, _)| link.clone()).collect(),
                 inrelease: offer.identity,
                 tag: offer.tag.as_ref().map(ToString::to_string),
@@ -372,21 +378,28 @@ impl Run<'_> {
         }
     }
 
-    /// Trace files, snapshot, marks.
+    /// Whether everything of a suite came.
+    fn is_complete(&self, place: usize, came: &Came) -> bool {
+        !came.incomplete.contains(&self.ids[place]) && self.suites[place].missing().is_none()
+    }
+
+    /// Trace files, if all suites were `complete`, and the snapshot.
     fn finish(
         &self,
         session: &Session,
         state: &State,
+        complete: bool,
         above: Option<upstream::Asked>,
         account: &mut Account,
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
         let above = above.map(|asked| upstream::take(asked, session)).unwrap_or_default();
-        let trace = account.trace(self.settings, self.offers, &session.fetcher.hosts(), above);
-        let written = trace_files::write(&session.root, &trace)
-            .and_then(|()| trace_files::unmark_in_progress(&session.root, &trace.host));
-        if let Err(error) = written {
-            account.warn(events, format!("trace files: {error}"));
+        // They tell when the mirror was last complete.
+        if complete {
+            let trace = account.trace(self.settings, self.offers, &session.fetcher.hosts(), above);
+            if let Err(error) = trace_files::write(&session.root, &trace) {
+                account.warn(events, format!("trace files: {error}"));
+            }
         }
         snapshot_of(self.settings, session, state)
     }
@@ -398,10 +411,26 @@ fn snapshot_of(settings: &MirrorSettings, session: &Session, state: &State) -> R
     sync(session).map_err(StateOr::into_command)
 }
 
-/// Tells others, in ftpsync's way, that the tree is being changed.
-fn mark(root: &Root, account: &mut Account, events: &mut dyn Events) {
-    if let Err(error) = trace_files::mark_in_progress(root, &account.host) {
-        account.warn(events, format!("trace files: {error}"));
+/// Tells others, in ftpsync's way, that the tree is being changed, until dropped: only a run that was
+/// killed leaves the mark.
+struct InProgress {
+    root: Arc<Root>,
+    host: String,
+}
+
+impl InProgress {
+    fn mark(root: &Arc<Root>, account: &mut Account, events: &mut dyn Events) -> InProgress {
+        if let Err(error) = trace_files::mark_in_progress(root, &account.host) {
+            account.warn(events, format!("trace files: {error}"));
+        }
+        InProgress { root: root.clone(), host: account.host.clone() }
+    }
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        // A mark that stays says what is true of a disk that refuses.
+        let _ = trace_files::unmark_in_progress(&self.root, &self.host);
     }
 }
 

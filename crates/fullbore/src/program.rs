@@ -39,7 +39,7 @@ pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment:
 
 fn run_mirror(arguments: MirrorArgs, environment: &Environment) -> u8 {
     let early = early_output(&arguments.output);
-    let (mirrors, output) = match settings::mirrors(arguments, environment) {
+    let (mirrors, output) = match settings::mirrors(arguments, environment).and_then(with_room_for_reports) {
         Ok(resolved) => resolved,
         Err(error) => return refuse(&early, environment, &error),
     };
@@ -105,7 +105,7 @@ fn run_install(arguments: &cli::InstallArgs, environment: &Environment) -> u8 {
 
 fn run_check(arguments: CheckArgs, environment: &Environment) -> u8 {
     let early = early_output(&arguments.output);
-    let (settings, output) = match settings::check(arguments, environment) {
+    let (settings, output) = match settings::check(arguments, environment).and_then(with_room_for_reports) {
         Ok(resolved) => resolved,
         Err(error) => return refuse(&early, environment, &error),
     };
@@ -155,6 +155,18 @@ fn run_divert(arguments: &cli::DivertArgs, environment: &Environment) -> u8 {
 
 fn run_store(environment: &Environment, command: impl FnOnce() -> Result<u8, CommandError>) -> u8 {
     command().unwrap_or_else(|error| refuse(&OutputSettings::default(), environment, &error))
+}
+
+/// Refuses reports into directories that are not there before the run, not after it.
+fn with_room_for_reports<T>((settings, output): (T, OutputSettings)) -> Result<(T, OutputSettings), CommandError> {
+    for (flag, path) in [("--report", &output.report), ("--metrics", &output.metrics)] {
+        let Some(parent) = path.as_deref().and_then(Path::parent) else { continue };
+        if !parent.as_os_str().is_empty() && !parent.is_dir() {
+            return Err(CommandError::usage(format_args!("{flag}: {} is not a directory", parent.display()))
+                .hint("make it first; fullbore makes only the directory of --to"));
+        }
+    }
+    Ok((settings, output))
 }
 
 /// As much of the output's settings as is needed to tell that the others are wrong.
@@ -346,6 +358,14 @@ mod tests {
         assert_eq!(runs.report_path(Path::new("/x/run.html"), &report), Path::new("/x/run-debian-security.html"));
         let runs = Runs::new(&output, &environment, 1);
         assert_eq!(runs.report_path(Path::new("/x/run.html"), &report), Path::new("/x/run.html"));
+    }
+
+    #[test]
+    fn a_report_into_a_missing_directory_is_refused_before_the_run() {
+        let to = |report: &str| OutputSettings { report: Some(report.into()), ..OutputSettings::default() };
+        assert!(with_room_for_reports(((), to("/nonexistent/run.html"))).is_err());
+        assert!(with_room_for_reports(((), to("run.html"))).is_ok());
+        assert!(with_room_for_reports(((), to("/run.html"))).is_ok());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::error::{CommandError, printable};
+use crate::error::{CommandError, ErrorKind, printable};
 use crate::events::{Event, Events, Progress};
 use crate::report::{Summary, units};
 use crate::settings::{Environment, OutputSettings};
@@ -70,6 +70,8 @@ pub struct Screen {
     last_line: Option<Instant>,
     last_json: Option<Instant>,
     faulty_hosts: HashSet<String>,
+    /// Columns of the terminal.
+    columns: u16,
 }
 
 impl Screen {
@@ -80,7 +82,8 @@ impl Screen {
             Screen::on(output, environment, is_terminal, Box::new(std::io::stdout()), Box::new(std::io::stderr()));
         if screen.shows_bar() {
             screen.terminal.bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-            screen.terminal.bar.set_style(bar_style(screen.no_color));
+            screen.columns = console::Term::stderr().size().1;
+            screen.terminal.bar.set_style(bar_style(screen.no_color, screen.columns));
         }
         screen
     }
@@ -104,6 +107,7 @@ impl Screen {
             last_line: None,
             last_json: None,
             faulty_hosts: HashSet::new(),
+            columns: WIDE_COLUMNS,
         }
     }
 
@@ -184,7 +188,7 @@ impl Screen {
             let bar = &self.terminal.bar;
             bar.set_length(progress.total_bytes.max(1));
             bar.set_position(progress.bytes.min(progress.total_bytes.max(1)));
-            bar.set_message(progress_text(progress));
+            bar.set_message(bar_text(progress, self.columns));
         } else if due(&mut self.last_line, LOG_INTERVAL) {
             self.line(Level::Info, &progress_text(progress));
         }
@@ -245,6 +249,9 @@ impl Events for Screen {
                 let name = if suite == codename { suite } else { format!("{suite} ({codename})") };
                 self.line(Level::Info, &format!("published {name} of {}", units::time(date_unix_s)));
             }
+            Event::Repaired { path, bytes } => {
+                self.line(Level::Info, &format!("repaired {path}, {}", units::bytes(bytes)));
+            }
             Event::Note { message } => self.line(Level::Info, &message),
             Event::Warning { message } => self.line(Level::Warning, &format!("warning: {message}")),
             // Come by `fail` and `finish`.
@@ -255,7 +262,10 @@ impl Events for Screen {
 
 /// Whether the error that was shown says it all.
 fn nothing_came_of_it(summary: &Summary) -> bool {
-    summary.exit_code != 0 && summary.totals.written_bytes == 0 && summary.totals.checked_files == 0 && !summary.dry_run
+    let totals = &summary.totals;
+    let interrupted = summary.exit_code == ErrorKind::Interrupted.exit_code() && totals.received_bytes > 0;
+    let planned = summary.dry_run && summary.plan.wanted_files > 0;
+    summary.exit_code != 0 && totals.written_bytes == 0 && totals.checked_files == 0 && !planned && !interrupted
 }
 
 /// Whether it is time again; notes that it was done.
@@ -285,13 +295,25 @@ fn progress_text(progress: &Progress) -> String {
     text
 }
 
-fn bar_style(no_color: bool) -> ProgressStyle {
-    let template = if no_color {
-        "{prefix:8} [{bar:28}] {percent:>3} %  {wide_msg}"
-    } else {
-        "{prefix:8} [{bar:28.cyan/blue}] {percent:>3} %  {wide_msg}"
-    };
-    ProgressStyle::with_template(template)
+/// The same beside a bar. Where there is little room, what matters most comes first.
+fn bar_text(progress: &Progress, columns: u16) -> String {
+    if columns >= WIDE_COLUMNS {
+        return progress_text(progress);
+    }
+    let mut parts = vec![format!("{}/s", units::bytes(progress.rate_bytes_per_s))];
+    parts.extend(progress.eta_s.map(|eta_s| format!("{} left", units::duration(eta_s.saturating_mul(1000)))));
+    parts.extend(progress.limit.as_ref().map(|limit| format!("limit: {}", printable(limit))));
+    parts.push(format!("{} of {}", units::bytes(progress.bytes), units::bytes(progress.total_bytes)));
+    parts.join(", ")
+}
+
+/// Columns from which the bar may be wide; below them the room is for the time to go and the limit by name.
+const WIDE_COLUMNS: u16 = 120;
+
+fn bar_style(no_color: bool, columns: u16) -> ProgressStyle {
+    let width = if columns < WIDE_COLUMNS { 8 } else { 28 };
+    let colour = if no_color { "" } else { ".cyan/blue" };
+    ProgressStyle::with_template(&format!("{{prefix:7}} [{{bar:{width}{colour}}}] {{percent:>3}} % {{wide_msg}}"))
         .map(|style| style.progress_chars("=> "))
         .unwrap_or_else(|_| ProgressStyle::default_bar())
 }
@@ -299,7 +321,6 @@ fn bar_style(no_color: bool) -> ProgressStyle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
     use crate::events::{Phase, Plan};
 
     #[derive(Clone, Default)]
@@ -345,6 +366,63 @@ mod tests {
             duration_ms: 1500,
             ..Summary::default()
         });
+    }
+
+    /// A terminal of 80 columns that keeps what was drawn last.
+    #[derive(Clone, Debug, Default)]
+    struct Narrow(Arc<Mutex<String>>);
+
+    impl indicatif::TermLike for Narrow {
+        fn width(&self) -> u16 {
+            80
+        }
+        fn move_cursor_up(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> std::io::Result<()> {
+            self.write_str(text)
+        }
+        fn write_str(&self, text: &str) -> std::io::Result<()> {
+            self.0.lock().unwrap().push_str(text);
+            Ok(())
+        }
+        fn clear_line(&self) -> std::io::Result<()> {
+            self.0.lock().unwrap().clear();
+            Ok(())
+        }
+        fn flush(&self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn on_a_terminal_of_80_columns_time_to_go_and_limit_are_read_to_their_ends() {
+        let term = Narrow::default();
+        let bar = ProgressBar::with_draw_target(Some(100), ProgressDrawTarget::term_like(Box::new(term.clone())));
+        bar.set_style(bar_style(true, 80));
+        bar.set_prefix("fetch");
+        bar.set_position(40);
+        let progress = Progress {
+            bytes: 400_000_000,
+            total_bytes: 1_000_000_000,
+            rate_bytes_per_s: 62_000_000,
+            eta_s: Some(497),
+            limit: Some("mirror ftp.example.org".to_owned()),
+            ..Progress::default()
+        };
+        bar.set_message(bar_text(&progress, 80));
+        bar.tick();
+        let line = term.0.lock().unwrap().clone();
+        assert!(line.contains("8 m 17 s left, limit: mirror ftp.example.org"), "{line:?}");
     }
 
     #[test]

@@ -19,6 +19,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::ErrorKind;
 use crate::events::Plan;
 pub use timeline::{Sample, StageSample, Timeline};
 
@@ -94,6 +95,12 @@ impl Summary {
     /// Whether any suite is as it is offered.
     pub fn has_current_suite(&self) -> bool {
         self.suites.iter().any(|suite| suite.state != SuiteState::NotPublished)
+    }
+
+    /// `12 files deleted, 3.40 GB`.
+    fn deleted(&self) -> String {
+        let files = if self.totals.deleted_files == 1 { "file" } else { "files" };
+        format!("{} {files} deleted, {}", self.totals.deleted_files, units::bytes(self.totals.deleted_bytes))
     }
 
     /// Adds a missing or wrong file, or a last line saying that there were more.
@@ -329,9 +336,15 @@ impl fmt::Display for Summary {
                 units::bytes(self.totals.checked_bytes),
                 self.totals.checked_files
             )?;
-            return match self.totals.missing_files {
-                0 => write!(f, ", all as signed."),
-                n => write!(f, ", {n} missing or wrong."),
+            if self.totals.files > 0 {
+                let fetched = units::bytes(self.totals.received_bytes);
+                write!(f, "; {} repaired, {fetched} received", self.totals.files)?;
+            }
+            return match (self.totals.missing_files, self.exit_code) {
+                (0, 0) if self.totals.files > 0 => write!(f, "; all as signed now."),
+                (0, 0) => write!(f, ", all as signed."),
+                (0, _) => write!(f, "; not all of it could be verified."),
+                (n, _) => write!(f, ", {n} missing or wrong."),
             };
         }
         if self.dry_run {
@@ -345,7 +358,14 @@ impl fmt::Display for Summary {
             );
         }
         if !self.changed && self.totals.files == 0 && self.totals.missing_files == 0 && self.exit_code == 0 {
-            return write!(f, "nothing has changed; {} requests in {time}.", self.totals.requests);
+            return match self.totals.deleted_files {
+                0 => write!(f, "nothing has changed; {} requests in {time}.", self.totals.requests),
+                _ => write!(f, "nothing new; {} in {time}.", self.deleted()),
+            };
+        }
+        if self.command == "mirror" && self.exit_code == ErrorKind::Interrupted.exit_code() {
+            let received = units::bytes(self.totals.received_bytes);
+            return write!(f, "interrupted after {time}; {received} received, which the next run goes on from.");
         }
         if let Some(packages) = &self.packages {
             let count = packages.unpacked + packages.by_dpkg.len() as u64;
@@ -358,6 +378,9 @@ impl fmt::Display for Summary {
         } else {
             let rate = units::per_second(self.totals.written_bytes, self.duration_ms);
             write!(f, "{} in {time}, {}/s.", units::bytes(self.totals.written_bytes), units::bytes(rate))?;
+        }
+        if self.totals.deleted_files > 0 {
+            write!(f, " {}.", self.deleted())?;
         }
         if self.totals.missing_files > 0 {
             write!(f, " {} files are missing.", self.totals.missing_files)?;
@@ -392,6 +415,35 @@ mod tests {
             ..Summary::default()
         };
         insta::assert_snapshot!(summary, @"43.1 GB in 11 m 32 s, 62.3 MB/s. Limited by: disk writes (busy 91 %; network blocked 74 %).");
+    }
+
+    #[test]
+    fn the_closing_line_tells_of_deletions_and_of_what_an_interrupted_run_received() {
+        let summary = |exit_code, totals| {
+            let command = "mirror".to_owned();
+            Summary { command, duration_ms: 2000, exit_code, totals, ..Summary::default() }.to_string()
+        };
+        let deleted = Totals { deleted_files: 136, deleted_bytes: 5_000_000, ..Totals::default() };
+        assert_eq!(summary(0, deleted), "nothing new; 136 files deleted, 5.00 MB in 2.0 s.");
+        let update = Totals { files: 1, written_bytes: 2_000_000, deleted_files: 1, deleted_bytes: 1000, ..deleted };
+        assert_eq!(summary(0, update), "2.00 MB in 2.0 s, 1.00 MB/s. 1 file deleted, 1.00 kB.");
+        let received = Totals { received_bytes: 7_000_000, written_bytes: 1_000_000, ..Totals::default() };
+        assert_eq!(
+            summary(130, received),
+            "interrupted after 2.0 s; 7.00 MB received, which the next run goes on from."
+        );
+    }
+
+    #[test]
+    fn a_check_says_all_as_signed_only_when_it_is() {
+        let check = |exit_code, missing_files, files| {
+            let totals = Totals { missing_files, files, checked_files: 9, checked_bytes: 10, ..Totals::default() };
+            Summary { command: "check".into(), exit_code, totals, ..Summary::default() }.to_string()
+        };
+        assert!(check(0, 0, 0).ends_with("read in 0.0 s, all as signed."), "{}", check(0, 0, 0));
+        assert!(check(4, 2, 0).ends_with(", 2 missing or wrong."));
+        assert!(check(4, 0, 0).ends_with("; not all of it could be verified."));
+        assert!(check(0, 0, 3).ends_with("; 3 repaired, 0 B received; all as signed now."));
     }
 
     #[test]

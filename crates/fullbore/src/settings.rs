@@ -24,6 +24,7 @@ use std::path::PathBuf;
 
 use fullbore_debian::keys::{Fingerprint, KeySource};
 
+pub use archive::without_credentials;
 pub use bootstrap::{BootstrapSettings, bootstrap};
 pub use environment::Environment;
 pub use filters::Filters;
@@ -71,6 +72,12 @@ pub struct MirrorSettings {
     pub dry_run: bool,
     /// Where to write a trace of the stages.
     pub trace: Option<PathBuf>,
+    /// Name of this mirror in its trace files; `None`: the machine's host name.
+    pub trace_host: Option<String>,
+    /// Further lines of its trace file, such as `Maintainer: …`.
+    pub trace_info: Vec<String>,
+    /// Of the sources, what was read and means nothing here; one line each, for the user.
+    pub notes: Vec<String>,
 }
 
 impl MirrorSettings {

@@ -41,6 +41,8 @@ pub enum Refusal {
     Unavailable(String, &'static str),
     /// What it sent is not to be believed.
     Verification(String, Option<&'static str>),
+    /// This machine refused, such as a full disk: nothing is known of what was sent.
+    Local(String),
 }
 
 /// Answers with the names of the files asked for.
@@ -137,6 +139,7 @@ pub fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) 
     })?;
     let mut files: Vec<(&'static str, Vec<u8>)> = Vec::new();
     let mut statuses = Vec::new();
+    let mut absent = HINT_ABSENT;
     let mut modified = None;
     let mut tag = None;
     for (name, got) in answer {
@@ -157,13 +160,18 @@ pub fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) 
                 tag = kept.tag.clone();
                 files.push((kept.name, kept.content.clone()));
             }
-            (status, _) => statuses.push(format!("{name}: {status}")),
+            (status, _) => {
+                if status == 401 {
+                    absent = HINT_CREDENTIALS;
+                }
+                statuses.push(format!("{name}: {status}"));
+            }
         }
     }
     let find = |wanted: &str| files.iter().find(|(name, _)| *name == wanted).map(|(_, content)| content.as_slice());
-    let bad = |error: SignatureError| {
-        let hint = hint_of(&error);
-        Refusal::Verification(error.to_string(), hint)
+    let bad = |error: SignatureError| match &error {
+        SignatureError::Scratch { .. } => Refusal::Local(error.to_string()),
+        other => Refusal::Verification(other.to_string(), hint_of(other)),
     };
     let text = match (find("InRelease"), find("Release"), find("Release.gpg"), verifier) {
         (Some(inrelease), _, _, Some(verifier)) => verifier.verify_inrelease(inrelease).map_err(bad)?,
@@ -176,7 +184,7 @@ pub fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) 
             let why = "Release has no signature (no InRelease, no Release.gpg)".to_owned();
             return Err(Refusal::Verification(why, Some("a source without signatures needs `Trusted: yes`")));
         }
-        (None, None, _, _) => return Err(Refusal::Unavailable(statuses.join(", "), HINT_ABSENT)),
+        (None, None, _, _) => return Err(Refusal::Unavailable(statuses.join(", "), absent)),
     };
     let release = Release::parse(&text).map_err(|error| Refusal::Verification(error.to_string(), None))?;
     Ok(Received { files, modified, tag, text, release })
@@ -198,6 +206,12 @@ fn hint_of(error: &SignatureError) -> Option<&'static str> {
 
 /// Something answers, but has no such suite.
 pub const HINT_ABSENT: &str = "check the address and the name of the suite: FROM/dists/SUITE/InRelease must exist";
+/// Something answers, but not to us.
+pub const HINT_CREDENTIALS: &str = "the mirror asks for credentials: put them into apt's auth.conf (or another file, \
+     named with --auth); for a plain http address its entry must begin with `machine http://HOST`";
+/// The host did not show who it is, and an authority was named.
+pub const HINT_OTHER_AUTHORITY: &str = "--cacert must name the authority that issued the certificate; one that \
+     signed itself serves only if it is marked as an authority's (CA:TRUE)";
 /// The host did not show who it is.
 pub const HINT_TRUST: &str = "a certificate authority of your own is named with --cacert FILE";
 /// Nothing answers.

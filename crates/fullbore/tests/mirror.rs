@@ -108,6 +108,106 @@ fn what_is_said_of_hosts_that_cannot_be_used() {
     let url = url.trim_end_matches('/');
     let said = format!("{url}: certificate issued by an unknown authority");
     assert_eq!(why_not(url), [said.as_str(), "hint: a certificate authority of your own is named with --cacert FILE"]);
+    let mirror = Mirror::new(common());
+    let other = mirror.to.with_extension("pem");
+    std::fs::write(&other, TestCa::new().unwrap().pem()).unwrap();
+    let other = other.display().to_string();
+    let ran = mirror.finish(mirror.command(&[], &["--from", url, "--cacert", &other])).exits(3);
+    ran.says("hint: --cacert must name the authority that issued the certificate");
+}
+
+#[test]
+fn credentials_are_neither_shown_nor_kept() {
+    let said = why_not("http://us:sekret@127.0.0.1:9/debian");
+    assert!(said[0].starts_with("http://127.0.0.1:9/debian: ") && !said.concat().contains("sekret"), "{said:?}");
+    let server = Server::start(&common().state(0).root).unwrap();
+    let mirror = Mirror::new(common());
+    let from = server.url().replace("http://", "http://us:sekret@");
+    let ran = mirror.finish(mirror.command(&[], &["--from", &from, "--json"])).exits(0);
+    assert!(!ran.stdout.contains("sekret") && !ran.stderr.contains("sekret"), "{ran:?}");
+    let state = std::fs::read_to_string(mirror.to.join(".fullbore/state")).unwrap();
+    assert!(state.contains("127.0.0.1") && !state.contains("sekret"), "{state}");
+    // The next run still asks for what has changed only.
+    server.take_log();
+    mirror.finish(mirror.command(&[], &["--from", &from])).exits(0);
+    assert_eq!(server.take_log().iter().map(|entry| entry.status).collect::<Vec<_>>(), [304]);
+}
+
+#[test]
+fn a_mirror_that_asks_for_credentials() {
+    let server = Server::builder(&common().state(0).root)
+        .behaviour(|behaviour| behaviour.authorization = Some("Basic dXM6c2VrcmV0".to_owned()))
+        .start()
+        .unwrap();
+    let mirror = Mirror::new(common());
+    mirror.run(&[&server]).exits(3).says("401").says("auth.conf");
+    let from = server.url().replace("http://", "http://us:sekret@");
+    mirror.finish(mirror.command(&[], &["--from", &from])).exits(0);
+}
+
+#[test]
+fn an_installer_image_whose_size_the_head_does_not_tell() {
+    let (_directory, archive) = own_archive(|builder| builder.installer(true).states(1));
+    let chunked = |name: &str| FaultRule::always(PathMatch::Suffix(name.to_owned()), Fault::Chunked);
+    let whole = |name: &str| FaultRule::always(PathMatch::Suffix(name.to_owned()), Fault::UntilClose);
+    let server = Server::builder(&archive.state(0).root)
+        .fault(chunked("/mini.iso"))
+        .fault(whole("/vmlinuz"))
+        .fault(FaultRule::always(PathMatch::Suffix("/netboot.tar.gz".to_owned()), Fault::Status(404)))
+        .start()
+        .unwrap();
+    let mirror = Mirror::new(&archive);
+    let ran = mirror.run(&[&server]).exits(0).says("warning: ").says("netboot.tar.gz: left out");
+    assert_eq!(ran.stderr.matches("left out").count(), 1, "{}", ran.stderr);
+    let images = archive.state(0).select(|file| file.suite == "trixie" && !file.path.ends_with("/netboot.tar.gz"));
+    assert!(images.keys().any(|path| path.ends_with("/mini.iso")));
+    harness::holds(&mirror.to, &images);
+    mirror.check(&[]).exits(0);
+}
+
+#[test]
+fn wrong_bytes_of_the_only_mirror_are_called_so() {
+    let server = Server::builder(&common().state(0).root).fault(FaultRule::pool(1.0, Fault::Corrupt)).start().unwrap();
+    let ran = Mirror::new(common()).run(&[&server]).exits(2).says("another SHA-256").says("hint: what came is not");
+    assert!(!ran.stderr.contains("no mirror could be reached"), "{}", ran.stderr);
+    assert!(ran.number("totals.wasted_bytes") > 0);
+}
+
+/// What a run received is needed, or wasted.
+#[test]
+fn what_was_refused_counts_as_wasted() {
+    let good = Server::start(&common().state(0).root).unwrap();
+    let bad = Server::builder(&common().state(0).root).fault(FaultRule::pool(1.0, Fault::Corrupt)).start().unwrap();
+    let mirror = Mirror::new(common());
+    let ran = mirror.run(&[&good, &bad]).exits(0);
+    let total = |name: &str| ran.number(&format!("totals.{name}"));
+    assert_eq!(total("received_bytes"), total("needed_bytes") + total("wasted_bytes"), "{}", ran.report["summary"]);
+}
+
+#[test]
+fn trace_files_are_of_complete_runs_and_marks_of_runs_at_work() {
+    let (mirror, server) = mirrored();
+    let traces = || everything(&mirror.to.join("project"));
+    let marks = || {
+        let names = std::fs::read_dir(&mirror.to).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("Archive-Update")).count()
+    };
+    let before = traces();
+    server.switch_root(&common().state(1).root);
+    server.add_fault(FaultRule::pool(1.0, Fault::Status(404)));
+    mirror.run(&[&server]).exits(2);
+    assert_eq!((traces(), marks()), (before, 0), "a run that published nothing");
+    server.change(|behaviour| behaviour.faults.clear());
+    server.add_fault(FaultRule::always(PathMatch::Contains("/binary-amd64/".into()), Fault::Status(404)));
+    mirror.run(&[&server]).exits(3);
+    assert_eq!(marks(), 0, "a run that failed");
+    server.change(|behaviour| behaviour.faults.clear());
+    let named = ["--trace-host", "ftp.example.org", "--trace-info", "Maintainer: A B <a@example.org>"];
+    mirror.run_with(&[&server], &named).exits(0);
+    let own = std::fs::read_to_string(mirror.to.join("project/trace/ftp.example.org")).unwrap();
+    assert!(own.contains("\nRunning on host: ftp.example.org\nMaintainer: A B <a@example.org>\n"), "{own}");
+    mirror.run_with(&[&server], &["--trace-host", "../x"]).exits(1);
+    mirror.run_with(&[&server], &["--trace-info", "no field"]).exits(1);
 }
 
 #[test]
@@ -402,8 +502,10 @@ fn a_tree_of_another_program_is_adopted() {
     let (mirror, server) = mirrored();
     std::fs::remove_dir_all(mirror.to.join(".fullbore")).unwrap();
     mirror.run(&[&server]).exits(0);
-    let fetched: Vec<_> = server.take_log().into_iter().filter(|entry| entry.path.starts_with("/pool/")).collect();
-    assert!(fetched.is_empty(), "{fetched:#?}");
+    let signed = |path: &str| ["/InRelease", "/Release", "/Release.gpg"].iter().any(|name| path.ends_with(name));
+    let asked = server.take_log().into_iter().map(|entry| entry.path);
+    let fetched: Vec<_> = asked.filter(|path| !signed(path) && !path.contains("/project/trace/")).collect();
+    assert!(fetched.is_empty(), "neither indexes nor packages: {fetched:#?}");
     verified(&mirror.to, common(), 0);
     // One file of it is wrong: that one is fetched.
     std::fs::remove_dir_all(mirror.to.join(".fullbore")).unwrap();
@@ -471,6 +573,13 @@ fn repository_without_by_hash_and_without_inrelease() {
 }
 
 #[test]
+fn a_form_that_no_mirror_has() {
+    let server = Server::start(&common().state(0).root).unwrap();
+    let ran = Mirror::new(common()).run_with(&[&server], &["--index-formats", "plain"]).exits(3);
+    ran.says("hint: a Release names forms that no mirror has");
+}
+
+#[test]
 fn index_formats() {
     let server = Server::start(&common().state(0).root).unwrap();
     let mirror = Mirror::new(common());
@@ -531,7 +640,8 @@ fn a_client_with_the_previous_inrelease_finds_everything() {
     // With retention over, they go; what the present state names stays.
     mirror
         .run_with(&[&server], &["--keep-generations", "0", "--keep-hours", "0", "--clean-foreign", "--force-delete"])
-        .exits(0);
+        .exits(0)
+        .prints(" deleted, ");
     assert!(verify::files(&mirror.to, &common().state(1).select(|_| true)).is_empty());
 }
 

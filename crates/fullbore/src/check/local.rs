@@ -5,7 +5,7 @@
 //! random share of them (or all) is read and hashed. Works on trees that others made;
 //! where fullbore's state is there, it tells which of the listed files were ever wanted.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::io::BufReader;
 use std::sync::atomic::AtomicBool;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fullbore_debian::classify::{IndexKind, classify};
 use fullbore_debian::compression::Form;
-use fullbore_debian::release::{Release, ReleaseError};
+use fullbore_debian::release::{IndexEntry, Release, ReleaseError};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Kind, Root};
@@ -24,7 +24,7 @@ use crate::mirror::feed::{plain_bytes_max, read_index};
 use crate::mirror::foreign::suite_directories;
 use crate::mirror::plan::{Plan, PlanBuilder, PlanFile};
 use crate::mirror::select::Reading;
-use crate::mirror::standing::SuiteId;
+use crate::mirror::standing::{Standing, SuiteId};
 use crate::mirror::state::{State, StateError};
 use crate::mirror::subtract::Tally;
 use crate::settings::Filters;
@@ -79,6 +79,17 @@ pub enum SuiteFault {
     /// It cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
+}
+
+impl SuiteFault {
+    /// A refusal of this machine, such as a full disk, which says nothing about the suite.
+    pub fn is_local(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            SuiteFault::Signature(error @ SignatureError::Scratch { .. }) => Some(error),
+            SuiteFault::File(error @ FileError::Io { .. }) => Some(error),
+            _ => None,
+        }
+    }
 }
 
 /// A suite that was met.
@@ -145,6 +156,9 @@ pub struct Findings {
     pub problems: Vec<Problem>,
     /// Files in `dists/` and `pool/` that nothing names, with their sizes.
     pub extra: Vec<(String, u64)>,
+    /// Lists of packages that a Release names, of which no form is here, where no state tells whether they
+    /// were ever wanted.
+    pub absent: Vec<String>,
 }
 
 impl Findings {
@@ -212,8 +226,8 @@ struct Checker<'a> {
     root: &'a Root,
     state: &'a State,
     options: &'a Options<'a>,
-    /// Hashes of the paths that the state says are here.
-    known: HashSet<u64>,
+    /// By the hash of its path, the standing of each file that the state lists.
+    known: HashMap<u64, u32>,
     hasher: RandomState,
     /// Paths of indexes, for telling extra files.
     indexes: HashSet<String>,
@@ -230,19 +244,29 @@ struct IndexCopy {
 impl<'a> Checker<'a> {
     fn new(root: &'a Root, state: &'a State, options: &'a Options<'a>) -> Result<Self, CheckError> {
         let hasher = RandomState::new();
-        let mut known = HashSet::new();
+        let mut known = HashMap::new();
         if let Some(mut records) = state.records(root)? {
             // A damaged list knows less; then every listed file is expected.
             while let Ok(Some(record)) = records.next() {
-                known.insert(hasher.hash_one(record.path));
+                known.insert(hasher.hash_one(record.path), record.standing);
             }
         }
         let findings = Findings::default();
         Ok(Checker { root, state, options, known, hasher, indexes: HashSet::new(), findings })
     }
 
+    fn standing(&self, path: &str) -> Option<&Standing> {
+        self.state.header.standings.get(*self.known.get(&self.hasher.hash_one(path))? as usize)
+    }
+
+    /// Whether the state says that this file is here: listed, and not deleted for its age.
     fn is_known(&self, path: &str) -> bool {
-        self.known.contains(&self.hasher.hash_one(path))
+        self.standing(path).is_some_and(|standing| !standing.expired)
+    }
+
+    /// Whether the state knows this file and the suite does not have it any more: the selection was narrowed.
+    fn was_given_up(&self, path: &str, suite: SuiteId) -> bool {
+        self.standing(path).is_some_and(|standing| !standing.members.contains(&suite))
     }
 
     /// The suites below `dists/`, and flat repositories at the top or in the state.
@@ -261,8 +285,10 @@ impl<'a> Checker<'a> {
 
     /// Reads all indexes of a suite that are here, and takes what they name into the plan.
     fn indexes(&mut self, directory: &str, release: &Release, plan: &mut PlanBuilder) -> Result<(), CheckError> {
-        let (copies, missing) = self.find_copies(directory, release)?;
+        let suite = self.state.suite_id(directory).unwrap_or(SuiteId::MAX);
+        let (copies, missing) = self.find_copies(directory, suite, release)?;
         self.findings.problems.extend(missing);
+        self.find_absent(directory, suite, release, &copies);
         let right = self.read_copies(&copies);
         // Of each index the form that is fastest to read, among those that are right.
         let mut groups: BTreeMap<&str, (Form, Reading, usize)> = BTreeMap::new();
@@ -293,7 +319,6 @@ impl<'a> Checker<'a> {
                 groups.insert(name.stem, (name.form, reading, at));
             }
         }
-        let suite = self.state.suite_id(directory).unwrap_or(SuiteId::MAX);
         for (stem, (form, reading, at)) in groups {
             let copy = &copies[at];
             // Files named in an index lie relative to its own name, not to its by-hash one.
@@ -315,6 +340,7 @@ impl<'a> Checker<'a> {
     fn find_copies(
         &mut self,
         directory: &str,
+        suite: SuiteId,
         release: &Release,
     ) -> Result<(Vec<IndexCopy>, Vec<Problem>), CheckError> {
         let (mut copies, mut missing) = (Vec::new(), Vec::new());
@@ -324,6 +350,10 @@ impl<'a> Checker<'a> {
             let names = [Some(canonical), by_hash.ok().filter(|_| release.acquire_by_hash)];
             let mut inode = None;
             for path in names.into_iter().flatten() {
+                // What is left of it belongs to an earlier state; the Release's hash may be another.
+                if self.was_given_up(&path, suite) {
+                    continue;
+                }
                 let there = self.root.stat(&path)?;
                 if there.is_none() && self.is_known(&path) {
                     self.findings.wanted.add(entry.size);
@@ -339,6 +369,33 @@ impl<'a> Checker<'a> {
             }
         }
         Ok((copies, missing))
+    }
+
+    /// Without a state it is not known what was wanted of a suite: lists of packages of which no form is here
+    /// are told of; where none at all is here, one is missing.
+    fn find_absent(&mut self, directory: &str, suite: SuiteId, release: &Release, copies: &[IndexCopy]) {
+        if suite != SuiteId::MAX {
+            return;
+        }
+        let here: HashSet<Sha256> = copies.iter().map(|copy| copy.sha256).collect();
+        let mut lists: BTreeMap<&str, (bool, &IndexEntry)> = BTreeMap::new();
+        for entry in &release.entries {
+            let name = classify(entry.path.as_str());
+            if !name.diff && matches!(name.kind, IndexKind::Packages { .. } | IndexKind::Sources) {
+                // An empty index is not worth a word: archives list many.
+                let there = here.contains(&entry.sha256) || entry.size == 0;
+                lists.entry(name.stem).or_insert((false, entry)).0 |= there;
+            }
+        }
+        let any = !here.is_empty() && lists.values().any(|(there, _)| *there);
+        let absent: BTreeSet<&str> = lists.iter().filter(|(_, (there, _))| !there).map(|(stem, _)| *stem).collect();
+        match lists.values().next() {
+            Some((_, entry)) if !any => {
+                self.findings.wanted.add(entry.size);
+                self.problem(&below(directory, entry.path.as_str()), Some(entry.size), entry.sha256, Fault::Missing);
+            }
+            _ => self.findings.absent.extend(absent.into_iter().map(|stem| below(directory, stem))),
+        }
     }
 
     /// Reads indexes; tells for each whether it is right.
@@ -393,11 +450,14 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Whether a file that is not here was never to be: filters left it out.
+    /// Whether a file that is not here was never to be: filters left it out, or nobody told its size (an
+    /// installer image).
     fn is_left_out(&self, file: &PlanFile<'_>) -> bool {
-        let filtered =
-            |suite: &SuiteId| self.state.header.suites.get(usize::from(*suite)).is_some_and(|suite| suite.filtered);
-        file.suites.iter().all(filtered) && !self.is_known(file.path)
+        let left_out = |suite: &SuiteId| {
+            let record = self.state.header.suites.get(usize::from(*suite));
+            record.is_some_and(|record| record.filtered || file.known_size().is_none())
+        };
+        file.suites.iter().all(left_out) && !self.is_known(file.path)
     }
 
     /// Reads files in parallel; gives back all but a line for each right one.

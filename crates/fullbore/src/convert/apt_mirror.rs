@@ -50,9 +50,15 @@ pub(super) fn convert(text: &str) -> Draft {
                 }
             }
             "clean" => cleaned.push(rest.trim().trim_end_matches('/').to_owned()),
-            "skip-clean" | "mirror_path" | "ignore_errors" => {
+            "skip-clean" => {
                 draft.note(number, line, "has no counterpart; fullbore deletes only what it placed itself");
             }
+            "mirror_path" => draft.note(number, line, "set `to` in the section of this archive"),
+            "ignore_errors" => draft.note(
+                number,
+                line,
+                "has no counterpart: a suite of which files are missing stays as it was, and the others go on",
+            ),
             "deb" | "deb-src" => match sources_line(keyword, rest) {
                 Some(source) => lines.push((number, source)),
                 None => draft.note(number, line, "not understood"),

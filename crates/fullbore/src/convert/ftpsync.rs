@@ -1,6 +1,7 @@
 //! `ftpsync.conf`: shell assignments, read and not executed.
 
 use super::{Draft, Section, names};
+use crate::mirror::trace_files::check_host;
 
 /// Debian's architectures when ftpsync mirrors all but some; the list is of Debian 13 with sid.
 const ARCHITECTURES: &[&str] =
@@ -17,6 +18,15 @@ const SUITES: &[&str] = &[
     "testing-updates",
     "unstable",
     "experimental",
+];
+
+/// What ftpsync writes into its trace file of these settings.
+const INFO: &[(&str, &str)] = &[
+    ("INFO_MAINTAINER", "Maintainer"),
+    ("INFO_SPONSOR", "Sponsor"),
+    ("INFO_COUNTRY", "Country"),
+    ("INFO_LOCATION", "Location"),
+    ("INFO_THROUGHPUT", "Throughput"),
 ];
 
 /// One assignment; `value` is `None` when the shell would have to work it out.
@@ -69,9 +79,21 @@ pub(super) fn convert(text: &str) -> Draft {
             section.text("to", "/srv/mirrors/debian");
         }
     }
-    if let Some(kilobytes) = value("RSYNC_BW").and_then(|value| value.parse::<u64>().ok()).filter(|rate| *rate > 0) {
+    // rsync's own option in the one, its value in the other; both in KiB per second (rsync(1), --bwlimit).
+    let limit = value("RSYNC_BW").or_else(|| value("BWLIMIT"));
+    let limit = limit.and_then(|value| value.trim_start_matches("--bwlimit=").parse::<u64>().ok());
+    if let Some(kilobytes) = limit.filter(|rate| *rate > 0) {
         section.text("limit-rate", format!("{kilobytes}KiB"));
     }
+    if let Some(host) = value("MIRRORNAME").or_else(|| value("TRACEHOST")).filter(|host| check_host(host).is_ok()) {
+        section.text("trace-host", host);
+    }
+    let info: Vec<String> = INFO
+        .iter()
+        .filter_map(|(name, field)| Some(format!("{field}: {}", value(name)?)))
+        .filter(|line| !line.contains(char::is_control))
+        .collect();
+    section.list("trace-info", &info);
     for assignment in &assignments {
         if assignment.value.as_deref() == Some("") {
             continue;
@@ -94,19 +116,15 @@ fn strings<'a>(values: impl Iterator<Item = &'a str>) -> toml::Value {
 /// Why a setting is not taken over; `None` if it is.
 fn reason(name: &str) -> Option<&'static str> {
     Some(match name {
-        "TO" | "RSYNC_HOST" | "RSYNC_PATH" | "ARCH_INCLUDE" | "ARCH_EXCLUDE" | "RSYNC_BW" => {
-            return None;
-        }
-        "MIRRORNAME" | "TRACEHOST" => "trace files are named after this machine",
+        "TO" | "RSYNC_HOST" | "RSYNC_PATH" | "ARCH_INCLUDE" | "ARCH_EXCLUDE" | "RSYNC_BW" | "BWLIMIT"
+        | "MIRRORNAME" | "TRACEHOST" => return None,
+        name if INFO.iter().any(|(info, _)| *info == name) => return None,
         "MAILTO" | "ERRORSONLY" | "FULLLOGS" => "let the service or its timer send mail, such as by OnFailure=",
         "LOGDIR" | "LOG" | "LOGROTATE" => "the log goes to stderr, and so to the journal",
         "HOOK1" | "HOOK2" | "HOOK3" | "HOOK4" | "HOOK5" => "run it by ExecStartPre= or ExecStartPost= of the service",
         "RSYNC_USER" | "RSYNC_PASSWORD" => "put credentials for http into apt's auth.conf",
         "RSYNC_PROXY" => "set http_proxy and https_proxy in the environment (of the service)",
         "EXCLUDE" => "rsync's patterns differ; write regular expressions into `exclude`",
-        "INFO_MAINTAINER" | "INFO_SPONSOR" | "INFO_COUNTRY" | "INFO_LOCATION" | "INFO_THROUGHPUT" => {
-            "is not written into trace files"
-        }
         "LOCKTIMEOUT" | "UIPSLEEP" | "UIPRETRIES" | "HUB" => "not needed: a second run ends at once with exit code 6",
         name if name.starts_with("RSYNC_") => "belongs to rsync",
         _ => "has no counterpart",
@@ -234,6 +252,20 @@ if [ -f /etc/x ]; then . /etc/x; fi
                 .unwrap()
                 .render("ftpsync.conf", ForeignFormat::Ftpsync)
         );
+    }
+
+    #[test]
+    fn name_limit_and_what_is_told_of_a_mirror_are_taken_over() {
+        let text = "TO=/srv/m\nRSYNC_HOST=x.example.org\nMIRRORNAME=ftp.example.org\nBWLIMIT=--bwlimit=5000\n\
+                    INFO_MAINTAINER='A B <a@example.org>'\nINFO_COUNTRY=DE\n";
+        let draft = convert(text);
+        assert!(draft.notes.is_empty(), "{:?}", draft.notes);
+        let find =
+            |key: &str| draft.mirrors[0].values.iter().find(|(name, _)| *name == key).map(|(_, v)| v.to_string());
+        assert_eq!(find("limit-rate").as_deref(), Some("\"5000KiB\""));
+        assert_eq!(find("trace-host").as_deref(), Some("\"ftp.example.org\""));
+        let info = find("trace-info").unwrap();
+        assert!(info.contains("Maintainer: A B <a@example.org>") && info.contains("Country: DE"), "{info}");
     }
 
     #[test]

@@ -49,7 +49,10 @@ impl Account {
         });
         let summary = Summary { dry_run: settings.dry_run, started_unix_s, ..Summary::default() };
         Account {
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            host: settings
+                .trace_host
+                .clone()
+                .unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned()),
             summary,
             phases: Vec::new(),
             started: Instant::now(),
@@ -157,7 +160,9 @@ impl Account {
     }
 
     /// Ends the run with an error if files are missing, or deletion was refused.
-    pub fn missing(&mut self, missing: Vec<String>) -> Result<(), CommandError> {
+    ///
+    /// `corrupt`: they came, with wrong bytes.
+    pub fn missing(&mut self, missing: Vec<String>, corrupt: bool) -> Result<(), CommandError> {
         if missing.is_empty() {
             return match self.refused_deletion.take() {
                 Some(message) => Err(CommandError::new(ErrorKind::Partial, message)
@@ -175,7 +180,12 @@ impl Account {
             error = error.context(line);
         }
         missing.into_iter().for_each(|line| self.summary.problem(line));
-        Err(error.hint("the mirrors may be half-way through an update: run again later, or add another --from"))
+        Err(error.hint(if corrupt {
+            "what came is not what the archive signed: its storage or a cache in between may be at fault; \
+             add another --from"
+        } else {
+            "the mirrors may be half-way through an update: run again later, or add another --from"
+        }))
     }
 
     /// The run, for ftpsync's trace files.
@@ -205,31 +215,43 @@ impl Account {
             upstream: hosts.first().map(|host| host.name.clone()).unwrap_or_default(),
             upstream_hierarchy: above.hierarchy,
             received_bytes: hosts.iter().map(|host| host.totals.received_bytes).sum(),
+            info: settings.trace_info.clone(),
         }
     }
 
     /// Everything, at the end.
     pub fn report(mut self, session: &mut Session) -> Report {
-        let hosts = session.fetcher.hosts();
-        let counts = session.landing.counts();
-        let (files, bytes) = session.done();
-        let totals = &mut self.summary.totals;
-        totals.files = files;
-        totals.written_bytes = bytes;
-        totals.needed_bytes = session.needed_bytes();
-        totals.received_bytes = hosts.iter().map(|host| host.totals.received_bytes).sum();
-        totals.wasted_bytes = counts.wasted_bytes + hosts.iter().map(|host| host.totals.wasted_bytes).sum::<u64>();
-        totals.requests = hosts.iter().map(|host| host.totals.requests).sum();
-        totals.connections = hosts.iter().map(|host| host.totals.connections).sum();
-        totals.hedged_requests = hosts.iter().map(|host| host.totals.hedged).sum();
         self.summary.duration_ms = self.started.elapsed().as_millis() as u64;
-        let mut timeline = Timeline::default();
-        if let Some(verdict) = session.verdict() {
-            timeline = Timeline::of(&verdict, &self.phases);
-            self.summary.verdict = Some(VerdictReport::of(&verdict));
-        }
-        let run = HostsOf { started: self.started, duration_ms: self.summary.duration_ms, timeline: &timeline };
-        self.summary.hosts = hosts.iter().enumerate().map(|(place, host)| run.report(place == 0, host)).collect();
+        let (timeline, verdict) = transferred(&mut self.summary, session, self.started, &self.phases);
+        self.summary.verdict = verdict;
         Report { summary: self.summary, timeline }
     }
+}
+
+/// Puts into the summary what a session brought and what its hosts did; its course and its verdict are
+/// given back.
+pub fn transferred(
+    summary: &mut Summary,
+    session: &mut Session,
+    started: Instant,
+    phases: &[(u64, Phase)],
+) -> (Timeline, Option<VerdictReport>) {
+    let hosts = session.fetcher.hosts();
+    let of_hosts = |count: fn(&HostSeen) -> u64| hosts.iter().map(count).sum::<u64>();
+    let (files, bytes) = session.done();
+    let totals = &mut summary.totals;
+    totals.files = files;
+    totals.written_bytes = bytes;
+    totals.needed_bytes = session.needed_bytes();
+    totals.received_bytes = of_hosts(|host| host.totals.received_bytes);
+    totals.wasted_bytes = session.landing.counts().wasted_bytes + of_hosts(|host| host.totals.wasted_bytes);
+    totals.requests = of_hosts(|host| host.totals.requests);
+    totals.connections = of_hosts(|host| host.totals.connections);
+    totals.hedged_requests = of_hosts(|host| host.totals.hedged);
+    let verdict = session.verdict();
+    let timeline = verdict.as_ref().map(|verdict| Timeline::of(verdict, phases)).unwrap_or_default();
+    let duration_ms = started.elapsed().as_millis() as u64;
+    let run = HostsOf { started, duration_ms, timeline: &timeline };
+    summary.hosts = hosts.iter().enumerate().map(|(place, host)| run.report(place == 0, host)).collect();
+    (timeline, verdict.as_ref().map(VerdictReport::of))
 }

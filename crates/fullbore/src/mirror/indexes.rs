@@ -18,7 +18,7 @@ use super::publish::StoredFile;
 use super::select::{self, IndexWant, Need, Reading};
 use super::session::{Session, Stop, disk};
 use super::standing::SuiteId;
-use super::state::index_path;
+use super::state::{StateError, index_path};
 use super::store;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::Events;
@@ -79,14 +79,30 @@ pub fn select(offers: &[Offered], session: &Session) -> Result<Vec<SuiteIndexes>
                 select::indexes(&offer.requested, &offer.release, &offer.selection).map_err(CommandError::usage)?;
             let mut have = BTreeSet::new();
             for want in &wants {
-                let there = if session.places.is_untouched() { store::has } else { store::verify };
-                if there(&session.root, want.sha256, want.size).map_err(|error| disk(&error))? {
+                if is_here(offer, want, session).map_err(|error| disk(&error))? {
                     have.insert(want.sha256);
                 }
             }
             Ok(SuiteIndexes { wants, have })
         })
         .collect()
+}
+
+/// Whether an index is in the store, or can be taken into it from the published tree: of another program,
+/// or of ours when the store was lost.
+fn is_here(offer: &Offered, want: &IndexWant, session: &Session) -> Result<bool, StateError> {
+    if session.places.is_untouched() {
+        return store::has(&session.root, want.sha256, want.size);
+    }
+    if store::verify(&session.root, want.sha256, want.size)? {
+        return Ok(true);
+    }
+    let published = offer.layout.path(&want.path);
+    let (directory, _) = published.rsplit_once('/').unwrap_or_default();
+    let slash = if directory.is_empty() { "" } else { "/" };
+    let by_hash = format!("{directory}{slash}by-hash/SHA256/{}", want.sha256);
+    Ok(store::adopt(&session.root, &published, want.sha256, want.size)?
+        || store::adopt(&session.root, &by_hash, want.sha256, want.size)?)
 }
 
 /// Where mirrors have an index.
@@ -151,12 +167,16 @@ pub fn fetch(
     for (offer, suite) in offers.iter().zip(suites.iter()) {
         let read = |want: &&IndexWant| want.reading.is_some();
         if let Some(want) = suite.missing().filter(&read) {
-            return Err(CommandError::new(
+            let error = CommandError::new(
                 ErrorKind::Network,
                 format_args!("{}: no mirror has {}{}", offer.requested, offer.remote, want.path),
             )
-            .context("the Release names it; nothing was published")
-            .hint("the mirrors may be half-way through an update: try again in some minutes, or add another --from"));
+            .context("the Release names it; nothing was published");
+            return Err(error.hint(if offer.selection.formats.is_empty() {
+                "the mirrors may be half-way through an update: try again in some minutes, or add another --from"
+            } else {
+                "a Release names forms that no mirror has: without --index-formats every form that exists is taken"
+            }));
         }
     }
     Ok(())

@@ -18,10 +18,10 @@ use super::select::{Selection, check_suite};
 use super::session::{Session, disk};
 use super::state::{Novelty, OWN_DIRECTORY, Offer, State, StateError};
 use crate::error::{CommandError, ErrorKind};
-use crate::settings::{MirrorSettings, SignedBy, SourceSpec};
+use crate::settings::{MirrorSettings, SignedBy, SourceSpec, without_credentials};
 use crate::signed_release::{
-    HINT_ABSENT, HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Question, Received, Refusal, accept, receive, receive_all,
-    remote_directory, valid_until,
+    HINT_ABSENT, HINT_CREDENTIALS, HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Question,
+    Received, Refusal, accept, receive, receive_all, remote_directory, valid_until,
 };
 
 /// Times a side file is asked for. Few: a mirror without them is still a mirror.
@@ -96,7 +96,8 @@ pub fn fetch(
         };
         let received = match accepted {
             Ok(received) => received,
-            Err(Refusal::Verification(why, hint)) => return Err(unverified(&settings.origins[0], suite, &why, hint)),
+            Err(Refusal::Verification(why, hint)) => return Err(unverified(&shown(settings, 0), suite, &why, hint)),
+            Err(Refusal::Local(why)) => return Err(unwritable(suite, &why)),
             Err(Refusal::Unavailable(why, hint)) => {
                 newest_of_others(settings, session, suite, verifier.as_ref(), (&why, hint), warn)?
             }
@@ -113,7 +114,8 @@ fn kept(session: &Session, state: &State, suite: &str, origin: &str) -> Option<K
     let status = session.root.stat(&path).ok().flatten()?;
     let content = session.root.read(&path, RELEASE_BYTES_MAX as u64).ok().flatten()?;
     // A tag means something only to the host that gave it.
-    let tag = record.tag.as_deref().filter(|_| record.origins.first().is_some_and(|of| of == origin));
+    let origin = without_credentials(origin);
+    let tag = record.tag.as_deref().filter(|_| record.origins.first().is_some_and(|of| *of == origin));
     let tag = tag.and_then(EntityTag::parse);
     (Sha256::of(&content) == record.inrelease).then_some(Kept {
         name: "InRelease",
@@ -121,6 +123,18 @@ fn kept(session: &Session, state: &State, suite: &str, origin: &str) -> Option<K
         modified: status.mtime,
         tag,
     })
+}
+
+/// The address of an origin as it may be shown: without credentials.
+fn shown(settings: &MirrorSettings, host: usize) -> String {
+    without_credentials(&settings.origins[host])
+}
+
+/// A signature that this machine could not check: a full disk, most likely.
+fn unwritable(suite: &str, why: &str) -> CommandError {
+    CommandError::new(ErrorKind::Disk, format_args!("{suite}: the signature cannot be checked: {why}"))
+        .context("nothing was published or deleted")
+        .hint("the mirror as it was published before is intact; run again when this is mended")
 }
 
 fn unverified(origin: &str, suite: &str, why: &str, hint: Option<&'static str>) -> CommandError {
@@ -144,7 +158,7 @@ fn newest_of_others(
 ) -> Result<Received, CommandError> {
     let others = if settings.origin_only { 0 } else { settings.origins.len() };
     let mut best: Option<(Received, usize)> = None;
-    let mut refusals = vec![format!("{}: {why}", settings.origins[0])];
+    let mut refusals = vec![format!("{}: {why}", shown(settings, 0))];
     let mut hints = vec![hint];
     let mut doubts = 0;
     for host in 1..others {
@@ -164,19 +178,21 @@ fn newest_of_others(
                 }
             }
             Err(Refusal::Unavailable(why, hint)) => {
-                refusals.push(format!("{}: {why}", settings.origins[host]));
+                refusals.push(format!("{}: {why}", shown(settings, host)));
                 hints.push(hint);
             }
             Err(Refusal::Verification(why, _)) => {
                 doubts += 1;
-                refusals.push(format!("{}: {why}", settings.origins[host]));
+                refusals.push(format!("{}: {why}", shown(settings, host)));
             }
+            Err(Refusal::Local(why)) => return Err(unwritable(suite, &why)),
         }
     }
     if let Some((received, host)) = best {
         warn(format!(
             "{suite}: the origin {} cannot be used ({why}); this run follows {}",
-            settings.origins[0], settings.origins[host]
+            shown(settings, 0),
+            shown(settings, host)
         ));
         return Ok(received);
     }
@@ -186,8 +202,11 @@ fn newest_of_others(
         error = error.context(refusal);
     }
     // One that answered tells more than those that did not.
-    let order = [HINT_ABSENT, HINT_TRUST, HINT_REACH];
-    let hint = order.into_iter().find(|hint| hints.contains(hint));
+    let order = [HINT_CREDENTIALS, HINT_ABSENT, HINT_TRUST, HINT_REACH];
+    let hint = order.into_iter().find(|hint| hints.contains(hint)).map(|hint| match hint {
+        HINT_TRUST if settings.network.ca_file.is_some() => HINT_OTHER_AUTHORITY,
+        other => other,
+    });
     Err(error.hint(hint.unwrap_or(HINT_ABSENT)))
 }
 
@@ -212,7 +231,7 @@ fn judge(
                 ErrorKind::Stale,
                 format_args!("{suite}: the Release was valid until {}", date(until)),
             )
-            .context(format_args!("from {}", settings.origins[0]))
+            .context(format_args!("from {}", shown(settings, 0)))
             .hint("the mirror may be stuck; for an archive that is no longer updated use --ignore-valid-until"));
         }
         warn(format!("{suite}: accepted although valid only until {}", date(until)));

@@ -4,8 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fullbore_engine::digest::Sha256;
-use fullbore_wire::fetch::Get;
-use fullbore_wire::hosts::HostId;
+use fullbore_wire::hosts::Fault;
 
 use super::adopt::{self, Job, Outcome};
 use super::batch::{Files, StoredIndex};
@@ -13,14 +12,12 @@ use super::offer::state_error;
 use super::plan::{FileId, Plan};
 use super::room::{Need, Room, RoomError};
 use super::session::{Session, Stop, disk};
+use super::sizes;
 use super::standing::SuiteId;
 use super::state::State;
 use super::subtract::{Comparison, Subtraction, Tally};
 use crate::error::{CommandError, ErrorKind};
 use crate::events::Events;
-
-/// Sizes asked for at once, of files whose index tells none. Some hundred installer images.
-const HEADS_AT_ONCE: usize = 64;
 
 /// What is there and what must come.
 pub struct Wanted {
@@ -52,7 +49,7 @@ pub fn need(
         warn(format!("the list of files was damaged ({damage}); what it did not tell was read from the disk"));
     }
     adopt_known(plan, &mut subtraction, session);
-    let learned = learn_sizes(plan, &subtraction.fetch, session)?;
+    let learned = learn_sizes(plan, &mut subtraction.fetch, session, warn);
     let mut fetch = Tally::default();
     let mut resumed_bytes = 0;
     for id in &subtraction.fetch {
@@ -95,48 +92,36 @@ fn adopt_known(plan: &Plan, subtraction: &mut Subtraction, session: &Session) {
     }
 }
 
-/// Asks for the sizes of installer images: `SHA256SUMS` has none, and bytes need a bound.
-fn learn_sizes(plan: &Plan, fetch: &[FileId], session: &Session) -> Result<Vec<(FileId, u64)>, CommandError> {
+/// Asks for the sizes of installer images, whose index tells none. Those of which no mirror tells it are
+/// left out: a run does not end for an image.
+fn learn_sizes(
+    plan: &Plan,
+    fetch: &mut Vec<FileId>,
+    session: &Session,
+    warn: &mut dyn FnMut(String),
+) -> Vec<(FileId, u64)> {
     let unknown: Vec<FileId> = fetch.iter().copied().filter(|id| plan.file(*id).known_size().is_none()).collect();
+    let paths = unknown.iter().map(|id| plan.file(*id).path.to_owned()).collect();
     let mut learned = Vec::new();
-    for group in unknown.chunks(HEADS_AT_ONCE) {
-        learned.extend(session.runtime.block_on(async {
-            let mut asked = tokio::task::JoinSet::new();
-            for id in group.iter().copied() {
-                let watch = session.fetcher.watch();
-                let path = plan.file(id).path.to_owned();
-                asked.spawn(async move { (id, size_on_some_host(&watch, path).await) });
-            }
-            asked.join_all().await
-        }));
-    }
-    learned.sort_unstable_by_key(|(id, _)| *id);
-    let mut sizes = Vec::new();
-    for (id, size) in learned {
-        let Some(size) = size else {
-            return Err(CommandError::new(
-                ErrorKind::Network,
-                format_args!("{}: no mirror tells its size", plan.file(id).path),
-            )
-            .context(format_args!("named by {}", plan.index_of(id)))
-            .hint("leave installer images out with --without installer"));
-        };
-        sizes.push((id, size));
-    }
-    Ok(sizes)
-}
-
-async fn size_on_some_host(watch: &fullbore_wire::fetch::Watch, path: String) -> Option<u64> {
-    for host in 0..watch.names().len() {
-        let get = Get { path: path.clone(), limit_bytes: 0, head_only: true, ..Get::default() };
-        if let Ok(got) = watch.get(host as HostId, get).await
-            && got.head.status == 200
-            && let Some(length) = got.head.content_length
-        {
-            return Some(length);
+    let mut left_out = Vec::new();
+    for (id, size) in unknown.into_iter().zip(sizes::learn(paths, session)) {
+        match size {
+            Some(size) => learned.push((id, size)),
+            None => left_out.push(id),
         }
     }
-    None
+    left_out.sort_unstable();
+    fetch.retain(|id| left_out.binary_search(id).is_err());
+    let mut named = left_out.iter().map(|id| plan.file(*id).path);
+    if let Some(first) = named.next() {
+        let more = match named.count() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        warn(format!("{first}{more}: left out, no mirror tells the size of this installer image"));
+    }
+    learned.sort_unstable_by_key(|(id, _)| *id);
+    learned
 }
 
 /// Whether it all fits; with `indexes`, those still to come.
@@ -165,6 +150,8 @@ pub fn no_room(error: &RoomError) -> CommandError {
 pub struct Came {
     /// Files of the plan that no host served right, with what is known of why.
     pub missing: Vec<String>,
+    /// Whether all that is known of why is wrong bytes.
+    pub corrupt: bool,
     /// Suites that cannot be published for them.
     pub incomplete: Vec<SuiteId>,
     /// Indexes that came.
@@ -184,22 +171,32 @@ pub fn fetch(
     let files = Arc::new(Files::of_plan(plan.clone(), subtraction.replace.clone(), need.learned.clone(), indexes));
     let items = files.items(&subtraction.fetch, session);
     let fetched = session.fetch(files.clone(), items, stop, events)?;
-    let mut came = Came { missing: Vec::new(), incomplete: Vec::new(), indexes: Vec::new() };
+    let mut came = Came { missing: Vec::new(), corrupt: false, incomplete: Vec::new(), indexes: Vec::new() };
     for item in fetched.verified {
         match files.index(item) {
             Some(index) => came.indexes.push(index.sha256),
             None => drop(subtraction.done.insert(item)),
         }
     }
-    let names: Vec<String> = session.fetcher.hosts().into_iter().map(|host| host.name).collect();
+    let hosts = session.fetcher.hosts();
+    let names: Vec<String> = hosts.iter().map(|host| host.name.clone()).collect();
+    // A file that nobody was asked for is missing for what put the hosts out.
+    let out: Vec<String> =
+        hosts.iter().filter_map(|host| Some(format!("{}: {}", host.name, host.out.as_ref()?))).collect();
+    came.corrupt = fetched.given_up.iter().flat_map(|given_up| &given_up.faults).next().is_some();
     for given_up in fetched.given_up.iter().filter(|given_up| files.index(given_up.item).is_none()) {
         let file = plan.file(given_up.item);
         let tried: Vec<&str> =
             given_up.tried.iter().filter_map(|host| names.get(host as usize)).map(String::as_str).collect();
-        let why = match (given_up.missing, tried.is_empty()) {
-            (true, _) => format!("not on {}", tried.join(", ")),
-            (false, false) => format!("wrong or broken from {}", tried.join(", ")),
-            (false, true) => "no mirror could be reached".to_owned(),
+        came.corrupt &= given_up.faults.iter().all(|(_, fault)| *fault == Fault::WrongBytes);
+        let faults = given_up.faults.iter().filter_map(|(host, fault)| Some((names.get(usize::from(*host))?, fault)));
+        let faults: Vec<String> = faults.map(|(host, fault)| format!("{host}: {fault}")).collect();
+        let why = match (given_up.missing, tried.is_empty(), faults.is_empty()) {
+            (true, ..) => format!("not on {}", tried.join(", ")),
+            (false, _, false) => faults.join("; "),
+            (false, false, true) if out.is_empty() => format!("wrong or broken from {}", tried.join(", ")),
+            (false, _, true) if !out.is_empty() => out.join("; "),
+            (false, _, true) => "no mirror could be reached".to_owned(),
         };
         came.missing.push(format!("{}: {why}", file.path));
         came.incomplete.extend(file.suites);

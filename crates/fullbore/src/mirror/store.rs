@@ -8,7 +8,7 @@
 use std::io::{self, Read};
 
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
-use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::files::{FileError, Kind, Root};
 
 use super::state::{INDEX_DIRECTORY, StateError, index_path};
 
@@ -54,6 +54,24 @@ pub fn has(root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
     let Some((file, status)) = root.open_file(&path)? else { return Ok(false) };
     let content = || hash(file).map_err(|source| StateError::List { path, source });
     Ok(status.size == size && content()? == (sha256, size))
+}
+
+/// Takes a published file into the store if it has this content, by a hard link. Gives back whether it did.
+///
+/// # Errors
+/// Refusals of the system.
+pub fn adopt(root: &Root, path: &str, sha256: Sha256, size: u64) -> Result<bool, StateError> {
+    // A link or a device of that name is not ours to follow, and no index.
+    if !root.stat(path)?.is_some_and(|status| status.kind == Kind::File && status.size == size) {
+        return Ok(false);
+    }
+    let Some((file, _)) = root.open_file(path)? else { return Ok(false) };
+    if hash(file).map_err(|source| StateError::List { path: path.to_owned(), source })? != (sha256, size) {
+        return Ok(false);
+    }
+    root.create_directory(super::state::OWN_DIRECTORY, 0o700)?;
+    root.hard_link(path, &index_path(sha256))?;
+    Ok(true)
 }
 
 /// Puts small content that is in memory (`InRelease`, `Release`) into the store. What is

@@ -39,6 +39,8 @@ pub struct Trace {
     pub upstream_hierarchy: Option<String>,
     /// Bytes received.
     pub received_bytes: u64,
+    /// Further lines: `Maintainer: …` and what else ftpsync takes from its `INFO_` settings.
+    pub info: Vec<String>,
 }
 
 /// A host name that cannot be part of a file name.
@@ -52,7 +54,11 @@ pub enum TraceError {
     File(#[from] FileError),
 }
 
-fn check_host(host: &str) -> Result<(), TraceError> {
+/// Whether this can name a mirror, and so a file.
+///
+/// # Errors
+/// It is no host name.
+pub fn check_host(host: &str) -> Result<(), TraceError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-".contains(&byte);
     let good = host.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
         && host.len() <= HOST_BYTES_MAX
@@ -140,6 +146,7 @@ fn render(trace: &Trace) -> String {
     }
     lines.push(format!("Creator: fullbore {}", env!("CARGO_PKG_VERSION")));
     lines.push(format!("Running on host: {}", trace.host));
+    lines.extend(trace.info.iter().map(|line| one_line(line)));
     // Tells checkers of mirrors, which otherwise go by ftpsync's version, what is kept to.
     lines.push("Revision: i18n InRelease AUIP".to_owned());
     lines.push(format!("Suites: {}", one_line(&trace.suites.join(" "))));
@@ -201,6 +208,7 @@ mod tests {
             upstream: "deb.example.net".into(),
             upstream_hierarchy: Some("a a master\nmirror.example.org old entry\n".into()),
             received_bytes: 5_116_226_559,
+            info: vec!["Maintainer: Example <mirror@example.org>".into()],
         }
     }
 
@@ -218,6 +226,7 @@ mod tests {
         Archive serial: 2016042703
         Creator: fullbore VERSION
         Running on host: mirror.example.org
+        Maintainer: Example <mirror@example.org>
         Revision: i18n InRelease AUIP
         Suites: trixie
         Architectures: amd64 source

@@ -72,6 +72,7 @@ fn title(summary: &Summary) -> &str {
 fn top(page: &mut String, summary: &Summary) {
     let (class, state) = match (summary.exit_code, summary.dry_run, summary.changed) {
         (0, true, _) => ("good", "dry run".to_owned()),
+        (0, false, true) if summary.command == "check" => ("good", "repaired".to_owned()),
         (0, false, true) => ("good", "published".to_owned()),
         (0, false, false) if summary.command == "check" => ("good", "all as signed".to_owned()),
         (0, false, false) => ("good", "nothing had changed".to_owned()),

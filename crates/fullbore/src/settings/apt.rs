@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn directories_tell_archives_apart() {
-        let archive = |origin: &str| Archive { origins: vec![origin.into()], sources: vec![] };
+        let archive = |origin: &str| Archive { origins: vec![origin.into()], sources: vec![], notes: vec![] };
         let names = |origins: &[&str]| directory_names(&origins.iter().map(|o| archive(o)).collect::<Vec<_>>());
         assert_eq!(names(&["https://a/debian", "https://a/debian-security"]), ["debian", "debian-security"]);
         assert_eq!(names(&["https://a/debian", "https://b:81/x/debian"]), ["a-debian", "b_81-debian"]);

@@ -17,6 +17,8 @@ pub struct Archive {
     pub origins: Vec<String>,
     /// What to take from it.
     pub sources: Vec<SourceSpec>,
+    /// What was read and has no effect, one line each, for the user.
+    pub notes: Vec<String>,
 }
 
 /// The archives that a section names; never none.
@@ -71,12 +73,13 @@ pub(super) fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
             valid_until_min_s: None,
         });
     }
-    Ok(vec![Archive { origins, sources }])
+    Ok(vec![Archive { origins, sources, notes: Vec::new() }])
 }
 
 /// Entries of apt's sources, grouped by archive; flags restrict or override them.
 fn apt_archives(entries: Vec<ArchiveSource>, wishes: &Section, path: &Path) -> Result<Vec<Archive>, CommandError> {
     let mut archives: Vec<Archive> = Vec::new();
+    let mut notes = Vec::new();
     let (wanted_architectures, wanted_sources) = split_architectures(&wishes.arch.0)?;
     for entry in entries {
         let suites: Vec<String> = entry
@@ -120,6 +123,7 @@ fn apt_archives(entries: Vec<ArchiveSource>, wishes: &Section, path: &Path) -> R
             valid_until_max_s: entry.valid_until_max_s,
             valid_until_min_s: entry.valid_until_min_s,
         };
+        notes.extend(without_effect(&entry, path));
         match archives.iter_mut().find(|archive| archive.origins[0] == origin) {
             Some(archive) => {
                 for origin in origins {
@@ -129,13 +133,36 @@ fn apt_archives(entries: Vec<ArchiveSource>, wishes: &Section, path: &Path) -> R
                 }
                 merge_source(&mut archive.sources, spec);
             }
-            None => archives.push(Archive { origins, sources: vec![spec] }),
+            None => archives.push(Archive { origins, sources: vec![spec], notes: Vec::new() }),
         }
+    }
+    if let Some(first) = archives.first_mut() {
+        first.notes = notes;
     }
     if archives.is_empty() {
         return Err(CommandError::usage(format_args!("{}: no enabled source for these suites", path.display())));
     }
     Ok(archives)
+}
+
+/// What an entry says that decides what apt takes from an archive, and nothing of a mirror.
+fn without_effect(entry: &ArchiveSource, path: &Path) -> Option<String> {
+    let mut fields: Vec<String> = Vec::new();
+    let targets = &entry.targets;
+    if targets.set.is_some() || !targets.add.is_empty() || !targets.remove.is_empty() {
+        fields.push("Targets".to_owned());
+    }
+    let chooses = |name: &&String| matches!(name.as_str(), "include" | "exclude");
+    fields
+        .extend(entry.ignored.iter().filter(chooses).map(|name| format!("{}{}", name[..1].to_uppercase(), &name[1..])));
+    if fields.is_empty() {
+        return None;
+    }
+    let (path, line) = (path.display(), entry.line);
+    Some(format!(
+        "{path}:{line}: {} has no effect on a mirror (see --include, --exclude and --without)",
+        fields.join(", ")
+    ))
 }
 
 /// The architectures of an entry. apt fetches the machine's own by default, with `all` in them.
@@ -217,10 +244,19 @@ fn flat_suite(suite: String) -> String {
     }
 }
 
+/// An address as it may be shown and kept: without what stands before the host's `@` (RFC 3986, 3.2.1).
+pub fn without_credentials(address: &str) -> String {
+    let (scheme, rest) = address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
+    let authority = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let Some(at) = rest[..authority].rfind('@') else { return address.to_owned() };
+    let slashes = if scheme.is_empty() { "" } else { "://" };
+    format!("{scheme}{slashes}{}", &rest[at + 1..])
+}
+
 /// An archive's address without slashes at its end; only its scheme and host are checked here.
 pub fn address(text: &str) -> Result<String, CommandError> {
     let text = text.trim().trim_end_matches('/');
-    let bad = |why: &str| CommandError::usage(format_args!("{text:?}: {why}"));
+    let bad = |why: &str| CommandError::usage(format_args!("{:?}: {why}", without_credentials(text)));
     let Some((scheme, rest)) = text.split_once("://") else {
         return Err(bad("not an address").hint("an archive is named like https://deb.example.org/debian"));
     };
@@ -234,4 +270,31 @@ pub fn address(text: &str) -> Result<String, CommandError> {
         return Err(bad("not an address"));
     }
     Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_shown_without_credentials() {
+        let shown = |text: &str| without_credentials(text);
+        assert_eq!(shown("http://us:se@kret@host:80/debian"), "http://host:80/debian");
+        assert_eq!(shown("https://host/a@b"), "https://host/a@b");
+        assert_eq!(shown("us:sekret@host"), "host");
+        let refused = address("ftp://us:sekret@host/debian").unwrap_err().to_string();
+        assert!(!refused.contains("sekret"), "{refused}");
+    }
+
+    #[test]
+    fn fields_that_mean_nothing_to_a_mirror_are_named() {
+        let text = "Types: deb\nURIs: http://host/debian\nSuites: trixie\nComponents: main\nTargets: Packages\n\
+                    Include: ~nfoo\nSigned-By: /dev/null\nTrusted: yes\n";
+        let entries = fullbore_debian::sources_list::parse_deb822(text, "amd64").unwrap();
+        let archives = apt_archives(entries, &Section::default(), Path::new("x.sources")).unwrap();
+        assert_eq!(
+            archives[0].notes,
+            ["x.sources:1: Targets, Include has no effect on a mirror (see --include, --exclude and --without)"]
+        );
+    }
 }

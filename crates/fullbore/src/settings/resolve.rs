@@ -13,6 +13,7 @@ use super::{
 use super::{apt_configuration, apt_proxy};
 use crate::cli::{CheckArgs, MirrorArgs, NetworkArgs, OutputArgs};
 use crate::error::CommandError;
+use crate::mirror::trace_files::check_host;
 
 /// Connections per host by default; public mirrors ask for few.
 const CONNECTIONS: u16 = 4;
@@ -116,6 +117,7 @@ fn mirror(
     if let Some(snapshot) = &wishes.snapshot {
         check_snapshot(snapshot)?;
     }
+    check_trace(wishes)?;
     let archives = archives(wishes)?;
     let mut environment = environment.clone();
     if wishes.sources.is_some() {
@@ -173,9 +175,28 @@ fn mirror(
             snapshot: wishes.snapshot.clone(),
             dry_run: arguments.dry_run,
             trace: arguments.output.trace.clone(),
+            trace_host: wishes.trace_host.clone(),
+            trace_info: wishes.trace_info.0.clone(),
+            notes: archive.notes,
         });
     }
     Ok(mirrors)
+}
+
+/// A mirror's name becomes a file, and what is told of it a line.
+fn check_trace(wishes: &Section) -> Result<(), CommandError> {
+    if let Some(host) = &wishes.trace_host {
+        check_host(host).map_err(|error| CommandError::usage(format_args!("--trace-host: {error}")))?;
+    }
+    for line in &wishes.trace_info.0 {
+        let field = line.split_once(": ").map(|(field, _)| field).unwrap_or_default();
+        let named = !field.is_empty() && field.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        if !named || line.chars().any(char::is_control) {
+            return Err(CommandError::usage(format_args!("--trace-info {line:?}: not a field and its value"))
+                .hint("such as `Maintainer: NAME <ADDRESS>`, `Sponsor: NAME URL`, `Country: CODE`"));
+        }
+    }
+    Ok(())
 }
 
 /// A snapshot's name becomes a directory.

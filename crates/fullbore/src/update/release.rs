@@ -191,6 +191,7 @@ fn judge(
     let refused = |kind, why: String| CommandError::new(kind, format_args!("{}: {why}", own.shown()));
     let received = received.map_err(|refusal| match refusal {
         Refusal::Unavailable(why, hint) => refused(ErrorKind::Network, why).hint(hint),
+        Refusal::Local(why) => refused(ErrorKind::Disk, why).context("its indexes stay as they were"),
         Refusal::Verification(why, hint) => {
             let error = refused(ErrorKind::Verification, why).context("its indexes stay as they were");
             hint.into_iter().fold(error, CommandError::hint)

@@ -95,6 +95,15 @@ impl Ran {
     }
 }
 
+impl Ran {
+    /// Panics unless stdout holds this text.
+    #[track_caller]
+    pub fn prints(self, text: &str) -> Ran {
+        assert!(self.stdout.contains(text), "{text:?} is not in stdout:\n{}\n{}", self.stdout, self.stderr);
+        self
+    }
+}
+
 /// A directory to mirror into, and how.
 pub struct Mirror {
     _directory: TempDir,
@@ -169,6 +178,16 @@ impl Mirror {
 
     pub fn run_with(&self, from: &[&Server], more: &[&str]) -> Ran {
         self.finish(self.command(from, more))
+    }
+
+    /// `fullbore check` of it.
+    pub fn check(&self, more: &[&str]) -> Ran {
+        let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
+        command.arg("check").arg(&self.to).arg("--report").arg(&self.report).args(more);
+        if let Some(keyring) = &self.keyring {
+            command.arg("--keyring").arg(keyring);
+        }
+        self.finish(command)
     }
 
     /// Runs a command made elsewhere and reads the report.
