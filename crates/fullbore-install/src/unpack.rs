@@ -13,6 +13,7 @@
 //! Killed at any time, the root's status file is the old one or the new one. With the old one there
 //! may be files that no package owns, and a second run (ours or dpkg's) overwrites them.
 
+mod ahead;
 mod archive;
 mod claims;
 mod clocks;
@@ -35,6 +36,7 @@ use fullbore_debian::tar::TarError;
 use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::Ledger;
 
+pub use ahead::{Ahead, Pause, Slot};
 pub use archive::{Archive, ArchiveError, verify};
 pub use examine::{Examined, Refused, examine};
 pub use filters::Filters;

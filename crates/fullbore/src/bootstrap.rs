@@ -26,6 +26,7 @@ use fullbore_install::inside::{Inside, may_have_own_processes};
 use fullbore_install::nosync::session::Session;
 use fullbore_install::resolve::Wanted;
 use fullbore_install::skeleton::{Skeleton, SkeletonError, Stage};
+use fullbore_install::unpack::Ahead;
 
 use crate::cli::BootstrapFormat;
 use crate::error::{CommandError, ErrorKind};
@@ -68,7 +69,11 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
             CommandError::usage(format_args!("unshare: {error}")).hint("it is in the package util-linux")
         })?;
         let inside = Inside::alone(&root, &session, own_processes, environment(settings));
-        let walk = Walk { settings, inside: &inside, log: &log, stop: &stop, own_processes, may_cut };
+        // The download and dpkg leave all cores but one.
+        let threads = cores().saturating_sub(1).max(1);
+        let ahead = Arc::new(Ahead::start(threads, bytes_ahead()));
+        downloads.decompress_ahead(ahead.clone());
+        let walk = Walk { settings, inside: &inside, log: &log, stop: &stop, own_processes, may_cut, ahead };
         let result = match walk.run(&mut downloads, &mut account, events) {
             Ok(Walked::Whole) => walk.finish(place, &session, &mut account, events),
             Ok(Walked::OtherThanAll) if stop.check().is_ok() => {
@@ -111,6 +116,19 @@ fn environment(settings: &BootstrapSettings) -> Vec<(String, String)> {
     .collect()
 }
 
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Memory for what is decompressed before its turn: a quarter of what is free, and no more than a large set takes.
+fn bytes_ahead() -> u64 {
+    const BYTES_MAX: u64 = 1 << 30;
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let available = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    available.map_or(0, |kilobytes| (kilobytes * 1024 / 4).min(BYTES_MAX))
+}
+
 /// What all steps know.
 struct Walk<'a> {
     settings: &'a BootstrapSettings,
@@ -120,6 +138,7 @@ struct Walk<'a> {
     own_processes: bool,
     /// Whether apt may be shown a part of the archive first.
     may_cut: bool,
+    ahead: Arc<Ahead>,
 }
 
 /// How a walk has ended.
@@ -228,6 +247,8 @@ impl Walk<'_> {
                 if unpacked.recv().is_err() {
                     return false;
                 }
+                // On two cores, dpkg has the other one.
+                let _paused = (cores() <= 2).then(|| self.ahead.pause());
                 !is_cut || apt.confirms(self.settings, first, &rest, wishes)
             });
             let mut confirmation = Confirmation::Open(confirming);
@@ -235,6 +256,7 @@ impl Walk<'_> {
             arrived()?;
             account.turn(events, Phase::Unpack, Part::Unpack);
             let mut unpacker = Unpacker::new(self.inside, self.log, &first.files);
+            unpacker.take_from(self.ahead.clone());
             let done = self.unpack_first(&unpacker, first, account)?;
             let _ = begin.send(());
             let mut warn = |line| events.warn(line);

@@ -3,10 +3,12 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fullbore_debian::deb::{Control, DataPlace, DebError, Package, Proof};
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 
+use super::ahead::{PlainReader, Slot};
 use crate::database::Stanza;
 
 /// Reads when a package is only hashed.
@@ -66,6 +68,7 @@ pub struct Archive {
     /// Has seen what lies before `data.tar`: exactly the bytes that were parsed.
     beginning: Sha256Hasher,
     expected: Option<(u64, Sha256)>,
+    ahead: Option<Arc<Slot>>,
 }
 
 impl Archive {
@@ -88,7 +91,7 @@ impl Archive {
                 return Err(wrong(format!("no {field}")));
             }
         }
-        Ok(Archive { path, package, stanza, beginning: input.hasher, expected: None })
+        Ok(Archive { path, package, stanza, beginning: input.hasher, expected: None, ahead: None })
     }
 
     /// The size in bytes and SHA-256 that a signed index names. Without, nothing is verified but
@@ -97,6 +100,18 @@ impl Archive {
     pub fn expecting(mut self, bytes: u64, sha256: Sha256) -> Archive {
         self.expected = Some((bytes, sha256));
         self
+    }
+
+    /// Its plain files are there already, or will be ([`super::Ahead`]).
+    #[must_use]
+    pub fn ahead(mut self, slot: Arc<Slot>) -> Archive {
+        self.ahead = Some(slot);
+        self
+    }
+
+    /// Its plain `data.tar`, verified, if it was decompressed before its turn.
+    pub(super) fn plain(&self) -> Option<PlainReader> {
+        self.ahead.as_ref()?.wait()
     }
 
     /// Where it lies.

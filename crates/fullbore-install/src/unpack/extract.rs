@@ -17,6 +17,7 @@ use fullbore_debian::tar::{Entry, Kind, Reader, TarError};
 use fullbore_engine::stage::StageClock;
 use rustix::io::Errno;
 
+use super::ahead::PlainReader;
 use super::archive::Hashing;
 use super::directories::Directories;
 use super::paths::{PathReason, show};
@@ -101,14 +102,9 @@ struct Extraction<'a, 'd> {
     wants_md5: bool,
 }
 
-impl Extraction<'_, '_> {
+impl<'a> Extraction<'a, '_> {
     fn run(&mut self) -> Result<(), Halt> {
-        let archive = &self.planned.archive;
-        let source = archive.data_reader().map_err(UnpackError::from)?;
-        let source = Clocked { input: source, clock: &self.round.clocks.verify };
-        let threads = self.threads();
-        let reader = data(source, archive.data(), threads, archive.proof()).map_err(|error| self.unreadable(error))?;
-        let plain = Clocked { input: reader, clock: &self.round.clocks.decompress };
+        let plain = Clocked { input: self.source()?, clock: &self.round.clocks.decompress };
         let mut reader = Reader::new(BufReader::with_capacity(PLAIN_BYTES, plain));
         let mut entry = Entry::default();
         let mut links = Vec::new();
@@ -131,7 +127,7 @@ impl Extraction<'_, '_> {
         }
         self.work.plain_bytes = reader.offset();
         // The rest of the compressed stream has its checksum, and the file its hash.
-        let rest: Clocked<'_, DataReader<_>> = reader.into_inner().into_inner();
+        let rest: Clocked<'_, Source<'_>> = reader.into_inner().into_inner();
         self.finish(rest)?;
         for link in &links {
             self.entry(link, &mut Reader::new(io::empty()))?;
@@ -154,9 +150,28 @@ impl Extraction<'_, '_> {
         }
     }
 
-    fn finish(&self, mut plain: Clocked<'_, DataReader<Clocked<'_, Hashing<File>>>>) -> Result<(), Halt> {
+    /// Where the plain bytes come from.
+    fn source(&self) -> Result<Source<'a>, Halt> {
+        let (archive, clocks) = (&self.planned.archive, self.round.clocks);
+        {
+            let _role = clocks.decompress.enter();
+            if let Some(plain) = archive.plain() {
+                return Ok(Source::Ahead(plain));
+            }
+        }
+        let packed = archive.data_reader().map_err(UnpackError::from)?;
+        let packed = Clocked { input: packed, clock: &clocks.verify };
+        let reader = data(packed, archive.data(), self.threads(), archive.proof());
+        reader.map(|reader| Source::Packed(Box::new(reader))).map_err(|error| self.unreadable(error))
+    }
+
+    fn finish(&self, mut plain: Clocked<'_, Source<'_>>) -> Result<(), Halt> {
         io::copy(&mut plain, &mut io::sink()).map_err(|error| self.unreadable(error))?;
-        let mut source = plain.input.finish().map_err(|error| self.unreadable(error))?;
+        let reader = match plain.input {
+            Source::Packed(reader) => reader,
+            Source::Ahead(_) => return Ok(()),
+        };
+        let mut source = reader.finish().map_err(|error| self.unreadable(error))?;
         io::copy(&mut source, &mut io::sink()).map_err(|error| self.unreadable(error))?;
         self.planned.archive.check(source.input.hasher).map_err(UnpackError::from)?;
         Ok(())
@@ -183,6 +198,22 @@ impl Extraction<'_, '_> {
     fn failed(&self, place: &[u8], operation: &'static str, errno: Errno) -> Halt {
         let source = RootError::new(place, operation, errno);
         UnpackError::File { package: self.planned.archive.name().to_owned(), source }.into()
+    }
+}
+
+/// The plain bytes of a package.
+enum Source<'c> {
+    Packed(Box<DataReader<Clocked<'c, Hashing<File>>>>),
+    /// Decompressed before, and verified.
+    Ahead(PlainReader),
+}
+
+impl Read for Source<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Source::Packed(reader) => reader.read(buffer),
+            Source::Ahead(plain) => plain.read(buffer),
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use fullbore_engine::target::LocalTarget;
 use fullbore_engine::verdict::Verdict;
 use fullbore_install::nosync::session::Session;
 use fullbore_install::resolve::Wanted;
+use fullbore_install::unpack::Ahead;
 use fullbore_wire::fetch::{Catalogue, Fetcher, Parts};
 use fullbore_wire::hosts::{Fault, HostSet};
 use fullbore_wire::queue::{Item, ItemId};
@@ -50,6 +51,7 @@ pub struct Downloads {
     mirrors: Vec<String>,
     sites: Vec<Site>,
     totals: Totals,
+    ahead: Option<Arc<Ahead>>,
 }
 
 struct Site {
@@ -79,7 +81,13 @@ impl Downloads {
             mirrors: mirrors.to_vec(),
             sites: Vec::new(),
             totals: Totals::default(),
+            ahead: None,
         })
+    }
+
+    /// Has each file decompressed as soon as it is there.
+    pub fn decompress_ahead(&mut self, ahead: Arc<Ahead>) {
+        self.ahead = Some(ahead);
     }
 
     /// Listens for signals.
@@ -115,10 +123,12 @@ impl Downloads {
             if self.is_there(wanted, &sha256)? {
                 self.totals.kept_files += 1;
                 self.totals.kept_bytes += wanted.size;
+                self.came(&wanted.file_name, wanted.size, sha256);
                 continue;
             }
             if let Some(path) = local(&wanted.uri) {
                 self.copy(&path, wanted, &sha256)?;
+                self.came(&wanted.file_name, wanted.size, sha256);
                 continue;
             }
             let (site, path) = self.site_of(&wanted.uri)?;
@@ -149,7 +159,14 @@ impl Downloads {
             });
         }
         let batches: Vec<Arc<dyn Batch>> = jobs.iter().map(|job| job.batch.clone()).collect();
-        let fetched = self.progress.fetch(&self.runtime, jobs, stop, events, &mut |_, _| {})?;
+        let (ahead, archives) = (self.ahead.clone(), self.archives.clone());
+        let mut came = |batch: usize, item: ItemId| {
+            let spec = batches[batch].spec(item);
+            if let Some(ahead) = &ahead {
+                ahead.add(&archives.join(&spec.path), spec.size, spec.sha256);
+            }
+        };
+        let fetched = self.progress.fetch(&self.runtime, jobs, stop, events, &mut came)?;
         for (batch, fetched) in batches.iter().zip(fetched) {
             if let Some(given_up) = fetched.given_up.first() {
                 let is_wrong = given_up.faults.iter().any(|(_, fault)| *fault == Fault::WrongBytes);
@@ -163,6 +180,12 @@ impl Downloads {
             }
         }
         Ok(())
+    }
+
+    fn came(&self, file_name: &str, size: u64, sha256: Sha256) {
+        if let Some(ahead) = &self.ahead {
+            ahead.add(&self.archives.join(file_name), size, sha256);
+        }
     }
 
     /// Which connections bring this file, and its path there.

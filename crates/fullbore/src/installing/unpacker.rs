@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fullbore_engine::digest::Sha256;
@@ -12,7 +13,7 @@ use fullbore_install::database::Lock;
 use fullbore_install::inside::Inside;
 use fullbore_install::resolve::Wanted;
 use fullbore_install::scripts;
-use fullbore_install::unpack::{self, Archive, Filters, Options, Root, UnpackError, UnpackedPackage};
+use fullbore_install::unpack::{self, Ahead, Archive, Filters, Options, Root, UnpackError, UnpackedPackage};
 
 use super::log::Log;
 use super::{UnpackTimes, bytecode};
@@ -49,6 +50,7 @@ pub struct Unpacker<'a> {
     log: &'a Log,
     dpkg_version: String,
     expected: HashMap<String, (u64, Sha256)>,
+    ahead: Option<Arc<Ahead>>,
 }
 
 /// What became of a batch.
@@ -81,9 +83,14 @@ struct Pending {
 impl<'a> Unpacker<'a> {
     /// For package files with these sizes and hashes.
     pub fn new(inside: &'a Inside<'a>, log: &'a Log, wanted: &[Wanted]) -> Unpacker<'a> {
-        let mut unpacker = Unpacker { inside, log, dpkg_version: String::new(), expected: HashMap::new() };
+        let mut unpacker = Unpacker { inside, log, dpkg_version: String::new(), expected: HashMap::new(), ahead: None };
         unpacker.expect(wanted);
         unpacker
+    }
+
+    /// Packages may have been decompressed before their turn.
+    pub fn take_from(&mut self, ahead: Arc<Ahead>) {
+        self.ahead = Some(ahead);
     }
 
     /// These files' sizes and hashes are known as well.
@@ -122,8 +129,12 @@ impl<'a> Unpacker<'a> {
             match Archive::open(file) {
                 Ok(archive) => {
                     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-                    archives.push(match self.expected.get(name) {
+                    let archive = match self.expected.get(name) {
                         Some((size, sha256)) => archive.expecting(*size, *sha256),
+                        None => archive,
+                    };
+                    archives.push(match self.ahead.as_ref().and_then(|ahead| ahead.take(file)) {
+                        Some(slot) => archive.ahead(slot),
                         None => archive,
                     });
                 }
@@ -164,7 +175,9 @@ impl<'a> Unpacker<'a> {
             ledger: Some(&ledger),
             ..Options::default()
         };
+        let paused = self.ahead.as_ref().map(|ahead| ahead.pause());
         let result = unpack::unpack(&root, &examined.batch, options);
+        drop(paused);
         let cleared = scripts::clear(self.inside.root());
         done.times = UnpackTimes::of(&ledger, in_scripts);
         match result {

@@ -1,0 +1,300 @@
+//! Packages decompressed before their turn: while others are on their way, or one core configures.
+//!
+//! Only memory is used, within a bound, so that nothing is seen in the root before dpkg's order wants it. A package that
+//! is being decompressed when its turn comes is waited for; one that is still in line is left to the unpacker.
+
+use std::collections::HashMap;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use fullbore_debian::deb::data;
+use fullbore_engine::digest::Sha256;
+
+use super::archive::{Archive, ArchiveError};
+
+/// Read at once. As large as memory grows by.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Decompresses, on threads of its own, until it is dropped.
+#[derive(Debug)]
+pub struct Ahead {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    line: Mutex<Line>,
+    changed: Condvar,
+    stop: AtomicBool,
+    used_bytes: AtomicU64,
+    bytes_max: u64,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    /// How many want that nothing is begun.
+    pauses: usize,
+    waiting: Vec<Waiting>,
+    /// Begun or done, by the package's file.
+    begun: HashMap<PathBuf, Arc<Slot>>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    path: PathBuf,
+    bytes: u64,
+    sha256: Sha256,
+}
+
+/// Where the plain `data.tar` of one package will be.
+#[derive(Debug)]
+pub struct Slot {
+    state: Mutex<State>,
+    done: Condvar,
+}
+
+#[derive(Debug)]
+enum State {
+    Begun,
+    /// `None`: it was too large, or cannot be read; whoever unpacks it will say what is wrong.
+    Done(Option<Arc<Plain>>),
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ahead {
+    /// Begins to wait for packages. At most so many plain bytes are held.
+    pub fn start(threads: usize, bytes_max: u64) -> Ahead {
+        let shared = Arc::new(Shared {
+            line: Mutex::default(),
+            changed: Condvar::new(),
+            stop: AtomicBool::new(false),
+            used_bytes: AtomicU64::new(0),
+            bytes_max,
+        });
+        let work = |_| {
+            let shared = shared.clone();
+            // Without it the unpacker does all.
+            std::thread::Builder::new().name("ahead".to_owned()).spawn(move || work(&shared)).ok()
+        };
+        Ahead { threads: (0..threads).filter_map(work).collect(), shared }
+    }
+
+    /// A package file is there. What its bytes have to be comes from a signed index.
+    pub fn add(&self, path: &Path, bytes: u64, sha256: Sha256) {
+        locked(&self.shared.line).waiting.push(Waiting { path: path.to_owned(), bytes, sha256 });
+        self.shared.changed.notify_one();
+    }
+
+    /// Begins with no package until this is dropped: all cores have other work.
+    #[must_use]
+    pub fn pause(&self) -> Pause<'_> {
+        locked(&self.shared.line).pauses += 1;
+        Pause(self)
+    }
+
+    /// Its turn has come: what is there or will be, without waiting. It is given once.
+    pub fn take(&self, path: &Path) -> Option<Arc<Slot>> {
+        let mut line = locked(&self.shared.line);
+        line.waiting.retain(|waiting| waiting.path != path);
+        line.begun.remove(path)
+    }
+}
+
+/// See [`Ahead::pause`].
+#[derive(Debug)]
+pub struct Pause<'a>(&'a Ahead);
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        locked(&self.0.shared.line).pauses -= 1;
+        self.0.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        {
+            let _line = locked(&self.shared.line);
+            self.shared.changed.notify_all();
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Slot {
+    /// The plain bytes, verified; waits for them. `None`: whoever asks decompresses the package.
+    pub(super) fn wait(&self) -> Option<PlainReader> {
+        let mut state = locked(&self.state);
+        loop {
+            match &*state {
+                State::Done(plain) => return plain.clone().map(|plain| PlainReader { plain, at: 0 }),
+                State::Begun => state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+/// A whole `data.tar`. Its room counts until it is dropped.
+#[derive(Debug)]
+struct Plain {
+    bytes: Vec<u8>,
+    counted: u64,
+    shared: Arc<Shared>,
+}
+
+impl Plain {
+    /// Room for one more piece, if there is any.
+    fn grows(&mut self) -> bool {
+        let more = PIECE_BYTES as u64;
+        self.counted += more;
+        self.shared.used_bytes.fetch_add(more, Ordering::Relaxed) + more <= self.shared.bytes_max
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        self.shared.used_bytes.fetch_sub(self.counted, Ordering::Relaxed);
+    }
+}
+
+/// Reads it.
+#[derive(Debug)]
+pub(super) struct PlainReader {
+    plain: Arc<Plain>,
+    at: usize,
+}
+
+impl Read for PlainReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let rest = &self.plain.bytes[self.at..];
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
+        self.at += count;
+        Ok(count)
+    }
+}
+
+fn work(shared: &Arc<Shared>) {
+    let mut line = locked(&shared.line);
+    while !shared.stop.load(Ordering::Relaxed) {
+        // The largest first, as in the unpacker.
+        let largest = (0..line.waiting.len()).max_by_key(|place| line.waiting[*place].bytes);
+        let Some(largest) = largest.filter(|_| line.pauses == 0) else {
+            line = shared.changed.wait(line).unwrap_or_else(PoisonError::into_inner);
+            continue;
+        };
+        let waiting = line.waiting.swap_remove(largest);
+        let slot = Arc::new(Slot { state: Mutex::new(State::Begun), done: Condvar::new() });
+        line.begun.insert(waiting.path.clone(), slot.clone());
+        drop(line);
+        let plain = plain(shared, &waiting).ok().flatten();
+        *locked(&slot.state) = State::Done(plain);
+        slot.done.notify_all();
+        line = locked(&shared.line);
+    }
+}
+
+/// All of `data.tar`; `None` if there is no room for it.
+fn plain(shared: &Arc<Shared>, waiting: &Waiting) -> Result<Option<Arc<Plain>>, ArchiveError> {
+    let archive = Archive::open(&waiting.path)?.expecting(waiting.bytes, waiting.sha256);
+    let error = |source: io::Error| ArchiveError::Read { path: waiting.path.clone(), source };
+    let mut reader = data(archive.data_reader()?, archive.data(), 1, archive.proof()).map_err(error)?;
+    let mut plain = Plain { bytes: Vec::new(), counted: 0, shared: shared.clone() };
+    loop {
+        if shared.stop.load(Ordering::Relaxed) || !plain.grows() {
+            return Ok(None);
+        }
+        plain.bytes.reserve_exact(PIECE_BYTES);
+        if (&mut reader).take(PIECE_BYTES as u64).read_to_end(&mut plain.bytes).map_err(error)? == 0 {
+            break;
+        }
+    }
+    let mut source = reader.finish().map_err(error)?;
+    io::copy(&mut source, &mut io::sink()).map_err(error)?;
+    archive.check(source.hasher)?;
+    Ok(Some(Arc::new(plain)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_engine::digest::Sha256Hasher;
+    use std::process::Command;
+
+    /// A package with one file, and what an index would say of it.
+    fn package(dir: &Path, name: &str, content: &[u8]) -> (PathBuf, u64, Sha256) {
+        let root = dir.join(name);
+        std::fs::create_dir_all(root.join("DEBIAN")).unwrap();
+        let control = format!("Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: a\nDescription: b\n");
+        std::fs::write(root.join("DEBIAN/control"), control).unwrap();
+        std::fs::write(root.join("file"), content).unwrap();
+        let path = dir.join(format!("{name}.deb"));
+        let mut build = Command::new("dpkg-deb");
+        assert!(build.args(["--root-owner-group", "--build"]).arg(&root).arg(&path).output().unwrap().status.success());
+        let bytes = std::fs::read(&path).unwrap();
+        let mut hasher = Sha256Hasher::new();
+        hasher.update(&bytes);
+        (path, bytes.len() as u64, hasher.finish())
+    }
+
+    /// Its turn, once it was begun.
+    fn taken(ahead: &Ahead, path: &Path) -> Option<Vec<u8>> {
+        while !locked(&ahead.shared.line).begun.contains_key(path) {
+            std::thread::yield_now();
+        }
+        let mut plain = Vec::new();
+        ahead.take(path).unwrap().wait()?.read_to_end(&mut plain).unwrap();
+        Some(plain)
+    }
+
+    #[test]
+    fn a_package_is_plain_when_its_turn_comes_and_its_room_is_free_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, bytes, sha256) = package(dir.path(), "a", b"what is in it");
+        let ahead = Ahead::start(1, 8 << 20);
+        ahead.add(&path, bytes, sha256);
+        let plain = taken(&ahead, &path).unwrap();
+        assert!(plain.windows(13).any(|piece| piece == b"what is in it"));
+        assert_eq!(ahead.shared.used_bytes.load(Ordering::Relaxed), 0);
+        assert!(ahead.take(&path).is_none(), "it is given once");
+    }
+
+    #[test]
+    fn a_pause_holds_it_until_it_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, bytes, sha256) = package(dir.path(), "a", b"");
+        let ahead = Ahead::start(1, 8 << 20);
+        let pause = ahead.pause();
+        ahead.add(&path, bytes, sha256);
+        assert!(locked(&ahead.shared.line).begun.is_empty());
+        drop(pause);
+        assert!(taken(&ahead, &path).is_some());
+    }
+
+    #[test]
+    fn what_is_wrong_too_large_or_still_in_line_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, bytes, sha256) = package(dir.path(), "a", &[7; 3 << 20]);
+        let small = Ahead::start(1, 2 << 20);
+        small.add(&path, bytes, sha256);
+        assert!(taken(&small, &path).is_none());
+        let other = Ahead::start(1, 8 << 20);
+        other.add(&path, bytes + 1, sha256);
+        assert!(taken(&other, &path).is_none());
+        let nobody = Ahead::start(0, 8 << 20);
+        nobody.add(&path, bytes, sha256);
+        assert!(nobody.take(&path).is_none());
+        assert!(locked(&nobody.shared.line).waiting.is_empty());
+        assert_eq!(small.shared.used_bytes.load(Ordering::Relaxed), 0);
+    }
+}
