@@ -252,45 +252,56 @@ impl Walk<'_> {
                 !is_cut || apt.confirms(self.settings, first, &rest, wishes)
             });
             let mut confirmation = Confirmation::Open(confirming);
-            account.turn(events, Phase::Fetch, Part::Download);
-            arrived()?;
-            account.turn(events, Phase::Unpack, Part::Unpack);
-            let mut unpacker = Unpacker::new(self.inside, self.log, &first.files);
-            unpacker.take_from(self.ahead.clone());
-            let done = self.unpack_first(&unpacker, first, account)?;
-            let _ = begin.send(());
-            let mut warn = |line| events.warn(line);
-            let stage = Stage::enter(root, has_devices, self.own_processes, &mut warn).map_err(|error| disk(&error))?;
-            self.hooks(Moment::Extract, apt, first, account)?;
-            account.turn(events, Phase::Configure, Part::Dpkg);
-            self.configure_first(&mut unpacker, &done, first)?;
-            account.turn(events, Phase::Resolve, Part::Resolve);
-            let walked = 'rest: {
+            let mut stage = None;
+            let mut walk_on = || {
+                account.turn(events, Phase::Fetch, Part::Download);
+                arrived()?;
+                account.turn(events, Phase::Unpack, Part::Unpack);
+                let mut unpacker = Unpacker::new(self.inside, self.log, &first.files);
+                unpacker.take_from(self.ahead.clone());
+                let done = self.unpack_first(&unpacker, first, account)?;
+                let _ = begin.send(());
+                let mut warn = |line| events.warn(line);
+                let entered = Stage::enter(root, has_devices, self.own_processes, &mut warn);
+                stage = Some(entered.map_err(|error| disk(&error))?);
+                self.hooks(Moment::Extract, apt, first, account)?;
+                account.turn(events, Phase::Configure, Part::Dpkg);
+                self.configure_first(&mut unpacker, &done, first)?;
+                account.turn(events, Phase::Resolve, Part::Resolve);
                 let rest = match said.recv().unwrap_or_else(|_| Err(interrupted())) {
-                    Err(_) if is_cut => break 'rest Walked::OtherThanAll,
+                    Err(_) if is_cut => return Ok(Walked::OtherThanAll),
                     rest => rest?,
                 };
                 // The user's own commands run once: what they are run on has to be certain.
                 if self.has_hooks(Moment::Essential) && !confirmation.is_given() {
-                    break 'rest Walked::OtherThanAll;
+                    return Ok(Walked::OtherThanAll);
                 }
                 self.hooks(Moment::Essential, apt, first, account)?;
                 account.turn(events, Phase::Fetch, Part::Download);
                 arrived()?;
                 unpacker.expect(&rest.files);
                 account.turn(events, Phase::Unpack, Part::Dpkg);
-                let installed = self.install_rest(apt, &unpacker, &rest, wishes, shown, account);
+                self.install_rest(apt, &unpacker, &rest, wishes, shown, account)?;
                 account.turn(events, Phase::Resolve, Part::Resolve);
                 if !confirmation.is_given() {
-                    break 'rest Walked::OtherThanAll;
+                    return Ok(Walked::OtherThanAll);
                 }
-                installed?;
                 self.hooks(Moment::Customize, apt, first, account)?;
-                Walked::Whole
+                Ok(Walked::Whole)
             };
+            let mut walked = walk_on();
+            // What fails with other packages than those that all would give has not failed yet.
+            if is_cut && walked.as_ref().is_err_and(|error: &CommandError| error.kind == ErrorKind::Partial) {
+                let _ = begin.send(());
+                if !confirmation.is_given() {
+                    walked = Ok(Walked::OtherThanAll);
+                }
+            }
             account.turn(events, Phase::Clean, Part::Around);
-            stage.leave().map_err(|error| disk(&error))?;
-            Ok::<_, CommandError>(walked)
+            if let (Ok(_), Some(stage)) = (&walked, stage) {
+                stage.leave().map_err(|error| disk(&error))?;
+            }
+            walked
         })?;
         downloads.finish()?;
         if walked == Walked::Whole {

@@ -16,7 +16,7 @@ use fullbore_testkit::process::clean_command;
 use harness::compared::{
     ALLOWED, ALLOWED_WITHOUT_APT, bootstrap, fullbore, is_sound, place, reference, reference_of, same,
 };
-use harness::packages::{packages, well};
+use harness::packages::{UNDECIDED, UNDECIDED_NEEDS, packages, well};
 
 /// Nothing of the documentation, but what the law wants: as in Debian's own images for containers.
 const SLIM: &[&str] = &[
@@ -100,6 +100,24 @@ fn sources_that_are_apts_alone_make_the_same_root() {
         without_sources(root);
     }
     same(&ours, &other, ALLOWED);
+}
+
+/// apt breaks ties by the order of names, which is another one in a part of the archive: the whole decides.
+#[test]
+fn where_apt_decides_differently_with_all_packages_the_root_is_made_anew() {
+    let (dir, server) = (place(), packages().serve());
+    let root = dir.path().join("root");
+    let output = well(&mut bootstrap(&server, "essential", &[UNDECIDED], &root, &[]));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("apt decides differently: starting over"), "{told}");
+    is_sound(&root);
+    let mut query = clean_command("dpkg-query");
+    query.arg("--admindir").arg(root.join("var/lib/dpkg")).args([
+        "--show",
+        "--showformat=${Package} ",
+        "fullbore-test-*",
+    ]);
+    assert_eq!(String::from_utf8_lossy(&well(&mut query).stdout), format!("{UNDECIDED_NEEDS} {UNDECIDED} "));
 }
 
 fn without_sources(root: &Path) {

@@ -3,6 +3,9 @@
 //! They come through apt once and stay in cargo's directory for tests. The archive is signed with a
 //! key of its own; a mirror of it, made by `fullbore mirror`, is served over loopback.
 
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -82,7 +85,7 @@ fn make(work: &Path, release: Option<&str>, wanted: &[&str]) -> Packages {
     let codename = release.map_or_else(codename, str::to_owned);
     let directory = work.join(release.map_or_else(|| codename.clone(), |release| format!("{release}-long")));
     let made = directory.join("complete");
-    let recipe = format!("{wanted:?} mirrored");
+    let recipe = format!("{wanted:?} mirrored, {UNDECIDED}");
     if fs::read_to_string(&made).is_ok_and(|text| text == recipe) {
         return Packages { key: directory.join("key.gpg"), codename, directory };
     }
@@ -91,8 +94,12 @@ fn make(work: &Path, release: Option<&str>, wanted: &[&str]) -> Packages {
     download(&work.join("apt"), &pool, release, wanted);
     let index = directory.join("dists").join(&codename).join("main/binary-amd64");
     fs::create_dir_all(&index).unwrap();
+    made_up(&pool);
     let scanned = well(in_directory("apt-ftparchive", &directory).args(["packages", "pool"]));
-    fs::write(index.join("Packages"), &scanned.stdout).unwrap();
+    let text = String::from_utf8(scanned.stdout).unwrap();
+    let mut stanzas: Vec<&str> = text.trim_end().split("\n\n").collect();
+    stanzas.sort_unstable();
+    fs::write(index.join("Packages"), stanzas.join("\n\n") + "\n\n").unwrap();
     let release = in_directory("apt-ftparchive", &directory.join("dists").join(&codename))
         .args(["Suite", "Codename"].map(|field| format!("--option=APT::FTPArchive::Release::{field}={codename}")))
         .arg("--option=APT::FTPArchive::Release::Components=main")
@@ -109,6 +116,30 @@ fn make(work: &Path, release: Option<&str>, wanted: &[&str]) -> Packages {
     fs::remove_dir_all(pool).unwrap();
     fs::write(made, recipe).unwrap();
     Packages { key: directory.join("key.gpg"), codename, directory }
+}
+
+/// A package of which apt, shown all, chooses another provider than if it is shown only what can be reached: of equal ones
+/// it takes the one whose name came up last, and only `fullbore-test-a` speaks of `-c` before `-b`.
+pub const UNDECIDED: &str = "fullbore-test-d";
+
+/// The one that it chooses.
+pub const UNDECIDED_NEEDS: &str = "fullbore-test-b";
+
+fn made_up(pool: &Path) {
+    let packages = [("a", "Depends: fullbore-test-c"), ("b", "Provides: v"), ("c", "Provides: v"), ("d", "Depends: v")];
+    for (letter, relation) in packages {
+        let tree = pool.join("tree");
+        fs::create_dir_all(tree.join("DEBIAN")).unwrap();
+        let relation = relation.replace(": v", ": fullbore-test-v");
+        let control = format!(
+            "Package: fullbore-test-{letter}\nVersion: 1\nArchitecture: all\nPriority: optional\n{relation}\n\
+             Maintainer: fullbore <fullbore@example.org>\nDescription: made up\n"
+        );
+        fs::write(tree.join("DEBIAN/control"), control).unwrap();
+        let file = pool.join(format!("fullbore-test-{letter}_1_all.deb"));
+        well(clean_command("dpkg-deb").args(["--root-owner-group", "--build"]).arg(&tree).arg(file));
+        fs::remove_dir_all(tree).unwrap();
+    }
 }
 
 /// What the tests take their packages from is a mirror that we have made of the archive.
