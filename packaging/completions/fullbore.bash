@@ -1617,7 +1617,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__probe)
-            opts="-x -e -q -h --time --one-file-system --rsh --remote-path --streams --send-program --ssh-only --congestion --json --quiet --help"
+            opts="-x -e -q -h --time --one-file-system --rsh --remote-path --streams --send-program --quic --ssh-only --congestion --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
