@@ -437,6 +437,8 @@ fn recover(root: &Path, words: &[&str], then: Then, case: &str) {
         let last = again.output().unwrap();
         assert!(last.status.success(), "{}", said(&last));
     }
+    // apt's own, which nobody but apt can remove when it is killed.
+    inside(root, "rm -rf /tmp/apt-dpkg-install-*");
     if matches!(then, Then::ByHand) {
         // What a killed run may leave besides: a part of a download, and the script in /run.
         inside(root, "rm -rf /run/fullbore-dpkg.* /var/cache/apt/archives/.*.part");
