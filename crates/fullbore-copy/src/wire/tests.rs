@@ -141,6 +141,24 @@ proptest! {
         prop_assert_eq!(decode(&bytes, &pieces).unwrap(), messages);
     }
 
+    /// As the fuzz target `copy`, for machines without a fuzzer; `PROPTEST_CASES=1000000` makes it as thorough.
+    #[test]
+    fn any_body_of_any_kind_is_refused_or_gives_a_message_within_the_bounds(
+        kind in 0..40_u8,
+        // Small numbers are counts, lengths and flags that make sense.
+        body in proptest::collection::vec(prop_oneof![3 => 0..4_u8, 1 => any::<u8>()], 0..120),
+    ) {
+        let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
+        bytes.push(kind);
+        bytes.extend_from_slice(&body);
+        for message in decode(&bytes, &[7, 4096]).unwrap_or_default() {
+            prop_assert_eq!(decode(&frame(&message), &[4096]).unwrap(), vec![message]);
+        }
+        if let Some(contents) = crate::receiver::journal::parse(&bytes) {
+            prop_assert!(contents.whole_bytes <= bytes.len());
+        }
+    }
+
     #[test]
     fn a_changed_byte_is_refused_or_gives_a_message_within_the_bounds(
         message in message(), at in any::<prop::sample::Index>(), value in any::<u8>(),
