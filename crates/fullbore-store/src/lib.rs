@@ -1,8 +1,9 @@
 //! Places that files are put to, other than a directory.
 //!
-//! [`lafs`] is a Tahoe-LAFS grid: encoding, placement, and the storage protocol. Nothing here prints, reads
-//! the environment or ends the process.
+//! [`lafs`] is a Tahoe-LAFS grid: encoding, placement, and the storage protocol. [`s3`] is a bucket: signed requests,
+//! objects in parts. Nothing here prints, reads the environment or ends the process.
 
 #![deny(unsafe_code)]
 
 pub mod lafs;
+pub mod s3;

@@ -241,6 +241,7 @@ mod tests {
             content_type: None,
             server: None,
             date: None,
+            store_fields: Vec::new(),
         }
     }
 

@@ -5,6 +5,7 @@
 //! can also be given as a variable `FULLBORE_…` (see [`command`]), so that flags
 //! win over the environment and the environment wins over the file.
 
+mod s3;
 mod store;
 
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ pub use crate::copy::flags::CopyArgs;
 pub use crate::probe::flags::ProbeArgs;
 use crate::settings::values::{DurabilityChoice, Filter, IndexFormat, Kind, Percent, Rate};
 
+pub use s3::{AddressingChoice, S3Args, S3PutArgs};
 pub use store::{GetArgs, GridArgs, PutArgs};
 
 const AFTER_HELP: &str = "\

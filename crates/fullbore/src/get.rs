@@ -1,4 +1,7 @@
-//! `fullbore get`: files out of a Tahoe-LAFS grid, to stdout or to a name that appears when all is there.
+//! `fullbore get`: files out of a Tahoe-LAFS grid, or (`s3`) a bucket, to stdout or to a name that appears when all is
+//! there.
+
+mod s3;
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -15,6 +18,7 @@ use fullbore_store::lafs::upload::produce::Pool;
 use serde_json::json;
 use tokio::sync::mpsc;
 
+use crate::bucket;
 use crate::cli::GetArgs;
 use crate::error::{CommandError, ErrorKind};
 use crate::fetching::Stop;
@@ -41,6 +45,15 @@ pub fn run(arguments: &GetArgs) -> Result<u8, CommandError> {
     start_log(&arguments.grid);
     if arguments.grid.json && arguments.output.is_none() {
         return Err(CommandError::usage("--json needs -o FILE: stdout cannot have both"));
+    }
+    if let Some(address) = arguments.caps.iter().find(|cap| bucket::is_address(cap)) {
+        if arguments.caps.len() > 1 {
+            return Err(CommandError::usage("one object at a time, and no caps beside it"));
+        }
+        return s3::run(arguments, address);
+    }
+    if arguments.s3.any() {
+        return Err(CommandError::usage("a flag of S3 stores, and no address of one: s3://BUCKET/KEY"));
     }
     let files = wanted(arguments)?;
     let begun = Instant::now();

@@ -11,6 +11,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub mod apt;
 pub mod bootstrap;
+pub mod bucket;
 pub mod check;
 pub mod cli;
 pub mod convert;

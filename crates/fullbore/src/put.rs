@@ -1,4 +1,4 @@
-//! `fullbore put`: files and directories into a Tahoe-LAFS grid.
+//! `fullbore put`: files and directories into a Tahoe-LAFS grid, or (`s3`) a bucket.
 //!
 //! [`run`] is the walk: settings and secrets (`settings`) → what is to be put (`tree`) → all files at once,
 //! directories when their children have caps (`work`) → the list of caps, caps to stdout, and what limited
@@ -6,6 +6,7 @@
 
 mod list;
 mod report;
+mod s3;
 mod settings;
 mod spool;
 mod tree;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use fullbore_store::lafs::verdict::{Facts, Verdict, judge};
 use serde_json::json;
 
+use crate::bucket;
 use crate::cli::PutArgs;
 use crate::error::{CommandError, ErrorKind};
 use crate::grid::{amount, print_line, say, server_table, start_log, tell};
@@ -30,6 +32,12 @@ use work::{Done, Workplace};
 /// See [`ErrorKind`]. Files that could be put have their caps printed all the same.
 pub fn run(arguments: &PutArgs) -> Result<u8, CommandError> {
     start_log(&arguments.grid);
+    if let Some(address) = arguments.paths.last().filter(|path| bucket::is_address(path.as_os_str())) {
+        return s3::run(arguments, address.as_os_str());
+    }
+    if arguments.s3.any() || arguments.s3_put.any() {
+        return Err(CommandError::usage("a flag of S3 stores, and no address of one: s3://BUCKET/PREFIX comes last"));
+    }
     let settings = PutSettings::resolve(arguments)?;
     let begun = Instant::now();
     let mut list = List::open(arguments.caps.as_deref())?;

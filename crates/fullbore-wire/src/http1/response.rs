@@ -7,6 +7,9 @@ use crate::range::ContentRange;
 use crate::retry_after::RetryAfter;
 use std::mem::MaybeUninit;
 
+/// How the names of object stores' own fields begin.
+const STORE_PREFIX: &str = "x-amz-";
+
 /// Protocol version of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
@@ -59,9 +62,16 @@ pub struct ResponseHead {
     pub server: Option<String>,
     /// Date.
     pub date: Option<i64>,
+    /// Fields of object stores (`x-amz-…`), names in lower case: checksums, regions, versions.
+    pub store_fields: Vec<(String, String)>,
 }
 
 impl ResponseHead {
+    /// The value of an object store's field; `name` in lower case.
+    pub fn store_field(&self, name: &str) -> Option<&str> {
+        self.store_fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str())
+    }
+
     /// What `If-Range` may carry to the same host later: a strong ETag, else a
     /// Last-Modified that is strong (RFC 9110, 8.8.2.2: at least a second before Date).
     pub fn validator(&self) -> Option<Validator> {
@@ -197,10 +207,15 @@ fn read_fields(
         content_type: None,
         server: None,
         date: None,
+        store_fields: Vec::new(),
     };
     for field in fields {
         let value = field.value;
         let is = |name: &str| field.name.eq_ignore_ascii_case(name);
+        if field.name.get(..STORE_PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(STORE_PREFIX)) {
+            head.store_fields.push((field.name.to_ascii_lowercase(), text(value)));
+            continue;
+        }
         match field.name.len() {
             4 if is("Date") => head.date = date(value),
             4 if is("ETag") => head.etag = ascii(value).and_then(EntityTag::parse),
@@ -347,7 +362,7 @@ mod tests {
              content-type: application/x-gzip\r\nContent-Length: 5\r\nContent-Range: bytes 5-9/100\r\n\
              ETag: W/\"abc\"\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nRetry-After: 120\r\n\
              Accept-Ranges: bytes\r\nContent-Encoding: X-GZIP\r\nKeep-Alive: timeout=5, max=98\r\n\
-             Location:  /there \r\nConnection: Keep-Alive",
+             Location:  /there \r\nX-Amz-Checksum-SHA256: x=\r\nConnection: Keep-Alive",
         )
         .unwrap();
         assert_eq!(framing, Framing::Length(5));
@@ -369,6 +384,7 @@ mod tests {
                 content_type: Some("application/x-gzip".into()),
                 server: Some("nginx".into()),
                 date: Some(784_111_778),
+                store_fields: vec![("x-amz-checksum-sha256".into(), "x=".into())],
             }
         );
         // The ETag is weak, so the date serves, as it is a second older than the answer.

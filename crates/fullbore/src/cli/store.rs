@@ -1,27 +1,34 @@
-//! The flags of `put` and `get`.
+//! The flags of `put` and `get`; those of S3 stores are in `s3`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
 
+use super::s3::{S3Args, S3PutArgs};
 use crate::settings::values::Rate;
 
 pub(super) const PUT_LONG: &str = "\
-Put files into a Tahoe-LAFS grid and print their caps.
+Put files into a Tahoe-LAFS grid and print their caps, or into an S3 store and print their addresses.
 
-Encodes exactly as the stock client does, so that the same file, secret and numbers give the same \
+For a grid, encodes exactly as the stock client does, so that the same file, secret and numbers give the same \
 cap, and sends all shares of many files at once, each server at its own pace. A cap is printed when \
 every share of its file is acknowledged and enough servers hold one (happiness). A directory becomes \
 an immutable directory. An interrupted upload of a large file is taken up where it stopped, when the \
-same command is run again.";
+same command is run again.
+
+For a store, sends many small objects at once and large ones in parts, each with its SHA-256, which \
+the store checks. Objects that are there with the same content are not sent again. Credentials are \
+found as the AWS tools find them: environment, profiles, credential_process, web identity, the \
+services of containers and machines.";
 
 pub(super) const GET_LONG: &str = "\
-Get files out of a Tahoe-LAFS grid.
+Get files out of a Tahoe-LAFS grid or an S3 store.
 
-Asks all servers at once, reads any k good shares, and checks every hash. Damaged shares are named \
+From a grid, asks all servers at once, reads any k good shares, and checks every hash. Damaged shares are named \
 and replaced by others; what a slow server does not send in time is asked of another one. Several \
-files are read at once, and written one after the other.";
+files are read at once, and written one after the other. From a store, gets a large object by ranges \
+at once, and compares the whole with the store's checksum.";
 
 const PUT_EXAMPLES: &str = "\
 Examples:
@@ -32,12 +39,18 @@ Examples:
   Put what comes out of a pipe, as it comes, with a key of its own:
     tar -c photos | fullbore put --node ~/.tahoe --random-key --size 123904000 -
   See the cap that a file would have:
-    fullbore put --dry-run --node ~/.tahoe photo.jpg";
+    fullbore put --dry-run --node ~/.tahoe photo.jpg
+  Put a mirror into a bucket, indexes last, and delete what is no more:
+    fullbore put mirror s3://my-bucket/debian --last 'dists/***' --last InRelease --delete
+  The same into another store than Amazon's:
+    fullbore put mirror s3://my-bucket/debian --endpoint https://store.example.org:9000";
 
 const GET_EXAMPLES: &str = "\
 Examples:
   Get a file whose cap is in a file of its own, so that it is not in the list of processes:
-    fullbore get --node ~/.tahoe -o photo.jpg - < photo.cap";
+    fullbore get --node ~/.tahoe -o photo.jpg - < photo.cap
+  Get an object:
+    fullbore get -o photo.jpg s3://my-bucket/photos/photo.jpg";
 
 const GRID: &str = "Grid";
 const HOW: &str = "How files are stored";
@@ -76,7 +89,7 @@ pub struct GridArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = PUT_EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct PutArgs {
-    /// Files and directories to put; `-` is stdin
+    /// Files and directories to put; `-` is stdin. With s3://BUCKET/PREFIX at the end, they go there
     #[arg(value_name = "FILE|DIR", required = true)]
     pub paths: Vec<PathBuf>,
 
@@ -131,13 +144,22 @@ pub struct PutArgs {
     /// Keep journals of uploads here, mode 0600 (default: fullbore/put in the directory for state)
     #[arg(long, value_name = "DIR", help_heading = OUTPUT)]
     pub journals: Option<PathBuf>,
+
+    /// The store.
+    #[command(flatten)]
+    pub s3: S3Args,
+
+    /// How objects are put there.
+    #[command(flatten)]
+    pub s3_put: S3PutArgs,
 }
 
 /// `fullbore get`.
 #[derive(Debug, Args)]
 #[command(after_long_help = GET_EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct GetArgs {
-    /// Caps of files, which are written one after the other; `-` reads caps from stdin, one in each line
+    /// Caps of files, which are written one after the other; `-` reads caps from stdin, one in each line. Or one
+    /// s3://BUCKET/KEY
     #[arg(value_name = "CAP", required = true)]
     pub caps: Vec<OsString>,
 
@@ -148,4 +170,8 @@ pub struct GetArgs {
     /// Write to this file instead of to stdout; it appears when it is complete
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
+
+    /// The store.
+    #[command(flatten)]
+    pub s3: S3Args,
 }

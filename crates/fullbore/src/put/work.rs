@@ -99,7 +99,7 @@ impl<'a> Workplace<'a> {
             let _inside = runtime.enter();
             grid.warm(2 * usize::from(settings.options.encoding.total));
         }
-        let journals = arguments.journals.clone().or_else(state_directory);
+        let journals = arguments.journals.clone().or_else(crate::bucket::state_directory);
         let options = settings.options.clone();
         let sampler = Cell::new(Some(sampler));
         Ok(Workplace { arguments, options, runtime, stop, workshop, threads, grid, uploader, journals, sampler })
@@ -205,14 +205,6 @@ impl<'a> Workplace<'a> {
             journals: self.journals.clone(),
         }
     }
-}
-
-fn state_directory() -> Option<PathBuf> {
-    let base = match std::env::var_os("XDG_STATE_HOME") {
-        Some(path) if !path.is_empty() => PathBuf::from(path),
-        _ => PathBuf::from(std::env::var_os("HOME").filter(|home| !home.is_empty())?).join(".local/state"),
-    };
-    Some(base.join("fullbore/put"))
 }
 
 /// A directory whose children are on their way.

@@ -1,0 +1,20 @@
+//! Objects in S3 and the stores that speak like it.
+//!
+//! [`client`] carries requests: signed by [`sign`] with what [`credentials`] finds, over warm connections of our
+//! wire, repeated where that is safe. [`upload`] puts objects, whole or in parts; [`download`] gets them by
+//! ranges; [`listing`] says what is there. [`xml`] reads what servers answer, within bounds.
+
+pub mod address;
+pub mod client;
+pub mod compare;
+pub mod credentials;
+pub mod download;
+pub mod journal;
+pub mod key;
+pub mod listing;
+pub mod parts;
+pub mod remove;
+pub mod sign;
+pub mod upload;
+pub mod verdict;
+pub mod xml;

@@ -1,0 +1,224 @@
+//! Where objects are: `s3://bucket/key` as people write it, and the host and path that requests go to.
+//!
+//! Buckets of the default stores are part of the host name (virtual host style), unless they have a dot, which no
+//! certificate for `*.s3…` covers; with an endpoint of one's own they are part of the path, as most such stores
+//! expect. Both can be asked for.
+
+use std::net::IpAddr;
+
+use fullbore_wire::connect::{Endpoint, Scheme};
+use fullbore_wire::url::{Host, Url};
+
+use super::key::encode_path;
+
+/// Where a bucket stands in a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Addressing {
+    /// As the module's head says.
+    #[default]
+    Auto,
+    /// `https://host/bucket/key`
+    Path,
+    /// `https://bucket.host/key`
+    Virtual,
+}
+
+/// What is wrong with an address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// No `s3://bucket/…`.
+    #[error("{text:?}: an address is s3://BUCKET/KEY")]
+    Location {
+        /// What was given.
+        text: String,
+    },
+    /// Not a bucket's name (Amazon S3 user guide, "Bucket naming rules", and the older looser ones).
+    #[error("bucket {name:?}: 3 to 255 letters, digits, dots, hyphens and underscores make a bucket's name")]
+    Bucket {
+        /// The name.
+        name: String,
+    },
+    /// An endpoint that is no URL.
+    #[error("endpoint {text:?}: {reason}")]
+    Endpoint {
+        /// What was given.
+        text: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A region with characters that are in no region.
+    #[error("region {name:?}: only letters, digits and hyphens make a region's name")]
+    Region {
+        /// The name.
+        name: String,
+    },
+}
+
+/// `s3://bucket/key`; the key may be empty, or a prefix of keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// The bucket.
+    pub bucket: String,
+    /// What follows, not encoded: the text as it was written.
+    pub key: String,
+}
+
+/// How such addresses begin.
+pub const SCHEME: &str = "s3://";
+
+impl Location {
+    /// Reads an address; nothing in it is decoded, as the AWS tools do.
+    ///
+    /// # Errors
+    /// [`AddressError`]
+    pub fn parse(text: &str) -> Result<Location, AddressError> {
+        let rest = text.strip_prefix(SCHEME).ok_or_else(|| AddressError::Location { text: text.to_owned() })?;
+        let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+        let edges = bucket.starts_with(['.', '-']) || bucket.ends_with(['.', '-']) || bucket.contains("..");
+        if !(3..=255).contains(&bucket.len()) || !bucket.bytes().all(allowed) || edges {
+            return Err(AddressError::Bucket { name: bucket.to_owned() });
+        }
+        Ok(Location { bucket: bucket.to_owned(), key: key.to_owned() })
+    }
+}
+
+/// A bucket, and how it is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bucket {
+    /// Its name.
+    pub name: String,
+    /// The host that is connected to.
+    pub endpoint: Endpoint,
+    /// The Host field.
+    pub host: String,
+    /// What precedes the slash before a key: empty, or `/bucket` after what the endpoint's URL has.
+    pub base: String,
+    /// For signatures.
+    pub region: String,
+    /// The endpoint is Amazon's own, made from the region: another region is another host.
+    pub is_default: bool,
+}
+
+impl Bucket {
+    /// Finds out where a bucket is. Without an endpoint it is one of Amazon's.
+    ///
+    /// # Errors
+    /// [`AddressError`]
+    pub fn new(
+        name: &str,
+        endpoint: Option<&str>,
+        region: &str,
+        addressing: Addressing,
+    ) -> Result<Bucket, AddressError> {
+        if region.is_empty() || !region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+            return Err(AddressError::Region { name: region.to_owned() });
+        }
+        let suffix = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+        let text = endpoint.map_or_else(|| format!("https://s3.{region}.{suffix}"), str::to_owned);
+        let bad = |reason: String| AddressError::Endpoint { text: text.clone(), reason };
+        let url = Url::parse(&text).map_err(|error| bad(error.to_string()))?;
+        if url.target().contains('?') {
+            return Err(bad("has a query".into()));
+        }
+        let is_address = matches!(url.host(), Host::Address(IpAddr::V4(_) | IpAddr::V6(_)));
+        let virtual_host = match addressing {
+            Addressing::Path => false,
+            Addressing::Virtual if is_address => {
+                return Err(bad("a bucket cannot be part of a numeric address; --addressing path".into()));
+            }
+            Addressing::Virtual => true,
+            Addressing::Auto => endpoint.is_none() && !name.contains(['.', '_']),
+        };
+        let mut base = url.path().trim_end_matches('/').to_owned();
+        let (host_field, host) = if virtual_host {
+            (format!("{name}.{}", url.host_field()), format!("{name}.{}", url.host()))
+        } else {
+            base.push('/');
+            encode_path(name, &mut base);
+            (url.host_field(), url.host().to_string())
+        };
+        Ok(Bucket {
+            name: name.to_owned(),
+            endpoint: Endpoint { scheme: url.scheme(), host, port: url.port(), proxy: None },
+            host: host_field,
+            base,
+            region: region.to_owned(),
+            is_default: endpoint.is_none(),
+        })
+    }
+
+    /// The path of an object, or of the bucket itself when there is no key.
+    pub fn path(&self, key: Option<&str>) -> String {
+        let mut path = self.base.clone();
+        // The bucket itself: `/` as a virtual host, `/bucket` otherwise.
+        match key {
+            None if path.is_empty() => path.push('/'),
+            None => {}
+            Some(key) => {
+                path.push('/');
+                encode_path(key, &mut path);
+            }
+        }
+        path
+    }
+
+    /// Whether the content is protected on its way by TLS.
+    pub fn is_encrypted(&self) -> bool {
+        self.endpoint.scheme == Scheme::Https
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_taken_as_they_are_written() {
+        let parsed = Location::parse("s3://my-bucket/a b/%41+c").unwrap();
+        assert_eq!((parsed.bucket.as_str(), parsed.key.as_str()), ("my-bucket", "a b/%41+c"));
+        assert_eq!(Location::parse("s3://my-bucket").unwrap().key, "");
+        for bad in
+            ["my-bucket/a", "s3:/b/c", "s3://", "s3:///key", "s3://a/b", "s3://a..b/c", "s3://-bcd/e", "s3://ab c/d"]
+        {
+            assert!(Location::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn buckets_are_in_the_host_or_in_the_path() {
+        let of = |name: &str, endpoint, region, addressing| {
+            let bucket = Bucket::new(name, endpoint, region, addressing).unwrap();
+            let Endpoint { host, port, .. } = bucket.endpoint.clone();
+            (host, port, bucket.host.clone(), bucket.path(Some("a b")), bucket.path(None))
+        };
+        let text = |host: &str, port, field: &str, object: &str, bucket: &str| {
+            (host.to_owned(), port, field.to_owned(), object.to_owned(), bucket.to_owned())
+        };
+        assert_eq!(
+            of("bucket", None, "eu-west-1", Addressing::Auto),
+            text("bucket.s3.eu-west-1.amazonaws.com", 443, "bucket.s3.eu-west-1.amazonaws.com", "/a%20b", "/")
+        );
+        assert_eq!(
+            of("dotted.bucket", None, "cn-north-1", Addressing::Auto),
+            text(
+                "s3.cn-north-1.amazonaws.com.cn",
+                443,
+                "s3.cn-north-1.amazonaws.com.cn",
+                "/dotted.bucket/a%20b",
+                "/dotted.bucket"
+            )
+        );
+        assert_eq!(
+            of("bucket", Some("http://127.0.0.1:7070/s3/"), "us-east-1", Addressing::Auto),
+            text("127.0.0.1", 7070, "127.0.0.1:7070", "/s3/bucket/a%20b", "/s3/bucket")
+        );
+        assert_eq!(
+            of("bucket", Some("https://store.example:9000"), "x", Addressing::Virtual),
+            text("bucket.store.example", 9000, "bucket.store.example:9000", "/a%20b", "/")
+        );
+        assert!(Bucket::new("bucket", Some("http://127.0.0.1"), "x", Addressing::Virtual).is_err());
+        assert!(Bucket::new("bucket", Some("store.example"), "x", Addressing::Auto).is_err());
+        assert!(Bucket::new("bucket", None, "x/y", Addressing::Auto).is_err());
+    }
+}

@@ -1,0 +1,632 @@
+//! Requests to one bucket: many at once over warm connections, repeated where that is safe.
+//!
+//! [`Client::call`] gives a request to the queue; a connection takes it, signs it and brings the answer. All requests
+//! made here may be repeated, because they say what is to be and not what is to change. What is repeated: broken
+//! connections, 5xx, pleas to slow down (with fewer requests at once, see [`pace`]), credentials that ended, a clock
+//! that is wrong, a bucket of another region, content that arrived damaged. Everything else is the caller's.
+
+mod connection;
+pub mod measure;
+pub mod pace;
+mod queue;
+
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fullbore_engine::digest::Sha256;
+use fullbore_wire::auth::Authorization;
+use fullbore_wire::connect::{ConnectOptions, Scheme};
+use fullbore_wire::http1::{Method, RequestHead, ResponseHead};
+use fullbore_wire::range::ByteRange;
+use fullbore_wire::rate_limit::RateLimit;
+use fullbore_wire::retry_after::RetryAfter;
+use tokio::sync::{oneshot, watch};
+
+use super::address::{Addressing, Bucket};
+use super::credentials::{CredentialsError, Keeper, unix_now};
+pub use super::sign::Identity;
+use super::sign::{Signable, Signer, UNSIGNED_PAYLOAD, amz_date, hex, query_string};
+use super::xml::{self, ServiceError, XmlError};
+use crate::lafs::secrets::random;
+use measure::{Meter, Reading};
+use queue::{Order, Queue};
+
+/// Times a request is sent when connections break or the server has an error of its own.
+const TRIES: u32 = 6;
+
+/// Times for a plea to slow down: each is an answer, so that something does move.
+const SLOW_TRIES: u32 = 30;
+
+/// Time after which nothing is sent again.
+const TRY_FOR: Duration = Duration::from_secs(300);
+
+/// Wait before the second try; twice as long each time.
+const WAIT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// Bytes of an answer's body that is an error, or of no interest.
+pub const SMALL_ANSWER: usize = 64 << 10;
+
+/// The field of SHA-256 checksums.
+pub const CHECKSUM_FIELD: &str = "x-amz-checksum-sha256";
+
+/// How a store is spoken to.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How connections are made.
+    pub connect: ConnectOptions,
+    /// Connections at most.
+    pub connections: usize,
+    /// Time without any progress until a connection is given up.
+    pub patience: Duration,
+    /// Bytes per second over all connections.
+    pub limit: Option<Arc<RateLimit>>,
+}
+
+/// The body of a request.
+#[derive(Debug, Clone)]
+pub enum Body {
+    /// In memory; may be empty.
+    Memory(Bytes),
+    /// A part of a file, read as it is sent.
+    File {
+        /// Which.
+        file: Arc<File>,
+        /// From where, bytes.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+    },
+}
+
+impl Body {
+    /// None.
+    pub fn empty() -> Body {
+        Body::Memory(Bytes::new())
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        match self {
+            Body::Memory(bytes) => bytes.len() as u64,
+            Body::File { length, .. } => *length,
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A request.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The method.
+    pub method: Method,
+    /// The object; none for the bucket.
+    pub key: Option<String>,
+    /// The query.
+    pub query: Vec<(&'static str, String)>,
+    /// Fields; all are signed.
+    pub fields: Vec<(String, String)>,
+    /// Part of the object that is asked for.
+    pub range: Option<ByteRange>,
+    /// The body.
+    pub body: Body,
+    /// Its SHA-256.
+    pub hash: Sha256,
+    /// Sends the hash as the object's or part's checksum, and compares what the server says it has.
+    pub checksum: bool,
+    /// Bytes of the answer's body at most.
+    pub answer_bytes_max: usize,
+    /// The answer may be a success by its status and an error by its body.
+    pub errors_in_body: bool,
+    /// Is made even when the run is to end: it cleans up.
+    pub at_the_end: bool,
+}
+
+impl Call {
+    /// A request without a body.
+    pub fn new(method: Method, key: Option<&str>) -> Call {
+        Call {
+            method,
+            key: key.map(str::to_owned),
+            query: Vec::new(),
+            fields: Vec::new(),
+            range: None,
+            body: Body::empty(),
+            hash: Sha256::of(b""),
+            checksum: false,
+            answer_bytes_max: SMALL_ANSWER,
+            errors_in_body: false,
+            at_the_end: false,
+        }
+    }
+
+    /// Adds a parameter of the query.
+    #[must_use]
+    pub fn query(mut self, name: &'static str, value: impl Into<String>) -> Call {
+        self.query.push((name, value.into()));
+        self
+    }
+
+    /// Adds a field.
+    #[must_use]
+    pub fn field(mut self, name: &str, value: impl Into<String>) -> Call {
+        self.fields.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Gives it a body.
+    #[must_use]
+    pub fn body(mut self, body: Body, hash: Sha256) -> Call {
+        (self.body, self.hash) = (body, hash);
+        self
+    }
+
+    fn what(&self) -> String {
+        let key = self.key.as_deref().unwrap_or("the bucket");
+        format!("{} {key}", self.method.as_str())
+    }
+}
+
+/// An answer.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// Status and fields.
+    pub head: Box<ResponseHead>,
+    /// The body.
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// The ETag without quotes; `None` if there is none, or only a weak one.
+    pub fn etag(&self) -> Option<String> {
+        let tag = self.head.etag.as_ref().filter(|tag| !tag.weak)?;
+        Some(tag.to_string().trim_matches('"').to_owned())
+    }
+}
+
+/// Why a request has no answer that is of use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The server said no.
+    #[error("{what}: {status}{}", described(error))]
+    Refused {
+        /// Method and key.
+        what: String,
+        /// The status.
+        status: u16,
+        /// What the server says.
+        error: ServiceError,
+    },
+    /// Nothing could be asked, or nothing came back.
+    #[error("{what}: {reason}{}", after(*tries))]
+    Network {
+        /// Method and key.
+        what: String,
+        /// The last reason.
+        reason: String,
+        /// Times that it was sent.
+        tries: u32,
+    },
+    /// No connection can be made at all.
+    #[error("{0}")]
+    GivenUp(String),
+    /// Content arrived damaged, again and again.
+    #[error("{what}: the server has {theirs} as the checksum of what was sent, and {ours} is right")]
+    Damaged {
+        /// Method and key.
+        what: String,
+        /// By the server.
+        theirs: String,
+        /// By us.
+        ours: String,
+    },
+    /// An answer that cannot be read.
+    #[error("{what}: {source}")]
+    Answer {
+        /// Method and key.
+        what: String,
+        /// Why not.
+        source: XmlError,
+    },
+    /// No credentials.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// A signal came.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+fn described(error: &ServiceError) -> String {
+    match (error.code.as_str(), error.message.as_str()) {
+        ("", _) => String::new(),
+        (code, "") => format!(" {code}"),
+        (code, message) => format!(" {code}: {message}"),
+    }
+}
+
+fn after(tries: u32) -> String {
+    if tries > 1 { format!(" (after {tries} tries)") } else { String::new() }
+}
+
+impl CallError {
+    /// The server's name of the error; empty if it was none of the server's.
+    pub fn code(&self) -> &str {
+        match self {
+            CallError::Refused { error, .. } => &error.code,
+            _ => "",
+        }
+    }
+
+    /// The status of a refusal.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            CallError::Refused { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+}
+
+/// A bucket, and the way to it. Clones share everything.
+#[derive(Debug, Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+    stop: watch::Receiver<bool>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    bucket: RwLock<Arc<Bucket>>,
+    keeper: Keeper,
+    signer: Signer,
+    options: Options,
+    queue: Queue,
+    meter: Meter,
+    /// The server's clock less ours, seconds.
+    clock_offset_s: AtomicI64,
+    /// The server said which checksum it has of what we sent: it checks it, and need not hash for the signature too.
+    checks: AtomicBool,
+}
+
+impl Shared {
+    fn bucket(&self) -> Arc<Bucket> {
+        Arc::clone(&self.bucket.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The head of a request, signed now.
+    fn head(&self, order: &Order, host: &str, absolute_form: bool) -> RequestHead {
+        let Order { call, identity, .. } = order;
+        let bucket = self.bucket();
+        let path = bucket.path(call.key.as_deref());
+        let query: Vec<(&str, &str)> = call.query.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let mut target = path.clone();
+        if !query.is_empty() {
+            target.push('?');
+            target.push_str(&query_string(&query));
+        }
+        let mut head = RequestHead::new(call.method, host, target);
+        head.fields = call.fields.clone();
+        if call.checksum {
+            head.fields.push((CHECKSUM_FIELD.into(), super::parts::base64(&call.hash)));
+            // Some stores look at the checksum only when they are told so as the AWS tools do.
+            head.fields.push(("x-amz-sdk-checksum-algorithm".into(), "SHA256".into()));
+        }
+        if let Some(identity) = identity {
+            let now = unix_now() + self.clock_offset_s.load(Ordering::Relaxed);
+            let hex = call.hash.to_hex();
+            let trusted = call.checksum && self.checks.load(Ordering::Relaxed);
+            let payload = if trusted { UNSIGNED_PAYLOAD } else { hex.as_str() };
+            head.fields.push(("x-amz-content-sha256".into(), payload.into()));
+            head.fields.push(("x-amz-date".into(), amz_date(now)));
+            head.fields
+                .extend(identity.session_token.iter().map(|token| ("x-amz-security-token".into(), token.clone())));
+            let request = Signable {
+                method: call.method.as_str(),
+                path: &path,
+                query: &query,
+                host,
+                fields: &head.fields,
+                payload,
+            };
+            let value = self.signer.authorization(&request, identity, &bucket.region, now);
+            head.authorization = Some(Authorization::new(value));
+        }
+        // Behind the signature: a proxy may cut ranges anew.
+        head.range = call.range;
+        if absolute_form {
+            head.target = format!("{}://{host}{}", Scheme::Http.as_str(), head.target);
+            let proxy = bucket.endpoint.proxy.as_ref();
+            head.proxy_authorization = proxy.and_then(|proxy| proxy.authorization.as_ref()).map(Authorization::new);
+        }
+        head
+    }
+}
+
+/// What was tried already.
+#[derive(Default)]
+struct Tries {
+    sent: u32,
+    failed: u32,
+    slowed: u32,
+    renewed: u32,
+    /// The next one goes with other credentials.
+    renew: bool,
+    moved: u32,
+    clock: u32,
+    damaged: u32,
+}
+
+/// What follows an outcome.
+enum Next {
+    Again(Duration),
+    Fail(CallError),
+}
+
+impl Client {
+    /// The way to a bucket. Ends with its last clone; `stop` becomes true when no more requests are to be made.
+    pub fn new(bucket: Bucket, keeper: Keeper, options: Options, stop: watch::Receiver<bool>) -> Client {
+        let shared = Shared {
+            bucket: RwLock::new(Arc::new(bucket)),
+            keeper,
+            signer: Signer::new("s3"),
+            queue: Queue::new(options.connections),
+            options,
+            meter: Meter::default(),
+            clock_offset_s: AtomicI64::new(0),
+            checks: AtomicBool::new(false),
+        };
+        Client { shared: Arc::new(shared), stop }
+    }
+
+    /// The bucket, in the region that it turned out to be in.
+    pub fn bucket(&self) -> Arc<Bucket> {
+        self.shared.bucket()
+    }
+
+    /// What was measured so far.
+    pub fn reading(&self) -> Reading {
+        self.shared.meter.reading()
+    }
+
+    /// How often the store asked for less.
+    pub fn slowed(&self) -> u64 {
+        self.shared.queue.slowed()
+    }
+
+    /// Connections at most.
+    pub fn connections(&self) -> usize {
+        self.shared.options.connections
+    }
+
+    /// Whether the run is to end.
+    pub fn is_stopped(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Returns when the run is to end.
+    pub async fn stopped(&self) {
+        let mut stop = self.stop.clone();
+        if stop.wait_for(|stop| *stop).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Makes a request, and repeats it where that may help. Answers with a status below 400, and 404 and 412, are the
+    /// caller's to judge.
+    ///
+    /// # Errors
+    /// [`CallError`]
+    pub async fn call(&self, call: Call) -> Result<Answer, CallError> {
+        let at_the_end = call.at_the_end;
+        let made = self.make(Arc::new(call));
+        if at_the_end {
+            return made.await;
+        }
+        tokio::select! {
+            biased;
+            made = made => made,
+            () = self.stopped() => Err(CallError::Interrupted),
+        }
+    }
+
+    async fn make(&self, call: Arc<Call>) -> Result<Answer, CallError> {
+        let begun = Instant::now();
+        let mut tries = Tries::default();
+        let mut refused: Option<Arc<Identity>> = None;
+        loop {
+            let identity = self.shared.keeper.identity(refused.as_deref()).await?;
+            tries.sent += 1;
+            if tries.sent > 1 {
+                self.shared.meter.repeated();
+            }
+            let next = match self.once(&call, identity.clone()).await? {
+                Ok(answer) => match self.judge(&call, answer, &mut tries) {
+                    Ok(answer) => return Ok(answer),
+                    Err(next) => next,
+                },
+                Err(reason) => {
+                    tries.failed += 1;
+                    let error = CallError::Network { what: call.what(), reason, tries: tries.sent };
+                    again(tries.failed < TRIES, tries.failed, error)
+                }
+            };
+            refused = None;
+            match next {
+                Next::Again(wait) if begun.elapsed() + wait < TRY_FOR => {
+                    if std::mem::take(&mut tries.renew) {
+                        refused = identity;
+                    }
+                    tokio::time::sleep(wait).await;
+                }
+                Next::Again(_) => {
+                    let reason = format!("not done within {} s", TRY_FOR.as_secs());
+                    return Err(CallError::Network { what: call.what(), reason, tries: tries.sent });
+                }
+                Next::Fail(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Sends it once: the answer, or what broke.
+    async fn once(
+        &self,
+        call: &Arc<Call>,
+        identity: Option<Arc<Identity>>,
+    ) -> Result<Result<Answer, String>, CallError> {
+        let (reply, receiver) = oneshot::channel();
+        let order = Order { call: Arc::clone(call), identity, reply };
+        if self.shared.queue.push(order).map_err(CallError::GivenUp)? {
+            tokio::spawn(connection::serve(Arc::clone(&self.shared)));
+        }
+        match receiver.await {
+            Ok(outcome) => Ok(outcome),
+            Err(_) => match self.shared.queue.given_up() {
+                Some(reason) => Err(CallError::GivenUp(reason)),
+                None => Ok(Err("the connection was ended".into())),
+            },
+        }
+    }
+
+    /// Whether an answer is one, and otherwise what to do.
+    fn judge(&self, call: &Call, answer: Answer, tries: &mut Tries) -> Result<Answer, Next> {
+        let status = answer.head.status;
+        let error = match status {
+            200..300 if call.errors_in_body => xml::service_error(&answer.body),
+            200..300 | 304 | 404 | 412 => None,
+            _ => Some(xml::service_error(&answer.body).unwrap_or_default()),
+        };
+        let Some(mut error) = error else {
+            // A HEAD that is refused has no body to say why; 404 and 412 say all by themselves.
+            return self.compare(call, answer, tries);
+        };
+        error.message = error.message.chars().take(300).collect();
+        let region = answer.head.store_field("x-amz-bucket-region").map(str::to_owned).or(error.region.clone());
+        let what = call.what();
+        let refused = CallError::Refused { what, status, error: error.clone() };
+        let slow = matches!(
+            error.code.as_str(),
+            "SlowDown"
+                | "Throttling"
+                | "ThrottlingException"
+                | "RequestLimitExceeded"
+                | "TooManyRequests"
+                | "ServiceUnavailable"
+        ) || matches!(status, 429 | 503);
+        if slow {
+            tries.slowed += 1;
+            let asked = answer
+                .head
+                .retry_after
+                .map(|after: RetryAfter| Duration::from_secs(after.delay_s(answer.head.date, unix_now())));
+            let chance = f64::from(random::<1>()[0]) / 255.0;
+            self.shared.queue.slow_down(asked, chance, Instant::now());
+            // The pause is the queue's: everybody keeps it.
+            return Err(again(tries.slowed < SLOW_TRIES, 0, refused));
+        }
+        let next = match error.code.as_str() {
+            "ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException" | "InvalidToken" if tries.renewed < 2 => {
+                tries.renewed += 1;
+                tries.renew = true;
+                Next::Again(Duration::ZERO)
+            }
+            "RequestTimeTooSkewed" | "RequestExpired" if tries.clock < 2 && answer.head.date.is_some() => {
+                tries.clock += 1;
+                let theirs = answer.head.date.unwrap_or_else(unix_now);
+                self.shared.clock_offset_s.store(theirs - unix_now(), Ordering::Relaxed);
+                Next::Again(Duration::ZERO)
+            }
+            "BadDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" | "InvalidDigest"
+                if tries.damaged < 2 =>
+            {
+                tries.damaged += 1;
+                Next::Again(WAIT.0)
+            }
+            "RequestTimeout" | "IncompleteBody" | "InternalError" | "OperationAborted" | "RequestTimedOut" => {
+                tries.failed += 1;
+                again(tries.failed < TRIES, tries.failed, refused)
+            }
+            _ if matches!(status, 301 | 307 | 308 | 400 | 403)
+                && tries.moved < 2
+                && self.move_to(region.as_deref()) =>
+            {
+                tries.moved += 1;
+                Next::Again(Duration::ZERO)
+            }
+            _ if status >= 500 && status != 501 => {
+                tries.failed += 1;
+                again(tries.failed < TRIES, tries.failed, refused)
+            }
+            _ => Next::Fail(refused),
+        };
+        Err(next)
+    }
+
+    /// Compares what the server has with what was sent.
+    fn compare(&self, call: &Call, answer: Answer, tries: &mut Tries) -> Result<Answer, Next> {
+        self.shared.queue.well();
+        if !call.checksum || !(200..300).contains(&answer.head.status) {
+            return Ok(answer);
+        }
+        let Some(theirs) = answer.head.store_field(CHECKSUM_FIELD) else { return Ok(answer) };
+        let ours = super::parts::base64(&call.hash);
+        if theirs == ours {
+            if !self.shared.checks.swap(true, Ordering::Relaxed) {
+                tracing::debug!("the store checks SHA-256 sums and says so");
+            }
+            self.shared.queue.pipeline(true);
+            return Ok(answer);
+        }
+        // Perhaps another request's answer: one at a time from now on.
+        self.shared.queue.pipeline(false);
+        tries.damaged += 1;
+        let error = CallError::Damaged { what: call.what(), theirs: theirs.to_owned(), ours };
+        Err(again(tries.damaged < 3, 1, error))
+    }
+
+    /// Speaks to another region from now on; false if it is known already.
+    fn move_to(&self, region: Option<&str>) -> bool {
+        let Some(region) = region else { return false };
+        let mut bucket = self.shared.bucket.write().unwrap_or_else(PoisonError::into_inner);
+        if bucket.region == region {
+            return false;
+        }
+        let moved = if bucket.is_default {
+            let addressing = if bucket.host.starts_with(&format!("{}.", bucket.name)) {
+                Addressing::Virtual
+            } else {
+                Addressing::Path
+            };
+            let Ok(mut moved) = Bucket::new(&bucket.name, None, region, addressing) else { return false };
+            moved.endpoint.proxy = bucket.endpoint.proxy.clone();
+            moved
+        } else {
+            Bucket { region: region.to_owned(), ..(**bucket).clone() }
+        };
+        tracing::info!(region, "the bucket is in another region");
+        *bucket = Arc::new(moved);
+        true
+    }
+}
+
+/// Once more after a wait that grows, or the error.
+fn again(more: bool, failed: u32, error: CallError) -> Next {
+    if !more {
+        return Next::Fail(error);
+    }
+    tracing::debug!(%error, "again");
+    if failed == 0 {
+        return Next::Again(Duration::ZERO);
+    }
+    let wait = (WAIT.0 * 2_u32.pow(failed.min(10) - 1)).min(WAIT.1);
+    Next::Again(wait.mul_f64(0.75 + f64::from(random::<1>()[0]) / 512.0))
+}
+
+/// A hash of content in hex, for fields that want it.
+pub fn hex_of(hash: &Sha256) -> String {
+    hex(hash.as_bytes())
+}

@@ -1,0 +1,574 @@
+//! One connection: takes requests from the queue, signs and writes them, and gives their answers out.
+//!
+//! A request is signed when it is written, so that it is of that moment however long it waited. Bodies that are files
+//! are read piece by piece as the socket takes them. What breaks is told to whoever asked, and asked again there.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes, BytesMut};
+use fullbore_wire::connect::{Connected, connect};
+use fullbore_wire::http1::{BodyLength, Event, Http1, Limits, ResponseHead};
+use fullbore_wire::stream::Stream;
+use fullbore_wire::tcp_info::TcpInfo;
+use tokio::io::AsyncWriteExt;
+use tokio::task::JoinHandle;
+
+use super::measure::Answered;
+use super::queue::{Order, PIPELINE_DEPTH, Take};
+use super::{Answer, Body, Shared};
+
+/// Bytes handed to the connection and not yet written.
+const OUTGOING_BYTES: usize = 512 << 10;
+
+/// Bytes of a file read at once.
+const PIECE_BYTES: u64 = 512 << 10;
+
+/// Bytes read from the socket at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// How often the kernel's counters are looked at while a large body is under way, and otherwise.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+const LOOK_SELDOM: Duration = Duration::from_millis(500);
+
+/// Idle time after which a connection is closed before the server does: Amazon's ends after some 20 s without a
+/// request (measured by others, not documented), and a request that crosses the close has to be repeated.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Bodies from this size on have their acknowledgement by TCP looked at; for smaller ones a round trip is taken off.
+const WATCHED_BYTES: u64 = 64 << 10;
+
+/// How a connection ended.
+enum Ended {
+    /// Between answers, or idle.
+    Quietly,
+    /// Something broke.
+    Broken(String),
+}
+
+/// Has connections to the store until nothing waits any more.
+pub(super) async fn serve(shared: Arc<Shared>) {
+    loop {
+        let bucket = shared.bucket();
+        match connect(&bucket.endpoint, &shared.options.connect).await {
+            Err(error) => {
+                let untrusted = error.is_untrusted();
+                let reason = error.to_string();
+                tracing::info!(reason, "no connection");
+                match shared.queue.not_connected(&reason, untrusted, Instant::now()) {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => return,
+                }
+            }
+            Ok(connected) => {
+                shared.queue.connected();
+                shared.meter.opened();
+                let begun = Instant::now();
+                let host = Host { field: bucket.host.clone(), generation: Arc::clone(&bucket) };
+                let was_idle = Connection::new(&shared, connected, host).run().await;
+                shared.meter.closed(begun.elapsed());
+                if !shared.queue.closed(was_idle) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Which bucket's address this connection is for: another region is another host.
+struct Host {
+    field: String,
+    generation: Arc<crate::s3::address::Bucket>,
+}
+
+/// A request that was handed over, or is being.
+struct Asked {
+    order: Order,
+    /// Where its last byte is, among all that were handed over.
+    end: u64,
+    /// When its last byte had been written.
+    written: Option<Instant>,
+    /// Where it is among TCP's bytes, then.
+    tcp_end: Option<u64>,
+    /// When it had arrived there.
+    arrived: Option<Instant>,
+    begun: Instant,
+    head: Option<Box<ResponseHead>>,
+    body: BytesMut,
+}
+
+/// A body that is read from a file as it goes.
+struct Feeding {
+    tag: u64,
+    file: Arc<File>,
+    offset: u64,
+    remaining: u64,
+    reading: Option<JoinHandle<io::Result<Bytes>>>,
+}
+
+struct Connection<'a> {
+    shared: &'a Arc<Shared>,
+    host: Host,
+    connected: Connected,
+    http: Http1,
+    asked: VecDeque<Asked>,
+    feeding: Option<Feeding>,
+    handed: u64,
+    tags: u64,
+    answers: u64,
+    last_answer: Instant,
+    /// TCP's acknowledged and received bytes, and when they last grew.
+    progress: (u64, Instant),
+    info: TcpInfo,
+    not_before: Option<Instant>,
+    flushed: bool,
+}
+
+/// What moved.
+enum Turn {
+    Written,
+    Readable,
+    Arrived,
+    Fed(io::Result<Bytes>),
+    Look,
+}
+
+impl<'a> Connection<'a> {
+    fn new(shared: &'a Arc<Shared>, connected: Connected, host: Host) -> Connection<'a> {
+        let now = Instant::now();
+        Connection {
+            shared,
+            host,
+            info: connected.tcp.read().unwrap_or_default(),
+            connected,
+            http: Http1::new(Limits::with_depth(PIPELINE_DEPTH)),
+            asked: VecDeque::new(),
+            feeding: None,
+            handed: 0,
+            tags: 0,
+            answers: 0,
+            last_answer: now,
+            progress: (0, now),
+            not_before: None,
+            flushed: true,
+        }
+    }
+
+    /// Serves until the connection ends; whether it had nothing under way then.
+    async fn run(mut self) -> bool {
+        let mut inbox = BytesMut::new();
+        let ended = loop {
+            if self.asked.is_empty() && !self.may_go_on() {
+                break Ended::Quietly;
+            }
+            let held = match self.ask() {
+                Ok(held) => held,
+                Err(reason) => break Ended::Broken(reason),
+            };
+            match self.turn(held).await {
+                Ok(Turn::Written | Turn::Arrived) => {}
+                Ok(Turn::Look) => {
+                    if let Some(ended) = self.look() {
+                        break ended;
+                    }
+                }
+                Ok(Turn::Readable) => {
+                    if let Some(ended) = self.read(&mut inbox).await {
+                        break ended;
+                    }
+                }
+                Ok(Turn::Fed(piece)) => {
+                    if let Err(reason) = self.fed(piece) {
+                        break Ended::Broken(reason);
+                    }
+                }
+                Err(error) => break Ended::Broken(error.to_string()),
+            }
+        };
+        self.end(ended)
+    }
+
+    /// Tells those who wait.
+    fn end(mut self, ended: Ended) -> bool {
+        let was_idle = self.asked.is_empty();
+        let queue = &self.shared.queue;
+        match ended {
+            // What the server did not look at is asked again, elsewhere, and nobody has to know.
+            Ended::Quietly => queue.push_back(self.asked.drain(..).map(|asked| asked.order)),
+            Ended::Broken(reason) => {
+                tracing::debug!(reason, under_way = self.asked.len(), "connection broken");
+                for asked in self.asked.drain(..) {
+                    queue.ended(false);
+                    let _ = asked.order.reply.send(Err(reason.clone()));
+                }
+            }
+        }
+        was_idle
+    }
+
+    fn may_go_on(&self) -> bool {
+        !self.http.is_closing() && Arc::ptr_eq(&self.host.generation, &self.shared.bucket())
+    }
+
+    /// Hands requests over, as many as there may be; gives the time before which none may.
+    fn ask(&mut self) -> Result<Option<Instant>, String> {
+        self.feed();
+        while self.feeding.is_none() && self.http.outgoing().len() < OUTGOING_BYTES && self.http.room() > 0 {
+            if !self.may_go_on() {
+                break;
+            }
+            let all_small = self.asked.iter().all(|asked| asked.order.is_small());
+            let now = Instant::now();
+            let (take, open) = self.shared.queue.take(self.asked.len(), all_small, now);
+            if open {
+                tokio::spawn(serve(Arc::clone(self.shared)));
+            }
+            match take {
+                Take::Order(order) => self.hand_over(*order, now)?,
+                Take::Nothing => break,
+                Take::Until(time) => return Ok(Some(time)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn hand_over(&mut self, order: Order, now: Instant) -> Result<(), String> {
+        let before = self.http.outgoing().len() as u64;
+        self.tags += 1;
+        let tag = self.tags;
+        let head = self.shared.head(&order, &self.host.field, self.connected.absolute_form);
+        let length = order.call.body.len();
+        let body = if length > 0 { BodyLength::Known(length) } else { BodyLength::None };
+        if self.asked.is_empty() {
+            // Silence until now was nobody's fault.
+            self.progress.1 = now;
+        }
+        let call = Arc::clone(&order.call);
+        self.asked.push_back(Asked {
+            order,
+            end: 0,
+            written: None,
+            tcp_end: None,
+            arrived: None,
+            begun: now,
+            head: None,
+            body: BytesMut::new(),
+        });
+        let queued = self.http.request(&head, tag, body).and_then(|()| match &call.body {
+            Body::Memory(bytes) if !bytes.is_empty() => {
+                self.http.body(tag, bytes.clone()).and_then(|()| self.http.body_end(tag))
+            }
+            _ => Ok(()),
+        });
+        queued.map_err(|error| error.to_string())?;
+        if let Body::File { file, offset, length } = &call.body
+            && *length > 0
+        {
+            let (file, offset, remaining) = (Arc::clone(file), *offset, *length);
+            self.feeding = Some(Feeding { tag, file, offset, remaining, reading: None });
+        }
+        self.handed += self.http.outgoing().len() as u64 - before;
+        let still_to_come = self.feeding.as_ref().map_or(0, |feeding| feeding.remaining);
+        if let Some(asked) = self.asked.back_mut() {
+            asked.end = self.handed + still_to_come;
+        }
+        self.feed();
+        Ok(())
+    }
+
+    /// Has the next piece of a file read, if there is room for it.
+    fn feed(&mut self) {
+        let room = self.http.outgoing().len() < OUTGOING_BYTES;
+        let Some(feeding) = self.feeding.as_mut().filter(|feeding| room && feeding.reading.is_none()) else { return };
+        let (file, offset) = (Arc::clone(&feeding.file), feeding.offset);
+        let length = feeding.remaining.min(PIECE_BYTES) as usize;
+        feeding.reading = Some(tokio::task::spawn_blocking(move || {
+            let mut piece = BytesMut::zeroed(length);
+            file.read_exact_at(&mut piece, offset)?;
+            Ok(piece.freeze())
+        }));
+    }
+
+    /// A piece is there.
+    fn fed(&mut self, piece: io::Result<Bytes>) -> Result<(), String> {
+        let Some(feeding) = &mut self.feeding else { return Ok(()) };
+        let piece = piece.map_err(|error| format!("the file could not be read on: {error}"))?;
+        let (tag, length) = (feeding.tag, piece.len() as u64);
+        feeding.reading = None;
+        feeding.offset += length;
+        feeding.remaining -= length;
+        let done = feeding.remaining == 0;
+        self.handed += length;
+        if done {
+            self.feeding = None;
+        }
+        // The server may have answered before it had all of it; then nothing more is sent.
+        match self.http.body(tag, piece).and_then(|()| if done { self.http.body_end(tag) } else { Ok(()) }) {
+            Ok(()) => Ok(()),
+            Err(_) if self.http.is_closing() => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    async fn turn(&mut self, held: Option<Instant>) -> io::Result<Turn> {
+        let now = Instant::now();
+        if self.not_before.is_some_and(|until| until <= now) {
+            self.not_before = None;
+        }
+        let allowed = unsent_allowed(&self.info);
+        let watched = self.asked.iter().any(|asked| asked.order.call.body.len() >= WATCHED_BYTES);
+        let has_room = !watched || u64::from(self.info.unsent_bytes) < allowed;
+        let may_write = self.not_before.is_none() && has_room;
+        let look = match (self.asked.is_empty(), watched) {
+            (true, _) => IDLE,
+            (false, true) => LOOK_EVERY,
+            (false, false) => LOOK_SELDOM,
+        };
+        let until = [self.not_before, held].into_iter().flatten().min();
+        let wait = until.map_or(look, |until| look.min(until.saturating_duration_since(now)));
+        let most =
+            if watched { usize::try_from(allowed).unwrap_or(usize::MAX).min(OUTGOING_BYTES) } else { OUTGOING_BYTES };
+        let wants_more = held.is_none()
+            && self.feeding.is_none()
+            && self.http.room() > 0
+            && self.http.outgoing().len() < OUTGOING_BYTES
+            && (self.asked.is_empty() || self.asked.iter().all(|asked| asked.order.is_small()));
+        let reading = self.feeding.as_mut().and_then(|feeding| feeding.reading.as_mut());
+        let (stream, http, flushed) = (&mut self.connected.stream, &mut self.http, &mut self.flushed);
+        let turn = tokio::select! {
+            biased;
+            turn = write_or_wait(stream, http, flushed, may_write.then_some(most)) => {
+                let (written, turn) = turn?;
+                if written > 0 && let Some(limit) = &self.shared.options.limit {
+                    let wait = limit.pay(written as u64, Instant::now());
+                    self.not_before = (!wait.is_zero()).then(|| Instant::now() + wait);
+                }
+                turn
+            }
+            piece = wait_for(reading) => Turn::Fed(piece),
+            () = self.shared.queue.arrived.notified(), if wants_more => Turn::Arrived,
+            () = tokio::time::sleep(wait) => Turn::Look,
+        };
+        if matches!(turn, Turn::Written) {
+            self.note_written();
+        }
+        Ok(turn)
+    }
+
+    /// Notes which requests have left us.
+    fn note_written(&mut self) {
+        let written = self.handed - self.http.outgoing().len() as u64;
+        let now = Instant::now();
+        for asked in &mut self.asked {
+            if asked.written.is_none() && asked.end <= written && asked.end > 0 {
+                asked.written = Some(now);
+            }
+        }
+    }
+
+    /// Reads what is there and gives answers out. `Some` ends the connection.
+    async fn read(&mut self, inbox: &mut BytesMut) -> Option<Ended> {
+        let filled = match self.connected.stream.read_into(inbox, READ_BYTES).await {
+            Ok(filled) => filled,
+            Err(error) => return Some(self.broken(&error.to_string())),
+        };
+        loop {
+            let mut event = self.http.receive(inbox);
+            if filled.end && matches!(event, Ok(None)) {
+                event = self.http.end_of_stream();
+            }
+            match event {
+                Ok(Some(event)) => {
+                    if let Err(reason) = self.event(event) {
+                        return Some(Ended::Broken(reason));
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => return Some(self.broken(&error.to_string())),
+            }
+        }
+        // A server may announce the close at the head of an answer whose body still comes.
+        if filled.end || (self.http.is_closing() && self.http.answering().is_none()) {
+            return Some(match self.asked.front() {
+                None => Ended::Quietly,
+                Some(_) if self.answers > 0 && self.http.is_closing() => Ended::Quietly,
+                Some(_) => self.broken("the server closed the connection"),
+            });
+        }
+        None
+    }
+
+    /// A connection that was kept and is found dead is nobody's fault, once.
+    fn broken(&self, reason: &str) -> Ended {
+        let nothing_came = self.asked.iter().all(|asked| asked.head.is_none());
+        let quick = self.asked.front().is_some_and(|asked| asked.begun.elapsed() < Duration::from_secs(1));
+        let reused = self.answers > 0 && self.asked.len() == 1 && self.feeding.is_none() && quick;
+        if reused && nothing_came && self.last_answer.elapsed() > Duration::from_secs(2) {
+            return Ended::Quietly;
+        }
+        Ended::Broken(reason.to_owned())
+    }
+
+    fn event(&mut self, event: Event) -> Result<(), String> {
+        let Some(front) = self.asked.front_mut() else { return Err("an answer to nothing".into()) };
+        match event {
+            Event::Head { head, .. } => {
+                if front.order.call.answer_bytes_max > READ_BYTES {
+                    let expected = head.content_length.unwrap_or(0).min(front.order.call.answer_bytes_max as u64);
+                    front.body.reserve(expected as usize);
+                }
+                front.head = Some(head);
+            }
+            Event::Body { data, .. } => {
+                if front.body.len() + data.len() > front.order.call.answer_bytes_max {
+                    return Err("a longer answer than was asked for".into());
+                }
+                front.body.extend_from_slice(&data);
+            }
+            Event::End { .. } => {
+                if let Some(asked) = self.asked.pop_front() {
+                    self.answer(asked);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, asked: Asked) {
+        let now = Instant::now();
+        if self.answers.is_multiple_of(32) || asked.order.call.body.len() >= WATCHED_BYTES {
+            self.see();
+        }
+        // An answer before the end of the body: nothing more of it is sent.
+        if self.asked.is_empty() {
+            self.feeding = None;
+        }
+        let round_trip = Some(self.info.path_rtt()).filter(|time| !time.is_zero());
+        // The server's turn begins when it has the request, and is done with the one before.
+        let there = asked.arrived.or_else(|| asked.written.map(|written| written + round_trip.unwrap_or_default()));
+        let turn = there.map_or(Duration::ZERO, |there| now.saturating_duration_since(there.max(self.last_answer)));
+        let whole = now.saturating_duration_since(asked.begun.max(self.last_answer));
+        self.shared.meter.answered(&Answered {
+            sent_bytes: asked.order.call.body.len(),
+            received_bytes: asked.body.len() as u64,
+            path: whole.saturating_sub(turn),
+            server: turn.min(whole),
+            round_trip,
+        });
+        self.last_answer = now;
+        self.answers += 1;
+        self.progress.1 = now;
+        self.shared.queue.ended(true);
+        if self.asked.is_empty() {
+            self.shared.queue.idle();
+        }
+        if let Some(head) = asked.head {
+            // Whoever asked may have gone.
+            let _ = asked.order.reply.send(Ok(Answer { head, body: asked.body.freeze() }));
+        }
+    }
+
+    /// Reads the kernel's counters: which requests have arrived over there.
+    fn see(&mut self) {
+        let Some(info) = self.connected.tcp.read() else { return };
+        self.info = info;
+        let now = Instant::now();
+        let in_kernel =
+            u64::from(info.unsent_bytes) + u64::from(info.unacknowledged_segments) * u64::from(info.segment_bytes);
+        for asked in &mut self.asked {
+            if asked.written.is_none() || !self.flushed {
+                break;
+            }
+            let end = *asked.tcp_end.get_or_insert(info.bytes_acknowledged + in_kernel);
+            // An open segment counts as a full one above; nothing under way means that all is there.
+            if asked.arrived.is_none() && (info.bytes_acknowledged >= end || in_kernel == 0) {
+                asked.arrived = Some(now);
+            }
+        }
+    }
+
+    /// Looks where things stand. `Some` ends the connection.
+    fn look(&mut self) -> Option<Ended> {
+        let now = Instant::now();
+        if self.asked.is_empty() {
+            let idle = now.saturating_duration_since(self.last_answer) >= IDLE;
+            return (idle || !self.may_go_on()).then_some(Ended::Quietly);
+        }
+        // Large requests of somebody who is gone are not worth their bytes.
+        if self.asked.iter().all(|asked| asked.order.reply.is_closed() && !asked.order.is_small()) {
+            return Some(Ended::Broken("not wanted any more".into()));
+        }
+        self.see();
+        let moved = self.info.bytes_acknowledged + self.info.bytes_received;
+        if moved != self.progress.0 || self.not_before.is_some() {
+            self.progress = (moved, now);
+        }
+        let patience = self.shared.options.patience;
+        (now.saturating_duration_since(self.progress.1) >= patience)
+            .then(|| Ended::Broken(format!("stalled: nothing moved for {} s", patience.as_secs())))
+    }
+}
+
+/// Unsent bytes in the kernel that a path of this speed may have. Where it is slow half a second of it, so that a slow
+/// uplink is not taken for a stalled one; elsewhere also twice the congestion window, or slow start would find
+/// nothing to send.
+fn unsent_allowed(info: &TcpInfo) -> u64 {
+    const LEAST: u64 = 4 << 10;
+    const SLOW_BYTES_PER_S: u64 = 64 << 10;
+    let window = u64::from(info.congestion_window_segments) * u64::from(info.segment_bytes);
+    match info.delivery_rate_bytes_per_s {
+        1..SLOW_BYTES_PER_S => (info.delivery_rate_bytes_per_s / 2).max(LEAST),
+        rate => (rate / 2).max(2 * window).max(LEAST),
+    }
+}
+
+async fn wait_for(reading: Option<&mut JoinHandle<io::Result<Bytes>>>) -> io::Result<Bytes> {
+    match reading {
+        Some(reading) => reading.await.unwrap_or_else(|error| Err(io::Error::other(error))),
+        None => std::future::pending().await,
+    }
+}
+
+/// Writes at most `most` bytes of what waits (`None`: nothing now), or waits until something is there to be read.
+async fn write_or_wait(
+    stream: &mut Stream,
+    http: &mut Http1,
+    flushed: &mut bool,
+    most: Option<usize>,
+) -> io::Result<(usize, Turn)> {
+    poll_fn(|cx| {
+        if let Some(most) = most
+            && http.outgoing().has_remaining()
+        {
+            let mut limited = http.outgoing().take(most);
+            match pin!(stream.write_buf(&mut limited)).poll(cx) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(written)) => {
+                    *flushed = false;
+                    return Poll::Ready(Ok((written, Turn::Written)));
+                }
+                // A refusal may have come before all of it was taken: it is read first.
+                Poll::Ready(Err(error)) => match stream.poll_readable(cx) {
+                    Poll::Ready(Ok(())) => return Poll::Ready(Ok((0, Turn::Readable))),
+                    _ => return Poll::Ready(Err(error)),
+                },
+                Poll::Pending => {}
+            }
+        } else if !*flushed {
+            match pin!(stream.flush()).poll(cx) {
+                Poll::Ready(Ok(())) => *flushed = true,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {}
+            }
+        }
+        stream.poll_readable(cx).map_ok(|()| (0, Turn::Readable))
+    })
+    .await
+}

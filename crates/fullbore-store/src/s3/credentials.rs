@@ -1,0 +1,276 @@
+//! Credentials as the AWS tools find them: in the environment, in profiles, from a program, by a web identity, from
+//! a container's or a machine's metadata service; and renewed before they end. Single sign-on is not supported, and
+//! said so.
+//!
+//! Nothing here reads the environment: [`Aws::find`] is given a way to look variables up.
+
+pub mod config;
+pub mod exchange;
+mod provider;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fullbore_wire::connect::ConnectOptions;
+use tokio::sync::Mutex;
+
+use super::address::Addressing;
+use super::sign::Identity;
+use config::{ConfigError, Kind, Sections, Settings};
+pub use provider::Provider;
+
+/// Credentials are renewed so many seconds before they end.
+const RENEW_BEFORE_S: i64 = 300;
+
+/// Profiles that may name one another as their source.
+const SOURCES_MAX: usize = 5;
+
+/// Why there are no credentials. No text holds a secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CredentialsError {
+    /// A file of settings.
+    #[error("{}: {reason}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A profile that was asked for and is in no file.
+    #[error("profile {name:?} is neither in {} nor in {}", config.display(), credentials.display())]
+    NoProfile {
+        /// Its name.
+        name: String,
+        /// The one file.
+        config: PathBuf,
+        /// The other.
+        credentials: PathBuf,
+    },
+    /// A profile that cannot be used.
+    #[error("profile {name:?}: {reason}")]
+    Profile {
+        /// Its name.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The source had none.
+    #[error("no credentials from {source_name}: {reason}")]
+    Source {
+        /// "the metadata service of this machine".
+        source_name: String,
+        /// What happened.
+        reason: String,
+    },
+    /// No source had any.
+    #[error("no credentials found: {}", tried.join("; "))]
+    None {
+        /// What each source said.
+        tried: Vec<String>,
+    },
+}
+
+/// A way to look up a variable of the environment.
+pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// What environment and files say.
+#[derive(Debug, Clone)]
+pub struct Aws {
+    /// Where credentials may come from, in this order.
+    pub providers: Vec<Provider>,
+    /// The region, if one is set.
+    pub region: Option<String>,
+    /// The endpoint, if one is set.
+    pub endpoint: Option<String>,
+    /// Where buckets stand in addresses.
+    pub addressing: Addressing,
+    /// A file of authorities (`AWS_CA_BUNDLE`, `ca_bundle`).
+    pub authorities: Option<PathBuf>,
+}
+
+/// The files, and which profile is meant.
+struct Profiles {
+    name: String,
+    config_path: PathBuf,
+    credentials_path: PathBuf,
+    config: Sections,
+    credentials: Sections,
+}
+
+impl Profiles {
+    fn read(lookup: Lookup<'_>, asked: Option<&str>) -> Result<Profiles, CredentialsError> {
+        let home = lookup("HOME").map(PathBuf::from).unwrap_or_default();
+        let path = |variable: &str, name: &str| {
+            lookup(variable).map_or_else(|| home.join(".aws").join(name), |path| expand(&path, &home))
+        };
+        let (config_path, credentials_path) =
+            (path("AWS_CONFIG_FILE", "config"), path("AWS_SHARED_CREDENTIALS_FILE", "credentials"));
+        let named =
+            asked.map(str::to_owned).or_else(|| lookup("AWS_PROFILE")).or_else(|| lookup("AWS_DEFAULT_PROFILE"));
+        let profiles = Profiles {
+            name: named.clone().unwrap_or_else(|| "default".into()),
+            config: read(&config_path, Kind::Config)?,
+            credentials: read(&credentials_path, Kind::Credentials)?,
+            config_path,
+            credentials_path,
+        };
+        if named.is_some() && !profiles.has(&profiles.name) {
+            return Err(profiles.missing(&profiles.name));
+        }
+        Ok(profiles)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.config.profile(name).is_some() || self.credentials.profile(name).is_some()
+    }
+
+    fn missing(&self, name: &str) -> CredentialsError {
+        CredentialsError::NoProfile {
+            name: name.to_owned(),
+            config: self.config_path.clone(),
+            credentials: self.credentials_path.clone(),
+        }
+    }
+
+    /// A setting of the chosen profile.
+    fn setting(&self, name: &str) -> Option<String> {
+        setting(self.config.profile(&self.name), name)
+    }
+}
+
+fn setting(settings: Option<&Settings>, name: &str) -> Option<String> {
+    settings?.get(name).filter(|value| !value.is_empty()).cloned()
+}
+
+fn expand(path: &str, home: &Path) -> PathBuf {
+    path.strip_prefix("~/").map_or_else(|| PathBuf::from(path), |rest| home.join(rest))
+}
+
+/// A file that is not there is empty.
+fn read(path: &Path, kind: Kind) -> Result<Sections, CredentialsError> {
+    let failed = |reason: String| CredentialsError::File { path: path.to_owned(), reason };
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Sections::default()),
+        Err(error) => return Err(failed(error.to_string())),
+        Ok(about) if about.len() > config::FILE_BYTES_MAX as u64 => {
+            return Err(failed(ConfigError::TooLong.to_string()));
+        }
+        Ok(_) => {}
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    Sections::parse(&text, kind).map_err(|error| failed(error.to_string()))
+}
+
+impl Aws {
+    /// Finds everything; `profile` is the one that the command line names.
+    ///
+    /// # Errors
+    /// Files that cannot be read, profiles that are not there or cannot be used.
+    pub fn find(lookup: Lookup<'_>, profile: Option<&str>) -> Result<Aws, CredentialsError> {
+        let given = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
+        let profiles = Profiles::read(&given, profile)?;
+        let ignored =
+            given("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS").is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        let region = given("AWS_REGION").or_else(|| given("AWS_DEFAULT_REGION")).or_else(|| profiles.setting("region"));
+        let service_endpoint = |variable: &str, service: &str| {
+            if ignored {
+                return None;
+            }
+            let section = profiles.setting("services").and_then(|name| profiles.config.services(&name).cloned());
+            given(variable)
+                .or_else(|| setting(section.as_ref(), &format!("{service}.endpoint_url")))
+                .or_else(|| given("AWS_ENDPOINT_URL"))
+                .or_else(|| profiles.setting("endpoint_url"))
+        };
+        let tokens = provider::TokenService {
+            endpoint: service_endpoint("AWS_ENDPOINT_URL_STS", "sts"),
+            region: region.clone().unwrap_or_else(|| "us-east-1".into()),
+        };
+        let addressing = match profiles.setting("s3.addressing_style").as_deref() {
+            Some("path") => Addressing::Path,
+            Some("virtual") => Addressing::Virtual,
+            _ => Addressing::Auto,
+        };
+        Ok(Aws {
+            providers: provider::chain(&given, &profiles, profile.is_some(), &tokens)?,
+            region,
+            endpoint: service_endpoint("AWS_ENDPOINT_URL_S3", "s3"),
+            addressing,
+            authorities: given("AWS_CA_BUNDLE").or_else(|| profiles.setting("ca_bundle")).map(PathBuf::from),
+        })
+    }
+}
+
+/// Keeps credentials, and renews them before they end.
+#[derive(Debug)]
+pub struct Keeper {
+    /// None: requests are not signed.
+    providers: Option<Vec<Provider>>,
+    connect: ConnectOptions,
+    kept: Mutex<Option<Arc<Identity>>>,
+}
+
+impl Keeper {
+    /// Asks these, in order, when credentials are first needed; `connect` is for those that are services.
+    pub fn new(providers: Vec<Provider>, connect: ConnectOptions) -> Keeper {
+        Keeper { providers: Some(providers), connect, kept: Mutex::new(None) }
+    }
+
+    /// For requests without signatures.
+    pub fn anonymous() -> Keeper {
+        Keeper { providers: None, connect: ConnectOptions::default(), kept: Mutex::new(None) }
+    }
+
+    /// The credentials of now; `refused` are those that the store no longer takes. `None`: not to be signed.
+    ///
+    /// # Errors
+    /// [`CredentialsError`]
+    pub async fn identity(&self, refused: Option<&Identity>) -> Result<Option<Arc<Identity>>, CredentialsError> {
+        let Some(providers) = &self.providers else { return Ok(None) };
+        let mut kept = self.kept.lock().await;
+        if let Some(identity) = kept.as_ref() {
+            let ends = identity.expires.is_some_and(|expires| expires - RENEW_BEFORE_S <= unix_now());
+            if !ends && refused != Some(&**identity) {
+                return Ok(Some(Arc::clone(identity)));
+            }
+        }
+        match self.ask(providers).await {
+            Ok(identity) => Ok(Some(Arc::clone(kept.insert(Arc::new(identity))))),
+            // What is there may still do: it ends soon, not now.
+            Err(error) => match kept.as_ref().filter(|kept| refused.is_none() && !is_over(kept)) {
+                Some(identity) => {
+                    tracing::warn!(%error, "credentials could not be renewed");
+                    Ok(Some(Arc::clone(identity)))
+                }
+                None => Err(error),
+            },
+        }
+    }
+
+    async fn ask(&self, providers: &[Provider]) -> Result<Identity, CredentialsError> {
+        let mut tried = Vec::new();
+        for provider in providers {
+            match provider.fetch(&self.connect).await {
+                Ok(identity) => return Ok(identity),
+                // The last resort of every machine: elsewhere it is no news that it is not there.
+                Err(error) if provider.is_guess() => tried.push(error.to_string()),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(CredentialsError::None { tried })
+    }
+}
+
+fn is_over(identity: &Identity) -> bool {
+    identity.expires.is_some_and(|expires| expires <= unix_now())
+}
+
+/// Now, unix seconds.
+pub(super) fn unix_now() -> i64 {
+    let passed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(passed.as_secs()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! An object out of a store, by ranges that are on their way at once, given out in order and verified.
+//!
+//! The first range and the question for checksums go together, so that a small object costs one round trip. All later
+//! ranges are of the same object (`If-Match`): one that is replaced meanwhile is an error, not a mixture.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use fullbore_engine::window::Window;
+use fullbore_wire::http1::Method;
+use fullbore_wire::range::{ByteRange, ContentRange};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::client::{Answer, Call, CallError, Client};
+use super::compare::{self, Checker, Present, Proof};
+use super::xml;
+
+/// Bytes of a range: half a part.
+pub const RANGE_BYTES: u64 = 4 << 20;
+
+/// Ranges on their way at once: 48 MiB carry 1 Gbit/s over 0.4 s.
+pub const RANGES_AT_ONCE: u32 = 12;
+
+/// Why an object is not here.
+#[derive(Debug, thiserror::Error)]
+pub enum DownloadError {
+    /// The store's part.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// There is no such object.
+    #[error("{key:?}: there is no such object in this bucket")]
+    Missing {
+        /// Its key.
+        key: String,
+    },
+    /// It was replaced meanwhile.
+    #[error("{key:?}: the object was replaced while it was read")]
+    Changed {
+        /// Its key.
+        key: String,
+    },
+    /// It is not what its checksum says.
+    #[error("{key:?}: the content is not what the store's checksum says")]
+    Wrong {
+        /// Its key.
+        key: String,
+    },
+    /// Another range than was asked for.
+    #[error("{key:?}: the store answered with another range than was asked for")]
+    Range {
+        /// Its key.
+        key: String,
+    },
+    /// Whoever wanted it has gone.
+    #[error("nobody takes the content any more")]
+    Unwanted,
+}
+
+/// What was got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Got {
+    /// Bytes.
+    pub size: u64,
+    /// A checksum of the store proves them; otherwise it has none that could.
+    pub verified: bool,
+}
+
+/// Gets an object; its bytes go to `out` in order, before all of them are verified.
+///
+/// # Errors
+/// [`DownloadError`]; what was given out is not to be used then.
+pub async fn get(client: &Client, key: &str, window: &Window, out: &mpsc::Sender<Bytes>) -> Result<Got, DownloadError> {
+    let (first, head) = tokio::join!(range(client, key, 0..RANGE_BYTES, None), compare::head(client, key));
+    let present = head?.ok_or_else(|| DownloadError::Missing { key: key.to_owned() })?;
+    let first = match first {
+        Ok(answer) => Some(answer),
+        // Nothing satisfies a range of an empty object.
+        Err(CallError::Refused { status: 416, .. }) if present.size == 0 => None,
+        Err(error) => return Err(error.into()),
+    };
+    let mut run = Run { client, key, present: &present, checker: None };
+    run.checker = Some(Checker::new(compare::proof(client, key, &present).await?));
+    if let Some(first) = first {
+        let piece = run.check(first, 0..RANGE_BYTES.min(present.size))?;
+        run.give(piece, out).await?;
+    }
+    run.rest(window, out).await?;
+    match run.checker.map(Checker::finish) {
+        Some(Some(false)) => Err(DownloadError::Wrong { key: key.to_owned() }),
+        Some(Some(true)) => Ok(Got { size: present.size, verified: true }),
+        _ => Ok(Got { size: present.size, verified: false }),
+    }
+}
+
+async fn range(
+    client: &Client,
+    key: &str,
+    bytes: std::ops::Range<u64>,
+    etag: Option<&str>,
+) -> Result<Answer, CallError> {
+    let mut call = Call::new(Method::Get, Some(key));
+    if let Some(etag) = etag {
+        call = call.field("If-Match", format!("\"{etag}\""));
+    }
+    call.range = ByteRange::of(&bytes);
+    call.answer_bytes_max = usize::try_from(bytes.end - bytes.start).unwrap_or(usize::MAX);
+    client.call(call).await
+}
+
+struct Run<'a> {
+    client: &'a Client,
+    key: &'a str,
+    present: &'a Present,
+    /// Away while it works.
+    checker: Option<Checker>,
+}
+
+impl Run<'_> {
+    /// The bytes of an answer, if it is the answer to that question.
+    fn check(&self, answer: Answer, expected: std::ops::Range<u64>) -> Result<Bytes, DownloadError> {
+        let key = || self.key.to_owned();
+        let length = expected.end - expected.start;
+        let right = match (answer.head.status, answer.head.content_range) {
+            (404, _) => return Err(DownloadError::Missing { key: key() }),
+            (412, _) => return Err(DownloadError::Changed { key: key() }),
+            (206, Some(ContentRange::Bytes { first, last, complete })) => {
+                if complete.is_some_and(|complete| complete != self.present.size) {
+                    return Err(DownloadError::Changed { key: key() });
+                }
+                first == expected.start && last + 1 == expected.end
+            }
+            // The whole of it, where that was what was asked for.
+            (200, None) => expected.start == 0 && length == self.present.size,
+            _ => {
+                let error = xml::service_error(&answer.body).unwrap_or_default();
+                let what = format!("GET {}", self.key);
+                return Err(CallError::Refused { what, status: answer.head.status, error }.into());
+            }
+        };
+        if answer.etag() != self.present.etag {
+            return Err(DownloadError::Changed { key: key() });
+        }
+        if right && answer.body.len() as u64 == length {
+            Ok(answer.body)
+        } else {
+            Err(DownloadError::Range { key: key() })
+        }
+    }
+
+    async fn rest(&mut self, window: &Window, out: &mpsc::Sender<Bytes>) -> Result<(), DownloadError> {
+        let size = self.present.size;
+        let mut next = RANGE_BYTES;
+        let mut under_way: VecDeque<(std::ops::Range<u64>, Asked)> = VecDeque::new();
+        while next < size || !under_way.is_empty() {
+            while next < size && under_way.len() < RANGES_AT_ONCE as usize {
+                let bytes = next..(next + RANGE_BYTES).min(size);
+                next = bytes.end;
+                let (client, key, asked) = (self.client.clone(), self.key.to_owned(), bytes.clone());
+                let (window, etag) = (window.clone(), self.present.etag.clone());
+                let task = tokio::spawn(async move {
+                    let permit = window.acquire(asked.end - asked.start).await;
+                    (range(&client, &key, asked, etag.as_deref()).await, permit)
+                });
+                under_way.push_back((bytes, Asked(task)));
+            }
+            let Some((bytes, mut asked)) = under_way.pop_front() else { break };
+            let (answer, permit) =
+                (&mut asked.0).await.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))?;
+            let piece = self.check(answer?, bytes)?;
+            self.give(piece, out).await?;
+            drop(permit);
+        }
+        Ok(())
+    }
+
+    /// Hashes a piece and gives it out.
+    async fn give(&mut self, piece: Bytes, out: &mpsc::Sender<Bytes>) -> Result<(), DownloadError> {
+        let mut checker = self.checker.take().unwrap_or_else(|| Checker::new(Proof::None));
+        let hashed = piece.clone();
+        let hashing = tokio::task::spawn_blocking(move || {
+            checker.update(&hashed);
+            checker
+        });
+        let sent = out.send(piece).await;
+        let checker = hashing.await.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))?;
+        self.checker = Some(checker);
+        sent.map_err(|_| DownloadError::Unwanted)
+    }
+}
+
+/// A range on its way; dropped, it is not wanted any more.
+struct Asked(JoinHandle<(Result<Answer, CallError>, fullbore_engine::window::Permit)>);
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

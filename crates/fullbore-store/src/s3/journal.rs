@@ -1,0 +1,225 @@
+//! Uploads in parts that are open, so that those of a run that was killed can be given up by a later one: their parts
+//! are stored, and paid for, until somebody does.
+//!
+//! Each run has a file of its own, which it holds a lock on; a file whose lock can be taken is one of a run that is
+//! gone. The files hold names of uploads, no secrets, and are for their owner alone all the same.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::lafs::secrets::random;
+
+/// How the files are called.
+const SUFFIX: &str = ".s3-uploads";
+
+/// Bytes read of one file: some hundred thousand uploads.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// An upload in parts.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Open {
+    /// The Host field of the store.
+    pub host: String,
+    /// The bucket.
+    pub bucket: String,
+    /// The object.
+    pub key: String,
+    /// The upload.
+    pub upload_id: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Begun(Open),
+    Ended { upload_id: String },
+}
+
+/// The file of this run; it is made when the first upload begins.
+#[derive(Debug)]
+pub struct Journal {
+    directory: PathBuf,
+    file: Mutex<Option<(PathBuf, File)>>,
+}
+
+impl Journal {
+    /// Keeps its file in this directory.
+    pub fn new(directory: &Path) -> Journal {
+        Journal { directory: directory.to_owned(), file: Mutex::new(None) }
+    }
+
+    fn write(&self, line: &Line) -> io::Result<()> {
+        let mut slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.is_none() {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+            let number = u64::from_le_bytes(random());
+            let path = self.directory.join(format!("{number:016x}{SUFFIX}"));
+            let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
+            file.lock()?;
+            *slot = Some((path, file));
+        }
+        let Some((_, file)) = slot.as_mut() else { return Ok(()) };
+        let mut text = serde_json::to_string(line)?;
+        text.push('\n');
+        file.write_all(text.as_bytes())
+    }
+
+    /// An upload was begun.
+    ///
+    /// # Errors
+    /// The file's.
+    pub fn begun(&self, open: &Open) -> io::Result<()> {
+        self.write(&Line::Begun(open.clone()))
+    }
+
+    /// It is complete, or given up.
+    ///
+    /// # Errors
+    /// The file's.
+    pub fn ended(&self, upload_id: &str) -> io::Result<()> {
+        self.write(&Line::Ended { upload_id: upload_id.to_owned() })
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        let slot = self.file.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // With uploads that are open it stays, for a later run.
+        if let Some((path, _)) = slot
+            && read(path).is_ok_and(|open| open.is_empty())
+        {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// The uploads that a file has as open.
+fn read(path: &Path) -> io::Result<Vec<Open>> {
+    let mut text = String::new();
+    File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    let mut all = Vec::new();
+    for line in text.lines() {
+        match serde_json::from_str(line) {
+            Ok(Line::Begun(open)) => all.push(open),
+            Ok(Line::Ended { upload_id }) => all.retain(|open: &Open| open.upload_id != upload_id),
+            // The last line of a run that was killed may be half a one.
+            Err(_) => {}
+        }
+    }
+    Ok(all)
+}
+
+/// What runs that are gone left open in one bucket. Holds the locks of their files.
+#[derive(Debug, Default)]
+pub struct Orphans {
+    files: Vec<(PathBuf, File, Vec<Open>)>,
+}
+
+impl Orphans {
+    /// Looks for them. What cannot be read is left alone.
+    pub fn find(directory: &Path, host: &str, bucket: &str) -> Orphans {
+        let mut orphans = Orphans::default();
+        let Ok(entries) = fs::read_dir(directory) else { return orphans };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if !path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(SUFFIX)) {
+                continue;
+            }
+            let Ok(file) = OpenOptions::new().append(true).open(&path) else { continue };
+            if file.try_lock().is_err() {
+                continue;
+            }
+            let open = read(&path).unwrap_or_default();
+            if open.is_empty() {
+                let _ = fs::remove_file(&path);
+            } else if open.iter().any(|open| open.host == host && open.bucket == bucket) {
+                orphans.files.push((path, file, open));
+            }
+        }
+        for (_, _, open) in &mut orphans.files {
+            open.sort_by_key(|open| (open.host != host || open.bucket != bucket, open.upload_id.clone()));
+        }
+        orphans
+    }
+
+    /// All of this bucket.
+    pub fn uploads<'a>(&'a self, host: &'a str, bucket: &'a str) -> impl Iterator<Item = &'a Open> {
+        let all = self.files.iter().flat_map(|(_, _, open)| open);
+        all.filter(move |open| open.host == host && open.bucket == bucket)
+    }
+
+    /// Notes that an upload is no more.
+    pub fn ended(&mut self, upload_id: &str) {
+        for (path, file, open) in &mut self.files {
+            let before = open.len();
+            open.retain(|open| open.upload_id != upload_id);
+            if open.is_empty() {
+                let _ = fs::remove_file(&*path);
+            } else if open.len() < before {
+                let line = Line::Ended { upload_id: upload_id.to_owned() };
+                if let Ok(text) = serde_json::to_string(&line) {
+                    let _ = writeln!(file, "{text}");
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn open(bucket: &str, upload_id: &str) -> Open {
+        Open { host: "h".into(), bucket: bucket.into(), key: "k\n".into(), upload_id: upload_id.into() }
+    }
+
+    #[test]
+    fn a_later_run_finds_what_is_open_and_a_living_one_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journals");
+        let journal = Journal::new(&path);
+        assert!(!path.exists());
+        for id in ["1", "2", "3"] {
+            journal.begun(&open(if id == "3" { "other" } else { "b" }, id)).unwrap();
+        }
+        journal.ended("1").unwrap();
+        let file = fs::read_dir(&path).unwrap().next().unwrap().unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(Orphans::find(&path, "h", "b").uploads("h", "b").count(), 0, "its run lives");
+        drop(journal);
+        let mut orphans = Orphans::find(&path, "h", "b");
+        let ids: Vec<_> = orphans.uploads("h", "b").map(|open| open.upload_id.clone()).collect();
+        assert_eq!(ids, ["2"]);
+        orphans.ended("2");
+        drop(orphans);
+        assert_eq!(Orphans::find(&path, "h", "b").uploads("h", "b").count(), 0);
+        let mut other = Orphans::find(&path, "h", "other");
+        assert_eq!(other.uploads("h", "other").count(), 1);
+        other.ended("3");
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_run_that_ends_well_leaves_no_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = Journal::new(directory.path());
+        journal.begun(&open("b", "1")).unwrap();
+        journal.ended("1").unwrap();
+        drop(journal);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn half_a_line_is_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(format!("x{SUFFIX}"));
+        let whole = serde_json::to_string(&Line::Begun(open("b", "1"))).unwrap();
+        fs::write(&path, format!("{whole}\n{}", &whole[..20])).unwrap();
+        assert_eq!(Orphans::find(directory.path(), "h", "b").uploads("h", "b").count(), 1);
+    }
+}

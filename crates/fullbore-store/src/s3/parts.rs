@@ -1,0 +1,172 @@
+//! How an object is cut into parts, and the checksum of an object in parts.
+//!
+//! Parts are 8 MiB, more only where 10,000 of them would not do. From a pipe, whose end nobody knows, they double
+//! every thousand: 10,000 of them hold 8 TiB, more than an object may have.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use fullbore_engine::digest::{Sha256, Sha256Hasher};
+
+/// Bytes of an object ("Amazon S3 multipart upload limits").
+pub const OBJECT_BYTES_MAX: u64 = 5 << 40;
+
+/// Parts of an object, by the same page.
+pub const PARTS_MAX: u64 = 10_000;
+
+/// Bytes of a part, as far as 10,000 do. Eight on their way carry 1 Gbit/s over half a second; smaller ones cost
+/// servers more (each is a file of its own in many of them).
+pub const PART_BYTES: u64 = 8 << 20;
+
+/// Parts of a pipe after which they double.
+const DOUBLE_AFTER: u64 = 1000;
+
+/// Files up to this size are put by one request.
+pub const WHOLE_BYTES_MAX: u64 = 16 << 20;
+
+/// How an object is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// All parts of this many bytes, but the last.
+    Even(u64),
+    /// As pipes are: doubling every thousand parts.
+    Growing,
+}
+
+impl Cut {
+    /// For a file of this size.
+    pub fn of(size: u64) -> Cut {
+        let least = size.div_ceil(PARTS_MAX);
+        Cut::Even(least.next_multiple_of(1 << 20).max(PART_BYTES))
+    }
+
+    /// Bytes of part `number`, counted from 0, unless the object ends before.
+    pub fn part_bytes(self, number: u64) -> u64 {
+        match self {
+            Cut::Even(bytes) => bytes.max(1),
+            Cut::Growing => PART_BYTES << (number / DOUBLE_AFTER).min(16),
+        }
+    }
+
+    /// How many parts an object of this size has; one for an empty one.
+    pub fn count(self, size: u64) -> u64 {
+        match self {
+            Cut::Even(bytes) => size.div_ceil(bytes.max(1)).max(1),
+            Cut::Growing => {
+                let (mut count, mut reached) = (0, 0);
+                while reached < size {
+                    reached += self.part_bytes(count);
+                    count += 1;
+                }
+                count.max(1)
+            }
+        }
+    }
+
+    /// The cut by which an object of this size has so many parts, if its uploader was one of the usual:
+    /// `first` is what is known of the first part's size.
+    pub fn guess(size: u64, parts: u64, first: Option<u64>) -> Option<Cut> {
+        let even = first.into_iter().chain([PART_BYTES]).map(Cut::Even);
+        even.chain([Cut::of(size), Cut::Growing])
+            .find(|cut| cut.count(size) == parts && first.is_none_or(|first| cut.part_bytes(0).min(size) == first))
+    }
+}
+
+/// A hash as fields have it: base64.
+pub fn base64(hash: &Sha256) -> String {
+    STANDARD.encode(hash.as_bytes())
+}
+
+/// The checksum of an object in parts: the hash of the parts' hashes, and their number ("Checking object
+/// integrity", composite checksums).
+pub fn composite(parts: &[Sha256]) -> String {
+    let mut hasher = Sha256Hasher::new();
+    for part in parts {
+        hasher.update(part.as_bytes());
+    }
+    format!("{}-{}", base64(&hasher.finish()), parts.len())
+}
+
+/// Hashes content that comes in order, whole and by parts.
+#[derive(Debug)]
+pub struct Composite {
+    cut: Cut,
+    part: Sha256Hasher,
+    left: u64,
+    done: Vec<Sha256>,
+}
+
+impl Composite {
+    /// For content cut so.
+    pub fn new(cut: Cut) -> Composite {
+        Composite { cut, part: Sha256Hasher::new(), left: cut.part_bytes(0), done: Vec::new() }
+    }
+
+    /// The next bytes.
+    pub fn update(&mut self, mut data: &[u8]) {
+        while !data.is_empty() {
+            if self.left == 0 {
+                self.end_part();
+            }
+            let now = data.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+            let (these, rest) = data.split_at(now);
+            self.part.update(these);
+            self.left -= now as u64;
+            data = rest;
+        }
+    }
+
+    fn end_part(&mut self) {
+        self.done.push(std::mem::take(&mut self.part).finish());
+        self.left = self.cut.part_bytes(self.done.len() as u64);
+    }
+
+    /// The composite checksum, as servers have it.
+    pub fn finish(mut self) -> String {
+        self.end_part();
+        composite(&self.done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_thousand_parts_always_do() {
+        assert_eq!(Cut::of(1 << 30), Cut::Even(PART_BYTES));
+        for size in [1, PART_BYTES * PARTS_MAX, PART_BYTES * PARTS_MAX + 1, OBJECT_BYTES_MAX] {
+            let Cut::Even(bytes) = Cut::of(size) else { panic!("not even") };
+            assert!(size.div_ceil(bytes) <= PARTS_MAX && bytes % (1 << 20) == 0, "{size}");
+        }
+        let all: u64 = (0..PARTS_MAX).map(|number| Cut::Growing.part_bytes(number)).sum();
+        assert!(all >= OBJECT_BYTES_MAX && Cut::Growing.count(OBJECT_BYTES_MAX) <= PARTS_MAX);
+        // A part may have 5 GiB.
+        assert!(Cut::Growing.part_bytes(PARTS_MAX - 1) <= 5 << 30);
+    }
+
+    #[test]
+    fn the_checksum_of_parts_is_that_of_their_hashes() {
+        let content: Vec<u8> = (0..100_u8).collect();
+        let mut composite_hash = Composite::new(Cut::Even(40));
+        for piece in content.chunks(7) {
+            composite_hash.update(piece);
+        }
+        let parts: Vec<Sha256> = content.chunks(40).map(Sha256::of).collect();
+        assert_eq!(composite_hash.finish(), composite(&parts));
+        assert!(composite(&parts).ends_with("-3"));
+        let mut exact = Composite::new(Cut::Even(50));
+        exact.update(&content);
+        assert_eq!(exact.finish(), composite(&[Sha256::of(&content[..50]), Sha256::of(&content[50..])]));
+    }
+
+    #[test]
+    fn the_cut_of_another_uploader_is_found() {
+        let size = 100 << 20;
+        assert_eq!(Cut::guess(size, 13, None), Some(Cut::Even(PART_BYTES)));
+        assert_eq!(Cut::guess(size, 2, Some(50 << 20)), Some(Cut::Even(50 << 20)));
+        assert_eq!(Cut::guess(size, 7, None), None);
+        let pipe = PART_BYTES * 1001;
+        assert_eq!(Cut::guess(pipe, 1001, Some(PART_BYTES)), Some(Cut::Even(PART_BYTES)));
+        assert_eq!(Cut::guess(pipe + PART_BYTES, 1001, Some(PART_BYTES)), Some(Cut::Growing));
+    }
+}

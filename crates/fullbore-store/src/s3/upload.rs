@@ -1,0 +1,531 @@
+//! Objects on their way to a store: small ones by one request, large ones in parts that are on their way at once.
+//!
+//! Content is read in order, a part is hashed while others are sent, and memory is bounded by the window's permits.
+//! Parts too large for memory, which only objects of more than 80 GB (files) or 16 GB (pipes) have, are sent from the
+//! file, or from one without a name that a pipe is kept in. An upload in parts that fails is given up on the server; one
+//! that cannot be is in the journal.
+
+mod spool;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fullbore_engine::digest::{Sha256, Sha256Hasher};
+use fullbore_engine::window::{Permit, Window};
+use fullbore_wire::http1::Method;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::client::{Answer, Body, CHECKSUM_FIELD, Call, CallError, Client};
+use super::compare::sum_of;
+use super::journal::{Journal, Open};
+use super::parts::{Cut, OBJECT_BYTES_MAX, PARTS_MAX, WHOLE_BYTES_MAX, base64, composite};
+use super::xml::{self, XmlError};
+
+/// Parts up to this size are in memory; four of them in the usual window.
+const IN_MEMORY_BYTES_MAX: u64 = 16 << 20;
+
+/// Memory that a part sent from a file needs: two pieces of it.
+const FROM_FILE_BYTES: u64 = 1 << 20;
+
+/// Time for giving an upload up on the server.
+const ABORT_LIMIT: Duration = Duration::from_secs(15);
+
+/// Why an object is not there.
+#[derive(Debug, thiserror::Error)]
+pub enum UploadError {
+    /// The store's part.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// Reading it.
+    #[error("{0}")]
+    Source(#[source] io::Error),
+    /// It has another size than at the beginning.
+    #[error("the file was changed while it was read")]
+    Changed,
+    /// More than an object can have.
+    #[error("more than {} TiB, which is the most that an object can have", OBJECT_BYTES_MAX >> 40)]
+    TooLarge,
+    /// The whole is not what was sent.
+    #[error("the store has {theirs} as the checksum of the whole, and {ours} is right; it is not to be trusted")]
+    Damaged {
+        /// By the store.
+        theirs: String,
+        /// By us.
+        ours: String,
+    },
+}
+
+/// Where our time went, nanoseconds of all threads together.
+#[derive(Debug, Default)]
+pub struct Work {
+    /// Reading files.
+    pub source_ns: AtomicU64,
+    /// Hashing.
+    pub hash_ns: AtomicU64,
+    /// Waiting for the window.
+    pub window_ns: AtomicU64,
+}
+
+impl Work {
+    /// Times a piece of work.
+    pub fn time<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        let done = work();
+        counter.fetch_add(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        done
+    }
+}
+
+/// What uploads need.
+#[derive(Debug, Clone)]
+pub struct Uploader {
+    /// The bucket.
+    pub client: Client,
+    /// Memory.
+    pub window: Window,
+    /// Clocks.
+    pub work: Arc<Work>,
+    /// For uploads in parts.
+    pub journal: Option<Arc<Journal>>,
+    /// Where a pipe's large parts are kept.
+    pub spool: PathBuf,
+}
+
+/// An object that is there now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// Its length in bytes.
+    pub size: u64,
+    /// Its SHA-256 as stores have it: base64, with the number of parts where it has any.
+    pub checksum: String,
+    /// The store said that it has the same.
+    pub confirmed: bool,
+}
+
+/// What became of an object that was put in one piece.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whole {
+    /// It is there.
+    Stored(Stored),
+    /// It was to be put only where there is none, and there is one.
+    Exists,
+}
+
+impl Uploader {
+    /// Puts a small object. `fields` are of the object: Content-Type, metadata.
+    ///
+    /// # Errors
+    /// [`UploadError`]
+    pub async fn whole(
+        &self,
+        key: &str,
+        mut fields: Vec<(String, String)>,
+        content: Bytes,
+        hash: Sha256,
+        only_if_absent: bool,
+    ) -> Result<Whole, UploadError> {
+        let size = content.len() as u64;
+        if only_if_absent {
+            fields.push(("If-None-Match".into(), "*".into()));
+        }
+        let mut call = Call::new(Method::Put, Some(key)).body(Body::Memory(content.clone()), hash);
+        (call.fields, call.checksum) = (fields, true);
+        let answer = match self.client.call(call.clone()).await {
+            // A store without conditions: what is there is replaced.
+            Err(CallError::Refused { status: 501, .. }) if only_if_absent => {
+                call.fields.pop();
+                self.client.call(call).await?
+            }
+            Err(CallError::Refused { status: 409, .. }) if only_if_absent => return Ok(Whole::Exists),
+            answer => answer?,
+        };
+        match answer.head.status {
+            412 if only_if_absent => Ok(Whole::Exists),
+            200..300 => {
+                let confirmed = answer.head.store_field(CHECKSUM_FIELD).is_some();
+                Ok(Whole::Stored(Stored { size, checksum: base64(&hash), confirmed }))
+            }
+            _ => Err(refused(&format!("PUT {key}"), &answer).into()),
+        }
+    }
+
+    /// Puts a file in parts.
+    ///
+    /// # Errors
+    /// [`UploadError`]; nothing is left of it then, or the journal knows.
+    pub async fn file(
+        &self,
+        key: &str,
+        fields: Vec<(String, String)>,
+        file: Arc<File>,
+        size: u64,
+    ) -> Result<Stored, UploadError> {
+        if size > OBJECT_BYTES_MAX {
+            return Err(UploadError::TooLarge);
+        }
+        let cut = Cut::of(size);
+        let (parts, ready) = mpsc::channel(1);
+        let reading = Reading { work: Arc::clone(&self.work), window: self.window.clone(), cut, parts };
+        let reader = if cut.part_bytes(0) > IN_MEMORY_BYTES_MAX {
+            tokio::task::spawn_blocking(move || reading.by_place(&file, size))
+        } else {
+            tokio::task::spawn_blocking(move || reading.in_order(&mut (&*file).take(size), None))
+        };
+        let upload = self.begin(key, fields).await;
+        let stored = self.in_parts(upload, ready).await?;
+        match reader.await {
+            Ok(Ok(())) if stored.size == size => Ok(stored),
+            Ok(Err(error)) => Err(UploadError::Source(error)),
+            _ => Err(UploadError::Changed),
+        }
+    }
+
+    /// Puts what a pipe gives, in parts that grow.
+    ///
+    /// # Errors
+    /// [`UploadError`]
+    pub async fn pipe(
+        &self,
+        key: &str,
+        fields: Vec<(String, String)>,
+        mut from: impl Read + Send + 'static,
+    ) -> Result<Stored, UploadError> {
+        // What ends within the first bytes is no object in parts.
+        let work = Arc::clone(&self.work);
+        let permit = self.window.acquire(WHOLE_BYTES_MAX).await;
+        let begun = tokio::task::spawn_blocking(move || {
+            let mut first = Vec::new();
+            let read = Work::time(&work.source_ns, || (&mut from).take(WHOLE_BYTES_MAX).read_to_end(&mut first));
+            read.map(|_| (Bytes::from(first), from))
+        });
+        let (first, mut from) = tokio::select! {
+            begun = begun => joined(begun)?.map_err(UploadError::Source)?,
+            // A pipe may give nothing for ever.
+            () = self.client.stopped() => return Err(CallError::Interrupted.into()),
+        };
+        if (first.len() as u64) < WHOLE_BYTES_MAX {
+            let hash = Sha256::of(&first);
+            return match self.whole(key, fields, first, hash, false).await? {
+                Whole::Stored(stored) => Ok(stored),
+                Whole::Exists => Err(UploadError::Changed),
+            };
+        }
+        let (parts, ready) = mpsc::channel(1);
+        let reading = Reading { work: Arc::clone(&self.work), window: self.window.clone(), cut: Cut::Growing, parts };
+        let spool = self.spool.clone();
+        // Parts have permits of their own; with this one beside them, some pipes at once would wait for one another.
+        drop(permit);
+        let reader = tokio::task::spawn_blocking(move || {
+            let mut content = io::Cursor::new(first).chain(&mut from);
+            reading.in_order(&mut content, Some(&spool))
+        });
+        let upload = self.begin(key, fields).await;
+        let stored = self.in_parts(upload, ready).await?;
+        joined(reader.await)?.map_err(UploadError::Source)?;
+        Ok(stored)
+    }
+
+    async fn begin(&self, key: &str, mut fields: Vec<(String, String)>) -> Result<Multipart, UploadError> {
+        fields.push(("x-amz-checksum-algorithm".into(), "SHA256".into()));
+        let mut call = Call::new(Method::Post, Some(key)).query("uploads", "");
+        (call.fields, call.errors_in_body) = (fields, true);
+        let answer = self.client.call(call).await?;
+        if answer.head.status != 200 {
+            return Err(refused(&format!("POST {key}?uploads"), &answer).into());
+        }
+        let upload_id = read_answer(&format!("POST {key}?uploads"), xml::upload_id(&answer.body))?;
+        let bucket = self.client.bucket();
+        let open = Open { host: bucket.host.clone(), bucket: bucket.name.clone(), key: key.to_owned(), upload_id };
+        if let Some(journal) = &self.journal
+            && let Err(error) = journal.begun(&open)
+        {
+            tracing::warn!(%error, "no journal: if this run is killed, nobody will know of its uploads");
+        }
+        Ok(Multipart { uploader: self.clone(), open })
+    }
+
+    /// Sends parts as they come, and joins them.
+    async fn in_parts(
+        &self,
+        upload: Result<Multipart, UploadError>,
+        mut ready: mpsc::Receiver<Ready>,
+    ) -> Result<Stored, UploadError> {
+        let upload = upload?;
+        match upload.send(&mut ready).await {
+            Ok(stored) => Ok(stored),
+            Err(error) => {
+                // Whoever reads hears that nobody wants more.
+                drop(ready);
+                upload.give_up().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives up an upload in parts that somebody else began.
+    ///
+    /// # Errors
+    /// When it may still be there.
+    pub async fn abort(&self, key: &str, upload_id: &str) -> Result<(), CallError> {
+        let mut call = Call::new(Method::Delete, Some(key)).query("uploadId", upload_id);
+        call.at_the_end = true;
+        let what = format!("DELETE {key}?uploadId");
+        let made = timeout(ABORT_LIMIT, self.client.call(call)).await;
+        let made = made.unwrap_or_else(|_| {
+            Err(CallError::Network { what: what.clone(), reason: "no answer in time".into(), tries: 1 })
+        });
+        match made {
+            // 404: it is gone.
+            Ok(answer) if (200..300).contains(&answer.head.status) || answer.head.status == 404 => Ok(()),
+            Ok(answer) => Err(refused(&what, &answer)),
+            Err(error) if error.code() == "NoSuchUpload" => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn refused(what: &str, answer: &Answer) -> CallError {
+    let error = xml::service_error(&answer.body).unwrap_or_default();
+    CallError::Refused { what: what.to_owned(), status: answer.head.status, error }
+}
+
+fn read_answer<T>(what: &str, read: Result<T, XmlError>) -> Result<T, CallError> {
+    read.map_err(|source| CallError::Answer { what: what.to_owned(), source })
+}
+
+fn joined<T>(result: Result<T, tokio::task::JoinError>) -> Result<T, UploadError> {
+    result.map_err(|error| UploadError::Source(io::Error::other(error)))
+}
+
+/// A part that can be sent.
+struct Ready {
+    number: u64,
+    body: Body,
+    /// Known already where the part is not in memory.
+    hash: Option<Sha256>,
+    permit: Permit,
+}
+
+/// The thread that reads.
+struct Reading {
+    work: Arc<Work>,
+    window: Window,
+    cut: Cut,
+    parts: mpsc::Sender<Ready>,
+}
+
+impl Reading {
+    fn permit(&self, bytes: u64) -> Permit {
+        Work::time(&self.work.window_ns, || self.window.acquire_blocking(bytes))
+    }
+
+    /// Content in order, into memory; parts too large for it into files of `spool`.
+    fn in_order(&self, from: &mut dyn Read, spool: Option<&std::path::Path>) -> io::Result<()> {
+        for number in 0.. {
+            if number >= PARTS_MAX {
+                // One byte more is too much.
+                return if from.read(&mut [0])? == 0 { Ok(()) } else { Err(io::Error::other(UploadError::TooLarge)) };
+            }
+            let bytes = self.cut.part_bytes(number);
+            let ready = match spool.filter(|_| bytes > IN_MEMORY_BYTES_MAX) {
+                Some(spool) => {
+                    let permit = self.permit(FROM_FILE_BYTES);
+                    let (file, length, hash) = Work::time(&self.work.source_ns, || spool::keep(from, bytes, spool))?;
+                    Ready { number, body: Body::File { file, offset: 0, length }, hash: Some(hash), permit }
+                }
+                None => {
+                    let mut permit = self.permit(bytes);
+                    let mut content = Vec::with_capacity(usize::try_from(bytes).unwrap_or(usize::MAX));
+                    Work::time(&self.work.source_ns, || from.take(bytes).read_to_end(&mut content))?;
+                    permit.shrink(content.len() as u64);
+                    Ready { number, body: Body::Memory(content.into()), hash: None, permit }
+                }
+            };
+            let length = ready.body.len();
+            // An object has at least one part.
+            if (length == 0 && number > 0) || self.parts.blocking_send(ready).is_err() || length < bytes {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Parts of a file that are too large for memory: hashed here, and sent from the file.
+    fn by_place(&self, file: &Arc<File>, size: u64) -> io::Result<()> {
+        let mut buffer = vec![0; FROM_FILE_BYTES as usize / 2];
+        for number in 0..self.cut.count(size) {
+            let permit = self.permit(FROM_FILE_BYTES);
+            let offset = number * self.cut.part_bytes(0);
+            let length = self.cut.part_bytes(0).min(size - offset);
+            let mut hasher = Sha256Hasher::new();
+            let mut done = 0;
+            while done < length {
+                let now = usize::try_from((length - done).min(buffer.len() as u64)).unwrap_or(buffer.len());
+                let piece = &mut buffer[..now];
+                Work::time(&self.work.source_ns, || {
+                    std::os::unix::fs::FileExt::read_exact_at(&**file, piece, offset + done)
+                })?;
+                Work::time(&self.work.hash_ns, || hasher.update(piece));
+                done += now as u64;
+            }
+            let body = Body::File { file: Arc::clone(file), offset, length };
+            let ready = Ready { number, body, hash: Some(hasher.finish()), permit };
+            if self.parts.blocking_send(ready).is_err() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A part that is there.
+struct Part {
+    number: u64,
+    etag: String,
+    hash: Sha256,
+    size: u64,
+    confirmed: bool,
+}
+
+/// An upload in parts.
+#[derive(Clone)]
+struct Multipart {
+    uploader: Uploader,
+    open: Open,
+}
+
+impl Multipart {
+    async fn send(&self, ready: &mut mpsc::Receiver<Ready>) -> Result<Stored, UploadError> {
+        let mut under_way = JoinSet::new();
+        let mut parts = Vec::new();
+        loop {
+            tokio::select! {
+                part = ready.recv() => match part {
+                    Some(part) => {
+                        let this = self.clone();
+                        under_way.spawn(async move { this.part(part).await });
+                    }
+                    None => break,
+                },
+                Some(part) = under_way.join_next() => parts.push(joined(part)??),
+                () = self.uploader.client.stopped() => return Err(CallError::Interrupted.into()),
+            }
+        }
+        while let Some(part) = under_way.join_next().await {
+            parts.push(joined(part)??);
+        }
+        parts.sort_by_key(|part| part.number);
+        self.complete(&parts).await
+    }
+
+    async fn part(&self, ready: Ready) -> Result<Part, UploadError> {
+        let Ready { number, body, hash, permit } = ready;
+        let size = body.len();
+        let hash = match (hash, &body) {
+            (Some(hash), _) => hash,
+            (None, Body::Memory(content)) => {
+                let (content, work) = (content.clone(), Arc::clone(&self.uploader.work));
+                let hashed = tokio::task::spawn_blocking(move || Work::time(&work.hash_ns, || Sha256::of(&content)));
+                joined(hashed.await)?
+            }
+            (None, Body::File { .. }) => return Err(UploadError::Changed),
+        };
+        let mut call = Call::new(Method::Put, Some(&self.open.key))
+            .query("partNumber", (number + 1).to_string())
+            .query("uploadId", &self.open.upload_id)
+            .body(body, hash);
+        call.checksum = true;
+        let answer = self.uploader.client.call(call).await?;
+        drop(permit);
+        let what = || format!("part {} of {}", number + 1, self.open.key);
+        if !(200..300).contains(&answer.head.status) {
+            return Err(refused(&what(), &answer).into());
+        }
+        let etag = read_answer(&what(), answer.etag().ok_or(XmlError::Missing("ETag")))?;
+        let confirmed = answer.head.store_field(CHECKSUM_FIELD).is_some();
+        Ok(Part { number, etag, hash, size, confirmed })
+    }
+
+    async fn complete(&self, parts: &[Part]) -> Result<Stored, UploadError> {
+        let key = &self.open.key;
+        let confirmed = parts.iter().all(|part| part.confirmed);
+        let mut body = String::from("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
+        for part in parts {
+            let number = (part.number + 1).to_string();
+            let checksum = base64(&part.hash);
+            let etag = xml::escape(&part.etag).unwrap_or_default();
+            for text in ["<Part><PartNumber>", &number, "</PartNumber><ETag>&quot;", &etag, "&quot;</ETag>"] {
+                body.push_str(text);
+            }
+            // A store that never spoke of checksums may not know the element.
+            if confirmed {
+                for text in ["<ChecksumSHA256>", &checksum, "</ChecksumSHA256>"] {
+                    body.push_str(text);
+                }
+            }
+            body.push_str("</Part>");
+        }
+        body.push_str("</CompleteMultipartUpload>");
+        let hash = Sha256::of(body.as_bytes());
+        let mut call = Call::new(Method::Post, Some(key))
+            .query("uploadId", &self.open.upload_id)
+            .field("Content-Type", "application/xml")
+            .body(Body::Memory(body.into()), hash);
+        call.errors_in_body = true;
+        let hashes: Vec<Sha256> = parts.iter().map(|part| part.hash).collect();
+        let ours = composite(&hashes);
+        let size = parts.iter().map(|part| part.size).sum();
+        let mut stored = Stored { size, checksum: ours.clone(), confirmed };
+        let what = format!("POST {key}?uploadId");
+        match self.uploader.client.call(call).await {
+            Ok(answer) if (200..300).contains(&answer.head.status) => {
+                let completed = read_answer(&what, xml::completed(&answer.body))?;
+                match completed.checksum_sha256 {
+                    // Some leave the number of parts out.
+                    Some(theirs) if sum_of(&theirs) == sum_of(&ours) => stored.confirmed = true,
+                    Some(theirs) => return Err(UploadError::Damaged { theirs, ours }),
+                    None => {}
+                }
+            }
+            // The answer to an earlier copy of the request was lost, and the upload is complete.
+            Ok(answer) if answer.head.status == 404 => {
+                self.is_there(&stored).await.map_err(|()| refused(&what, &answer))?;
+            }
+            Ok(answer) => return Err(refused(&what, &answer).into()),
+            Err(error) if error.code() == "NoSuchUpload" => self.is_there(&stored).await.map_err(|()| error)?,
+            Err(error) => return Err(error.into()),
+        }
+        self.ended();
+        Ok(stored)
+    }
+
+    /// Whether the object is there as it should be.
+    async fn is_there(&self, stored: &Stored) -> Result<(), ()> {
+        let present = super::compare::head(&self.uploader.client, &self.open.key).await.ok().flatten().ok_or(())?;
+        let theirs = present.checksum.as_deref().map(sum_of);
+        let same = present.size == stored.size && theirs == Some(sum_of(&stored.checksum));
+        if same { Ok(()) } else { Err(()) }
+    }
+
+    fn ended(&self) {
+        if let Some(journal) = &self.uploader.journal
+            && let Err(error) = journal.ended(&self.open.upload_id)
+        {
+            tracing::warn!(%error, "the journal could not be written");
+        }
+    }
+
+    async fn give_up(&self) {
+        match self.uploader.abort(&self.open.key, &self.open.upload_id).await {
+            Ok(()) => self.ended(),
+            Err(error) => tracing::warn!(%error, "an upload in parts could not be given up; a later run tries again"),
+        }
+    }
+}

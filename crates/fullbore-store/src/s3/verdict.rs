@@ -1,0 +1,139 @@
+//! What limited a run: one of our own stages, the path to the store, or the store's turn-around.
+//!
+//! The signals are the time that our threads worked, and how the connections' time divides: bytes on the path, or the
+//! store has a whole request and its answer is waited for. The store's processor is not seen from here.
+
+use std::time::Duration;
+
+use super::client::measure::Reading;
+
+/// What limited a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// The part: "server s3 (turn-around)".
+    pub limit: String,
+    /// Why it is thought to be that: "busy 91 % of the time".
+    pub reason: String,
+}
+
+/// A part is named when it was at work for so much of the time.
+const NAMED: f64 = 0.6;
+
+/// Processors are full.
+const PROCESSOR_FULL: f64 = 0.9;
+
+/// What is known of a run at its end.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    /// Wall time.
+    pub wall: Duration,
+    /// Our time on processors, all threads.
+    pub processor: Duration,
+    /// Processors that may be used.
+    pub cores: usize,
+    /// Threads that read and hash.
+    pub threads: usize,
+    /// Reading files, all threads together.
+    pub source: Duration,
+    /// Hashing, all threads together.
+    pub hash: Duration,
+    /// What the connections saw.
+    pub connections: Reading,
+    /// The store, as it is called.
+    pub store: String,
+    /// How often it asked for less.
+    pub slowed: u64,
+    /// A limit on the rate was asked for: bytes per second.
+    pub rate_limit: Option<u64>,
+}
+
+/// Judges a run.
+pub fn judge(facts: &Facts) -> Verdict {
+    let wall = facts.wall.as_secs_f64().max(1e-6);
+    let share = |time: Duration| time.as_secs_f64() / wall;
+    let percent = |part: f64| (part * 100.0).round().clamp(0.0, 100.0);
+    let moved = facts.connections.sent_bytes + facts.connections.received_bytes;
+    if let Some(limit) = facts.rate_limit
+        && moved as f64 / wall >= 0.9 * limit as f64
+    {
+        return Verdict { limit: "the rate limit".into(), reason: "the rate is the one that was allowed".into() };
+    }
+    let (stage, busy) = if facts.hash > facts.source { ("hash", facts.hash) } else { ("source", facts.source) };
+    let busy = share(busy) / facts.threads.max(1) as f64;
+    let processor = share(facts.processor) / facts.cores.max(1) as f64;
+    if processor >= PROCESSOR_FULL {
+        let stage = if busy >= 0.3 { stage } else { "send" };
+        let reason = format!("{} cores {} % busy with it", facts.cores, percent(processor));
+        return Verdict { limit: format!("our processor ({stage})"), reason };
+    }
+    if busy >= NAMED {
+        let reason = format!("our threads were at it {} % of the time", percent(busy));
+        return Verdict { limit: format!("our side ({stage})"), reason };
+    }
+    let Reading { path, server, open, .. } = facts.connections.clone();
+    if facts.slowed > 0 && share(path + server) / (facts.connections.connections_at_once.max(1) as f64) < NAMED {
+        let reason = format!("it asked {} times for fewer requests", facts.slowed);
+        return Verdict { limit: format!("server {} (SlowDown)", facts.store), reason };
+    }
+    let at_work = (path + server).as_secs_f64() / open.as_secs_f64().max(1e-9);
+    if at_work < NAMED || open.is_zero() {
+        let reason = format!("{stage} {} %, connections {} % of the time", percent(busy), percent(at_work));
+        return Verdict { limit: "mixed".into(), reason };
+    }
+    let at_server = server.as_secs_f64() / (path + server).as_secs_f64().max(1e-9);
+    let connections = facts.connections.connections_at_once;
+    let (limit, part) = if at_server >= 0.5 {
+        (format!("server {} (turn-around)", facts.store), at_server)
+    } else {
+        (format!("the path to {}, or our link", facts.store), 1.0 - at_server)
+    };
+    let plural = if connections == 1 { "connection" } else { "connections" };
+    let reason =
+        format!("{connections} {plural} busy {} % of the time, {} % of that with it", percent(at_work), percent(part));
+    Verdict { limit, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(path_ms: u64, server_ms: u64) -> Facts {
+        let ms = Duration::from_millis;
+        let connections = Reading {
+            path: ms(path_ms),
+            server: ms(server_ms),
+            open: ms(4000),
+            connections_at_once: 4,
+            sent_bytes: 1000,
+            ..Reading::default()
+        };
+        Facts {
+            wall: ms(1000),
+            processor: ms(200),
+            cores: 2,
+            threads: 2,
+            store: "s3".into(),
+            connections,
+            ..Facts::default()
+        }
+    }
+
+    #[test]
+    fn what_is_named_is_what_was_busy() {
+        assert_eq!(judge(&facts(300, 3500)).limit, "server s3 (turn-around)");
+        assert_eq!(judge(&facts(3500, 300)).limit, "the path to s3, or our link");
+        assert_eq!(judge(&facts(300, 300)).limit, "mixed");
+        let mut limited = facts(300, 3500);
+        limited.rate_limit = Some(1000);
+        assert_eq!(judge(&limited).limit, "the rate limit");
+        let mut slow = facts(300, 300);
+        slow.slowed = 7;
+        assert_eq!(judge(&slow).limit, "server s3 (SlowDown)");
+        let mut disk = facts(3500, 300);
+        disk.source = Duration::from_millis(1900);
+        assert_eq!(judge(&disk).limit, "our side (source)");
+        disk.processor = Duration::from_millis(1900);
+        disk.hash = Duration::from_millis(1950);
+        assert_eq!(judge(&disk).limit, "our processor (hash)");
+    }
+}

@@ -1,0 +1,335 @@
+//! What servers answer in XML, read within bounds.
+//!
+//! The parser is roxmltree: a whole tree of an answer whose size the client has bounded already, without DTDs and
+//! so without entities of their own. Unknown elements are passed over, namespaces are not looked at (stores differ),
+//! and what is missing is the reader's to judge.
+
+use roxmltree::{Document, Node, ParsingOptions};
+
+use super::key::decode_listed;
+
+/// Bytes of an answer: a listing of a thousand keys of 1024 bytes, three bytes each as encoded, with owners.
+pub const ANSWER_BYTES_MAX: usize = 8 << 20;
+
+/// Nodes of an answer: a thousand entries of at most fifty.
+const NODES_MAX: u32 = 100_000;
+
+/// Entries taken from one answer: what servers give at most, and some.
+const ENTRIES_MAX: usize = 10_000;
+
+/// An answer that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum XmlError {
+    /// Too long, or no UTF-8.
+    #[error("the server's answer is {0}")]
+    Form(&'static str),
+    /// The parser's words.
+    #[error("the server's answer is no XML as it should be: {0}")]
+    Syntax(String),
+    /// Something necessary is not there.
+    #[error("the server's answer has no {0}")]
+    Missing(&'static str),
+}
+
+/// What a server says went wrong.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServiceError {
+    /// Its name: `SlowDown`, `NoSuchBucket`. Empty when the server gave none.
+    pub code: String,
+    /// In words.
+    pub message: String,
+    /// The region that the bucket is in, where that is the error.
+    pub region: Option<String>,
+}
+
+/// An object in a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Its key.
+    pub key: String,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Its ETag without quotes.
+    pub etag: String,
+}
+
+/// A page of a listing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The objects.
+    pub objects: Vec<Listed>,
+    /// For the next page, if there is one.
+    pub next: Option<String>,
+}
+
+/// An upload in parts that was begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Begun {
+    /// Its key.
+    pub key: String,
+    /// Its name.
+    pub upload_id: String,
+}
+
+/// How an upload in parts, or a copy, ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Completed {
+    /// The object's ETag without quotes.
+    pub etag: String,
+    /// Its checksum, as the server has it.
+    pub checksum_sha256: Option<String>,
+}
+
+/// Temporary credentials of the security token service.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Temporary {
+    /// The public half.
+    pub access_key_id: String,
+    /// The secret half.
+    pub secret_access_key: String,
+    /// Goes with them.
+    pub session_token: String,
+    /// When they end (ISO 8601).
+    pub expiration: String,
+}
+
+/// Reads the document and hands its root over.
+fn read<T>(bytes: &[u8], take: impl FnOnce(Node<'_, '_>) -> Result<T, XmlError>) -> Result<T, XmlError> {
+    if bytes.len() > ANSWER_BYTES_MAX {
+        return Err(XmlError::Form("too long"));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|_| XmlError::Form("not UTF-8"))?;
+    let options = ParsingOptions { allow_dtd: false, nodes_limit: NODES_MAX, ..ParsingOptions::default() };
+    let document = Document::parse_with_options(text, options).map_err(|error| XmlError::Syntax(error.to_string()))?;
+    take(document.root_element())
+}
+
+/// The text of the child of this name.
+fn child<'a>(node: Node<'a, '_>, name: &str) -> Option<&'a str> {
+    let child = node.children().find(|child| child.tag_name().name() == name)?;
+    Some(child.text().unwrap_or_default())
+}
+
+fn needed(node: Node<'_, '_>, name: &'static str) -> Result<String, XmlError> {
+    child(node, name).filter(|text| !text.is_empty()).map(str::to_owned).ok_or(XmlError::Missing(name))
+}
+
+/// The children of this name.
+fn all<'a, 'i: 'a>(node: Node<'a, 'i>, name: &'static str) -> impl Iterator<Item = Node<'a, 'i>> {
+    node.children().filter(move |child| child.tag_name().name() == name).take(ENTRIES_MAX)
+}
+
+fn unquoted(text: &str) -> String {
+    text.trim().trim_matches('"').to_owned()
+}
+
+/// The error that an answer is; `None` if it is none, or nothing that can be read.
+pub fn service_error(bytes: &[u8]) -> Option<ServiceError> {
+    read(bytes, |root| {
+        // The token service has its error one level deeper.
+        let error = match root.tag_name().name() {
+            "Error" => Some(root),
+            _ => root.children().find(|node| node.tag_name().name() == "Error"),
+        };
+        let error = error.filter(|error| child(*error, "Code").is_some()).ok_or(XmlError::Missing("Error"))?;
+        let text = |name| child(error, name).unwrap_or_default().trim().to_owned();
+        let region = Some(text("Region")).filter(|region| !region.is_empty());
+        Ok(ServiceError { code: text("Code"), message: text("Message"), region })
+    })
+    .ok()
+}
+
+/// `InitiateMultipartUploadResult`: the upload's name.
+///
+/// # Errors
+/// [`XmlError`]
+pub fn upload_id(bytes: &[u8]) -> Result<String, XmlError> {
+    read(bytes, |root| needed(root, "UploadId"))
+}
+
+/// `CompleteMultipartUploadResult`.
+///
+/// # Errors
+/// [`XmlError`]
+pub fn completed(bytes: &[u8]) -> Result<Completed, XmlError> {
+    read(bytes, |root| {
+        let etag = unquoted(&needed(root, "ETag")?);
+        let checksum_sha256 = child(root, "ChecksumSHA256").map(str::to_owned).filter(|text| !text.is_empty());
+        Ok(Completed { etag, checksum_sha256 })
+    })
+}
+
+/// `ListBucketResult` of ListObjectsV2, asked for with `encoding-type=url`.
+///
+/// # Errors
+/// [`XmlError`]
+pub fn page(bytes: &[u8]) -> Result<Page, XmlError> {
+    read(bytes, |root| {
+        if root.tag_name().name() != "ListBucketResult" {
+            return Err(XmlError::Missing("ListBucketResult"));
+        }
+        let encoded = child(root, "EncodingType") == Some("url");
+        let mut objects = Vec::new();
+        for entry in all(root, "Contents") {
+            objects.push(Listed {
+                key: listed_key(entry, encoded)?,
+                size: needed(entry, "Size")?.parse().map_err(|_| XmlError::Missing("Size in numbers"))?,
+                etag: unquoted(child(entry, "ETag").unwrap_or_default()),
+            });
+        }
+        let next = match child(root, "IsTruncated") {
+            Some("true") => Some(needed(root, "NextContinuationToken")?),
+            _ => None,
+        };
+        Ok(Page { objects, next })
+    })
+}
+
+fn listed_key(entry: Node<'_, '_>, encoded: bool) -> Result<String, XmlError> {
+    let key = needed(entry, "Key")?;
+    if encoded { decode_listed(&key).ok_or(XmlError::Missing("key that can be decoded")) } else { Ok(key) }
+}
+
+/// `ListMultipartUploadsResult`, asked for with `encoding-type=url`.
+///
+/// # Errors
+/// [`XmlError`]
+pub fn uploads(bytes: &[u8]) -> Result<Vec<Begun>, XmlError> {
+    read(bytes, |root| {
+        let encoded = child(root, "EncodingType") == Some("url");
+        all(root, "Upload")
+            .map(|entry| Ok(Begun { key: listed_key(entry, encoded)?, upload_id: needed(entry, "UploadId")? }))
+            .collect()
+    })
+}
+
+/// `DeleteResult`: the keys that were not deleted, and why.
+///
+/// # Errors
+/// [`XmlError`]
+pub fn not_deleted(bytes: &[u8]) -> Result<Vec<(String, ServiceError)>, XmlError> {
+    read(bytes, |root| {
+        let failed = all(root, "Error").map(|entry| {
+            let text = |name| child(entry, name).unwrap_or_default().to_owned();
+            (text("Key"), ServiceError { code: text("Code"), message: text("Message"), region: None })
+        });
+        Ok(failed.collect())
+    })
+}
+
+/// `AssumeRole…Response` of the token service.
+///
+/// # Errors
+/// [`XmlError`]
+pub fn temporary(bytes: &[u8]) -> Result<Temporary, XmlError> {
+    read(bytes, |root| {
+        let credentials = root
+            .descendants()
+            .find(|node| node.tag_name().name() == "Credentials")
+            .ok_or(XmlError::Missing("Credentials"))?;
+        Ok(Temporary {
+            access_key_id: needed(credentials, "AccessKeyId")?,
+            secret_access_key: needed(credentials, "SecretAccessKey")?,
+            session_token: needed(credentials, "SessionToken")?,
+            expiration: needed(credentials, "Expiration")?,
+        })
+    })
+}
+
+/// Text as the content of an element. `None`: XML 1.0 cannot hold it (section 2.2).
+pub fn escape(text: &str) -> Option<String> {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            // As references, or parsers make spaces of them.
+            '\t' | '\n' | '\r' => {
+                out.push_str("&#");
+                out.push_str(&(character as u32).to_string());
+                out.push(';');
+            }
+            '\0'..='\u{1f}' | '\u{fffe}' | '\u{ffff}' => return None,
+            _ => out.push(character),
+        }
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn errors_of_services() {
+        let slow = br#"<?xml version="1.0" encoding="UTF-8"?>
+            <Error><Code>SlowDown</Code><Message>Please &amp; thanks</Message><RequestId>x</RequestId></Error>"#;
+        let error = service_error(slow).unwrap();
+        assert_eq!((error.code.as_str(), error.message.as_str()), ("SlowDown", "Please & thanks"));
+        let token = br#"<ErrorResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Error><Type>Sender</Type>
+            <Code>ExpiredTokenException</Code><Message>m</Message></Error></ErrorResponse>"#;
+        assert_eq!(service_error(token).unwrap().code, "ExpiredTokenException");
+        let elsewhere = b"<Error><Code>PermanentRedirect</Code><Message/><Region>eu-west-1</Region></Error>";
+        assert_eq!(service_error(elsewhere).unwrap().region.as_deref(), Some("eu-west-1"));
+        for none in [&b"<html><body>502</body></html>"[..], b"", b"<Error/>", b"\xff"] {
+            assert_eq!(service_error(none), None);
+        }
+    }
+
+    #[test]
+    fn listings() {
+        let text = br#"<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>b</Name>
+            <EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>
+            <Contents><Key>a%2Fg%2B%2B+x</Key><Size>5</Size><ETag>"900150983cd24fb0d6963f7d28e17f72"</ETag>
+            <Owner><ID>1</ID></Owner></Contents><NextContinuationToken>t=</NextContinuationToken></ListBucketResult>"#;
+        let page = page(text).unwrap();
+        assert_eq!(page.next.as_deref(), Some("t="));
+        let object = &page.objects[0];
+        assert_eq!((object.key.as_str(), object.size), ("a/g++ x", 5));
+        assert_eq!(object.etag, "900150983cd24fb0d6963f7d28e17f72");
+        assert!(super::page(b"<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>").is_err());
+        assert!(super::page(b"<Error><Code>x</Code></Error>").is_err());
+    }
+
+    #[test]
+    fn uploads_in_parts() {
+        assert_eq!(upload_id(b"<I><UploadId>u</UploadId></I>"), Ok("u".into()));
+        assert_eq!(upload_id(b"<I><UploadId/></I>"), Err(XmlError::Missing("UploadId")));
+        let done = completed(b"<C><ETag>&quot;e-2&quot;</ETag><ChecksumSHA256>s-2</ChecksumSHA256></C>").unwrap();
+        assert_eq!(done, Completed { etag: "e-2".into(), checksum_sha256: Some("s-2".into()) });
+        let begun = uploads(b"<L><Upload><Key>k</Key><UploadId>1</UploadId></Upload><Upload><Key>l</Key><UploadId>2</UploadId></Upload></L>");
+        assert_eq!(begun.unwrap().len(), 2);
+        let left =
+            not_deleted(b"<D><Deleted><Key>a</Key></Deleted><Error><Key>b</Key><Code>AccessDenied</Code></Error></D>");
+        assert_eq!(left.unwrap()[0].0, "b");
+    }
+
+    #[test]
+    fn what_could_grow_is_refused() {
+        let bomb = br#"<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]><x>&b;</x>"#;
+        assert!(matches!(upload_id(bomb), Err(XmlError::Syntax(_))));
+        let many = format!("<x>{}</x>", "<y/>".repeat(NODES_MAX as usize + 1));
+        assert!(matches!(upload_id(many.as_bytes()), Err(XmlError::Syntax(_))));
+        let deep = "<y>".repeat(90_000);
+        assert!(upload_id(deep.as_bytes()).is_err());
+        assert_eq!(upload_id(&vec![b' '; ANSWER_BYTES_MAX + 1]), Err(XmlError::Form("too long")));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_escaped_is_read_as_it_was(text in "\\PC{0,40}", white in "[\\t\\n\\r ]{0,3}") {
+            let text = format!("x{text}{white}");
+            let document = format!("<I><UploadId>{}</UploadId></I>", escape(&text).unwrap());
+            prop_assert_eq!(upload_id(document.as_bytes()), Ok(text));
+        }
+
+        #[test]
+        fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = (service_error(&bytes), page(&bytes), uploads(&bytes), not_deleted(&bytes));
+            let _ = (completed(&bytes), upload_id(&bytes));
+        }
+    }
+}

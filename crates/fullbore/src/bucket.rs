@@ -1,0 +1,166 @@
+//! What `put` and `get` share for S3 stores: the bucket as flags, environment and files name it, and its errors.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullbore_store::s3::address::{Addressing, Bucket, Location, SCHEME};
+use fullbore_store::s3::client::{CallError, Client, Options};
+use fullbore_store::s3::credentials::{Aws, CredentialsError, Keeper};
+use fullbore_wire::connect::{ConnectOptions, ProxyServer};
+use fullbore_wire::proxy::{ProxySettings, Route};
+use fullbore_wire::rate_limit::RateLimit;
+use fullbore_wire::socket::SocketOptions;
+use fullbore_wire::tls::{Authorities, Offer, Tls, Trust};
+use fullbore_wire::url::Url;
+use tokio::sync::watch;
+
+use crate::cli::{AddressingChoice, GridArgs, S3Args};
+use crate::error::{CommandError, ErrorKind};
+use crate::fetching::usage_of;
+use crate::settings::Environment;
+
+/// The region that is spoken to when nobody says which; a bucket elsewhere answers where it is.
+const REGION: &str = "us-east-1";
+
+/// Unsent bytes in the kernel at most; on slow paths less.
+const UNSENT_BYTES_MAX: u32 = 128 << 10;
+
+/// Whether an argument is an address of a store.
+pub fn is_address(text: &std::ffi::OsStr) -> bool {
+    text.to_str().is_some_and(|text| text.starts_with(SCHEME))
+}
+
+/// Reads an address.
+pub fn location(text: &std::ffi::OsStr) -> Result<Location, CommandError> {
+    let text = text.to_str().ok_or_else(|| CommandError::usage("the address of a store must be UTF-8"))?;
+    Location::parse(text).map_err(CommandError::usage)
+}
+
+/// The way to a bucket; nothing is asked yet.
+pub fn open(
+    arguments: &S3Args,
+    common: &GridArgs,
+    location: &Location,
+    limit: Option<Arc<RateLimit>>,
+    stop: watch::Receiver<bool>,
+) -> Result<Client, CommandError> {
+    let lookup = |name: &str| std::env::var(name).ok();
+    let aws = Aws::find(&lookup, arguments.profile.as_deref()).map_err(|error| explain_credentials(&error))?;
+    let addressing = match arguments.addressing {
+        AddressingChoice::Auto => aws.addressing,
+        AddressingChoice::Path => Addressing::Path,
+        AddressingChoice::Virtual => Addressing::Virtual,
+    };
+    let region = arguments.region.clone().or(aws.region.clone()).unwrap_or_else(|| REGION.to_owned());
+    let endpoint = arguments.endpoint.clone().or(aws.endpoint.clone());
+    let mut bucket =
+        Bucket::new(&location.bucket, endpoint.as_deref(), &region, addressing).map_err(CommandError::usage)?;
+    bucket.endpoint.proxy = proxy(&bucket)?;
+    let trust = match arguments.cacert.clone().or(aws.authorities.clone()) {
+        Some(path) => Trust::SystemAnd(Authorities::read(&path).map_err(|error| usage_of(&path, &error))?),
+        None => Trust::System,
+    };
+    let connect = ConnectOptions {
+        tls: Tls::new(trust),
+        offer: Offer::Http1,
+        limit: Duration::from_secs(common.timeout),
+        ..ConnectOptions::default()
+    };
+    let keeper =
+        if arguments.no_sign_request { Keeper::anonymous() } else { Keeper::new(aws.providers, connect.clone()) };
+    let socket = SocketOptions { unsent_low_water_bytes: Some(UNSENT_BYTES_MAX), ..SocketOptions::default() };
+    let options = Options {
+        connect: ConnectOptions { socket, ..connect },
+        connections: usize::from(arguments.connections),
+        patience: Duration::from_secs(common.timeout),
+        limit,
+    };
+    Ok(Client::new(bucket, keeper, options, stop))
+}
+
+/// The proxy that the environment has for this store.
+fn proxy(bucket: &Bucket) -> Result<Option<ProxyServer>, CommandError> {
+    let given = Environment::read().proxy;
+    let wrong = |error: fullbore_wire::proxy::ProxyError| CommandError::usage(error);
+    let mut proxies = ProxySettings::new();
+    if let Some(proxy) = &given.http {
+        proxies.set_http(proxy).map_err(wrong)?;
+    }
+    if let Some(proxy) = &given.https {
+        proxies.set_https(proxy).map_err(wrong)?;
+    }
+    proxies.set_no_proxy(&given.no_proxy.join(",")).map_err(wrong)?;
+    let url = Url::parse(&format!("{}://{}/", bucket.endpoint.scheme.as_str(), bucket.host));
+    let url = url.map_err(CommandError::usage)?;
+    Ok(match proxies.route(&url) {
+        Route::Direct => None,
+        Route::Forward(proxy) | Route::Tunnel(proxy) => Some(ProxyServer {
+            scheme: proxy.endpoint.scheme(),
+            host: proxy.endpoint.host().to_string(),
+            port: proxy.endpoint.port(),
+            authorization: proxy.credentials.as_ref().map(|own| own.basic().header_value().to_owned()),
+        }),
+    })
+}
+
+/// Where this user's state is kept.
+pub fn state_directory() -> Option<PathBuf> {
+    let base = match std::env::var_os("XDG_STATE_HOME") {
+        Some(path) if !path.is_empty() => PathBuf::from(path),
+        _ => PathBuf::from(std::env::var_os("HOME").filter(|home| !home.is_empty())?).join(".local/state"),
+    };
+    Some(base.join("fullbore/put"))
+}
+
+fn explain_credentials(error: &CredentialsError) -> CommandError {
+    let command = CommandError::usage(error);
+    match error {
+        CredentialsError::None { .. } => command.hint(
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile in ~/.aws/credentials; --no-sign-request needs none",
+        ),
+        _ => command,
+    }
+}
+
+/// The library's error as the person sees it.
+pub fn explain(error: &CallError) -> CommandError {
+    let kind = match error {
+        CallError::Credentials(error) => return explain_credentials(error),
+        CallError::Interrupted => ErrorKind::Interrupted,
+        CallError::Damaged { .. } => ErrorKind::Verification,
+        CallError::Refused { status: 400..=428 | 430..=499, .. } => ErrorKind::Usage,
+        _ => ErrorKind::Network,
+    };
+    let command = CommandError::from_error(kind, error);
+    match (error.code(), error.status()) {
+        ("SignatureDoesNotMatch", _) => command.hint("is the secret key the right one, and the --region?"),
+        ("NoSuchBucket", _) => command.hint("fullbore makes no buckets: `aws s3 mb` does"),
+        (_, Some(403)) => {
+            command.hint("may these credentials do that? `aws sts get-caller-identity` says whose they are")
+        }
+        _ => command,
+    }
+}
+
+/// Whether an error would be that of every other request too.
+pub fn is_fatal(error: &CallError) -> bool {
+    match error {
+        CallError::Credentials(_) | CallError::GivenUp(_) | CallError::Interrupted => true,
+        CallError::Refused { status, error, .. } => {
+            *status == 401
+                || matches!(
+                    error.code.as_str(),
+                    "NoSuchBucket"
+                        | "InvalidAccessKeyId"
+                        | "SignatureDoesNotMatch"
+                        | "AccountProblem"
+                        | "AllAccessDisabled"
+                        | "AuthorizationHeaderMalformed"
+                        | "InvalidBucketName"
+                        | "ExpiredToken"
+                )
+        }
+        _ => false,
+    }
+}

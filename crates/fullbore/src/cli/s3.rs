@@ -1,0 +1,127 @@
+//! The flags of `put` and `get` that are about S3 stores.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::settings::values::Percent;
+
+const STORE: &str = "S3 store";
+const OBJECTS: &str = "How objects are stored";
+const WHICH: &str = "Which objects";
+
+/// Where buckets stand in addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum AddressingChoice {
+    /// In the path for an --endpoint, in the host name otherwise
+    #[default]
+    Auto,
+    /// <https://host/bucket/key>
+    Path,
+    /// <https://bucket.host/key>
+    Virtual,
+}
+
+/// Which store, and how it is reached.
+#[derive(Debug, Args)]
+pub struct S3Args {
+    /// Use the S3-compatible store at this URL instead of Amazon's
+    #[arg(long, value_name = "URL", help_heading = STORE)]
+    pub endpoint: Option<String>,
+
+    /// Region of the bucket (default: AWS_REGION, the profile's, or us-east-1)
+    #[arg(long, value_name = "NAME", help_heading = STORE)]
+    pub region: Option<String>,
+
+    /// Take credentials and settings from this profile of ~/.aws/config and ~/.aws/credentials
+    #[arg(long, value_name = "NAME", help_heading = STORE)]
+    pub profile: Option<String>,
+
+    /// Where the bucket stands in addresses
+    #[arg(long, value_enum, value_name = "STYLE", help_heading = STORE, default_value_t, hide_possible_values = false)]
+    pub addressing: AddressingChoice,
+
+    /// Do not sign requests: for buckets that are open to everybody
+    #[arg(long, help_heading = STORE, conflicts_with = "profile")]
+    pub no_sign_request: bool,
+
+    /// Trust the authorities in this PEM file as well
+    #[arg(long, value_name = "FILE", help_heading = STORE)]
+    pub cacert: Option<PathBuf>,
+
+    /// Connections to the store at most
+    #[arg(long, value_name = "NUMBER", help_heading = STORE, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub connections: u16,
+}
+
+impl S3Args {
+    /// Whether any of them was given.
+    pub fn any(&self) -> bool {
+        self.endpoint.is_some()
+            || self.region.is_some()
+            || self.profile.is_some()
+            || self.addressing != AddressingChoice::Auto
+            || self.no_sign_request
+    }
+}
+
+/// How objects are put.
+#[derive(Debug, Args)]
+pub struct S3PutArgs {
+    /// Content-Type of all objects (default: by the name of each file)
+    #[arg(long, value_name = "TYPE", help_heading = OBJECTS)]
+    pub content_type: Option<String>,
+
+    /// Cache-Control of all objects, such as max-age=300
+    #[arg(long, value_name = "VALUE", help_heading = OBJECTS)]
+    pub cache_control: Option<String>,
+
+    /// Metadata of all objects; may be repeated
+    #[arg(long, value_name = "NAME=VALUE", help_heading = OBJECTS)]
+    pub metadata: Vec<String>,
+
+    /// Storage class, such as STANDARD_IA
+    #[arg(long, value_name = "CLASS", help_heading = OBJECTS)]
+    pub storage_class: Option<String>,
+
+    /// Canned access control list, such as public-read
+    #[arg(long, value_name = "ACL", help_heading = OBJECTS)]
+    pub acl: Option<String>,
+
+    /// Encryption by the store: AES256, aws:kms or aws:kms:KEY-ID
+    #[arg(long, value_name = "HOW", help_heading = OBJECTS)]
+    pub sse: Option<String>,
+
+    /// Send files that match after all others; repeated: those that match a later one after those before
+    ///
+    /// Patterns are rsync's, matched against the path beneath the directory that is put: `dists/***`, `InRelease`.
+    #[arg(long, value_name = "GLOB", help_heading = WHICH)]
+    pub last: Vec<String>,
+
+    /// Send also what is there already with the same content
+    #[arg(long, help_heading = WHICH)]
+    pub resend: bool,
+
+    /// When all is there, delete objects beneath the prefix that are not among the files
+    #[arg(long, help_heading = WHICH)]
+    pub delete: bool,
+
+    /// Delete nothing when more than this share of the objects would be deleted [default: 40%]
+    #[arg(long, value_name = "PERCENT", help_heading = WHICH, requires = "delete")]
+    pub max_delete: Option<Percent>,
+
+    /// Delete even when --max-delete is exceeded
+    #[arg(long, help_heading = WHICH, requires = "delete")]
+    pub force_delete: bool,
+}
+
+impl S3PutArgs {
+    /// Whether any of them was given.
+    pub fn any(&self) -> bool {
+        let S3PutArgs { content_type, cache_control, storage_class, acl, sse, .. } = self;
+        [content_type, cache_control, storage_class, acl, sse].iter().any(|value| value.is_some())
+            || !(self.metadata.is_empty() && self.last.is_empty())
+            || self.resend
+            || self.delete
+    }
+}

@@ -1,0 +1,86 @@
+//! `fullbore get s3://bucket/key`: an object, to stdout or to a name that it gets when it is complete and right.
+
+use bytes::Bytes;
+use fullbore_engine::stage::Ledger;
+use fullbore_engine::window::Window;
+use fullbore_store::s3::address::SCHEME;
+use fullbore_store::s3::download::{self, DownloadError, Got, RANGE_BYTES, RANGES_AT_ONCE};
+use serde_json::json;
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+use super::Sink;
+use crate::bucket;
+use crate::cli::GetArgs;
+use crate::error::{CommandError, ErrorKind};
+use crate::fetching::{Stop, interruption};
+use crate::grid::{amount, runtime, say, tell};
+use crate::program::process_costs;
+
+/// Pieces between the network and the file.
+const PIECES: usize = 1;
+
+/// Gets an object; the result is the exit code.
+pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, CommandError> {
+    let location = bucket::location(address)?;
+    if location.key.is_empty() || location.key.ends_with('/') {
+        return Err(CommandError::usage(format_args!("{SCHEME}{}/{}: which object?", location.bucket, location.key)));
+    }
+    let begun = Instant::now();
+    let runtime = runtime(&Ledger::new())?;
+    let stop = Stop::listen(&runtime);
+    let client = bucket::open(&arguments.s3, &arguments.grid, &location, None, stop.watch())?;
+    let mut sink = Sink::open(arguments.output.as_deref())?;
+    let (out, mut pieces) = mpsc::channel::<Bytes>(PIECES);
+    let window = Window::new(RANGE_BYTES * u64::from(RANGES_AT_ONCE), RANGES_AT_ONCE);
+    let (getting, key) = (client.clone(), location.key.clone());
+    let task = runtime.spawn(async move { download::get(&getting, &key, &window, &out).await });
+    let mut written = Ok(());
+    while let Some(piece) = pieces.blocking_recv() {
+        written = sink.write(&piece);
+        if written.is_err() {
+            break;
+        }
+    }
+    drop(pieces);
+    let got = runtime.block_on(task).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+    written?;
+    if *stop.watch().borrow() && got.is_err() {
+        return Err(interruption());
+    }
+    let Got { size, verified } = got.map_err(|error| explain(&error))?;
+    sink.publish()?;
+    if !verified {
+        say(
+            &arguments.grid,
+            "warning: the store has no checksum of this object: its length is right, and no more is known",
+        );
+    }
+    let wall = begun.elapsed();
+    let reading = client.reading();
+    if arguments.grid.json {
+        let (cpu_ms, peak_rss_bytes) = process_costs();
+        tell(&json!({
+            "event": "summary", "bytes": size, "verified": verified, "duration_ms": wall.as_millis() as u64,
+            "cpu_ms": cpu_ms, "peak_rss_bytes": peak_rss_bytes,
+            "server": {
+                "name": client.bucket().endpoint.host.clone(), "answers": reading.answers,
+                "connections": reading.connections, "repeated": reading.repeated, "slow_downs": client.slowed(),
+            },
+        }))?;
+    } else if arguments.output.is_some() {
+        say(&arguments.grid, &amount(size, wall));
+    }
+    Ok(0)
+}
+
+fn explain(error: &DownloadError) -> CommandError {
+    let kind = match error {
+        DownloadError::Call(error) => return bucket::explain(error),
+        DownloadError::Missing { .. } => ErrorKind::Usage,
+        DownloadError::Wrong { .. } => ErrorKind::Verification,
+        DownloadError::Unwanted => ErrorKind::Interrupted,
+        _ => ErrorKind::Network,
+    };
+    CommandError::from_error(kind, error)
+}

@@ -1,0 +1,386 @@
+//! `fullbore put … s3://bucket/prefix`: files and directories as objects in a bucket.
+//!
+//! [`run`] is the walk: what goes where (`plan`) → uploads that an earlier run left open are given up → what is there
+//! (`known`) → all files, turn by turn (`send`) → objects that are not among them, if asked (`delete`) → the list of keys,
+//! and what limited the run.
+
+mod delete;
+mod fields;
+mod known;
+mod plan;
+mod send;
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use fullbore_engine::stage::Ledger;
+use fullbore_engine::window::Window;
+use fullbore_store::s3::address::{Location, SCHEME};
+use fullbore_store::s3::client::Client;
+use fullbore_store::s3::journal::{Journal, Orphans};
+use fullbore_store::s3::upload::{Uploader, Work};
+use fullbore_store::s3::verdict::{Facts, Verdict, judge};
+use fullbore_wire::rate_limit::RateLimit;
+use serde_json::json;
+
+use super::fail;
+use super::list::{self, List};
+use crate::bucket;
+use crate::cli::PutArgs;
+use crate::error::{CommandError, ErrorKind};
+use crate::fetching::Stop;
+use crate::grid::{amount, print_line, runtime, say, tell};
+use crate::program::process_costs;
+use crate::report::units;
+use delete::Doomed;
+use known::Known;
+use plan::{Last, Plan};
+use send::{Done, Outcome, Sending};
+
+/// Memory for content on its way: 64 MiB carry 1 Gbit/s over half a second.
+const WINDOW_BYTES: u64 = 64 << 20;
+
+/// Small objects that are ready beside those that are on their way.
+const READY: u32 = 64;
+
+/// Share of the objects that `--delete` may take, unless told otherwise.
+const MAX_DELETE: f64 = 0.4;
+
+/// Puts everything; the result is the exit code.
+pub fn run(arguments: &PutArgs, address: &std::ffi::OsStr) -> Result<u8, CommandError> {
+    refuse_flags_of_grids(arguments)?;
+    let location = bucket::location(address)?;
+    let sources = &arguments.paths[..arguments.paths.len() - 1];
+    if sources.is_empty() {
+        return Err(CommandError::usage("what is to be put? FILE|DIR comes before the address"));
+    }
+    let common_fields = fields::common(&arguments.s3_put)?;
+    let begun = Instant::now();
+    let mut list = List::open(arguments.caps.as_deref())?;
+    let skipped = &mut |path: &Path, what: &str| {
+        say(&arguments.grid, &format!("warning: {}: {what}, left out", path.display()));
+    };
+    let plan = Plan::make(sources, &location, &Last::new(&arguments.s3_put.last), skipped)?;
+    if arguments.s3_put.delete && plan.prefix.is_none() {
+        return Err(CommandError::usage("--delete needs a directory among the files: what is not in it is deleted"));
+    }
+    let runtime = runtime(&Ledger::new())?;
+    let result = put(arguments, &location, &plan, common_fields, &mut list, &runtime, begun);
+    // A thread may wait for a pipe that gives nothing: it is not waited for.
+    runtime.shutdown_background();
+    result
+}
+
+/// The walk, from the plan on.
+fn put(
+    arguments: &PutArgs,
+    location: &Location,
+    plan: &Plan,
+    common_fields: Vec<(String, String)>,
+    list: &mut List,
+    runtime: &tokio::runtime::Runtime,
+    begun: Instant,
+) -> Result<u8, CommandError> {
+    let stop = Stop::listen(runtime);
+    let limit = arguments.limit_rate.map(|rate| Arc::new(RateLimit::new(rate.0, Instant::now())));
+    let client = bucket::open(&arguments.s3, &arguments.grid, location, limit, stop.watch())?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
+    let journals = arguments.journals.clone().or_else(bucket::state_directory);
+    let items = u32::from(arguments.s3.connections).saturating_mul(4) + READY;
+    let uploader = Uploader {
+        client: client.clone(),
+        window: Window::new(WINDOW_BYTES, items),
+        work: Arc::new(Work::default()),
+        journal: journals.as_deref().filter(|_| !arguments.dry_run).map(|path| Arc::new(Journal::new(path))),
+        spool: std::env::temp_dir(),
+    };
+    if let Some(path) = journals.as_deref().filter(|_| !arguments.dry_run) {
+        runtime.block_on(give_up_orphans(arguments, &uploader, path));
+    }
+    let known = match arguments.s3_put.resend {
+        true => Known::resend(),
+        false => runtime.block_on(Known::find(&client, &plan.objects))?,
+    };
+    let content_type = {
+        let given = arguments.s3_put.content_type.clone();
+        move |key: &str| fields::content_type(given.as_deref(), key)
+    };
+    let sending = Arc::new(Sending {
+        client: client.clone(),
+        uploader,
+        known,
+        handle: runtime.handle().clone(),
+        stop: stop.watch(),
+        threads,
+        dry_run: arguments.dry_run,
+        fields: common_fields,
+        content_type: Box::new(content_type),
+        large: Sending::large_window(),
+        over: AtomicBool::new(false),
+        succeeded: AtomicUsize::new(0),
+        failed: AtomicUsize::new(0),
+    });
+    let mut account = Account::new(arguments, plan, location, list);
+    for turn in 0..plan.turns {
+        let numbers: Vec<usize> =
+            plan.objects.iter().enumerate().filter(|(_, object)| object.turn == turn).map(|(at, _)| at).collect();
+        sending.send(&plan.objects, &numbers, &mut |done| account.done(done));
+        // What comes last refers to what came before.
+        if sending.failed.load(Ordering::Relaxed) > 0 || account.told_error.is_some() || *stop.watch().borrow() {
+            break;
+        }
+    }
+    account.rest();
+    let Account { totals, failed, told_error, told, .. } = account;
+    let untried = plan.objects.len() - told;
+    list.publish()?;
+    let mut deleted = Ok(0);
+    if failed.is_empty() && untried == 0 && arguments.s3_put.delete {
+        deleted = runtime.block_on(delete(arguments, &client, plan));
+    }
+    let facts = facts(&sending, &client, begun.elapsed(), arguments.limit_rate.map(|rate| rate.0));
+    conclude(arguments, &totals, &facts, failed.len() + untried, *deleted.as_ref().unwrap_or(&0))?;
+    if let Some(error) = told_error {
+        return Err(error);
+    }
+    if *stop.watch().borrow() {
+        return Err(CommandError::new(
+            ErrorKind::Interrupted,
+            format_args!("interrupted; {} objects are there, {untried} were not tried", totals.stored + totals.present),
+        ));
+    }
+    let result = fail(failed, totals.stored + totals.present);
+    let result = match result {
+        Err(error) if untried > 0 => Err(error.context(format_args!("{untried} more were not tried"))),
+        other => other,
+    };
+    result.and_then(|code| deleted.map(|_| code))
+}
+
+fn refuse_flags_of_grids(arguments: &PutArgs) -> Result<(), CommandError> {
+    let given = [
+        ("--node", arguments.grid.node.is_some()),
+        ("--servers", arguments.grid.servers.is_some()),
+        ("--encoding", arguments.encoding.is_some()),
+        ("--convergence", arguments.convergence.is_some()),
+        ("--convergence-file", arguments.convergence_file.is_some()),
+        ("--random-key", arguments.random_key),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((flag, _)) => Err(CommandError::usage(format_args!("{flag} is about Tahoe-LAFS grids, not S3 stores"))),
+        None => Ok(()),
+    }
+}
+
+/// Uploads in parts that runs which are gone have left.
+async fn give_up_orphans(arguments: &PutArgs, uploader: &Uploader, journals: &Path) {
+    let bucket = uploader.client.bucket();
+    let mut orphans = Orphans::find(journals, &bucket.host, &bucket.name);
+    let uploads: Vec<_> = orphans.uploads(&bucket.host, &bucket.name).cloned().collect();
+    for open in uploads {
+        match uploader.abort(&open.key, &open.upload_id).await {
+            Ok(()) => {
+                orphans.ended(&open.upload_id);
+                say(&arguments.grid, &format!("{}: gave up the upload in parts of a run that did not end", open.key));
+            }
+            Err(error) => {
+                say(&arguments.grid, &format!("warning: {}: an old upload in parts is still there: {error}", open.key));
+                // Without an answer the others would wait as long.
+                if error.status().is_none() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// What was done.
+#[derive(Debug, Default)]
+struct Totals {
+    stored: u64,
+    present: u64,
+    wanted: u64,
+    bytes: u64,
+    sent_bytes: u64,
+    unconfirmed: u64,
+}
+
+/// Tells what is done, in the order of the arguments.
+struct Account<'a> {
+    arguments: &'a PutArgs,
+    plan: &'a Plan,
+    location: &'a Location,
+    list: &'a mut List,
+    waiting: BTreeMap<usize, Done>,
+    told: usize,
+    next: usize,
+    totals: Totals,
+    failed: Vec<(std::path::PathBuf, CommandError)>,
+    told_error: Option<CommandError>,
+}
+
+impl<'a> Account<'a> {
+    fn new(arguments: &'a PutArgs, plan: &'a Plan, location: &'a Location, list: &'a mut List) -> Account<'a> {
+        Account {
+            arguments,
+            plan,
+            location,
+            list,
+            waiting: BTreeMap::new(),
+            told: 0,
+            next: 0,
+            totals: Totals::default(),
+            failed: Vec::new(),
+            told_error: None,
+        }
+    }
+
+    fn done(&mut self, done: Done) {
+        self.waiting.insert(done.number, done);
+        while let Some(done) = self.waiting.remove(&self.next) {
+            self.next += 1;
+            self.tell(done);
+        }
+    }
+
+    /// What was done after something that was not.
+    fn rest(&mut self) {
+        for (_, done) in std::mem::take(&mut self.waiting) {
+            self.tell(done);
+        }
+    }
+
+    fn tell(&mut self, done: Done) {
+        let object = &self.plan.objects[done.number];
+        self.told += 1;
+        let outcome = match done.result {
+            Ok(outcome) => outcome,
+            Err(error) if error.kind == ErrorKind::Interrupted => {
+                self.told -= 1;
+                return;
+            }
+            Err(error) => return self.failed.push((object.path.clone(), error)),
+        };
+        self.totals.bytes += done.size;
+        let mut checksum = None;
+        let event = match outcome {
+            Outcome::Stored(stored) => {
+                self.totals.stored += 1;
+                self.totals.sent_bytes += stored.size;
+                self.totals.unconfirmed += u64::from(!stored.confirmed);
+                checksum = Some(stored.checksum);
+                "stored"
+            }
+            Outcome::Present => {
+                self.totals.present += 1;
+                "present"
+            }
+            Outcome::Wanted => {
+                self.totals.wanted += 1;
+                "would_store"
+            }
+        };
+        let address = format!("{SCHEME}{}/{}", self.location.bucket, object.key);
+        self.list.add(&object.path, done.size, &address);
+        let told = if self.arguments.grid.json {
+            let mut entry = list::entry(&object.path, done.size, &address, None);
+            entry["event"] = event.into();
+            entry["checksum_sha256"] = checksum.into();
+            tell(&entry)
+        } else {
+            print_line(&address)
+        };
+        if let Err(error) = told {
+            self.told_error.get_or_insert(error);
+        }
+    }
+}
+
+async fn delete(arguments: &PutArgs, client: &Client, plan: &Plan) -> Result<usize, CommandError> {
+    let wanted: HashSet<&str> = plan.objects.iter().map(|object| object.key.as_str()).collect();
+    let doomed = Doomed::find(client, plan.prefix.as_deref().unwrap_or_default(), &wanted).await?;
+    let share_max = arguments.s3_put.max_delete.map_or(MAX_DELETE, crate::settings::values::Percent::fraction);
+    doomed.guard(share_max, arguments.s3_put.force_delete)?;
+    for key in &doomed.keys {
+        if arguments.grid.json {
+            let event = if arguments.dry_run { "would_delete" } else { "deleting" };
+            tell(&json!({"event": event, "key": key}))?;
+        } else if arguments.dry_run {
+            say(&arguments.grid, &format!("would delete {key}"));
+        }
+    }
+    if arguments.dry_run { Ok(doomed.keys.len()) } else { doomed.delete(client).await }
+}
+
+fn facts(sending: &Sending, client: &Client, wall: Duration, rate_limit: Option<u64>) -> Facts {
+    let time = |counter: &std::sync::atomic::AtomicU64| Duration::from_nanos(counter.load(Ordering::Relaxed));
+    Facts {
+        wall,
+        processor: Duration::from_millis(process_costs().0),
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        threads: sending.threads,
+        source: time(&sending.uploader.work.source_ns),
+        hash: time(&sending.uploader.work.hash_ns),
+        connections: client.reading(),
+        store: client.bucket().endpoint.host.clone(),
+        slowed: client.slowed(),
+        rate_limit,
+    }
+}
+
+/// The last line, or the last line of JSON.
+fn conclude(
+    arguments: &PutArgs,
+    totals: &Totals,
+    facts: &Facts,
+    failed: usize,
+    deleted: usize,
+) -> Result<(), CommandError> {
+    let Verdict { limit, reason } = judge(facts);
+    let connections = &facts.connections;
+    if arguments.grid.json {
+        let (cpu_ms, peak_rss_bytes) = process_costs();
+        let ms = |time: Duration| (time.as_secs_f64() * 1e4).round() / 10.0;
+        let answers = u32::try_from(connections.answers.max(1)).unwrap_or(u32::MAX);
+        return tell(&json!({
+            "event": "summary",
+            "stored": totals.stored, "present": totals.present, "would_store": totals.wanted,
+            "failed": failed, "deleted": deleted,
+            "bytes": totals.bytes, "sent_bytes": totals.sent_bytes, "unconfirmed": totals.unconfirmed,
+            "duration_ms": ms(facts.wall), "cpu_ms": cpu_ms, "peak_rss_bytes": peak_rss_bytes,
+            "stages": {"source_ms": ms(facts.source), "hash_ms": ms(facts.hash)},
+            "server": {
+                "name": facts.store, "answers": connections.answers, "connections": connections.connections,
+                "connections_at_once": connections.connections_at_once, "repeated": connections.repeated,
+                "slow_downs": facts.slowed, "open_ms": ms(connections.open), "path_ms": ms(connections.path),
+                "turn_around_ms": ms(connections.server), "mean_turn_around_ms": ms(connections.server / answers),
+                "round_trip_ms": connections.round_trip.map(ms),
+            },
+            "verdict": {"limit": limit, "reason": reason},
+        }));
+    }
+    let plural = |count: u64| if count == 1 { "" } else { "s" };
+    let mut text = if arguments.dry_run {
+        format!("{} file{} would be put", totals.wanted, plural(totals.wanted))
+    } else {
+        format!("{} file{}, {}", totals.stored, plural(totals.stored), amount(totals.sent_bytes, facts.wall))
+    };
+    if totals.present > 0 {
+        text.push_str(&format!("; {} were there already", totals.present));
+    }
+    if deleted > 0 {
+        text.push_str(&format!(
+            "; {} {}",
+            units::count(deleted as u64),
+            if arguments.dry_run { "would be deleted" } else { "deleted" }
+        ));
+    }
+    if totals.unconfirmed > 0 {
+        text.push_str("; the store does not say what checksums it has");
+    }
+    say(&arguments.grid, &format!("{text}. Limited by: {limit} ({reason})."));
+    Ok(())
+}

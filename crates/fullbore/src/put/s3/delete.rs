@@ -1,0 +1,90 @@
+//! Objects beneath the prefix that are not among the files, taken away when all else is there.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use fullbore_store::s3::client::Client;
+use fullbore_store::s3::listing::{self, More};
+use fullbore_store::s3::remove::{KEYS_AT_ONCE, remove};
+use tokio::task::JoinSet;
+
+use crate::bucket::explain;
+use crate::error::{CommandError, ErrorKind};
+
+/// Requests on their way at once.
+const AT_ONCE: usize = 4;
+
+/// What is to be deleted.
+pub struct Doomed {
+    /// The keys.
+    pub keys: Vec<String>,
+    /// How many objects there are beneath the prefix.
+    pub of: usize,
+}
+
+impl Doomed {
+    /// Lists everything beneath the prefix, and keeps what is not wanted.
+    pub async fn find(client: &Client, prefix: &str, wanted: &HashSet<&str>) -> Result<Doomed, CommandError> {
+        let mut doomed = Doomed { keys: Vec::new(), of: 0 };
+        let listed = listing::list(client, prefix, |page| {
+            doomed.of += page.len();
+            let others = page.into_iter().filter(|object| !wanted.contains(object.key.as_str()));
+            doomed.keys.extend(others.map(|object| object.key));
+            More::Yes
+        });
+        listed.await.map_err(|error| explain(&error))?;
+        Ok(doomed)
+    }
+
+    /// Refuses to delete too much at once: a source that is suddenly empty is more likely a fault than a wish.
+    pub fn guard(&self, share_max: f64, force: bool) -> Result<(), CommandError> {
+        let share = self.keys.len() as f64 / self.of.max(1) as f64;
+        if force || share <= share_max {
+            return Ok(());
+        }
+        let error = format_args!(
+            "--delete would delete {} of {} objects ({:.0} %), more than --max-delete allows; nothing is deleted",
+            self.keys.len(),
+            self.of,
+            share * 100.0
+        );
+        Err(CommandError::new(ErrorKind::Partial, error).hint("--force-delete if that is right"))
+    }
+
+    /// Deletes; gives how many are gone.
+    pub async fn delete(self, client: &Client) -> Result<usize, CommandError> {
+        let total = self.keys.len();
+        let mut left = Vec::new();
+        let mut under_way = JoinSet::new();
+        let keys: Arc<[String]> = self.keys.into();
+        let mut next = 0;
+        while next < total || !under_way.is_empty() {
+            while next < total && under_way.len() < AT_ONCE {
+                let (client, keys, end) = (client.clone(), Arc::clone(&keys), (next + KEYS_AT_ONCE).min(total));
+                under_way.spawn(async move { remove(&client, &keys[next..end]).await });
+                next = end;
+            }
+            if let Some(removed) = under_way.join_next().await {
+                let removed = removed.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+                left.extend(removed.map_err(|error| explain(&error))?);
+            }
+        }
+        let Some((key, error)) = left.first() else { return Ok(total) };
+        let text = format!("{} objects could not be deleted; {key}: {} {}", left.len(), error.code, error.message);
+        Err(CommandError::new(ErrorKind::Partial, text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_much_at_once_is_refused() {
+        let doomed = |count, of| Doomed { keys: vec!["k".into(); count], of };
+        assert!(doomed(4, 10).guard(0.4, false).is_ok());
+        assert!(doomed(5, 10).guard(0.4, false).is_err());
+        assert!(doomed(10, 10).guard(0.4, true).is_ok());
+        assert!(doomed(0, 0).guard(0.0, false).is_ok());
+    }
+}

@@ -1,0 +1,154 @@
+//! What goes where: files, their keys, and in which order.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use fullbore_copy::filter::Filters;
+use fullbore_store::s3::address::Location;
+use fullbore_store::s3::key;
+
+use crate::error::CommandError;
+use crate::put::tree::{Item, list};
+
+/// One object to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Planned {
+    /// The file; `-` is stdin.
+    pub path: PathBuf,
+    /// Its key.
+    pub key: String,
+    /// Which turn it has: all of one are there before those of the next begin.
+    pub turn: usize,
+}
+
+/// All that is to be put.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// In the order of the arguments.
+    pub objects: Vec<Planned>,
+    /// The number of turns.
+    pub turns: usize,
+    /// Keys beneath which all is ours: what `--delete` may look at. Empty without a directory among the arguments.
+    pub prefix: Option<String>,
+}
+
+/// The patterns of `--last`.
+pub struct Last(Vec<Filters>);
+
+impl Last {
+    /// Reads them.
+    pub fn new(patterns: &[String]) -> Last {
+        let filter = |pattern: &String| {
+            let mut filters = Filters::default();
+            filters.push(false, pattern.as_bytes());
+            filters
+        };
+        Last(patterns.iter().map(filter).collect())
+    }
+
+    /// The turn of a path: 0, or that of the last pattern that matches.
+    fn turn(&self, path: &str) -> usize {
+        self.0.iter().rposition(|filters| filters.excludes(path.as_bytes(), false)).map_or(0, |at| at + 1)
+    }
+}
+
+impl Plan {
+    /// Lists everything. A directory's content goes beneath the prefix; a file gets the prefix as its key, or, where
+    /// that ends with a slash or there are several, its name beneath it.
+    pub fn make(
+        paths: &[PathBuf],
+        location: &Location,
+        last: &Last,
+        skipped: &mut dyn FnMut(&Path, &str),
+    ) -> Result<Plan, CommandError> {
+        let single = paths.len() == 1;
+        let beneath = match location.key.as_str() {
+            "" => String::new(),
+            key if key.ends_with('/') => key.to_owned(),
+            key => format!("{key}/"),
+        };
+        let mut plan = Plan { turns: last.0.len() + 1, ..Plan::default() };
+        for argument in paths {
+            for item in list(std::slice::from_ref(argument), skipped)? {
+                let relative = match &item {
+                    Item::Directory { .. } => {
+                        plan.prefix = Some(beneath.clone());
+                        continue;
+                    }
+                    Item::Stdin => String::new(),
+                    Item::File { path, parent: Some(_) } => name(path.strip_prefix(argument).unwrap_or(path))?,
+                    Item::File { path, parent: None } => name(Path::new(path.file_name().unwrap_or_default()))?,
+                };
+                let is_named = matches!(&item, Item::Stdin | Item::File { parent: None, .. })
+                    && single
+                    && !location.key.is_empty()
+                    && !location.key.ends_with('/');
+                let key = match (&item, is_named) {
+                    (_, true) => location.key.clone(),
+                    (Item::Stdin, false) => {
+                        return Err(CommandError::usage(
+                            "stdin needs a key of its own: s3://BUCKET/KEY, and nothing else",
+                        ));
+                    }
+                    _ => format!("{beneath}{relative}"),
+                };
+                key::check(&key).map_err(|error| CommandError::usage(error).context(item.path().display()))?;
+                let turn = last.turn(if relative.is_empty() { &key } else { &relative });
+                plan.objects.push(Planned { path: item.path().to_owned(), key, turn });
+            }
+        }
+        plan.refuse_twins()?;
+        Ok(plan)
+    }
+
+    fn refuse_twins(&self) -> Result<(), CommandError> {
+        let mut seen: HashMap<&str, &Path> = HashMap::with_capacity(self.objects.len());
+        for object in &self.objects {
+            if let Some(other) = seen.insert(&object.key, &object.path) {
+                let (one, other) = (other.display(), object.path.display());
+                return Err(CommandError::usage(format_args!("{one} and {other} would both be {:?}", object.key)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A path as part of a key.
+fn name(path: &Path) -> Result<String, CommandError> {
+    path.to_str().map(str::to_owned).ok_or_else(|| {
+        CommandError::usage(format_args!("{}: the name is no UTF-8, which keys have to be", path.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn keys(paths: &[PathBuf], address: &str, last: &[&str]) -> Result<Vec<(String, usize)>, CommandError> {
+        let last = Last::new(&last.iter().map(|glob| (*glob).to_owned()).collect::<Vec<_>>());
+        let plan = Plan::make(paths, &Location::parse(address).unwrap(), &last, &mut |_, _| {})?;
+        Ok(plan.objects.into_iter().map(|object| (object.key, object.turn)).collect())
+    }
+
+    #[test]
+    fn keys_of_files_and_directories() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        fs::create_dir_all(at("dists/x")).unwrap();
+        for name in ["a", "dists/x/InRelease", "dists/x/Packages"] {
+            fs::write(at(name), "").unwrap();
+        }
+        let one = |key: &str| vec![(key.to_owned(), 0)];
+        assert_eq!(keys(&[at("a")], "s3://bucket/k", &[]).unwrap(), one("k"));
+        assert_eq!(keys(&[at("a")], "s3://bucket/k/", &[]).unwrap(), one("k/a"));
+        assert_eq!(keys(&[at("a")], "s3://bucket", &[]).unwrap(), one("a"));
+        assert_eq!(keys(&["-".into()], "s3://bucket/pipe", &[]).unwrap(), one("pipe"));
+        assert!(keys(&["-".into()], "s3://bucket/pipe/", &[]).is_err());
+        let all = keys(&[root.path().to_owned()], "s3://bucket/p", &["dists/***", "InRelease"]).unwrap();
+        let expected = [("p/a", 0), ("p/dists/x/InRelease", 2), ("p/dists/x/Packages", 1)];
+        assert_eq!(all, expected.map(|(key, turn)| (key.to_owned(), turn)));
+        let twins = keys(&[at("a"), root.path().to_owned()], "s3://bucket/p", &[]).unwrap_err();
+        assert!(twins.to_string().contains("both"), "{twins}");
+    }
+}

@@ -1,0 +1,302 @@
+//! Files read and hashed by a few threads, and put by the network's tasks as they come.
+//!
+//! A thread reads a small file whole under a permit of the window, hashes it, and leaves it to a task that asks for what
+//! is there, where that is not known, and puts it. Large files go to tasks that read them part by part.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+use bytes::Bytes;
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::window::{Permit, Window};
+use fullbore_store::s3::client::Client;
+use fullbore_store::s3::compare::{self, Checker};
+use fullbore_store::s3::parts::WHOLE_BYTES_MAX;
+use fullbore_store::s3::upload::{Stored, UploadError, Uploader, Whole, Work};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use super::known::{Known, Presence};
+use super::plan::Planned;
+use crate::bucket::{explain, is_fatal};
+use crate::error::{CommandError, ErrorKind};
+
+/// Objects of which nothing is known are put on the condition that they are new, up to this size: the bytes that are
+/// sent in vain, if they are not, cost less than a question before.
+const CONDITIONAL_BYTES_MAX: u64 = 64 << 10;
+
+/// Large files on their way at once: their parts share the window.
+const LARGE_AT_ONCE: u32 = 4;
+
+/// What a permit counts for a file beside its content.
+const FILE_BYTES: u64 = 4 << 10;
+
+/// Failures without any success after which the rest is not tried.
+const FAILURES_MAX: usize = 20;
+
+/// What became of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was put.
+    Stored(Stored),
+    /// It was there already.
+    Present,
+    /// It would be put.
+    Wanted,
+}
+
+/// A file that is done with.
+pub struct Done {
+    /// Its number in the plan.
+    pub number: usize,
+    /// Its size in bytes.
+    pub size: u64,
+    /// What became of it.
+    pub result: Result<Outcome, CommandError>,
+}
+
+/// The means of sending.
+pub struct Sending {
+    pub client: Client,
+    pub uploader: Uploader,
+    pub known: Known,
+    pub handle: Handle,
+    pub stop: watch::Receiver<bool>,
+    pub threads: usize,
+    pub dry_run: bool,
+    pub fields: Vec<(String, String)>,
+    pub content_type: Box<dyn Fn(&str) -> String + Send + Sync>,
+    pub large: Window,
+    /// Nothing more is to be begun: an error that every file would have.
+    pub over: AtomicBool,
+    pub succeeded: AtomicUsize,
+    pub failed: AtomicUsize,
+}
+
+impl Sending {
+    /// A window for large files.
+    pub fn large_window() -> Window {
+        Window::new(u64::MAX, LARGE_AT_ONCE)
+    }
+
+    /// Sends the objects with these numbers; `each` hears of them as they are done. Returns when all are, or none is
+    /// begun any more.
+    pub fn send(self: &Arc<Self>, objects: &[Planned], numbers: &[usize], each: &mut dyn FnMut(Done)) {
+        let (done, ended) = mpsc::channel::<Done>();
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads.min(numbers.len()).max(1) {
+                let done = done.clone();
+                let next = &next;
+                scope.spawn(move || {
+                    while !self.is_over() {
+                        let Some(number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                        self.begin(&objects[*number], *number, &done);
+                    }
+                });
+            }
+            drop(done);
+            for done in ended {
+                each(done);
+            }
+        });
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed) || *self.stop.borrow()
+    }
+
+    /// Reads a file and has a task put it.
+    fn begin(self: &Arc<Self>, object: &Planned, number: usize, done: &mpsc::Sender<Done>) {
+        let tell = |size, result| {
+            // The receiver outlives all senders.
+            let _ = done.send(Done { number, size, result });
+        };
+        if object.path.as_os_str() == "-" {
+            self.spawn_large(object, number, None, done);
+            return;
+        }
+        let opened = Work::time(&self.uploader.work.source_ns, || {
+            let file = File::open(&object.path)?;
+            Ok((file.metadata()?, file))
+        });
+        let (about, file) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return tell(0, Err(self.failure(CommandError::disk(&object.path, &error)))),
+        };
+        if !about.is_file() || about.len() > WHOLE_BYTES_MAX {
+            self.spawn_large(object, number, Some((file, about.is_file().then_some(about.len()))), done);
+            return;
+        }
+        let size = about.len();
+        let permit =
+            Work::time(&self.uploader.work.window_ns, || self.uploader.window.acquire_blocking(size + FILE_BYTES));
+        let content = Work::time(&self.uploader.work.source_ns, || read(&file, size));
+        let content = match content {
+            Ok(content) if content.len() as u64 == size => Bytes::from(content),
+            Ok(_) => return tell(size, Err(self.failure(changed(&object.path)))),
+            Err(error) => return tell(size, Err(self.failure(CommandError::disk(&object.path, &error)))),
+        };
+        let presence = self.known.of(&object.key, size);
+        let same = |etag: &String| compare::is_md5(etag) && compare::md5_hex(&content) == etag.to_ascii_lowercase();
+        if let Presence::SameSize(etag) = &presence
+            && Work::time(&self.uploader.work.hash_ns, || same(etag))
+        {
+            self.succeeded.fetch_add(1, Ordering::Relaxed);
+            return tell(size, Ok(Outcome::Present));
+        }
+        let hash = Work::time(&self.uploader.work.hash_ns, || Sha256::of(&content));
+        let (this, key, path, done) = (Arc::clone(self), object.key.clone(), object.path.clone(), done.clone());
+        self.handle.spawn(async move {
+            let result = this.small(&key, content, hash, presence).await;
+            let result = result.map_err(|error| this.explained(&path, &error));
+            this.finish(number, size, result, permit, &done);
+        });
+    }
+
+    fn finish(
+        &self,
+        number: usize,
+        size: u64,
+        result: Result<Outcome, CommandError>,
+        permit: Permit,
+        done: &mpsc::Sender<Done>,
+    ) {
+        if result.is_ok() {
+            self.succeeded.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(permit);
+        let _ = done.send(Done { number, size, result });
+    }
+
+    async fn small(&self, key: &str, content: Bytes, hash: Sha256, presence: Presence) -> Result<Outcome, UploadError> {
+        let size = content.len() as u64;
+        let conditional = presence == Presence::Unknown && size <= CONDITIONAL_BYTES_MAX && !self.dry_run;
+        if conditional {
+            match self.uploader.whole(key, self.fields(key), content.clone(), hash, true).await? {
+                Whole::Stored(stored) => return Ok(Outcome::Stored(stored)),
+                Whole::Exists => {}
+            }
+        }
+        if presence != Presence::Absent
+            && let Some(present) = compare::head(&self.client, key).await?
+            && present.size == size
+        {
+            let mut checker = Checker::new(compare::proof(&self.client, key, &present).await?);
+            checker.update(&content);
+            if checker.finish() == Some(true) {
+                return Ok(Outcome::Present);
+            }
+        }
+        if self.dry_run {
+            return Ok(Outcome::Wanted);
+        }
+        match self.uploader.whole(key, self.fields(key), content, hash, false).await? {
+            Whole::Stored(stored) => Ok(Outcome::Stored(stored)),
+            Whole::Exists => Err(UploadError::Changed),
+        }
+    }
+
+    fn fields(&self, key: &str) -> Vec<(String, String)> {
+        let mut fields = self.fields.clone();
+        fields.push(("Content-Type".into(), (self.content_type)(key)));
+        fields
+    }
+
+    /// A large file, a pipe by name (without a size), or stdin (without a file).
+    fn spawn_large(
+        self: &Arc<Self>,
+        object: &Planned,
+        number: usize,
+        file: Option<(File, Option<u64>)>,
+        done: &mpsc::Sender<Done>,
+    ) {
+        let permit = self.large.acquire_blocking(0);
+        let (this, key, path, done) = (Arc::clone(self), object.key.clone(), object.path.clone(), done.clone());
+        self.handle.spawn(async move {
+            let (size, result) = match file {
+                Some((file, Some(size))) => (size, this.large_file(&key, file, size).await),
+                Some((file, None)) => sized(this.pipe(&key, file).await),
+                None => sized(this.pipe(&key, io::stdin()).await),
+            };
+            let result = result.map_err(|error| this.explained(&path, &error));
+            this.finish(number, size, result, permit, &done);
+        });
+    }
+
+    async fn large_file(&self, key: &str, file: File, size: u64) -> Result<Outcome, UploadError> {
+        if self.known.of(key, size) != Presence::Absent
+            && let Some(present) = compare::head(&self.client, key).await?
+            && present.size == size
+        {
+            let proof = compare::proof(&self.client, key, &present).await?;
+            let file = file.try_clone().map_err(UploadError::Source)?;
+            let work = Arc::clone(&self.uploader.work);
+            let compared = tokio::task::spawn_blocking(move || {
+                let same = Work::time(&work.hash_ns, || compare::file_matches(&file, proof))?;
+                io::Seek::rewind(&mut &file).map(|()| same)
+            });
+            if compared.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(UploadError::Source)? {
+                return Ok(Outcome::Present);
+            }
+        }
+        if self.dry_run {
+            return Ok(Outcome::Wanted);
+        }
+        self.uploader.file(key, self.fields(key), Arc::new(file), size).await.map(Outcome::Stored)
+    }
+
+    async fn pipe(&self, key: &str, from: impl Read + Send + 'static) -> Result<Outcome, UploadError> {
+        if self.dry_run {
+            return Ok(Outcome::Wanted);
+        }
+        self.uploader.pipe(key, self.fields(key), from).await.map(Outcome::Stored)
+    }
+
+    /// An error as the person sees it; some end everything.
+    fn explained(&self, path: &Path, error: &UploadError) -> CommandError {
+        let command = match error {
+            UploadError::Call(error) => {
+                if is_fatal(error) {
+                    self.over.store(true, Ordering::Relaxed);
+                }
+                explain(error)
+            }
+            UploadError::Source(error) => CommandError::disk(path, error),
+            UploadError::Changed => changed(path),
+            UploadError::TooLarge => CommandError::usage(error),
+            UploadError::Damaged { .. } => CommandError::new(ErrorKind::Verification, error),
+        };
+        self.failure(command)
+    }
+
+    fn failure(&self, error: CommandError) -> CommandError {
+        let failed = self.failed.fetch_add(1, Ordering::Relaxed) + 1;
+        if failed >= FAILURES_MAX && self.succeeded.load(Ordering::Relaxed) == 0 {
+            self.over.store(true, Ordering::Relaxed);
+        }
+        error
+    }
+}
+
+fn sized(result: Result<Outcome, UploadError>) -> (u64, Result<Outcome, UploadError>) {
+    match result {
+        Ok(Outcome::Stored(stored)) => (stored.size, Ok(Outcome::Stored(stored))),
+        other => (0, other),
+    }
+}
+
+fn changed(path: &Path) -> CommandError {
+    CommandError::new(ErrorKind::Disk, format_args!("{}: changed while it was read", path.display()))
+}
+
+/// All of a file, and one byte more if there is one.
+fn read(file: &File, size: u64) -> io::Result<Vec<u8>> {
+    let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or(usize::MAX) + 1);
+    file.take(size + 1).read_to_end(&mut content)?;
+    Ok(content)
+}

@@ -1,0 +1,435 @@
+//! What stores do wrong, and what becomes of it: a store in this process that is told what to do.
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::servers::{Client, Output, content};
+use super::store::{Fault, Request, Store, checksum};
+
+const SLOW: &str = "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>";
+const INTERNAL: &str = "<Error><Code>InternalError</Code><Message>We made a mistake.</Message></Error>";
+
+fn well() -> impl FnMut(&Request) -> Fault + Send + 'static {
+    |_| Fault::None
+}
+
+/// A store by this script, and a client with a tree of so many small files.
+fn with_files(count: u64, script: impl FnMut(&Request) -> Fault + Send + 'static) -> (Store, Client, String) {
+    let store = Store::start(script);
+    let client = Client::new(&store.url);
+    for number in 0..count {
+        client.file(&format!("tree/{number}"), &content(300, number));
+    }
+    let tree = client.home.path().join("tree").to_str().unwrap().to_owned();
+    (store, client, tree)
+}
+
+fn put(client: &Client, tree: &str, more: &[&str]) -> Output {
+    let mut arguments = vec!["put", "--json", tree, "s3://bucket/t"];
+    arguments.extend(more);
+    client.run(arguments)
+}
+
+#[test]
+fn a_store_that_asks_for_less_gets_less() {
+    let mut refusals = 30;
+    let (store, client, tree) = with_files(60, move |request| {
+        if request.is_put() && refusals > 0 {
+            refusals -= 1;
+            return Fault::Answer(503, "", SLOW);
+        }
+        Fault::Delay(Duration::from_millis(2))
+    });
+    let done = put(&client, &tree, &[]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let summary = done.summary();
+    assert_eq!(
+        (summary["stored"].as_u64(), summary["server"]["slow_downs"].as_u64()),
+        (Some(60), Some(30)),
+        "{summary}"
+    );
+    assert_eq!(store.keys().len(), 60);
+}
+
+#[test]
+fn a_store_that_never_has_enough_is_given_up() {
+    let (_, client, tree) = with_files(1, |request| match request.method.as_str() {
+        "PUT" => Fault::Answer(503, "Retry-After: 0\r\n", SLOW),
+        _ => Fault::None,
+    });
+    let begun = std::time::Instant::now();
+    let stopped = client.command(["put", &tree, "s3://bucket/t"]).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    let pid = rustix::process::Pid::from_raw(i32::try_from(stopped.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(super::servers::finish(stopped).code, 130);
+    assert!(begun.elapsed() < Duration::from_secs(60), "a pause ends with the run");
+}
+
+#[test]
+fn a_pipe_that_gives_nothing_can_be_interrupted() {
+    let store = Store::start(well());
+    let client = Client::new(&store.url);
+    for given in [0, 20 << 20] {
+        let mut child =
+            client.command(["put", "-", "s3://bucket/pipe"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        std::io::Write::write_all(&mut stdin, &content(given, 1)).unwrap();
+        let begun = std::time::Instant::now();
+        while given > 0 && store.uploads_begun() == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no upload begins");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        assert_eq!(super::servers::finish(child).code, 130);
+        drop(stdin);
+    }
+    assert_eq!((store.open_uploads(), store.keys().len()), (0, 0));
+}
+
+#[test]
+fn what_breaks_is_sent_again() {
+    // Each object meets each fault once.
+    let mut met: HashMap<String, usize> = HashMap::new();
+    let (store, client, tree) = with_files(5, move |request| {
+        let count = met.entry(format!("{} {}", request.method, request.path)).or_default();
+        *count += 1;
+        match (request.method.as_str(), *count) {
+            ("PUT", 1) => Fault::Reset,
+            ("PUT", 2) => Fault::Answer(500, "", INTERNAL),
+            ("PUT", 3) => Fault::ResetAfter,
+            _ => Fault::None,
+        }
+    });
+    let done = put(&client, &tree, &["--resend"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert!(done.summary()["server"]["repeated"].as_u64().unwrap() >= 10, "{}", done.stdout);
+    for number in 0..5 {
+        assert_eq!(store.object(&format!("t/{number}")).unwrap().content, content(300, number));
+    }
+}
+
+#[test]
+fn some_objects_are_there_and_some_are_not() {
+    let (store, client, tree) = with_files(3, |request| match request.path.ends_with("/1") && request.is_put() {
+        true => Fault::Answer(403, "", "<Error><Code>AccessDenied</Code><Message>not this one</Message></Error>"),
+        false => Fault::None,
+    });
+    let done = put(&client, &tree, &["--delete"]);
+    assert_eq!(done.code, 2, "{}", done.stderr);
+    assert!(done.stderr.contains("tree/1") && done.stderr.contains("AccessDenied: not this one"), "{}", done.stderr);
+    assert_eq!((done.summary()["stored"].as_u64(), done.summary()["failed"].as_u64()), (Some(2), Some(1)));
+    assert_eq!(store.keys(), ["t/0", "t/2"]);
+    assert!(store.requests().iter().all(|request| request.method != "POST"), "nothing is deleted after a failure");
+}
+
+#[test]
+fn a_store_that_has_other_bytes_is_not_believed() {
+    let (_, client, tree) = with_files(1, |request| if request.is_put() { Fault::WrongChecksum } else { Fault::None });
+    let done = put(&client, &tree, &["--resend"]);
+    assert_eq!(done.code, 4, "{}", done.stderr);
+    assert!(done.stderr.contains("checksum"), "{}", done.stderr);
+    let mut once = true;
+    let (_, client, tree) = with_files(1, move |request| match request.is_put() && std::mem::take(&mut once) {
+        true => Fault::WrongChecksum,
+        false => Fault::None,
+    });
+    assert_eq!(put(&client, &tree, &["--resend"]).code, 0, "once is an accident");
+}
+
+#[test]
+fn credentials_that_end_are_renewed() {
+    let expired = "<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>";
+    let (store, mut client, tree) =
+        with_files(20, move |request| match request.field("authorization").contains("Credential=FIRST/") {
+            true => Fault::Answer(400, "", expired),
+            false => Fault::None,
+        });
+    client.variables.clear();
+    let count = client.home.path().join("asked");
+    let command = format!(
+        "if [ -e {0} ]; then key=SECOND; else key=FIRST; touch {0}; fi; \
+         printf '{{\"Version\":1,\"AccessKeyId\":\"%s\",\"SecretAccessKey\":\"x\",\"SessionToken\":\"tok\"}}' $key",
+        count.display()
+    );
+    client.file(".aws/config", format!("[default]\ncredential_process = {command}\n").as_bytes());
+    let done = put(&client, &tree, &[]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let last = store.requests().pop().unwrap();
+    assert_eq!(last.field("x-amz-security-token"), "tok");
+    assert!(last.field("authorization").contains("x-amz-security-token"), "the token is signed");
+}
+
+#[test]
+fn a_wrong_clock_and_another_region_are_put_right() {
+    let skewed = "<Error><Code>RequestTimeTooSkewed</Code><Message>m</Message></Error>";
+    let (store, client, tree) = with_files(1, move |request| {
+        let date = request.field("x-amz-date");
+        if !date.starts_with("2001") {
+            return Fault::Answer(403, "Date: Fri, 14 Sep 2001 00:00:00 GMT\r\n", skewed);
+        }
+        match request.field("authorization").contains("/eu-south-2/s3/") {
+            true => Fault::None,
+            false => Fault::Answer(
+                400,
+                "x-amz-bucket-region: eu-south-2\r\n",
+                "<Error><Code>AuthorizationHeaderMalformed</Code></Error>",
+            ),
+        }
+    });
+    let done = put(&client, &tree, &[]);
+    assert_eq!((done.code, store.keys().len()), (0, 1), "{}", done.stderr);
+}
+
+#[test]
+fn few_objects_are_put_if_they_are_new() {
+    let (store, client, tree) = with_files(2, well());
+    assert_eq!(put(&client, &tree, &[]).code, 0);
+    let first = store.requests();
+    assert_eq!(first.len(), 2, "one request each: {first:?}");
+    assert!(first.iter().all(|request| request.is_put() && request.field("if-none-match") == "*"));
+    let again = put(&client, &tree, &[]);
+    assert_eq!(again.summary()["present"], 2, "{}", again.stdout);
+    client.file("tree/1", &content(300, 77));
+    let changed = put(&client, &tree, &[]);
+    assert_eq!((changed.summary()["stored"].as_u64(), changed.summary()["present"].as_u64()), (Some(1), Some(1)));
+    assert_eq!(store.object("t/1").unwrap().content, content(300, 77));
+    // A store that does not know conditions.
+    store.script(|request| match request.field("if-none-match") {
+        "" => Fault::None,
+        _ => Fault::Answer(501, "", "<Error><Code>NotImplemented</Code></Error>"),
+    });
+    client.file("tree/1", &content(300, 78));
+    assert_eq!(put(&client, &tree, &[]).code, 0);
+    assert_eq!(store.object("t/1").unwrap().content, content(300, 78));
+}
+
+#[test]
+fn many_objects_are_listed_unless_that_is_forbidden() {
+    let (store, client, tree) = with_files(20, well());
+    assert_eq!(put(&client, &tree, &[]).code, 0);
+    let requests = store.requests();
+    assert_eq!(requests.len(), 21, "a list, and one request each");
+    assert!(
+        requests[0].query.contains("list-type=2") && requests[0].query.contains("prefix=t%2F"),
+        "{}",
+        requests[0].query
+    );
+    // ETags that are no MD5 say nothing: each is asked for.
+    assert_eq!(put(&client, &tree, &[]).summary()["present"], 20);
+    assert_eq!(store.requests().iter().filter(|request| request.method == "HEAD").count(), 20);
+    store.script(|request| match request.query.contains("list-type") {
+        true => Fault::Answer(403, "", "<Error><Code>AccessDenied</Code></Error>"),
+        false => Fault::None,
+    });
+    assert_eq!(put(&client, &tree, &[]).summary()["present"], 20);
+}
+
+#[test]
+fn objects_have_the_fields_that_were_asked_for() {
+    let (store, client, _) = with_files(0, well());
+    client.file("tree/index.html", b"<p>");
+    client.file("tree/Packages", b"");
+    let tree = client.home.path().join("tree").to_str().unwrap().to_owned();
+    let flags = [
+        "--cache-control",
+        "max-age=300",
+        "--metadata",
+        "origin=here and there",
+        "--metadata",
+        "n=1",
+        "--storage-class",
+        "STANDARD_IA",
+        "--acl",
+        "public-read",
+        "--sse",
+        "aws:kms:some/key",
+    ];
+    assert_eq!(put(&client, &tree, &flags).code, 0);
+    let page = store.object("t/index.html").unwrap();
+    let expected = [
+        ("cache-control", "max-age=300"),
+        ("content-type", "text/html"),
+        ("x-amz-meta-origin", "here and there"),
+        ("x-amz-meta-n", "1"),
+        ("x-amz-storage-class", "STANDARD_IA"),
+        ("x-amz-acl", "public-read"),
+        ("x-amz-server-side-encryption", "aws:kms"),
+        ("x-amz-server-side-encryption-aws-kms-key-id", "some/key"),
+        ("x-amz-checksum-sha256", &checksum(b"<p>")),
+    ];
+    let authorization = page.fields["authorization"].clone();
+    for (name, value) in expected {
+        assert_eq!(page.fields[name], value, "{name}");
+        assert!(authorization.contains(name), "{name} is signed: {authorization}");
+    }
+    assert_eq!(store.object("t/Packages").unwrap().fields["content-type"], "application/octet-stream");
+}
+
+#[test]
+fn indexes_go_after_all_else() {
+    let (store, client, _) = with_files(0, |_| Fault::Delay(Duration::from_millis(3)));
+    let names = ["a/InRelease", "dists/x/InRelease", "dists/x/Packages", "pool/a", "pool/b", "z"];
+    for name in names {
+        client.file(&format!("tree/{name}"), name.as_bytes());
+    }
+    let tree = client.home.path().join("tree").to_str().unwrap().to_owned();
+    assert_eq!(put(&client, &tree, &["--last", "dists/***", "--last", "InRelease"]).code, 0);
+    let puts: Vec<_> = store.requests().into_iter().filter(Request::is_put).map(|request| request.path).collect();
+    let place = |name: &str| puts.iter().position(|path| path.ends_with(name)).unwrap();
+    assert!(place("pool/b").max(place("pool/a")).max(place("/z")) < place("dists/x/Packages"), "{puts:?}");
+    assert!(place("dists/x/Packages") < place("dists/x/InRelease").min(place("a/InRelease")), "{puts:?}");
+    // What others refer to is missing: the indexes are not sent.
+    store.script(|request| match request.path.ends_with("pool/b") && request.is_put() {
+        true => Fault::Answer(403, "", "<Error><Code>AccessDenied</Code></Error>"),
+        false => Fault::None,
+    });
+    let failed = put(&client, &tree, &["--resend", "--last", "InRelease"]);
+    assert_eq!(failed.code, 2, "{}", failed.stderr);
+    assert!(store.requests().iter().all(|request| !request.path.ends_with("InRelease")), "sent in spite of a failure");
+}
+
+#[test]
+fn parts_that_fail_are_sent_again_or_all_is_given_up() {
+    let large = content(40 << 20, 1);
+    let (store, client, _) = with_files(0, well());
+    let file = client.file("large", &large).to_str().unwrap().to_owned();
+    let mut met: HashMap<String, usize> = HashMap::new();
+    store.script(move |request| {
+        let count = met.entry(format!("{}?{}", request.method, request.query)).or_default();
+        *count += 1;
+        match (request.method.as_str(), *count) {
+            ("PUT", 1) if request.query.contains("partNumber=2&") => Fault::Reset,
+            ("PUT", 1) if request.query.contains("partNumber=3&") => Fault::Answer(503, "", SLOW),
+            ("PUT", 1) if request.query.contains("partNumber=4&") => Fault::WrongChecksum,
+            // Complete, and the answer lost.
+            ("POST", 1) if request.query.contains("uploadId") => Fault::ResetAfter,
+            _ => Fault::None,
+        }
+    });
+    let done = client.run(["put", &file, "s3://bucket/large"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert!(store.object("large").unwrap().content == large);
+    assert_eq!(store.open_uploads(), 0);
+    store.script(|request| match request.query.contains("partNumber=3&") {
+        true => Fault::Answer(400, "", "<Error><Code>EntityTooSmall</Code><Message>m</Message></Error>"),
+        false => Fault::None,
+    });
+    let failed = client.run(["put", "--resend", &file, "s3://bucket/large"]);
+    assert_eq!(failed.code, 1, "{}", failed.stderr);
+    assert!(failed.stderr.contains("EntityTooSmall"), "{}", failed.stderr);
+    assert_eq!((store.open_uploads(), store.uploads_begun()), (0, 2));
+    // An error in an answer that says 200.
+    let mut once = true;
+    store.script(move |request| {
+        match request.query.starts_with("uploadId") && request.method == "POST" && std::mem::take(&mut once) {
+            true => Fault::Answer(200, "", INTERNAL),
+            false => Fault::None,
+        }
+    });
+    assert_eq!(client.run(["put", "--resend", &file, "s3://bucket/large"]).code, 0);
+}
+
+#[test]
+fn objects_are_got_in_ranges_and_verified() {
+    let large = content((40 << 20) + 5, 2);
+    let store = Store::start(well());
+    let client = Client::new(&store.url);
+    store.put("large", &large);
+    store.put("empty", b"");
+    assert!(client.get("s3://bucket/large") == large);
+    assert_eq!(client.get("s3://bucket/empty"), b"");
+    let ranges = store.requests().into_iter().filter(|request| request.method == "GET");
+    let later: Vec<_> = ranges.filter(|request| !request.field("range").starts_with("bytes=0-")).collect();
+    assert_eq!(later.len(), 10);
+    assert!(later.iter().all(|request| !request.field("if-match").is_empty()));
+    // Breaks, and an answer that is of another range.
+    let mut met: HashMap<String, usize> = HashMap::new();
+    store.script(move |request| {
+        let count = met.entry(request.field("range").to_owned()).or_default();
+        *count += 1;
+        if *count == 1 && request.method == "GET" { Fault::Reset } else { Fault::None }
+    });
+    assert!(client.get("s3://bucket/large") == large);
+    let mut damaged = store.object("large").unwrap();
+    damaged.content[30 << 20] ^= 1;
+    store.script(well());
+    store.put("damaged", &damaged.content);
+    let target = client.home.path().join("target");
+    let wrong = client.run(["get", "-o", target.to_str().unwrap(), "s3://bucket/missing"]);
+    assert_eq!(wrong.code, 1, "{}", wrong.stderr);
+    assert!(!target.exists());
+    // The store's own checksum is of the right content, its bytes are not.
+    store.script({
+        let sum = format!("ETag: \"x\"\r\nContent-Length: 3\r\nx-amz-checksum-sha256: {}\r\n", checksum(b"abc"));
+        let sum: &'static str = sum.leak();
+        move |request| match request.method.as_str() {
+            "HEAD" => Fault::Answer(200, sum, ""),
+            _ => Fault::Answer(206, "ETag: \"x\"\r\nContent-Range: bytes 0-2/3\r\n", "abd"),
+        }
+    });
+    let wrong = client.run(["get", "-o", target.to_str().unwrap(), "s3://bucket/damaged"]);
+    assert_eq!(wrong.code, 4, "{}", wrong.stderr);
+    assert!(!target.exists(), "what is wrong is not there");
+}
+
+#[test]
+fn a_stalled_connection_is_given_up_and_another_serves() {
+    let mut stalls = 1;
+    let (store, client, tree) = with_files(3, move |request| match request.is_put() && stalls > 0 {
+        true => {
+            stalls -= 1;
+            Fault::Stall(Duration::from_secs(20))
+        }
+        false => Fault::None,
+    });
+    let done = put(&client, &tree, &["--timeout", "2", "--resend"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert_eq!(store.keys().len(), 3);
+}
+
+#[test]
+fn connections_are_kept_and_bounded() {
+    let (store, client, tree) = with_files(200, |_| Fault::Delay(Duration::from_millis(1)));
+    let done = put(&client, &tree, &["--connections", "5"]);
+    let server = done.summary()["server"].clone();
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert!(server["connections"].as_u64().unwrap() <= 6, "{server}");
+    assert!(store.most_at_once.load(Ordering::SeqCst) <= 5, "this store reads one request of a connection at a time");
+    let listed: Vec<u64> =
+        done.events().iter().filter_map(|event| event["path"].as_str()?.rsplit('/').next()?.parse().ok()).collect();
+    assert_eq!(listed.len(), 200);
+}
+
+#[test]
+fn nobody_listens() {
+    let client = Client::new("http://127.0.0.1:1");
+    let file = client.file("f", b"x");
+    let list = client.home.path().join("list");
+    let failed = client.run(["put", "--caps", list.to_str().unwrap(), file.to_str().unwrap(), "s3://bucket/f"]);
+    assert_eq!(failed.code, 3, "{}", failed.stderr);
+    assert!(failed.stderr.contains("127.0.0.1:1"), "{}", failed.stderr);
+    assert_eq!(fs::read_to_string(list).unwrap(), "");
+}
+
+#[test]
+fn flags_that_do_not_go_together() {
+    let client = Client::new("http://127.0.0.1:1");
+    let file = client.file("f", b"x");
+    let file = file.to_str().unwrap();
+    let error = |arguments: &[&str]| {
+        let output = client.run(arguments.iter().copied());
+        assert_eq!(output.code, 1, "{}", output.stderr);
+        output.stderr
+    };
+    assert!(error(&["put", "--random-key", file, "s3://bucket/f"]).contains("--random-key"));
+    assert!(error(&["put", "--delete", file, "s3://bucket/f"]).contains("directory"));
+    assert!(error(&["put", "--acl", "private", file]).contains("s3://"));
+    assert!(error(&["put", "s3://bucket/f"]).contains("what is to be put"));
+    assert!(error(&["get", "s3://bucket/"]).contains("which object"));
+    assert!(error(&["put", file, "s3://b/f"]).contains("bucket"));
+}

@@ -1,0 +1,206 @@
+//! Real servers for one test binary, and ours as their client.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// What a command gave.
+#[derive(Debug)]
+pub struct Output {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Output {
+    pub fn lines(&self) -> Vec<&str> {
+        self.stdout.lines().collect()
+    }
+
+    /// The events of `--json`.
+    pub fn events(&self) -> Vec<Value> {
+        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The last of them.
+    pub fn summary(&self) -> Value {
+        self.events().pop().unwrap_or_else(|| panic!("no events: {}", self.stderr))
+    }
+}
+
+/// Our program, with an environment of its own and keys that the servers take.
+pub struct Client {
+    pub endpoint: String,
+    pub home: tempfile::TempDir,
+    pub variables: Vec<(String, String)>,
+}
+
+impl Client {
+    pub fn new(endpoint: &str) -> Client {
+        let variables = [("AWS_ACCESS_KEY_ID", "fullbore"), ("AWS_SECRET_ACCESS_KEY", "only-for-tests")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        Client { endpoint: endpoint.to_owned(), home: tempfile::tempdir().unwrap(), variables }
+    }
+
+    pub fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+        command
+            .env_clear()
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .env("HOME", self.home.path())
+            .env("PATH", "/usr/bin:/bin")
+            .args(arguments)
+            .args(["--endpoint", &self.endpoint])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    pub fn run<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Output {
+        finish(self.command(arguments).spawn().unwrap())
+    }
+
+    /// As `run`, with this on stdin.
+    pub fn run_with<'a>(
+        &self,
+        arguments: impl IntoIterator<Item = &'a str>,
+        mut input: impl Read + Send + 'static,
+    ) -> Output {
+        let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let feeding = std::thread::spawn(move || std::io::copy(&mut input, &mut stdin).map(drop));
+        let output = finish(child);
+        let _ = feeding.join().unwrap();
+        output
+    }
+
+    /// An object's content, by our `get`.
+    pub fn get(&self, address: &str) -> Vec<u8> {
+        let path = self.home.path().join("got");
+        let output = self.run(["get", "-o", path.to_str().unwrap(), address]);
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        assert!(!output.stderr.contains("warning"), "{}", output.stderr);
+        std::fs::read(path).unwrap()
+    }
+
+    /// A file to be put.
+    pub fn file(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.home.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+pub fn finish(child: Child) -> Output {
+    let output = child.wait_with_output().unwrap();
+    Output {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Bytes that look like chance; the same for the same seed.
+pub fn content(size: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(size + 8);
+    while bytes.len() < size {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(size);
+    bytes
+}
+
+/// A server that runs, and ends with the test.
+pub struct Server {
+    process: Child,
+    pub url: String,
+    pub directory: tempfile::TempDir,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn program(name: &str) -> PathBuf {
+    let servers = match std::env::var_os("FULLBORE_S3_SERVERS") {
+        Some(servers) => PathBuf::from(servers),
+        None => Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("s3-servers"),
+    };
+    let path = servers.join(name);
+    assert!(
+        path.exists(),
+        "an S3 server is needed at {}: `script/s3-servers` gets it, FULLBORE_S3_SERVERS names another place",
+        path.display()
+    );
+    path
+}
+
+/// A port that nobody had a moment ago.
+fn port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn start(mut command: Command, port: u16, directory: tempfile::TempDir) -> Server {
+    let log = std::fs::File::create(directory.path().join("log")).unwrap();
+    command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+    let process = command.spawn().unwrap();
+    let server = Server { process, url: format!("http://127.0.0.1:{port}"), directory };
+    let begun = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        let log = || std::fs::read_to_string(server.directory.path().join("log")).unwrap_or_default();
+        assert!(begun.elapsed() < Duration::from_secs(120), "the server does not start: {}", log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    server
+}
+
+/// versitygw over a directory, with an empty bucket `bucket`. Objects are files of that directory.
+pub fn versitygw() -> Server {
+    let program = program("versitygw");
+    // Its metadata are extended attributes, which not every /tmp has.
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let data = directory.path().join("data");
+    std::fs::create_dir_all(data.join("bucket")).unwrap();
+    let port = port();
+    let mut command = Command::new(program);
+    command.env_clear().args([
+        "--access",
+        "fullbore",
+        "--secret",
+        "only-for-tests",
+        "--region",
+        "us-east-1",
+        "--quiet",
+    ]);
+    command.args(["--port", &format!("127.0.0.1:{port}"), "posix"]).arg(&data);
+    start(command, port, directory)
+}
+
+/// moto, with an empty bucket `bucket`.
+pub fn moto() -> Server {
+    let directory = tempfile::tempdir().unwrap();
+    let port = port();
+    let mut command = Command::new(program("moto/bin/moto_server"));
+    command.env_clear().env("PATH", "/usr/bin:/bin").args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+    let server = start(command, port, directory);
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    write!(stream, "PUT /bucket HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains(" 200 "), "{answer}");
+    server
+}

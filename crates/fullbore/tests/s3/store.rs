@@ -1,0 +1,323 @@
+//! A store in this process that does what it is told to do wrong. It keeps objects in memory, notes every request, and
+//! asks a script before it answers one. It shares no code with what it tests, and checks no signatures.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use fullbore_testkit::digest::Digest;
+
+/// A request as it came.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub method: String,
+    /// Encoded, without the query.
+    pub path: String,
+    pub query: String,
+    pub fields: BTreeMap<String, String>,
+    pub body: Vec<u8>,
+}
+
+impl Request {
+    pub fn field(&self, name: &str) -> &str {
+        self.fields.get(name).map_or("", String::as_str)
+    }
+
+    pub fn is_put(&self) -> bool {
+        self.method == "PUT"
+    }
+}
+
+/// What goes wrong with a request.
+#[derive(Debug, Clone)]
+pub enum Fault {
+    None,
+    /// This answer, with these fields, instead.
+    Answer(u16, &'static str, &'static str),
+    /// The connection is reset before an answer.
+    Reset,
+    /// As `Reset`, after it was done.
+    ResetAfter,
+    /// The checksum in the answer is another.
+    WrongChecksum,
+    /// No answer for so long.
+    Stall(Duration),
+    /// Slowly.
+    Delay(Duration),
+}
+
+type Script = Box<dyn FnMut(&Request) -> Fault + Send>;
+
+/// An object, with the fields that it was put with.
+#[derive(Debug, Clone, Default)]
+pub struct Object {
+    pub content: Vec<u8>,
+    pub fields: BTreeMap<String, String>,
+    pub checksum: String,
+}
+
+#[derive(Default)]
+struct Kept {
+    objects: BTreeMap<String, Object>,
+    uploads: BTreeMap<String, (String, BTreeMap<u32, Object>)>,
+    requests: Vec<Request>,
+    uploads_begun: usize,
+}
+
+pub struct Store {
+    pub url: String,
+    kept: Arc<Mutex<Kept>>,
+    script: Arc<Mutex<Script>>,
+    pub at_once: Arc<AtomicUsize>,
+    pub most_at_once: Arc<AtomicUsize>,
+}
+
+impl Store {
+    /// Starts one whose requests go by this script.
+    pub fn start(script: impl FnMut(&Request) -> Fault + Send + 'static) -> Store {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let store = Store {
+            url: format!("http://{}", listener.local_addr().unwrap()),
+            kept: Arc::default(),
+            script: Arc::new(Mutex::new(Box::new(script))),
+            at_once: Arc::default(),
+            most_at_once: Arc::default(),
+        };
+        let (kept, script) = (Arc::clone(&store.kept), Arc::clone(&store.script));
+        let (now, most) = (Arc::clone(&store.at_once), Arc::clone(&store.most_at_once));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (kept, script) = (Arc::clone(&kept), Arc::clone(&script));
+                let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+                std::thread::spawn(move || serve(stream, &kept, &script, &now, &most));
+            }
+        });
+        store
+    }
+
+    /// Changes what goes wrong.
+    pub fn script(&self, script: impl FnMut(&Request) -> Fault + Send + 'static) {
+        *self.script.lock().unwrap() = Box::new(script);
+    }
+
+    pub fn object(&self, key: &str) -> Option<Object> {
+        self.kept.lock().unwrap().objects.get(key).cloned()
+    }
+
+    pub fn keys(&self) -> Vec<String> {
+        self.kept.lock().unwrap().objects.keys().cloned().collect()
+    }
+
+    pub fn put(&self, key: &str, content: &[u8]) {
+        let object = Object { content: content.to_vec(), checksum: checksum(content), ..Object::default() };
+        self.kept.lock().unwrap().objects.insert(key.to_owned(), object);
+    }
+
+    pub fn open_uploads(&self) -> usize {
+        self.kept.lock().unwrap().uploads.len()
+    }
+
+    pub fn uploads_begun(&self) -> usize {
+        self.kept.lock().unwrap().uploads_begun
+    }
+
+    /// All requests since the last time.
+    pub fn requests(&self) -> Vec<Request> {
+        std::mem::take(&mut self.kept.lock().unwrap().requests)
+    }
+}
+
+pub fn checksum(content: &[u8]) -> String {
+    STANDARD.encode(Digest::of(content).0)
+}
+
+fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &AtomicUsize, most: &AtomicUsize) {
+    let mut stream = BufReader::new(stream);
+    while let Some(request) = read(&mut stream) {
+        let together = now.fetch_add(1, Ordering::SeqCst) + 1;
+        most.fetch_max(together, Ordering::SeqCst);
+        let fault = (script.lock().unwrap())(&request);
+        let (mut after, mut wrong) = (false, false);
+        match fault {
+            Fault::Answer(status, fields, body) => {
+                now.fetch_sub(1, Ordering::SeqCst);
+                kept.lock().unwrap().requests.push(request);
+                answer(&mut stream, status, fields, body.as_bytes(), false);
+                continue;
+            }
+            Fault::Reset => {
+                now.fetch_sub(1, Ordering::SeqCst);
+                kept.lock().unwrap().requests.push(request);
+                return;
+            }
+            Fault::ResetAfter => after = true,
+            Fault::WrongChecksum => wrong = true,
+            Fault::Stall(time) | Fault::Delay(time) => std::thread::sleep(time),
+            Fault::None => {}
+        }
+        let (status, fields, body) = act(&mut kept.lock().unwrap(), &request, wrong);
+        let is_head = request.method == "HEAD";
+        kept.lock().unwrap().requests.push(request);
+        now.fetch_sub(1, Ordering::SeqCst);
+        if after {
+            return;
+        }
+        answer(&mut stream, status, &fields, &body, is_head);
+    }
+}
+
+fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
+    let mut line = String::new();
+    stream.read_line(&mut line).ok().filter(|count| *count > 0)?;
+    let mut words = line.split_whitespace();
+    let (method, target) = (words.next()?.to_owned(), words.next()?);
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let (path, query) = (path.to_owned(), query.to_owned());
+    let mut fields = BTreeMap::new();
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).ok()?;
+        let Some((name, value)) = line.trim_end().split_once(':') else { break };
+        fields.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+    }
+    let length: usize = fields.get("content-length").map_or(0, |value| value.parse().unwrap());
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).ok()?;
+    Some(Request { method, path, query, fields, body })
+}
+
+fn answer(stream: &mut BufReader<TcpStream>, status: u16, fields: &str, body: &[u8], is_head: bool) {
+    let length =
+        if fields.contains("Content-Length") { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+    let mut bytes = format!("HTTP/1.1 {status} X\r\n{fields}{length}\r\n").into_bytes();
+    if !is_head {
+        bytes.extend_from_slice(body);
+    }
+    let _ = stream.get_mut().write_all(&bytes);
+}
+
+fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
+    query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
+fn decode(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let digits: String = rest.by_ref().take(2).map(char::from).collect();
+            bytes.push(u8::from_str_radix(&digits, 16).unwrap());
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Status, fields and body of a request that goes well.
+fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>) {
+    let path = request.path.trim_start_matches('/');
+    let (_, key) = path.split_once('/').unwrap_or((path, ""));
+    let key = decode(key);
+    let sum = |content: &[u8]| if wrong { checksum(b"other") } else { checksum(content) };
+    let none = |status| (status, String::new(), Vec::new());
+    let upload = parameter(&request.query, "uploadId").map(decode);
+    match (request.method.as_str(), upload) {
+        ("PUT", Some(upload)) => {
+            let Some((_, parts)) = kept.uploads.get_mut(&upload) else { return none(404) };
+            let number = parameter(&request.query, "partNumber").unwrap().parse().unwrap();
+            let fields = format!("ETag: \"part{number}\"\r\nx-amz-checksum-sha256: {}\r\n", sum(&request.body));
+            parts.insert(number, Object { content: request.body.clone(), ..Object::default() });
+            (200, fields, Vec::new())
+        }
+        ("POST", Some(upload)) => {
+            let Some((key, parts)) = kept.uploads.remove(&upload) else { return none(404) };
+            let mut object = Object { fields: request.fields.clone(), ..Object::default() };
+            let mut sums = Vec::new();
+            for part in parts.values() {
+                object.content.extend_from_slice(&part.content);
+                sums.extend_from_slice(&Digest::of(&part.content).0);
+            }
+            object.checksum = format!("{}-{}", checksum(&sums), parts.len());
+            let body = format!("<R><ETag>\"x-1\"</ETag><ChecksumSHA256>{}</ChecksumSHA256></R>", object.checksum);
+            kept.objects.insert(key, object);
+            (200, String::new(), body.into_bytes())
+        }
+        ("DELETE", Some(upload)) => {
+            kept.uploads.remove(&upload);
+            none(204)
+        }
+        ("POST", None) if request.query.starts_with("uploads") => {
+            kept.uploads_begun += 1;
+            let id = format!("id/{}+", kept.uploads_begun);
+            kept.uploads.insert(id.clone(), (key, BTreeMap::new()));
+            (200, String::new(), format!("<R><UploadId>{id}</UploadId></R>").into_bytes())
+        }
+        ("POST", None) => {
+            let text = String::from_utf8(request.body.clone()).unwrap();
+            for part in text.split("<Key>").skip(1) {
+                kept.objects.remove(part.split("</Key>").next().unwrap());
+            }
+            (200, String::new(), b"<DeleteResult/>".to_vec())
+        }
+        ("PUT", None) => {
+            if request.field("if-none-match") == "*" && kept.objects.contains_key(&key) {
+                return none(412);
+            }
+            let fields = format!("ETag: \"e\"\r\nx-amz-checksum-sha256: {}\r\n", sum(&request.body));
+            let object = Object {
+                content: request.body.clone(),
+                fields: request.fields.clone(),
+                checksum: checksum(&request.body),
+            };
+            kept.objects.insert(key, object);
+            (200, fields, Vec::new())
+        }
+        ("GET", None) if key.is_empty() => {
+            let prefix = parameter(&request.query, "prefix").map(decode).unwrap_or_default();
+            let mut body = String::from("<ListBucketResult><IsTruncated>false</IsTruncated>");
+            for (key, object) in kept.objects.iter().filter(|(key, _)| key.starts_with(&prefix)) {
+                body.push_str(&format!(
+                    "<Contents><Key>{key}</Key><Size>{}</Size><ETag>\"opaque\"</ETag></Contents>",
+                    object.content.len()
+                ));
+            }
+            body.push_str("</ListBucketResult>");
+            (200, String::new(), body.into_bytes())
+        }
+        ("GET" | "HEAD", None) => {
+            let Some(object) = kept.objects.get(&key) else { return none(404) };
+            let content = &object.content;
+            let etag = format!("ETag: \"{}\"\r\n", checksum(content).replace('/', "_"));
+            if request.method == "HEAD" {
+                let fields = format!(
+                    "{etag}Content-Length: {}\r\nx-amz-checksum-sha256: {}\r\n",
+                    content.len(),
+                    object.checksum
+                );
+                return (200, fields, Vec::new());
+            }
+            let Some(range) = request.field("range").strip_prefix("bytes=") else {
+                return (200, etag, content.clone());
+            };
+            let (first, last) = range.split_once('-').unwrap();
+            let first: usize = first.parse().unwrap();
+            if first >= content.len() {
+                return none(416);
+            }
+            let last = last.parse::<usize>().unwrap().min(content.len() - 1);
+            let fields = format!("{etag}Content-Range: bytes {first}-{last}/{}\r\n", content.len());
+            (206, fields, content[first..=last].to_vec())
+        }
+        ("DELETE", None) => {
+            kept.objects.remove(&key);
+            none(204)
+        }
+        _ => none(405),
+    }
+}
