@@ -87,6 +87,47 @@ impl Apt {
     }
 }
 
+/// What apt has of an older state names packages that the new one does not.
+#[test]
+fn a_client_with_the_previous_inrelease_still_installs_what_is_gone_from_the_new_one() {
+    need("apt-get", "apt");
+    let directory = tempfile::tempdir().unwrap();
+    let archive = ArchiveBuilder::tiny(directory.path().join("archive"))
+        .signer(signer())
+        .installable(true)
+        .odd_names(false)
+        .states(2)
+        .churn(0.9)
+        .build()
+        .unwrap();
+    let origin = Server::start(&archive.state(0).root).unwrap();
+    let mirror = Mirror::new(&archive);
+    mirror.run(&[&origin]).exits(0);
+    let served = Server::start(&mirror.to).unwrap();
+    let apt = Apt::new(directory.path().join("apt"), &served.url(), &archive.key());
+    let ended_well = |output: Output| assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    ended_well(apt.get(&["update"]));
+    origin.switch_root(&archive.state(1).root);
+    mirror.run(&[&origin]).exits(0);
+    let index = archive.forge(0, "trixie").index("main/binary-amd64/Packages").unwrap();
+    let gone: Vec<String> = index
+        .split("\n\n")
+        .filter_map(|stanza| {
+            let field = |name: &str| stanza.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+            let (name, path) = (field("Package: ")?, field("Filename: ")?);
+            archive.state(1).files.iter().all(|file| file.path != path).then_some(name)
+        })
+        .take(3)
+        .collect();
+    assert!(!gone.is_empty(), "the test needs a package that only the old state names");
+    let mut arguments = vec!["install", "--download-only"];
+    arguments.extend(gone.iter().map(String::as_str));
+    ended_well(apt.get(&arguments));
+    let debs = std::fs::read_dir(apt.directory.join("archives")).unwrap();
+    let debs = debs.filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|ending| ending == "deb"));
+    assert!(debs.count() >= gone.len());
+}
+
 #[test]
 fn apt_meets_no_error_during_a_hundred_publishes() {
     need("apt-get", "apt");

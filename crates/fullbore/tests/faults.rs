@@ -47,6 +47,7 @@ fn m1_bytes_outside_the_signature() {
     let stanza = "Origin: Evil\nCodename: trixie\n\n";
     let other = stranger();
     type Change<'a> = Box<dyn Fn(&Forge<'_>) + 'a>;
+    // What is larger than any Release is not even received; all else is, and not believed.
     let cases: Vec<(&str, Change<'_>)> = vec![
         ("stanza before", Box::new(|forge| forge.prepend_unsigned(stanza).unwrap())),
         ("stanza behind", Box::new(|forge| forge.append_unsigned(stanza).unwrap())),
@@ -61,7 +62,7 @@ fn m1_bytes_outside_the_signature() {
     for (name, change) in cases {
         change(&forge);
         let ran = mirror.run(&[&server]);
-        assert!(matches!(ran.code, Some(3 | 4)), "{name}: {ran:?}");
+        assert_eq!(ran.code, Some(if name == "larger than any Release" { 3 } else { 4 }), "{name}: {ran:?}");
         assert!(ran.stderr.contains("error: trixie: "), "{name}: {}", ran.stderr);
         assert_eq!(before, mirror.tree(), "{name}");
         forge.set_release(&release).unwrap();
@@ -71,12 +72,12 @@ fn m1_bytes_outside_the_signature() {
     // refused or read, what is published must be the archive.
     forge.crlf().unwrap();
     let ran = mirror.run(&[&server]);
-    assert!(matches!(ran.code, Some(4)), "CRLF: {ran:?}");
+    assert_eq!(ran.code, Some(4), "CRLF: {ran:?}");
     assert_eq!(before, mirror.tree(), "CRLF");
     forge.set_in_release(&good).unwrap();
     server.add_fault(FaultRule::always(inrelease(), Fault::Endless));
     let ran = mirror.run(&[&server]);
-    assert!(matches!(ran.code, Some(3 | 4)), "endless: {ran:?}");
+    assert_eq!(ran.code, Some(3), "endless: {ran:?}");
     assert_eq!(before, mirror.tree(), "endless");
     server.change(|behaviour| behaviour.faults.clear());
     mirror.run(&[&server]).exits(0);
@@ -261,7 +262,8 @@ fn m7_hostile_names() {
     let before = tree(&elsewhere);
     forge.set_index(PACKAGES, &packages).unwrap();
     let ran = mirror.run(&[&server]);
-    assert!(matches!(ran.code, Some(2..=7)), "{ran:?}");
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    assert!(ran.stderr.contains("symbolic link"), "{ran:?}");
     assert_eq!(before, tree(&elsewhere));
 }
 
@@ -308,9 +310,12 @@ fn zeros(form: Form, bytes: u64) -> Vec<u8> {
 fn m9_drips_and_endless_bodies() {
     /// What a bad mirror may cost beside a good one.
     const COST: Duration = Duration::from_secs(2);
-    /// The machine that tests may have something else to do, too; and the good one may be done before the
-    /// bad one was asked for anything.
-    const TRIES: usize = 5;
+    /// What it may cost on a machine that has something else to do, too: less than the 30 s of a drip that
+    /// is waited for.
+    const COST_AT_MOST: Duration = Duration::from_secs(15);
+    /// The good one may be done before the bad one was asked for anything: that is no try.
+    const TRIES: usize = 3;
+    const TRIES_AT_MOST: usize = 8;
     // Large and slow enough that the bad one is given work before the good one is done.
     let (_directory, archive) = own_archive(|builder| builder.states(1).pool_bytes(12_000_000));
     let archive = &archive;
@@ -320,27 +325,33 @@ fn m9_drips_and_endless_bodies() {
     Mirror::new(archive).run(&[&good]).exits(0);
     let alone = start.elapsed();
     let cases = [
-        ("1 byte/s", Fault::Drip(1)),
-        ("22 kB/s", Fault::Drip(22_000)),
-        ("endless", Fault::Endless),
-        ("stall", Fault::Stall),
+        ("1 byte/s", pool(), Fault::Drip(1)),
+        ("22 kB/s", pool(), Fault::Drip(22_000)),
+        ("2 kB/s, indexes too", PathMatch::Any, Fault::Drip(2_000)),
+        ("endless", pool(), Fault::Endless),
+        ("stall", pool(), Fault::Stall),
     ];
-    for (name, fault) in cases {
-        let bad = Server::builder(&archive.state(0).root).fault(FaultRule::always(pool(), fault)).start().unwrap();
+    for (name, paths, fault) in cases {
+        let bad = Server::builder(&archive.state(0).root).fault(FaultRule::always(paths, fault)).start().unwrap();
         let run = || {
             let mirror = Mirror::new(archive);
             let start = Instant::now();
             mirror.run(&[&good, &bad]).exits(0);
             let took = start.elapsed();
-            let asked = bad.take_log().iter().any(|entry| entry.path.starts_with("/pool/"));
+            let asked = bad.take_log().iter().any(|entry| !entry.path.ends_with("Release"));
             verified(&mirror.to, archive, 0);
             (asked, took)
         };
         let mut tries = Vec::new();
-        while tries.len() < TRIES && !tries.iter().any(|(asked, took)| *asked && *took < alone + COST) {
-            tries.push(run());
+        for _ in 0..TRIES_AT_MOST {
+            let (asked, took) = run();
+            tries.extend(asked.then_some(took));
+            if tries.len() >= TRIES && tries.iter().any(|took| *took < alone + COST) {
+                break;
+            }
         }
-        assert!(tries.iter().any(|(asked, took)| *asked && *took < alone + COST), "{name}: {alone:?}, then {tries:?}");
+        assert!(tries.iter().any(|took| *took < alone + COST), "{name}: {alone:?}, then {tries:?}");
+        assert!(tries.iter().all(|took| *took < alone + COST_AT_MOST), "{name}: {alone:?}, then {tries:?}");
     }
 }
 
@@ -568,6 +579,10 @@ fn m14_disk_full() {
     ran.exits(7).says("hint:");
     let after = tree(&disk.path().join("m"));
     assert!(lost(&before, &after).is_empty(), "{:?}", lost(&before, &after));
+    assert_eq!(published(&disk.path().join("m"), &archive), Some(0));
+    // Without one free block a signature cannot even be checked, which is no bad signature.
+    disk.fill_but(0).unwrap();
+    mirror.finish(on(&disk, &[&server])).exits(7);
     assert_eq!(published(&disk.path().join("m"), &archive), Some(0));
     // With room again it goes on.
     std::fs::remove_file(disk.path().join("filler")).unwrap();

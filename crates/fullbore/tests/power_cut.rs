@@ -12,8 +12,11 @@ use fullbore_testkit::random::Random;
 use fullbore_testkit::server::Server;
 use fullbore_testkit::slowdisk::SlowDisk;
 use fullbore_testkit::verify;
+use harness::apt::Apt;
 use harness::{Mirror, need, own_archive, published, verified};
 
+/// apt looks at every so many of them.
+const APT_EVERY: usize = 4;
 /// Points looked at, besides each flush.
 const CUTS: usize = 24;
 
@@ -53,6 +56,13 @@ fn m13_after_a_power_cut_the_old_or_the_new_state_is_there() {
         let mut problems = verify::suite(&tree, archive.state(state), "trixie");
         problems.extend(verify::files(&tree, &archive.state(state).select(|file| file.suite == "trixie")));
         assert!(problems.is_empty(), "at {point} of {log:?}: {problems:#?}");
+        if number.is_multiple_of(APT_EVERY) {
+            let source = format!("file:{}", tree.display());
+            let apt =
+                Apt::new(at(&format!("apt-{number}")), &source, &archive.key()).option("APT::Sandbox::User", "root");
+            apt.update(&[]).well();
+            assert!(!apt.packages().is_empty(), "at {point} of {log:?}");
+        }
         goes_on(&mut mirror, &tree, &origin, &at("boot"));
         verified(&tree, &archive, 1);
         drop(cut);

@@ -2,7 +2,10 @@
 //! judged by debmirror and apt-get.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-mod harness;
+mod harness {
+    #![allow(dead_code, reason = "each test binary uses its own part")]
+    pub mod packages;
+}
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -11,10 +14,12 @@ use std::time::{Duration, Instant};
 
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::signer::Signer;
-use harness::need;
 
-/// Small packages of every Debian release, each without much that it depends on.
-const PACKAGES: &[&str] = &["hostname", "sensible-utils", "tzdata-legacy", "netbase", "debianutils", "ucf"];
+/// Small source packages of every Debian release. Caches in front of an archive lack some at times.
+const SOURCES: &[&str] = &["hostname", "ucf", "sensible-utils", "netbase", "file", "less", "gzip", "ed"];
+
+/// So many of them must come.
+const SOURCES_LEAST: usize = 2;
 
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -23,33 +28,64 @@ fn run(command: &mut Command) -> String {
     text
 }
 
-/// Packages that apt brought, kept for the next time; where apt has none, dpkg-deb makes some.
+/// Packages that apt brought, a few hundred with all that they depend on.
 fn packages() -> Vec<PathBuf> {
-    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("debs");
-    std::fs::create_dir_all(&cache).unwrap();
-    let found = || -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(&cache).unwrap().map(|entry| entry.unwrap().path());
-        entries.filter(|path| path.extension().is_some_and(|ending| ending == "deb")).collect()
-    };
-    if found().is_empty() {
-        for name in PACKAGES {
-            let _ = Command::new("apt-get").args(["download", name]).current_dir(&cache).output();
+    let entries = std::fs::read_dir(harness::packages::packages().served().join("pool")).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.extension().is_some_and(|ending| ending == "deb")).collect()
+}
+
+/// Source packages that apt brought, by the sources of this machine; kept for the next time.
+fn sources() -> Vec<PathBuf> {
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sources");
+    if !cache.join("complete").exists() {
+        let parts = cache.join("parts");
+        for part in ["parts", "lists/partial"] {
+            std::fs::create_dir_all(cache.join(part)).unwrap();
         }
-    }
-    if found().is_empty() {
-        for number in 0..PACKAGES.len() {
-            let root = cache.join(format!("made{number}"));
-            std::fs::create_dir_all(root.join("DEBIAN")).unwrap();
-            let control = format!(
-                "Package: made{number}\nVersion: 1:2.0~rc1+b{number}\nArchitecture: amd64\nMaintainer: Nobody <nobody@example.org>\n\
-                 Section: misc\nPriority: optional\nDescription: one of some\n"
-            );
-            std::fs::write(root.join("DEBIAN/control"), control).unwrap();
-            std::fs::write(root.join("content"), vec![number as u8; 10_000 * (number + 1)]).unwrap();
-            run(Command::new("dpkg-deb").args(["--root-owner-group", "--build"]).arg(&root).arg(&cache));
+        std::fs::write(cache.join("status"), "").unwrap();
+        let listed = std::fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten();
+        let listed = listed.map(|entry| entry.unwrap().path()).chain([PathBuf::from("/etc/apt/sources.list")]);
+        for path in listed.filter(|path| path.is_file()) {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let with_sources = |line: &str| match line.strip_prefix("deb ") {
+                Some(rest) => format!("{line}\ndeb-src {rest}\n"),
+                None => format!("{}\n", line.replace("Types: deb", "Types: deb deb-src")),
+            };
+            let text: String = text.replace(" deb-src", "").lines().map(with_sources).collect();
+            std::fs::write(parts.join(path.file_name().unwrap()), text).unwrap();
         }
+        let get = |words: &[&str]| {
+            let mut command = clean_command("apt-get");
+            let at = |part: &str| cache.join(part).display().to_string();
+            for (name, value) in [
+                ("Dir::Etc::sourcelist", "/dev/null".to_owned()),
+                ("Dir::Etc::sourceparts", at("parts")),
+                ("Dir::State::lists", at("lists")),
+                ("Dir::State::status", at("status")),
+                ("Dir::Cache::pkgcache", String::new()),
+                ("Dir::Cache::srcpkgcache", String::new()),
+                ("APT::Sandbox::User", "root".to_owned()),
+                ("Acquire::Languages", "none".to_owned()),
+            ] {
+                command.arg(format!("--option={name}={value}"));
+            }
+            command.args(words);
+            command
+        };
+        run(get(&["update"]).current_dir(&cache));
+        for name in SOURCES {
+            let directory = cache.join("sources").join(name);
+            std::fs::create_dir_all(&directory).unwrap();
+            let words = ["--download-only", "--only-source", "source", name];
+            if !get(&words).current_dir(&directory).output().unwrap().status.success() {
+                std::fs::remove_dir_all(&directory).unwrap();
+            }
+        }
+        std::fs::remove_dir_all(cache.join("lists")).unwrap();
+        std::fs::write(cache.join("complete"), "").unwrap();
     }
-    found()
+    walk(&cache.join("sources")).into_iter().filter(|path| path.extension().is_some_and(|e| e == "dsc")).collect()
 }
 
 /// A server program, ended with the test.
@@ -141,7 +177,12 @@ fn other_programs_find_nothing_missing() {
         ("dpkg-deb", "dpkg"),
         ("gpg", "gpg"),
     ] {
-        need(program, package);
+        assert!(
+            std::env::split_paths(&std::env::var_os("PATH").unwrap())
+                .chain(["/usr/sbin".into()])
+                .any(|path| path.join(program).exists()),
+            "{program} is missing: apt-get install {package}"
+        );
     }
     let directory = tempfile::Builder::new().prefix("fbworld.").tempdir_in("/tmp").unwrap();
     // Served by programs that may run as somebody else.
@@ -151,28 +192,41 @@ fn other_programs_find_nothing_missing() {
     let key = directory.path().join("key.gpg");
     std::fs::write(&key, signer.public_key().unwrap()).unwrap();
 
-    // reprepro makes the archive; Release is signed by the test's own key, whose home it does not know.
+    // reprepro makes the archive and signs it.
     std::fs::create_dir_all(archive.join("conf")).unwrap();
-    let distributions = "Origin: World\nLabel: World\nSuite: stable\nCodename: trixie\nArchitectures: amd64 arm64\n\
-                         Components: main\nDescription: real packages\n";
+    let distributions = format!(
+        "Origin: World\nLabel: World\nSuite: stable\nCodename: trixie\nArchitectures: amd64 arm64 source\n\
+         Components: main\nDescription: real packages\nSignWith: {}\n",
+        signer.fingerprint()
+    );
     std::fs::write(archive.join("conf/distributions"), distributions).unwrap();
-    let debs = packages();
+    let (debs, sources) = (packages(), sources());
+    assert!(debs.len() > 100 && sources.len() >= SOURCES_LEAST, "{} packages, {sources:?}", debs.len());
     let reprepro = || {
         let mut command = clean_command("reprepro");
-        command.arg("-b").arg(&archive);
+        command.arg("-b").arg(&archive).env("GNUPGHOME", signer.home());
         command
     };
     run(reprepro().args(["includedeb", "trixie"]).args(&debs));
-    let dist = archive.join("dists/trixie");
-    let release = std::fs::read(dist.join("Release")).unwrap();
-    std::fs::write(dist.join("InRelease"), signer.clearsign(&release).unwrap()).unwrap();
-    std::fs::write(dist.join("Release.gpg"), signer.detached(&release).unwrap()).unwrap();
+    for source in &sources {
+        run(reprepro().args(["-S", "misc", "-P", "optional", "includedsc", "trixie"]).arg(source));
+    }
 
     let (_nginx, first) = nginx(directory.path(), &archive);
     let (_apache, second) = apache(directory.path(), &archive);
     let mirror = |from: [&str; 2]| {
         let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
-        command.args(["mirror", "--suite", "trixie", "--arch", "amd64,all", "--from", from[0], "--from", from[1]]);
+        command.args([
+            "mirror",
+            "--suite",
+            "trixie",
+            "--arch",
+            "amd64,all,source",
+            "--from",
+            from[0],
+            "--from",
+            from[1],
+        ]);
         command.arg("--keyring").arg(&key).arg("--to").arg(&to);
         run(&mut command)
     };
@@ -193,7 +247,7 @@ fn other_programs_find_nothing_missing() {
             "--arch=amd64",
         ])
         .args([
-            "--nosource",
+            "--source",
             "--no-check-gpg",
             "--i18n",
             "--getcontents",
@@ -212,7 +266,9 @@ fn other_programs_find_nothing_missing() {
         std::fs::create_dir_all(apt.join(part)).unwrap();
     }
     std::fs::write(apt.join("status"), "").unwrap();
-    let source = format!("deb [arch=amd64 signed-by={}] file:{} trixie main\n", key.display(), to.display());
+    let source =
+        |kind: &str| format!("{kind} [arch=amd64 signed-by={}] file:{} trixie main\n", key.display(), to.display());
+    let source = source("deb") + &source("deb-src");
     std::fs::write(apt.join("etc/sources.list"), source).unwrap();
     let get = || {
         let at = |part: &str| apt.join(part).display().to_string();
@@ -229,6 +285,7 @@ fn other_programs_find_nothing_missing() {
             "APT::Architectures=amd64".to_owned(),
             "APT::Sandbox::User=root".to_owned(),
             "APT::Update::Error-Mode=any".to_owned(),
+            "APT::Install-Recommends=false".to_owned(),
             "Debug::NoLocking=true".to_owned(),
         ] {
             command.arg("-o").arg(option);
@@ -241,12 +298,18 @@ fn other_programs_find_nothing_missing() {
         .iter()
         .map(|deb| run(Command::new("dpkg-deb").arg("-f").arg(deb).arg("Package")).trim().to_owned())
         .collect();
+    let name = |dsc: &PathBuf| dsc.parent().unwrap().file_name().unwrap().to_owned();
+    let names_of_sources: Vec<_> = sources.iter().map(name).collect();
+    run(get().args(["--yes", "--download-only", "install"]).args(&names));
+    // Copied: apt takes packages of a file: source from where they are.
     run(get().arg("download").args(&names));
-    let count = std::fs::read_dir(&apt)
-        .unwrap()
-        .filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|e| e == "deb"))
-        .count();
-    assert_eq!(count, debs.len());
+    let count = |ending: &str| {
+        let paths = std::fs::read_dir(&apt).unwrap().map(|entry| entry.unwrap().path());
+        paths.filter(|path| path.extension().is_some_and(|found| found == ending)).count()
+    };
+    assert_eq!(count("deb"), debs.len());
+    run(get().args(["--download-only", "--only-source", "source"]).args(&names_of_sources));
+    assert_eq!(count("dsc"), sources.len());
     for deb in &debs {
         let name = deb.file_name().unwrap().to_string_lossy().replace("%3a", ":").replace("%3A", ":");
         let plain = name.split_once(':').map_or(name.clone(), |(start, rest)| {
