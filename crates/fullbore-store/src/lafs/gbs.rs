@@ -105,7 +105,8 @@ impl Requests {
     fn call(&self, method: Method, path: String) -> Call {
         let mut head = RequestHead::new(method, self.host.clone(), path);
         head.authorization = Some(self.authorization.clone());
-        head.fields.push(("Accept".into(), "application/cbor".into()));
+        // CBOR is what servers take and give when nothing is said.
+        head.is_terse = true;
         Call { head, body: Vec::new(), answer_bytes_max: ANSWER_BYTES_MAX }
     }
 
@@ -132,7 +133,6 @@ impl Requests {
         authorize(&mut call, "lease-renew-secret", &lease.renew);
         authorize(&mut call, "lease-cancel-secret", &lease.cancel);
         authorize(&mut call, "upload-secret", secret);
-        call.head.fields.push(("Content-Type".into(), "application/cbor".into()));
         call.body = vec![allocation(shares, size).into()];
         call
     }
@@ -399,6 +399,7 @@ fn set(decoder: &mut Decoder<'_>) -> Result<BTreeSet<u16>, AnswerError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fullbore_wire::http1::{BodyLength, Http1, Limits};
     use proptest::prelude::*;
 
     fn answer(status: u16, body: &[u8]) -> Answer {
@@ -424,6 +425,30 @@ mod tests {
         assert!(call.head.fields.contains(&("Content-Range".into(), "bytes 100-104/*".into())));
         let secret = format!("upload-secret {}", STANDARD.encode([9; 20]));
         assert!(call.head.fields.contains(&("X-Tahoe-Authorization".into(), secret)));
+    }
+
+    #[test]
+    fn ten_small_files_fit_into_a_first_flight() {
+        // Ten segments of TCP (RFC 6928) on Ethernet with timestamps, less the end of the TLS handshake and
+        // the head of a record.
+        const FLIGHT: usize = 10 * 1448 - 80 - 22;
+        let pin = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
+        let swissnum = "a".repeat(32);
+        let requests = Requests::new(&Nurl::parse(&format!("pb://{pin}@10.77.0.11:40001/{swissnum}#v=1")).unwrap());
+        let lease = Lease { renew: [1; 32], cancel: [2; 32] };
+        // A share of a file of 200 bytes, 3-of-10.
+        let share = Bytes::from(vec![0; 685]);
+        let calls = [
+            requests.allocate(&[0; 16], &[3].into(), 685, &[9; 20], &lease),
+            requests.write(&[0; 16], 3, 0, vec![share], &[9; 20]),
+        ];
+        let mut bytes = 0;
+        for call in calls {
+            let mut http = Http1::new(Limits::with_depth(1));
+            http.request(&call.head, 1, BodyLength::Known(call.body_len())).unwrap();
+            bytes += http.outgoing().len() + call.body_len() as usize;
+        }
+        assert!(10 * bytes <= FLIGHT, "{bytes}");
     }
 
     #[test]

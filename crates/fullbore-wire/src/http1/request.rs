@@ -105,6 +105,9 @@ pub struct RequestHead {
     pub close: bool,
     /// What to call ourselves instead of [`USER_AGENT`].
     pub user_agent: Option<Arc<str>>,
+    /// Leaves User-Agent and Accept-Encoding out: for a service that looks at neither, where each byte of the
+    /// first flight counts.
+    pub is_terse: bool,
     /// Further fields, e.g. Cache-Control. None of those this module writes itself.
     pub fields: Vec<(String, String)>,
 }
@@ -193,6 +196,7 @@ impl RequestHead {
             proxy_authorization: None,
             close: false,
             user_agent: None,
+            is_terse: false,
             fields: Vec::new(),
         }
     }
@@ -228,18 +232,14 @@ impl RequestHead {
         check("User-Agent", user_agent, is_field_byte)?;
 
         out.reserve(160 + self.target.len() + self.host.len());
-        for part in [
-            self.method.as_str(),
-            " ",
-            &self.target,
-            " HTTP/1.1\r\nHost: ",
-            &self.host,
-            "\r\nUser-Agent: ",
-            user_agent,
-            // Stored files are compressed already; a coding on top would break size and hash.
-            "\r\nAccept-Encoding: identity\r\n",
-        ] {
+        for part in [self.method.as_str(), " ", &self.target, " HTTP/1.1\r\nHost: ", &self.host, "\r\n"] {
             out.extend_from_slice(part.as_bytes());
+        }
+        if !self.is_terse {
+            // Stored files are compressed already; a coding on top would break size and hash.
+            for part in ["User-Agent: ", user_agent, "\r\nAccept-Encoding: identity\r\n"] {
+                out.extend_from_slice(part.as_bytes());
+            }
         }
         if let Some(range) = &self.range {
             field(out, "Range", &range.to_string())?;

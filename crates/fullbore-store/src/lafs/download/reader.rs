@@ -182,3 +182,69 @@ impl Reader {
         self.pending.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lafs::code::Code;
+    use crate::lafs::encode::encode_whole;
+    use crate::lafs::geometry::{Encoding, Geometry};
+    use proptest::prelude::*;
+
+    /// A file of 1000 bytes, 2 of 3, in segments of 300.
+    fn file() -> (Chk, Vec<Vec<u8>>) {
+        let geometry = Geometry::new(Encoding::new(2, 1, 3).unwrap(), 1000, 300).unwrap();
+        let plaintext: Vec<u8> = (0..1000_u32).map(|i| i as u8).collect();
+        encode_whole(geometry, [3; 16], Arc::new(Code::new(2, 3)), &plaintext).unwrap()
+    }
+
+    #[test]
+    fn a_share_is_proven_whole_or_by_its_parts() {
+        let (cap, shares) = file();
+        let layout = Layout::parse(&shares[1]).unwrap();
+        let share = Bytes::copy_from_slice(&shares[1]);
+        let mut whole = Reader::new(1, 0);
+        whole.asked(&What::Whole, Instant::now());
+        whole.received(&What::Whole, share.clone(), &cap).unwrap();
+        assert!(whole.proven.is_some() && whole.pending.is_empty());
+        let mut parts = Reader::new(1, 0);
+        let now = Instant::now();
+        // The hashes are first looked for where segments of the usual size have them.
+        let usual = Layout::new(&Geometry::new(Encoding::new(2, 1, 3).unwrap(), 1000, 1 << 20).unwrap());
+        for _ in 0..3 {
+            let Some((what, from, length)) = parts.proof_wanted(&cap, &usual).unwrap() else { break };
+            parts.asked(&what, now);
+            let to = (from + length).min(share.len() as u64);
+            parts.received(&what, share.slice(from.min(to) as usize..to as usize), &cap).unwrap();
+        }
+        assert!(parts.proven.is_some(), "after the header, the hashes where they are not, and where they are");
+        parts.received(&What::Data(10..20), share.slice(layout.data as usize + 10..), &cap).unwrap();
+        assert_eq!(parts.fetched.get(0, 21), None);
+        assert_eq!(parts.fetched.get(10, 10), whole.fetched.get(10, 10));
+        assert_eq!(parts.fetched.get(15, 6), None, "no more is kept than was asked for");
+        assert!(parts.received(&What::Data(20..30), Bytes::from_static(b"short"), &cap).is_err());
+        let other = Reader::new(2, 0).received(&What::Whole, share, &cap);
+        assert!(other.is_err(), "the share of another number");
+    }
+
+    proptest! {
+        #[test]
+        fn no_share_makes_it_panic(at in 0_usize..2000, bytes in proptest::collection::vec(any::<u8>(), 0..80), cut in 0_usize..3000) {
+            let (cap, shares) = file();
+            let mut share = shares[0].clone();
+            for (offset, byte) in bytes.iter().enumerate() {
+                if let Some(place) = share.get_mut(at + offset) {
+                    *place = *byte;
+                }
+            }
+            share.truncate(cut.max(1));
+            let share = Bytes::from(share);
+            for what in [What::Whole, What::Header, What::Hashes(0), What::Data(5..400)] {
+                let mut reader = Reader::new(0, 0);
+                reader.asked(&What::Hashes(0), Instant::now());
+                let _ = reader.received(&What::Header, share.clone(), &cap);
+                let _ = reader.received(&what, share.clone(), &cap);
+            }
+        }
+    }
+}

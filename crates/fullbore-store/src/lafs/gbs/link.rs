@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, BufMut, BytesMut};
 use fullbore_engine::stage::{HostClock, Kind, Ledger, SendReading, StageClock};
 use fullbore_wire::connect::{ConnectOptions, Connected, Endpoint, Scheme, connect};
 use fullbore_wire::http1::{BodyLength, Event, Http1, Limits};
@@ -36,6 +36,10 @@ const REQUESTS_IN_FLIGHT: usize = 1000;
 
 /// Bytes handed to the connection and not yet written: some records of TLS. More waits in the queue.
 const OUTGOING_BYTES: usize = 256 << 10;
+
+/// Bytes of one record of TLS (RFC 8446, section 5.1), and pieces that are joined to fill it.
+const RECORD_BYTES: usize = 16 << 10;
+const JOINED_PIECE_BYTES: usize = 4 << 10;
 
 /// Unsent bytes in the kernel at most; on slow paths less, see [`unsent_allowed`].
 const UNSENT_BYTES_MAX: u32 = 128 << 10;
@@ -395,6 +399,13 @@ struct Connection<'a> {
     info: TcpInfo,
     /// Nothing is written before this: the rate limit.
     not_before: Option<Instant>,
+    out: Out,
+}
+
+/// What is on its way into TLS.
+struct Out {
+    /// Small pieces, joined: each call makes a record of TLS, and many records are many bytes.
+    joined: BytesMut,
     flushed: bool,
 }
 
@@ -421,7 +432,7 @@ impl<'a> Connection<'a> {
             last_answer: now,
             progress: (0, now),
             not_before: None,
-            flushed: true,
+            out: Out { joined: BytesMut::new(), flushed: true },
         }
     }
 
@@ -506,10 +517,10 @@ impl<'a> Connection<'a> {
         // When nobody is left to ask, only the end of what is under way is waited for.
         let wants_orders =
             (!closed || self.asked.is_empty()) && self.http.outgoing().len() < OUTGOING_BYTES && self.http.room() > 0;
-        let (stream, http, flushed) = (&mut self.connected.stream, &mut self.http, &mut self.flushed);
+        let (stream, http, out) = (&mut self.connected.stream, &mut self.http, &mut self.out);
         tokio::select! {
             biased;
-            turn = write_or_wait(stream, http, flushed, may_write.then_some(most)) => {
+            turn = write_or_wait(stream, http, out, may_write.then_some(most)) => {
                 let (written, turn) = turn?;
                 if written > 0 && let Some(limit) = &self.task.limit {
                     let wait = limit.pay(written as u64, Instant::now());
@@ -593,11 +604,11 @@ impl<'a> Connection<'a> {
         self.task.clocks.looked(&self.info, &info);
         self.info = info;
         let now = Instant::now();
-        let written = self.handed - self.http.outgoing().len() as u64;
+        let written = self.handed - (self.http.outgoing().len() + self.out.joined.len()) as u64;
         let in_kernel =
             u64::from(info.unsent_bytes) + u64::from(info.unacknowledged_segments) * u64::from(info.segment_bytes);
         for asked in &mut self.asked {
-            if asked.end > written || (asked.end == written && !self.flushed) {
+            if asked.end > written || (asked.end == written && !self.out.flushed) {
                 break;
             }
             let end = *asked.tcp_end.get_or_insert(info.bytes_acknowledged + in_kernel);
@@ -650,26 +661,34 @@ fn unsent_allowed(info: &TcpInfo) -> u64 {
 async fn write_or_wait(
     stream: &mut Stream,
     http: &mut Http1,
-    flushed: &mut bool,
+    out: &mut Out,
     most: Option<usize>,
 ) -> io::Result<(usize, Turn)> {
     poll_fn(|cx| {
         if let Some(most) = most
-            && http.outgoing().has_remaining()
+            && (out.joined.has_remaining() || http.outgoing().has_remaining())
         {
-            let mut limited = http.outgoing().take(most);
-            match pin!(stream.write_buf(&mut limited)).poll(cx) {
+            let waiting = http.outgoing();
+            if out.joined.is_empty() && waiting.chunk().len() < JOINED_PIECE_BYTES {
+                out.joined.put(waiting.take(RECORD_BYTES));
+            }
+            let polled = if out.joined.is_empty() {
+                pin!(stream.write_buf(&mut http.outgoing().take(most))).poll(cx)
+            } else {
+                pin!(stream.write_buf(&mut (&mut out.joined).take(most))).poll(cx)
+            };
+            match polled {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(written)) => {
-                    *flushed = false;
+                    out.flushed = false;
                     return Poll::Ready(Ok((written, Turn::Written)));
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {}
             }
-        } else if !*flushed {
+        } else if !out.flushed {
             match pin!(stream.flush()).poll(cx) {
-                Poll::Ready(Ok(())) => *flushed = true,
+                Poll::Ready(Ok(())) => out.flushed = true,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {}
             }
