@@ -803,7 +803,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__get)
-            opts="-q -v -o -h --node --servers --timeout --json --quiet --verbose --output --help"
+            opts="-q -v -o -h --node --servers --timeout --json --quiet --verbose --output --endpoint --region --profile --addressing --no-sign-request --cacert --connections --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -826,6 +826,30 @@ _fullbore() {
                     return 0
                     ;;
                 -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --endpoint)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --region)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --profile)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --addressing)
+                    COMPREPLY=($(compgen -W "auto path virtual" -- "${cur}"))
+                    return 0
+                    ;;
+                --cacert)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --connections)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1659,7 +1683,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__put)
-            opts="-q -v -h --node --servers --timeout --json --quiet --verbose --dry-run --encoding --segment-size --convergence --convergence-file --random-key --size --caps --report --trace --limit-rate --journals --help"
+            opts="-q -v -h --node --servers --timeout --json --quiet --verbose --dry-run --encoding --segment-size --convergence --convergence-file --random-key --size --caps --report --trace --limit-rate --journals --endpoint --region --profile --addressing --no-sign-request --cacert --connections --content-type --cache-control --metadata --storage-class --acl --sse --last --resend --delete --max-delete --force-delete --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1714,6 +1738,62 @@ _fullbore() {
                     return 0
                     ;;
                 --journals)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --endpoint)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --region)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --profile)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --addressing)
+                    COMPREPLY=($(compgen -W "auto path virtual" -- "${cur}"))
+                    return 0
+                    ;;
+                --cacert)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --connections)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --content-type)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cache-control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --metadata)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --storage-class)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --acl)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sse)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --last)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-delete)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

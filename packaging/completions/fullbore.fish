@@ -352,19 +352,48 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l report -d 'Wri
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l trace -d 'Write a trace of the run\'s stages, to be opened in Perfetto. Never has caps' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l limit-rate -d 'Send at most so many bytes per second: 20M, 512KiB, 100Mbit' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l journals -d 'Keep journals of uploads here, mode 0600 (default: fullbore/put in the directory for state)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l endpoint -d 'Use the S3-compatible store at this URL instead of Amazon\'s' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l region -d 'Region of the bucket (default: AWS_REGION, the profile\'s, or us-east-1)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l profile -d 'Take credentials and settings from this profile of ~/.aws/config and ~/.aws/credentials' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l addressing -d 'Where the bucket stands in addresses' -r -f -a "auto\t'In the path for an --endpoint, in the host name otherwise'
+path\t'<https://host/bucket/key>'
+virtual\t'<https://bucket.host/key>'"
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l cacert -d 'Trust the authorities in this PEM file as well' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l connections -d 'Connections to the store at most' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l content-type -d 'Content-Type of all objects (default: by the name of each file)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l cache-control -d 'Cache-Control of all objects, such as max-age=300' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l metadata -d 'Metadata of all objects; may be repeated' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l storage-class -d 'Storage class, such as STANDARD_IA' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l acl -d 'Canned access control list, such as public-read' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l sse -d 'Encryption by the store: AES256, aws:kms or aws:kms:KEY-ID' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l last -d 'Send files that match after all others; repeated: those that match a later one after those before' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l max-delete -d 'Delete nothing when more than this share of the objects would be deleted [default: 40%]' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l json -d 'Write events and totals as lines of JSON to stdout; caps are among them'
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -s q -l quiet -d 'Say nothing but errors'
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -s v -l verbose -d 'Log more to stderr; repeat for more still. Never shows caps'
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l dry-run -d 'Print the caps that the files would have; speaks to no server'
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l random-key -d 'Give each file a key of its own: equal files are not recognised, by nobody'
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l no-sign-request -d 'Do not sign requests: for buckets that are open to everybody'
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l resend -d 'Send also what is there already with the same content'
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l delete -d 'When all is there, delete objects beneath the prefix that are not among the files'
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l force-delete -d 'Delete even when --max-delete is exceeded'
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l node -d 'Take servers, secrets and encoding from this directory of a Tahoe-LAFS node, e.g. ~/.tahoe' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l servers -d 'Take the servers from this file, in the form of a node\'s private/servers.yaml' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l timeout -d 'Give a server up after so many seconds in which nothing moves' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s o -l output -d 'Write to this file instead of to stdout; it appears when it is complete' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l endpoint -d 'Use the S3-compatible store at this URL instead of Amazon\'s' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l region -d 'Region of the bucket (default: AWS_REGION, the profile\'s, or us-east-1)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l profile -d 'Take credentials and settings from this profile of ~/.aws/config and ~/.aws/credentials' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l addressing -d 'Where the bucket stands in addresses' -r -f -a "auto\t'In the path for an --endpoint, in the host name otherwise'
+path\t'<https://host/bucket/key>'
+virtual\t'<https://bucket.host/key>'"
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l cacert -d 'Trust the authorities in this PEM file as well' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l connections -d 'Connections to the store at most' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l json -d 'Write events and totals as lines of JSON to stdout; caps are among them'
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s q -l quiet -d 'Say nothing but errors'
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s v -l verbose -d 'Log more to stderr; repeat for more still. Never shows caps'
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l no-sign-request -d 'Do not sign requests: for buckets that are open to everybody'
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy probe bootstrap install nosync divert put get help" -f -a "mirror" -d 'Clone or update a Debian archive from one or many mirrors'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy probe bootstrap install nosync divert put get help" -f -a "update" -d 'Refresh APT\'s indexes as `apt-get update` does'
