@@ -14,7 +14,8 @@ use std::path::Path;
 
 use fullbore_testkit::process::clean_command;
 use harness::compared::{
-    ALLOWED, ALLOWED_WITHOUT_APT, bootstrap, fullbore, is_sound, place, reference, reference_of, same,
+    ALLOWED, ALLOWED_WITHOUT_APT, bootstrap, fullbore, is_consistent, is_sound, place, reference, reference_of, same,
+    verify,
 };
 use harness::packages::{UNDECIDED, UNDECIDED_NEEDS, packages, well};
 
@@ -34,7 +35,8 @@ fn packages_of_priority_important_with_options_for_apt_and_dpkg_are_mmdebstraps(
     well(&mut bootstrap(&server, "important", &[], &ours, SLIM));
     reference_of(packages(), &server, "important", &[], &theirs, SLIM);
     same(&ours, &theirs, ALLOWED);
-    is_sound(&ours);
+    is_consistent(&ours);
+    assert!(verify(&ours) == verify(&theirs), "dpkg misses other files than with mmdebstrap");
     let option = fs::read_to_string(ours.join("etc/dpkg/dpkg.cfg.d/99fullbore")).unwrap();
     assert!(option.starts_with("path-exclude="), "{option}");
 }

@@ -48,10 +48,31 @@ pub fn nginx(directory: &Path, root: &Path) -> (Daemon, String) {
          scgi_temp_path {here}/e; server {{ listen 127.0.0.1:{port}; root {}; }} }}\n",
         root.display()
     );
-    let text = if super::apt::is_root() { text } else { text.replace(" user root;", "") };
+    let text = if rustix::process::geteuid().is_root() { text } else { text.replace(" user root;", "") };
     std::fs::write(at.join("conf"), text).unwrap();
     let mut child = clean_command("/usr/sbin/nginx");
     child.arg("-c").arg(at.join("conf")).arg("-e").arg(at.join("error.log"));
+    let mut daemon = Daemon(child_of(&mut child, &at));
+    answers(port, &mut daemon, &at.join("said"));
+    (daemon, format!("http://127.0.0.1:{port}"))
+}
+
+/// Apache with this root, and its address.
+pub fn apache(directory: &Path, root: &Path) -> (Daemon, String) {
+    let port = free_port();
+    let at = directory.join("apache2");
+    std::fs::create_dir(&at).unwrap();
+    let here = at.display();
+    let modules = "/usr/lib/apache2/modules";
+    let text = format!(
+        "ServerRoot {here}\nServerName localhost\nListen 127.0.0.1:{port}\nPidFile {here}/pid\nErrorLog {here}/error.log\n\
+         LoadModule mpm_event_module {modules}/mod_mpm_event.so\nLoadModule authz_core_module {modules}/mod_authz_core.so\n\
+         DocumentRoot {0}\n<Directory {0}>\nRequire all granted\nOptions FollowSymLinks\n</Directory>\n",
+        root.display()
+    );
+    std::fs::write(at.join("conf"), text).unwrap();
+    let mut child = clean_command("/usr/sbin/apache2");
+    child.arg("-DFOREGROUND").arg("-f").arg(at.join("conf"));
     let mut daemon = Daemon(child_of(&mut child, &at));
     answers(port, &mut daemon, &at.join("said"));
     (daemon, format!("http://127.0.0.1:{port}"))
