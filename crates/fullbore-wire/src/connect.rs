@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use crate::resolve::{ATTEMPT_DELAY, Resolver, race};
@@ -80,6 +81,8 @@ pub struct ConnectOptions {
     pub limit: Duration,
     /// Head start of one address over the next.
     pub attempt_delay: Duration,
+    /// Told how long the TCP handshake took as soon as it is over: about a round trip, known before TLS has begun.
+    pub round_trip: Option<watch::Sender<Option<Duration>>>,
 }
 
 impl Default for ConnectOptions {
@@ -91,6 +94,7 @@ impl Default for ConnectOptions {
             socket: SocketOptions::default(),
             limit: CONNECT_LIMIT,
             attempt_delay: ATTEMPT_DELAY,
+            round_trip: None,
         }
     }
 }
@@ -228,6 +232,12 @@ impl ConnectError {
         matches!(self, ConnectError::Tls(error) if error.is_untrusted())
     }
 
+    /// Whether nobody who is trusted vouches for the server's certificate.
+    #[must_use]
+    pub fn is_of_unknown_issuer(&self) -> bool {
+        matches!(self, ConnectError::Tls(error) if error.is_of_unknown_issuer())
+    }
+
     /// The same in words for who knows which host was asked: it is not named again. A proxy is.
     #[must_use]
     pub fn without_host(&self, asked: &Endpoint) -> String {
@@ -325,6 +335,9 @@ pub async fn connect(endpoint: &Endpoint, options: &ConnectOptions) -> Result<Co
         Err(_) => return Err(deadline.passed(Phase::Tcp, attempts)),
     };
     timings.tcp_us = clock.step_us();
+    if let Some(told) = &options.round_trip {
+        told.send_replace(Some(Duration::from_micros(timings.tcp_us)));
+    }
     let tcp = socket.probe();
 
     let mut stream = Stream::Plain(socket);

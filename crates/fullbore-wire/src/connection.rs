@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::HostClock;
 
-use crate::connect::{Connected, Endpoint, ProxyServer, Scheme, connect};
+use crate::connect::{Connected, Endpoint, Scheme, connect};
 use crate::dispatcher::{Dispatcher, Ended};
 use crate::fetch::{Base, GetError, PendingGet, Reply, Shared, lock};
 use crate::hosts::{Fault, HostId};
@@ -49,7 +49,11 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
             Ok(connected) => serve(&shared, host, &base, connected).await,
             Err(error) => {
                 let why = error.without_host(&endpoint);
-                let fault = if error.is_untrusted() { Fault::Untrusted(why) } else { Fault::Broken(why) };
+                let fault = if error.is_untrusted() {
+                    Fault::Untrusted { why, unknown_issuer: error.is_of_unknown_issuer() }
+                } else {
+                    Fault::Broken(why)
+                };
                 fail_gets(&shared, host, &fault);
                 shared.dispatcher().not_opened(host, &fault, Instant::now());
                 shared.attention.notify_one();
@@ -95,7 +99,9 @@ fn fail_gets(shared: &Shared, host: HostId, fault: &Fault) {
     for get in pending {
         let (host, reason) = (name.clone(), fault.to_string());
         let error = match fault {
-            Fault::Untrusted(_) => GetError::Untrusted { host, reason },
+            Fault::Untrusted { unknown_issuer, .. } => {
+                GetError::Untrusted { host, reason, unknown_issuer: *unknown_issuer }
+            }
             _ => GetError::Unreachable { host, reason },
         };
         // The caller may have given up; then nobody is left to tell.
@@ -112,16 +118,7 @@ fn endpoint(base: &Base) -> Endpoint {
         url::Scheme::Http => Scheme::Http,
         url::Scheme::Https => Scheme::Https,
     };
-    let proxy = match &base.route {
-        Route::Direct => None,
-        Route::Forward(proxy) | Route::Tunnel(proxy) => Some(ProxyServer {
-            scheme: proxy.endpoint.scheme(),
-            host: proxy.endpoint.host().to_string(),
-            port: proxy.endpoint.port(),
-            authorization: proxy.credentials.as_ref().map(|own| own.basic().header_value().to_owned()),
-        }),
-    };
-    Endpoint { scheme, host: base.url.host().to_string(), port: base.url.port(), proxy }
+    Endpoint { scheme, host: base.url.host().to_string(), port: base.url.port(), proxy: base.route.server() }
 }
 
 async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Connected) -> Ended {

@@ -5,44 +5,41 @@
 //! which hashes and writes; the landing's outcomes come back here and go to the dispatcher. So a byte
 //! travels socket → connection → landing → file, and everything else only decides.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod get;
+mod shared;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use fullbore_engine::buffers::Buffers;
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::landing::{Cause, FileSpec, Landing, Outcome, RESUMED, RangeDigest, Retry};
-use fullbore_engine::stage::{HostClock, Kind, Ledger, StageClock};
+use fullbore_engine::stage::{Kind, Ledger};
 use fullbore_engine::window::Window;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use crate::auth::AuthConf;
-use crate::conditional::EntityTag;
 use crate::connect::ConnectOptions;
-use crate::connection::{self, PlusForm};
+use crate::connection;
 use crate::dispatcher::{Dispatcher, GivenUp, Hold, Limits, Remedy};
-use crate::hosts::{Host, HostId, HostSet, HostTotals, MAX_HOSTS, SeenFault};
-use crate::http1::ResponseHead;
-use crate::proxy::{ProxySettings, Route};
+use crate::hosts::{Host, HostId, HostSet, HostTotals, MAX_HOSTS};
+use crate::proxy::ProxySettings;
 use crate::queue::{Item, ItemId, Segment};
 use crate::rate_limit::RateLimit;
 use crate::tls::{Protocol, Tls};
 use crate::trial::{Seen, Step, Subject, TICK, Trials};
-use crate::url::{self, Plus, Url, UrlError};
+use crate::url::{self, Url};
+pub use get::{Get, GetError, Got, Piece, Streamed, Watch};
+pub(crate) use get::{PendingGet, Reply};
+pub(crate) use shared::{Base, Shared, lock};
 
 /// Read buffers kept for reuse; at 256 KiB each this is 8 MiB.
 const BUFFERS_KEPT: usize = 32;
-
-/// How long a small file may take, connecting included.
-const GET_LIMIT: Duration = Duration::from_secs(30);
-
-/// Pieces of a stream that may wait for their taker; each is at most a read buffer.
-const STREAM_PIECES: usize = 8;
 
 /// How often the run looks for files that no host is left to serve, should nobody call for it.
 const LOOK_FOR_HOPELESS: Duration = Duration::from_millis(500);
@@ -131,198 +128,6 @@ pub enum FetchEvent {
     GivenUp(GivenUp),
     /// It failed on our side: disk full, permission, a broken device.
     LocalFailure(ItemId, Cause),
-}
-
-/// Why a small file could not be fetched.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GetError {
-    /// The host is not to be reached.
-    #[error("{host}: {reason}")]
-    Unreachable {
-        /// Name of the host.
-        host: String,
-        /// What went wrong.
-        reason: String,
-    },
-    /// The host could not show that it is the one asked for.
-    #[error("{host}: {reason}")]
-    Untrusted {
-        /// Name of the host.
-        host: String,
-        /// What is wrong with its certificate.
-        reason: String,
-    },
-    /// The body is larger than it may be.
-    #[error("{host}: {path} is larger than {limit_bytes} bytes")]
-    TooLarge {
-        /// Name of the host.
-        host: String,
-        /// What was asked for.
-        path: String,
-        /// The bound.
-        limit_bytes: u64,
-    },
-}
-
-/// A file that comes from one host in one piece: the first of a chain of trust, whose size nobody
-/// knows yet.
-#[derive(Clone, Debug, Default)]
-pub struct Get {
-    /// Path below the mirror's address.
-    pub path: String,
-    /// Size at which it is refused.
-    pub limit_bytes: u64,
-    /// Not needed if it still has this ETag …
-    pub if_none_match: Option<EntityTag>,
-    /// … or has not changed since, in seconds since 1970.
-    pub if_modified_since: Option<i64>,
-    /// Only the head is wanted (HEAD).
-    pub head_only: bool,
-    /// Further fields of the request.
-    pub fields: Vec<(String, String)>,
-}
-
-/// The answer to a [`Get`], whatever its status.
-#[derive(Clone, Debug)]
-pub struct Got {
-    /// The head.
-    pub head: ResponseHead,
-    /// The body; of an error page too.
-    pub body: Vec<u8>,
-}
-
-/// A piece of a body that comes as a stream.
-#[derive(Debug)]
-pub enum Piece {
-    /// Bytes.
-    Data(Bytes),
-    /// The body is whole.
-    End,
-}
-
-/// The answer to a [`Get`] whose body comes as it arrives.
-#[derive(Debug)]
-pub struct Streamed {
-    /// The head.
-    pub head: ResponseHead,
-    /// The body in order, up to [`Piece::End`]. Slow takers slow the sender.
-    pub body: mpsc::Receiver<Result<Piece, GetError>>,
-}
-
-/// Who waits for a [`Get`].
-#[derive(Debug)]
-pub(crate) enum Reply {
-    /// For the whole.
-    Whole(oneshot::Sender<Result<Got, GetError>>),
-    /// For the head, and then for pieces.
-    Stream(Option<oneshot::Sender<Result<ResponseHead, GetError>>>, mpsc::Sender<Result<Piece, GetError>>),
-}
-
-/// A [`Get`] on its way to a connection.
-#[derive(Debug)]
-pub(crate) struct PendingGet {
-    pub get: Get,
-    pub reply: Reply,
-}
-
-/// Where a host is reached; changes when it redirects all of itself.
-#[derive(Clone, Debug)]
-pub(crate) struct Base {
-    /// Paths of the archive are appended to it.
-    pub url: Url,
-    /// Credentials, for it or others; `None` without any.
-    pub auth: Option<Arc<AuthConf>>,
-    /// See [`FetchOptions`].
-    pub user_agent: Option<Arc<str>>,
-    pub paths_are_encoded: bool,
-    /// The way to it.
-    pub route: Route,
-    /// Redirects followed so far.
-    pub moves: usize,
-    /// How `+` is written: some object stores need `%2B`.
-    pub plus: Arc<PlusForm>,
-}
-
-impl Base {
-    pub fn at(url: Url, options: &FetchOptions) -> Base {
-        Base {
-            auth: (!options.auth.is_empty()).then(|| Arc::new(options.auth.clone())),
-            user_agent: options.user_agent.clone(),
-            paths_are_encoded: options.paths_are_encoded,
-            route: options.proxies.route(&url),
-            url,
-            moves: 0,
-            plus: Arc::default(),
-        }
-    }
-
-    /// The address of a file.
-    pub fn url_of(&self, path: &str, plus: Plus) -> Result<Url, UrlError> {
-        if self.paths_are_encoded { self.url.join_encoded(path) } else { self.url.join(path, plus) }
-    }
-}
-
-/// What all tasks of a run share.
-pub(crate) struct Shared {
-    dispatcher: Mutex<Dispatcher>,
-    pub bases: Mutex<Vec<Base>>,
-    pub gets: Mutex<Vec<VecDeque<PendingGet>>>,
-    pub catalogue: Mutex<Arc<dyn Catalogue>>,
-    pub landing: Landing,
-    pub window: Window,
-    pub buffers: Buffers,
-    pub network: Arc<StageClock>,
-    /// Decryption, within the polls of the connections.
-    pub tls: Arc<StageClock>,
-    pub host_clocks: Vec<Arc<HostClock>>,
-    pub rate_limit: Option<Arc<RateLimit>>,
-    ledger: Ledger,
-    pub options: FetchOptions,
-    begun: Mutex<BTreeSet<ItemId>>,
-    other_name: Mutex<BTreeSet<ItemId>>,
-    /// Connections are wanted before there is work for them.
-    pub warm: AtomicBool,
-    /// Wakes connections that wait for work.
-    pub wake: Notify,
-    /// Wakes the run itself: something was given up, or a host is out.
-    pub attention: Notify,
-}
-
-impl Shared {
-    pub fn dispatcher(&self) -> MutexGuard<'_, Dispatcher> {
-        lock(&self.dispatcher)
-    }
-
-    /// The path to ask for and further fields, and the landing told that the file comes.
-    pub fn begin(&self, item: ItemId) -> (String, Vec<(String, String)>) {
-        let catalogue = lock(&self.catalogue).clone();
-        if lock(&self.begun).insert(item) {
-            self.landing.begin(catalogue.spec(item));
-        }
-        let other = lock(&self.other_name).contains(&item);
-        let path = other.then(|| catalogue.other_path(item)).flatten().unwrap_or_else(|| catalogue.path(item));
-        (path, catalogue.fields(item))
-    }
-
-    /// Accounts for bytes read and waits as the user's rate limit demands.
-    pub async fn throttle(&self, bytes: u64) {
-        let Some(limit) = &self.rate_limit else { return };
-        let pause = limit.pay(bytes, Instant::now());
-        if !pause.is_zero() {
-            self.network.throttled(tokio::time::sleep(pause)).await;
-        }
-    }
-
-    /// Whether these items' bytes could have been mixed up by the host: the SHA-256 that came for
-    /// one is that of another.
-    fn is_hash_of(&self, sha256: Sha256, items: &[ItemId]) -> bool {
-        let catalogue = lock(&self.catalogue).clone();
-        items.iter().any(|item| catalogue.sha256(*item) == sha256)
-    }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A run over many mirrors. Made inside a tokio runtime; its tasks end with it.
@@ -653,91 +458,5 @@ impl Fetcher {
             self.shared.dispatcher().abandon(item, Instant::now());
             on_event(FetchEvent::GivenUp(given_up));
         }
-    }
-}
-
-/// Looks at a run from outside of its task: for progress, samples and reports.
-#[derive(Clone)]
-pub struct Watch {
-    shared: Arc<Shared>,
-}
-
-impl Watch {
-    /// As [`Fetcher::get`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn get(&self, host: HostId, get: Get) -> Result<Got, GetError> {
-        let unreachable = |reason: &str| GetError::Unreachable {
-            host: self.shared.dispatcher().host_mut(host).name.clone(),
-            reason: reason.to_owned(),
-        };
-        // A statement of its own: within `if let` the lock would still be held when it is taken again.
-        let out = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned);
-        if let Some(reason) = out {
-            return Err(unreachable(&reason));
-        }
-        let (reply, answer) = oneshot::channel();
-        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply: Reply::Whole(reply) });
-        self.shared.wake.notify_waiters();
-        match tokio::time::timeout(GET_LIMIT, answer).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(unreachable("connection lost")),
-            Err(_) => Err(unreachable(&format!("no answer within {} s", GET_LIMIT.as_secs()))),
-        }
-    }
-
-    /// As [`Watch::get`], but the body is handed out as it arrives. Both the head and each piece
-    /// must come within `patience`; it is for the caller to say so of the pieces.
-    ///
-    /// # Errors
-    /// The host is not to be reached, or says nothing.
-    pub async fn stream(&self, host: HostId, get: Get, patience: Duration) -> Result<Streamed, GetError> {
-        let name = self.shared.dispatcher().host_mut(host).name.clone();
-        let unreachable = |reason: String| GetError::Unreachable { host: name.clone(), reason };
-        let out = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned);
-        if let Some(reason) = out {
-            return Err(unreachable(reason));
-        }
-        let (head, answer) = oneshot::channel();
-        let (pieces, body) = mpsc::channel(STREAM_PIECES);
-        let reply = Reply::Stream(Some(head), pieces);
-        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply });
-        self.shared.wake.notify_waiters();
-        match tokio::time::timeout(patience, answer).await {
-            Ok(Ok(head)) => head.map(|head| Streamed { head, body }),
-            Ok(Err(_)) => Err(unreachable("connection lost".into())),
-            Err(_) => Err(unreachable(format!("no answer within {} s", patience.as_secs_f64()))),
-        }
-    }
-
-    /// The number of faults of every host so far, and the last of them.
-    pub fn faults(&self) -> Vec<(u64, Option<SeenFault>)> {
-        let dispatcher = self.shared.dispatcher();
-        let totals = dispatcher.hosts().iter().map(|host| &host.totals);
-        totals.map(|totals| (totals.faults + totals.missing, totals.seen_faults.last().cloned())).collect()
-    }
-
-    /// Every host as seen so far.
-    pub fn hosts(&self) -> Vec<HostSeen> {
-        let dispatcher = self.shared.dispatcher();
-        dispatcher
-            .hosts()
-            .iter()
-            .enumerate()
-            .map(|(id, host)| HostSeen {
-                name: host.name.clone(),
-                totals: host.totals.clone(),
-                out: host.out_reason().map(str::to_owned),
-                connections: dispatcher.connections_to(id as HostId),
-                rtt: host.measured_rtt(),
-                protocol: host.protocol(),
-            })
-            .collect()
-    }
-
-    /// Names of the hosts, in order.
-    pub fn names(&self) -> Vec<String> {
-        self.shared.host_clocks.iter().map(|clock| clock.name().to_owned()).collect()
     }
 }

@@ -110,7 +110,12 @@ pub enum Fault {
     /// The connection failed, was reset, or ended in the middle of an answer.
     Broken(String),
     /// Its certificate is not to be trusted.
-    Untrusted(String),
+    Untrusted {
+        /// What is wrong with it.
+        why: String,
+        /// Whether it is that nobody who is trusted vouches for it.
+        unknown_issuer: bool,
+    },
     /// Nothing, or next to nothing, arrived for too long.
     Slow,
     /// It ignores `Range`.
@@ -130,7 +135,7 @@ impl std::fmt::Display for Fault {
                 write!(f, "busy ({status}, asks to wait {} s)", pause.as_secs())
             }
             Fault::Busy { status, retry_after: None } => write!(f, "trouble on the server ({status})"),
-            Fault::Broken(why) | Fault::Untrusted(why) => write!(f, "{why}"),
+            Fault::Broken(why) | Fault::Untrusted { why, .. } => write!(f, "{why}"),
             Fault::Slow => write!(f, "too slow"),
             Fault::NoRanges => write!(f, "ignores Range"),
             Fault::CannotPipeline => write!(f, "cannot answer pipelined requests in order"),
@@ -403,7 +408,7 @@ impl Host {
                     self.out(format!("{} failures in a row, at last: {fault}", self.failures));
                 }
             }
-            Fault::Untrusted(why) => self.out(why.clone()),
+            Fault::Untrusted { why, .. } => self.out(why.clone()),
             Fault::NoRanges => self.ranges = false,
             Fault::CannotPipeline => self.pipelines = false,
         }

@@ -13,6 +13,7 @@ pub mod connect;
 mod connection;
 pub mod dispatcher;
 pub mod fetch;
+mod forward;
 pub mod hosts;
 pub mod http1;
 pub mod http2;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, PublicKeyData, date_time_ymd};
 use rustls::ServerConfig;
+use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::pki_types::PrivateKeyDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -21,6 +22,7 @@ pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 pub(crate) struct Certified {
     chain: Vec<rustls::pki_types::CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
+    pem: String,
     pub(crate) spki: Vec<u8>,
 }
 
@@ -48,6 +50,7 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.0).unwrap();
         Certified {
             chain: vec![certificate.der().clone()],
+            pem: certificate.pem(),
             spki: key.subject_public_key_info(),
             key: PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
         }
@@ -55,9 +58,41 @@ impl Authority {
 }
 
 impl Certified {
+    /// A certificate that its own key signed, as one of an authority or not.
+    pub(crate) fn by_itself(name: &str, years: (i32, i32), authority: bool) -> Certified {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.not_before = date_time_ymd(years.0, 1, 1);
+        params.not_after = date_time_ymd(years.1, 1, 1);
+        if authority {
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        }
+        let certificate = params.self_signed(&key).unwrap();
+        Certified {
+            chain: vec![certificate.der().clone()],
+            pem: certificate.pem(),
+            spki: key.subject_public_key_info(),
+            key: PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+        }
+    }
+
+    /// Trust in this certificate itself.
+    pub(crate) fn authorities(&self) -> Authorities {
+        Authorities::parse(self.pem.as_bytes(), Path::new("test.pem")).unwrap()
+    }
+
     pub(crate) fn acceptor(&self, alpn: &[&str]) -> TlsAcceptor {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut config = ServerConfig::builder_with_provider(provider)
+        self.acceptor_with(rustls::crypto::aws_lc_rs::default_provider(), alpn)
+    }
+
+    /// One that knows a single group for the exchange of keys.
+    pub(crate) fn acceptor_of_group(&self, group: &'static dyn SupportedKxGroup) -> TlsAcceptor {
+        let kx_groups = vec![group];
+        self.acceptor_with(CryptoProvider { kx_groups, ..rustls::crypto::aws_lc_rs::default_provider() }, &[])
+    }
+
+    fn acceptor_with(&self, provider: CryptoProvider, alpn: &[&str]) -> TlsAcceptor {
+        let mut config = ServerConfig::builder_with_provider(Arc::new(provider))
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()

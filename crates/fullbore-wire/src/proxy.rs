@@ -5,6 +5,7 @@
 //! then `all_proxy`.
 
 use crate::auth::Credentials;
+use crate::connect::ProxyServer;
 use crate::url::{Host, Scheme, Url, UrlError, parse_host_and_port};
 use std::net::IpAddr;
 
@@ -29,6 +30,21 @@ pub enum Route {
     Forward(Proxy),
     /// `https://`: CONNECT through the proxy, then TLS with the host.
     Tunnel(Proxy),
+}
+
+impl Route {
+    /// The proxy to connect to, with its credentials as it wants them.
+    pub fn server(&self) -> Option<ProxyServer> {
+        match self {
+            Route::Direct => None,
+            Route::Forward(proxy) | Route::Tunnel(proxy) => Some(ProxyServer {
+                scheme: proxy.endpoint.scheme(),
+                host: proxy.endpoint.host().to_string(),
+                port: proxy.endpoint.port(),
+                authorization: proxy.credentials.as_ref().map(|own| own.basic().header_value().to_owned()),
+            }),
+        }
+    }
 }
 
 /// Why a proxy setting is refused.

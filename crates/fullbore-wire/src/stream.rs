@@ -16,6 +16,7 @@ use tokio::io::{AsyncBufRead, AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::forward::writes_go_to;
 use crate::socket::{Socket, TcpProbe};
 use crate::tls::{Protocol, TlsError, server_name};
 
@@ -179,46 +180,17 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Stream::Plain(socket) => Pin::new(socket).poll_write(cx, buf),
-            Stream::Tls(tls) => Pin::new(&mut tls.inner).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Stream::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, bufs),
-            Stream::Tls(tls) => Pin::new(&mut tls.inner).poll_write_vectored(cx, bufs),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
+impl Stream {
+    /// Where bytes to be sent go.
+    fn writer(&mut self) -> &mut (dyn AsyncWrite + Unpin) {
         match self {
-            Stream::Plain(socket) => socket.is_write_vectored(),
-            Stream::Tls(tls) => tls.inner.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Stream::Plain(socket) => Pin::new(socket).poll_flush(cx),
-            Stream::Tls(tls) => Pin::new(&mut tls.inner).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Stream::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
-            Stream::Tls(tls) => Pin::new(&mut tls.inner).poll_shutdown(cx),
+            Stream::Plain(socket) => socket,
+            Stream::Tls(tls) => &mut tls.inner,
         }
     }
 }
+
+writes_go_to!(Stream, |stream| stream.writer());
 
 /// A TLS session over a socket.
 #[derive(Debug)]
@@ -256,6 +228,11 @@ impl TlsSocket {
     pub fn is_resumed(&self) -> bool {
         self.inner.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
     }
+
+    #[cfg(test)]
+    pub(crate) fn handshake_kind(&self) -> Option<rustls::HandshakeKind> {
+        self.inner.get_ref().1.handshake_kind()
+    }
 }
 
 /// Reads in large pieces for rustls, which asks for small ones.
@@ -282,31 +259,7 @@ impl AsyncRead for ReadAhead {
     }
 }
 
-impl AsyncWrite for ReadAhead {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
+writes_go_to!(ReadAhead, |ahead| &mut ahead.stream);
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Room for the kernel's `struct tcp_info`: 248 bytes as of Linux 6.8; the kernel
 /// fills what fits and reports how much that was, so a larger or smaller struct is harmless.
@@ -126,6 +126,44 @@ impl TcpInfo {
     #[must_use]
     pub fn path_rtt(&self) -> Duration {
         self.min_rtt.map_or(self.rtt, |minimum| minimum.min(self.rtt))
+    }
+
+    /// Payload bytes sent and not yet acknowledged; an open segment counts as a full one.
+    #[must_use]
+    pub fn under_way_bytes(&self) -> u64 {
+        u64::from(self.unacknowledged_segments) * u64::from(self.segment_bytes)
+    }
+
+    /// Payload bytes written to the socket that the other end is not known to have.
+    #[must_use]
+    pub fn in_kernel_bytes(&self) -> u64 {
+        u64::from(self.unsent_bytes) + self.under_way_bytes()
+    }
+}
+
+/// Whether what was written to a connection has come to its other end.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Arrival {
+    /// What the other end will have acknowledged then.
+    end: Option<u64>,
+    at: Option<Instant>,
+}
+
+impl Arrival {
+    /// To be called from when all of it is written, now and then.
+    pub fn look(&mut self, info: &TcpInfo, now: Instant) {
+        let in_kernel = info.in_kernel_bytes();
+        let end = *self.end.get_or_insert(info.bytes_acknowledged + in_kernel);
+        // An open segment counts as a full one; nothing under way means that all is there.
+        if self.at.is_none() && (info.bytes_acknowledged >= end || in_kernel == 0) {
+            self.at = Some(now);
+        }
+    }
+
+    /// When it was first seen to have.
+    #[must_use]
+    pub fn at(&self) -> Option<Instant> {
+        self.at
     }
 }
 

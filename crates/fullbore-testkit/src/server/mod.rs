@@ -36,7 +36,7 @@ use answer::{Answer, Request};
 pub use behaviour::{Behaviour, Fault, FaultRule, Life, PathMatch};
 pub use log::{Counters, LogEntry};
 use throttle::Throttle;
-pub use tls::{CertificateError, TestCa, TlsSpec};
+pub use tls::{CertificateError, OwnCertificate, TestCa, TlsSpec};
 
 use crate::random::Random;
 
@@ -184,6 +184,11 @@ impl ServerBuilder {
     /// Speaks TLS with a certificate of this authority.
     pub fn tls(self, authority: &TestCa, spec: &TlsSpec) -> Result<Self, CertificateError> {
         Ok(Self { tls: Some(authority.server(spec)?), ..self })
+    }
+
+    /// Speaks TLS with a certificate that signed itself.
+    pub fn own_certificate(self, certificate: &OwnCertificate) -> Self {
+        Self { tls: Some(certificate.config.clone()), ..self }
     }
 
     /// Changes the behaviour before the first request.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
 /// Why there is no certificate.
@@ -58,12 +58,46 @@ impl TestCa {
     /// Settings of a server with a new certificate.
     pub(super) fn server(&self, spec: &TlsSpec) -> Result<Arc<rustls::ServerConfig>, CertificateError> {
         let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(spec.names.clone())?;
-        if spec.expired {
+        let certificate = spec.params()?.signed_by(&key, &self.issuer)?;
+        spec.server(&certificate, &key)
+    }
+}
+
+/// A certificate that its own key signed.
+pub struct OwnCertificate {
+    pub(super) config: Arc<rustls::ServerConfig>,
+    pem: String,
+}
+
+impl OwnCertificate {
+    /// A new one; with `authority` it says of itself that it is one, as `openssl req -x509` makes them.
+    pub fn new(spec: &TlsSpec, authority: bool) -> Result<OwnCertificate, CertificateError> {
+        let key = KeyPair::generate()?;
+        let mut params = spec.params()?;
+        if authority {
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        }
+        let certificate = params.self_signed(&key)?;
+        Ok(OwnCertificate { config: spec.server(&certificate, &key)?, pem: certificate.pem() })
+    }
+
+    /// The certificate, for `--cacert`.
+    pub fn pem(&self) -> &str {
+        &self.pem
+    }
+}
+
+impl TlsSpec {
+    fn params(&self) -> Result<CertificateParams, CertificateError> {
+        let mut params = CertificateParams::new(self.names.clone())?;
+        if self.expired {
             params.not_before = rcgen::date_time_ymd(2001, 1, 1);
             params.not_after = rcgen::date_time_ymd(2002, 1, 1);
         }
-        let certificate = params.signed_by(&key, &self.issuer)?;
+        Ok(params)
+    }
+
+    fn server(&self, certificate: &Certificate, key: &KeyPair) -> Result<Arc<rustls::ServerConfig>, CertificateError> {
         let chain = vec![CertificateDer::from(certificate.der().to_vec())];
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         // The provider is named, so that no test depends on a process-wide default.
@@ -72,7 +106,7 @@ impl TestCa {
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_single_cert(chain, key)?;
-        if spec.http2 {
+        if self.http2 {
             config.alpn_protocols.push(b"h2".to_vec());
         }
         config.alpn_protocols.push(b"http/1.1".to_vec());

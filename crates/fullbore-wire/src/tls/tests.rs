@@ -1,3 +1,4 @@
+use super::error::{some_names, when};
 use super::*;
 use crate::loopback::{Authority, Certified, pair};
 use crate::stream::{Stream, TlsSocket};
@@ -70,6 +71,19 @@ async fn sessions_are_resumed_whatever_is_offered() {
 }
 
 #[tokio::test]
+async fn no_server_asks_for_another_key_share() {
+    use rustls::crypto::aws_lc_rs::kx_group::{X25519, X25519MLKEM768};
+    let certified = Authority::new().certify("other", NOW);
+    let tls = Tls::new(Trust::SpkiPins(vec![spki_pin(&certified.spki)]));
+    // One that insists on the hybrid, and one that does not know it.
+    for group in [X25519MLKEM768, X25519] {
+        let acceptor = certified.acceptor_of_group(group);
+        let (socket, _) = handshake(&tls, Offer::Http1, "127.0.0.1", acceptor).await.unwrap();
+        assert_eq!(socket.handshake_kind(), Some(rustls::HandshakeKind::Full), "{:?}", group.name());
+    }
+}
+
+#[tokio::test]
 async fn refusals_name_host_and_reason() {
     let authority = Authority::new();
     let tls = Tls::new(Trust::Only(authority.authorities()));
@@ -101,6 +115,32 @@ async fn addresses_final_dots_and_added_authorities() {
     for (host, name) in [("127.0.0.1", "127.0.0.1"), ("[::1]", "::1"), ("mirror.example.org.", "mirror.example.org")] {
         let acceptor = authority.certify(name, NOW).acceptor(&[]);
         handshake(&tls, Offer::Either, host, acceptor).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_trusted_certificate_may_be_the_servers_own() {
+    let host = "mirror.example.org";
+    for authority in [false, true] {
+        let own = Certified::by_itself(host, NOW, authority);
+        for tls in [Tls::new(Trust::Only(own.authorities())), Tls::new(Trust::SystemAnd(own.authorities()))] {
+            handshake(&tls, Offer::Either, host, own.acceptor(&[])).await.unwrap();
+            // Its names, its dates and it alone.
+            let error = refused(&tls, "other.example.org", &own).await;
+            assert!(matches!(error, TlsError::WrongName { .. }), "{error}");
+            let error = refused(&tls, host, &Certified::by_itself(host, NOW, authority)).await;
+            assert!(matches!(error, TlsError::UnknownIssuer { .. } | TlsError::SelfSigned { .. }), "{error}");
+            let overlooking = tls.overlooking(Overlook::Name);
+            handshake(&overlooking, Offer::Either, "other.example.org", own.acceptor(&[])).await.unwrap();
+        }
+        for (years, said) in [((2001, 2002), "expired (Tue, 01 Jan 2002"), ((2090, 2091), "not valid yet")] {
+            let own = Certified::by_itself(host, years, authority);
+            for overlook in [Overlook::Nothing, Overlook::Name] {
+                let tls = Tls::new(Trust::Only(own.authorities())).overlooking(overlook);
+                let error = refused(&tls, host, &own).await;
+                assert!(error.to_string().contains(said), "{error}");
+            }
+        }
     }
 }
 

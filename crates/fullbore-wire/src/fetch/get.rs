@@ -1,0 +1,198 @@
+//! Small files of one host, outside the queue: whole in memory, or as a stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{HostSeen, Shared, lock};
+use crate::conditional::EntityTag;
+use crate::hosts::{HostId, SeenFault};
+use crate::http1::ResponseHead;
+
+/// How long a small file may take, connecting included.
+const GET_LIMIT: Duration = Duration::from_secs(30);
+
+/// Pieces of a stream that may wait for their taker; each is at most a read buffer.
+const STREAM_PIECES: usize = 8;
+
+/// Why a small file could not be fetched.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GetError {
+    /// The host is not to be reached.
+    #[error("{host}: {reason}")]
+    Unreachable {
+        /// Name of the host.
+        host: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The host could not show that it is the one asked for.
+    #[error("{host}: {reason}")]
+    Untrusted {
+        /// Name of the host.
+        host: String,
+        /// What is wrong with its certificate.
+        reason: String,
+        /// Whether it is that nobody who is trusted vouches for it: naming an authority may help.
+        unknown_issuer: bool,
+    },
+    /// The body is larger than it may be.
+    #[error("{host}: {path} is larger than {limit_bytes} bytes")]
+    TooLarge {
+        /// Name of the host.
+        host: String,
+        /// What was asked for.
+        path: String,
+        /// The bound.
+        limit_bytes: u64,
+    },
+}
+
+/// A file that comes from one host in one piece: the first of a chain of trust, whose size nobody
+/// knows yet.
+#[derive(Clone, Debug, Default)]
+pub struct Get {
+    /// Path below the mirror's address.
+    pub path: String,
+    /// Size at which it is refused.
+    pub limit_bytes: u64,
+    /// Not needed if it still has this ETag …
+    pub if_none_match: Option<EntityTag>,
+    /// … or has not changed since, in seconds since 1970.
+    pub if_modified_since: Option<i64>,
+    /// Only the head is wanted (HEAD).
+    pub head_only: bool,
+    /// Further fields of the request.
+    pub fields: Vec<(String, String)>,
+}
+
+/// The answer to a [`Get`], whatever its status.
+#[derive(Clone, Debug)]
+pub struct Got {
+    /// The head.
+    pub head: ResponseHead,
+    /// The body; of an error page too.
+    pub body: Vec<u8>,
+}
+
+/// A piece of a body that comes as a stream.
+#[derive(Debug)]
+pub enum Piece {
+    /// Bytes.
+    Data(Bytes),
+    /// The body is whole.
+    End,
+}
+
+/// The answer to a [`Get`] whose body comes as it arrives.
+#[derive(Debug)]
+pub struct Streamed {
+    /// The head.
+    pub head: ResponseHead,
+    /// The body in order, up to [`Piece::End`]. Slow takers slow the sender.
+    pub body: mpsc::Receiver<Result<Piece, GetError>>,
+}
+
+/// Who waits for a [`Get`].
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// For the whole.
+    Whole(oneshot::Sender<Result<Got, GetError>>),
+    /// For the head, and then for pieces.
+    Stream(Option<oneshot::Sender<Result<ResponseHead, GetError>>>, mpsc::Sender<Result<Piece, GetError>>),
+}
+
+/// A [`Get`] on its way to a connection.
+#[derive(Debug)]
+pub(crate) struct PendingGet {
+    pub get: Get,
+    pub reply: Reply,
+}
+
+/// Looks at a run from outside of its task: for progress, samples and reports.
+#[derive(Clone)]
+pub struct Watch {
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Watch {
+    /// As [`Fetcher::get`](super::Fetcher::get).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn get(&self, host: HostId, get: Get) -> Result<Got, GetError> {
+        let unreachable = |reason: &str| GetError::Unreachable {
+            host: self.shared.dispatcher().host_mut(host).name.clone(),
+            reason: reason.to_owned(),
+        };
+        // A statement of its own: within `if let` the lock would still be held when it is taken again.
+        let out = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned);
+        if let Some(reason) = out {
+            return Err(unreachable(&reason));
+        }
+        let (reply, answer) = oneshot::channel();
+        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply: Reply::Whole(reply) });
+        self.shared.wake.notify_waiters();
+        match tokio::time::timeout(GET_LIMIT, answer).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(unreachable("connection lost")),
+            Err(_) => Err(unreachable(&format!("no answer within {} s", GET_LIMIT.as_secs()))),
+        }
+    }
+
+    /// As [`Watch::get`], but the body is handed out as it arrives. Both the head and each piece
+    /// must come within `patience`; it is for the caller to say so of the pieces.
+    ///
+    /// # Errors
+    /// The host is not to be reached, or says nothing.
+    pub async fn stream(&self, host: HostId, get: Get, patience: Duration) -> Result<Streamed, GetError> {
+        let name = self.shared.dispatcher().host_mut(host).name.clone();
+        let unreachable = |reason: String| GetError::Unreachable { host: name.clone(), reason };
+        let out = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned);
+        if let Some(reason) = out {
+            return Err(unreachable(reason));
+        }
+        let (head, answer) = oneshot::channel();
+        let (pieces, body) = mpsc::channel(STREAM_PIECES);
+        let reply = Reply::Stream(Some(head), pieces);
+        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply });
+        self.shared.wake.notify_waiters();
+        match tokio::time::timeout(patience, answer).await {
+            Ok(Ok(head)) => head.map(|head| Streamed { head, body }),
+            Ok(Err(_)) => Err(unreachable("connection lost".into())),
+            Err(_) => Err(unreachable(format!("no answer within {} s", patience.as_secs_f64()))),
+        }
+    }
+
+    /// The number of faults of every host so far, and the last of them.
+    pub fn faults(&self) -> Vec<(u64, Option<SeenFault>)> {
+        let dispatcher = self.shared.dispatcher();
+        let totals = dispatcher.hosts().iter().map(|host| &host.totals);
+        totals.map(|totals| (totals.faults + totals.missing, totals.seen_faults.last().cloned())).collect()
+    }
+
+    /// Every host as seen so far.
+    pub fn hosts(&self) -> Vec<HostSeen> {
+        let dispatcher = self.shared.dispatcher();
+        dispatcher
+            .hosts()
+            .iter()
+            .enumerate()
+            .map(|(id, host)| HostSeen {
+                name: host.name.clone(),
+                totals: host.totals.clone(),
+                out: host.out_reason().map(str::to_owned),
+                connections: dispatcher.connections_to(id as HostId),
+                rtt: host.measured_rtt(),
+                protocol: host.protocol(),
+            })
+            .collect()
+    }
+
+    /// Names of the hosts, in order.
+    pub fn names(&self) -> Vec<String> {
+        self.shared.host_clocks.iter().map(|clock| clock.name().to_owned()).collect()
+    }
+}

@@ -1,0 +1,122 @@
+//! What the connections of a run share.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use fullbore_engine::buffers::Buffers;
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::landing::Landing;
+use fullbore_engine::stage::{HostClock, Ledger, StageClock};
+use fullbore_engine::window::Window;
+use tokio::sync::Notify;
+
+use super::{Catalogue, FetchOptions, PendingGet};
+use crate::auth::AuthConf;
+use crate::connection::PlusForm;
+use crate::dispatcher::Dispatcher;
+use crate::proxy::Route;
+use crate::queue::ItemId;
+use crate::rate_limit::RateLimit;
+use crate::url::{Plus, Url, UrlError};
+
+/// Where a host is reached; changes when it redirects all of itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Base {
+    /// Paths of the archive are appended to it.
+    pub url: Url,
+    /// Credentials, for it or others; `None` without any.
+    pub auth: Option<Arc<AuthConf>>,
+    /// See [`FetchOptions`].
+    pub user_agent: Option<Arc<str>>,
+    pub paths_are_encoded: bool,
+    /// The way to it.
+    pub route: Route,
+    /// Redirects followed so far.
+    pub moves: usize,
+    /// How `+` is written: some object stores need `%2B`.
+    pub plus: Arc<PlusForm>,
+}
+
+impl Base {
+    pub fn at(url: Url, options: &FetchOptions) -> Base {
+        Base {
+            auth: (!options.auth.is_empty()).then(|| Arc::new(options.auth.clone())),
+            user_agent: options.user_agent.clone(),
+            paths_are_encoded: options.paths_are_encoded,
+            route: options.proxies.route(&url),
+            url,
+            moves: 0,
+            plus: Arc::default(),
+        }
+    }
+
+    /// The address of a file.
+    pub fn url_of(&self, path: &str, plus: Plus) -> Result<Url, UrlError> {
+        if self.paths_are_encoded { self.url.join_encoded(path) } else { self.url.join(path, plus) }
+    }
+}
+
+/// What all tasks of a run share.
+pub(crate) struct Shared {
+    pub(super) dispatcher: Mutex<Dispatcher>,
+    pub bases: Mutex<Vec<Base>>,
+    pub gets: Mutex<Vec<VecDeque<PendingGet>>>,
+    pub catalogue: Mutex<Arc<dyn Catalogue>>,
+    pub landing: Landing,
+    pub window: Window,
+    pub buffers: Buffers,
+    pub network: Arc<StageClock>,
+    /// Decryption, within the polls of the connections.
+    pub tls: Arc<StageClock>,
+    pub host_clocks: Vec<Arc<HostClock>>,
+    pub rate_limit: Option<Arc<RateLimit>>,
+    pub(super) ledger: Ledger,
+    pub options: FetchOptions,
+    pub(super) begun: Mutex<BTreeSet<ItemId>>,
+    pub(super) other_name: Mutex<BTreeSet<ItemId>>,
+    /// Connections are wanted before there is work for them.
+    pub warm: AtomicBool,
+    /// Wakes connections that wait for work.
+    pub wake: Notify,
+    /// Wakes the run itself: something was given up, or a host is out.
+    pub attention: Notify,
+}
+
+impl Shared {
+    pub fn dispatcher(&self) -> MutexGuard<'_, Dispatcher> {
+        lock(&self.dispatcher)
+    }
+
+    /// The path to ask for and further fields, and the landing told that the file comes.
+    pub fn begin(&self, item: ItemId) -> (String, Vec<(String, String)>) {
+        let catalogue = lock(&self.catalogue).clone();
+        if lock(&self.begun).insert(item) {
+            self.landing.begin(catalogue.spec(item));
+        }
+        let other = lock(&self.other_name).contains(&item);
+        let path = other.then(|| catalogue.other_path(item)).flatten().unwrap_or_else(|| catalogue.path(item));
+        (path, catalogue.fields(item))
+    }
+
+    /// Accounts for bytes read and waits as the user's rate limit demands.
+    pub async fn throttle(&self, bytes: u64) {
+        let Some(limit) = &self.rate_limit else { return };
+        let pause = limit.pay(bytes, Instant::now());
+        if !pause.is_zero() {
+            self.network.throttled(tokio::time::sleep(pause)).await;
+        }
+    }
+
+    /// Whether these items' bytes could have been mixed up by the host: the SHA-256 that came for
+    /// one is that of another.
+    pub(super) fn is_hash_of(&self, sha256: Sha256, items: &[ItemId]) -> bool {
+        let catalogue = lock(&self.catalogue).clone();
+        items.iter().any(|item| catalogue.sha256(*item) == sha256)
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

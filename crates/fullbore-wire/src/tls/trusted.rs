@@ -1,0 +1,174 @@
+//! The certificates that are trusted: as authorities, and each of them as a server's own.
+//!
+//! webpki takes a trusted certificate for an authority and nothing else. curl and apt also accept a server that
+//! shows a trusted certificate itself, as one that signed itself does; so do we. It has to be that very
+//! certificate, byte for byte; its dates and names count all the same.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+use super::{TlsError, Trust, certificate};
+
+/// Where distributions keep all authorities in one file, most likely first: Debian, Fedora,
+/// openSUSE, Alpine. One file is read because the directory form is hundreds of them.
+const SYSTEM_BUNDLES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// Certificates in the form that webpki wants, and as they are.
+#[derive(Debug)]
+pub(super) struct Trusted {
+    roots: RootCertStore,
+    certificates: Vec<CertificateDer<'static>>,
+}
+
+impl Trusted {
+    /// Reads what is needed; nothing is trusted where keys are pinned.
+    ///
+    /// # Errors
+    /// [`TlsError::NoAuthorities`] when the system has none.
+    pub(super) fn of(trust: &Trust) -> Result<Trusted, TlsError> {
+        Ok(match trust {
+            Trust::System => Trusted::system()?,
+            Trust::SystemAnd(more) => {
+                // A machine without a bundle is fine as long as the file given has what is needed.
+                let mut trusted = Trusted::system().unwrap_or_else(|_| Trusted::nobody());
+                trusted.add(more.0.clone());
+                trusted
+            }
+            Trust::Only(authorities) => {
+                let mut trusted = Trusted::nobody();
+                trusted.add(authorities.0.clone());
+                trusted
+            }
+            Trust::SpkiPins(_) | Trust::PinnedKeys(_) => Trusted::nobody(),
+        })
+    }
+
+    fn nobody() -> Trusted {
+        Trusted { roots: RootCertStore::empty(), certificates: Vec::new() }
+    }
+
+    /// The system's authorities: the bundle file where there is one, else whatever `rustls-native-certs` finds.
+    fn system() -> Result<Trusted, TlsError> {
+        let mut trusted = Trusted::nobody();
+        for bundle in SYSTEM_BUNDLES {
+            let bundle = Path::new(bundle);
+            if bundle.exists() {
+                trusted.add(rustls_native_certs::load_certs_from_paths(Some(bundle), None).certs);
+            }
+            if !trusted.roots.is_empty() {
+                return Ok(trusted);
+            }
+        }
+        let found = rustls_native_certs::load_native_certs();
+        trusted.add(found.certs);
+        if trusted.roots.is_empty() {
+            let reason = found.errors.first().map_or_else(|| "none found".to_owned(), ToString::to_string);
+            return Err(TlsError::NoAuthorities { reason });
+        }
+        Ok(trusted)
+    }
+
+    /// Certificates that do not parse are left out, as everywhere.
+    fn add(&mut self, certificates: Vec<CertificateDer<'static>>) {
+        self.roots.add_parsable_certificates(certificates.iter().cloned());
+        self.certificates.extend(certificates);
+    }
+
+    /// Whether the server's certificate is trusted now, whatever its names.
+    fn vouches(
+        &self,
+        shown: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+        algorithms: &WebPkiSupportedAlgorithms,
+    ) -> Result<(), rustls::Error> {
+        if self.certificates.iter().any(|own| own == shown) {
+            return in_time(shown, now);
+        }
+        let parsed = ParsedCertificate::try_from(shown)?;
+        verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, intermediates, now, algorithms.all)
+    }
+}
+
+/// Whether `now` is within the dates of a certificate, both of them included (RFC 5280, section 4.1.2.5).
+fn in_time(shown: &CertificateDer<'_>, now: UnixTime) -> Result<(), rustls::Error> {
+    let (not_before, not_after) = certificate::validity(shown).ok_or(CertificateError::BadEncoding)?;
+    let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    let time = |seconds: i64| UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds.max(0) as u64));
+    if seconds < not_before {
+        return Err(CertificateError::NotValidYetContext { time: now, not_before: time(not_before) }.into());
+    }
+    if seconds > not_after {
+        return Err(CertificateError::ExpiredContext { time: now, not_after: time(not_after) }.into());
+    }
+    Ok(())
+}
+
+/// Verifies servers by what is trusted.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    /// What is trusted; `None`: anybody.
+    pub(super) trusted: Option<Trusted>,
+    /// Whether the certificate has to carry the server's name.
+    pub(super) names: bool,
+    pub(super) algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Verifier {
+    pub(super) fn shared(self) -> Arc<dyn ServerCertVerifier> {
+        Arc::new(self)
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if let Some(trusted) = &self.trusted {
+            trusted.vouches(end_entity, intermediates, now, &self.algorithms)?;
+        }
+        if self.names {
+            verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
