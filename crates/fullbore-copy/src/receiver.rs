@@ -5,6 +5,7 @@
 //! sets the attributes of directories, and has everything flushed once more.
 
 mod attributes;
+mod bulk;
 mod commit;
 mod compare;
 mod finish;
@@ -29,6 +30,7 @@ use crate::queue::Taken;
 use crate::session::{Context, Event, add};
 use crate::wire::{Account, Message, Problem, ProblemKind};
 use attributes::Attributes;
+use bulk::Bulk;
 use commit::Commit;
 use compare::Comparing;
 use listing::{Listing, Torn};
@@ -125,6 +127,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
     };
     let (attributes, pending, commit) = (Attributes::new(options), PendingFiles::default(), Commit::new());
     let (comparing, verify) = (Comparing::new(), Verify::default());
+    let bulk = Bulk::new(context.link.pool.clone());
     let writers = Writers {
         context,
         tree: &tree,
@@ -133,6 +136,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         commit: &commit,
         comparing: &comparing,
         verify: &verify,
+        bulk: &bulk,
         boot,
         problem: &problem,
         clock: context.ledger.stage("disk write", Kind::Thread),
@@ -186,6 +190,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         writers.finish(&mut listing, errors.load(Ordering::Relaxed) == 0, &marker, threads)?;
     }
     let account = context.progress.account();
+    context.progress.direct.store(bulk.is_direct(), Ordering::Relaxed);
     let clock = context.ledger.stage("control", Kind::Thread);
     let _ = context.say_last(Message::Account { account, last: true }, &clock);
     Ok(Some(account))

@@ -238,6 +238,8 @@ macro_rules! progress {
             $(pub(crate) $field: AtomicU64,)*
             /// Everything has been listed and compared, so the totals are final.
             pub(crate) complete: AtomicBool,
+            /// Big files were written around the page cache.
+            pub(crate) direct: AtomicBool,
         }
 
         impl Progress {
@@ -261,6 +263,11 @@ impl Progress {
     /// Whether everything has been listed, so that the totals are final.
     pub fn is_complete(&self) -> bool {
         self.complete.load(Ordering::Relaxed)
+    }
+
+    /// Whether this end wrote big files around the page cache, as a trial showed that to be faster.
+    pub fn is_direct(&self) -> bool {
+        self.direct.load(Ordering::Relaxed)
     }
 }
 

@@ -5,6 +5,7 @@
 //! only one lane it carries everything. [`Transport`] has the threads that move messages between lanes
 //! and the queues of a [`Link`], so that sender and receiver do not know of any of this.
 
+mod congestion;
 pub mod far;
 mod grow;
 pub mod join;
@@ -34,20 +35,22 @@ use crate::error::CopyError;
 use crate::queue::Queue;
 use crate::session::{Brake, Link};
 use crate::wire::{Decoder, Message, encode};
+use congestion::{Evidence, Sight, segments};
 use lane::Lane;
 
 /// Time that the last messages have to leave in before connections are cut.
 const FAREWELL: Duration = Duration::from_secs(5);
 /// Time between looks at the kernel's counters of the connections.
 const LOOK: Duration = Duration::from_millis(100);
-/// A path is given another congestion control from this share of segments sent twice, and this round
-/// trip: cubic fills short or clean paths by itself (measured: 0.1 % on 50 ms costs it nine tenths).
-const LOSS: f64 = 0.0002;
-const LONG_TRIP: Duration = Duration::from_millis(5);
 /// Records that wait in front of a pipe that carries control messages as well: those must not wait long.
 const MERGED: usize = 2;
-/// Segments that must have been sent before loss is judged.
-const ENOUGH_SEGMENTS: u64 = 2000;
+/// The congestion control for paths that lose what no queue has cost: it does not take loss for a full link.
+const LOSSY_CONTROL: &str = "bbr";
+/// On a path with a longer round trip than this, a connection holds no more than these bytes that it has not
+/// sent yet: what waits in the memory of a slow connection cannot go by a faster one, and the end of a copy
+/// waits for it. On short paths it is gone at once.
+const LONG_TRIP: Duration = Duration::from_millis(2);
+const UNSENT_BYTES: u32 = 512 << 10;
 
 /// Moves messages between a link and its lanes.
 #[derive(Debug)]
@@ -78,11 +81,14 @@ struct State {
     readers: Vec<JoinHandle<()>>,
     /// Name of the congestion control that was put on the connections, if any.
     control: Option<&'static str>,
+    /// What has been seen of the path.
+    evidence: Evidence,
 }
 
 #[derive(Debug)]
 struct Watched {
     socket: TcpStream,
+    since: Instant,
     last: TcpInfo,
 }
 
@@ -127,12 +133,17 @@ impl Transport {
         let Lane { reader, writer, socket } = lane;
         let mut state = shared.lock();
         if let Some(socket) = socket {
-            if let Some(name) = &shared.congestion
+            if let Some(name) = shared.congestion.as_deref().or(state.control.filter(|name| *name == LOSSY_CONTROL))
                 && let Err(error) = rustix::net::sockopt::set_tcp_congestion(&socket, name)
             {
                 tracing::warn!(%error, name, "congestion control stays the system's");
             }
-            state.sockets.push(Watched { socket, last: TcpInfo::default() });
+            let last = TcpInfo::read(socket.as_fd()).unwrap_or_default();
+            if shared.sends && last.path_rtt() >= LONG_TRIP {
+                // Without it the end takes a little longer.
+                let _ = socket2::SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT_BYTES);
+            }
+            state.sockets.push(Watched { socket, since: Instant::now(), last });
         }
         if control {
             let queue = link.control_out.clone();
@@ -192,6 +203,11 @@ impl Transport {
         self.shared.moved_bytes.load(Ordering::Relaxed)
     }
 
+    /// Whether a queue stands before the link: it is full.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.shared.lock().evidence.is_queued()
+    }
+
     /// Whether the run has ended.
     pub fn is_over(&self) -> bool {
         self.shared.over.load(Ordering::Acquire) || self.shared.brake.is_pulled()
@@ -228,10 +244,6 @@ impl Transport {
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
     std::thread::Builder::new().name(name.to_owned()).spawn(work).ok()
-}
-
-fn segments(info: &TcpInfo) -> u64 {
-    info.bytes_acknowledged / u64::from(info.segment_bytes.max(1))
 }
 
 impl Shared {
@@ -334,8 +346,9 @@ impl Shared {
         while !self.over.load(Ordering::Acquire) {
             std::thread::sleep(LOOK);
             let mut state = self.lock();
+            let state = &mut *state;
             let mut sum = SendReading::default();
-            let (mut sent, mut again, mut trip) = (0, 0, Duration::ZERO);
+            let mut sights = Vec::with_capacity(state.sockets.len());
             for watched in &mut state.sockets {
                 let Ok(info) = TcpInfo::read(watched.socket.as_fd()) else { continue };
                 let us = |now: Duration, before: Duration| now.saturating_sub(before).as_micros() as u64;
@@ -344,22 +357,24 @@ impl Shared {
                     receiver_limited_us: us(info.receive_window_limited, watched.last.receive_window_limited),
                     buffer_limited_us: us(info.send_buffer_limited, watched.last.send_buffer_limited),
                 };
-                sent += segments(&info);
-                again += u64::from(info.retransmitted_segments);
-                trip = trip.max(info.path_rtt());
+                sights.push(Sight::between(&watched.last, &info, watched.since.elapsed()));
                 watched.last = info;
             }
             if self.sends {
                 self.ledger.add_sending(sum);
             }
+            state.evidence.look(&sights);
             let free = self.sends && self.congestion.is_none();
-            let lossy = sent >= ENOUGH_SEGMENTS && again as f64 >= LOSS * sent as f64 && trip >= LONG_TRIP;
-            if free && lossy && state.control.is_none() {
-                let changed =
-                    |watched: &Watched| rustix::net::sockopt::set_tcp_congestion(&watched.socket, "bbr").is_ok();
+            if free && state.control.is_none() && state.evidence.is_lossy() {
+                let changed = |watched: &Watched| {
+                    rustix::net::sockopt::set_tcp_congestion(&watched.socket, LOSSY_CONTROL).is_ok()
+                };
                 // Not allowed, or not there: then it stays as it is.
-                state.control = Some(if state.sockets.iter().all(changed) { "bbr" } else { "the system's" });
+                state.control = Some(if state.sockets.iter().all(changed) { LOSSY_CONTROL } else { "the system's" });
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

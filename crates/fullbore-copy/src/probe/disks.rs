@@ -144,9 +144,18 @@ pub struct DiskFacts {
     pub used: Vec<Used>,
     /// What is wrong with arrays.
     pub troubles: Vec<Trouble>,
+    /// Big files were written around the page cache, as a trial showed that to be faster.
+    #[serde(default)]
+    pub direct: bool,
 }
 
 impl DiskFacts {
+    /// With the way that big files were written.
+    #[must_use]
+    pub fn written(self, direct: bool) -> DiskFacts {
+        DiskFacts { direct, ..self }
+    }
+
     /// The busiest disk.
     pub fn busiest(&self) -> Option<&Used> {
         self.used.iter().max_by(|one, other| one.busy.total_cmp(&other.busy))
@@ -209,7 +218,7 @@ impl Disks {
             troubles.extend(rebuilding(array));
             troubles.extend(self.slow_member(array, &deltas, seconds));
         }
-        DiskFacts { file_system: self.file_system.clone(), used: used.collect(), troubles }
+        DiskFacts { file_system: self.file_system.clone(), used: used.collect(), troubles, direct: false }
     }
 
     /// The member whose requests take much longer than those of its neighbours.

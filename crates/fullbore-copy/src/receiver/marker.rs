@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::attributes::modified;
 use super::journal::Boot;
+use super::listing::list;
 use super::tree::Folder;
 use crate::entry::Time;
 use crate::error::CopyError;
@@ -65,8 +66,7 @@ impl Marker {
                 rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(wrong)?;
                 file.write_all(format!("{TEXT}\n{boot}\n").as_bytes()).map_err(failed)?;
             }
-            let upper = root.status(&MARKER.to_ascii_uppercase()).ok().flatten();
-            let case_insensitive = upper.is_some_and(|upper| upper.st_ino == ours.st_ino);
+            let case_insensitive = ignores_case(root, ours.st_ino).map_err(wrong)?;
             return Ok(Marker { _lock: file, was_there, same_boot, before, case_insensitive });
         }
         Err(CopyError::Locked(path.display().to_string()))
@@ -75,5 +75,17 @@ impl Marker {
     /// The copy is finished. The lock is held until this is dropped.
     pub(super) fn remove(&self, root: &Folder) -> Result<(), CopyError> {
         root.unlink(MARKER).map_err(|error| super::commit::disk(MARKER, error.into()))
+    }
+}
+
+/// Whether the marker, which has this inode, is there by its name in capitals as well. File systems of FUSE may
+/// give each name an inode of its own; then the directory tells whether it is another file.
+fn ignores_case(root: &Folder, inode: u64) -> Result<bool, Errno> {
+    let capitals = MARKER.to_ascii_uppercase();
+    match root.status(&capitals) {
+        Ok(Some(there)) if there.st_ino == inode => Ok(true),
+        Ok(Some(_)) => Ok(!list(root)?.iter().any(|(name, _)| *name == capitals)),
+        // What cannot have such a name has no other either.
+        Ok(None) | Err(_) => Ok(false),
     }
 }

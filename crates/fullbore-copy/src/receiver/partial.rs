@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::bulk::{BULK_BYTES, Bulk, Target};
 use super::journal::{self, Boot, Entered, Header, Journal};
 use super::tree::Folder;
 use crate::entry::Entry;
@@ -28,6 +29,8 @@ pub(super) struct Partial {
 #[derive(Debug)]
 struct State {
     file: Option<Arc<File>>,
+    /// Open once more, to be written around the page cache.
+    direct: Option<Arc<File>>,
     journal: Option<Journal>,
     /// A bit for each block that is there.
     done: Vec<u64>,
@@ -123,6 +126,7 @@ impl Partial {
         });
         let state = State {
             file: None,
+            direct: None,
             journal: None,
             done,
             left,
@@ -215,6 +219,7 @@ impl Partial {
         folder: &Folder,
         mode: Mode,
         boot: &Boot,
+        bulk: &Bulk,
     ) -> Result<Progress, Errno> {
         let begin = journal::offset(self.entry.size, block.index);
         let file = {
@@ -224,7 +229,10 @@ impl Partial {
             }
             self.open(&mut state, folder, mode, boot)?
         };
-        if block.segments.is_empty() {
+        if block.segments.is_empty() && self.entry.size >= BULK_BYTES {
+            let direct = || self.direct(folder, &file);
+            bulk.write(&Target { device: folder.device(), file: &file, direct: &direct }, content, begin)?;
+        } else if block.segments.is_empty() {
             file.write_all_at(content, begin).map_err(errno)?;
         } else {
             for part in &block.segments {
@@ -245,6 +253,23 @@ impl Partial {
         self.count(&mut state, Run { first: block.index, count: 1 })
     }
 
+    /// The same file, open to be written around the page cache.
+    fn direct(&self, folder: &Folder, file: &File) -> Result<Arc<File>, Errno> {
+        if let Some(direct) = &self.lock().direct {
+            return Ok(direct.clone());
+        }
+        let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let direct = rustix::fs::openat(folder, names::part(&self.entry.name), flags, Mode::empty())?;
+        let (one, other) = (rustix::fs::fstat(&direct)?, rustix::fs::fstat(file)?);
+        if (one.st_dev, one.st_ino) != (other.st_dev, other.st_ino) {
+            // Somebody has put another file there.
+            return Err(Errno::STALE);
+        }
+        let direct = Arc::new(File::from(direct));
+        self.lock().direct = Some(direct.clone());
+        Ok(direct)
+    }
+
     /// Counts blocks that are all hole: a file that was cut to its length has them already.
     pub(super) fn holes(&self, run: Run, folder: &Folder, mode: Mode, boot: &Boot) -> Result<Progress, Errno> {
         let mut state = self.lock();
@@ -263,6 +288,7 @@ impl Partial {
             return Ok(Progress::More);
         }
         let Some(file) = state.file.take() else { return Ok(Progress::Dead) };
+        state.direct = None;
         state.old = None;
         state.promised = HashMap::new();
         if let Some(end) = state.end {
@@ -307,6 +333,7 @@ impl Partial {
         let mut state = self.lock();
         state.dead = true;
         state.file = None;
+        state.direct = None;
         state.journal = None;
         state.old = None;
         state.promised = HashMap::new();

@@ -59,6 +59,11 @@ impl Folder {
         }
     }
 
+    /// The number of the device that it is on.
+    pub(super) fn device(&self) -> u64 {
+        self.device
+    }
+
     /// What stands under a name, links not followed; none when nothing does.
     pub(super) fn status(&self, name: &[u8]) -> Result<Option<Stat>, Errno> {
         match rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {

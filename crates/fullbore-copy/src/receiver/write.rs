@@ -15,6 +15,7 @@ use rustix::fs::Stat;
 use rustix::io::Errno;
 
 use super::attributes::{Attributes, Failures};
+use super::bulk::Bulk;
 use super::commit::{Commit, Finished, disk, is_fatal};
 use super::compare::Comparing;
 use super::journal::Boot;
@@ -66,6 +67,7 @@ pub(super) struct Writers<'a> {
     pub(super) commit: &'a Commit,
     pub(super) comparing: &'a Comparing,
     pub(super) verify: &'a Verify,
+    pub(super) bulk: &'a Bulk,
     pub(super) boot: Boot,
     pub(super) problem: &'a (dyn Fn(ProblemKind, &[u8], String) + Sync),
     pub(super) clock: Arc<StageClock>,
@@ -225,7 +227,8 @@ impl Writers<'_> {
         let mode = self.attributes.unfinished_mode(&partial.entry);
         let folder = self.tree.folder(&partial.directory);
         let written = folder.and_then(|folder| {
-            let progress = self.clock.device(|| partial.write(&block, content, &folder, mode, &self.boot))?;
+            let progress =
+                self.clock.device(|| partial.write(&block, content, &folder, mode, &self.boot, self.bulk))?;
             Ok((folder, progress))
         });
         self.clock.add_items(0, u64::from(block.length));
@@ -294,7 +297,7 @@ impl Writers<'_> {
             let payload = Payload::default();
             let block =
                 Block { sequence: 0, id: partial.id, index, hash, length, segments, compressed: false, payload };
-            partial.write(&block, &content, folder, mode, &self.boot)
+            partial.write(&block, &content, folder, mode, &self.boot, self.bulk)
         };
         pool.give(content);
         progress

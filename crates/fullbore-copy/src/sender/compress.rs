@@ -26,6 +26,9 @@ const GAIN: f64 = 1.1;
 /// Above this rate for each core there is nothing to be won: zstd 1 takes in 0.5 GB/s on a core that does
 /// nothing else (measured).
 const FAST_BYTES_PER_S: f64 = 150e6;
+/// The first trial begins so long after the first record: a copy that is over by then gains nothing by a trial,
+/// and one that goes on loses nothing by its being a little later.
+const FIRST_AFTER: Duration = Duration::from_secs(2);
 /// Share of records that have to wait in front of the way, or it is not the limit.
 const WAITING: f64 = 0.8;
 /// Time until the next trial after one that was lost, doubled each time up to the longest; and after one
@@ -68,7 +71,7 @@ struct State {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// No compression, and no trial before the time is over.
+    /// No compression, and no trial before that time; none before the first record.
     Off { until: Option<Instant> },
     /// No compression; its rate is being measured.
     Plain,
@@ -116,7 +119,9 @@ impl State {
         self.records.1 += u32::from(waiting);
         match self.phase {
             Phase::Off { until } => {
-                if waiting && until.is_none_or(|until| now >= until) {
+                let until = until.unwrap_or(now + FIRST_AFTER);
+                self.phase = Phase::Off { until: Some(until) };
+                if waiting && now >= until {
                     self.enter(Phase::Plain, bytes, now);
                 }
                 false
@@ -221,6 +226,7 @@ mod tests {
     #[test]
     fn what_a_trial_shows_to_be_faster_is_kept() {
         assert!(run(20e6, 80e6, 120) > 0.9);
+        assert!(run(20e6, 80e6, 2) == 0.0, "a short copy is not tried");
         assert!(run(500e6, 300e6, 120) < 0.1);
         assert!(run(100e6, 104e6, 120) < 0.1, "no gain is no reason");
         assert!(run(0.5e6, 2e6, 300) > 0.8, "slow links are tried for longer");

@@ -1,7 +1,8 @@
 //! More connections while more connections help.
 //!
 //! What a path needs is not known before. So there are a few at first, and now and then some more: if the copy
-//! gets faster by them there will be still more, if not it stays at what there is.
+//! gets faster by them there will be still more, if not it stays at what there is. Where a queue stands before the
+//! link, it is full already, and nothing is tried.
 
 use std::time::Duration;
 
@@ -42,10 +43,10 @@ impl Growth {
         self.streams
     }
 
-    /// With as many connections as there are, this is the rate.
-    pub fn step(&mut self, bytes_per_s: f64) -> Step {
+    /// With as many connections as there are, this is the rate; `queued`: the link is full.
+    pub fn step(&mut self, bytes_per_s: f64, queued: bool) -> Step {
         let won = self.before_bytes_per_s.is_none_or(|before| bytes_per_s >= GAIN * before);
-        if !won || self.streams >= MOST_STREAMS || bytes_per_s >= ENOUGH_BYTES_PER_S {
+        if !won || queued || self.streams >= MOST_STREAMS || bytes_per_s >= ENOUGH_BYTES_PER_S {
             return Step::Stay;
         }
         self.before_bytes_per_s = Some(bytes_per_s);
@@ -63,7 +64,7 @@ mod tests {
     fn grown(first: u8, each: f64, path: f64) -> u8 {
         let mut growth = Growth::new(first);
         let mut streams = first;
-        while let Step::More(more) = growth.step((each * f64::from(streams)).min(path)) {
+        while let Step::More(more) = growth.step((each * f64::from(streams)).min(path), false) {
             streams += more;
         }
         assert_eq!(streams, growth.streams);
@@ -76,5 +77,6 @@ mod tests {
         assert!((12..=24).contains(&grown(4, 10e6, 117e6)));
         assert_eq!(grown(16, 1e6, 1e9), MOST_STREAMS);
         assert_eq!(grown(4, 1e9, 4e9), 4, "nothing more is needed");
+        assert_eq!(Growth::new(16).step(117e6, true), Step::Stay, "the link is full");
     }
 }

@@ -463,7 +463,7 @@ fn grow(opener: &Opener, transport: &Transport, mut growth: Growth) {
     };
     let mut number = growth.streams();
     while let Some(rate) = rate() {
-        let Step::More(more) = growth.step(rate) else { return };
+        let Step::More(more) = growth.step(rate, transport.is_queued()) else { return };
         for _ in 0..more {
             number += 1;
             match opener.open(Way::NearDials).and_then(|mut lane| lane.mark(number).map(|()| lane)) {

@@ -5,6 +5,7 @@ use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::{Kind as Clock, Ledger};
 
 use super::super::attributes::Attributes;
+use super::super::bulk::Bulk;
 use super::super::commit::Commit;
 use super::super::compare::Comparing;
 use super::super::tree::Tree;
@@ -12,6 +13,7 @@ use super::super::verify::Verify;
 use super::super::write::PendingFiles;
 use super::*;
 use crate::options::Options;
+use crate::pool::Pool;
 use crate::session::{Brake, Context, Exchange, Link, Progress, RateLimit};
 
 /// Works with a listing for this destination; gives the problems that were told of.
@@ -34,7 +36,7 @@ fn with_listing(target: &Path, case_insensitive: bool, work: impl FnOnce(&mut Li
     let problem = |_: ProblemKind, path: &[u8], _: String| problems.lock().unwrap().push(path.to_vec());
     let tree = Tree::open(target).unwrap();
     let (attributes, pending, commit) = (Attributes::new(&options), PendingFiles::default(), Commit::new());
-    let (comparing, verify) = (Comparing::new(), Verify::default());
+    let (comparing, verify, bulk) = (Comparing::new(), Verify::default(), Bulk::new(Pool::default()));
     let writers = Writers {
         context: &context,
         tree: &tree,
@@ -43,6 +45,7 @@ fn with_listing(target: &Path, case_insensitive: bool, work: impl FnOnce(&mut Li
         commit: &commit,
         comparing: &comparing,
         verify: &verify,
+        bulk: &bulk,
         boot: [0; 36],
         problem: &problem,
         clock: ledger.stage("disk write", Clock::Thread),
