@@ -204,6 +204,35 @@ async fn a_broken_connection_costs_no_more_than_what_was_under_way() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_connections_carry_a_file_and_losing_them_loses_nothing() {
+    for fault in [Fault::None, Fault::BreaksOnce { from: 100_000 }, Fault::OneConnection] {
+        let world = World::new(&one_of_five(fault), LONG).await;
+        // As in a run, the first connections are there before the further ones begin.
+        world.put(&content(200), [3, 5, 5], None).await.unwrap();
+        let before: usize = world.servers.iter().map(|server| server.state().connections).sum();
+        (0..5).for_each(|server| world.grid.link(server).widen(3));
+        let data = content(3_000_000);
+        let stored = world.put(&data, [3, 5, 5], None).await.unwrap_or_else(|error| panic!("{fault:?}: {error}"));
+        assert_eq!((stored.happiness, world.complete(), world.incomplete()), (5, 10, 0), "{fault:?}");
+        assert!(stored.troubles.is_empty(), "{fault:?}: {:?}", stored.troubles);
+        let after: usize = world.servers.iter().map(|server| server.state().connections).sum();
+        assert!(after > before, "{fault:?}");
+        let (got, result) = world.get(&chk(&stored)).await;
+        assert!(got == data, "{fault:?}: {result:?}");
+        assert!(result.unwrap().troubles.is_empty(), "{fault:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_is_read_to_its_end_although_the_connection_ends_with_it() {
+    let (world, cap, data) = with_file(300_000, 1 << 20).await;
+    world.servers.iter().for_each(|server| server.state().fault = Fault::ClosesAfterReads);
+    let (got, result) = world.get(&cap).await;
+    assert!(got == data, "{result:?}");
+    assert!(result.unwrap().troubles.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upload_that_failed_goes_on_where_servers_stand() {
     let journals = tempfile::tempdir().unwrap();
     let journal = || Journal::open(journals.path(), &[b"one"]).unwrap();

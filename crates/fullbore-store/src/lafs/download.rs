@@ -15,15 +15,17 @@ mod share;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 
 use super::cap::{Chk, StorageIndex};
 use super::code::Code;
 use super::extension::Extension;
+use super::gbs::link::beside::worthwhile;
 use super::gbs::link::{Link, LinkError, Reply};
 use super::gbs::{held_shares, range_bytes};
 use super::geometry::{DEFAULT_SEGMENT_BYTES, Encoding, Geometry, GeometryError};
@@ -124,12 +126,20 @@ pub struct Downloader {
     is_used: AtomicBool,
     /// A share was not where a fresh upload puts it: the grid has changed.
     is_moved: AtomicBool,
+    /// Time that the pool decoded.
+    decode_ns: Arc<AtomicU64>,
 }
 
 impl Downloader {
     /// Joins what is needed.
     pub fn new(grid: Arc<Grid>, pool: Pool, stop: watch::Receiver<bool>) -> Downloader {
-        Downloader { grid, pool, stop, is_used: AtomicBool::new(false), is_moved: AtomicBool::new(false) }
+        let (is_used, is_moved) = (AtomicBool::new(false), AtomicBool::new(false));
+        Downloader { grid, pool, stop, is_used, is_moved, decode_ns: Arc::default() }
+    }
+
+    /// Time that segments were decoded, checked and decrypted, over all threads.
+    pub fn decode_time(&self) -> Duration {
+        Duration::from_nanos(self.decode_ns.load(Ordering::Relaxed))
     }
 
     /// Reads a file into `out`, in order.
@@ -194,7 +204,7 @@ impl<'a> Download<'a> {
             spoiled: BTreeSet::new(),
             readers: Vec::new(),
             code: Arc::new(Code::new(cap.needed, cap.total)),
-            cut: Cut::new(&geometry, 1),
+            cut: Cut::new(&geometry, 1, 1),
             geometry,
             layout,
             is_proven: false,
@@ -212,17 +222,21 @@ impl<'a> Download<'a> {
             cap,
         };
         download.guess();
-        download.cut = Cut::new(&geometry, download.readers.len());
+        download.cut = Cut::new(&geometry, download.readers.len(), 1);
         Ok(download)
     }
 
     async fn run(mut self, out: &mpsc::Sender<Bytes>) -> Result<Got, GetError> {
+        let mut stop = self.with.stop.clone();
+        tokio::select! {
+            () = stopped(&mut stop) => return Err(GetError::Interrupted),
+            () = self.widen() => {}
+        }
         self.blocked = !self.ask();
         // Many small files: the question to every server would cost more than the files, and is put when a
         // share is not where it should be.
         let again = self.with.is_used.swap(true, Ordering::Relaxed) && !self.with.is_moved.load(Ordering::Relaxed);
         let mut may_wait = self.is_small && again;
-        let mut stop = self.with.stop.clone();
         loop {
             self.find_late();
             may_wait &= !self.readers.iter().any(|reader| reader.failed || reader.slow);
@@ -253,6 +267,33 @@ impl<'a> Download<'a> {
                 }
                 () = tokio::time::sleep(look) => {}
             }
+        }
+    }
+
+    /// Opens several connections to each server when they are far. How far they are is told by their first TCP
+    /// handshake, before anything could be asked.
+    async fn widen(&mut self) {
+        let servers = self.readers.len().max(1) as u64;
+        let each = self.geometry.share_data() * u64::from(self.cap.needed) / servers;
+        let connections = worthwhile(each, self.readers.len());
+        if self.is_small || connections == 1 {
+            return;
+        }
+        let mut told = JoinSet::new();
+        for reader in &self.readers {
+            let link = self.link(reader.server).clone();
+            told.spawn(async move { link.is_far().await });
+        }
+        let far = loop {
+            match told.join_next().await {
+                Some(Ok(None)) => {}
+                Some(Ok(Some(far))) => break far,
+                Some(Err(_)) | None => break false,
+            }
+        };
+        if far {
+            self.readers.iter().for_each(|reader| self.link(reader.server).widen(connections));
+            self.cut = Cut::new(&self.geometry, self.readers.len(), connections);
         }
     }
 
@@ -434,7 +475,7 @@ impl<'a> Download<'a> {
         let reader = &self.readers[number];
         let link = self.link(reader.server);
         let call = link.requests().read(&self.index, reader.share, offset, length);
-        let pending = match link.try_send(call, length) {
+        let pending = match link.try_send_beside(call, length) {
             Ok(Ok(pending)) => pending,
             Ok(Err(_)) => return false,
             Err(error) => {
@@ -544,7 +585,14 @@ impl<'a> Download<'a> {
             let Some(strips) = self.strips(number) else { return };
             let segment = Segment { number, geometry: self.geometry, leaf, strips };
             let (code, key) = (Arc::clone(&self.code), self.cap.key);
-            self.decoding.push_back((number, self.with.pool.run_async(move || segment.decode(&code, &key))));
+            let worked = Arc::clone(&self.with.decode_ns);
+            let decode = move || {
+                let begun = Instant::now();
+                let decoded = segment.decode(&code, &key);
+                worked.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+                decoded
+            };
+            self.decoding.push_back((number, self.with.pool.run_async(decode)));
             self.next += 1;
         }
     }

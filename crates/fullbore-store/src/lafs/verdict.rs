@@ -1,4 +1,4 @@
-//! What limited an upload: one of our own stages, the paths to the servers, or the servers' turn-around.
+//! What limited an upload or a download: one of our own stages, the paths to the servers, or the servers' turn-around.
 //!
 //! What is near is judged by the engine (processors, source disk: see [`fullbore_engine::verdict`]); what is
 //! far by how each server's time divides ([`super::gbs::flow::Times`]). A server's processor is not seen from
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fullbore_engine::verdict::{self as engine, Limit};
 
-use super::gbs::flow::FlowReading;
+use super::gbs::flow::{FlowReading, Sending};
 use super::upload::produce::Costs;
 
 /// A part is named when it was at work for so much of the time.
@@ -35,16 +35,27 @@ pub struct Facts {
     pub processor: Duration,
     /// Processors that may be used.
     pub cores: usize,
-    /// Threads that encode.
+    /// Threads that encode, or decode.
     pub threads: usize,
-    /// The stages.
+    /// The stages of an upload.
     pub costs: Costs,
+    /// Those of a download, instead.
+    pub download: Option<DownloadCosts>,
     /// The servers.
     pub servers: Vec<(String, FlowReading)>,
     /// A limit on the rate was asked for: bytes per second.
     pub rate_limit: Option<u64>,
     /// What the engine's sampler found.
     pub engine: Option<engine::Verdict>,
+}
+
+/// The stages of a download: time that they worked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DownloadCosts {
+    /// Decoding, checking and decrypting segments: all threads of the pool together.
+    pub decode: Duration,
+    /// Writing the content.
+    pub target: Duration,
 }
 
 /// What limited a run.
@@ -103,18 +114,16 @@ fn limit(facts: &Facts) -> (String, String) {
     {
         return (engine.part.clone(), engine.reason.clone());
     }
-    if share(busy) >= NAMED && stage != "encode" {
+    if share(busy) >= NAMED && !matches!(stage, "encode" | "decode") {
         let reason = format!("one thread was at it {} % of the time", percent(share(busy)));
         return (format!("our side ({stage})"), reason);
     }
     let Some((name, slowest)) = slowest(facts) else { return (NOTHING.into(), "no server was spoken to".into()) };
+    let busy_of_ours = busy;
     let busy = share(slowest.times.busy());
     if busy < NAMED {
-        let reason = format!(
-            "{stage} {} %, the busiest server {} % of the time",
-            percent(share(facts_time(facts, stage))),
-            percent(busy)
-        );
+        let reason =
+            format!("{stage} {} %, the busiest server {} % of the time", percent(share(busy_of_ours)), percent(busy));
         return (MIXED.into(), reason);
     }
     let mut all: Vec<Duration> = facts.servers.iter().map(|(_, server)| server.times.busy()).collect();
@@ -144,7 +153,7 @@ fn far(facts: &Facts) -> (Duration, Duration) {
 }
 
 fn shares(facts: &Facts) -> Vec<(String, f64)> {
-    let ours = ["source", "hash", "encode"].map(|stage| (stage.to_owned(), facts_time(facts, stage)));
+    let ours = stages(facts).into_iter().map(|(stage, time)| (stage.to_owned(), time));
     let theirs = facts.servers.iter().flat_map(|(name, server)| {
         [("path", server.times.path), ("turn-around", server.times.server)]
             .map(|(what, time)| (format!("server {name} ({what})"), time))
@@ -160,15 +169,19 @@ fn evidence(facts: &Facts) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, server) in &facts.servers {
         let answers = u32::try_from(server.answers.max(1)).unwrap_or(u32::MAX);
-        lines.push(format!(
-            "server {name}: round trip {} ms, {} answers, turn-around {} ms each, path {} %, window of TCP up to {} kB, {} segments sent again",
+        let mut line = format!(
+            "server {name}: round trip {} ms, {} answers over {} connections, turn-around {} ms each, path {} %",
             ms(server.round_trip),
             server.answers,
+            server.connections,
             ms(server.turn_around / answers),
             percent(share(facts, server.times.path)),
-            server.sending.window_max / 1000,
-            server.sending.retransmitted,
-        ));
+        );
+        if facts.download.is_none() {
+            let Sending { window_max, retransmitted, .. } = server.sending;
+            line += &format!(", window of TCP up to {} kB, {retransmitted} segments sent again", window_max / 1000);
+        }
+        lines.push(line);
     }
     if facts.costs.memory > facts.wall / 10 {
         lines.push(format!("encoding waited {} ms for memory, that is for servers", ms(facts.costs.memory)));
@@ -179,7 +192,7 @@ fn evidence(facts: &Facts) -> Vec<String> {
 fn advice(facts: &Facts) -> String {
     let Some((name, server)) = slowest(facts) else { return String::new() };
     let held = server.sending.receive_window.as_secs_f64() / server.sending.busy.as_secs_f64().max(1e-6);
-    if held >= RECEIVE_WINDOW {
+    if held >= RECEIVE_WINDOW && facts.download.is_none() {
         return format!(
             "server {name} held us back by its receive window {} % of the time: its net.ipv4.tcp_rmem",
             percent(held)
@@ -195,21 +208,20 @@ fn advice(facts: &Facts) -> String {
     String::new()
 }
 
-fn facts_time(facts: &Facts, stage: &str) -> Duration {
-    match stage {
-        "source" => facts.costs.source,
-        "hash" => facts.costs.hash,
-        _ => facts.costs.encode / facts.threads.max(1) as u32,
+/// Our own stages, and how long each worked, per thread that it may have.
+fn stages(facts: &Facts) -> Vec<(&'static str, Duration)> {
+    let threads = facts.threads.max(1) as u32;
+    match &facts.download {
+        Some(costs) => vec![("decode", costs.decode / threads), ("target", costs.target)],
+        None => {
+            vec![("source", facts.costs.source), ("hash", facts.costs.hash), ("encode", facts.costs.encode / threads)]
+        }
     }
 }
 
-/// The stage of ours that worked most, and for how long, per thread that it may have.
+/// The one of them that worked most.
 fn busiest_stage(facts: &Facts) -> (&'static str, Duration) {
-    ["source", "hash", "encode"]
-        .map(|stage| (stage, facts_time(facts, stage)))
-        .into_iter()
-        .max_by_key(|(_, time)| *time)
-        .unwrap_or(("encode", Duration::ZERO))
+    stages(facts).into_iter().max_by_key(|(_, time)| *time).unwrap_or(("encode", Duration::ZERO))
 }
 
 #[cfg(test)]
@@ -246,5 +258,11 @@ mod tests {
         disk.costs.source = Duration::from_millis(900);
         assert_eq!(judge(&disk).limit, "our side (source)");
         assert_eq!(judge(&facts(vec![server("a", 10, 10)])).limit, "mixed");
+        let mut download = slow(100, 850);
+        let target = Duration::from_millis(700);
+        download.download = Some(DownloadCosts { decode: Duration::from_millis(900), target });
+        assert_eq!(judge(&download).limit, "our side (target)");
+        download.download = Some(DownloadCosts::default());
+        assert_eq!(judge(&download).limit, "server b (turn-around)");
     }
 }

@@ -37,6 +37,8 @@ pub struct Facts {
     pub source: Duration,
     /// Hashing, all threads together.
     pub hash: Duration,
+    /// Writing what was got; one thread.
+    pub target: Duration,
     /// What the connections saw.
     pub connections: Reading,
     /// The store, as it is called.
@@ -58,8 +60,10 @@ pub fn judge(facts: &Facts) -> Verdict {
     {
         return Verdict { limit: "the rate limit".into(), reason: "the rate is the one that was allowed".into() };
     }
-    let (stage, busy) = if facts.hash > facts.source { ("hash", facts.hash) } else { ("source", facts.source) };
-    let busy = share(busy) / facts.threads.max(1) as f64;
+    let threads = facts.threads.max(1) as u32;
+    let stages = [("source", facts.source / threads), ("hash", facts.hash / threads), ("target", facts.target)];
+    let (stage, busy) = stages.into_iter().max_by_key(|(_, time)| *time).unwrap_or(("source", Duration::ZERO));
+    let busy = share(busy);
     let processor = share(facts.processor) / facts.cores.max(1) as f64;
     if processor >= PROCESSOR_FULL {
         let stage = if busy >= 0.3 { stage } else { "send" };
@@ -132,6 +136,8 @@ mod tests {
         let mut disk = facts(3500, 300);
         disk.source = Duration::from_millis(1900);
         assert_eq!(judge(&disk).limit, "our side (source)");
+        let target = Facts { target: Duration::from_millis(700), ..facts(3500, 300) };
+        assert_eq!(judge(&target).limit, "our side (target)");
         disk.processor = Duration::from_millis(1900);
         disk.hash = Duration::from_millis(1950);
         assert_eq!(judge(&disk).limit, "our processor (hash)");

@@ -37,6 +37,10 @@ pub enum Fault {
     ClosesIdle(Duration),
     /// Closes the connection once, at the first write from this offset on, without an answer.
     BreaksOnce { from: u64 },
+    /// Ends every connection but the first.
+    OneConnection,
+    /// Closes the connection after each answer to a read, and says so in its head, long before the body.
+    ClosesAfterReads,
 }
 
 #[derive(Debug, Default)]
@@ -126,6 +130,9 @@ impl GbsServer {
             if state.broken && matches!(state.fault, Fault::Dies { .. }) {
                 return None;
             }
+            if state.connections > 0 && state.fault == Fault::OneConnection {
+                return None;
+            }
             state.connections += 1;
         }
         let mut inbox = Vec::new();
@@ -136,6 +143,17 @@ impl GbsServer {
             };
             let request = tokio::time::timeout(idle, read_request(&mut stream, &mut inbox)).await.ok()??;
             match self.act(&request) {
+                Act::Answer(206, body) if self.state().fault == Fault::ClosesAfterReads => {
+                    let length = body.len();
+                    let head = format!("HTTP/1.1 206 X\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+                    let (one, two) = body.split_at(length / 2);
+                    for part in [head.as_bytes(), one, two] {
+                        stream.write_all(part).await.ok()?;
+                        stream.flush().await.ok()?;
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                    return None;
+                }
                 Act::Answer(status, body) => {
                     let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n", body.len());
                     stream.write_all(&[head.as_bytes(), &body].concat()).await.ok()?;

@@ -32,14 +32,14 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// For a file of this geometry, of which `shares` can be read at once.
-    pub(super) fn new(geometry: &Geometry, shares: usize) -> Cut {
+    /// For a file of this geometry, of which `shares` can be read at once, each over so many connections.
+    pub(super) fn new(geometry: &Geometry, shares: usize, connections: usize) -> Cut {
         let data = geometry.share_data().max(1);
         let block = geometry.block_size().max(1);
         // So many parts can be under way with no share in two of them.
         let abreast = (shares / usize::from(geometry.encoding.needed).max(1)).max(1) as u64;
         if abreast > 1 && geometry.segments <= 2 * abreast {
-            let part = data.div_ceil(abreast).max(PART_BYTES_MIN).min(data);
+            let part = data.div_ceil(abreast * connections.max(1) as u64).max(PART_BYTES_MIN).min(data);
             // A part that is the whole data is whole blocks as well.
             return Cut { data, part, whole_blocks: part == data };
         }
@@ -120,17 +120,18 @@ mod tests {
 
     #[test]
     fn a_file_of_one_segment_comes_from_all_servers() {
-        let cut = Cut::new(&geometry(3, 10, 1_000_000), 10);
+        let cut = Cut::new(&geometry(3, 10, 1_000_000), 10, 1);
         assert_eq!((cut.parts(&(0..cut.data)), cut.whole_blocks), (0..3, false));
-        assert_eq!(Cut::new(&geometry(3, 5, 1_000_000), 5).parts(&(0..333_334)), 0..1, "five servers have one part");
+        assert_eq!(Cut::new(&geometry(3, 5, 1_000_000), 5, 1).parts(&(0..333_334)), 0..1, "five servers have one part");
+        assert_eq!(Cut::new(&geometry(3, 10, 1_000_000), 10, 3).parts(&(0..cut.data)), 0..9, "each of 30 connections");
         // Nothing is gained by cutting what one flight carries.
-        assert_eq!(Cut::new(&geometry(3, 10, 40_000), 10).parts(&(0..13_334)), 0..1);
+        assert_eq!(Cut::new(&geometry(3, 10, 40_000), 10, 4).parts(&(0..13_334)), 0..1);
     }
 
     #[test]
     fn a_long_file_comes_in_whole_blocks() {
         let file = geometry(3, 10, 100_000_000);
-        let cut = Cut::new(&file, 10);
+        let cut = Cut::new(&file, 10, 4);
         assert!(cut.whole_blocks && cut.part.is_multiple_of(file.block_size()) && cut.part <= RANGE_BYTES, "{cut:?}");
     }
 
@@ -156,8 +157,9 @@ mod tests {
         #[test]
         fn the_parts_are_the_whole(
             needed in 1_u16..=100, more in 0_u16..=100, size in 1_u64..2_000_000_000, shares in 1_usize..=200,
+            connections in 1_usize..=4,
         ) {
-            let cut = Cut::new(&geometry(needed, needed + more, size), shares);
+            let cut = Cut::new(&geometry(needed, needed + more, size), shares, connections);
             let parts = cut.parts(&(0..cut.data));
             prop_assert!(parts.end < 10_000);
             let mut at = 0;

@@ -78,6 +78,31 @@ pub struct FlowReading {
     pub sending: Sending,
 }
 
+impl FlowReading {
+    /// With what another connection to the same server measured. Where the time went is told by the one that was
+    /// busy for longer.
+    pub fn beside(mut self, other: FlowReading) -> FlowReading {
+        if other.times.busy() > self.times.busy() {
+            self.times = other.times;
+        }
+        self.bytes += other.bytes;
+        self.answers += other.answers;
+        self.turn_around += other.turn_around;
+        self.round_trip = match (self.round_trip, other.round_trip) {
+            (Duration::ZERO, time) | (time, Duration::ZERO) => time,
+            (one, two) => one.min(two),
+        };
+        self.window_waits += other.window_waits;
+        self.connections += other.connections;
+        self.sending.busy += other.sending.busy;
+        self.sending.receive_window += other.sending.receive_window;
+        self.sending.send_buffer += other.sending.send_buffer;
+        self.sending.retransmitted += other.sending.retransmitted;
+        self.sending.window_max = self.sending.window_max.max(other.sending.window_max);
+        self
+    }
+}
+
 /// The kernel's account of sending, over all connections to a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sending {
@@ -178,6 +203,11 @@ impl Flow {
             state.reading.window_waits += 1;
         }
         fits
+    }
+
+    /// Bytes under way.
+    pub fn in_flight(&self) -> u64 {
+        self.state().in_flight
     }
 
     /// Bytes are acknowledged, or given up.

@@ -48,7 +48,7 @@ const PIECES: usize = 2;
 /// What came back.
 enum Happened {
     Allocated { server: usize, asked: BTreeMap<u16, u32>, result: Result<Reply, LinkError> },
-    Wrote { share: u16, attempt: u32, range: (u64, u64), last: bool, result: Result<Reply, LinkError> },
+    Wrote { share: u16, attempt: u32, range: (u64, u64), result: Result<Reply, LinkError> },
 }
 
 /// A server of this file.

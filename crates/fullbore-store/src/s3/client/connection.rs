@@ -17,7 +17,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use fullbore_wire::connect::{Connected, connect};
 use fullbore_wire::http1::{BodyLength, Event, Http1, Limits, ResponseHead};
 use fullbore_wire::stream::Stream;
-use fullbore_wire::tcp_info::TcpInfo;
+use fullbore_wire::tcp_info::{Arrival, TcpInfo};
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinHandle;
 
@@ -95,10 +95,8 @@ struct Asked {
     end: u64,
     /// When its last byte had been written.
     written: Option<Instant>,
-    /// Where it is among TCP's bytes, then.
-    tcp_end: Option<u64>,
     /// When it had arrived there.
-    arrived: Option<Instant>,
+    arrival: Arrival,
     begun: Instant,
     head: Option<Box<ResponseHead>>,
     body: BytesMut,
@@ -255,8 +253,7 @@ impl<'a> Connection<'a> {
             order,
             end: 0,
             written: None,
-            tcp_end: None,
-            arrived: None,
+            arrival: Arrival::default(),
             begun: now,
             head: None,
             body: BytesMut::new(),
@@ -452,7 +449,8 @@ impl<'a> Connection<'a> {
         }
         let round_trip = Some(self.info.path_rtt()).filter(|time| !time.is_zero());
         // The server's turn begins when it has the request, and is done with the one before.
-        let there = asked.arrived.or_else(|| asked.written.map(|written| written + round_trip.unwrap_or_default()));
+        let there =
+            asked.arrival.at().or_else(|| asked.written.map(|written| written + round_trip.unwrap_or_default()));
         let turn = there.map_or(Duration::ZERO, |there| now.saturating_duration_since(there.max(self.last_answer)));
         let whole = now.saturating_duration_since(asked.begun.max(self.last_answer));
         self.shared.meter.answered(&Answered {
@@ -480,17 +478,11 @@ impl<'a> Connection<'a> {
         let Some(info) = self.connected.tcp.read() else { return };
         self.info = info;
         let now = Instant::now();
-        let in_kernel =
-            u64::from(info.unsent_bytes) + u64::from(info.unacknowledged_segments) * u64::from(info.segment_bytes);
         for asked in &mut self.asked {
             if asked.written.is_none() || !self.flushed {
                 break;
             }
-            let end = *asked.tcp_end.get_or_insert(info.bytes_acknowledged + in_kernel);
-            // An open segment counts as a full one above; nothing under way means that all is there.
-            if asked.arrived.is_none() && (info.bytes_acknowledged >= end || in_kernel == 0) {
-                asked.arrived = Some(now);
-            }
+            asked.arrival.look(&info, now);
         }
     }
 

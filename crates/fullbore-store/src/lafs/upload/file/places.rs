@@ -6,6 +6,7 @@ use super::share::{Share, Standing};
 use super::{Happened, SPECULATIVE_BYTES, Upload};
 use crate::lafs::gbs::UploadSecret;
 use crate::lafs::gbs::link::Link;
+use crate::lafs::gbs::link::beside::worthwhile;
 use crate::lafs::placement::{Candidate, Placement, place};
 use crate::lafs::secrets::random;
 
@@ -105,6 +106,7 @@ impl<'a> Upload<'a> {
         let lease = self.uploader.lease.lease(&self.index, seed);
         let call = link.requests().allocate(&self.index, shares, self.share_len, &secret, &lease);
         self.peers[server].asked = true;
+        self.widen(link);
         let pending = match link.try_send(call, 0) {
             Ok(Err(_)) => {
                 self.blocked = true;
@@ -133,6 +135,24 @@ impl<'a> Upload<'a> {
             let result = pending.reply().await;
             let _ = events.send(Happened::Allocated { server, asked, result });
         });
+    }
+
+    /// Opens more connections to a far server, if its share is large enough for that: while the first one's
+    /// handshake of TLS passes, and the question for room is answered.
+    fn widen(&self, link: &Link) {
+        let servers = self.order.len().min(self.shares.len());
+        let connections = match self.share_len {
+            ..=SPECULATIVE_BYTES => 1,
+            length => worthwhile(length, servers),
+        };
+        if connections > 1 {
+            let link = link.clone();
+            tokio::spawn(async move {
+                if link.is_far().await == Some(true) {
+                    link.widen(connections);
+                }
+            });
+        }
     }
 
     /// Some server has not said yet whether it takes a share.

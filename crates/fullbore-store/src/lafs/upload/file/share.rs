@@ -67,6 +67,11 @@ impl Share {
         matches!(self.standing, Standing::Unplaced | Standing::Asked | Standing::Allocated)
     }
 
+    /// Every byte was sent, and some perhaps not answered.
+    pub(super) fn is_all_sent(&self, share_len: u64) -> bool {
+        self.base.max(self.speculated) >= share_len
+    }
+
     pub(super) fn is_open(&self) -> bool {
         matches!(self.standing, Standing::Asked | Standing::Allocated)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::share::Standing;
 use super::{Happened, SPECULATIVE_BYTES, Upload};
-use crate::lafs::gbs::link::{LinkError, Reply};
+use crate::lafs::gbs::link::{Link, LinkError, Reply};
 use crate::lafs::gbs::{Allocated, AnswerError, Written};
 
 impl<'a> Upload<'a> {
@@ -24,6 +24,7 @@ impl<'a> Upload<'a> {
             Standing::Asked | Standing::Allocated => self.link(peer),
             _ => return false,
         };
+        let most = self.write_bytes_max(link);
         let share = &mut self.shares[usize::from(number)];
         let first = share.standing == Standing::Asked;
         let (from, body) = if first {
@@ -43,7 +44,7 @@ impl<'a> Upload<'a> {
                 share.take(share.speculated);
             }
             let whole = share.base + share.gathered >= self.share_len;
-            let wanted = link.write_bytes();
+            let wanted = link.write_bytes().min(most);
             if share.gathered == 0 || (share.gathered < wanted && !whole && !flush) {
                 return false;
             }
@@ -51,7 +52,9 @@ impl<'a> Upload<'a> {
         };
         let length: u64 = body.iter().map(|piece| piece.len() as u64).sum();
         let call = link.requests().write(&self.index, number, from, body, &share.secret);
-        let pending = match link.try_send(call, 0) {
+        // The first bytes follow the question on its connection; the rest may go over any.
+        let sent = if first { link.try_send(call, 0) } else { link.try_send_beside(call, 0) };
+        let pending = match sent {
             Ok(Err(_)) => {
                 self.blocked = true;
                 return false;
@@ -69,21 +72,29 @@ impl<'a> Upload<'a> {
             share.take(length);
         }
         share.open_writes += 1;
-        let (attempt, last) = (share.attempt, from + length == self.share_len);
+        let attempt = share.attempt;
         let events = self.events.0.clone();
         tokio::spawn(async move {
             let result = pending.reply().await;
-            let _ = events.send(Happened::Wrote { share: number, attempt, range: (from, from + length), last, result });
+            let _ = events.send(Happened::Wrote { share: number, attempt, range: (from, from + length), result });
         });
         true
+    }
+
+    /// Bytes of a write at most: with several connections each is to have its part of the share.
+    fn write_bytes_max(&self, link: &Link) -> u64 {
+        match link.connections() as u64 {
+            1 => u64::MAX,
+            some => self.share_len.saturating_sub(SPECULATIVE_BYTES).div_ceil(some).max(SPECULATIVE_BYTES),
+        }
     }
 
     pub(super) fn happened(&mut self, event: Happened) {
         match event {
             Happened::Allocated { server, asked, result } => self.allocated(server, &asked, result),
-            Happened::Wrote { share, attempt, range, last, result } => {
+            Happened::Wrote { share, attempt, range, result } => {
                 if self.shares[usize::from(share)].attempt == attempt {
-                    self.wrote(share, range, last, result);
+                    self.wrote(share, range, result);
                 }
             }
         }
@@ -125,7 +136,7 @@ impl<'a> Upload<'a> {
         }
     }
 
-    pub(super) fn wrote(&mut self, number: u16, range: (u64, u64), last: bool, result: Result<Reply, LinkError>) {
+    pub(super) fn wrote(&mut self, number: u16, range: (u64, u64), result: Result<Reply, LinkError>) {
         let share = &mut self.shares[usize::from(number)];
         let server = share.server;
         share.open_writes = share.open_writes.saturating_sub(1);
@@ -133,6 +144,7 @@ impl<'a> Upload<'a> {
             Ok(reply) => reply,
             Err(error) => return self.lose_server(server, &error.reason),
         };
+        let all_sent = share.is_all_sent(self.share_len);
         let written = Written::read(&reply.answer);
         if let Ok(written) = &written {
             // Complete: the answers that are not heard of yet are good as well.
@@ -156,7 +168,7 @@ impl<'a> Upload<'a> {
                     let from = written.required.iter().map(|gap| gap.0).min().unwrap_or(self.share_len);
                     journal.acknowledged(number, from, self.layout.data, self.layout.block_size);
                 }
-                if last && share.open_writes == 0 {
+                if all_sent && share.open_writes == 0 {
                     let gaps = written.required.len();
                     self.lose_share(number, &format!("share {number}: all bytes were sent, {gaps} ranges are missing"));
                 }
@@ -164,7 +176,7 @@ impl<'a> Upload<'a> {
             // An answer to the question for room says more than that the first bytes found none.
             Err(_) if share.standing == Standing::Asked => {}
             // The first copy of a repeated write completed the share.
-            Err(AnswerError::Status { status: 404 }) if reply.repeated && last => {
+            Err(AnswerError::Status { status: 404 }) if reply.repeated && all_sent => {
                 self.peers[server].candidate.holds.insert(number);
                 self.done(number);
             }
