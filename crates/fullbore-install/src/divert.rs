@@ -27,11 +27,17 @@ pub const PROGRAMS: [&str; 4] = ["/usr/bin/dpkg", "/usr/bin/apt-get", "/usr/bin/
 /// Where the wrappers find this program, below the root.
 const HELPER: &str = "usr/lib/fullbore-nosync/fullbore";
 
+/// How it is started there, before the command.
+const WITHOUT_SYNCS: [&str; 3] = ["nosync", "--no-final-sync", "--"];
+
 /// Ends the name under which a diverted program is kept; nobody else's diversion ends like this.
 const KEPT: &str = ".nosync-real";
 
 /// Ends the name under which a wrapper is written.
 const NEW: &str = ".nosync-new";
+
+/// What dpkg-divert writes before it renames it over its list.
+const LEFT_BY_DIVERT: &str = "var/lib/dpkg/diversions-new";
 
 /// Tells a wrapper from a program.
 const MARK: &str = "# Placed by `fullbore divert on`; `fullbore divert off` puts the program back.";
@@ -71,9 +77,14 @@ pub enum DivertError {
     /// dpkg-divert refused.
     #[error("dpkg-divert: {0}")]
     Refused(String),
-    /// This program does not run in the root, so that nothing would be gained.
-    #[error("{}: does not run in this root", .0.display())]
-    Helper(PathBuf),
+    /// This program does not run in the root, or not without syncs, so that nothing would be gained.
+    #[error("{}: cannot leave out syncs in this root{}{why}", helper.display(), if why.is_empty() { "" } else { ": " })]
+    Helper {
+        /// Which one.
+        helper: PathBuf,
+        /// What it says itself.
+        why: String,
+    },
 }
 
 /// Is asked before each step, by name; tests stop here.
@@ -136,6 +147,8 @@ impl Root {
         }
         if programs.is_empty() {
             self.off_by_apt(before)?;
+            // Left by a dpkg-divert that was killed: ours have ended, and nobody else's may be at work meanwhile.
+            remove(&self.path.join(LEFT_BY_DIVERT))?;
         }
         if self.registered()?.is_empty() && !apt_conf::is_in_use(&self.path) {
             self.step(before, "remove the helper")?;
@@ -251,13 +264,17 @@ impl Root {
         fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).map_err(file(&new))?;
         fs::rename(&new, &place).map_err(file(&place))?;
         if try_it {
+            // As the wrappers will.
             let mut trial = Command::new("chroot");
-            trial.arg(&self.path).arg(Path::new("/").join(HELPER)).arg("--version");
-            if !trial.output().is_ok_and(|output| output.status.success()) {
+            trial.arg(&self.path).arg(Path::new("/").join(HELPER)).args(WITHOUT_SYNCS).arg("true");
+            let tried = trial.output().map_err(file(Path::new("chroot")))?;
+            if !tried.status.success() {
                 if self.registered()?.is_empty() && !apt_conf::is_in_use(&self.path) {
                     self.remove_helper()?;
                 }
-                return Err(DivertError::Helper(helper.to_owned()));
+                let said = String::from_utf8_lossy(&tried.stderr);
+                let why = said.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+                return Err(DivertError::Helper { helper: helper.to_owned(), why });
             }
         }
         Ok(())
@@ -308,12 +325,12 @@ impl Root {
 /// The real program runs in any case: with its syncs where the filter cannot be set, which is
 /// tried out first; without a word for users, whom it would cost setuid rights.
 fn wrapper_text(kept: &Path) -> String {
-    let kept = kept.display();
+    let (kept, without_syncs) = (kept.display(), WITHOUT_SYNCS.join(" "));
     format!(
         "#!/bin/sh\n{MARK}\nhelper=/{HELPER}\n\
          if [ -z \"$FULLBORE_DIVERTED\" ] && [ \"$(id -u)\" = 0 ]; then\n    \
-             if \"$helper\" nosync --no-final-sync -- true 2>/dev/null; then\n        \
-                 FULLBORE_DIVERTED=1 exec \"$helper\" nosync --no-final-sync -- '{kept}' \"$@\"\n    \
+             if \"$helper\" {without_syncs} true 2>/dev/null; then\n        \
+                 FULLBORE_DIVERTED=1 exec \"$helper\" {without_syncs} '{kept}' \"$@\"\n    \
              fi\n    \
              echo \"fullbore: $helper cannot leave out syncs here; they are carried out\" >&2\n\
          fi\nexec '{kept}' \"$@\"\n"

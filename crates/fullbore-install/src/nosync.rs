@@ -30,7 +30,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, Signal, WaitOptions};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 
 pub use self::descendants::Process;
 pub use self::filter::{Answer, Call};
@@ -72,6 +72,8 @@ pub struct Job {
 pub enum Notice<'a> {
     /// What a flush costs here, probed before the start; empty if that could not be found out.
     Probed(&'a [FlushCost]),
+    /// Sync calls are answered already, by somebody around this process; nothing can be probed, counted or saved.
+    Answered,
     /// Setuid programs will not have their owner's rights under the filter.
     NoNewPrivileges,
     /// The command has ended, these programs have not, and the run waits for them.
@@ -141,8 +143,13 @@ pub struct Outcome {
     /// Seen mounted during the run, and gone before its end: written by the kernel, which tells
     /// nobody of errors.
     pub unmounted: Vec<PathBuf>,
+    /// There is no `/proc`: all file systems of the machine were written out, without word of errors but from those of
+    /// the root and the working directory.
+    pub unseen: bool,
     /// What was counted, if anything was.
     pub tally: Option<Tally>,
+    /// Somebody around this process answers sync calls, so that none was there to be counted.
+    pub answered: bool,
     /// What a flush costs, for the same.
     pub costs: Vec<FlushCost>,
 }
@@ -154,15 +161,18 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
         return Err(StartError::Architecture);
     }
     let mut disks = Disks::open().map_err(system("cannot read which file systems there are"))?;
-    let costs = if job.counted { probe_all(&disks) } else { Vec::new() };
+    let is_answered = job.counted && probe::is_answered();
+    let costs = if job.counted && !is_answered { probe_all(&disks) } else { Vec::new() };
     if job.counted {
-        notify(Notice::Probed(&costs));
+        notify(if is_answered { Notice::Answered } else { Notice::Probed(&costs) });
     }
     let own = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(own))
         .map_err(|error| system("cannot become the parent of orphans")(error.into()))?;
     // Children from before, if this process was exec'ed by a shell, are none of ours.
     let earlier: HashSet<Process> = descendants(own.as_raw_nonzero().get()).into_iter().collect();
+    // Without /proc nobody has a name, but the kernel still tells whether there is anybody.
+    let sees_only_whether = !Path::new("/proc/self/stat").exists() && !has_children();
     let signals = Signals::block().map_err(system("cannot watch over signals"))?;
     let before = disks.held.iter().map(|disk| disk.device.clone());
     let mounted = Mounted::watch(before).map_err(system("cannot read which file systems there are"))?;
@@ -175,6 +185,7 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
         signals,
         listener,
         earlier,
+        sees_only_whether,
         mounted,
         looked_for_mounts: Instant::now(),
         tally: Tally::default(),
@@ -206,6 +217,8 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
         missed: synced.missed,
         out_of_sight,
         unmounted: watch.mounted.all_but(&present),
+        unseen: synced.unseen,
+        answered: is_answered,
         tally: watch.listener.is_some().then_some(watch.tally),
         costs,
     })
@@ -219,6 +232,13 @@ pub fn die_of(signal: i32) {
 fn probe_all(disks: &Disks) -> Vec<FlushCost> {
     let directories = [Path::new("."), Path::new("/var/tmp"), Path::new("/tmp")];
     disks.held.iter().filter_map(|disk| probe::flush_cost(&disk.path, &directories)).collect()
+}
+
+/// Whether this process has children, ended ones that are still to be waited for among them; as the reaper of orphans it
+/// is the parent of all that have outlived theirs.
+fn has_children() -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(rustix::process::waitid(WaitId::All, options), Err(rustix::io::Errno::CHILD))
 }
 
 fn start(
@@ -248,6 +268,8 @@ struct Watch {
     signals: Signals,
     listener: Option<OwnedFd>,
     earlier: HashSet<Process>,
+    /// Descendants cannot be listed; see [`has_children`].
+    sees_only_whether: bool,
     mounted: Mounted,
     looked_for_mounts: Instant,
     tally: Tally,
@@ -289,20 +311,22 @@ impl Watch {
     fn wait_for_something(&mut self, look_soon: bool) -> io::Result<()> {
         let every = if look_soon { LOOK_EVERY } else { LOOK_FOR_MOUNTS_EVERY };
         let every = Timespec { tv_sec: every.as_secs() as _, tv_nsec: every.subsec_nanos().into() };
-        let mut polled = vec![
-            PollFd::new(&self.signals.descriptor, PollFlags::IN),
-            PollFd::from_borrowed_fd(self.mounted.table(), PollFlags::PRI),
-        ];
-        if let Some(listener) = &self.listener {
+        let mut polled = vec![PollFd::new(&self.signals.descriptor, PollFlags::IN)];
+        let table = self.mounted.table().map(|table| {
+            polled.push(PollFd::from_borrowed_fd(table, PollFlags::PRI));
+            polled.len() - 1
+        });
+        let listener = self.listener.as_ref().map(|listener| {
             polled.push(PollFd::new(listener, PollFlags::IN));
-        }
+            polled.len() - 1
+        });
         match rustix::event::poll(&mut polled, Some(&every)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let has = |at: usize, what| polled.get(at).is_some_and(|polled| polled.revents().contains(what));
+        let has = |at: Option<usize>, what| at.is_some_and(|at| polled[at].revents().contains(what));
         let (has_mounted, is_asked, has_hung_up) =
-            (has(1, PollFlags::PRI), has(2, PollFlags::IN), has(2, PollFlags::HUP));
+            (has(table, PollFlags::PRI), has(listener, PollFlags::IN), has(listener, PollFlags::HUP));
         drop(polled);
         if has_mounted {
             self.mounted.look()?;
@@ -372,6 +396,10 @@ impl Watch {
     }
 
     fn living(&self) -> Vec<Process> {
+        if self.sees_only_whether {
+            let unknown = Process { pid: 0, name: "unknown, as there is no /proc".to_owned(), started: 0 };
+            return if has_children() { vec![unknown] } else { Vec::new() };
+        }
         let mut living = descendants(self.own.as_raw_nonzero().get());
         // The name is not compared: it changes with exec.
         living.retain(|process| {

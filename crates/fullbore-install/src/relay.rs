@@ -218,7 +218,7 @@ if flock -n "$at/alive" true; then exec dpkg "$@"; fi
 flock "$at/alive" sh -c 'echo gone >"$0/answer"' "$at" &
 printf '%s\0' "$@" '' 1<>"$at/order"
 read -r verdict descriptor <"$at/answer" || verdict=gone
-kill $! 2>/dev/null && wait $!
+{{ kill $! && wait $!; }} 2>/dev/null # dash would say "Terminated"
 case $verdict in
 run | done) ;;
 refuse) exit 2 ;;
@@ -254,7 +254,9 @@ mod tests {
     fn an_order_to_unpack_is_answered() {
         let dir = tempfile::tempdir().unwrap();
         let (relay, script) = placed(dir.path());
-        let mut child = Command::new(&script).args(["--unpack", "a b.deb", "it's.deb"]).spawn().unwrap();
+        let mut command = Command::new(&script);
+        command.args(["--unpack", "a b.deb", "it's.deb"]).stderr(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let mut orders = Vec::new();
         let status = relay
             .serve(&mut child, &mut |order| {
@@ -264,6 +266,9 @@ mod tests {
             .unwrap();
         assert!(status.success());
         assert_eq!(orders, [["--unpack", "a b.deb", "it's.deb"]]);
+        let mut noise = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut noise).unwrap();
+        assert_eq!(noise, "");
     }
 
     #[test]

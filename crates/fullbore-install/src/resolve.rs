@@ -65,6 +65,18 @@ pub enum ResolveError {
 /// Options that have apt print what [`uris`] reads.
 pub const PRINT_URIS: [&str; 4] = ["--yes", "--print-uris", "--option", "Acquire::ForceHash=SHA256"];
 
+/// Lines of an explanation that are kept. A guess: far more than anybody reads.
+const EXPLAINED_MAX: usize = 200;
+
+/// What apt-get explains on stdout when it refuses: unmet dependencies, who provides a virtual package. Its reports of
+/// progress, and the general remarks before such an explanation, are left out.
+pub fn explanation(output: &str) -> Vec<&str> {
+    let lines: Vec<&str> = output.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    let remarks = lines.iter().position(|line| line.starts_with("The following information may help"));
+    let told = lines.iter().skip(remarks.map_or(0, |at| at + 1));
+    told.filter(|line| !line.ends_with("...") && !line.ends_with("... Done")).take(EXPLAINED_MAX).copied().collect()
+}
+
 /// Reads the list of addresses: `'URI' NAME SIZE SHA256:HEX`. Other lines are for people.
 ///
 /// # Errors
@@ -186,6 +198,24 @@ mod tests {
             uris(&format!("'http://h/x.deb' x.deb 3 SHA256:{}", "z".repeat(64))),
             Err(ResolveError::Uri(_))
         ));
+    }
+
+    #[test]
+    fn what_apt_explains_is_told_from_what_it_always_says() {
+        let unmet = "Reading package lists...\nBuilding dependency tree... Done\n\
+            Some packages could not be installed. This may mean that you have\n\
+            requested an impossible situation or if you are using the unstable\n\
+            The following information may help to resolve the situation:\n\n\
+            The following packages have unmet dependencies:\n needs : Depends: nothere (>= 3) but it is not installable\n";
+        let told = [
+            "The following packages have unmet dependencies:",
+            " needs : Depends: nothere (>= 3) but it is not installable",
+        ];
+        assert_eq!(explanation(unmet), told);
+        let provided = "Reading package lists...\nPackage v is a virtual package provided by:\n  a 1\n  b 2\n\
+            You should explicitly select one to install.\n\n";
+        assert_eq!(explanation(provided).len(), 4);
+        assert!(explanation("Reading package lists...\n").is_empty());
     }
 
     #[test]

@@ -194,6 +194,16 @@ fn i2_killed_at_any_step_it_goes_on_or_back() {
 }
 
 #[test]
+fn what_a_killed_dpkg_divert_has_left_goes() {
+    let scratch = Scratch::new();
+    let before = scratch.tree();
+    let _ = scratch.on_until(1);
+    fs::write(scratch.root().join("var/lib/dpkg/diversions-new"), "/usr/bin/dpkg\n").unwrap();
+    scratch.off();
+    assert_eq!(scratch.tree(), before);
+}
+
+#[test]
 fn apts_configuration_can_do_it_without_diversions() {
     let scratch = Scratch::new();
     let parts = scratch.root().join("etc/apt/apt.conf.d");
@@ -310,7 +320,7 @@ fn what_cannot_be_diverted_is_refused() {
     }
     // A helper that is no program of this root.
     let refused = root.on(&[], Path::new("/bin/true"), true, &mut stop_after(usize::MAX));
-    assert!(matches!(refused, Err(DivertError::Helper(_))));
+    assert!(matches!(refused, Err(DivertError::Helper { .. })));
     // Somebody else's diversion.
     let mut theirs = Command::new("dpkg-divert");
     theirs.arg("--root").arg(scratch.root()).args(["--quiet", "--no-rename", "--add", "/usr/bin/apt-get"]);

@@ -68,6 +68,8 @@ pub(super) struct Disks {
     pub held: Vec<Disk>,
     /// Writable, but not to be opened: the device, where, and why not.
     missed: Vec<(String, PathBuf, io::Error)>,
+    /// There is no `/proc`, and so no table of mounts: all file systems of the machine are written out in the end.
+    is_blind: bool,
 }
 
 /// What the final sync was told.
@@ -79,6 +81,8 @@ pub(super) struct Synced {
     pub opened_late: Vec<PathBuf>,
     /// Not synced, because it could not be opened.
     pub missed: Vec<(PathBuf, io::Error)>,
+    /// Those that are not held, whichever they are, were written out by `sync`, which tells of no error.
+    pub unseen: bool,
 }
 
 impl Synced {
@@ -100,10 +104,19 @@ impl Synced {
 }
 
 impl Disks {
-    /// Opens each writable file system of this mount namespace.
+    fn none() -> Disks {
+        Disks { held: Vec::new(), missed: Vec::new(), is_blind: false }
+    }
+
+    /// Opens each writable file system of this mount namespace; without `/proc` those of the root and of the
+    /// working directory.
     pub(super) fn open() -> io::Result<Disks> {
-        let mut disks = Disks { held: Vec::new(), missed: Vec::new() };
-        disks.open_others(&mounts("/proc/self/mountinfo")?);
+        let mut disks = Disks::none();
+        match mounts("/proc/self/mountinfo") {
+            Ok(mounts) => disks.open_others(&mounts),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => disks.is_blind = true,
+            Err(error) => return Err(error),
+        }
         disks.open_hidden(&[Path::new("/"), Path::new(".")]);
         Ok(disks)
     }
@@ -148,7 +161,7 @@ impl Disks {
         let mut mounts = mounts("/proc/self/mountinfo")?;
         let devices = devices_of(&mounts, below);
         mounts.retain(|mount| devices.contains(&mount.device));
-        let mut disks = Disks { held: Vec::new(), missed: Vec::new() };
+        let mut disks = Disks::none();
         disks.open_others(&mounts);
         disks.open_hidden(&[below]);
         Ok(disks)
@@ -175,7 +188,11 @@ impl Disks {
             self.open_others(&mounts);
         }
         let opened_late = self.held.iter().skip(before).map(|disk| disk.path.clone()).collect();
-        Synced { opened_late, ..self.sync_held() }
+        let synced = self.sync_held();
+        if self.is_blind {
+            rustix::fs::sync();
+        }
+        Synced { opened_late, unseen: self.is_blind, ..synced }
     }
 
     /// File systems that process `pid` sees in a mount namespace of its own and that are not held.
@@ -211,8 +228,12 @@ fn open(mount: &Mount) -> io::Result<Option<File>> {
 /// was written there before is still synced. An ordinary user cannot unmount anyway.
 fn hold(path: &Path, original: OwnedFd) -> io::Result<File> {
     let Ok(copy) = kernel::copy_of_mount(path) else { return Ok(File::from(original)) };
-    let copy = rustix::fs::open(format!("/proc/self/fd/{}", copy.as_raw_fd()), OPEN, Mode::empty())?;
-    Ok(File::from(copy))
+    match rustix::fs::open(format!("/proc/self/fd/{}", copy.as_raw_fd()), OPEN, Mode::empty()) {
+        Ok(copy) => Ok(File::from(copy)),
+        // Without /proc there is no way from the copy to a file.
+        Err(rustix::io::Errno::NOENT) => Ok(File::from(original)),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn has_writable_disk(directory: &OwnedFd) -> bool {

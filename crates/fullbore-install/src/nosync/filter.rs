@@ -78,6 +78,7 @@ struct Architecture {
     ignored_bit: u32,
     /// Where an argument of 64 bits has its low half: after the high one on a big-endian machine.
     low_half: u32,
+    /// Number, call, and which argument it goes by: a descriptor for those that have nothing else, else flags.
     calls: &'static [(u32, Call, u8)],
 }
 
@@ -91,7 +92,7 @@ const X86_64: Architecture = Architecture {
     calls: &[
         (74, Call::Fsync, 0),
         (75, Call::Fdatasync, 0),
-        (277, Call::SyncFileRange, 0),
+        (277, Call::SyncFileRange, 3),
         (26, Call::Msync, 2),
         (162, Call::Sync, NO_ARGUMENT),
         (306, Call::Syncfs, 0),
@@ -113,7 +114,7 @@ const I386: Architecture = Architecture {
     calls: &[
         (118, Call::Fsync, 0),
         (148, Call::Fdatasync, 0),
-        (314, Call::SyncFileRange, 0),
+        (314, Call::SyncFileRange, 5),
         (144, Call::Msync, 2),
         (36, Call::Sync, NO_ARGUMENT),
         (344, Call::Syncfs, 0),
@@ -130,7 +131,7 @@ const I386: Architecture = Architecture {
 const GENERIC: &[(u32, Call, u8)] = &[
     (82, Call::Fsync, 0),
     (83, Call::Fdatasync, 0),
-    (84, Call::SyncFileRange, 0),
+    (84, Call::SyncFileRange, 3),
     (227, Call::Msync, 2),
     (81, Call::Sync, NO_ARGUMENT),
     (267, Call::Syncfs, 0),
@@ -153,8 +154,8 @@ const POWERPC64: Architecture = Architecture {
     calls: &[
         (118, Call::Fsync, 0),
         (148, Call::Fdatasync, 0),
-        // sync_file_range2
-        (308, Call::SyncFileRange, 0),
+        // sync_file_range2, whose flags come second
+        (308, Call::SyncFileRange, 1),
         (144, Call::Msync, 2),
         (36, Call::Sync, NO_ARGUMENT),
         (348, Call::Syncfs, 0),
@@ -174,7 +175,7 @@ const S390X: Architecture = Architecture {
     calls: &[
         (118, Call::Fsync, 0),
         (148, Call::Fdatasync, 0),
-        (307, Call::SyncFileRange, 0),
+        (307, Call::SyncFileRange, 3),
         (144, Call::Msync, 2),
         (36, Call::Sync, NO_ARGUMENT),
         (338, Call::Syncfs, 0),
@@ -194,7 +195,8 @@ const ARM: Architecture = Architecture {
     calls: &[
         (118, Call::Fsync, 0),
         (148, Call::Fdatasync, 0),
-        (341, Call::SyncFileRange, 0),
+        // arm_sync_file_range, which is sync_file_range2
+        (341, Call::SyncFileRange, 1),
         (144, Call::Msync, 2),
         (36, Call::Sync, NO_ARGUMENT),
         (373, Call::Syncfs, 0),
@@ -233,6 +235,8 @@ pub(super) const O_DSYNC: u32 = 0x1000;
 const RWF_SYNC_OR_DSYNC: u32 = 0x6;
 const MS_SYNC: u32 = 4;
 const MS_INVALIDATE: u32 = 2;
+/// `SYNC_FILE_RANGE_WAIT_BEFORE`, `_WRITE` and `_WAIT_AFTER`: all that there are.
+const SYNC_FILE_RANGE_FLAGS: u32 = 0x7;
 
 /// The filter.
 pub fn program(answer: Answer) -> Vec<sock_filter> {
@@ -259,7 +263,7 @@ fn architecture_block(architecture: &Architecture, answer: Answer) -> Vec<sock_f
         block.push(statement(BPF_ALU | BPF_AND | BPF_K, !architecture.ignored_bit));
     }
     for (number, call, argument) in architecture.calls {
-        if let Some(body) = call_block(*call, architecture.low_half + 8 * u32::from(*argument), answer) {
+        if let Some(body) = call_block(*call, u32::from(*argument), architecture.low_half, answer) {
             block.push(unless_equal_skip(*number, &body));
             block.extend(body);
         }
@@ -268,8 +272,8 @@ fn architecture_block(architecture: &Architecture, answer: Answer) -> Vec<sock_f
     block
 }
 
-/// What happens with one call, whose argument that counts is at this place; nothing if it is none of the filter's business.
-fn call_block(call: Call, argument: u32, answer: Answer) -> Option<Vec<sock_filter>> {
+/// What happens with one call, which goes by this argument; nothing if it is none of the filter's business.
+fn call_block(call: Call, argument: u32, low_half: u32, answer: Answer) -> Option<Vec<sock_filter>> {
     let taken = match answer {
         // An error number of 0 is success.
         Answer::AtOnce => verdict(SECCOMP_RET_ERRNO),
@@ -280,13 +284,22 @@ fn call_block(call: Call, argument: u32, answer: Answer) -> Option<Vec<sock_filt
     }
     let allow = verdict(SECCOMP_RET_ALLOW);
     // Low halves: descriptors and flags are 32 bits wide.
-    let load_argument = load(ARGUMENTS + argument);
+    let load_argument = load(ARGUMENTS + low_half + 8 * argument);
     Some(match call {
         Call::Sync | Call::Ring | Call::Openat2 => vec![taken],
         // fsync(-1) has to fail.
-        Call::Fsync | Call::Fdatasync | Call::Syncfs | Call::SyncFileRange => {
+        Call::Fsync | Call::Fdatasync | Call::Syncfs => {
             vec![load_argument, if_any_bit(1 << 31, 0, 1), allow, taken]
         }
+        Call::SyncFileRange => vec![
+            load(ARGUMENTS + low_half),
+            if_any_bit(1 << 31, 0, 1),
+            allow,
+            load_argument,
+            if_any_bit(!SYNC_FILE_RANGE_FLAGS, 0, 1),
+            allow,
+            taken,
+        ],
         // Some programs ask by MS_ASYNC, or by nonsense, whether an address is mapped.
         Call::Msync => {
             vec![load_argument, if_any_bit(!(MS_SYNC | MS_INVALIDATE), 1, 0), if_any_bit(MS_SYNC, 1, 0), allow, taken]
@@ -401,6 +414,19 @@ mod tests {
             assert_eq!(verdict_on(Answer::AtOnce, X86_64_AUDIT, 26, [0, 0, flags, 0, 0, 0]), SECCOMP_RET_ALLOW);
         }
         assert_eq!(verdict_on(Answer::AtOnce, X86_64_AUDIT, 26, [0, 0, 6, 0, 0, 0]), SECCOMP_RET_ERRNO);
+        // sync_file_range with flags that there are not, and with all that there are, wherever they are given.
+        for architecture in ARCHITECTURES {
+            let (number, _, flags_at) = architecture.calls.iter().find(|call| call.1 == Call::SyncFileRange).unwrap();
+            let with = |descriptor, flags| {
+                let mut arguments = [0, 99, 99, 99, 99, 99];
+                arguments[usize::from(*flags_at)] = flags;
+                arguments[0] = descriptor;
+                verdict_on(Answer::AtOnce, architecture.audit, *number, arguments)
+            };
+            assert_eq!(with(3, 99), SECCOMP_RET_ALLOW, "{:x}", architecture.audit);
+            assert_eq!(with(3, 7), SECCOMP_RET_ERRNO, "{:x}", architecture.audit);
+            assert_eq!(with(minus_one, 7), SECCOMP_RET_ALLOW, "{:x}", architecture.audit);
+        }
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use rustix::thread::CapabilitySet;
+
 /// Programs which, as process 1, start and keep services. `init` is that of System V and of busybox.
 const SERVICE_MANAGERS: &[&str] =
     &["systemd", "init", "openrc-init", "runit", "runit-init", "s6-svscan", "s6-linux-init", "dinit", "shepherd"];
@@ -42,11 +44,7 @@ fn starts_are_denied(policy: &Path) -> bool {
 
 /// Whether this process may set a filter and keep the rights of setuid programs.
 pub(super) fn may_filter_with_privileges() -> bool {
-    /// `CAP_SYS_ADMIN`.
-    const ADMINISTRATOR: u32 = 21;
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set >> ADMINISTRATOR & 1 == 1)
+    rustix::thread::capabilities(None).is_ok_and(|own| own.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
 #[cfg(test)]

@@ -24,8 +24,8 @@ pub(super) type Place = (String, PathBuf);
 /// What has been mounted since the start.
 #[derive(Debug)]
 pub(super) struct Mounted {
-    /// The table of this mount namespace; ready with priority when it has changed.
-    table: File,
+    /// The table of this mount namespace; ready with priority when it has changed. None without `/proc`.
+    table: Option<File>,
     /// Devices that were there at the start.
     before: HashSet<String>,
     seen: Vec<Place>,
@@ -33,20 +33,24 @@ pub(super) struct Mounted {
 
 impl Mounted {
     pub(super) fn watch(before: impl IntoIterator<Item = String>) -> io::Result<Mounted> {
-        let table = File::open("/proc/self/mountinfo")?;
+        let table = match File::open("/proc/self/mountinfo") {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            opened => Some(opened?),
+        };
         Ok(Mounted { table, before: before.into_iter().collect(), seen: Vec::new() })
     }
 
     /// To be polled for `PRI`.
-    pub(super) fn table(&self) -> BorrowedFd<'_> {
-        self.table.as_fd()
+    pub(super) fn table(&self) -> Option<BorrowedFd<'_>> {
+        self.table.as_ref().map(AsFd::as_fd)
     }
 
     /// Remembers what is new in this mount namespace.
     pub(super) fn look(&mut self) -> io::Result<()> {
+        let Some(table) = &mut self.table else { return Ok(()) };
         let mut text = Vec::new();
-        self.table.rewind()?;
-        self.table.read_to_end(&mut text)?;
+        table.rewind()?;
+        table.read_to_end(&mut text)?;
         self.remember(disks::parse_all(&text));
         Ok(())
     }

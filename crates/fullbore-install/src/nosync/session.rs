@@ -18,6 +18,12 @@ use super::filter::{self, Answer};
 use super::probe::{self, FlushCost};
 use super::{host, kernel};
 
+/// How long killed programs may take to go. A guess: one that waits for a disk cannot go before that answers.
+pub const LONGEST_END: Duration = Duration::from_secs(10);
+
+/// How often is looked whether they are gone.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
 /// The file systems that are synced in the end, and the filter for commands until then.
 #[derive(Debug)]
 pub struct Session {
@@ -95,6 +101,21 @@ impl Session {
         }
     }
 
+    /// Kills what is still there of all that was started, until nothing is. Gives what was there, and what does not
+    /// go in [`LONGEST_END`].
+    pub fn end_survivors(&self) -> (Vec<Process>, Vec<Process>) {
+        let first = self.survivors();
+        let begin = Instant::now();
+        let mut left = first.clone();
+        // What is killed may have just started another one.
+        while !left.is_empty() && begin.elapsed() < LONGEST_END {
+            self.kill();
+            std::thread::sleep(LOOK_EVERY);
+            left = self.survivors();
+        }
+        (first, left)
+    }
+
     /// Writes everything to the disks. May be called more than once.
     pub fn sync(&self) -> Flushed {
         let begin = Instant::now();
@@ -104,7 +125,7 @@ impl Session {
 }
 
 /// What a flush costs in a directory: a few small writes to a nameless file, each waited for.
-/// None where there are no such files, as on NFS.
+/// None where there are no such files, as on NFS, and where somebody around this process answers its sync calls.
 pub fn flush_cost(directory: &Path) -> Option<FlushCost> {
     probe::flush_cost(directory, &[])
 }
