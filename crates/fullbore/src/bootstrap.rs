@@ -23,6 +23,7 @@ use std::thread::ScopedJoinHandle;
 use fullbore_engine::stage::Ledger;
 use fullbore_install::hooks::Moment;
 use fullbore_install::inside::{Inside, may_have_own_processes};
+use fullbore_install::nosync::Process;
 use fullbore_install::nosync::session::Session;
 use fullbore_install::resolve::Wanted;
 use fullbore_install::skeleton::{Skeleton, SkeletonError, Stage};
@@ -42,7 +43,7 @@ use crate::settings::BootstrapSettings;
 use apt::{PrivateApt, Selection, Shown};
 use place::Place;
 
-pub use namespace::{IN_NAMESPACE, enter};
+pub use namespace::{IN_NAMESPACE, enter, mode_of};
 
 /// Where apt looks for package files.
 const ARCHIVES: &str = "var/cache/apt/archives";
@@ -50,7 +51,8 @@ const ARCHIVES: &str = "var/cache/apt/archives";
 /// Makes a root. The process is in a mount namespace of its own ([`enter`]).
 ///
 /// # Errors
-/// See [`ErrorKind`]; the target is then marked as unfinished, and a further run starts over.
+/// See [`ErrorKind`]; a directory is then marked as unfinished, and a further run starts over; of an archive nothing is
+/// left.
 pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     // Modes are those of packages and of Debian's defaults, not the caller's.
     rustix::process::umask(rustix::fs::Mode::from_bits_retain(0o022));
@@ -75,7 +77,7 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
         downloads.decompress_ahead(ahead.clone());
         let walk = Walk { settings, inside: &inside, log: &log, stop: &stop, own_processes, may_cut, ahead };
         let result = match walk.run(&mut downloads, &mut account, events) {
-            Ok(Walked::Whole) => walk.finish(place, &session, &mut account, events),
+            Ok(Walked::Whole) => walk.finish(&place, &session, &mut account, events),
             Ok(Walked::OtherThanAll) if stop.check().is_ok() => {
                 events.note("with all packages of the archive apt decides differently: starting over".to_owned());
                 account.part(Part::Around);
@@ -89,12 +91,38 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
         };
         // What a signal has killed has failed as well.
         let result = result.map_err(|error| stop.check().err().map_or(error, |_| interrupted()));
+        let result = result.map_err(starts_over);
+        if result.is_err() {
+            // Nobody may write there any more.
+            session.end_survivors();
+        }
+        let result = if settings.format == BootstrapFormat::Dir { result } else { discard(place, result) };
         let report = account.report(&mut downloads);
         return match result {
             Ok(()) => Ok(report),
             Err(error) => Err(error.with_report(report)),
         };
     }
+}
+
+/// The root of which an archive was made, or was to be made, goes: nobody has asked for it.
+fn discard(place: Place, result: Result<(), CommandError>) -> Result<(), CommandError> {
+    let root = place.root().to_owned();
+    match (place.discard(), result) {
+        (Ok(()), result) => result,
+        (Err(error), Ok(())) => Err(error),
+        (Err(left), Err(error)) => {
+            Err(error.context(format_args!("what was made is still in {}: {}", root.display(), left.message)))
+        }
+    }
+}
+
+/// Nothing of a root that is not complete is used again, whatever the download says of its files.
+fn starts_over(mut error: CommandError) -> CommandError {
+    if error.kind == ErrorKind::Disk && !error.hints.is_empty() {
+        error.hints = vec!["see to room on a disk that works, and run again: it starts over".to_owned()];
+    }
+    error
 }
 
 fn interrupted() -> CommandError {
@@ -194,7 +222,7 @@ impl Walk<'_> {
         };
         let has_devices = skeleton.lay_out().map_err(|error| disk(&error))?;
         let apt = PrivateApt::prepare(self.settings, self.inside, self.log)?;
-        self.hooks(Moment::Setup, &apt, &Selection::default(), account)?;
+        self.hooks(Moment::Setup, &apt, &Selection::default(), account, events)?;
         account.turn(events, Phase::Indexes, Part::Indexes);
         let configuration = apt.dump()?;
         indexes::refresh(self.settings, &apt, configuration.clone(), root, events)?;
@@ -264,7 +292,7 @@ impl Walk<'_> {
                 let mut warn = |line| events.warn(line);
                 let entered = Stage::enter(root, has_devices, self.own_processes, &mut warn);
                 stage = Some(entered.map_err(|error| disk(&error))?);
-                self.hooks(Moment::Extract, apt, first, account)?;
+                self.hooks(Moment::Extract, apt, first, account, events)?;
                 account.turn(events, Phase::Configure, Part::Dpkg);
                 self.configure_first(&mut unpacker, &done, first)?;
                 account.turn(events, Phase::Resolve, Part::Resolve);
@@ -276,7 +304,7 @@ impl Walk<'_> {
                 if self.has_hooks(Moment::Essential) && !confirmation.is_given() {
                     return Ok(Walked::OtherThanAll);
                 }
-                self.hooks(Moment::Essential, apt, first, account)?;
+                self.hooks(Moment::Essential, apt, first, account, events)?;
                 account.turn(events, Phase::Fetch, Part::Download);
                 arrived()?;
                 unpacker.expect(&rest.files);
@@ -286,7 +314,7 @@ impl Walk<'_> {
                 if !confirmation.is_given() {
                     return Ok(Walked::OtherThanAll);
                 }
-                self.hooks(Moment::Customize, apt, first, account)?;
+                self.hooks(Moment::Customize, apt, first, account, events)?;
                 Ok(Walked::Whole)
             };
             let mut walked = walk_on();
@@ -298,41 +326,31 @@ impl Walk<'_> {
                 }
             }
             account.turn(events, Phase::Clean, Part::Around);
-            if let (Ok(_), Some(stage)) = (&walked, stage) {
-                stage.leave().map_err(|error| disk(&error))?;
+            if let Some(left) = stage.map(Stage::leave)
+                && walked.is_ok()
+            {
+                left.map_err(|error| disk(&error))?;
             }
             walked
         })?;
         downloads.finish()?;
-        if walked == Walked::Whole {
-            clean::clean(root)?;
-        }
         Ok(walked)
     }
 
     /// From a root to what was asked for, on the disk.
     fn finish(
         &self,
-        place: Place,
+        place: &Place,
         session: &Session,
         account: &mut Account,
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
         self.stop.check()?;
-        let survivors: Vec<String> = session.survivors().iter().map(|process| process.name.clone()).collect();
-        if !survivors.is_empty() {
-            session.kill();
-            return Err(CommandError::new(
-                ErrorKind::Partial,
-                format_args!("programs started in the root had not ended: {}", survivors.join(", ")),
-            )
-            .context("they were killed; what they did may be incomplete")
-            .hint("find the package or hook that starts them"));
-        }
+        end_survivors(session, events)?;
+        clean::clean(self.inside.root())?;
         if self.settings.format != BootstrapFormat::Dir {
             account.turn(events, Phase::Pack, Part::Pack);
-            pack::pack(self.settings, self.inside, self.log)?;
-            return place.discard();
+            return pack::pack(self.settings, self.inside, self.log);
         }
         account.turn(events, Phase::Sync, Part::Sync);
         synced(session)?;
@@ -341,13 +359,32 @@ impl Walk<'_> {
     }
 }
 
+/// What hooks have left behind is ended, as a PID namespace ends what scripts have. A service that is wanted while the
+/// root is made is no fault; what it does with the root has to be done by now.
+fn end_survivors(session: &Session, events: &mut dyn Events) -> Result<(), CommandError> {
+    let (ended, left) = session.end_survivors();
+    let names =
+        |processes: &[Process]| processes.iter().map(|process| process.name.clone()).collect::<Vec<_>>().join(", ");
+    if !left.is_empty() {
+        return Err(CommandError::new(
+            ErrorKind::Partial,
+            format_args!("programs started for the root cannot be killed: {}", names(&left)),
+        ));
+    }
+    if !ended.is_empty() {
+        events
+            .warn(format!("programs that a hook or script had started still ran, and were killed: {}", names(&ended)));
+    }
+    Ok(())
+}
+
 fn synced(session: &Session) -> Result<(), CommandError> {
     let flushed = session.sync();
     match flushed.failed.iter().chain(&flushed.missed).next() {
         None => Ok(()),
-        Some((path, error)) => Err(CommandError::disk(path, error)
-            .context("the root may not be on the disk as it should")
-            .hint("run again on a disk that works")),
+        Some((path, error)) => {
+            Err(CommandError::disk(path, error).context("the root may not be on the disk as it should"))
+        }
     }
 }
 

@@ -8,7 +8,6 @@ use fullbore_store::s3::address::{Addressing, Bucket, Location, SCHEME};
 use fullbore_store::s3::client::{CallError, Client, Options};
 use fullbore_store::s3::credentials::{Aws, CredentialsError, Keeper};
 use fullbore_wire::connect::{ConnectOptions, ProxyServer};
-use fullbore_wire::proxy::{ProxySettings, Route};
 use fullbore_wire::rate_limit::RateLimit;
 use fullbore_wire::socket::SocketOptions;
 use fullbore_wire::tls::{Authorities, Offer, Tls, Trust};
@@ -17,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::cli::{AddressingChoice, GridArgs, S3Args};
 use crate::error::{CommandError, ErrorKind};
-use crate::fetching::usage_of;
+use crate::fetching::{proxies, usage_of};
 use crate::settings::Environment;
 
 /// The region that is spoken to when nobody says which; a bucket elsewhere answers where it is.
@@ -81,27 +80,10 @@ pub fn open(
 
 /// The proxy that the environment has for this store.
 fn proxy(bucket: &Bucket) -> Result<Option<ProxyServer>, CommandError> {
-    let given = Environment::read().proxy;
-    let wrong = |error: fullbore_wire::proxy::ProxyError| CommandError::usage(error);
-    let mut proxies = ProxySettings::new();
-    if let Some(proxy) = &given.http {
-        proxies.set_http(proxy).map_err(wrong)?;
-    }
-    if let Some(proxy) = &given.https {
-        proxies.set_https(proxy).map_err(wrong)?;
-    }
-    proxies.set_no_proxy(&given.no_proxy.join(",")).map_err(wrong)?;
+    let proxies = proxies(&Environment::read().proxy)?;
     let url = Url::parse(&format!("{}://{}/", bucket.endpoint.scheme.as_str(), bucket.host));
     let url = url.map_err(CommandError::usage)?;
-    Ok(match proxies.route(&url) {
-        Route::Direct => None,
-        Route::Forward(proxy) | Route::Tunnel(proxy) => Some(ProxyServer {
-            scheme: proxy.endpoint.scheme(),
-            host: proxy.endpoint.host().to_string(),
-            port: proxy.endpoint.port(),
-            authorization: proxy.credentials.as_ref().map(|own| own.basic().header_value().to_owned()),
-        }),
-    })
+    Ok(proxies.route(&url).server())
 }
 
 /// Where this user's state is kept.

@@ -4,6 +4,7 @@ mod control;
 mod ending;
 pub mod flags;
 pub(crate) mod place;
+pub(crate) mod reach;
 pub(crate) mod remote;
 pub(crate) mod screen;
 mod send_program;
@@ -58,6 +59,9 @@ pub fn run(arguments: &CopyArgs, environment: &Environment) -> u8 {
     if arguments.status || arguments.set.is_some() {
         return ask(arguments);
     }
+    if arguments.paths.is_empty() {
+        return help();
+    }
     let style = Style {
         json: arguments.json,
         quiet: arguments.quiet,
@@ -103,6 +107,16 @@ fn allow_open_files() {
         // Refused, it stays at what it is: then directories are opened more often.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..limit });
     }
+}
+
+/// Prints what `-h` alone asks for.
+fn help() -> u8 {
+    let mut command = crate::cli::command();
+    command.build();
+    if let Some(copy) = command.find_subcommand_mut("copy") {
+        Screen::new(Style::default(), None).data(&copy.render_help().to_string());
+    }
+    0
 }
 
 /// Talks to copies that run.
@@ -220,7 +234,7 @@ fn copy_here(
     let ends = Ends {
         here: (true, true),
         disks: disks[0].since(&before[0]),
-        target_disks: disks[1].since(&before[1]),
+        target_disks: disks[1].since(&before[1]).written(progress.is_direct()),
         places: (paths.first().map_or(String::new(), |path| path.display().to_string()), target.display().to_string()),
         ..Ends::default()
     };
@@ -313,7 +327,7 @@ fn options(arguments: &CopyArgs) -> Result<Options, CommandError> {
         tell_names: arguments.dry_run || arguments.verbose > 0,
         filters,
         limit_bytes_per_s: arguments.bwlimit.unwrap_or(0),
-        congestion: arguments.congestion.clone(),
+        congestion: arguments.reach.congestion.clone(),
         durability: if arguments.durability == "none" { Durability::None } else { Durability::AtEnd },
         ..Options::default()
     })

@@ -72,7 +72,9 @@ fn command_error(error: &DivertError) -> CommandError {
     };
     let shown = CommandError::from_error(kind, error);
     match error {
-        DivertError::Helper(_) => shown.hint("the root needs the libraries that this program is linked with"),
+        DivertError::Helper { .. } => shown.hint(
+            "the root needs the libraries that this program is linked with; one by script/build-static needs none",
+        ),
         DivertError::Path { .. } => shown,
         _ => shown.hint("run it again, or `fullbore divert off`: both go on from every state"),
     }

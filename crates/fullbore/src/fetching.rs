@@ -30,7 +30,7 @@ use fullbore_wire::url::Url;
 
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Event, Events, Progress};
-use crate::settings::{DurabilityChoice, NetworkSettings, without_credentials};
+use crate::settings::{self, DurabilityChoice, NetworkSettings, without_credentials};
 
 /// Bytes read and not yet written: so much for each connection keeps what a killed run loses below
 /// 1 MB, and four hosts of four connections busy. Bounded, since many hosts share one disk.
@@ -141,18 +141,6 @@ pub fn fetch_options(network: &NetworkSettings, mut auth: AuthConf) -> Result<Fe
         Some(path) => Trust::SystemAnd(Authorities::read(path).map_err(|error| usage_of(path, &error))?),
         None => Trust::System,
     };
-    let mut proxies = ProxySettings::new();
-    let wrong = |error: fullbore_wire::proxy::ProxyError| CommandError::usage(error);
-    if let Some(proxy) = &network.proxy.http {
-        proxies.set_http(proxy).map_err(wrong)?;
-    }
-    if let Some(proxy) = &network.proxy.https {
-        proxies.set_https(proxy).map_err(wrong)?;
-    }
-    proxies.set_no_proxy(&network.proxy.no_proxy.join(",")).map_err(wrong)?;
-    for (host, proxy) in &network.proxy.hosts {
-        proxies.set_host(host, proxy).map_err(wrong)?;
-    }
     Ok(FetchOptions {
         limits: Limits {
             connections_per_host: network.connections_per_host,
@@ -164,11 +152,31 @@ pub fn fetch_options(network: &NetworkSettings, mut auth: AuthConf) -> Result<Fe
             offer: if network.http1_only { Offer::Http1 } else { Offer::Either },
             ..ConnectOptions::default()
         },
-        proxies,
+        proxies: proxies(&network.proxy)?,
         auth,
         rate_limit_bytes_per_s: network.limit_rate_bytes_per_s,
         ..FetchOptions::default()
     })
+}
+
+/// Which way to each host, as these settings say.
+///
+/// # Errors
+/// One of them names no proxy that can be used.
+pub fn proxies(given: &settings::ProxySettings) -> Result<ProxySettings, CommandError> {
+    let mut proxies = ProxySettings::new();
+    let wrong = |error: fullbore_wire::proxy::ProxyError| CommandError::usage(error);
+    if let Some(proxy) = &given.http {
+        proxies.set_http(proxy).map_err(wrong)?;
+    }
+    if let Some(proxy) = &given.https {
+        proxies.set_https(proxy).map_err(wrong)?;
+    }
+    proxies.set_no_proxy(&given.no_proxy.join(",")).map_err(wrong)?;
+    for (host, proxy) in &given.hosts {
+        proxies.set_host(host, proxy).map_err(wrong)?;
+    }
+    Ok(proxies)
 }
 
 /// A file named by the settings that cannot be used.

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fullbore_engine::stage::Ledger;
@@ -15,6 +15,7 @@ use fullbore_store::lafs::cap::{Cap, Chk};
 use fullbore_store::lafs::download::{Downloader, GetError, Got};
 use fullbore_store::lafs::upload::Grid;
 use fullbore_store::lafs::upload::produce::Pool;
+use fullbore_store::lafs::verdict::{DownloadCosts, Facts, Verdict, judge};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -22,7 +23,7 @@ use crate::bucket;
 use crate::cli::GetArgs;
 use crate::error::{CommandError, ErrorKind};
 use crate::fetching::Stop;
-use crate::grid::{amount, connect, place, runtime, say, server_table, start_log, tell};
+use crate::grid::{amount, connect, place, runtime, say, say_evidence, server_table, start_log, tell, verdict_table};
 use crate::output::{self, Output};
 use crate::program::process_costs;
 
@@ -73,24 +74,44 @@ pub fn run(arguments: &GetArgs) -> Result<u8, CommandError> {
         }
     }
     let bytes = sink.written;
-    sink.publish()?;
+    let target = sink.publish()?;
     for trouble in &got.troubles {
         say(&arguments.grid, &format!("warning: {trouble}"));
     }
     let (wall, count) = (begun.elapsed(), got.used.len());
+    let decode = reading.as_ref().map(|reading| reading.downloader.decode_time()).unwrap_or_default();
+    let costs = DownloadCosts { decode, target };
+    let facts = Facts {
+        wall,
+        processor: Duration::from_millis(process_costs().0),
+        cores: threads(),
+        threads: threads(),
+        download: Some(costs),
+        servers: reading.map(|reading| reading.grid.readings()).unwrap_or_default(),
+        ..Facts::default()
+    };
+    let verdict = judge(&facts);
     if arguments.grid.json {
         let (cpu_ms, peak_rss_bytes) = process_costs();
         let shares: Vec<_> = got.used.iter().map(|(share, server)| json!({"share": share, "server": server})).collect();
-        let readings = reading.map(|reading| reading.grid.readings()).unwrap_or_default();
         tell(&json!({
             "event": "summary", "bytes": bytes, "duration_ms": wall.as_millis() as u64,
             "cpu_ms": cpu_ms, "peak_rss_bytes": peak_rss_bytes,
-            "shares": shares, "troubles": got.troubles, "servers": server_table(&readings),
+            "shares": shares, "troubles": got.troubles, "servers": server_table(&facts.servers),
+            "stages": { "decode_ms": costs.decode.as_millis() as u64, "target_ms": target.as_millis() as u64 },
+            "verdict": verdict_table(&verdict),
         }))?;
-    } else if arguments.output.is_some() {
-        say(&arguments.grid, &format!("{}, from {count} shares", amount(bytes, wall)));
+    } else {
+        let Verdict { limit, reason, .. } = &verdict;
+        let line = format!("{}, from {count} shares. Limited by: {limit} ({reason}).", amount(bytes, wall));
+        say(&arguments.grid, &line);
+        say_evidence(&arguments.grid, &verdict);
     }
     Ok(0)
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// A file to be read.
@@ -156,8 +177,7 @@ impl Reading {
         let runtime = runtime(&ledger)?;
         let stop = Stop::listen(&runtime);
         let grid = Arc::new(connect(&arguments.grid, &place, None, &ledger));
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let downloader = Arc::new(Downloader::new(Arc::clone(&grid), Pool::new(threads), stop.watch()));
+        let downloader = Arc::new(Downloader::new(Arc::clone(&grid), Pool::new(threads()), stop.watch()));
         Ok(Reading { runtime, grid, downloader })
     }
 
@@ -231,33 +251,40 @@ struct Sink {
     /// Stdout without.
     output: Option<Output>,
     written: u64,
+    /// Time that writing took.
+    worked: Duration,
 }
 
 impl Sink {
     fn open(path: Option<&Path>) -> Result<Sink, CommandError> {
-        let Some(path) = path else { return Ok(Sink { output: None, written: 0 }) };
+        let Some(path) = path else { return Ok(Sink { output: None, written: 0, worked: Duration::ZERO }) };
         let output = Output::begin(path, output::FOR_ALL);
         let output = output.map_err(|error| CommandError::disk(path, &error).context("-o"))?;
-        Ok(Sink { output: Some(output), written: 0 })
+        Ok(Sink { output: Some(output), written: 0, worked: Duration::ZERO })
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), CommandError> {
         self.written += bytes.len() as u64;
-        match &mut self.output {
+        let begun = Instant::now();
+        let written = match &mut self.output {
             None => io::stdout().write_all(bytes).map_err(|error| CommandError::disk(Path::new("stdout"), &error)),
             Some(output) => output.file().write_all(bytes).map_err(|error| CommandError::disk(output.path(), &error)),
-        }
+        };
+        self.worked += begun.elapsed();
+        written
     }
 
-    /// Gives the file its name: all of it is there, and right.
-    fn publish(self) -> Result<(), CommandError> {
-        match self.output {
+    /// Gives the file its name: all of it is there, and right. Returns the time that all writing took.
+    fn publish(self) -> Result<Duration, CommandError> {
+        let begun = Instant::now();
+        let published = match self.output {
             None => io::stdout().flush().map_err(|error| CommandError::disk(Path::new("stdout"), &error)),
             Some(output) => {
                 let path = output.path().to_owned();
                 let published = output.sync().and_then(|()| output.publish());
                 published.map_err(|error| CommandError::disk(&path, &error))
             }
-        }
+        };
+        published.map(|()| self.worked + begun.elapsed())
     }
 }

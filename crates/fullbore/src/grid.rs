@@ -12,6 +12,7 @@ use fullbore_store::lafs::node::{Node, NodeError, read_servers};
 use fullbore_store::lafs::secrets::{LeaseSecrets, random};
 use fullbore_store::lafs::servers::Servers;
 use fullbore_store::lafs::upload::Grid;
+use fullbore_store::lafs::verdict::Verdict;
 use fullbore_wire::rate_limit::RateLimit;
 use serde_json::{Value, json};
 
@@ -135,6 +136,24 @@ pub fn server_table(readings: &[(String, FlowReading)]) -> Vec<Value> {
             })
         })
         .collect()
+}
+
+/// What limited the run, for JSON.
+pub fn verdict_table(verdict: &Verdict) -> Value {
+    json!({
+        "limit": verdict.limit, "reason": verdict.reason, "confident": verdict.confident, "shares": verdict.shares,
+        "evidence": verdict.evidence, "advice": verdict.advice,
+    })
+}
+
+/// What the verdict is made of, for those who want to know.
+pub fn say_evidence(arguments: &GridArgs, verdict: &Verdict) {
+    if arguments.verbose > 0 {
+        verdict.evidence.iter().for_each(|line| say(arguments, &format!("  {line}")));
+        if !verdict.advice.is_empty() {
+            say(arguments, &format!("  {}", verdict.advice));
+        }
+    }
 }
 
 /// `1.2 MB in 0.4 s, 3.0 MB/s`.

@@ -78,12 +78,15 @@ struct Configured {
     archives: PathBuf,
     /// How long is waited for dpkg's locks.
     patience: Patience,
+    /// Not to ask.
+    yes: bool,
 }
 
 impl Configured {
     fn ask(settings: &InstallSettings, inside: &Inside<'_>, log: &Log) -> Result<Configured, CommandError> {
         let mut command = apt(settings, inside, "apt-config", None);
         command.args(["shell", "ARCHIVES", "Dir::Cache::archives/d", "SECONDS", "DPkg::Lock::Timeout"]);
+        command.args(["YES", "APT::Get::Assume-Yes/b"]);
         let text = log.read(&mut command, "apt-config")?;
         let value = |name: &str| {
             let mut lines = text.lines();
@@ -91,7 +94,8 @@ impl Configured {
         };
         let archives = value("ARCHIVES").unwrap_or(ARCHIVES).trim_start_matches('/');
         let seconds = value("SECONDS").and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
-        Ok(Configured { archives: settings.root.join(archives), patience: Patience::of_seconds(seconds) })
+        let yes = value("YES") == Some("true");
+        Ok(Configured { archives: settings.root.join(archives), patience: Patience::of_seconds(seconds), yes })
     }
 }
 

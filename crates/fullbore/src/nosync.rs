@@ -13,7 +13,7 @@ use crate::cli::NosyncArgs;
 use crate::error::{CommandError, ErrorKind, printable};
 
 /// As env, nice, timeout and chroot end when it is them that fail, not the command.
-const EXIT_NOT_RUN: u8 = 125;
+pub const EXIT_NOT_RUN: u8 = 125;
 const EXIT_NOT_EXECUTABLE: u8 = 126;
 const EXIT_NOT_FOUND: u8 = 127;
 
@@ -57,6 +57,11 @@ fn tell(notice: &Notice<'_>) {
                 note(&format!("{}: 1,000 flushes cost about {thousand}, {}", path(cost), gain(cost.fsync)));
             }
         }
+        Notice::Answered => {
+            note(
+                "somebody around this answers sync calls already: none can be counted or saved, and the last sync is theirs",
+            );
+        }
         Notice::NoNewPrivileges => {
             note("not privileged: setuid programs run with your own rights only");
         }
@@ -82,7 +87,7 @@ fn gain(fsync: Duration) -> &'static str {
 /// Tells how the run ended; the command's own failure decides the exit code before anything else.
 fn end(outcome: &Outcome, arguments: &NosyncArgs) -> u8 {
     if let Some(tally) = &outcome.tally {
-        report(outcome, tally, arguments.no_final_sync);
+        report(outcome, tally, arguments.no_final_sync || outcome.answered);
     }
     for path in &outcome.opened_late {
         note(&format!(
@@ -95,6 +100,9 @@ fn end(outcome: &Outcome, arguments: &NosyncArgs) -> u8 {
     }
     for path in &outcome.out_of_sight {
         note(&format!("{}: not synced: only a program that is still running sees it", path.display()));
+    }
+    if outcome.unseen {
+        note("there is no /proc here: all file systems were synced, but write errors of some may have gone unseen");
     }
     for path in &outcome.unmounted {
         note(&format!(
@@ -142,11 +150,14 @@ fn report(outcome: &Outcome, tally: &Tally, sync_later: bool) {
         chosen.map(|(call, count)| format!("{} {}", grouped(*count), call.name())).collect::<Vec<_>>().join(", ")
     };
     match tally.answered() {
+        _ if outcome.answered => {}
         0 => note("0 sync calls: nothing to save"),
         answered => {
             let calls = if answered == 1 { "call" } else { "calls" };
             note(&format!("{} sync {calls} answered at once: {}", grouped(answered), list(true)));
-            note(&format!("they would have cost about {}", duration(tally.estimate(&outcome.costs))));
+            if !outcome.costs.is_empty() {
+                note(&format!("they would have cost about {}", duration(tally.estimate(&outcome.costs))));
+            }
         }
     }
     let synchronous = list(false);

@@ -25,7 +25,7 @@ use fullbore_engine::stage::Ledger;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::copy::place::Place;
-use crate::copy::remote::{Reach, explain};
+use crate::copy::remote::explain;
 use crate::copy::screen::{Screen, Style};
 use crate::copy::{failure, signals};
 use crate::error::{CommandError, ErrorKind};
@@ -154,16 +154,8 @@ fn there(
     tell: &dyn Fn(&str),
 ) -> Result<(Figures, String), CommandError> {
     tell("ssh");
-    let reach = Reach {
-        rsh: arguments.rsh.as_deref(),
-        remote_path: arguments.remote_path.as_deref(),
-        send_program: arguments.send_program.as_ref(),
-        ssh_only: arguments.ssh_only,
-        quic: arguments.quic,
-        streams: arguments.streams,
-    };
-    let peer_wish = reach.wish(&remote.host)?;
-    let options = Options { congestion: arguments.congestion.clone(), ..Options::default() };
+    let peer_wish = arguments.reach.wish(&remote.host)?;
+    let options = Options { congestion: arguments.reach.congestion.clone(), ..Options::default() };
     let path = remote.far.clone().into_vec();
     let task = Task {
         role: if remote.sends { Role::ProbeTarget } else { Role::ProbeSource },
@@ -180,7 +172,7 @@ fn there(
     };
     let (link, ledger) = (Link::remote(), Ledger::new());
     let brake = Brake::new(&link);
-    let congestion = arguments.congestion.as_deref();
+    let congestion = arguments.reach.congestion.as_deref();
     let transport = Arc::new(Transport::new(&link, &brake, remote.sends, &ledger, congestion));
     let means = Means::new(link, brake.clone(), ledger, Some(transport.clone()), remote.near.to_owned());
     // What is wrong here is told before ssh asks for anything.

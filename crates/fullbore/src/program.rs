@@ -12,6 +12,8 @@ use crate::{apt, bootstrap, check, convert, copy, divert, get, install, mirror, 
 
 /// Runs the command line; the result is the exit code.
 pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
+    let arguments: Vec<_> = arguments.into_iter().collect();
+    let is_nosync = arguments.get(1).is_some_and(|command| command == "nosync");
     match cli::parse(arguments) {
         Ok(cli) => match cli.command {
             Command::Mirror(arguments) => run_mirror(*arguments, environment),
@@ -32,7 +34,12 @@ pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment:
         Err(error) => {
             // A closed pipe (`fullbore --help | head -1`) is a normal end.
             let _ = error.print();
-            if error.use_stderr() { ErrorKind::Usage.exit_code() } else { 0 }
+            match error.use_stderr() {
+                false => 0,
+                // Other codes may be those of the command that it runs.
+                true if is_nosync => nosync::EXIT_NOT_RUN,
+                true => ErrorKind::Usage.exit_code(),
+            }
         }
     }
 }
@@ -78,7 +85,7 @@ fn run_bootstrap(arguments: &cli::BootstrapArgs, environment: &Environment) -> u
         Ok(resolved) => resolved,
         Err(error) => return refuse(&early, environment, &error),
     };
-    if !environment.in_namespace {
+    if environment.in_namespace.is_none() {
         return refuse(&early, environment, &bootstrap::enter(settings.mode));
     }
     let mut screen = Screen::new(&output, environment);

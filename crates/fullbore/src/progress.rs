@@ -78,8 +78,9 @@ impl Screen {
     /// A screen on the process's stdout and stderr.
     pub fn new(output: &OutputSettings, environment: &Environment) -> Self {
         let is_terminal = std::io::stderr().is_terminal();
-        let mut screen =
-            Screen::on(output, environment, is_terminal, Box::new(std::io::stdout()), Box::new(std::io::stderr()));
+        let stdout: Box<dyn Write + Send> =
+            if output.stdout_is_taken { Box::new(std::io::stderr()) } else { Box::new(std::io::stdout()) };
+        let mut screen = Screen::on(output, environment, is_terminal, stdout, Box::new(std::io::stderr()));
         if screen.shows_bar() {
             screen.terminal.bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
             screen.columns = console::Term::stderr().size().1;

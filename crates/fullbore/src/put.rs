@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::bucket;
 use crate::cli::PutArgs;
 use crate::error::{CommandError, ErrorKind};
-use crate::grid::{amount, print_line, say, server_table, start_log, tell};
+use crate::grid::{amount, print_line, say, say_evidence, server_table, start_log, tell, verdict_table};
 use crate::program::process_costs;
 use list::List;
 use settings::PutSettings;
@@ -119,10 +119,7 @@ fn conclude(
                 "encode_ms": ms(facts.costs.encode), "memory_wait_ms": ms(facts.costs.memory),
             },
             "servers": server_table(&facts.servers), "given_up": given_up,
-            "verdict": {
-                "limit": limit, "reason": reason, "confident": verdict.confident, "shares": verdict.shares,
-                "evidence": verdict.evidence, "advice": verdict.advice,
-            },
+            "verdict": verdict_table(&verdict),
         }));
     }
     let plural = if totals.files == 1 { "" } else { "s" };
@@ -135,12 +132,7 @@ fn conclude(
             amount(totals.bytes, facts.wall)
         ),
     );
-    if arguments.grid.verbose > 0 {
-        verdict.evidence.iter().for_each(|line| say(&arguments.grid, &format!("  {line}")));
-    }
-    if !verdict.advice.is_empty() && arguments.grid.verbose > 0 {
-        say(&arguments.grid, &format!("  {}", verdict.advice));
-    }
+    say_evidence(&arguments.grid, &verdict);
     Ok(())
 }
 

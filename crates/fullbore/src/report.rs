@@ -369,7 +369,14 @@ impl fmt::Display for Summary {
         }
         if let Some(packages) = &self.packages {
             let count = packages.unpacked + packages.by_dpkg.len() as u64;
-            write!(f, "{count} packages in {time}; {} fetched.", units::bytes(self.totals.written_bytes))?;
+            let plural = if count == 1 { "" } else { "s" };
+            let fetched = units::bytes(self.totals.written_bytes);
+            if self.exit_code != 0 {
+                let is_interrupted = self.exit_code == ErrorKind::Interrupted.exit_code();
+                let how = if is_interrupted { "interrupted" } else { "failed" };
+                return write!(f, "{how} after {time}; {count} package{plural} unpacked, {fetched} fetched.");
+            }
+            write!(f, "{count} package{plural} in {time}; {fetched} fetched.")?;
             if packages.saved_ms > 0 {
                 write!(f, " About {} of flushes saved.", units::duration(packages.saved_ms))?;
             }
@@ -432,6 +439,18 @@ mod tests {
             summary(130, received),
             "interrupted after 2.0 s; 7.00 MB received, which the next run goes on from."
         );
+    }
+
+    #[test]
+    fn packages_are_counted_and_a_failure_is_called_one() {
+        let summary = |unpacked, exit_code| {
+            let packages = Some(PackageTotals { unpacked, ..PackageTotals::default() });
+            Summary { changed: true, duration_ms: 2000, exit_code, packages, ..Summary::default() }.to_string()
+        };
+        assert_eq!(summary(1, 0), "1 package in 2.0 s; 0 B fetched.");
+        assert_eq!(summary(2, 0), "2 packages in 2.0 s; 0 B fetched.");
+        assert_eq!(summary(2, 2), "failed after 2.0 s; 2 packages unpacked, 0 B fetched.");
+        assert_eq!(summary(1, 130), "interrupted after 2.0 s; 1 package unpacked, 0 B fetched.");
     }
 
     #[test]

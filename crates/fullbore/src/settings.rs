@@ -216,4 +216,6 @@ pub struct OutputSettings {
     pub verbose: u8,
     /// Tell by the exit code that nothing had changed.
     pub changed_exit: bool,
+    /// stdout is for what is made: what is told goes to stderr.
+    pub stdout_is_taken: bool,
 }

@@ -134,7 +134,8 @@ pub fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) 
     let answer = answer.map_err(|error| match error {
         // The line in front of it names the host.
         GetError::Unreachable { reason, .. } => Refusal::Unavailable(reason, HINT_REACH),
-        GetError::Untrusted { reason, .. } => Refusal::Unavailable(reason, HINT_TRUST),
+        GetError::Untrusted { reason, unknown_issuer: true, .. } => Refusal::Unavailable(reason, HINT_TRUST),
+        GetError::Untrusted { reason, .. } => Refusal::Unavailable(reason, HINT_CERTIFICATE),
         other @ GetError::TooLarge { .. } => Refusal::Unavailable(other.to_string(), HINT_ABSENT),
     })?;
     let mut files: Vec<(&'static str, Vec<u8>)> = Vec::new();
@@ -209,11 +210,14 @@ pub const HINT_ABSENT: &str = "check the address and the name of the suite: FROM
 /// Something answers, but not to us.
 pub const HINT_CREDENTIALS: &str = "the mirror asks for credentials: put them into apt's auth.conf (or another file, \
      named with --auth); for a plain http address its entry must begin with `machine http://HOST`";
-/// The host did not show who it is, and an authority was named.
-pub const HINT_OTHER_AUTHORITY: &str = "--cacert must name the authority that issued the certificate; one that \
-     signed itself serves only if it is marked as an authority's (CA:TRUE)";
-/// The host did not show who it is.
-pub const HINT_TRUST: &str = "a certificate authority of your own is named with --cacert FILE";
+/// Nobody who is trusted vouches for the host, although an authority was named.
+pub const HINT_OTHER_AUTHORITY: &str =
+    "--cacert must name the authority that issued the server's certificate, or that certificate itself";
+/// Nobody who is trusted vouches for the host.
+pub const HINT_TRUST: &str =
+    "a certificate authority of your own, or the server's own certificate, is named with --cacert FILE";
+/// The certificate is not one for this host and this day, whoever signed it.
+pub const HINT_CERTIFICATE: &str = "the server needs another certificate, or the address another name; check the clock";
 /// Nothing answers.
 pub const HINT_REACH: &str =
     "check the address and the network; a proxy is named by http_proxy and https_proxy in the environment";

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fullbore_testkit::archive::ArchiveBuilder;
+use fullbore_testkit::archive::{Archive, ArchiveBuilder};
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::Server;
 use harness::{Mirror, need, signer};
@@ -87,24 +87,40 @@ impl Apt {
     }
 }
 
+/// Two states of an archive, a mirror of the first one, and an apt that has the mirror for its source.
+struct World {
+    archive: Archive,
+    origin: Server,
+    mirror: Mirror,
+    served: Server,
+    apt: Apt,
+}
+
+impl World {
+    fn new(directory: &Path) -> World {
+        let archive = ArchiveBuilder::tiny(directory.join("archive"))
+            .signer(signer())
+            .installable(true)
+            .odd_names(false)
+            .states(2)
+            .churn(0.9)
+            .build()
+            .unwrap();
+        let origin = Server::start(&archive.state(0).root).unwrap();
+        let mirror = Mirror::new(&archive);
+        mirror.run(&[&origin]).exits(0);
+        let served = Server::start(&mirror.to).unwrap();
+        let apt = Apt::new(directory.join("apt"), &served.url(), &archive.key());
+        World { archive, origin, mirror, served, apt }
+    }
+}
+
 /// What apt has of an older state names packages that the new one does not.
 #[test]
 fn a_client_with_the_previous_inrelease_still_installs_what_is_gone_from_the_new_one() {
     need("apt-get", "apt");
     let directory = tempfile::tempdir().unwrap();
-    let archive = ArchiveBuilder::tiny(directory.path().join("archive"))
-        .signer(signer())
-        .installable(true)
-        .odd_names(false)
-        .states(2)
-        .churn(0.9)
-        .build()
-        .unwrap();
-    let origin = Server::start(&archive.state(0).root).unwrap();
-    let mirror = Mirror::new(&archive);
-    mirror.run(&[&origin]).exits(0);
-    let served = Server::start(&mirror.to).unwrap();
-    let apt = Apt::new(directory.path().join("apt"), &served.url(), &archive.key());
+    let World { archive, origin, mirror, served: _served, apt } = World::new(directory.path());
     let ended_well = |output: Output| assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     ended_well(apt.get(&["update"]));
     origin.switch_root(&archive.state(1).root);
@@ -133,19 +149,7 @@ fn apt_meets_no_error_during_a_hundred_publishes() {
     need("apt-get", "apt");
     need("gpgv", "gpgv");
     let directory = tempfile::tempdir().unwrap();
-    let archive = ArchiveBuilder::tiny(directory.path().join("archive"))
-        .signer(signer())
-        .installable(true)
-        .odd_names(false)
-        .states(2)
-        .churn(0.9)
-        .build()
-        .unwrap();
-    let origin = Server::start(&archive.state(0).root).unwrap();
-    let mirror = Mirror::new(&archive);
-    mirror.run(&[&origin]).exits(0);
-    let served = Server::start(&mirror.to).unwrap();
-    let apt = Apt::new(directory.path().join("apt"), &served.url(), &archive.key());
+    let World { archive, origin, mirror, served: _served, apt } = World::new(directory.path());
     let packages: Vec<String> = archive
         .forge(0, "trixie")
         .index("main/binary-amd64/Packages")

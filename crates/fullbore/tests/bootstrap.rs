@@ -190,6 +190,7 @@ fn hooks_run_at_their_moments_and_an_archive_is_the_same_each_time_and_for_every
     command.args(["--mount", "sh", "-c", WITH_NUMBERS, "sh"]).arg(&numbers);
     command.args(["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--"]).arg(&program);
     command.args(["bootstrap", "--variant", "essential", "--keyring"]).arg(&key).args(&hooks);
+    command.args(["--setup-hook", "test \"$MMDEBSTRAP_MODE\" = unshare"]);
     command.arg(&packages().codename).arg(theirs.join("root.tar")).arg(server.url());
     well(command.env(epoch.0, epoch.1).current_dir(&theirs));
     let (first, second) = (fs::read(file("root.tar")).unwrap(), fs::read(theirs.join("root.tar")).unwrap());

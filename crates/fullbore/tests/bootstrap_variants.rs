@@ -10,7 +10,9 @@ mod harness {
 }
 
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
+use std::process::Stdio;
 
 use fullbore_testkit::process::clean_command;
 use harness::compared::{
@@ -69,6 +71,98 @@ fn a_squashfs_image_is_the_same_each_time() {
     is_sound(&root);
 }
 
+/// As in a pipe: a single stdin and a single stdout, through the namespaces in which the program starts itself again.
+#[test]
+fn sources_come_from_stdin_and_an_archive_goes_to_stdout() {
+    let (dir, server) = (place(), packages().serve());
+    let (named, streamed, between) = (dir.path().join("root.tar"), dir.path().join("stream"), dir.path().join("tmp"));
+    fs::create_dir(&between).unwrap();
+    let epoch = ("SOURCE_DATE_EPOCH", "1700000000");
+    well(bootstrap(&server, "essential", &[], &named, &[]).env(epoch.0, epoch.1));
+    let archive = packages();
+    let line = format!("deb {} {} main\n", server.url(), archive.codename);
+    let mut command = fullbore();
+    command.args(["bootstrap", "--variant", "essential", "--keyring"]).arg(&archive.key).arg(&archive.codename);
+    command.args(["-", "-"]).env(epoch.0, epoch.1).env("TMPDIR", &between).stdin(Stdio::piped());
+    let mut child = command.stdout(fs::File::create(&streamed).unwrap()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{told}");
+    // What is else on stdout is here.
+    assert!(told.contains(" packages in "), "{told}");
+    assert!(fs::read(named).unwrap() == fs::read(streamed).unwrap(), "not the archive that a named file would be");
+    assert_eq!(fs::read_dir(&between).unwrap().count(), 0);
+}
+
+#[test]
+fn an_archive_is_not_shown_on_a_terminal() {
+    let mut command = clean_command("script");
+    let words = format!("{} bootstrap trixie", env!("CARGO_BIN_EXE_fullbore"));
+    let output = command.args(["--quiet", "--return", "--command", &words, "/dev/null"]).stdin(Stdio::null()).output();
+    let output = output.expect("needs the package bsdutils");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("an archive is nothing for a terminal"), "{told}");
+}
+
+#[test]
+fn sources_without_essential_packages_make_no_root() {
+    let (dir, server) = (place(), packages().serve());
+    let line = format!("deb {} {} main", server.url(), packages().codename);
+    for (variant, target) in [("essential", "root"), ("minbase", "root.tar")] {
+        let mut command = fullbore();
+        command.args(["bootstrap", "--variant", variant, "--keyring"]).arg(&packages().key);
+        // The sources are of another suite.
+        let output = command.arg("nowhere").arg(dir.path().join(target)).arg(&line).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{variant}: {told}");
+        assert!(told.contains("the sources have no Essential package of nowhere"), "{variant}: {told}");
+    }
+    // The root of an archive that there will not be is gone; the other one is marked.
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["root"]);
+    assert!(dir.path().join("root/.fullbore-unfinished").exists());
+    let mut command = fullbore();
+    command.args(["bootstrap", "trixie"]).arg(dir.path().join("other")).arg("-").stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && told.contains("stdin: no apt sources in it"), "{told}");
+}
+
+#[test]
+fn hooks_are_heard_and_what_they_leave_running_is_ended() {
+    let (dir, server) = (place(), packages().serve());
+    let root = dir.path().join("root");
+    // It runs through all moments, and is no fault.
+    let starts = "sleep 86399 & echo $! >\"$1\"/etc/pid; echo \"started by $MMDEBSTRAP_HOOK\"; printf 'and no newline'";
+    let sees =
+        "kill -0 $(cat \"$1\"/etc/pid) && echo 'still there' >&2; cp \"$1\"/etc/pid \"$1\"/../pid; rm \"$1\"/etc/pid";
+    let hooks = ["--setup-hook", starts, "--customize-hook", sees];
+    let output = well(&mut bootstrap(&server, "essential", &[], &root, &hooks));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    for heard in ["started by setup", "and no newline", "still there", "still ran, and were killed: sleep"] {
+        assert!(told.contains(heard), "{heard}: {told}");
+    }
+    let pid = fs::read_to_string(dir.path().join("pid")).unwrap();
+    // Empty also where nobody has waited for it.
+    let words = fs::read_to_string(format!("/proc/{}/cmdline", pid.trim())).unwrap_or_default();
+    assert!(!words.contains("86399"), "{words}");
+    fs::remove_file(dir.path().join("pid")).unwrap();
+    is_sound(&root);
+    // Of an archive nothing is left where a hook fails.
+    let hook = "echo 'that is why'; exit 3";
+    let archive = dir.path().join("root.tar");
+    let output = bootstrap(&server, "essential", &[], &archive, &["--essential-hook", hook]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("that is why") && !told.contains("still in"), "{told}");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.starts_with("failed after "), "{said}");
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["root"]);
+}
+
 #[test]
 fn a_signature_by_another_key_is_refused() {
     let (dir, server) = (place(), packages().serve());
@@ -85,6 +179,16 @@ fn a_signature_by_another_key_is_refused() {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(4), "{error}");
     assert!(root.join(".fullbore-unfinished").exists());
+}
+
+#[test]
+fn sources_without_essential_packages_are_refused() {
+    let (dir, server) = (place(), packages().serve());
+    let root = dir.path().join("root");
+    let output = bootstrap(&server, "essential", &[], &root, &["--components", "contrib"]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("the sources have no Essential package"), "{error}");
 }
 
 /// A source that only apt's own methods reach, and an index that is kept compressed: all is left to apt.

@@ -22,6 +22,17 @@ fn everything_is_kept_and_a_second_run_copies_nothing() {
 }
 
 #[test]
+fn the_letters_that_rsyncs_users_type_by_habit_are_taken() {
+    let place = Place::new();
+    let source = place.tree("src");
+    place.copy(&["-avhP", "src/", "dst"]);
+    place.copy(&["-rlptgoDxzHAXS", "--human-readable", "--progress", "src/", "other"]);
+    assert_same(&source, &place.path("dst"));
+    assert_same(&source, &place.path("other"));
+    assert!(place.copy(&["-h"]).contains("--bwlimit"), "alone it asks for help");
+}
+
+#[test]
 fn paths_follow_rsyncs_rules_and_a_rerun_nests_nothing() {
     let place = Place::new();
     fs::create_dir_all(place.path("src/sub")).unwrap();
@@ -158,6 +169,61 @@ impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _ = std::process::Command::new("umount").arg(&self.0).status();
     }
+}
+
+/// A file system that takes names that differ in case alone for the same: exFAT, as memory cards have it, by FUSE
+/// (not every kernel has ext4's `casefold`).
+struct IgnoringCase {
+    path: std::path::PathBuf,
+    device: String,
+}
+
+impl IgnoringCase {
+    fn new(place: &Place) -> IgnoringCase {
+        assert!(rustix::process::geteuid().is_root(), "mounts an image: run as root (script/test does)");
+        let (image, path) = (place.path("image"), place.path("card"));
+        fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+        fs::create_dir(&path).unwrap();
+        let run = |program: &str, arguments: &[&std::ffi::OsStr]| {
+            let output = std::process::Command::new(program).args(arguments).output();
+            let output = output.unwrap_or_else(|_| panic!("{program}: needs exfat-fuse, exfatprogs, mount"));
+            assert!(output.status.success(), "{program} (needs loop devices and /dev/fuse): {}", said(&output));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        run("mkfs.exfat", &[image.as_os_str()]);
+        let device = run("losetup", &["-f".as_ref(), "--show".as_ref(), image.as_os_str()]).trim().to_owned();
+        let disk = IgnoringCase { path, device };
+        run("mount.exfat-fuse", &[disk.device.as_ref(), disk.path.as_os_str()]);
+        disk
+    }
+}
+
+impl Drop for IgnoringCase {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.path).status();
+        let _ = std::process::Command::new("losetup").args(["-d", &self.device]).status();
+    }
+}
+
+#[test]
+fn where_case_does_not_count_names_that_differ_by_it_are_refused_before_the_first_byte() {
+    let place = Place::new();
+    fs::create_dir(place.path("src")).unwrap();
+    for name in ["Makefile", "makefile", "other"] {
+        fs::write(place.path("src").join(name), name).unwrap();
+    }
+    let card = IgnoringCase::new(&place);
+    let output = place.fullbore(&["src/", "card"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("akefile"), "{}", said(&output));
+    assert_eq!(fs::read_dir(&card.path).unwrap().count(), 0, "something is half done");
+    fs::remove_file(place.path("src/makefile")).unwrap();
+    fs::write(card.path.join("MAKEFILE"), "old").unwrap();
+    // No owners there: what cannot be kept is told, and what is there by another case is not deleted.
+    let output = place.fullbore(&["--delete", "src/", "card"]);
+    assert!(matches!(output.status.code(), Some(0 | 2)), "{}", said(&output));
+    assert_eq!(fs::read_to_string(card.path.join("Makefile")).unwrap(), "Makefile");
+    assert_eq!(fs::read_to_string(card.path.join("other")).unwrap(), "other");
 }
 
 #[test]

@@ -21,7 +21,7 @@ use fullbore_install::root::Root;
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::random::Random;
 use fullbore_testkit::slowdisk::SlowDisk;
-use harness::made::{Archive, Pair, chroot, inside, install, root_for, root_in};
+use harness::made::{Archive, Pair, chroot, fullbore, inside, install, root_for, root_in};
 use harness::packages::well;
 
 /// A root's own ways: what is diverted, overridden, hooked and denied.
@@ -296,6 +296,48 @@ fn the_locks_are_held_from_the_first_question_to_the_end() {
     assert!(ours.status.success(), "{}", String::from_utf8_lossy(&ours.stderr));
     assert!(root.join("usr/share/needed/x").exists() && root.join("usr/share/large").exists());
     assert!(!held(&root, "lock-frontend"));
+}
+
+#[test]
+fn it_is_asked_when_apt_would_ask_and_told_what_apt_explains() {
+    let archive = Archive::new();
+    first_versions(&archive);
+    archive.add("needs", "1", "Depends: nothere (>= 3)\n", "true");
+    archive.add("one", "1", "Provides: virtual\n", "true");
+    archive.add("two", "1", "Provides: virtual\n", "true");
+    let server = archive.serve();
+    let place = root_for(&server, "true");
+    let root = place.path().join("root");
+    let answered = |words: &[&str], answer: &str| {
+        let mut command = fullbore();
+        command.args(["install", "--root"]).arg(&root).args(words).env("DEBIAN_FRONTEND", "noninteractive");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        // It may end without having read it.
+        let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), answer.as_bytes());
+        let output = child.wait_with_output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let has = |name: &str| root.join(format!("var/lib/dpkg/info/{name}.list")).exists();
+    let (status, said) = answered(&["dependent"], "");
+    assert!(status == Some(1) && said.contains("nobody can be asked here") && !has("dependent"), "{said}");
+    let (status, said) = answered(&["dependent"], "n\n");
+    assert!(status == Some(130) && said.contains("nothing was installed") && !has("dependent"), "{said}");
+    let (status, said) = answered(&["dependent"], "y\n");
+    assert!(status == Some(0) && said.contains("Continue?") && has("dependent") && has("scripted"), "{said}");
+    // Nothing but what is named.
+    let (status, said) = answered(&["taken"], "");
+    assert!(status == Some(0) && !said.contains("Continue?") && has("taken"), "{said}");
+    // A removal is more.
+    let (status, said) = answered(&["taken-"], "");
+    assert!(status == Some(1) && has("taken"), "{said}");
+    let (status, said) = answered(&["--aptopt", "APT::Get::Assume-Yes=true", "taken-"], "");
+    assert!(status == Some(0) && !has("taken"), "{said}");
+
+    let (status, said) = answered(&["needs"], "");
+    assert!(status == Some(2) && said.contains("needs : Depends: nothere (>= 3)"), "{said}");
+    let (status, said) = answered(&["virtual"], "");
+    assert!(status == Some(2) && said.contains("virtual is a virtual package provided by:"), "{said}");
+    assert!(said.contains("  one 1") && said.contains("  two 1"), "{said}");
 }
 
 /// Whether a process has this lock of dpkg's.

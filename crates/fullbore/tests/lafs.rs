@@ -187,6 +187,7 @@ fn damaged_shares_are_named_and_replaced(grid: &Grid) {
     let out = grid.dir.path().join("damaged.out");
     let get = grid.fullbore(["get", "--node", grid.node(), "-o", out.to_str().unwrap(), &cap]);
     assert_eq!(get.code, 0, "{}", get.stderr);
+    assert!(get.stderr.contains(" shares. Limited by: "), "{}", get.stderr);
     assert_eq!(fs::read(&out).unwrap(), data);
     // Which three are read depends on the order of servers; with three good ones left both are met or not.
     for share in &shares[2..3] {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use fullbore_testkit::archive::FileKind;
 use fullbore_testkit::digest::Digest;
 use fullbore_testkit::faults;
-use fullbore_testkit::server::{Fault, FaultRule, Life, PathMatch, Server, TestCa, TlsSpec};
+use fullbore_testkit::server::{Fault, FaultRule, Life, OwnCertificate, PathMatch, Server, TestCa, TlsSpec};
 use fullbore_testkit::verify;
 use harness::{Mirror, common, lost, own_archive, stranger, verified};
 use serde_json::{Value, json};
@@ -107,13 +107,56 @@ fn what_is_said_of_hosts_that_cannot_be_used() {
     let url = server.url();
     let url = url.trim_end_matches('/');
     let said = format!("{url}: certificate issued by an unknown authority");
-    assert_eq!(why_not(url), [said.as_str(), "hint: a certificate authority of your own is named with --cacert FILE"]);
+    let hint =
+        "hint: a certificate authority of your own, or the server's own certificate, is named with --cacert FILE";
+    assert_eq!(why_not(url), [said.as_str(), hint]);
     let mirror = Mirror::new(common());
     let other = mirror.to.with_extension("pem");
     std::fs::write(&other, TestCa::new().unwrap().pem()).unwrap();
     let other = other.display().to_string();
     let ran = mirror.finish(mirror.command(&[], &["--from", url, "--cacert", &other])).exits(3);
-    ran.says("hint: --cacert must name the authority that issued the certificate");
+    ran.says("hint: --cacert must name the authority that issued the server's certificate, or that certificate itself");
+
+    for (spec, said) in [
+        (TlsSpec { expired: true, ..TlsSpec::default() }, "certificate expired (Tue, 01 Jan 2002 00:00:00 GMT)"),
+        (
+            TlsSpec { names: vec!["b.example.org".to_owned()], ..TlsSpec::default() },
+            "certificate is for b.example.org, not",
+        ),
+    ] {
+        let server = Server::builder(&common().state(0).root).tls(&authority, &spec).unwrap().start().unwrap();
+        std::fs::write(&other, authority.pem()).unwrap();
+        let ran = mirror.finish(mirror.command(&[], &["--from", &server.url(), "--cacert", &other])).exits(3);
+        ran.says(said).says("hint: the server needs another certificate, or the address another name");
+    }
+}
+
+#[test]
+fn a_server_with_a_certificate_that_signed_itself() {
+    for authority in [false, true] {
+        let certificate = OwnCertificate::new(&TlsSpec::default(), authority).unwrap();
+        let server = Server::builder(&common().state(0).root).own_certificate(&certificate).start().unwrap();
+        let url = server.url();
+        let said = why_not(&url);
+        assert!(said[1].contains("or the server's own certificate, is named with --cacert FILE"), "{said:?}");
+        let mirror = Mirror::new(common());
+        let own = mirror.to.with_extension("pem");
+        std::fs::write(&own, certificate.pem()).unwrap();
+        let own = own.display().to_string();
+        mirror.finish(mirror.command(&[], &["--from", &url, "--cacert", &own])).exits(0);
+        verified(&mirror.to, common(), 0);
+        // The same certificate under another name or out of date stays refused.
+        let spec = TlsSpec { names: vec!["b.example.org".to_owned()], ..TlsSpec::default() };
+        let out_of_date = TlsSpec { expired: true, ..TlsSpec::default() };
+        for (spec, said) in [(spec, "certificate is for b.example.org"), (out_of_date, "certificate expired")] {
+            let certificate = OwnCertificate::new(&spec, authority).unwrap();
+            let server = Server::builder(&common().state(0).root).own_certificate(&certificate).start().unwrap();
+            let mirror = Mirror::new(common());
+            std::fs::write(&own, certificate.pem()).unwrap();
+            mirror.finish(mirror.command(&[], &["--from", &server.url(), "--cacert", &own])).exits(3).says(said);
+            assert!(mirror.tree().is_empty());
+        }
+    }
 }
 
 #[test]

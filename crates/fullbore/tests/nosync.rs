@@ -82,8 +82,8 @@ fn every_way_into_the_kernel_is_answered() {
             let errors = stdout(&output);
             assert!(!errors.is_empty() && errors.split_whitespace().all(|error| error == "0"), "{errors}");
         }
-        // EBADF, EBADF, EINVAL, ENOMEM.
-        assert_eq!(stdout(&nosync(&["--", program, "wrong"])), "9 9 22 12\n");
+        // EBADF, EBADF, EINVAL, ENOMEM, EINVAL.
+        assert_eq!(stdout(&nosync(&["--", program, "wrong"])), "9 9 22 12 22\n");
     }
 }
 
@@ -194,8 +194,10 @@ ldd "$program" | grep -o '/[^ ]*' | while read -r library; do
     mkdir -p "$root${library%/*}" && cp "$library" "$root$library"
 done
 cp "$program" "$root/fullbore"
-mount -t proc proc "$root/proc"
-chroot "$root" /fullbore nosync --report -- /fullbore --version
+[ -z "$3" ] || cp "$3" "$root/calls"
+[ -n "$3" ] || mount -t proc proc "$root/proc"
+shift 3
+chroot "$root" /fullbore nosync "$@"
 "#;
 
 #[test]
@@ -208,10 +210,36 @@ fn in_a_chroot_its_own_disk_is_synced() {
     let output = clean_command("unshare")
         .args(["--mount", "sh", "-c", CHROOT, "sh", env!("CARGO_BIN_EXE_fullbore")])
         .arg(disk.path().join("root"))
+        .args(["", "--report", "--", "/fullbore", "--version"])
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stderr(&output).contains("final sync of 1 file system:"), "{}", stderr(&output));
+}
+
+#[test]
+fn without_proc_sync_calls_are_answered_and_survivors_are_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |words: &[&str]| {
+        clean_command("unshare")
+            .args(["--mount", "sh", "-c", CHROOT, "sh", env!("CARGO_BIN_EXE_fullbore")])
+            .arg(dir.path())
+            .arg(&programs().fixed)
+            .args(words)
+            .output()
+            .unwrap()
+    };
+    // Somebody else syncs: the disks of other tests, which break on purpose, are none of this test's.
+    let output = run(&["--no-final-sync", "--", "/calls", "errors"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).split_whitespace().all(|error| error == "0"), "{}", stdout(&output));
+    assert_eq!(stderr(&output), "");
+    // With the sync: of all, and it is said what that may miss.
+    let output = run(&["--", "/calls", "errors"]);
+    assert!(stderr(&output).contains("there is no /proc here: all file systems were synced"), "{}", stderr(&output));
+    let output = run(&["--no-final-sync", "--", "/calls", "stay", "20"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("unknown, as there is no /proc"), "{}", stderr(&output));
 }
 
 /// An image of an empty ext4, to be mounted by the command itself.
@@ -279,6 +307,11 @@ fn status_and_signal_are_the_commands_own() {
     }
     let output = nosync(&["--", "true"]);
     assert_eq!((stdout(&output), stderr(&output)), (String::new(), String::new()));
+    // What the caller did wrong is told from what the command says by its status.
+    for words in [&[][..], &["--report=yes", "--", "true"]] {
+        assert_eq!(nosync(words).status.code(), Some(125), "{words:?}");
+    }
+    assert_eq!(nosync(&["--help"]).status.code(), Some(0));
 }
 
 #[test]
@@ -347,6 +380,11 @@ fn nobody_counts_twice() {
     let output = nosync(&["--report", "--", program, "nosync", "--report", "--", "true"]);
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
     assert!(stderr(&output).contains("are being counted already"), "{}", stderr(&output));
+    // Inside of another one neither calls nor the cost of a flush can be seen, and nothing is said of them.
+    let output = nosync(&["--", program, "nosync", "--report", "--", "sync"]);
+    let said = stderr(&output);
+    assert!(output.status.success() && said.contains("answers sync calls already"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
     assert_eq!(nosync(&["--report", "--", program, "nosync", "--", "true"]).status.code(), Some(0));
 }
 
@@ -433,7 +471,7 @@ fn probes_say_what_may_be_expected() {
 /// A root with a shell, the libraries of this machine, and a "dpkg" that makes all sync calls.
 const DIVERTED: &str = r#"
 set -e
-program=$1 calls=$2 root=$3
+program=$1 calls=$2 root=$3 with_proc=$4
 mount -t tmpfs tmpfs "$root"
 mkdir -p "$root/proc" "$root/dev" "$root/tmp" "$root/usr/bin" "$root/usr/lib" "$root/var/lib/dpkg/info"
 for name in bin lib lib64; do
@@ -445,7 +483,8 @@ for libraries in /usr/lib/*-linux-gnu* /lib/*-linux-gnu* /lib64; do
     mkdir -p "$root$libraries"
     mountpoint -q "$root$libraries" || mount --bind "$libraries" "$root$libraries"
 done
-mount -t proc proc "$root/proc" && : >"$root/dev/null"
+: >"$root/dev/null"
+[ -z "$with_proc" ] || mount -t proc proc "$root/proc"
 cp "$(readlink -f /bin/sh)" "$root/bin/sh" && cp "$(command -v id)" /bin/true "$root/usr/bin"
 cp "$calls" "$root/usr/bin/dpkg"
 list() { (cd "$root" && find . -xdev ! -name diversions-old -type f -exec md5sum {} +) | sort; }
@@ -527,17 +566,20 @@ fn the_debian_installer_installs_without_syncs() {
 #[test]
 fn a_diverted_program_runs_without_syncs_in_its_own_root() {
     let dir = tempfile::tempdir().unwrap();
-    let output = clean_command("unshare")
-        .args(["--mount", "sh", "-c", DIVERTED, "sh", env!("CARGO_BIN_EXE_fullbore"), &programs().fixed])
-        .arg(dir.path())
-        .output()
-        .unwrap();
-    let lines: Vec<_> = stdout(&output).lines().map(str::to_owned).collect();
-    assert!(output.status.success(), "{lines:?} {}", stderr(&output));
-    assert_eq!((lines.len(), stderr(&output).as_str()), (6, ""), "{lines:?}");
-    assert_eq!(lines[..2], ["on /usr/bin/dpkg", "on /usr/bin/dpkg"]);
-    assert!(lines[2].split_whitespace().all(|error| error == "0"), "{lines:?}");
-    assert_eq!(lines[3], "off /usr/bin/dpkg");
-    assert!(lines[4].split_whitespace().all(|error| error != "0"), "{lines:?}");
-    assert_eq!(lines[5], "as before");
+    for with_proc in ["", "yes"] {
+        let output = clean_command("unshare")
+            .args(["--mount", "sh", "-c", DIVERTED, "sh", env!("CARGO_BIN_EXE_fullbore"), &programs().fixed])
+            .arg(dir.path())
+            .arg(with_proc)
+            .output()
+            .unwrap();
+        let lines: Vec<_> = stdout(&output).lines().map(str::to_owned).collect();
+        assert!(output.status.success(), "{lines:?} {}", stderr(&output));
+        assert_eq!((lines.len(), stderr(&output).as_str()), (6, ""), "{lines:?}");
+        assert_eq!(lines[..2], ["on /usr/bin/dpkg", "on /usr/bin/dpkg"]);
+        assert!(lines[2].split_whitespace().all(|error| error == "0"), "{lines:?}");
+        assert_eq!(lines[3], "off /usr/bin/dpkg");
+        assert!(lines[4].split_whitespace().all(|error| error != "0"), "{lines:?}");
+        assert_eq!(lines[5], "as before");
+    }
 }

@@ -247,5 +247,6 @@ fn memory_stays_within_the_window(client: &Client) {
     let summary = get.summary();
     let peak = summary["peak_rss_bytes"].as_u64().unwrap();
     assert!(peak < 128 << 20 && summary["verified"] == true, "{} MiB, {summary}", peak >> 20);
+    assert!(summary["verdict"]["limit"].is_string(), "{summary}");
     fs::remove_file(target).unwrap();
 }

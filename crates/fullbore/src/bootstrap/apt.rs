@@ -142,7 +142,17 @@ impl<'a> PrivateApt<'a> {
         let Some(wishes) = PrivateApt::first_wishes(settings) else { return Ok(Selection::default()) };
         let none = self.directory.join(STATUS_NONE);
         fs::write(&none, "").map_err(|error| CommandError::disk(&none, &error))?;
-        self.select(&wishes, &none, shown)
+        let first = self.select(&wishes, &none, shown)?;
+        if first.steps.is_empty() {
+            // apt finds nothing wrong with a pattern that means no package.
+            let suite = &settings.suite;
+            return Err(CommandError::usage(match settings.variant {
+                Variant::Custom => format!("the sources have no package of {suite} that --include means"),
+                _ => format!("the sources have no Essential package of {suite}"),
+            })
+            .hint("look at the suite, --components and --arch; --variant custom does without Essential packages"));
+        }
+        Ok(first)
     }
 
     /// What apt is asked for when there is no package yet; `None` if nothing.
@@ -211,7 +221,7 @@ impl<'a> PrivateApt<'a> {
         list.args(&shown.0).args(wishes);
         let (uris, steps) = std::thread::scope(|scope| {
             let steps = scope.spawn(|| self.steps(wishes, status, shown));
-            let uris = self.log.read(&mut list, "apt-get --print-uris");
+            let uris = self.log.ask(&mut list, "apt-get --print-uris");
             (uris, steps.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
         let (files, steps) = (resolve::uris(&uris?).map_err(strange)?, steps?);
@@ -232,7 +242,7 @@ impl<'a> PrivateApt<'a> {
         let mut simulate = self.command("apt-get");
         simulate.args(["--yes", "--simulate", "--option", "Debug::NoLocking=1", "--option"]).arg(state(status));
         simulate.args(&shown.0).args(wishes);
-        let steps = self.log.read(&mut simulate, "apt-get --simulate")?;
+        let steps = self.log.ask(&mut simulate, "apt-get --simulate")?;
         resolve::steps(&steps).map_err(strange)
     }
 }

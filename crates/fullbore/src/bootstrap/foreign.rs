@@ -37,18 +37,58 @@ pub fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
         return Err(CommandError::usage(format_args!("{wanted}: no such architecture is known")));
     };
     let entry = format!("/proc/sys/fs/binfmt_misc/qemu-{name}");
-    let text = fs::read_to_string(&entry).unwrap_or_default();
-    let is_enabled = text.lines().any(|line| line == "enabled");
-    // F: opened when it was registered, so that it need not be in the root.
-    let is_fixed = text.lines().any(|line| line.strip_prefix("flags:").is_some_and(|flags| flags.contains('F')));
-    match (is_enabled, is_fixed) {
-        (true, true) => Ok(()),
-        (true, false) => {
+    match Interpreter::of(&fs::read_to_string(&entry).unwrap_or_default()) {
+        Interpreter::Fixed => Ok(()),
+        Interpreter::LookedUp => {
             Err(CommandError::usage(format_args!("{entry}: the interpreter would have to be in the root"))
                 .hint("the package qemu-user-static registers one that need not be"))
         }
-        _ => Err(CommandError::usage(format_args!("programs of {wanted} do not run on this machine ({own})"))
-            .context("maintainer scripts have to be run while the root is made")
-            .hint("install qemu-user-static and binfmt-support, or make the root on such a machine")),
+        Interpreter::None => {
+            Err(CommandError::usage(format_args!("programs of {wanted} do not run on this machine ({own})"))
+                .context("maintainer scripts have to be run while the root is made")
+                .hint("install qemu-user-static and binfmt-support, or make the root on such a machine"))
+        }
+    }
+}
+
+/// What the kernel starts for programs of an architecture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Interpreter {
+    /// Nothing: none is registered, or it is switched off.
+    None,
+    /// It is looked for in the root where the program runs.
+    LookedUp,
+    /// Opened when it was registered, so that it need not be in the root.
+    Fixed,
+}
+
+impl Interpreter {
+    /// From what the kernel says of it (Documentation/admin-guide/binfmt-misc.rst).
+    fn of(text: &str) -> Interpreter {
+        let mut flags = text.lines().filter_map(|line| line.strip_prefix("flags:"));
+        match text.lines().any(|line| line == "enabled") {
+            false => Interpreter::None,
+            true if flags.any(|flags| flags.contains('F')) => Interpreter::Fixed,
+            true => Interpreter::LookedUp,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_says_of_an_interpreter_is_understood() {
+        let entry = |state: &str, flags: &str| {
+            format!(
+                "{state}\ninterpreter /usr/libexec/qemu-binfmt/aarch64-binfmt-P\nflags: {flags}\noffset 0\nmagic 7f45\n"
+            )
+        };
+        assert_eq!(Interpreter::of(&entry("enabled", "POF")), Interpreter::Fixed);
+        assert_eq!(Interpreter::of(&entry("enabled", "OC")), Interpreter::LookedUp);
+        assert_eq!(Interpreter::of(&entry("enabled", "")), Interpreter::LookedUp);
+        assert_eq!(Interpreter::of(&entry("disabled", "F")), Interpreter::None);
+        assert_eq!(Interpreter::of(""), Interpreter::None);
     }
 }

@@ -1,4 +1,4 @@
-//! The user's hooks, with what mmdebstrap tells them in variables.
+//! The user's hooks, with what mmdebstrap tells them in variables. What they print is shown.
 
 use fullbore_install::hooks::Moment;
 
@@ -6,6 +6,7 @@ use super::apt::{PrivateApt, Selection};
 use super::{ARCHIVES, Walk};
 use crate::cli::BootstrapMode;
 use crate::error::CommandError;
+use crate::events::Events;
 use crate::installing::Part;
 use crate::installing::account::Account;
 
@@ -22,6 +23,7 @@ impl Walk<'_> {
         apt: &PrivateApt<'_>,
         first: &Selection,
         account: &mut Account,
+        events: &mut dyn Events,
     ) -> Result<(), CommandError> {
         let root = self.inside.root();
         let mode = if self.settings.mode == BootstrapMode::Root { "root" } else { "unshare" };
@@ -46,8 +48,10 @@ impl Walk<'_> {
             let what = format!("{} hook `{}`", moment.name(), hook.script);
             let commands =
                 hook.commands(root, &start).map_err(|error| CommandError::usage(format_args!("{what}: {error}")))?;
+            // Apart from what other commands print at the same time.
+            let log = self.log.another(root)?;
             for mut command in commands {
-                self.log.run(&mut command, &what)?;
+                log.follow(&mut command, &what, &mut |line| events.note(line))?;
                 self.stop.check()?;
             }
             account.part(Part::Around);

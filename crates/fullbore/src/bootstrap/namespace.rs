@@ -10,8 +10,16 @@ use std::process::Command;
 use crate::cli::BootstrapMode;
 use crate::error::{CommandError, ErrorKind};
 
-/// Set where the program is in its namespaces.
+/// Set where the program is in its namespaces, to its mode: there everybody is root.
 pub const IN_NAMESPACE: &str = "FULLBORE_IN_NAMESPACE";
+
+/// The value for the namespaces of who is not root.
+const UNSHARED: &str = "unshare";
+
+/// The mode that a value of [`IN_NAMESPACE`] stands for.
+pub fn mode_of(value: &str) -> BootstrapMode {
+    if value == UNSHARED { BootstrapMode::Unshare } else { BootstrapMode::Root }
+}
 
 /// Becomes this program in namespaces of its own. Comes back only if that fails.
 pub fn enter(mode: BootstrapMode) -> CommandError {
@@ -32,7 +40,8 @@ pub fn enter(mode: BootstrapMode) -> CommandError {
     if mode == BootstrapMode::Unshare {
         command.args(["--user", "--map-root-user", "--map-auto"]);
     }
-    command.arg("--").arg(program).args(std::env::args_os().skip(1)).env(IN_NAMESPACE, "1");
+    let value = if mode == BootstrapMode::Unshare { UNSHARED } else { "root" };
+    command.arg("--").arg(program).args(std::env::args_os().skip(1)).env(IN_NAMESPACE, value);
     let error = command.exec();
     CommandError::usage(format_args!("unshare: {error}")).hint("it is in the package util-linux")
 }
@@ -58,4 +67,15 @@ fn has_numbers() -> Result<(), CommandError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_root_in_a_namespace_only_stays_so() {
+        assert_eq!(mode_of(UNSHARED), BootstrapMode::Unshare);
+        assert_eq!(mode_of("root"), BootstrapMode::Root);
+    }
 }

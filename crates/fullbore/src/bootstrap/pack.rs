@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -45,19 +46,32 @@ const DEVICES: [(&str, u32, u8, &str, u32, u32); 15] = [
     ("./dev/zero", 0o666, b'3', "", 1, 5),
 ];
 
-/// Packs a root; the target appears when it is complete and on the disk.
+/// Packs a root; the target appears when it is complete and on the disk. On stdout, it goes there as it is made.
 pub fn pack(settings: &BootstrapSettings, inside: &Inside<'_>, log: &Log) -> Result<(), CommandError> {
+    let mtime = settings.epoch.unwrap_or_else(|| jiff::Timestamp::now().as_second());
+    if settings.stdout_from.is_some() {
+        let path = Path::new("stdout");
+        let stdout = std::io::stdout().as_fd().try_clone_to_owned();
+        let stdout = stdout.map_err(|error| CommandError::disk(path, &error))?;
+        return tar(settings, inside, log, path, File::from(stdout), mtime);
+    }
     let target = place(&settings.target).map_err(|error| CommandError::disk(&settings.target, &error))?;
     let part = beside(&target, "part");
-    let mtime = settings.epoch.unwrap_or_else(|| jiff::Timestamp::now().as_second());
     match fs::remove_file(&part) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(CommandError::disk(&part, &error)),
         _ => {}
     }
-    match settings.format {
-        BootstrapFormat::Squashfs => squashfs(settings, inside, log, &part)?,
-        _ => tar(settings, inside, log, &part, mtime)?,
+    let packed = match settings.format {
+        BootstrapFormat::Squashfs => squashfs(settings, inside, log, &part),
+        _ => File::create_new(&part)
+            .map_err(|error| CommandError::disk(&part, &error))
+            .and_then(|output| tar(settings, inside, log, &part, output, mtime)),
+    };
+    if packed.is_err() {
+        // The error that there is already says why it cannot be used.
+        let _ = fs::remove_file(&part);
     }
+    packed?;
     let disk = |error: std::io::Error| CommandError::disk(&part, &error);
     let internal = |error| CommandError::new(ErrorKind::Disk, error);
     sync_file(&File::open(&part).map_err(disk)?, "target").map_err(internal)?;
@@ -71,10 +85,10 @@ fn tar(
     inside: &Inside<'_>,
     log: &Log,
     part: &Path,
+    mut output: File,
     mtime: i64,
 ) -> Result<(), CommandError> {
     let disk = |error: std::io::Error| CommandError::disk(part, &error);
-    let mut output = File::create_new(part).map_err(disk)?;
     let name = settings.target.to_string_lossy();
     let compressor = COMPRESSORS.iter().find(|(endings, _)| endings.iter().any(|ending| name.ends_with(ending)));
     let mut compressing = None;
@@ -109,14 +123,16 @@ fn tar(
         .map_err(|error| CommandError::usage(format_args!("tar: {error}")))?;
     let mut from = tar.stdout.take().ok_or_else(|| CommandError::new(ErrorKind::Internal, "no pipe"))?;
     let copied = std::io::copy(&mut from, &mut to);
+    // Where nothing more can be written, it would wait for ever.
+    drop(from);
     let status = tar.wait().map_err(disk)?;
     drop(to);
     if let Some((mut child, program)) = compressing {
         let status = child.wait().map_err(disk)?;
         log.judge(status, program)?;
     }
-    log.judge(status, "tar")?;
     copied.map_err(disk)?;
+    log.judge(status, "tar")?;
     output.flush().map_err(disk)
 }
 

@@ -26,9 +26,10 @@ pub struct Place {
 impl Place {
     /// Makes it ready: made if it is not there, cleared if an unfinished root is in it.
     pub fn open(settings: &BootstrapSettings) -> Result<Place, CommandError> {
-        let root = match settings.format {
-            BootstrapFormat::Dir | BootstrapFormat::Auto => settings.target.clone(),
-            BootstrapFormat::Tar | BootstrapFormat::Squashfs => beside(&settings.target, "fullbore-root"),
+        let root = match (settings.format, &settings.stdout_from) {
+            (BootstrapFormat::Dir | BootstrapFormat::Auto, _) => settings.target.clone(),
+            (BootstrapFormat::Tar | BootstrapFormat::Squashfs, None) => beside(&settings.target, "fullbore-root"),
+            (_, Some(below)) => fresh(below)?,
         };
         let disk = |error: std::io::Error| CommandError::disk(&root, &error);
         fs::create_dir_all(&root).map_err(disk)?;
@@ -78,15 +79,7 @@ impl Place {
             return Err(CommandError::usage(format_args!("{}: is not empty", self.root.display()))
                 .hint("name a directory that is empty or not there; an unfinished root would be cleared"));
         }
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let beneath = format!("{}/", self.root.display());
-        if let Some(mounted) =
-            mounts.lines().filter_map(|line| line.split(' ').nth(4)).find(|at| at.starts_with(&beneath))
-        {
-            return Err(CommandError::usage(format_args!("{mounted}: something is mounted here"))
-                .context("the unfinished root around it is not cleared")
-                .hint("unmount it and run again"));
-        }
+        self.has_no_mounts()?;
         // The marker last: a kill in between leaves an unfinished root.
         for path in entries.iter().filter(|path| **path != marker) {
             remove(path)?;
@@ -94,8 +87,24 @@ impl Place {
         Ok(())
     }
 
-    /// Removes everything: the root has become a file.
+    /// Removing goes through mounts, into what was there before.
+    fn has_no_mounts(&self) -> Result<(), CommandError> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let beneath = format!("{}/", as_in_mountinfo(&self.root));
+        match mounts.lines().filter_map(|line| line.split(' ').nth(4)).find(|at| at.starts_with(&beneath)) {
+            None => Ok(()),
+            Some(mounted) => Err(CommandError::usage(format_args!("{mounted}: something is mounted here"))
+                .context("the unfinished root around it is not cleared")
+                .hint("unmount it and run again")),
+        }
+    }
+
+    /// Removes everything: the root has become a file, or does not become one.
+    ///
+    /// # Errors
+    /// Something is mounted in it, or it cannot be removed.
     pub fn discard(self) -> Result<(), CommandError> {
+        self.has_no_mounts()?;
         remove(&self.root)
     }
 
@@ -104,6 +113,37 @@ impl Place {
         let marker = self.root.join(MARKER);
         fs::remove_file(&marker).map_err(|error| CommandError::disk(&marker, &error))
     }
+}
+
+/// A directory that was not there before: where everybody may write, one that was there may be somebody else's.
+fn fresh(below: &Path) -> Result<PathBuf, CommandError> {
+    /// Of numbers that killed runs may have left directories of.
+    const TRIES: u32 = 100;
+    let of_process = format!("fullbore-root.{}", std::process::id());
+    for number in 0..TRIES {
+        let path = below.join(format!("{of_process}.{number}"));
+        match fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => {
+                return Err(CommandError::disk(&path, &error).hint("TMPDIR names another place for the root"));
+            }
+        }
+    }
+    Err(CommandError::usage(format_args!("{}: full of unfinished roots", below.display()))
+        .hint("remove fullbore-root.* there"))
+}
+
+/// A path as the kernel writes it into `/proc/PID/mountinfo`.
+fn as_in_mountinfo(path: &Path) -> String {
+    let mut text = String::new();
+    for c in path.to_string_lossy().chars() {
+        match c {
+            ' ' | '\t' | '\n' | '\\' => text.push_str(&format!("\\{:03o}", u32::from(c))),
+            c => text.push(c),
+        }
+    }
+    text
 }
 
 /// A hidden name beside a file.
@@ -128,5 +168,18 @@ mod tests {
     #[test]
     fn names_beside_are_hidden() {
         assert_eq!(beside(Path::new("/x/root.tar"), "part"), Path::new("/x/.root.tar.part"));
+    }
+
+    #[test]
+    fn a_place_is_one_that_was_not_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, second) = (fresh(dir.path()).unwrap(), fresh(dir.path()).unwrap());
+        assert!(first != second && first.is_dir() && second.is_dir());
+        assert!(fresh(&dir.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn paths_are_compared_as_the_kernel_writes_them() {
+        assert_eq!(as_in_mountinfo(Path::new("/a b/c\\d")), "/a\\040b/c\\134d");
     }
 }

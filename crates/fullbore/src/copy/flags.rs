@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
+use super::reach::ReachArgs;
+
 pub(crate) const LONG: &str = "\
 Copy files and trees, on this machine or to and from another one.
 
@@ -28,18 +30,23 @@ Examples:
   Leave caches out:
     fullbore copy --exclude '.cache/' /home/ /backup/home";
 
-const NETWORK: &str = "Other machines";
+pub(super) const NETWORK: &str = "Other machines";
 const SELECTION: &str = "Which files";
 const KEPT: &str = "What is kept of them";
 const OUTPUT: &str = "Output";
 
 /// `fullbore copy`.
 #[derive(Debug, Args)]
-#[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
+#[command(disable_help_flag = true, after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct CopyArgs {
     /// What to copy, and at last where to
-    #[arg(value_name = "SRC... DST", required_unless_present_any = ["server", "status", "set"], num_args = 2..)]
+    #[arg(value_name = "SRC... DST", required_unless_present_any = ["server", "status", "set", "human_readable"], num_args = 2..)]
     pub paths: Vec<OsString>,
+
+    /// Print help
+    // Without clap's -h: who copies with -avh, as with rsync, wants no help.
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
 
     /// Compare and tell what would be done; write nothing
     #[arg(long, short = 'n')]
@@ -113,17 +120,9 @@ pub struct CopyArgs {
     #[command(flatten)]
     pub kept: KeptArgs,
 
-    /// Reach the other machine by this command (default: ssh)
-    #[arg(long, short = 'e', value_name = "COMMAND", help_heading = NETWORK, overrides_with = "rsh")]
-    pub rsh: Option<String>,
-
-    /// Run this there instead of `fullbore`, for example `sudo fullbore`
-    #[arg(long, value_name = "COMMAND", help_heading = NETWORK, overrides_with = "remote_path")]
-    pub remote_path: Option<String>,
-
-    /// Open so many connections for content (default: as many as the path needs)
-    #[arg(long, value_name = "N", help_heading = NETWORK, value_parser = clap::value_parser!(u8).range(1..=64))]
-    pub streams: Option<u8>,
+    /// How the other machine is reached.
+    #[command(flatten)]
+    pub reach: ReachArgs,
 
     /// Compress whatever gets smaller (default: where a trial shows that it makes the copy faster)
     #[arg(long, short = 'z', help_heading = NETWORK, overrides_with = "no_compress")]
@@ -136,23 +135,6 @@ pub struct CopyArgs {
     /// Send changed files whole, not only their changed blocks
     #[arg(long, short = 'W', help_heading = NETWORK)]
     pub whole_file: bool,
-
-    /// Send this program (or FILE, a statically linked one) along, run it there from a temporary directory, and
-    /// leave nothing of it
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = NETWORK)]
-    pub send_program: Option<Option<PathBuf>>,
-
-    /// Make connections by QUIC alone (default: only if no TCP connection gets through)
-    #[arg(long, help_heading = NETWORK, conflicts_with = "ssh_only")]
-    pub quic: bool,
-
-    /// Send everything by ssh; make no connections of its own
-    #[arg(long, help_heading = NETWORK)]
-    pub ssh_only: bool,
-
-    /// Give connections this congestion control (default: the system's, and bbr where loss asks for it)
-    #[arg(long, value_name = "NAME", help_heading = NETWORK, value_parser = congestion)]
-    pub congestion: Option<String>,
 
     /// Take at most this rate, as rsync counts it: 1000 or 1000K is 1000 KiB/s, 1.5M, 20MB; 0 is no limit
     #[arg(long, value_name = "RATE", help_heading = NETWORK, value_parser = rate)]
@@ -214,6 +196,24 @@ pub struct KeptArgs {
     #[arg(long, short = 'a', help_heading = KEPT)]
     archive: bool,
     /// On by default
+    #[arg(long, short = 'l', help_heading = KEPT)]
+    links: bool,
+    /// On by default
+    #[arg(long, short = 'p', help_heading = KEPT)]
+    perms: bool,
+    /// On by default
+    #[arg(long, short = 't', help_heading = KEPT)]
+    times: bool,
+    /// On by default
+    #[arg(long, short = 'o', help_heading = KEPT)]
+    owner: bool,
+    /// On by default
+    #[arg(long, short = 'g', help_heading = KEPT)]
+    group: bool,
+    /// On by default: devices, named pipes and sockets
+    #[arg(short = 'D', help_heading = KEPT)]
+    specials: bool,
+    /// On by default
     #[arg(long, short = 'H', help_heading = KEPT)]
     hard_links: bool,
     /// On by default
@@ -228,6 +228,15 @@ pub struct KeptArgs {
     /// On by default: unfinished files are always kept and gone on with
     #[arg(long, help_heading = KEPT)]
     partial: bool,
+    /// On by default, on a terminal: a bar for the whole copy
+    #[arg(long, help_heading = OUTPUT)]
+    progress: bool,
+    /// --partial and --progress
+    #[arg(short = 'P', help_heading = OUTPUT)]
+    partial_and_progress: bool,
+    /// On by default; alone, as with rsync: print help
+    #[arg(long, short = 'h', help_heading = OUTPUT)]
+    pub human_readable: bool,
 }
 
 /// One `--include`, `--exclude`, `--include-from` or `--exclude-from`.
@@ -298,13 +307,6 @@ impl FromArgMatches for FilterArgs {
         *self = FilterArgs::from_arg_matches(matches)?;
         Ok(())
     }
-}
-
-/// A name as the kernel's modules have: up to fifteen letters, digits and underscores (`TCP_CA_NAME_MAX`).
-pub(crate) fn congestion(text: &str) -> Result<String, String> {
-    let fits =
-        !text.is_empty() && text.len() < 16 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    if fits { Ok(text.to_owned()) } else { Err("no name of a congestion control".to_owned()) }
 }
 
 /// `bwlimit=RATE`.

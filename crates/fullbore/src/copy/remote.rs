@@ -23,7 +23,7 @@ use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
 
 use super::control::{self, Levers};
-use super::send_program::{self, Parcel};
+use super::send_program;
 use super::signals::{self, Current};
 use super::{Done, Ends, failure, places, screen::Screen, status, torn, watched};
 use crate::cli::CopyArgs;
@@ -91,7 +91,7 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
         None => Path::new(&task.target),
     });
     let disks_before = disks.read();
-    let wish = wish(arguments, &task.host)?;
+    let wish = arguments.reach.wish(&task.host)?;
     let current = Current::default();
     signals::pull(&current)?;
     let run = Run { task: &task, options, wish, screen, ledger, progress, levers, current, sampler };
@@ -129,7 +129,7 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
                     ends: Ends {
                         here: (task.sends.is_some(), task.sends.is_none()),
                         path: Some(session.path),
-                        disks: disks.since(&disks_before),
+                        disks: disks.since(&disks_before).written(run.progress.is_direct()),
                         places: places(arguments),
                         ..Ends::default()
                     },
@@ -301,88 +301,6 @@ fn add(sum: &mut Account, account: &Account) {
     sum.resumed_bytes = sum.resumed_bytes.max(account.resumed_bytes);
 }
 
-/// The command that runs the program there: the user's ssh, the host, and one word for its shell.
-fn wish(arguments: &CopyArgs, host: &str) -> Result<Wish, CommandError> {
-    let reach = Reach {
-        rsh: arguments.rsh.as_deref(),
-        remote_path: arguments.remote_path.as_deref(),
-        send_program: arguments.send_program.as_ref(),
-        ssh_only: arguments.ssh_only,
-        quic: arguments.quic,
-        streams: arguments.streams,
-    };
-    reach.wish(host)
-}
-
-/// How the other machine is reached, by the flags of `copy` and of `probe`.
-pub(crate) struct Reach<'a> {
-    pub(crate) rsh: Option<&'a str>,
-    pub(crate) remote_path: Option<&'a str>,
-    pub(crate) send_program: Option<&'a Option<PathBuf>>,
-    pub(crate) ssh_only: bool,
-    pub(crate) quic: bool,
-    pub(crate) streams: Option<u8>,
-}
-
-impl Reach<'_> {
-    /// What the connection's near end needs to know.
-    pub(crate) fn wish(&self, host: &str) -> Result<Wish, CommandError> {
-        let rsh = self.rsh.unwrap_or("ssh");
-        let mut command: Vec<OsString> = words(rsh).into_iter().map(OsString::from).collect();
-        command.push(host.into());
-        let program = self.remote_path.unwrap_or("fullbore");
-        // Another ssh may ask for a password, or be another program: then one connection it is.
-        let is_ssh = command.first().is_some_and(|program| Path::new(program).file_name() == Some(OsStr::new("ssh")));
-        let more_pipes = (is_ssh && self.send_program.is_none()).then(|| {
-            let mut quiet = command.clone();
-            quiet.splice(1..1, ["-oBatchMode=yes".into()]);
-            quiet.push(format!("{program} copy --server --join ").into());
-            quiet
-        });
-        let sent = self.send_program.as_ref().map(|file| Parcel::open(file.as_deref())).transpose()?;
-        command.push(match &sent {
-            Some(parcel) => parcel.script(program).into(),
-            None => format!("{program} copy --server").into(),
-        });
-        Ok(Wish {
-            command,
-            preface: sent.map(|parcel| parcel.program).unwrap_or_default(),
-            host: host.to_owned(),
-            tcp: !self.ssh_only && !self.quic,
-            quic: !self.ssh_only,
-            streams: self.streams.unwrap_or(0),
-            program: crate::VERSION.to_owned(),
-            more_pipes,
-        })
-    }
-}
-
-/// Words of a command as rsync's `-e` parts them: by spaces, but not within quotes.
-pub(crate) fn words(text: &str) -> Vec<String> {
-    let mut words = Vec::new();
-    let (mut word, mut quote, mut begun) = (String::new(), None, false);
-    for c in text.chars() {
-        match (quote, c) {
-            (Some(open), c) if c == open => quote = None,
-            (None, '\'' | '"') => (quote, begun) = (Some(c), true),
-            (None, ' ' | '\t') => {
-                if begun {
-                    words.push(std::mem::take(&mut word));
-                }
-                begun = false;
-            }
-            (_, c) => {
-                word.push(c);
-                begun = true;
-            }
-        }
-    }
-    if begun {
-        words.push(word);
-    }
-    words
-}
-
 /// Why the program does not run on the other machine, and what to do.
 pub(crate) fn explain(no_peer: NoPeer, wish: &Wish, host: &str) -> CommandError {
     let ssh: Vec<String> = wish.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -409,16 +327,5 @@ pub(crate) fn explain(no_peer: NoPeer, wish: &Wish, host: &str) -> CommandError 
             network(text).hint(format_args!("{install}; then add --remote-path ./fullbore"))
         }
         NoPeer::Failed(error) => failure(&error),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_shell_command_is_parted_as_rsync_does() {
-        assert_eq!(words("ssh -p 22 -i '/a b/key'"), ["ssh", "-p", "22", "-i", "/a b/key"]);
-        assert_eq!(words("  x \"\" y"), ["x", "", "y"]);
     }
 }

@@ -93,7 +93,10 @@ fn serve() -> Result<(), Arc<CopyError>> {
     let own = || {
         let sampler = sampler.lock().unwrap_or_else(PoisonError::into_inner).take();
         sampler
-            .map(|sampler| Judgement::of(&sampler.finish()).with_disks(disks.since(&disks_before)).encode())
+            .map(|sampler| {
+                let disks = disks.since(&disks_before).written(progress.is_direct());
+                Judgement::of(&sampler.finish()).with_disks(disks).encode()
+            })
             .unwrap_or_default()
     };
     let exchange = Exchange { own: Some(&own), ..Exchange::default() };

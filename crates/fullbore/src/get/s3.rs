@@ -5,8 +5,9 @@ use fullbore_engine::stage::Ledger;
 use fullbore_engine::window::Window;
 use fullbore_store::s3::address::SCHEME;
 use fullbore_store::s3::download::{self, DownloadError, Got, RANGE_BYTES, RANGES_AT_ONCE};
+use fullbore_store::s3::verdict::{Facts, Verdict, judge};
 use serde_json::json;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::Sink;
@@ -49,7 +50,7 @@ pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, Command
         return Err(interruption());
     }
     let Got { size, verified } = got.map_err(|error| explain(&error))?;
-    sink.publish()?;
+    let target = sink.publish()?;
     if !verified {
         say(
             &arguments.grid,
@@ -58,6 +59,18 @@ pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, Command
     }
     let wall = begun.elapsed();
     let reading = client.reading();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let Verdict { limit, reason } = judge(&Facts {
+        wall,
+        processor: Duration::from_millis(process_costs().0),
+        cores: threads,
+        threads,
+        target,
+        connections: reading.clone(),
+        store: client.bucket().endpoint.host.clone(),
+        slowed: client.slowed(),
+        ..Facts::default()
+    });
     if arguments.grid.json {
         let (cpu_ms, peak_rss_bytes) = process_costs();
         tell(&json!({
@@ -67,9 +80,10 @@ pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, Command
                 "name": client.bucket().endpoint.host.clone(), "answers": reading.answers,
                 "connections": reading.connections, "repeated": reading.repeated, "slow_downs": client.slowed(),
             },
+            "verdict": { "limit": limit, "reason": reason },
         }))?;
-    } else if arguments.output.is_some() {
-        say(&arguments.grid, &amount(size, wall));
+    } else {
+        say(&arguments.grid, &format!("{}. Limited by: {limit} ({reason}).", amount(size, wall)));
     }
     Ok(0)
 }

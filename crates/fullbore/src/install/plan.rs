@@ -1,6 +1,8 @@
 //! What apt would do, and whether the user wants it.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::collections::HashSet;
+use std::io::Write as _;
+use std::os::fd::AsFd;
 use std::process::Stdio;
 
 use fullbore_install::resolve::{self, Action, PRINT_URIS, Step, Wanted};
@@ -27,6 +29,12 @@ impl Plan {
         self.count(&|step| step.action == Action::Unpack) as u64
     }
 
+    /// Whether what was named is installed and nothing else happens: then apt-get does not ask either. It counts, too.
+    fn is_what_was_named(&self, packages: &[String]) -> bool {
+        let named: HashSet<&String> = packages.iter().collect();
+        self.count(&|step| step.action == Action::Remove) == 0 && self.unpacked() == named.len() as u64
+    }
+
     fn count(&self, is: &dyn Fn(&Step) -> bool) -> usize {
         self.steps.iter().filter(|step| is(step)).count()
     }
@@ -41,8 +49,8 @@ impl Walk<'_> {
             command.env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
             command
         };
-        let uris = self.log.read(&mut ask(&PRINT_URIS), "apt-get --print-uris")?;
-        let steps = self.log.read(&mut ask(&["--yes", "--simulate"]), "apt-get --simulate")?;
+        let uris = self.log.ask(&mut ask(&PRINT_URIS), "apt-get --print-uris")?;
+        let steps = self.log.ask(&mut ask(&["--yes", "--simulate"]), "apt-get --simulate")?;
         let strange = |error: resolve::ResolveError| CommandError::new(ErrorKind::Internal, error);
         // A local file stays where it is, and may have no hash; apt takes it from there.
         let is_wanted = |line: &&str| line.strip_prefix('\'').is_some_and(is_remote);
@@ -55,11 +63,8 @@ impl Walk<'_> {
 
     /// Asks, where apt-get would.
     pub(super) fn agree(&self, plan: &Plan) -> Result<(), CommandError> {
-        if self.settings.yes {
+        if self.settings.yes || self.configured.yes || plan.is_what_was_named(&self.settings.packages) {
             return Ok(());
-        }
-        if !std::io::stdin().is_terminal() || self.settings.json {
-            return Err(CommandError::usage("nobody can be asked here").hint("--yes installs without asking"));
         }
         let bytes: u64 = plan.wanted.iter().map(|wanted| wanted.size).sum();
         let changed = plan.steps.iter().filter(|step| step.action != Action::Configure);
@@ -74,11 +79,55 @@ impl Walk<'_> {
             plan.count(&|step| step.action == Action::Remove),
             units::bytes(bytes),
         );
-        let mut answer = String::new();
-        let heard = told.and_then(|()| stderr.flush()).and_then(|()| std::io::stdin().read_line(&mut answer));
-        match heard {
-            Ok(count) if count > 0 && matches!(answer.trim(), "" | "y" | "Y" | "yes") => Ok(()),
-            _ => Err(CommandError::new(ErrorKind::Interrupted, "nothing was installed")),
+        // Nobody may read it, and answer all the same.
+        let _ = told.and_then(|()| stderr.flush());
+        let answer = answer(std::io::stdin());
+        match answer.as_deref().map(str::trim) {
+            None => Err(CommandError::usage("nobody can be asked here").hint("--yes installs without asking")),
+            Some(answer) if answer.is_empty() || answer.starts_with(['y', 'Y']) => Ok(()),
+            Some(_) => Err(CommandError::new(ErrorKind::Interrupted, "nothing was installed")),
         }
+    }
+}
+
+/// One line, and no byte more: what follows in a pipe may be for scripts. None at the end.
+fn answer(from: impl AsFd) -> Option<String> {
+    /// A yes or no, generously.
+    const BYTES_MAX: usize = 1024;
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while line.len() < BYTES_MAX {
+        match rustix::io::retry_on_intr(|| rustix::io::read(&from, &mut byte)) {
+            Ok(1) if byte[0] == b'\n' => return Some(String::from_utf8_lossy(&line).into_owned()),
+            Ok(1) => line.push(byte[0]),
+            _ => break,
+        }
+    }
+    (!line.is_empty()).then(|| String::from_utf8_lossy(&line).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_is_taken_as_the_answer() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(b"yes\nfor a script\nn").unwrap();
+        drop(writer);
+        assert_eq!(answer(&reader).as_deref(), Some("yes"));
+        assert_eq!(answer(&reader).as_deref(), Some("for a script"));
+        assert_eq!(answer(&reader).as_deref(), Some("n"));
+        assert_eq!(answer(&reader), None);
+    }
+
+    #[test]
+    fn apt_asks_where_more_is_done_than_what_was_named() {
+        let plan = |steps: &str| Plan { wanted: Vec::new(), steps: resolve::steps(steps).unwrap() };
+        let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let one = "Inst a (1 x [all])\nConf a (1 x [all])\n";
+        assert!(plan(one).is_what_was_named(&named(&["a", "a"])));
+        let two = format!("Inst b (1 x [all])\n{one}");
+        assert!(!plan(&two).is_what_was_named(&named(&["a"])));
+        assert!(!plan(&format!("Remv c [1]\n{one}")).is_what_was_named(&named(&["a"])));
     }
 }

@@ -1,6 +1,6 @@
 //! What a run of `bootstrap` or `install` did, gathered for events and report.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::events::{Event, Events, Phase};
 use crate::report::hosts::HostsOf;
@@ -15,6 +15,7 @@ pub struct Account {
     summary: Summary,
     phases: Vec<(u64, Phase)>,
     clock: PartClock,
+    on_disk: PathBuf,
     flush: Flush,
     observer: Option<Observer>,
     packages: PackageTotals,
@@ -37,6 +38,7 @@ impl Account {
             summary: Summary { started_unix_s, changed: true, ..Summary::default() },
             phases: Vec::new(),
             clock: PartClock::start(part),
+            on_disk: on_disk.to_owned(),
             flush: Flush::probe(on_disk),
             observer: Some(Observer::start()),
             packages: PackageTotals::default(),
@@ -88,9 +90,11 @@ impl Account {
         self.clock.divide_unpacking(&self.unpacking);
         self.summary.duration_ms = self.clock.begun().elapsed().as_millis() as u64;
         let timeline = downloads.verdict().map(|verdict| Timeline::of(&verdict, &self.phases)).unwrap_or_default();
+        // Once more, as others may have written at first; by now a root that became an archive is gone.
+        let flush = self.flush.or_less(Flush::probe(&self.on_disk));
         let run = HostsOf { started: self.clock.begun(), duration_ms: self.summary.duration_ms, timeline: &timeline };
         (self.summary.totals, self.summary.hosts) = downloads.account(&run);
-        let packages = totals(&self.clock, &self.flush, &observed, self.packages);
+        let packages = totals(&self.clock, &flush, &observed, self.packages);
         self.summary.verdict = verdict(&self.clock.parts(), &packages.slowest);
         self.summary.packages = Some(packages);
         Report { summary: self.summary, timeline }

@@ -1,10 +1,13 @@
 //! What commands print: kept, and shown if one of them fails.
 
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
+use fullbore_install::resolve;
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -13,6 +16,9 @@ use crate::error::{CommandError, ErrorKind};
 /// Lines shown of a command that failed, and bytes read for them.
 const LINES_SHOWN: usize = 12;
 const BYTES_SHOWN: u64 = 16 << 10;
+
+/// How often is looked for new lines of a command that is followed: what a person takes for at once.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The output of all commands of a run.
 #[derive(Debug)]
@@ -32,6 +38,11 @@ impl Log {
         }
         .map_err(|error| CommandError::disk(directory, &error.into()))?;
         Ok(Log { file: File::from(file), shown })
+    }
+
+    /// Another one of the same kind, for commands whose output is to be told from that of others.
+    pub fn another(&self, directory: &Path) -> Result<Log, CommandError> {
+        Log::open(directory, self.shown)
     }
 
     /// Has a command write here; its stdout only if nobody reads it.
@@ -58,6 +69,42 @@ impl Log {
         self.judge(status, what)
     }
 
+    /// The same, with each line told as it comes. A program that the command has left behind is not waited for.
+    pub fn follow(&self, command: &mut Command, what: &str, told: &mut dyn FnMut(String)) -> Result<(), CommandError> {
+        self.take(command, true)?;
+        let mut at = self.length();
+        let mut child = command.spawn().map_err(|error| cannot_start(command, &error))?;
+        let mut pause = Duration::from_millis(1);
+        let status = loop {
+            let ended = child.try_wait().map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+            self.tell(&mut at, ended.is_some(), told);
+            if let Some(status) = ended {
+                break status;
+            }
+            std::thread::sleep(pause);
+            pause = LOOK_EVERY.min(pause * 2);
+        };
+        self.judge(status, what)
+    }
+
+    /// Tells the lines from `at` on, and moves that; with `all` also one that has no end yet.
+    fn tell(&self, at: &mut u64, all: bool, told: &mut dyn FnMut(String)) {
+        let mut bytes = vec![0; BYTES_SHOWN as usize];
+        loop {
+            let count = self.file.read_at(&mut bytes, *at).unwrap_or(0);
+            let whole = bytes[..count].iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+            let taken = if whole > 0 || !(all || count == bytes.len()) { whole } else { count };
+            if taken == 0 {
+                return;
+            }
+            *at += taken as u64;
+            let text = String::from_utf8_lossy(&bytes[..taken]);
+            for line in text.lines().map(str::trim_end).filter(|line| !line.is_empty()) {
+                told(line.replace('\t', "    "));
+            }
+        }
+    }
+
     /// Runs a command to its end and gives what it printed.
     pub fn read(&self, command: &mut Command, what: &str) -> Result<String, CommandError> {
         self.take(command, false)?;
@@ -66,30 +113,40 @@ impl Log {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// The same of apt-get that decides; if it refuses, what it explains is told as well.
+    pub fn ask(&self, command: &mut Command, what: &str) -> Result<String, CommandError> {
+        let start = self.length();
+        self.take(command, false)?;
+        let output = command.stdout(Stdio::piped()).output().map_err(|error| cannot_start(command, &error))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() {
+            return Ok(text);
+        }
+        let said = self.lines_since(start);
+        let explained = resolve::explanation(&text).into_iter().map(str::to_owned);
+        let error = CommandError::new(ErrorKind::Partial, format_args!("{what}: {}", output.status));
+        Err(said.into_iter().chain(explained).fold(error, CommandError::context))
+    }
+
     /// An error if the command failed, with the last lines that were printed.
     pub fn judge(&self, status: ExitStatus, what: &str) -> Result<(), CommandError> {
         if status.success() {
             return Ok(());
         }
-        let mut error = CommandError::new(ErrorKind::Partial, format_args!("{what}: {status}"));
-        for line in self.last_lines() {
-            error = error.context(line);
-        }
-        Err(error)
+        let error = CommandError::new(ErrorKind::Partial, format_args!("{what}: {status}"));
+        Err(self.lines_since(0).into_iter().fold(error, CommandError::context))
     }
 
-    /// The last lines that commands have printed.
-    pub fn last_lines(&self) -> Vec<String> {
-        let mut file = &self.file;
-        let length = file.metadata().map_or(0, |status| status.len());
-        let mut bytes = Vec::new();
-        let read = file
-            .seek(SeekFrom::Start(length.saturating_sub(BYTES_SHOWN)))
-            .and_then(|_| file.take(BYTES_SHOWN).read_to_end(&mut bytes));
-        if read.is_err() {
-            return Vec::new();
-        }
-        let text = String::from_utf8_lossy(&bytes);
+    fn length(&self) -> u64 {
+        self.file.metadata().map_or(0, |status| status.len())
+    }
+
+    /// The last lines that commands have printed, from this place on.
+    fn lines_since(&self, start: u64) -> Vec<String> {
+        let mut bytes = vec![0; BYTES_SHOWN as usize];
+        let from = self.length().saturating_sub(BYTES_SHOWN).max(start);
+        let count = self.file.read_at(&mut bytes, from).unwrap_or(0);
+        let text = String::from_utf8_lossy(&bytes[..count]);
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         lines[lines.len().saturating_sub(LINES_SHOWN)..].iter().map(|line| (*line).to_owned()).collect()
     }
@@ -112,5 +169,42 @@ pub fn removed(path: &Path) -> Result<(), CommandError> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CommandError::disk(path, &error)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_told_as_they_come_and_what_is_left_behind_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), false).unwrap();
+        let mut told = Vec::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 60 & echo $!; printf 'a\\tb\\n\\nno end' >&2; exit 3"]);
+        let error = log.follow(&mut command, "hook", &mut |line| told.push(line)).unwrap_err();
+        let pid = rustix::process::Pid::from_raw(told.remove(0).parse().unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        assert_eq!(told, ["a    b", "no end"]);
+        assert!(error.message.contains("hook: exit status: 3") && error.context.ends_with(&["no end".to_owned()]));
+    }
+
+    #[test]
+    fn a_line_longer_than_is_read_at_once_is_told_in_pieces() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), false).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "head -c 40000 /dev/zero | tr '\\0' x; echo; echo end"]);
+        let (mut lines, mut last) = (0, String::new());
+        let mut bytes = 0;
+        log.follow(&mut command, "long", &mut |line| {
+            lines += 1;
+            bytes += line.len();
+            last = line;
+        })
+        .unwrap();
+        assert_eq!((bytes, last.as_str()), (40_003, "end"));
+        assert!(lines >= 4, "{lines}");
     }
 }

@@ -20,8 +20,8 @@ use super::state::{Novelty, OWN_DIRECTORY, Offer, State, StateError};
 use crate::error::{CommandError, ErrorKind};
 use crate::settings::{MirrorSettings, SignedBy, SourceSpec, without_credentials};
 use crate::signed_release::{
-    HINT_ABSENT, HINT_CREDENTIALS, HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Question,
-    Received, Refusal, accept, receive, receive_all, remote_directory, valid_until,
+    HINT_ABSENT, HINT_CERTIFICATE, HINT_CREDENTIALS, HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, Kept, NamedAnswers,
+    Question, Received, Refusal, accept, receive, receive_all, remote_directory, valid_until,
 };
 
 /// Times a side file is asked for. Few: a mirror without them is still a mirror.
@@ -202,7 +202,7 @@ fn newest_of_others(
         error = error.context(refusal);
     }
     // One that answered tells more than those that did not.
-    let order = [HINT_CREDENTIALS, HINT_ABSENT, HINT_TRUST, HINT_REACH];
+    let order = [HINT_CREDENTIALS, HINT_ABSENT, HINT_TRUST, HINT_CERTIFICATE, HINT_REACH];
     let hint = order.into_iter().find(|hint| hints.contains(hint)).map(|hint| match hint {
         HINT_TRUST if settings.network.ca_file.is_some() => HINT_OTHER_AUTHORITY,
         other => other,

@@ -1,9 +1,10 @@
 //! The flags of `fullbore probe`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use clap::Args;
+
+use crate::copy::reach::ReachArgs;
 
 pub(crate) const LONG: &str = "\
 Measure what a copy would be limited by, before it.
@@ -22,7 +23,6 @@ Examples:
   The same as JSON, in ten seconds:
     fullbore probe --time 10 --json /srv/data me@backup.example.org:/backup";
 
-const NETWORK: &str = "Other machines";
 const OUTPUT: &str = "Output";
 
 /// `fullbore probe`.
@@ -41,34 +41,9 @@ pub struct ProbeArgs {
     #[arg(long, short = 'x')]
     pub one_file_system: bool,
 
-    /// Reach the other machine by this command (default: ssh)
-    #[arg(long, short = 'e', value_name = "COMMAND", help_heading = NETWORK, overrides_with = "rsh")]
-    pub rsh: Option<String>,
-
-    /// Run this there instead of `fullbore`, for example `sudo fullbore`
-    #[arg(long, value_name = "COMMAND", help_heading = NETWORK, overrides_with = "remote_path")]
-    pub remote_path: Option<String>,
-
-    /// Open so many connections (default: as many as a copy would)
-    #[arg(long, value_name = "N", help_heading = NETWORK, value_parser = clap::value_parser!(u8).range(1..=64))]
-    pub streams: Option<u8>,
-
-    /// Send this program (or FILE, a statically linked one) along, run it there from a temporary directory, and
-    /// leave nothing of it
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = NETWORK)]
-    pub send_program: Option<Option<PathBuf>>,
-
-    /// Make connections by QUIC alone (default: only if no TCP connection gets through)
-    #[arg(long, help_heading = NETWORK, conflicts_with = "ssh_only")]
-    pub quic: bool,
-
-    /// Send everything by ssh; make no connections of its own
-    #[arg(long, help_heading = NETWORK)]
-    pub ssh_only: bool,
-
-    /// Give connections this congestion control (default: the system's, and bbr where loss asks for it)
-    #[arg(long, value_name = "NAME", help_heading = NETWORK, value_parser = crate::copy::flags::congestion)]
-    pub congestion: Option<String>,
+    /// How the other machine is reached.
+    #[command(flatten)]
+    pub reach: ReachArgs,
 
     /// Print the result as one line of JSON on stdout
     #[arg(long, help_heading = OUTPUT)]

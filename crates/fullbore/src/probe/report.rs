@@ -58,6 +58,9 @@ pub fn disk_words(facts: &DiskFacts) -> Vec<String> {
         None if !facts.file_system.is_empty() => words.push(facts.file_system.clone()),
         None => {}
     }
+    if facts.direct {
+        words.push("around the page cache".to_owned());
+    }
     words.extend(facts.troubles.iter().map(Trouble::to_string));
     words
 }

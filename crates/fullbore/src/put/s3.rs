@@ -324,6 +324,7 @@ fn facts(sending: &Sending, client: &Client, wall: Duration, rate_limit: Option<
         threads: sending.threads,
         source: time(&sending.uploader.work.source_ns),
         hash: time(&sending.uploader.work.hash_ns),
+        target: Duration::ZERO,
         connections: client.reading(),
         store: client.bucket().endpoint.host.clone(),
         slowed: client.slowed(),

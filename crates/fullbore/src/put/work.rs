@@ -185,6 +185,7 @@ impl<'a> Workplace<'a> {
             cores: self.threads,
             threads: self.threads,
             costs: self.workshop.meter.reading(),
+            download: None,
             servers: self.grid.as_ref().map(|grid| grid.readings()).unwrap_or_default(),
             rate_limit: self.arguments.limit_rate.map(|rate| rate.0),
             engine: self.sampler.take().map(Sampler::finish),

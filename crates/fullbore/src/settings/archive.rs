@@ -160,7 +160,7 @@ fn without_effect(entry: &ArchiveSource, path: &Path) -> Option<String> {
     }
     let (path, line) = (path.display(), entry.line);
     Some(format!(
-        "{path}:{line}: {} has no effect on a mirror (see --include, --exclude and --without)",
+        "{path}:{line}: without effect on a mirror: {} (see --include, --exclude and --without)",
         fields.join(", ")
     ))
 }
@@ -294,7 +294,7 @@ mod tests {
         let archives = apt_archives(entries, &Section::default(), Path::new("x.sources")).unwrap();
         assert_eq!(
             archives[0].notes,
-            ["x.sources:1: Targets, Include has no effect on a mirror (see --include, --exclude and --without)"]
+            ["x.sources:1: without effect on a mirror: Targets, Include (see --include, --exclude and --without)"]
         );
     }
 }

@@ -1,6 +1,6 @@
 //! What `fullbore bootstrap` is to do.
 
-use std::io::Read as _;
+use std::io::{IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 
 use fullbore_install::hooks::{self, Hook, Moment};
@@ -15,6 +15,15 @@ use crate::error::CommandError;
 
 /// Largest file of sources taken over into the new root. A guess: a thousand entries with inline keys.
 const SOURCES_BYTES_MAX: u64 = 8 << 20;
+
+/// Stands for stdin among the mirrors.
+const STDIN: &str = "-";
+
+/// Stands for stdout as the target.
+const STDOUT: &str = "-";
+
+/// Where a root is made that becomes an archive on stdout, unless `TMPDIR` says it: /tmp may be in memory.
+const TEMPORARY: &str = "/var/tmp";
 
 /// Archives' keyrings that count beside those that apt on this machine trusts: a machine of one distribution makes roots
 /// of the other.
@@ -33,6 +42,8 @@ pub struct BootstrapSettings {
     pub target: PathBuf,
     /// In which form; never `Auto`.
     pub format: BootstrapFormat,
+    /// What is made goes to stdout, and `target` is only a word for that: a place for the root until then.
+    pub stdout_from: Option<PathBuf>,
     /// With whose rights; never `Auto`.
     pub mode: BootstrapMode,
     /// The root's own first.
@@ -86,15 +97,19 @@ pub fn bootstrap(
     if arguments.suite.is_empty() || arguments.suite.contains(char::is_whitespace) {
         return Err(CommandError::usage(format_args!("`{}` is no suite", arguments.suite)));
     }
-    let target = absolute(&arguments.target)?;
+    let to_stdout = arguments.target.as_os_str() == STDOUT;
+    let target = if to_stdout { arguments.target.clone() } else { absolute(&arguments.target)? };
     if target == Path::new("/") {
         return Err(CommandError::usage("/ is where this machine's own root is; name another directory"));
+    }
+    if to_stdout {
+        may_go_to_stdout(arguments)?;
     }
     let components = match &arguments.components[..] {
         [] => vec!["main".to_owned()],
         named => named.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned).collect(),
     };
-    let (sources, mirrors) = sources(arguments, &components.join(" "))?;
+    let (sources, mirrors) = sources(arguments, &components.join(" "), environment.in_namespace.is_some())?;
     let architectures = match &arguments.arch[..] {
         [] => vec![apt::native_architecture().to_owned()],
         named => named.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned).collect(),
@@ -113,8 +128,9 @@ pub fn bootstrap(
     }
     let settings = BootstrapSettings {
         suite: arguments.suite.clone(),
-        format: format_of(arguments.format, &target),
-        mode: mode_of(arguments.mode),
+        format: if to_stdout { BootstrapFormat::Tar } else { format_of(arguments.format, &target) },
+        mode: environment.in_namespace.unwrap_or_else(|| mode_of(arguments.mode)),
+        stdout_from: to_stdout.then(|| PathBuf::from(environment.tmpdir.as_deref().unwrap_or(TEMPORARY))),
         target,
         architectures,
         variant: arguments.variant,
@@ -134,7 +150,23 @@ pub fn bootstrap(
         trace: arguments.output.trace.clone(),
         verbose: arguments.output.verbose,
     };
-    Ok((settings, output(&arguments.output, false)))
+    let output = OutputSettings { stdout_is_taken: to_stdout, ..output(&arguments.output, false) };
+    Ok((settings, output))
+}
+
+/// An archive on stdout has it for itself, and is nothing for people to read.
+fn may_go_to_stdout(arguments: &BootstrapArgs) -> Result<(), CommandError> {
+    if !matches!(arguments.format, BootstrapFormat::Auto | BootstrapFormat::Tar) {
+        return Err(CommandError::usage("only a tar archive goes to stdout").hint("name a TARGET, or say --format tar"));
+    }
+    if arguments.output.json {
+        return Err(CommandError::usage("--json needs stdout, which is for the archive").hint("name a TARGET"));
+    }
+    if std::io::stdout().is_terminal() {
+        return Err(CommandError::usage("an archive is nothing for a terminal")
+            .hint("name a TARGET, or send stdout elsewhere: `> root.tar`"));
+    }
+    Ok(())
 }
 
 fn mode_of(wish: BootstrapMode) -> BootstrapMode {
@@ -191,16 +223,26 @@ fn hooks_of(arguments: &BootstrapArgs) -> Result<Vec<Hook>, CommandError> {
     Ok(all)
 }
 
-/// The files of sources, and the addresses that were given as mirrors of one archive.
-fn sources(arguments: &BootstrapArgs, components: &str) -> Result<(Vec<SourcesFile>, Vec<String>), CommandError> {
+/// The files of sources, and the addresses that were given as mirrors of one archive. stdin is there once: it is left to
+/// the program in its namespaces.
+fn sources(
+    arguments: &BootstrapArgs,
+    components: &str,
+    reads_stdin: bool,
+) -> Result<(Vec<SourcesFile>, Vec<String>), CommandError> {
     let suite = &arguments.suite;
     let mut entries: Vec<Entry> = Vec::new();
     let mut mirrors = Vec::new();
     for mirror in &arguments.mirrors {
-        if mirror == "-" {
+        if mirror == STDIN {
             let mut text = String::new();
-            let read = std::io::stdin().take(SOURCES_BYTES_MAX).read_to_string(&mut text);
-            read.map_err(|error| CommandError::usage(format_args!("stdin: {error}")))?;
+            if reads_stdin {
+                let read = std::io::stdin().take(SOURCES_BYTES_MAX).read_to_string(&mut text);
+                read.map_err(|error| CommandError::usage(format_args!("stdin: {error}")))?;
+                if text.trim().is_empty() {
+                    return Err(CommandError::usage("stdin: no apt sources in it"));
+                }
+            }
             entries.push(Entry { kind: guess(&text), name: None, text });
         } else if mirror.starts_with("deb ") || mirror.starts_with("deb-src ") {
             add_line(&mut entries, format!("{mirror}\n"));

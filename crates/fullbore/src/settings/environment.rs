@@ -3,6 +3,7 @@
 use fullbore_apt::lists::languages::Locale;
 
 use super::ProxySettings;
+use crate::cli::BootstrapMode;
 
 /// What the environment says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,12 +18,14 @@ pub struct Environment {
     pub journal: bool,
     /// `LC_ALL`, `LC_MESSAGES` or `LANG`, and `LANGUAGE`.
     pub locale: Locale,
-    /// This is the program that a bootstrap has started in namespaces of its own.
-    pub in_namespace: bool,
+    /// This is the program that a bootstrap has started in namespaces of its own, in this mode.
+    pub in_namespace: Option<BootstrapMode>,
     /// `APT_CONFIG`
     pub apt_config: Option<String>,
     /// `PATH`
     pub path: Option<String>,
+    /// `TMPDIR`
+    pub tmpdir: Option<String>,
     /// `FULLBORE_LOG`: a filter in tracing's syntax, such as `fullbore_wire=debug`.
     pub log: Option<String>,
 }
@@ -60,9 +63,10 @@ impl Environment {
                 messages: ["LC_ALL", "LC_MESSAGES", "LANG"].into_iter().find_map(given).unwrap_or_default(),
                 language: given("LANGUAGE").unwrap_or_default(),
             },
-            in_namespace: given(crate::bootstrap::IN_NAMESPACE).is_some(),
+            in_namespace: given(crate::bootstrap::IN_NAMESPACE).map(|mode| crate::bootstrap::mode_of(&mode)),
             apt_config: given("APT_CONFIG"),
             path: given("PATH"),
+            tmpdir: given("TMPDIR"),
             log: given("FULLBORE_LOG"),
         }
     }

@@ -293,6 +293,7 @@ pub(super) fn output(arguments: &OutputArgs, changed_exit: bool) -> OutputSettin
         quiet: arguments.quiet,
         verbose: arguments.verbose,
         changed_exit,
+        stdout_is_taken: false,
     }
 }
 

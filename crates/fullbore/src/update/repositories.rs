@@ -80,16 +80,42 @@ pub fn repositories(settings: &UpdateSettings, defaults: &Defaults) -> Result<Re
                 found.sites.push(mirrors);
                 addresses.len() - 1
             });
+            found.warnings.extend(without_effect(source, uri));
             for suite in &source.suite_names {
                 add(settings, defaults, &mut found.all, source, uri, suite, site)?;
             }
         }
     }
-    if found.all.is_empty() && !found.warnings.is_empty() {
+    if found.all.is_empty() && !found.left_to_apt.is_empty() {
         return Err(CommandError::new(ErrorKind::Partial, found.warnings.join("; "))
             .hint("http:, https: and mirror+file: sources are updated here; use apt-get update for these"));
     }
     Ok(found)
+}
+
+/// Options of sources.list(5) that change what an update of apt's takes or accepts, and nothing here; a switch with
+/// the value that does.
+const WITHOUT_EFFECT: [(&str, Option<bool>); 9] = [
+    ("InRelease-Path", None),
+    ("Snapshot", None),
+    ("Include", None),
+    ("Exclude", None),
+    ("Date-Max-Future", None),
+    ("Check-Date", Some(false)),
+    ("Allow-Insecure", Some(true)),
+    ("Allow-Weak", Some(true)),
+    ("Allow-Downgrade-To-Insecure", Some(true)),
+];
+
+/// Names what a source asks for and does not get here.
+fn without_effect(source: &ArchiveSource, uri: &str) -> Option<String> {
+    let asked = |(name, value): &&(&str, Option<bool>)| {
+        let is_it = |own: &String| own.eq_ignore_ascii_case(name);
+        let switched = |(own, on): &(String, bool)| is_it(own) && value.is_none_or(|value| value == *on);
+        source.ignored.iter().any(is_it) || source.switches.iter().any(switched)
+    };
+    let names: Vec<&str> = WITHOUT_EFFECT.iter().filter(asked).map(|(name, _)| *name).collect();
+    (!names.is_empty()).then(|| format!("{uri}: without effect here, unlike with apt-get update: {}", names.join(", ")))
 }
 
 fn add(

@@ -1,6 +1,6 @@
 //! Package roots, compared entry by entry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub struct Entry {
     pub linked: Option<String>,
     /// Extended attributes, as getfattr prints them.
     pub attributes: String,
-    /// Seconds, of a regular file.
+    /// Seconds, of a regular file or a link.
     pub mtime: i64,
 }
 
@@ -62,8 +62,10 @@ fn walk(root: &Path, directory: &Path, entries: &mut Root, links: &mut BTreeMap<
             ("character device", status.rdev().to_string())
         } else if kind.is_block_device() {
             ("block device", status.rdev().to_string())
+        } else if kind.is_fifo() {
+            ("pipe", String::new())
         } else {
-            ("other", String::new())
+            ("socket", String::new())
         };
         if kind == "file" && status.nlink() > 1 {
             links.entry(status.ino()).or_default().push(name.clone());
@@ -75,7 +77,7 @@ fn walk(root: &Path, directory: &Path, entries: &mut Root, links: &mut BTreeMap<
             content,
             linked: None,
             attributes: String::new(),
-            mtime: if kind == "file" { status.mtime() } else { 0 },
+            mtime: if matches!(kind, "file" | "link") { status.mtime() } else { 0 },
         };
         entries.insert(name, entry);
         if kind == "directory" {
@@ -168,21 +170,43 @@ pub fn differences(ours: &Root, theirs: &Root, packaged: &dyn Fn(&str) -> bool, 
     lines
 }
 
-/// Paths that packages own and have not changed: those of the md5sums, through the links of a merged /usr.
-pub fn packaged(root: &Path) -> std::collections::BTreeSet<String> {
-    let mut paths = std::collections::BTreeSet::new();
+/// Files and links that packages own and that no script has a reason to change, through the links of a merged /usr:
+/// those of the md5sums, and what is a link and in a list of files, where nothing is listed below it: that would be
+/// a directory in the package, as /bin is before the merge.
+pub fn packaged(root: &Path) -> BTreeSet<String> {
+    let (mut paths, mut listed) = (BTreeSet::new(), BTreeSet::new());
     for entry in fs::read_dir(root.join("var/lib/dpkg/info")).unwrap() {
         let path = entry.unwrap().path();
-        if path.extension().is_some_and(|ending| ending == "md5sums") {
-            for line in fs::read_to_string(&path).unwrap().lines() {
-                let Some((_, name)) = line.split_once("  ") else { continue };
-                let name = match ["bin/", "sbin/", "lib/", "lib64/"].iter().find(|top| name.starts_with(**top)) {
-                    Some(_) => format!("usr/{name}"),
-                    None => name.to_owned(),
-                };
-                paths.insert(name);
+        match path.extension().and_then(|ending| ending.to_str()) {
+            Some("md5sums") => {
+                let text = fs::read_to_string(&path).unwrap();
+                paths.extend(text.lines().filter_map(|line| Some(merged(line.split_once("  ")?.1))));
             }
+            Some("list") => {
+                let text = fs::read_to_string(&path).unwrap();
+                listed.extend(text.lines().map(|line| line.trim_start_matches('/').to_owned()));
+            }
+            _ => {}
         }
     }
+    let is_directory = |name: &str| {
+        let below = format!("{name}/");
+        listed.range(below.clone()..).next().is_some_and(|next| next.starts_with(&below))
+    };
+    paths.extend(
+        listed
+            .iter()
+            .filter(|name| !is_directory(name))
+            .map(|name| merged(name))
+            .filter(|name| root.join(name).is_symlink()),
+    );
     paths
+}
+
+/// Where it is to be found.
+fn merged(name: &str) -> String {
+    match ["bin/", "sbin/", "lib/", "lib64/"].iter().find(|top| name.starts_with(**top)) {
+        Some(_) => format!("usr/{name}"),
+        None => name.to_owned(),
+    }
 }

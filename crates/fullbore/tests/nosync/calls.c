@@ -4,6 +4,7 @@
  *   calls wrong         sync calls that have to fail in any case; prints the error numbers
  *   calls euid          prints the effective user
  *   calls write FILE N  writes FILE N times over, each time followed by fsync
+ *   calls stay N        leaves a child behind that ends after N seconds
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -20,7 +21,10 @@
 static long call32(long number, long a, long b, long c, long d)
 {
     long result;
-    __asm__ volatile("int $0x80" : "=a"(result) : "a"(number), "b"(a), "c"(b), "d"(c), "S"(d)
+    /* The fifth and the sixth argument are 0; below the stack pointer there may be variables. */
+    __asm__ volatile("lea -128(%%rsp), %%rsp\n\tpush %%rbp\n\txor %%ebp, %%ebp\n\tint $0x80\n\t"
+                     "pop %%rbp\n\tlea 128(%%rsp), %%rsp"
+                     : "=a"(result) : "a"(number), "b"(a), "c"(b), "d"(c), "S"(d), "D"(0L)
                      : "memory", "r8", "r9", "r10", "r11");
     return (int)result < 0 ? -(int)result : 0;
 }
@@ -51,8 +55,9 @@ int main(int count, char **words)
 #endif
         printf("\n");
     } else if (!strcmp(words[1], "wrong")) {
-        printf("%d %d %d %d\n", failed(fsync(-1)), failed(syscall(SYS_fdatasync, -1)),
-               failed(msync(page, 4096, MS_SYNC | MS_ASYNC)), failed(msync(page, 4096, MS_ASYNC)));
+        printf("%d %d %d %d %d\n", failed(fsync(-1)), failed(syscall(SYS_fdatasync, -1)),
+               failed(msync(page, 4096, MS_SYNC | MS_ASYNC)), failed(msync(page, 4096, MS_ASYNC)),
+               failed(sync_file_range(fd, 0, 0, 99)));
     } else if (!strcmp(words[1], "euid")) {
         printf("%d\n", (int)geteuid());
     } else if (!strcmp(words[1], "write") && count == 4) {
@@ -60,6 +65,13 @@ int main(int count, char **words)
         for (int i = atoi(words[3]); i > 0; i--)
             if (pwrite(file, &i, sizeof i, 0) < 0 || fsync(file))
                 return 1;
+    } else if (!strcmp(words[1], "stay") && count == 3) {
+        if (fork())
+            return 0;
+        /* Nobody waits for its output. */
+        close(1);
+        close(2);
+        sleep(atoi(words[2]));
     } else {
         return 1;
     }

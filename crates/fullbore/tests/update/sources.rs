@@ -62,6 +62,27 @@ fn an_index_that_the_release_does_not_have_is_a_warning() {
 }
 
 #[test]
+fn what_a_source_asks_for_and_does_not_get_is_named() {
+    let (_directory, _archive, _server, ours, theirs) = world("");
+    let quiet = ours.update(&[]).exits(0);
+    assert!(!quiet.stderr.contains("without effect"), "{}", quiet.stderr);
+    for lists in [&ours, &theirs] {
+        let path = lists.at("a.sources");
+        let sources = std::fs::read_to_string(&path).unwrap();
+        // The first two are apt's own defaults; Targets is heeded by both.
+        let more = "Check-Date: yes\nAllow-Weak: no\nTargets: Packages\nInclude: hello\nAllow-Insecure: yes\n";
+        std::fs::write(&path, sources.trim_end().to_owned() + "\n" + more).unwrap();
+    }
+    let ran = ours.update(&[]).exits(0);
+    let said = "without effect here, unlike with apt-get update: Include, Allow-Insecure";
+    assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    theirs.update_by_apt();
+    assert_eq!(ours.content(), theirs.content());
+    assert!(ours.content().keys().any(|name| name.contains("Packages")));
+    assert!(!ours.content().keys().any(|name| name.contains("Translation")), "{:?}", ours.content().keys());
+}
+
+#[test]
 fn a_mirror_that_is_down_or_behind_does_not_decide() {
     let (directory, archive, server, ours, theirs) = world("");
     let list = directory.path().join("mirrors");

@@ -1,0 +1,162 @@
+//! The flags of `fullbore bootstrap`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::shared::{CHOICE, KEEP, NetworkArgs, OutputArgs, TrustArgs};
+
+const HOOKS: &str = "Hooks";
+
+pub(super) const LONG: &str = "\
+Make a Debian root, as mmdebstrap is called.
+
+apt resolves and dpkg configures; packages come by fullbore's wire, each verified by its SHA-256 from \
+the signed index, and are unpacked in parallel. No command syncs while the root is made; one sync is at \
+the end. Until then TARGET holds a file .fullbore-unfinished; a root without it is complete. A run that \
+finds such a file starts over.";
+
+const EXAMPLES: &str = "\
+Examples:
+  A small root:
+    fullbore bootstrap --variant minbase trixie /srv/root https://deb.example.org/debian
+  With packages, as an archive, without being root:
+    fullbore bootstrap --variant apt --include ca-certificates,curl trixie root.tar.zst
+  As an archive on stdout:
+    fullbore bootstrap --variant minbase trixie - https://deb.example.org/debian | docker import -
+  With sources of its own, and a hook:
+    fullbore bootstrap --customize-hook 'chroot \"$1\" useradd --create-home user' \\
+        trixie root /etc/apt/sources.list.d/debian.sources";
+
+/// `fullbore bootstrap`.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
+pub struct BootstrapArgs {
+    /// The suite or codename
+    #[arg(value_name = "SUITE")]
+    pub suite: String,
+
+    /// Where the root goes: a directory that is empty or not there, a file for --format tar or squashfs, or `-` for a
+    /// tar archive on stdout
+    #[arg(value_name = "TARGET", default_value = "-")]
+    pub target: PathBuf,
+
+    /// An archive's address, a line as in sources.list, a file of apt sources, or `-` for one on stdin (default: this
+    /// machine's archive)
+    ///
+    /// Several addresses are taken as mirrors of one archive: files come from all of them.
+    #[arg(value_name = "MIRROR")]
+    pub mirrors: Vec<String>,
+
+    /// Which packages are installed
+    #[arg(long, value_name = "VARIANT", default_value = "important", help_heading = CHOICE)]
+    pub variant: Variant,
+
+    /// Install these packages, too: names, patterns of apt, or names with a version; comma-separated
+    #[arg(long, value_name = "PACKAGE", help_heading = CHOICE)]
+    pub include: Vec<String>,
+
+    /// Take packages of these components; comma-separated [default: main]
+    #[arg(long, value_name = "COMPONENT", help_heading = CHOICE, value_delimiter = ',', visible_alias = "component")]
+    pub components: Vec<String>,
+
+    /// The root's architecture, and foreign ones after it; comma-separated (default: this machine's)
+    #[arg(long, value_name = "ARCH", help_heading = CHOICE, value_delimiter = ',', visible_alias = "architectures")]
+    pub arch: Vec<String>,
+
+    /// Option for apt in the root and while it is made: text as in apt.conf, or a file; repeat for more
+    #[arg(long, value_name = "OPTION|FILE", help_heading = CHOICE)]
+    pub aptopt: Vec<String>,
+
+    /// Option for dpkg in the root and while it is made: text as in dpkg.cfg, or a file; repeat for more
+    #[arg(long, value_name = "OPTION|FILE", help_heading = CHOICE)]
+    pub dpkgopt: Vec<String>,
+
+    /// How the root is made: with the rights of root, or in a user namespace [default: whichever is possible]
+    #[arg(long, value_name = "MODE", default_value = "auto", help_heading = KEEP)]
+    pub mode: BootstrapMode,
+
+    /// What is made (default: by the ending of TARGET)
+    #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = KEEP)]
+    pub format: BootstrapFormat,
+
+    /// Run this before any package: a program, or a snippet for sh with the root as $1; repeat for more
+    #[arg(long, value_name = "COMMAND", help_heading = HOOKS)]
+    pub setup_hook: Vec<String>,
+
+    /// Run this when Essential packages are unpacked
+    #[arg(long, value_name = "COMMAND", help_heading = HOOKS)]
+    pub extract_hook: Vec<String>,
+
+    /// Run this when Essential packages are configured
+    #[arg(long, value_name = "COMMAND", help_heading = HOOKS)]
+    pub essential_hook: Vec<String>,
+
+    /// Run this when all packages are configured
+    #[arg(long, value_name = "COMMAND", help_heading = HOOKS)]
+    pub customize_hook: Vec<String>,
+
+    /// Run the programs of this directory whose names begin with setup, extract, essential or customize
+    #[arg(long, value_name = "DIR", help_heading = HOOKS, visible_alias = "hook-dir")]
+    pub hook_directory: Vec<PathBuf>,
+
+    /// What decides which signatures are accepted.
+    #[command(flatten)]
+    pub trust: TrustArgs,
+
+    /// How to reach the mirrors.
+    #[command(flatten)]
+    pub network: NetworkArgs,
+
+    /// What is shown and written about the run.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Which packages a root has, beside those of `--include`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Variant {
+    /// None.
+    Custom,
+    /// Essential packages and what they need.
+    Essential,
+    /// That, and apt.
+    Apt,
+    /// All packages of priority required; minbase is the same.
+    #[value(alias = "minbase")]
+    Required,
+    /// That, and build-essential.
+    Buildd,
+    /// All packages of priorities required and important.
+    #[value(aliases = ["debootstrap", "-"])]
+    Important,
+    /// That, and those of priority standard.
+    Standard,
+}
+
+/// With whose rights a root is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BootstrapMode {
+    /// As root if it is root, else in a user namespace.
+    Auto,
+    /// As root.
+    #[value(alias = "sudo")]
+    Root,
+    /// In a user namespace, with the numbers of /etc/subuid and /etc/subgid.
+    Unshare,
+}
+
+/// What a bootstrap makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BootstrapFormat {
+    /// By the ending of the target's name: .tar and its compressed forms, .squashfs, .sqfs, else a directory.
+    Auto,
+    /// A directory.
+    #[value(alias = "directory")]
+    Dir,
+    /// An archive for tar, compressed as the ending says.
+    Tar,
+    /// A file system for squashfs.
+    #[value(alias = "sqfs")]
+    Squashfs,
+}

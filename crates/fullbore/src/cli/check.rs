@@ -1,0 +1,58 @@
+//! The flags of `fullbore check`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::shared::{NetworkArgs, OutputArgs, TrustArgs};
+use crate::settings::values::Percent;
+
+pub(super) const LONG: &str = "\
+Re-read an archive against its signed indexes.
+
+Verifies the signature of every InRelease below DIR, follows the hashes from there to the indexes \
+and from the indexes to every file, and names each file that is missing, has the wrong size or the \
+wrong content. With --repair what is wrong is fetched again. Works on any Debian archive, whoever \
+made it.";
+
+const EXAMPLES: &str = "\
+Examples:
+  Read everything:
+    fullbore check /srv/mirror/debian
+  Read a random twentieth, as a nightly job:
+    fullbore check /srv/mirror/debian --read-data-subset 5%
+  Fetch what is wrong:
+    fullbore check /srv/mirror/debian --repair --from https://deb.example.org/debian";
+
+/// `fullbore check`.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
+pub struct CheckArgs {
+    /// The archive: the directory that holds dists/
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+
+    /// Read the content of only this random share of the files; sizes are checked for all
+    #[arg(long, value_name = "PERCENT")]
+    pub read_data_subset: Option<Percent>,
+
+    /// Fetch what is missing or wrong
+    #[arg(long)]
+    pub repair: bool,
+
+    /// Repair from this archive; repeat for more (default: where the mirror came from)
+    #[arg(long, value_name = "URL", value_delimiter = ' ')]
+    pub from: Vec<String>,
+
+    /// What decides which signatures are accepted.
+    #[command(flatten)]
+    pub trust: TrustArgs,
+
+    /// How to reach the mirrors when repairing.
+    #[command(flatten)]
+    pub network: NetworkArgs,
+
+    /// What is shown and written about the run.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}

@@ -1,0 +1,193 @@
+//! The flags of `fullbore mirror`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::shared::{CHOICE, KEEP, NETWORK, NetworkArgs, OUTPUT, OutputArgs, TRUST, TrustArgs};
+use crate::settings::values::{DurabilityChoice, Filter, IndexFormat, Kind, Percent};
+
+const WHAT: &str = "What to mirror";
+
+pub(super) const LONG: &str = "\
+Clone or update a Debian archive from one or many mirrors.
+
+Fetches the signed InRelease of each suite from the origin (the first --from), verifies it, and \
+brings the directory to exactly that state: all files from all mirrors at once, each verified by \
+its SHA-256 before it gets its name, indexes after the pool, InRelease very last. A run that is \
+interrupted is taken up where it stopped. A run that finds nothing new costs two or three round \
+trips.";
+
+const EXAMPLES: &str = "\
+Examples:
+  Mirror one suite from two mirrors:
+    fullbore mirror --from https://deb.example.org/debian --from https://ftp.example.org/debian \\
+        --suite trixie --component main --arch amd64,all --to /srv/mirror/debian
+  Mirror what apt on this machine uses:
+    fullbore mirror --sources /etc/apt/sources.list.d/debian.sources --to /srv/mirror
+  See what an update would fetch:
+    fullbore mirror --config /etc/fullbore/mirror.toml debian --dry-run
+  Take at most 20 MB/s and draw the run:
+    fullbore mirror debian --limit-rate 20M --report run.html
+
+Every flag can be set in the environment (FULLBORE_LIMIT_RATE) or, under its own name, in a
+[mirror.NAME] section of the settings file (limit-rate = \"20M\").";
+
+/// `fullbore mirror`.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
+pub struct MirrorArgs {
+    /// Run these [mirror.NAME] sections of the settings file (default: all of them)
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+
+    /// Fetch from this archive; repeat for more mirrors of it. The first is the origin
+    ///
+    /// The address is the directory that holds dists/, as in apt's sources. The origin decides
+    /// which state of the archive is mirrored; files come from all of them, whoever is faster.
+    #[arg(long, value_name = "URL", help_heading = WHAT, value_delimiter = ' ')]
+    pub from: Vec<String>,
+
+    /// Mirror this suite or codename; repeat or separate with commas
+    ///
+    /// A name with a slash at its end, as in apt's sources, is a flat repository.
+    #[arg(long, value_name = "SUITE", help_heading = WHAT, value_delimiter = ',')]
+    pub suite: Vec<String>,
+
+    /// Mirror this component; repeat or separate with commas (default: all in the Release)
+    #[arg(long, value_name = "COMPONENT", help_heading = WHAT, value_delimiter = ',')]
+    pub component: Vec<String>,
+
+    /// Mirror this architecture, `source` or `all`; repeat or separate with commas (default: all)
+    #[arg(long, value_name = "ARCH", help_heading = WHAT, value_delimiter = ',')]
+    pub arch: Vec<String>,
+
+    /// Mirror what this file or directory of apt sources names (deb822 .sources or one-line .list)
+    ///
+    /// Several URIs in one entry are taken as mirrors of one archive. Where the entries name
+    /// several archives, each gets a directory of its own below --to, named like the last part of
+    /// its address: /srv/mirror/debian and /srv/mirror/debian-security.
+    #[arg(long, value_name = "FILE|DIR", help_heading = WHAT)]
+    pub sources: Option<PathBuf>,
+
+    /// Read settings from this file (default: /etc/fullbore/mirror.toml)
+    #[arg(long, value_name = "FILE", help_heading = WHAT)]
+    pub config: Option<PathBuf>,
+
+    /// Write the mirror into this directory
+    #[arg(long, value_name = "DIR", help_heading = WHAT)]
+    pub to: Option<PathBuf>,
+
+    /// Keep this run also as a snapshot of this name, made of hard links
+    #[arg(long, value_name = "NAME", help_heading = WHAT)]
+    pub snapshot: Option<String>,
+
+    /// Mirror only files whose path matches; with --exclude: bring such files back
+    ///
+    /// The regular expression is searched in the path below the archive's root, such as
+    /// pool/main/h/hello/hello_2.10-5_amd64.deb. Repeat for more.
+    #[arg(long, value_name = "REGEX", help_heading = CHOICE)]
+    pub include: Vec<Filter>,
+
+    /// Leave out files whose path matches this regular expression; repeat for more
+    #[arg(long, value_name = "REGEX", help_heading = CHOICE)]
+    pub exclude: Vec<Filter>,
+
+    /// Mirror only packages of this section: `devel`, or `contrib/devel`; comma-separated
+    #[arg(long, value_name = "SECTION", help_heading = CHOICE, value_delimiter = ',')]
+    pub section: Vec<String>,
+
+    /// Mirror only packages of this priority, such as `required`; comma-separated
+    #[arg(long, value_name = "PRIORITY", help_heading = CHOICE, value_delimiter = ',')]
+    pub priority: Vec<String>,
+
+    /// Mirror only packages built from this source package; comma-separated
+    #[arg(long, value_name = "SOURCE", help_heading = CHOICE, value_delimiter = ',')]
+    pub source_package: Vec<String>,
+
+    /// Mirror only the newest N versions of each package
+    #[arg(long, value_name = "N", help_heading = CHOICE, value_parser = clap::value_parser!(u32).range(1..))]
+    pub newest: Option<u32>,
+
+    /// Fetch only these forms of each index; comma-separated (default: every compressed form that exists)
+    #[arg(long, value_name = "FORMAT", help_heading = CHOICE, value_delimiter = ',')]
+    pub index_formats: Vec<IndexFormat>,
+
+    /// Leave out these kinds of files; comma-separated
+    #[arg(long, value_name = "KIND", help_heading = CHOICE, value_delimiter = ',')]
+    pub without: Vec<Kind>,
+
+    /// Fetch translated descriptions only in these languages, such as en,de (default: all)
+    #[arg(long, value_name = "LANGUAGE", help_heading = CHOICE, value_delimiter = ',')]
+    pub languages: Vec<String>,
+
+    /// What decides which signatures are accepted.
+    #[command(flatten)]
+    pub trust: TrustArgs,
+
+    /// Accept a Release whose Valid-Until has passed; logged at every run
+    #[arg(long, help_heading = TRUST)]
+    pub ignore_valid_until: bool,
+
+    /// Stop when more than this share of the mirrored files would be deleted [default: 40%]
+    #[arg(long, value_name = "PERCENT", help_heading = KEEP)]
+    pub max_delete: Option<Percent>,
+
+    /// Delete even when --max-delete is exceeded
+    #[arg(long, help_heading = KEEP)]
+    pub force_delete: bool,
+
+    /// Delete also files that fullbore did not put there
+    ///
+    /// Without it only files that fullbore placed and no signed index names any more are deleted.
+    #[arg(long, help_heading = KEEP)]
+    pub clean_foreign: bool,
+
+    /// Delete nothing
+    #[arg(long, help_heading = KEEP)]
+    pub no_clean: bool,
+
+    /// Keep the files and by-hash indexes of this many earlier states [default: 3]
+    #[arg(long, value_name = "N", help_heading = KEEP)]
+    pub keep_generations: Option<u32>,
+
+    /// Keep them at least this many hours [default: 24]
+    #[arg(long, value_name = "HOURS", help_heading = KEEP)]
+    pub keep_hours: Option<u32>,
+
+    /// When to wait for the disk: never, once before publishing, or for each file [default: at-end]
+    #[arg(long, value_name = "WHEN", help_heading = KEEP)]
+    pub durability: Option<DurabilityChoice>,
+
+    /// Call this mirror so in its trace files: its public host name (default: this machine's name)
+    #[arg(long, value_name = "HOST", help_heading = KEEP)]
+    pub trace_host: Option<String>,
+
+    /// Write this line into the trace file, such as "Maintainer: NAME <ADDRESS>"; repeat for more
+    #[arg(long, value_name = "LINE", help_heading = KEEP)]
+    pub trace_info: Vec<String>,
+
+    /// How to reach the mirrors.
+    #[command(flatten)]
+    pub network: NetworkArgs,
+
+    /// Name the origin: it decides the state to mirror (default: the first --from)
+    #[arg(long, value_name = "URL", help_heading = NETWORK)]
+    pub origin: Option<String>,
+
+    /// Fetch everything from the origin alone
+    #[arg(long, help_heading = NETWORK)]
+    pub origin_only: bool,
+
+    /// Show what would be fetched, in files and bytes; no file of the mirror changes
+    #[arg(long, short = 'n', help_heading = OUTPUT)]
+    pub dry_run: bool,
+
+    /// What is shown and written about the run.
+    #[command(flatten)]
+    pub output: OutputArgs,
+
+    /// Exit with 10 when nothing had changed, so that scripts can tell
+    #[arg(long, help_heading = OUTPUT)]
+    pub changed_exit: bool,
+}

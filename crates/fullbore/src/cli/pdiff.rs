@@ -1,0 +1,192 @@
+//! The flags of `fullbore pdiff` and of what is below it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use fullbore_engine::digest::Sha256;
+
+use super::update::KeptLevel;
+use crate::settings::values::{DurabilityChoice, Filter};
+
+pub(super) const LONG: &str = "\
+Apply, join, make and publish patches of APT's indexes (pdiffs).
+
+A patch is an ed script, as `diff --ed` writes it and `X.diff/Index` of an archive lists it. Files may \
+be compressed; the form is known by the extension.";
+
+/// `fullbore pdiff`.
+#[derive(Debug, Args)]
+pub struct PdiffArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: PdiffCommand,
+}
+
+/// What `fullbore pdiff` can do.
+#[derive(Debug, Subcommand)]
+pub enum PdiffCommand {
+    /// Apply patches to an index, oldest first, in one pass
+    #[command(long_about = APPLY_LONG)]
+    Apply(PdiffApplyArgs),
+    /// Join patches, oldest first, to one that does what they do
+    #[command(long_about = MERGE_LONG)]
+    Merge(PdiffMergeArgs),
+    /// Make the patch that leads from one state of an index to another
+    #[command(long_about = GENERATE_LONG)]
+    Generate(PdiffGenerateArgs),
+    /// Publish patches beside an archive's indexes, for those who run one
+    #[command(long_about = PUBLISH_LONG)]
+    Publish(PdiffPublishArgs),
+}
+
+const APPLY_LONG: &str = "\
+Apply patches to an index, oldest first, in one pass.
+
+The patches are joined first, so that twenty take hardly longer than one; memory does not depend on \
+the size of the index. NEW gets its name when it is complete and, with --sha256, right. It may be \
+the same file as OLD.";
+
+const APPLY_EXAMPLES: &str = "\
+Examples:
+  Two steps at once, verified:
+    fullbore pdiff apply Packages 2026-10-29-2000.12.gz 2026-10-30-0800.52.gz -o Packages.new \\
+        --sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+  From one form to another:
+    fullbore pdiff apply Contents-amd64.xz 2026-10-30-0800.52.gz -o Contents-amd64.zst";
+
+/// `fullbore pdiff apply`.
+#[derive(Debug, Args)]
+#[command(after_long_help = APPLY_EXAMPLES)]
+pub struct PdiffApplyArgs {
+    /// The index: plain, .gz, .xz, .zst, .lz4 or .bz2
+    #[arg(value_name = "OLD")]
+    pub old: PathBuf,
+
+    /// The patches, oldest first
+    #[arg(value_name = "PATCH", required = true)]
+    pub patches: Vec<PathBuf>,
+
+    /// Write the patched index to this file: plain, .gz, .xz, .zst or .lz4
+    #[arg(long, short, value_name = "NEW")]
+    pub output: PathBuf,
+
+    /// Give the result its name only if its content, uncompressed, has this SHA-256
+    #[arg(long, value_name = "HASH")]
+    pub sha256: Option<Sha256>,
+
+    /// Compress for speed (`own`) or as hard as apt does (`apt`)
+    #[arg(long, value_name = "LEVEL", default_value = "own")]
+    pub level: KeptLevel,
+}
+
+const MERGE_LONG: &str = "\
+Join patches, oldest first, to one that does what they do one after the other.
+
+The index itself is not needed.";
+
+/// `fullbore pdiff merge`.
+#[derive(Debug, Args)]
+pub struct PdiffMergeArgs {
+    /// The patches, oldest first
+    #[arg(value_name = "PATCH", required = true)]
+    pub patches: Vec<PathBuf>,
+
+    /// Write the patch to this file, plain or .gz (default: to stdout)
+    #[arg(long, short, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+}
+
+const GENERATE_LONG: &str = "\
+Make the patch that leads from one state of an index to another.
+
+Both are read into memory. The patch is applied once before it is written.";
+
+/// `fullbore pdiff generate`.
+#[derive(Debug, Args)]
+pub struct PdiffGenerateArgs {
+    /// The index as it was, in any form
+    #[arg(value_name = "OLD")]
+    pub old: PathBuf,
+
+    /// The index as it is, in any form
+    #[arg(value_name = "NEW")]
+    pub new: PathBuf,
+
+    /// Write the patch to this file, plain or .gz (default: to stdout)
+    #[arg(long, short, value_name = "PATCH")]
+    pub output: Option<PathBuf>,
+}
+
+const PUBLISH_LONG: &str = "\
+Publish patches beside an archive's indexes, so that clients fetch what has changed.
+
+DIR is the directory of a suite (dists/SUITE) or of some indexes below one. For each Packages, Sources, \
+Contents and Translation in it that has changed since the last run, the new step is added to X.diff/: \
+the patch, and the Index that lists it. The state before is kept in DIR/.fullbore, or taken from \
+another copy of DIR with --old. The first run only keeps the states.
+
+Run it each time between making the indexes and making the Release file, which must list each \
+X.diff/Index, and the uncompressed X even if only X.xz is there. Then sign the Release. Until it \
+is signed, clients fetch whole what has changed, as always.";
+
+const PUBLISH_EXAMPLES: &str = "\
+Examples:
+  An archive made by apt-ftparchive:
+    apt-ftparchive generate archive.conf
+    fullbore pdiff publish dists/trixie
+    apt-ftparchive -c release.conf release dists/trixie > Release.new
+    mv Release.new dists/trixie/Release
+    gpg --clearsign -o InRelease.new dists/trixie/Release
+    mv InRelease.new dists/trixie/InRelease
+  Let clients fetch one patch instead of a chain:
+    fullbore pdiff publish dists/trixie --merged
+  The state before is in another tree:
+    fullbore pdiff publish /srv/new/dists/trixie --old /srv/public/dists/trixie";
+
+/// `fullbore pdiff publish`.
+#[derive(Debug, Args)]
+#[command(after_long_help = PUBLISH_EXAMPLES, after_help = "Try --help for examples and all details.")]
+pub struct PdiffPublishArgs {
+    /// The directory of a suite, dists/SUITE, or of some indexes
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+
+    /// Take the states before from this copy of DIR, and keep none
+    #[arg(long, value_name = "OLD")]
+    pub old: Option<PathBuf>,
+
+    /// Keep the states of the indexes in this directory (default: DIR/.fullbore)
+    #[arg(long, value_name = "STATE", conflicts_with = "old")]
+    pub state: Option<PathBuf>,
+
+    /// Publish also a patch from each state directly to the present one, and offer these first
+    ///
+    /// Clients then fetch one patch instead of several. apt needs longer to apply it: it cannot know
+    /// the hash of what will come out, and computes all that it knows.
+    #[arg(long)]
+    pub merged: bool,
+
+    /// Keep patches for at most so many states
+    #[arg(long, value_name = "N", default_value_t = 56, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub max_patches: u16,
+
+    /// Keep files that are listed no more for so many hours, for clients that are just fetching them
+    #[arg(long, value_name = "HOURS", default_value_t = 24)]
+    pub keep_hours: u16,
+
+    /// Leave out indexes whose path below DIR matches this regular expression; repeat for more
+    #[arg(long, value_name = "REGEX")]
+    pub exclude: Vec<Filter>,
+
+    /// When to wait for the disk: never, once before publishing, or for each file [default: at-end]
+    #[arg(long, value_name = "WHEN")]
+    pub durability: Option<DurabilityChoice>,
+
+    /// Print a line of JSON for each index
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print only errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}

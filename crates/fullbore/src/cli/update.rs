@@ -1,0 +1,89 @@
+//! The flags of `fullbore update`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::shared::{CHOICE, KEEP, NetworkArgs, OUTPUT, OutputArgs, TRUST, TrustArgs};
+use crate::settings::values::DurabilityChoice;
+
+pub(super) const LONG: &str = "\
+Refresh APT's indexes as `apt-get update` does, in a fraction of the time.
+
+Fetches the signed InRelease of each source, verifies it, and brings the lists directory to that \
+state: per index by patches (pdiffs, joined into one pass over the file) or whole, whichever is \
+estimated to be faster, all indexes at once. Each result is verified before it gets its name. \
+Sources, targets, languages and kept forms are those of apt's configuration; files are named and \
+laid out as apt expects them, and apt uses them as its own.";
+
+const EXAMPLES: &str = "\
+Examples:
+  Refresh what apt on this machine uses:
+    fullbore update
+  Indexes for an image, in a directory of their own:
+    fullbore update --sources image/etc/apt/sources.list.d --lists image/var/lib/apt/lists
+
+Not run where --lists is not apt's own directory: the commands of APT::Update::Pre-Invoke,
+Post-Invoke and Post-Invoke-Success.";
+
+/// `fullbore update`.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
+pub struct UpdateArgs {
+    /// Take the sources from this file or directory (deb822 .sources or one-line .list; default: apt's)
+    #[arg(long, value_name = "FILE|DIR", help_heading = CHOICE)]
+    pub sources: Option<PathBuf>,
+
+    /// Keep the indexes in this directory (default: apt's, /var/lib/apt/lists)
+    #[arg(long, value_name = "DIR", help_heading = CHOICE)]
+    pub lists: Option<PathBuf>,
+
+    /// Fetch indexes whole, never by patches
+    #[arg(long, help_heading = CHOICE)]
+    pub no_pdiffs: bool,
+
+    /// Compress what stays compressed for speed (`own`) or as hard as apt does (`apt`)
+    #[arg(long, value_name = "LEVEL", default_value = "own", help_heading = CHOICE)]
+    pub level: KeptLevel,
+
+    /// What decides which signatures are accepted.
+    #[command(flatten)]
+    pub trust: TrustArgs,
+
+    /// Accept a Release whose Valid-Until has passed; logged at every run
+    #[arg(long, help_heading = TRUST)]
+    pub ignore_valid_until: bool,
+
+    /// Leave files of sources that are gone
+    #[arg(long, help_heading = KEEP)]
+    pub no_clean: bool,
+
+    /// Do not run the commands that apt's configuration has for before and after an update
+    #[arg(long, help_heading = KEEP)]
+    pub no_hooks: bool,
+
+    /// Wait for the disk never, once at the end, or for each file [default: at-end]
+    #[arg(long, value_name = "WHEN", help_heading = KEEP)]
+    pub durability: Option<DurabilityChoice>,
+
+    /// How the network is used.
+    #[command(flatten)]
+    pub network: NetworkArgs,
+
+    /// What is shown and written.
+    #[command(flatten)]
+    pub output: OutputArgs,
+
+    /// Exit with code 10 instead of 0 when nothing had changed
+    #[arg(long, help_heading = OUTPUT)]
+    pub changed_exit: bool,
+}
+
+/// How hard kept indexes are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum KeptLevel {
+    /// zstd 3, xz 0, gz 6, lz4 1.
+    Own,
+    /// zstd 19, xz 6, gz 6, lz4 1.
+    Apt,
+}
