@@ -218,6 +218,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l durability -d
 at-end\t''"
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l set -d 'Give your copies on this machine another limit: bwlimit=RATE, as --bwlimit takes it' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l log-file -d 'Write a line a minute to this file: what is done, rate, time left, limit' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l help -d 'Print help'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s n -l dry-run -d 'Compare and tell what would be done; write nothing'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s c -l checksum -d 'Compare files of the same length by their content instead of their time'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l remove-source-files -d 'Remove files at the source once they are on the destination\'s disk'
@@ -234,27 +235,35 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l no-xattrs -d 
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l no-hard-links -d 'Copy each name of a file with hard links by itself'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l no-specials -d 'Leave out devices, named pipes and sockets'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s a -l archive -d 'On by default'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s l -l links -d 'On by default'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s p -l perms -d 'On by default'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s t -l times -d 'On by default'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s o -l owner -d 'On by default'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s g -l group -d 'On by default'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s D -d 'On by default: devices, named pipes and sockets'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s H -l hard-links -d 'On by default'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s A -l acls -d 'On by default'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s X -l xattrs -d 'On by default'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s S -l sparse -d 'On by default: holes of the source stay holes'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l partial -d 'On by default: unfinished files are always kept and gone on with'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l progress -d 'On by default, on a terminal: a bar for the whole copy'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s P -d '--partial and --progress'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s h -l human-readable -d 'On by default; alone, as with rsync: print help'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l quic -d 'Make connections by QUIC alone (default: only if no TCP connection gets through)'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l ssh-only -d 'Send everything by ssh; make no connections of its own'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s z -l compress -d 'Compress whatever gets smaller (default: where a trial shows that it makes the copy faster)'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l no-compress -d 'Compress nothing'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s W -l whole-file -d 'Send changed files whole, not only their changed blocks'
-complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l quic -d 'Make connections by QUIC alone (default: only if no TCP connection gets through)'
-complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l ssh-only -d 'Send everything by ssh; make no connections of its own'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l server -d 'Serve the other end of a copy on standard input and output'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l remove-self -d 'Remove the program\'s own file, which was sent along for this run'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l status -d 'Tell where your copies on this machine stand'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l json -d 'Print events as lines of JSON on stdout, the totals last'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s q -l quiet -d 'Print only errors'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s v -l verbose -d 'Name each file that is copied'
-complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l time -d 'Take so many seconds' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -s e -l rsh -d 'Reach the other machine by this command (default: ssh)' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l remote-path -d 'Run this there instead of `fullbore`, for example `sudo fullbore`' -r
-complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l streams -d 'Open so many connections (default: as many as a copy would)' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l streams -d 'Open so many connections for content (default: as many as the path needs)' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l send-program -d 'Send this program (or FILE, a statically linked one) along, run it there from a temporary directory, and leave nothing of it' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l congestion -d 'Give connections this congestion control (default: the system\'s, and bbr where loss asks for it)' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -s x -l one-file-system -d 'Stay on the file system of SRC'
@@ -266,7 +275,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -s h -l help -d
 complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l variant -d 'Which packages are installed' -r -f -a "custom\t'None'
 essential\t'Essential packages and what they need'
 apt\t'That, and apt'
-required\t'All packages of priority required'
+required\t'All packages of priority required; minbase is the same'
 buildd\t'That, and build-essential'
 important\t'All packages of priorities required and important'
 standard\t'That, and those of priority standard'"
@@ -310,7 +319,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l auth -d 'R
 complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l report -d 'Write a report of the run: one HTML page, or all its data if the name ends in .json' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l metrics -d 'Write metrics for Prometheus\' textfile collector' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l trace -d 'Write a trace of the run\'s phases and stages, to be opened in Perfetto' -r -F
-complete -c fullbore -n "__fish_fullbore_using_subcommand install" -s y -l yes -d 'Do not ask before anything is installed'
+complete -c fullbore -n "__fish_fullbore_using_subcommand install" -s y -l yes -d 'Do not ask before more is done than to install what is named'
 complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l force -d 'Install even where services could be started, which would then run without syncs'
 complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l http1 -d 'Speak only HTTP/1.1, never HTTP/2'
 complete -c fullbore -n "__fish_fullbore_using_subcommand install" -l no-hedge -d 'Never ask a second host for what a slow one is sending'
