@@ -267,6 +267,7 @@ impl Control<'_, '_> {
                 }
                 let answer = self.listing.take(list)?;
                 self.send(answer);
+                self.listing.compare();
             }
             Message::Owners(owners) => self.writers.attributes.learn(&owners),
             Message::Listed { entries, errors } => {

@@ -94,6 +94,30 @@ fn checksum_finds_what_times_do_not_tell_and_writes_nothing_else() {
 }
 
 #[test]
+fn hashes_follow_the_answer_that_announces_them() {
+    let (_directory, source, target) = places(4);
+    for number in 0..2000 {
+        fs::write(source.join(format!("dir/{number}")), [number as u8; 100]).unwrap();
+    }
+    copy(&source, &target, &options());
+    let (mut wanted, mut compared, mut early) = (BTreeSet::new(), 0, Vec::new());
+    let look = |message: &Message| {
+        match message {
+            Message::Answer(answer) => wanted.extend(answer.wanted.iter().map(|wanted| wanted.id)),
+            Message::Basis(basis) => {
+                early.extend((!wanted.contains(&basis.id)).then_some(basis.id));
+                compared += usize::from(basis.last);
+            }
+            _ => {}
+        }
+        Step::Pass
+    };
+    let checksum = Options { checksum: true, ..options() };
+    assert!(Ends::new(&source, &target, &checksum).run(look));
+    assert_eq!((early, compared >= 2000), (vec![], true), "{compared}");
+}
+
+#[test]
 fn of_a_big_file_that_changed_only_the_changed_blocks_go_over() {
     let (_directory, source, target) = places(2);
     let big = source.join("big");

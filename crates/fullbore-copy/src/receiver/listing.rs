@@ -63,6 +63,8 @@ pub(super) struct Listing<'a> {
     /// What was made before any content came, to be taken back if none may: paths, and whether they are
     /// directories. None when content has come.
     pub(super) made: Option<Vec<(Vec<u8>, bool)>>,
+    /// Files of the list taken last that are to be compared.
+    to_compare: Vec<Compare>,
 }
 
 impl<'a> Listing<'a> {
@@ -81,6 +83,7 @@ impl<'a> Listing<'a> {
             links: Vec::new(),
             impossible: 0,
             made: Some(Vec::new()),
+            to_compare: Vec::new(),
         }
     }
 
@@ -93,7 +96,7 @@ impl<'a> Listing<'a> {
         self.next
     }
 
-    /// Takes a list and gives the answer to it.
+    /// Takes a list and gives the answer to it; [`Listing::compare`] when it is sent.
     pub(super) fn take(&mut self, list: List) -> Result<Message, CopyError> {
         if list.first != self.next {
             return Err(CopyError::Meaning("numbers of entries with a gap"));
@@ -138,6 +141,15 @@ impl<'a> Listing<'a> {
             self.fresh.remove(&*directory);
         }
         Ok(Message::Answer(Answer { through: self.next, wanted }))
+    }
+
+    /// Has the files compared that the last answer asked to be. Behind that answer: hashes of a file that the
+    /// sender does not yet know to be wanted mean nothing to it.
+    pub(super) fn compare(&mut self) {
+        for compare in self.to_compare.drain(..) {
+            // A closed queue belongs to a run that ends; its reason is known to the brake.
+            let _ = self.writers.comparing.queue.push(compare, &self.writers.clock);
+        }
     }
 
     fn refused(&self, path: &[u8], error: Errno) -> Result<(), CopyError> {
@@ -345,9 +357,7 @@ impl<'a> Listing<'a> {
         let delta = options.delta && comparable.is_some() && old_size >= BLOCK_BYTES.min(size);
         if compare || delta {
             let (directory, partial) = (directory.clone(), comparable);
-            let compare = Compare { id, directory, name, size, partial, awaited: compare };
-            // A closed queue belongs to a run that ends; its reason is known to the brake.
-            let _ = self.writers.comparing.queue.push(compare, &self.writers.clock);
+            self.to_compare.push(Compare { id, directory, name, size, partial, awaited: compare });
         }
         Ok(Some(wanted))
     }

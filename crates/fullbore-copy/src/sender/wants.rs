@@ -196,9 +196,12 @@ impl Wants {
     /// no harm.
     ///
     /// # Errors
-    /// When they are of no block of the file.
+    /// When they are of no block of the file, or of a file that was not answered yet.
     pub(super) fn learn(&self, basis: &Basis) -> Result<(), CopyError> {
         let mut state = self.lock();
+        if basis.id >= state.base {
+            return Err(CopyError::Meaning("hashes of a file before it is wanted"));
+        }
         match state.comparing.remove(&basis.id) {
             Some(Comparing::Small(file)) => {
                 if !basis.last || basis.first > 0 || basis.hashes.len() > 1 {
