@@ -143,6 +143,12 @@ pub enum Cause {
         /// The path.
         path: String,
     },
+    /// The thread that wrote it has panicked: an error of this program.
+    #[error("{path}: the thread that was writing it has failed")]
+    ThreadFailed {
+        /// The path.
+        path: String,
+    },
     /// Somebody removed the unfinished file while we went on with it.
     #[error("{path}: its unfinished file has vanished")]
     Vanished {
@@ -317,10 +323,11 @@ impl Landing {
         };
         let mut lanes = Vec::new();
         let mut handles = Vec::new();
-        for _ in 0..threads.max(1) {
+        for number in 0..threads.max(1) {
             let (sender, receiver) = pipeline::channel(QUEUE_CHUNKS, &clocks.network, &clocks.hash);
             let load = Arc::new(Load::default());
-            let worker = Worker::new(target.clone(), shared.clone(), load.clone(), clocks.clone(), side_by_side);
+            let worker =
+                Worker::new(target.clone(), shared.clone(), number, load.clone(), clocks.clone(), side_by_side);
             let work = move || worker.run(receiver);
             handles.push(std::thread::Builder::new().name("hash and write".into()).spawn(work)?);
             lanes.push(Lane { chunks: sender, load });
@@ -382,16 +389,22 @@ impl Landing {
     /// Hands over bytes of a file that was begun; others are dropped. Waits while the
     /// file's thread is behind.
     pub async fn chunk(&self, chunk: Chunk) {
-        let bytes = chunk.data.len() as u64;
-        let Some(entry) = self.inner.shared.entry(chunk.item) else {
-            self.inner.shared.counters.wasted_bytes.fetch_add(bytes, Ordering::Relaxed);
-            return;
-        };
+        self.room(chunk.item).await.take(chunk);
+    }
+
+    /// Waits while the file's thread is behind: for those who must know, before they say of bytes
+    /// that they have come, that nothing can keep them from the landing any more.
+    pub async fn room(&self, item: u32) -> Room<'_> {
+        let shared = &*self.inner.shared;
+        let Some(entry) = shared.entry(item) else { return Room { shared, to: None } };
         let lane = &self.inner.lanes[self.thread_of(&entry)];
-        lane.load.bytes.fetch_add(bytes, Ordering::Relaxed);
-        // After the end nobody takes it, and nobody misses it.
-        let round = entry.round.load(Ordering::Acquire);
-        let _ = lane.chunks.send(Message::Chunk(entry, round, chunk)).await;
+        match lane.chunks.reserve().await {
+            Ok(slot) => Room { shared, to: Some((entry, &lane.load, slot)) },
+            Err(_) => {
+                shared.thread_failed(item);
+                Room { shared, to: None }
+            }
+        }
     }
 
     /// Sets the time of last change, as an answer told it; counts until the file is done.
@@ -410,14 +423,16 @@ impl Landing {
     }
 
     /// Nobody wants the file any more. What may be right of it stays for the next run;
-    /// what was found wrong is removed. There is no outcome. Never waits.
-    pub fn abandon(&self, item: u32) {
-        if let Some(entry) = self.inner.shared.entry(item) {
-            let thread = self.thread_of(&entry);
-            if self.inner.shared.leave(&entry, thread) {
-                self.order(&entry, Order::Abandon(entry.clone()));
-            }
+    /// what was found wrong is removed. There is no outcome. Never waits. False when the file is not
+    /// under way: if it was begun, its outcome is out.
+    pub fn abandon(&self, item: u32) -> bool {
+        let Some(entry) = self.inner.shared.entry(item) else { return false };
+        let thread = self.thread_of(&entry);
+        let left = self.inner.shared.leave(&entry, thread);
+        if left {
+            self.order(&entry, Order::Abandon(entry.clone()));
         }
+        left
     }
 
     /// Makes everything finished so far as durable as the target promises, now.
@@ -461,7 +476,11 @@ impl Landing {
     }
 
     fn order(&self, entry: &Entry, order: Order) {
-        self.inner.lanes[self.thread_of(entry)].order(order);
+        let lane = &self.inner.lanes[self.thread_of(entry)];
+        lane.order(order);
+        if lane.chunks.is_closed() {
+            self.inner.shared.thread_failed(entry.spec.item);
+        }
     }
 
     /// The file's thread, chosen at its first bytes.
@@ -477,6 +496,27 @@ impl Landing {
             Ok(_) => thread,
             Err(chosen) => chosen,
         }
+    }
+}
+
+/// Room for one chunk of a file before its thread.
+pub struct Room<'a> {
+    shared: &'a Shared,
+    /// None where nobody waits for bytes of the file.
+    to: Option<(Arc<Entry>, &'a Load, pipeline::Room<'a, Message>)>,
+}
+
+impl Room<'_> {
+    /// Hands the chunk over.
+    pub fn take(self, chunk: Chunk) {
+        let bytes = chunk.data.len() as u64;
+        let Some((entry, load, slot)) = self.to else {
+            self.shared.counters.wasted_bytes.fetch_add(bytes, Ordering::Relaxed);
+            return;
+        };
+        load.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let round = entry.round.load(Ordering::Acquire);
+        slot.send(Message::Chunk(entry, round, chunk));
     }
 }
 
@@ -531,6 +571,21 @@ impl Shared {
         if registry.leaving.get(&entry.spec.path).is_some_and(|(_, item)| *item == entry.spec.item) {
             registry.leaving.remove(&entry.spec.path);
         }
+    }
+
+    /// Its thread is gone. After the end of all threads nobody hears of it, and nobody needs to.
+    fn thread_failed(&self, item: u32) {
+        if let Some(entry) = self.close(item) {
+            let path = entry.spec.path.clone();
+            self.tell(Outcome::Failed { item, cause: Cause::ThreadFailed { path } });
+        }
+    }
+
+    /// Whose files these are.
+    fn items_of(&self, thread: usize) -> Vec<u32> {
+        let registry = self.registry();
+        let own = |entry: &Entry| entry.thread.load(Ordering::Acquire) == thread;
+        registry.items.iter().filter(|(_, entry)| own(entry)).map(|(item, _)| *item).collect()
     }
 
     fn tell(&self, outcome: Outcome) {

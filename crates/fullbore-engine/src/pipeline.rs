@@ -66,6 +66,16 @@ impl<T> Sender<T> {
         }
     }
 
+    /// Waits for room for one item from async code: what is sent into it does not wait, so nothing is
+    /// lost with a sender that ends while it waits.
+    pub async fn reserve(&self) -> Result<Room<'_, T>, Closed<()>> {
+        match self.inner.try_reserve() {
+            Ok(room) => Ok(room),
+            Err(TrySendError::Closed(())) => Err(Closed(())),
+            Err(TrySendError::Full(())) => self.clock.blocked(self.inner.reserve()).await.map_err(|_| Closed(())),
+        }
+    }
+
     /// Sends if there is room now; gives the item back otherwise.
     pub fn try_send(&self, item: T) -> Result<(), Closed<T>> {
         self.inner.try_send(item).map_err(|error| Closed(error.into_inner()))
@@ -76,6 +86,9 @@ impl<T> Sender<T> {
         self.inner.is_closed()
     }
 }
+
+/// Room for one item in a channel.
+pub type Room<'a, T> = mpsc::Permit<'a, T>;
 
 /// The receiving end of a timed channel.
 #[derive(Debug)]
@@ -109,6 +122,11 @@ impl<T> Receiver<T> {
     /// Whether nothing waits now.
     pub fn is_empty(&self) -> bool {
         self.inner.is_empty()
+    }
+
+    /// Takes nothing more; what was sent before can still be received.
+    pub fn close(&mut self) {
+        self.inner.close();
     }
 
     /// An item if there is one now.

@@ -201,7 +201,8 @@ fn given_up() {
         std::thread::yield_now(); // abandoned before it is written, nothing would be kept
     }
     for item in [1, 2] {
-        run.landing.abandon(item);
+        assert!(run.landing.abandon(item));
+        assert!(!run.landing.abandon(item), "it is not under way any more");
     }
     run.send(2, 300, &data[300..], 1);
     // The same path may be begun again under another number.
@@ -213,6 +214,58 @@ fn given_up() {
     assert_eq!(std::fs::read(directory.path().join("wrong")).unwrap(), data);
     assert!(!directory.path().join("half").exists());
     assert!(directory.path().join(".half.part").exists());
+}
+
+#[test]
+fn the_end_comes_although_somebody_sends_for_ever() {
+    let slow = || std::thread::sleep(std::time::Duration::from_millis(2));
+    let run = Run::new(FaultyTarget::new(MemoryTarget::default(), Fault::Never).before_write(slow), Journal::none());
+    let data = bytes(8, 1 << 20);
+    run.landing.begin(spec(1, "a", &data));
+    run.send(1, 0, &data[..10], 1);
+    let (landing, window) = (run.landing.clone(), run.window.clone());
+    let over = Arc::new(AtomicBool::new(false));
+    let ended = over.clone();
+    let sender = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        while !ended.load(Ordering::Relaxed) {
+            let permit = window.acquire_blocking(1);
+            let chunk = Chunk { item: 1, offset: 10, data: Bytes::from_static(b"x"), permit, source: 1 };
+            runtime.block_on(landing.chunk(chunk));
+        }
+    });
+    let (finished, told) = std::sync::mpsc::channel();
+    let landing = run.landing.clone();
+    std::thread::spawn(move || finished.send(landing.finish()));
+    let result = told.recv_timeout(std::time::Duration::from_secs(20));
+    over.store(true, Ordering::Relaxed);
+    sender.join().unwrap();
+    result.expect("no end within 20 s").unwrap();
+}
+
+#[test]
+fn a_panic_in_a_thread_fails_its_files_and_no_others() {
+    let first = AtomicBool::new(true);
+    let panics = move || assert!(!first.swap(false, Ordering::Relaxed), "as the test wants it");
+    let target = FaultyTarget::new(MemoryTarget::default(), Fault::Never).before_write(panics);
+    let mut run = Run::new(target, Journal::none());
+    let data = bytes(9, 100);
+    run.landing.begin(spec(1, "a", &data));
+    run.send(1, 0, &data[..50], 1);
+    assert!(matches!(run.next(), Outcome::Failed { item: 1, cause: Cause::ThreadFailed { .. } }));
+    run.send(1, 50, &data[50..], 1);
+    for item in 2..6 {
+        run.landing.begin(spec(item, &item.to_string(), &data));
+        run.send(item, 0, &data, 1);
+        match run.next() {
+            Outcome::Failed { cause: Cause::ThreadFailed { .. }, .. } | Outcome::Verified { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    // Nor does one without bytes wait for ever.
+    run.landing.begin(spec(6, "empty", b""));
+    run.next();
+    run.finish();
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub(super) struct Clocks {
 pub(super) struct Worker<T: Target> {
     pub(super) target: Arc<T>,
     pub(super) shared: Arc<Shared>,
+    /// Its number among the threads.
+    number: usize,
     load: Arc<Load>,
     pub(super) clocks: Clocks,
     pub(super) files: HashMap<u32, FileState<T::Part>>,
@@ -41,6 +43,7 @@ impl<T: Target> Worker<T> {
     pub(super) fn new(
         target: Arc<T>,
         shared: Arc<Shared>,
+        number: usize,
         load: Arc<Load>,
         clocks: Clocks,
         side_by_side: usize,
@@ -48,6 +51,7 @@ impl<T: Target> Worker<T> {
         Worker {
             target,
             shared,
+            number,
             load,
             clocks,
             files: HashMap::new(),
@@ -74,6 +78,10 @@ impl<T: Target> Worker<T> {
     /// The next message; none when all is done. While there is something to hash, nobody
     /// waits for messages.
     fn next(&mut self, messages: &mut Receiver<Message>) -> Option<Message> {
+        if self.ended {
+            // What was handed over is done, however much more there would be.
+            messages.close();
+        }
         if let Some(message) = messages.try_recv().or_else(|| self.gather(messages)) {
             return Some(message);
         }
@@ -231,6 +239,15 @@ impl<T: Target> Worker<T> {
         }
         if self.shared.close(item).is_some() {
             self.shared.tell(Outcome::Failed { item, cause });
+        }
+    }
+}
+
+impl<T: Target> Drop for Worker<T> {
+    /// After a panic nobody is left to say what becomes of this thread's files.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.shared.items_of(self.number).into_iter().for_each(|item| self.shared.thread_failed(item));
         }
     }
 }

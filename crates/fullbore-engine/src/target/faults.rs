@@ -38,11 +38,21 @@ pub enum Fault {
     },
 }
 
+/// What is done before each write.
+struct Before(Box<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for Before {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Before")
+    }
+}
+
 /// A target with a fault.
 #[derive(Debug)]
 pub struct FaultyTarget<T> {
     inner: T,
     fault: Fault,
+    before_write: Before,
     operations: AtomicU64,
     stopped: AtomicBool,
 }
@@ -50,7 +60,14 @@ pub struct FaultyTarget<T> {
 impl<T: Target> FaultyTarget<T> {
     /// Puts a fault before a target.
     pub fn new(inner: T, fault: Fault) -> FaultyTarget<T> {
-        FaultyTarget { inner, fault, operations: AtomicU64::new(0), stopped: AtomicBool::new(false) }
+        let before_write = Before(Box::new(|| ()));
+        FaultyTarget { inner, fault, before_write, operations: AtomicU64::new(0), stopped: AtomicBool::new(false) }
+    }
+
+    /// Does this before each write: a wait is a disk that is held up, a panic an error of the program.
+    #[must_use]
+    pub fn before_write(self, before: impl Fn() + Send + Sync + 'static) -> FaultyTarget<T> {
+        FaultyTarget { before_write: Before(Box::new(before)), ..self }
     }
 
     /// Operations so far.
@@ -102,6 +119,7 @@ impl<T: Target> Target for FaultyTarget<T> {
     }
 
     fn write_at(&self, part: &mut T::Part, offset: u64, data: &[u8]) -> Result<(), TargetError> {
+        (self.before_write.0)();
         let was_stopped = self.is_stopped();
         if let Err(error) = self.count("write", "a part") {
             if !was_stopped {
