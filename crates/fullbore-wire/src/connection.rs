@@ -45,7 +45,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
         }
         let base = lock(&shared.bases)[host as usize].clone();
         let endpoint = endpoint(&base);
-        let how = match connect(&endpoint, &shared.options.connect_to(&base.url)).await {
+        let (how, was_used) = match connect(&endpoint, &shared.options.connect_to(&base.url)).await {
             Ok(connected) => serve(&shared, host, &base, connected).await,
             Err(error) => {
                 let why = error.without_host(&endpoint);
@@ -66,6 +66,11 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
         }
         shared.wake.notify_waiters();
         shared.attention.notify_one();
+        let is_awaited = !lock(&shared.gets)[host as usize].is_empty();
+        if how == Ended::Ours && !was_used && !is_awaited {
+            // A server that accepts and closes would be asked in advance again and again.
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
     }
 }
 
@@ -121,7 +126,8 @@ fn endpoint(base: &Base) -> Endpoint {
     Endpoint { scheme, host: base.url.host().to_string(), port: base.url.port(), proxy: base.route.server() }
 }
 
-async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Connected) -> Ended {
+/// How it ended, and whether a file was asked for on it.
+async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Connected) -> (Ended, bool) {
     let now = Instant::now();
     let rtt = connected.tcp.read().map_or(Duration::ZERO, |info| info.path_rtt());
     let id = shared.dispatcher().opened(host, rtt, now);
@@ -134,8 +140,8 @@ async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Conne
         }
     };
     let how = shared.network.watch(serving).await;
-    shared.dispatcher().ended(id, &how, Instant::now());
-    how
+    let was_used = shared.dispatcher().ended(id, &how, Instant::now());
+    (how, was_used)
 }
 
 /// Tells the verdict whether a connection has something to wait for.

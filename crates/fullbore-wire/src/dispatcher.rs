@@ -184,6 +184,14 @@ impl Dispatcher {
         }
     }
 
+    /// Other files follow, numbered from the beginning again; of those before nothing is wanted any more.
+    pub fn begin(&mut self) {
+        self.recent.iter_mut().for_each(VecDeque::clear);
+        for asked in self.connections.values_mut().flat_map(|connection| &mut connection.asked) {
+            asked.is_of_before = true;
+        }
+    }
+
     /// Adds files to fetch. Empty ones are counted, but nobody is asked for them.
     pub fn add(&mut self, mut items: Vec<Item>) {
         self.unfinished_files += items.len() as u64;
@@ -368,7 +376,8 @@ impl Dispatcher {
         let tag = connection.next_tag;
         connection.next_tag += 1;
         connection.current = (segment.end < segment.size).then_some(segment.item);
-        connection.asked.push_back(Asked { tag, until: segment.end, received: 0, segment: segment.clone() });
+        let asked = Asked { tag, until: segment.end, received: 0, is_of_before: false, segment: segment.clone() };
+        connection.asked.push_back(asked);
         let recent = &mut self.recent[connection.host as usize];
         recent.push_back(segment.item);
         if recent.len() > RECENT_FILES {

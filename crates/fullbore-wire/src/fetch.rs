@@ -134,7 +134,7 @@ pub enum FetchEvent {
 pub struct Fetcher {
     shared: Arc<Shared>,
     outcomes: mpsc::UnboundedReceiver<Outcome>,
-    _tasks: JoinSet<()>,
+    tasks: JoinSet<()>,
 }
 
 /// What a fetcher stands on.
@@ -226,7 +226,7 @@ impl Fetcher {
                 tasks.spawn(connection::keep(shared.clone(), host, slot));
             }
         }
-        Fetcher { shared, outcomes: parts.outcomes, _tasks: tasks }
+        Fetcher { shared, outcomes: parts.outcomes, tasks }
     }
 
     /// Fetches a small file from one host into memory, whatever the answer's status.
@@ -235,6 +235,11 @@ impl Fetcher {
     /// The host is not to be reached, or the file is too large.
     pub async fn get(&self, host: HostId, get: Get) -> Result<Got, GetError> {
         self.watch().get(host, get).await
+    }
+
+    /// Cuts all connections, for good: before the landing is ended, so that it is handed nothing more.
+    pub fn halt(&mut self) {
+        self.tasks.abort_all();
     }
 
     /// Opens connections in advance: files will follow in a moment.
@@ -266,6 +271,7 @@ impl Fetcher {
         mut feed: mpsc::Receiver<Vec<Item>>,
         on_event: &mut (dyn FnMut(FetchEvent) + Send),
     ) {
+        self.shared.dispatcher().begin();
         *lock(&self.shared.catalogue) = catalogue;
         lock(&self.shared.begun).clear();
         lock(&self.shared.other_name).clear();
@@ -361,6 +367,11 @@ impl Fetcher {
 
     fn outcome(&self, outcome: Outcome, on_event: &mut (dyn FnMut(FetchEvent) + Send)) {
         let now = Instant::now();
+        let (Outcome::Verified { item, .. } | Outcome::Mismatch { item, .. } | Outcome::Failed { item, .. }) = outcome;
+        if !lock(&self.shared.begun).contains(&item) {
+            // It was given up while this was on its way.
+            return;
+        }
         match outcome {
             Outcome::Verified { item, mut sources, mut culprits } => {
                 sources.retain(|source| *source != RESUMED);
@@ -383,12 +394,12 @@ impl Fetcher {
                             set
                         },
                     );
-                    self.shared.dispatcher().abandon(item, now);
+                    self.abandon(item, now);
                     on_event(FetchEvent::GivenUp(GivenUp { item, tried, missing: false, faults }));
                 }
             }
             Outcome::Failed { item, cause } => {
-                self.shared.dispatcher().abandon(item, now);
+                self.abandon(item, now);
                 on_event(FetchEvent::LocalFailure(item, cause));
             }
         }
@@ -419,8 +430,7 @@ impl Fetcher {
         if let [(host, bytes)] = shares[..] {
             // Right bytes of another file: no wrong bytes, but the wrong order.
             let recent = dispatcher.recently_asked(host);
-            if self.shared.is_hash_of(got, &recent) {
-                dispatcher.mixed_up(item, host, bytes, now);
+            if self.shared.is_hash_of(got, &recent) && dispatcher.mixed_up(item, host, bytes, now) {
                 self.shared.landing.retry(item, Retry::Whole);
                 dispatcher.ask_again(&whole);
                 return Remedy::Whole;
@@ -454,9 +464,19 @@ impl Fetcher {
                 self.shared.wake.notify_waiters();
                 continue;
             }
-            self.shared.landing.abandon(item);
-            self.shared.dispatcher().abandon(item, Instant::now());
+            let begun = lock(&self.shared.begun).contains(&item);
+            if !self.shared.landing.abandon(item) && begun {
+                // Its outcome is out, and says more.
+                continue;
+            }
+            self.abandon(item, Instant::now());
             on_event(FetchEvent::GivenUp(given_up));
         }
+    }
+
+    /// The file is wanted no more.
+    fn abandon(&self, item: ItemId, now: Instant) {
+        self.shared.dispatcher().abandon(item, now);
+        lock(&self.shared.begun).remove(&item);
     }
 }

@@ -114,7 +114,15 @@ impl Http2 {
     /// # Errors
     /// [`Http2Error::GoneAway`] when the server takes no more; the connection's end otherwise.
     pub async fn ready(&mut self) -> Result<(), Http2Error> {
-        poll_fn(|cx| self.sender.poll_ready(cx)).await.map_err(Http2Error::of)
+        poll_fn(|cx| self.poll_ready(cx)).await
+    }
+
+    /// [`Http2::ready`] for those who poll.
+    ///
+    /// # Errors
+    /// As `ready`.
+    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Http2Error>> {
+        self.sender.poll_ready(cx).map_err(Http2Error::of)
     }
 
     /// How many streams the server lets run at once, as far as is known.

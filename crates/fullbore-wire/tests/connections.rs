@@ -94,7 +94,7 @@ fn the_rate_limit_is_kept() {
     let mut client = setup.client(&[a.url(), b.url()]);
     let ran = client.fetch(&tree);
     ran.all_verified(&tree);
-    assert!((1600..2900).contains(&ran.took.as_millis()), "{:?}", ran.took);
+    assert!(ran.took.as_millis() >= 1600, "{:?}", ran.took);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_killed_run_goes_on_where_it_was() {
     let tree = Tree::of(&[12 * MIB]);
     let server = tree.slow(8 * MIB);
     let setup = Setup { journal: true, ..Setup::default() };
-    let directory = setup.client(&[server.url()]).fetch_for(&tree, Duration::from_millis(900));
+    let directory = setup.client(&[server.url()]).fetch_until(&tree, 6 * MIB);
     server.change(|own| own.rate_bytes_per_s = None);
     let other = tree.good();
     let setup = Setup { journal: true, directory: Some(directory), ..Setup::default() };
@@ -119,7 +119,7 @@ fn what_a_killed_run_left_may_be_wrong() {
     let bad = tree.server().behaviour(|own| own.rate_bytes_per_s = Some(4 * MIB));
     let bad = bad.fault(FaultRule::always(PathMatch::Any, Fault::Corrupt)).start().unwrap();
     let setup = Setup { journal: true, ..Setup::default() };
-    let directory = setup.client(&[bad.url()]).fetch_for(&tree, Duration::from_millis(900));
+    let directory = setup.client(&[bad.url()]).fetch_until(&tree, 2 * MIB);
     let (a, b) = (tree.good(), tree.good());
     let setup = Setup { journal: true, directory: Some(directory), ..Setup::default() };
     let mut client = setup.client(&[a.url(), b.url()]);
@@ -127,6 +127,38 @@ fn what_a_killed_run_left_may_be_wrong() {
     ran.all_verified(&tree);
     client.check(&tree);
     assert!(ran.hosts.iter().all(|host| host.totals.faults == 0), "{ran:#?}");
+}
+
+#[test]
+fn a_server_that_closes_at_once_is_not_asked_in_advance_without_a_pause() {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let accepted = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = accepted.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            drop(stream.unwrap());
+            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    });
+    let client = Setup::default().client(&[url]);
+    client.fetcher.warm(true);
+    std::thread::sleep(Duration::from_secs(1));
+    let accepted = accepted.load(std::sync::atomic::Ordering::Relaxed);
+    // Four slots, five times a second each.
+    assert!((1..=40).contains(&accepted), "{accepted} connections");
+}
+
+#[test]
+fn nothing_is_open_after_a_halt() {
+    let tree = Tree::of(&[MIB; 8]);
+    let server = tree.good();
+    let mut client = Client::new(&[&server]);
+    client.disk.close();
+    client.fetch_while(&tree, |_| server.counters().open_connections < 4);
+    client.fetcher.halt();
+    until("all connections are closed", || server.counters().open_connections == 0);
+    client.disk.open();
 }
 
 #[test]

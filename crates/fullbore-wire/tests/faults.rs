@@ -287,6 +287,37 @@ fn permuted_answers_of_the_only_host() {
     assert!(ran.hosts[0].out.is_none(), "{ran:#?}");
 }
 
+/// A host that always has each of two files' bytes for the other.
+fn swaps(tree: &Tree) -> Server {
+    let body = |file: &File| std::fs::read(tree.directory.path().join(&file.path)).unwrap().into();
+    let [a, b] = &tree.files[..] else { panic!("two files are swapped") };
+    let rule = |asked: &File, sent| FaultRule::always(PathMatch::Suffix(asked.path.clone()), Fault::Body(body(sent)));
+    tree.server().fault(rule(a, b)).fault(rule(b, a)).start().unwrap()
+}
+
+#[test]
+fn files_that_are_always_swapped_are_wrong_and_not_mixed_up() {
+    let tree = Tree::of(&[20_000, 20_000]);
+    let bad = swaps(&tree);
+    let mut client = Client::new(&[&bad]);
+    let ran = client.fetch(&tree);
+    assert_eq!(ran.given_up.len(), 2, "{ran:#?}");
+    all_arrives(&tree, &[&bad, &tree.good()]);
+}
+
+#[test]
+fn a_wrong_file_in_a_second_smaller_fetch_is_asked_for_again() {
+    let tree = Tree::of(&[20_000; 6]);
+    let server = tree.good();
+    let mut client = Client::new(&[&server]);
+    assert_eq!(client.fetch_files(&tree, &[0, 1, 2, 3, 4]).verified.len(), 5);
+    server.add_fault(FaultRule::once(PathMatch::Suffix("f5".into()), Fault::Corrupt));
+    let second = Tree { directory: tempfile::TempDir::new().unwrap(), files: vec![tree.files[5].clone()] };
+    let ran = client.fetch(&second);
+    ran.all_verified(&second);
+    assert_eq!(ran.hosts[0].totals.faults, 1, "{ran:#?}");
+}
+
 #[test]
 fn trouble_with_one_file_does_not_hold_up_the_others() {
     let tree = Tree::of(&sizes());

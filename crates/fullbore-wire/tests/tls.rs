@@ -7,8 +7,9 @@ mod common;
 use std::path::Path;
 
 use common::*;
-use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server, TestCa, TlsSpec};
+use fullbore_testkit::server::{Fault, FaultRule, Life, PathMatch, Server, TestCa, TlsSpec};
 use fullbore_wire::connect::ConnectOptions;
+use fullbore_wire::fetch::Get;
 use fullbore_wire::tls::{Authorities, Tls, Trust};
 
 fn secure(tree: &Tree, authority: &TestCa, http2: bool) -> fullbore_testkit::server::ServerBuilder {
@@ -107,4 +108,65 @@ fn a_certificate_of_nobody_we_know_puts_a_host_out_at_once() {
     let ran = arrives(&tree, &ours, &[&stranger, &good]);
     assert!(ran.hosts[0].out.is_some(), "{ran:#?}");
     assert_eq!(ran.hosts[0].totals.received_bytes, 0);
+}
+
+#[test]
+fn small_files_beside_one_that_is_redirected_are_asked_for_at_the_new_place() {
+    let authority = TestCa::new().unwrap();
+    let tree = Tree::of(&[1000, 2000]);
+    let target = secure(&tree, &authority, true).start().unwrap();
+    let redirect = FaultRule::always(PathMatch::Suffix("f0".into()), Fault::Redirect(target.url()));
+    let late = FaultRule::always(PathMatch::Suffix("f1".into()), Fault::Delay(std::time::Duration::from_secs(2)));
+    let server = secure(&tree, &authority, true).fault(redirect).fault(late).start().unwrap();
+    let client = trusting(&authority).client(&[server.url()]);
+    let get = |path: &str| Get { path: path.into(), limit_bytes: 5000, ..Get::default() };
+    for got in client.get_two(0, get("pool/f0"), get("pool/f1")) {
+        assert_eq!(got.unwrap().head.status, 200);
+    }
+    assert_eq!(target.counters().requests, 2);
+}
+
+#[test]
+fn what_waits_for_our_disk_when_the_connection_ends_is_not_lost() {
+    let authority = TestCa::new().unwrap();
+    let tree = Tree::of(&[MIB]);
+    let server = secure(&tree, &authority, true).start().unwrap();
+    let mut client = Setup { window_bytes: 64 * KIB, ..trusting(&authority) }.client(&[server.url()]);
+    let (disk, window) = (client.disk.clone(), client.window.clone());
+    disk.close();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            until("somebody waits for room", || window.reading().waits > 0);
+            server.live(Life::Refusing);
+            until("the connections are closed", || server.counters().open_connections == 0);
+            server.live(Life::Alive);
+            // Also the client has seen it by then; if not, this test shows less.
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            disk.open();
+        });
+        client.fetch(&tree).all_verified(&tree);
+    });
+    client.check(&tree);
+}
+
+#[test]
+fn a_disk_that_is_held_up_is_no_fault_of_the_hosts() {
+    let authority = TestCa::new().unwrap();
+    let tree = Tree::of(&[MIB; 8]);
+    let [a, b] = [(); 2].map(|()| secure(&tree, &authority, true).start().unwrap());
+    let mut client = Setup { window_bytes: 256 * KIB, ..trusting(&authority) }.client(&[a.url(), b.url()]);
+    let (disk, window) = (client.disk.clone(), client.window.clone());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            until("both bring something", || a.counters().body_bytes > 0 && b.counters().body_bytes > 0);
+            disk.close();
+            until("somebody waits for room", || window.reading().waits > 0);
+            // Longer than a silence among several hosts may last.
+            std::thread::sleep(std::time::Duration::from_secs(5));
+            disk.open();
+        });
+        let ran = client.fetch(&tree);
+        ran.all_verified(&tree);
+        assert!(ran.hosts.iter().all(|host| host.totals.faults == 0), "{ran:#?}");
+    });
 }

@@ -2,16 +2,21 @@
 //!
 //! The same dispatcher, the same parts, and the same landing as over HTTP/1.1; only answers come in
 //! any order and an unwanted one is cancelled by itself. What h2 has received goes back to its
-//! windows when the landing has taken it.
+//! windows when the landing has taken it; and only then does the dispatcher hear of it, so that a
+//! stream may end at any moment and nothing is lost.
 
+use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use fullbore_engine::window::Place;
-use tokio::task::JoinSet;
+use fullbore_engine::landing::Chunk;
+use fullbore_engine::window::{Place, Work};
+use tokio::task::{JoinHandle, JoinSet};
 
-use super::part::{FilePart, SmallPart, land};
+use super::part::{FilePart, SmallPart};
 use super::{Busy, follow};
 use crate::answer::{Answer, judge};
 use crate::connect::{Connected, Scheme};
@@ -58,19 +63,31 @@ pub(super) async fn serve(
     };
     // Frames and TLS are the driver's work, and count as this stage's.
     let network = shared.network.clone();
-    let mut driver = tokio::spawn(async move { network.watch(driver).await });
-    let mut serving = Serving { shared, host, id, base, http, streams: JoinSet::new(), closing: None };
-    let how = tokio::select! {
-        how = serving.run() => how,
-        ended = &mut driver => match ended {
-            // Closed while idle says nothing; with requests unanswered it is a count to learn.
-            Ok(Ok(())) if serving.streams.is_empty() => Ended::Ours,
-            Ok(Ok(())) => Ended::Clean,
-            Ok(Err(error)) => Ended::Fault(Fault::Broken(error.to_string())),
-            Err(_) => Ended::Fault(Fault::Broken("connection task ended".into())),
-        },
+    let driver = tokio::spawn(async move { network.watch(driver).await });
+    let mut serving = Serving {
+        shared,
+        host,
+        id,
+        base,
+        http,
+        driver,
+        streams: JoinSet::new(),
+        for_us: Arc::default(),
+        end: Arc::default(),
+        answered: 0,
+        no_streams_since: None,
+        closing: None,
+        is_over: false,
     };
-    driver.abort();
+    let how = match serving.run().await {
+        // Whoever closes without having answered anything does not answer more the next time.
+        Ended::Clean if serving.answered == 0 => Ended::Fault(Fault::Broken("closed without an answer".into())),
+        how => how,
+    };
+    serving.driver.abort();
+    if let Ended::Fault(fault) = &how {
+        let _ = serving.end.set(fault.to_string());
+    }
     how
 }
 
@@ -80,9 +97,20 @@ struct Serving<'a> {
     id: ConnectionId,
     base: &'a Base,
     http: Http2,
+    driver: JoinHandle<Result<(), Http2Error>>,
     streams: JoinSet<StreamEnd>,
+    /// Streams that wait for our own side: then a silent connection is not the server's fault.
+    for_us: Arc<AtomicUsize>,
+    /// Why the connection failed, for the small files that are cut with it.
+    end: Arc<OnceLock<String>>,
+    /// Streams that were answered.
+    answered: u64,
+    /// Since when the server has allowed no stream at all.
+    no_streams_since: Option<Instant>,
     /// The server takes no more requests, or is elsewhere now: end so when all streams have.
     closing: Option<Ended>,
+    /// Nothing more is read. Streams have what came for them before, and then their end.
+    is_over: bool,
 }
 
 impl Serving<'_> {
@@ -93,7 +121,8 @@ impl Serving<'_> {
         loop {
             let mut woken = pin!(shared.wake.notified());
             woken.as_mut().enable();
-            if let Some(how) = self.ask().await {
+            let asked = self.ask().await;
+            if let Asked::End(how) = asked {
                 return how;
             }
             busy.set(!self.streams.is_empty());
@@ -104,8 +133,11 @@ impl Serving<'_> {
             }
             tokio::select! {
                 Some(ended) = self.streams.join_next() => match ended {
-                    Ok(StreamEnd::Answered | StreamEnd::Superseded | StreamEnd::Unanswered) => {}
+                    Ok(StreamEnd::Answered) => self.answered += 1,
+                    Ok(StreamEnd::Superseded | StreamEnd::Unanswered) => {}
                     Ok(StreamEnd::GoneAway) => self.closing = Some(Ended::Clean),
+                    // Why is known; the others may still have what came for them.
+                    Ok(StreamEnd::Connection(_)) if self.is_over => {}
                     Ok(StreamEnd::Connection(how)) => return how,
                     Ok(StreamEnd::OtherForm(tag, part)) => {
                         let ready = self.http.ready().await;
@@ -122,9 +154,20 @@ impl Serving<'_> {
                     }
                     Err(_) => return Ended::Fault(Fault::Broken("stream task ended".into())),
                 },
+                ended = &mut self.driver, if !self.is_over => {
+                    self.is_over = true;
+                    self.closing = Some(match ended {
+                        // Closed while idle says nothing; with requests unanswered it is a count to learn.
+                        Ok(Ok(())) if self.streams.is_empty() => self.closing.take().unwrap_or(Ended::Ours),
+                        Ok(Ok(())) => self.closing.take().unwrap_or(Ended::Clean),
+                        Ok(Err(error)) => Ended::Fault(Fault::Broken(error.to_string())),
+                        Err(_) => Ended::Fault(Fault::Broken("connection task ended".into())),
+                    });
+                }
+                _ = self.http.ready(), if matches!(asked, Asked::NotReady) => {}
                 () = woken => {}
                 _ = overdue.tick() => {
-                    if let Some(fault) = shared.dispatcher().overdue(self.id, Instant::now()) {
+                    if let Some(fault) = self.overdue() {
                         return Ended::Fault(fault);
                     }
                 }
@@ -132,10 +175,29 @@ impl Serving<'_> {
         }
     }
 
-    async fn ask(&mut self) -> Option<Ended> {
+    /// Whether the server has kept us waiting for too long.
+    fn overdue(&mut self) -> Option<Fault> {
+        let now = Instant::now();
+        let idle = self.streams.is_empty() && self.closing.is_none() && self.http.streams_allowed() == 0;
+        self.no_streams_since = idle.then(|| self.no_streams_since.unwrap_or(now));
+        if self.no_streams_since.is_some_and(|since| now - since > self.shared.options.limits.silence) {
+            return Some(Fault::Slow);
+        }
+        let mut dispatcher = self.shared.dispatcher();
+        if self.for_us.load(Ordering::Relaxed) > 0 {
+            dispatcher.waits_for_us(self.id, now);
+            return None;
+        }
+        dispatcher.overdue(self.id, now)
+    }
+
+    async fn ask(&mut self) -> Asked {
         while self.closing.is_none() && self.streams.len() < self.http.streams_allowed() {
-            if let Err(error) = self.http.ready().await {
-                return self.cannot_send(&error);
+            // Not awaited here: who allows no further stream may do so for ever.
+            match poll_fn(|context| Poll::Ready(self.http.poll_ready(context))).await {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Asked::of(self.cannot_send(&error)),
+                Poll::Pending => return Asked::NotReady,
             }
             let pending = lock(&self.shared.gets)[self.host as usize].pop_front();
             if let Some(pending) = pending {
@@ -143,13 +205,18 @@ impl Serving<'_> {
                 match small.request(self.base, false) {
                     Ok(head) => match self.http.send(&head) {
                         Ok(response) => {
-                            let task =
-                                SmallStream { shared: self.shared.clone(), host: self.host, base: self.base.clone() };
-                            self.streams.spawn(task.run(small, response));
+                            let task = SmallStream {
+                                shared: self.shared.clone(),
+                                host: self.host,
+                                base: self.base.clone(),
+                                end: self.end.clone(),
+                                small: Some(small),
+                            };
+                            self.streams.spawn(task.run(response));
                         }
                         Err(error) => {
                             lock(&self.shared.gets)[self.host as usize].extend(small.again());
-                            return self.cannot_send(&error);
+                            return Asked::of(self.cannot_send(&error));
                         }
                     },
                     Err(reason) => small.fail(GetError::Unreachable { host: self.base.url.host_and_port(), reason }),
@@ -162,14 +229,14 @@ impl Serving<'_> {
                     let path = self.shared.begin(segment.item);
                     let part = FilePart::new(segment, path);
                     if let Some(how) = self.send(tag, part) {
-                        return Some(how);
+                        return Asked::End(how);
                     }
                 }
                 Next::Wait => break,
-                Next::Close => return Some(Ended::Ours),
+                Next::Close => return Asked::End(Ended::Ours),
             }
         }
-        None
+        Asked::All
     }
 
     /// Asks for a part of a file, on a stream of its own.
@@ -185,6 +252,7 @@ impl Serving<'_> {
                     host: self.host,
                     id: self.id,
                     base: self.base.clone(),
+                    for_us: self.for_us.clone(),
                     tag,
                     part,
                 };
@@ -207,26 +275,47 @@ impl Serving<'_> {
     }
 }
 
+/// What came of asking.
+enum Asked {
+    /// There is nothing more to ask for now.
+    All,
+    /// The server is to allow a further stream first.
+    NotReady,
+    /// The connection is to end.
+    End(Ended),
+}
+
+impl Asked {
+    fn of(how: Option<Ended>) -> Asked {
+        how.map_or(Asked::All, Asked::End)
+    }
+}
+
 /// A GOAWAY without an error: the normal end after so many requests.
 fn is_goodbye(error: &Http2Error) -> bool {
     matches!(error, Http2Error::GoneAway { reason: h2::Reason::NO_ERROR })
 }
 
-/// Gathers a small file.
+/// Gathers a small file. One that is cut with its connection is asked for again on the next, unless the
+/// connection has failed.
 struct SmallStream {
     shared: Arc<Shared>,
     host: HostId,
     base: Base,
+    /// See [`Serving::end`].
+    end: Arc<OnceLock<String>>,
+    /// Until whoever asked has been answered.
+    small: Option<SmallPart>,
 }
 
 impl SmallStream {
-    async fn run(self, mut small: SmallPart, response: Http2Response) -> StreamEnd {
+    async fn run(mut self, response: Http2Response) -> StreamEnd {
+        let Some(small) = &mut self.small else { return StreamEnd::Superseded };
         let (head, mut body) = match response.await {
             Ok(answer) => answer,
-            Err(error) => return self.failed(small, &error),
+            Err(error) => return self.failed(&error),
         };
         if small.follow(&self.shared, self.host, &self.base, &head) {
-            self.again(small);
             return StreamEnd::Connection(Ended::Ours);
         }
         small.head(head);
@@ -236,31 +325,51 @@ impl SmallStream {
                 Ok(Some(data)) => {
                     release.release(data.len());
                     if let Some(why) = small.body(data).await {
-                        small.refuse(why, self.base.url.host_and_port());
+                        if let Some(small) = self.small.take() {
+                            small.refuse(why, self.base.url.host_and_port());
+                        }
                         return StreamEnd::Answered;
                     }
                 }
                 Ok(None) => {
-                    small.done().await;
+                    if let Some(small) = self.small.take() {
+                        small.done().await;
+                    }
                     return StreamEnd::Answered;
                 }
-                Err(error) => return self.failed(small, &error),
+                Err(error) => return self.failed(&error),
             }
         }
     }
 
-    fn again(&self, small: SmallPart) {
-        lock(&self.shared.gets)[self.host as usize].extend(small.again());
-    }
-
-    fn failed(&self, small: SmallPart, error: &Http2Error) -> StreamEnd {
+    fn failed(mut self, error: &Http2Error) -> StreamEnd {
         if is_goodbye(error) {
-            self.again(small);
             return StreamEnd::GoneAway;
         }
-        let host = self.base.url.host_and_port();
-        small.fail(GetError::Unreachable { host, reason: error.to_string() });
-        StreamEnd::Answered
+        self.fail(error.to_string());
+        match error {
+            Http2Error::Io(_) | Http2Error::GoneAway { .. } => {
+                StreamEnd::Connection(Ended::Fault(Fault::Broken(error.to_string())))
+            }
+            _ => StreamEnd::Answered,
+        }
+    }
+
+    fn fail(&mut self, reason: String) {
+        if let Some(small) = self.small.take() {
+            small.fail(GetError::Unreachable { host: self.base.url.host_and_port(), reason });
+        }
+    }
+}
+
+impl Drop for SmallStream {
+    fn drop(&mut self) {
+        if let Some(reason) = self.end.get().cloned() {
+            self.fail(reason);
+        } else if let Some(small) = self.small.take() {
+            lock(&self.shared.gets)[self.host as usize].extend(small.again());
+            self.shared.wake.notify_waiters();
+        }
     }
 }
 
@@ -270,8 +379,26 @@ struct Stream {
     host: HostId,
     id: ConnectionId,
     base: Base,
+    /// See [`Serving::for_us`].
+    for_us: Arc<AtomicUsize>,
     tag: u64,
     part: FilePart,
+}
+
+/// Counts a stream as one that waits for our own side.
+struct ForUs(Arc<AtomicUsize>);
+
+impl ForUs {
+    fn begin(count: &Arc<AtomicUsize>) -> ForUs {
+        count.fetch_add(1, Ordering::Relaxed);
+        ForUs(count.clone())
+    }
+}
+
+impl Drop for ForUs {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Stream {
@@ -323,15 +450,21 @@ impl Stream {
             }
             shared.network.add_items(0, bytes as u64);
             shared.host_clocks[self.host as usize].received(bytes as u64);
+            let item = self.part.segment.item;
+            let _for_us = ForUs::begin(&self.for_us);
+            let mut permit = shared.network.blocked(shared.window.acquire_bytes(bytes as u64)).await;
+            permit.at(Place::Wire);
+            let room = shared.landing.room(item).await;
+            // From here to the landing nothing waits: this stream may be dropped wherever it does, and
+            // what the dispatcher takes for received is asked for no more.
             let keep = shared.dispatcher().received(self.id, self.tag, bytes as u64, Instant::now());
             let Keep::First { wanted } = keep else {
                 return StreamEnd::Connection(Ended::Ours);
             };
             if wanted > 0 {
-                let mut permit = shared.network.blocked(shared.window.acquire_bytes(bytes as u64)).await;
-                permit.at(Place::Wire);
-                let item = self.part.segment.item;
-                land(&shared, self.host, item, self.part.at, data.slice(..wanted as usize), permit).await;
+                permit.at(Place::Before(Work::Hash));
+                let data = data.slice(..wanted as usize);
+                room.take(Chunk { item, offset: self.part.at, data, permit, source: self.host });
             }
             self.part.at += bytes as u64;
             release.release(bytes);
@@ -361,7 +494,8 @@ impl Stream {
     fn failed(&self, error: &Http2Error) -> StreamEnd {
         match error {
             Http2Error::Refused => {
-                self.shared.dispatcher().unanswered(self.id, self.tag, Instant::now());
+                self.shared.dispatcher().refused_unseen(self.id, self.tag, Instant::now());
+                self.shared.attention.notify_one();
                 StreamEnd::Unanswered
             }
             Http2Error::GoneAway { .. } if is_goodbye(error) => {

@@ -171,12 +171,14 @@ impl SmallPart {
     }
 
     /// To be asked again on another connection. What has come of a stream cannot come again: it has
-    /// failed then.
+    /// failed then. Nor is it asked for again if nobody waits for it any more.
     pub fn again(self) -> Option<PendingGet> {
-        if let Reply::Stream(None, _) = &self.reply {
-            return None;
-        }
-        Some(PendingGet { get: self.get, reply: self.reply })
+        let is_waited_for = match &self.reply {
+            Reply::Whole(reply) => !reply.is_closed(),
+            Reply::Stream(Some(head), _) => !head.is_closed(),
+            Reply::Stream(None, _) => false,
+        };
+        is_waited_for.then_some(PendingGet { get: self.get, reply: self.reply })
     }
 
     /// The body will not come as it should.

@@ -71,7 +71,27 @@ impl Dispatcher {
         self.hosts[connection.host as usize].delivered();
     }
 
-    /// A request was not looked at (HTTP/2: GOAWAY, REFUSED_STREAM): no fault of anybody.
+    /// Something has arrived that our own side had no time to take yet: nobody is silent.
+    pub fn waits_for_us(&mut self, id: ConnectionId, now: Instant) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.last_byte = now;
+        }
+    }
+
+    /// A request was refused without a look at it (HTTP/2: REFUSED_STREAM): it is one too many, or the
+    /// host takes none.
+    pub fn refused_unseen(&mut self, id: ConnectionId, tag: u64, now: Instant) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let host = connection.host;
+        if let Some(asked) = connection.asked.iter().find(|asked| asked.tag == tag) {
+            let (item, size) = (asked.segment.item, asked.segment.size);
+            self.trouble(item, size, host, TROUBLES_PER_BUSY_HOST);
+        }
+        self.unanswered(id, tag, now);
+        self.hosts[host as usize].fault(&Fault::Busy { status: 503, retry_after: None }, now);
+    }
+
+    /// A request was not looked at (HTTP/2: GOAWAY), or could not be sent: no fault of anybody.
     pub fn unanswered(&mut self, id: ConnectionId, tag: u64, now: Instant) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(place) = connection.asked.iter().position(|asked| asked.tag == tag) else { return };
@@ -91,7 +111,8 @@ impl Dispatcher {
             .filter(|connection| connection.silent_for(now) < SILENCE_UNTIL_HEDGED)
             .flat_map(|connection| connection.asked.iter_mut())
             .find(|other| {
-                other.segment.item == rest.item
+                !other.is_of_before
+                    && other.segment.item == rest.item
                     && other.until == rest.start
                     && other.at() <= rest.start
                     && other.segment.end >= rest.end
@@ -150,9 +171,9 @@ impl Dispatcher {
         }
     }
 
-    /// The connection is gone; what it owed goes back to the queue.
-    pub fn ended(&mut self, id: ConnectionId, how: &Ended, now: Instant) {
-        let Some(connection) = self.connections.remove(&id) else { return };
+    /// The connection is gone; what it owed goes back to the queue. False when it was asked for nothing.
+    pub fn ended(&mut self, id: ConnectionId, how: &Ended, now: Instant) -> bool {
+        let Some(connection) = self.connections.remove(&id) else { return false };
         if let (Ended::Fault(fault), Some(front)) = (how, connection.asked.front())
             && front.received < PROGRESS_BYTES
             && front.rest().is_some()
@@ -169,6 +190,7 @@ impl Dispatcher {
             Ended::Ours => {}
             Ended::Fault(fault) => host.fault(fault, now),
         }
+        connection.next_tag > 0
     }
 
     /// A connection could not be opened.

@@ -10,6 +10,10 @@ use crate::queue::{ItemId, Segment};
 /// Times a file may come with wrong bytes before it is given up, whatever hosts are left.
 const ATTEMPTS_MAX: u32 = 6;
 
+/// Times that one file may come mixed up with another. After the first the host is asked one by one,
+/// but on each of its connections it may have been asked ahead by then. A guess.
+const MIXED_UP_MAX: u32 = 3;
+
 /// The first host of a run: what it does not have, nobody needs to have.
 const ORIGIN: HostId = 0;
 
@@ -42,6 +46,8 @@ pub struct GivenUp {
 pub(super) struct History {
     /// Times it came complete and wrong.
     attempts: u32,
+    /// Times it came mixed up with another file.
+    mixed_up: u32,
     /// Hosts that do not have it.
     pub(super) misses: HostSet,
     /// Hosts that failed it in another way.
@@ -135,13 +141,19 @@ impl Dispatcher {
     }
 
     /// The bytes of another file came for this one, so many: its host cannot pipeline. They were right
-    /// otherwise, which is no strike.
-    pub fn mixed_up(&mut self, item: ItemId, host: HostId, bytes: u64, now: Instant) {
+    /// otherwise, which is no strike. False when that was said too often: they are wrong then.
+    pub fn mixed_up(&mut self, item: ItemId, host: HostId, bytes: u64, now: Instant) -> bool {
+        let history = self.histories.entry(item).or_default();
+        history.mixed_up += 1;
+        if history.mixed_up > MIXED_UP_MAX {
+            return false;
+        }
+        history.blamed.insert(host);
         self.hosts[host as usize].totals.wasted_bytes += bytes;
-        self.histories.entry(item).or_default().blamed.insert(host);
         if self.hosts[host as usize].depth() > 1 {
             self.hosts[host as usize].fault(&Fault::CannotPipeline, now);
         }
+        true
     }
 
     /// The files last asked for from a host, newest last.

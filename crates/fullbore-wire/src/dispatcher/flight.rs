@@ -15,6 +15,8 @@ pub(super) struct Asked {
     pub(super) received: u64,
     /// Bytes from here on are somebody else's now.
     pub(super) until: u64,
+    /// Its item is one of files that are done with: another may have the same number now.
+    pub(super) is_of_before: bool,
 }
 
 impl Asked {

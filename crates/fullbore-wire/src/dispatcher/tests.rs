@@ -311,6 +311,43 @@ fn what_a_lost_connection_owed_goes_elsewhere_from_where_it_stopped() {
     );
 }
 
+#[test]
+fn a_host_that_refuses_every_request_unseen_is_left_alone_at_last() {
+    let (mut dispatcher, mut now) = two_hosts();
+    let a = dispatcher.opened(0, Duration::from_millis(1), now);
+    let mut asked = 0;
+    for _ in 0..100 {
+        match dispatcher.next(a, now) {
+            Next::Ask { tag, .. } => {
+                asked += 1;
+                dispatcher.refused_unseen(a, tag, now);
+                assert!(!matches!(dispatcher.next(a, now), Next::Ask { .. }), "it is left alone for a while");
+            }
+            _ => now += Duration::from_secs(1),
+        }
+    }
+    assert!((2..=12).contains(&asked), "{asked}");
+    assert!(dispatcher.hosts()[0].is_out());
+    let b = dispatcher.opened(1, Duration::from_millis(1), now);
+    assert!(matches!(dispatcher.next(b, now), Next::Ask { segment, .. } if segment.is_whole()));
+}
+
+#[test]
+fn a_request_of_files_before_takes_back_nothing_of_one_with_the_same_number() {
+    let (mut dispatcher, now) = two_hosts();
+    let a = dispatcher.opened(0, Duration::from_millis(1), now);
+    assert!(matches!(dispatcher.next(a, now), Next::Ask { .. }));
+    dispatcher.abandon(7, now);
+    assert_eq!(dispatcher.recently_asked(0), [7]);
+    dispatcher.begin();
+    assert!(dispatcher.recently_asked(0).is_empty());
+    dispatcher.add(vec![Item { id: 7, size: 1000, ..Item::default() }]);
+    let b = dispatcher.opened(1, Duration::from_millis(1), now);
+    let Next::Ask { tag, .. } = dispatcher.next(b, now) else { panic!("work") };
+    dispatcher.unanswered(b, tag, now);
+    assert!(matches!(dispatcher.next(b, now), Next::Ask { .. }));
+}
+
 /// Two connections of which the slow one gave the rear of a file to the fast one.
 fn hedged() -> (Dispatcher, ConnectionId, ConnectionId, Instant) {
     let now = Instant::now();

@@ -3,7 +3,7 @@
 #![allow(dead_code, missing_docs)] // each file of tests uses a part of this
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use fullbore_engine::digest::Sha256;
@@ -13,6 +13,7 @@ use fullbore_engine::journal::Journal;
 use fullbore_engine::landing::{FileSpec, Landing};
 use fullbore_engine::stage::{Ledger, LedgerReading};
 use fullbore_engine::target::LocalTarget;
+use fullbore_engine::target::faults::{self, FaultyTarget};
 use fullbore_engine::window::Window;
 use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server, ServerBuilder};
 use fullbore_wire::dispatcher::GivenUp;
@@ -123,11 +124,42 @@ impl Catalogue for Plan {
     }
 }
 
+/// A disk that takes nothing while it is closed.
+#[derive(Clone, Default)]
+pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    pub fn close(&self) {
+        *self.0.0.lock().unwrap() = true;
+    }
+
+    pub fn open(&self) {
+        *self.0.0.lock().unwrap() = false;
+        self.0.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let closed = self.0.0.lock().unwrap();
+        drop(self.0.1.wait_while(closed, |closed| *closed).unwrap());
+    }
+}
+
+/// Waits until it is so; no test may hang.
+pub fn until(what: &str, so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !so() {
+        assert!(began.elapsed() < RUN_LIMIT, "not within {RUN_LIMIT:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// One client: a landing in a directory and a fetcher over some servers.
 pub struct Client {
     pub directory: TempDir,
     pub ledger: Ledger,
     pub fetcher: Fetcher,
+    pub window: Window,
+    pub disk: Gate,
     landing: Landing,
     runtime: tokio::runtime::Runtime,
 }
@@ -165,18 +197,17 @@ impl Setup {
         let root = Arc::new(Root::open(directory.path()).unwrap());
         let journal =
             if self.journal { Journal::open(&root, ".log", &mut |_, _| {}).unwrap() } else { Journal::none() };
-        let target = Arc::new(LocalTarget::new(root, Durability::None));
+        let disk = Gate::default();
+        let gate = disk.clone();
+        let target = FaultyTarget::new(LocalTarget::new(root, Durability::None), faults::Fault::Never);
+        let target = Arc::new(target.before_write(move || gate.pass()));
+        let window = Window::new(self.window_bytes, 8192);
         let (sender, outcomes) = tokio::sync::mpsc::unbounded_channel();
         let landing = Landing::start(target, Arc::new(journal), 2, &ledger, sender).unwrap();
-        let parts = Parts {
-            landing: landing.clone(),
-            outcomes,
-            window: Window::new(self.window_bytes, 8192),
-            ledger: ledger.clone(),
-        };
+        let parts = Parts { landing: landing.clone(), outcomes, window: window.clone(), ledger: ledger.clone() };
         let urls = urls.iter().map(|url| Url::parse(url).unwrap()).collect();
         let fetcher = runtime.block_on(async { Fetcher::start(urls, self.options, parts) });
-        Client { directory, ledger, fetcher, landing, runtime }
+        Client { directory, ledger, fetcher, window, disk, landing, runtime }
     }
 }
 
@@ -245,19 +276,34 @@ impl Client {
         self.fetch_files(tree, &all)
     }
 
-    /// Lets the run go for a while and cuts it short, as a kill would.
-    pub fn fetch_for(mut self, tree: &Tree, time: Duration) -> TempDir {
-        let items =
-            tree.files.iter().zip(0..).map(|(file, id)| Item { id, size: file.size, ..Item::default() }).collect();
-        let plan = Arc::new(Plan(tree.files.clone()));
-        let fetcher = &mut self.fetcher;
-        self.runtime.block_on(async {
-            let _ = tokio::time::timeout(time, fetcher.fetch(plan, items, &mut |_| {})).await;
-        });
+    /// Lets the run go until so many bytes are written and cuts it short, as a kill would.
+    pub fn fetch_until(mut self, tree: &Tree, written_bytes: u64) -> TempDir {
+        self.fetch_while(tree, |landing| landing.counts().written_bytes < written_bytes);
         self.runtime.shutdown_timeout(Duration::from_secs(1));
         drop(self.fetcher);
         self.landing.finish().unwrap();
         self.directory
+    }
+
+    /// Lets the run go as long as it is so; its connections go on.
+    pub fn fetch_while(&mut self, tree: &Tree, so: impl Fn(&Landing) -> bool) {
+        let items =
+            tree.files.iter().zip(0..).map(|(file, id)| Item { id, size: file.size, ..Item::default() }).collect();
+        let plan = Arc::new(Plan(tree.files.clone()));
+        let (fetcher, landing) = (&mut self.fetcher, &self.landing);
+        let mut on_event = |_| {};
+        self.runtime.block_on(async {
+            let enough = async {
+                while so(landing) {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::select! {
+                () = fetcher.fetch(plan, items, &mut on_event) => {}
+                () = enough => {}
+                () = tokio::time::sleep(RUN_LIMIT) => panic!("no end within {RUN_LIMIT:?}"),
+            }
+        });
     }
 
     /// A file as a stream: its head, and the body or why it is not whole.
@@ -287,6 +333,16 @@ impl Client {
         get: fullbore_wire::fetch::Get,
     ) -> Result<fullbore_wire::fetch::Got, fullbore_wire::fetch::GetError> {
         self.runtime.block_on(self.fetcher.get(host, get))
+    }
+
+    /// Two at a time.
+    pub fn get_two(
+        &self,
+        host: u16,
+        one: fullbore_wire::fetch::Get,
+        other: fullbore_wire::fetch::Get,
+    ) -> [Result<fullbore_wire::fetch::Got, fullbore_wire::fetch::GetError>; 2] {
+        self.runtime.block_on(async { tokio::join!(self.fetcher.get(host, one), self.fetcher.get(host, other)).into() })
     }
 
     /// What the verdict would read.
