@@ -23,6 +23,9 @@ use rustix::fs::{CWD, FileType, Mode};
 /// Longest order taken, in bytes: more than the kernel allows as arguments of a program (`ARG_MAX`, 2 MiB).
 const ORDER_BYTES_MAX: usize = 4 << 20;
 
+/// How an order ends: the last argument's end, and an empty one.
+const END: &[u8] = b"\0\0";
+
 /// How often is looked whether apt has ended.
 const LOOK_EVERY_MS: i64 = 20;
 
@@ -120,20 +123,22 @@ impl Relay {
         Ok(self.inside.with_file_name(name))
     }
 
-    /// Answers orders until apt, which is `child`, has ended.
+    /// Answers orders until apt, which is `child`, has ended. After the first that could not be answered, all are
+    /// refused: apt has to come to its end, as it has dpkg's locks.
     ///
     /// # Errors
-    /// The pipes fail, or an order is longer than can be.
+    /// An answer could not be given, or an order is longer than can be. The pipes fail: then apt may wait for an answer.
     pub fn serve(&self, child: &mut Child, answer: &mut dyn FnMut(Vec<OsString>) -> Answer) -> io::Result<ExitStatus> {
         let mut order = Vec::new();
         let mut buffer = vec![0; 64 << 10];
+        let mut failure = None;
         loop {
             let mut polled = [PollFd::new(&self.orders, PollFlags::IN)];
             let wait = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY_MS * 1_000_000 };
             match rustix::event::poll(&mut polled, Some(&wait)) {
                 Ok(0) => {
                     if let Some(status) = child.try_wait()? {
-                        return Ok(status);
+                        return failure.map_or(Ok(status), Err);
                     }
                     continue;
                 }
@@ -144,13 +149,20 @@ impl Relay {
             let count = (&self.orders).read(&mut buffer)?;
             order.extend_from_slice(&buffer[..count]);
             if order.len() > ORDER_BYTES_MAX {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "an order to dpkg without an end"));
+                failure = Some(io::Error::new(io::ErrorKind::InvalidData, "an order to dpkg without an end"));
+                // Its end is still waited for.
+                order.drain(..order.len() - END.len());
             }
-            if order.ends_with(b"\0\0") {
-                let arguments = order[..order.len() - 2].split(|byte| *byte == 0);
-                let arguments = arguments.map(|argument| OsStr::from_bytes(argument).to_owned()).collect();
+            if order.ends_with(END) {
+                if failure.is_none() {
+                    let arguments = order[..order.len() - END.len()].split(|byte| *byte == 0);
+                    let arguments = arguments.map(|argument| OsStr::from_bytes(argument).to_owned()).collect();
+                    failure = self.tell(answer(arguments)).err();
+                }
+                if failure.is_some() {
+                    self.say("refuse", None)?;
+                }
                 order.clear();
-                self.tell(answer(arguments))?;
             }
         }
     }
@@ -172,7 +184,11 @@ impl Relay {
         };
         fs::write(self.directory.join("output"), told.output)?;
         fs::write(self.directory.join("status"), told.status)?;
-        let descriptor = told.status_descriptor.map(|number| number.to_string()).unwrap_or_default();
+        self.say(verdict, told.status_descriptor)
+    }
+
+    fn say(&self, verdict: &str, descriptor: Option<u32>) -> io::Result<()> {
+        let descriptor = descriptor.map(|number| number.to_string()).unwrap_or_default();
         let line = format!("{verdict} {descriptor}\n");
         (&self.answers).write_all(line.as_bytes())
     }
@@ -214,10 +230,14 @@ at={}
 unset NOTHING {}
 case " $* " in *' --unpack '*) ;; *) exec dpkg "$@" ;; esac
 if flock -n "$at/alive" true; then exec dpkg "$@"; fi
-# If fullbore ends from now on, this answers: opening a pipe would wait for ever.
-flock "$at/alive" sh -c 'echo gone >"$0/answer"' "$at" &
-printf '%s\0' "$@" '' 1<>"$at/order"
-read -r verdict descriptor <"$at/answer" || verdict=gone
+{{
+    # If fullbore ends from now on, this answers. It keeps nothing of ours open, and a pipe opened for both directions
+    # does not wait for the other end: it ends, too, where this script has been killed.
+    flock -o "$at/alive" sh -c 'echo gone 1<>"$0/answer"' "$at" >/dev/null 2>&1 9<&- &
+    # Writing to a pipe that nobody reads ends this subshell only.
+    (exec 8<>"$at/order" 1>"$at/order" 8<&- 9<&- && printf '%s\0' "$@" '')
+    read -r verdict descriptor <&9 || verdict=gone
+}} 9<>"$at/answer"
 {{ kill $! && wait $!; }} 2>/dev/null # dash would say "Terminated"
 case $verdict in
 run | done) ;;
@@ -248,6 +268,12 @@ mod tests {
         let script = relay.directory.join("dpkg");
         fs::write(&script, script_text(&relay.directory, &["TMPDIR"])).unwrap();
         (relay, script)
+    }
+
+    /// As by a kill of who was to answer: pipes and lock go, files stay.
+    fn killed(relay: &mut Relay) {
+        let nothing = || File::open("/dev/null").unwrap();
+        (relay.orders, relay.answers, relay._alive) = (nothing(), nothing(), nothing());
     }
 
     #[test]
@@ -301,16 +327,65 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut relay, script) = placed(dir.path());
         let mut command = Command::new(&script);
-        command.args(["--unpack", "--version"]).stderr(std::process::Stdio::piped());
+        // More than a pipe takes at once.
+        command.args(["--unpack", "--version", &"x".repeat(100_000)]).stderr(std::process::Stdio::piped());
         let child = command.spawn().unwrap();
         rustix::event::poll(&mut [PollFd::new(&relay.orders, PollFlags::IN)], None).unwrap();
-        // As by a kill: pipes and lock go, files stay.
-        let nothing = || File::open("/dev/null").unwrap();
-        (relay.orders, relay.answers, relay._alive) = (nothing(), nothing(), nothing());
+        killed(&mut relay);
         let output = child.wait_with_output().unwrap();
         // Without waiting for its locks, as other tests start it too.
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(text.contains("dpkg: error: conflicting actions"), "{text}");
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_script_that_is_killed_while_it_asks() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut relay, script) = placed(dir.path());
+        let mut child = Command::new(&script).args(["--unpack", "--version"]).spawn().unwrap();
+        rustix::event::poll(&mut [PollFd::new(&relay.orders, PollFlags::IN)], None).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        killed(&mut relay);
+        let directory = relay.directory.to_str().unwrap();
+        let left = || {
+            let processes = fs::read_dir("/proc").unwrap().flatten();
+            let mut lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+            lines.find(|line| String::from_utf8_lossy(line).contains(directory))
+        };
+        let begun = std::time::Instant::now();
+        while let Some(line) = left() {
+            assert!(begun.elapsed().as_secs() < 20, "{}", String::from_utf8_lossy(&line));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_given_is_a_refusal() {
+        let dir = tempfile::tempdir().unwrap();
+        let (relay, script) = placed(dir.path());
+        let mut child = Command::new(&script).args(["--unpack", "a.deb"]).spawn().unwrap();
+        let served = relay.serve(&mut child, &mut |_| {
+            fs::create_dir(relay.directory.join("output")).unwrap();
+            Answer::Done(Told::default())
+        });
+        assert_eq!(served.unwrap_err().kind(), io::ErrorKind::IsADirectory);
+        assert_eq!(child.wait().unwrap().code(), Some(2));
+    }
+
+    #[test]
+    fn an_order_that_is_too_long_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (relay, _script) = placed(dir.path());
+        // The kernel would not start the script with so many arguments.
+        let printing = r#"(head -c "$2" /dev/zero | tr '\0' x; printf '\0\0') >"$1/order"
+            read -r verdict <"$1/answer"; [ "$verdict" = refuse ]"#;
+        let mut command = Command::new("sh");
+        command.args(["-c", printing, "sh"]).arg(&relay.directory).arg((ORDER_BYTES_MAX + 1).to_string());
+        let mut child = command.spawn().unwrap();
+        let served = relay.serve(&mut child, &mut |_| panic!("asked"));
+        assert_eq!(served.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(child.wait().unwrap().code(), Some(0));
     }
 
     #[test]
