@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -61,7 +62,7 @@ pub struct Slot {
 enum State {
     Begun,
     /// `None`: it was too large, or cannot be read; whoever unpacks it will say what is wrong.
-    Done(Option<Arc<Plain>>),
+    Done(Option<Plain>),
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -71,6 +72,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Ahead {
     /// Begins to wait for packages. At most so many plain bytes are held.
     pub fn start(threads: usize, bytes_max: u64) -> Ahead {
+        Ahead::start_by(plain, threads, bytes_max)
+    }
+
+    fn start_by(how: Decompress, threads: usize, bytes_max: u64) -> Ahead {
         let shared = Arc::new(Shared {
             line: Mutex::default(),
             changed: Condvar::new(),
@@ -81,7 +86,7 @@ impl Ahead {
         let work = |_| {
             let shared = shared.clone();
             // Without it the unpacker does all.
-            std::thread::Builder::new().name("ahead".to_owned()).spawn(move || work(&shared)).ok()
+            std::thread::Builder::new().name("ahead".to_owned()).spawn(move || work(&shared, how)).ok()
         };
         Ahead { threads: (0..threads).filter_map(work).collect(), shared }
     }
@@ -132,12 +137,13 @@ impl Drop for Ahead {
 }
 
 impl Slot {
-    /// The plain bytes, verified; waits for them. `None`: whoever asks decompresses the package.
+    /// The plain bytes, verified; waits for them. `None`: whoever asks decompresses the package. They are given once, so that
+    /// their room is free as soon as they are read.
     pub(super) fn wait(&self) -> Option<PlainReader> {
         let mut state = locked(&self.state);
         loop {
-            match &*state {
-                State::Done(plain) => return plain.clone().map(|plain| PlainReader { plain, at: 0 }),
+            match &mut *state {
+                State::Done(plain) => return plain.take().map(|plain| PlainReader { plain, at: 0 }),
                 State::Begun => state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
         }
@@ -170,7 +176,7 @@ impl Drop for Plain {
 /// Reads it.
 #[derive(Debug)]
 pub(super) struct PlainReader {
-    plain: Arc<Plain>,
+    plain: Plain,
     at: usize,
 }
 
@@ -184,7 +190,10 @@ impl Read for PlainReader {
     }
 }
 
-fn work(shared: &Arc<Shared>) {
+/// [`plain`]; tests have another.
+type Decompress = fn(&Arc<Shared>, &Waiting) -> Result<Option<Plain>, ArchiveError>;
+
+fn work(shared: &Arc<Shared>, plain: Decompress) {
     let mut line = locked(&shared.line);
     while !shared.stop.load(Ordering::Relaxed) {
         // The largest first, as in the unpacker.
@@ -197,7 +206,9 @@ fn work(shared: &Arc<Shared>) {
         let slot = Arc::new(Slot { state: Mutex::new(State::Begun), done: Condvar::new() });
         line.begun.insert(waiting.path.clone(), slot.clone());
         drop(line);
-        let plain = plain(shared, &waiting).ok().flatten();
+        // A bug in a decompressor must not leave anybody waiting for it.
+        let plain = catch_unwind(AssertUnwindSafe(|| plain(shared, &waiting)));
+        let plain = plain.ok().and_then(Result::ok).flatten();
         *locked(&slot.state) = State::Done(plain);
         slot.done.notify_all();
         line = locked(&shared.line);
@@ -205,7 +216,7 @@ fn work(shared: &Arc<Shared>) {
 }
 
 /// All of `data.tar`; `None` if there is no room for it.
-fn plain(shared: &Arc<Shared>, waiting: &Waiting) -> Result<Option<Arc<Plain>>, ArchiveError> {
+fn plain(shared: &Arc<Shared>, waiting: &Waiting) -> Result<Option<Plain>, ArchiveError> {
     let archive = Archive::open(&waiting.path)?.expecting(waiting.bytes, waiting.sha256);
     let error = |source: io::Error| ArchiveError::Read { path: waiting.path.clone(), source };
     let mut reader = data(archive.data_reader()?, archive.data(), 1, archive.proof()).map_err(error)?;
@@ -222,7 +233,7 @@ fn plain(shared: &Arc<Shared>, waiting: &Waiting) -> Result<Option<Arc<Plain>>, 
     let mut source = reader.finish().map_err(error)?;
     io::copy(&mut source, &mut io::sink()).map_err(error)?;
     archive.check(source.hasher)?;
-    Ok(Some(Arc::new(plain)))
+    Ok(Some(plain))
 }
 
 #[cfg(test)]
@@ -249,7 +260,9 @@ mod tests {
 
     /// Its turn, once it was begun.
     fn taken(ahead: &Ahead, path: &Path) -> Option<Vec<u8>> {
+        let asked = std::time::Instant::now();
         while !locked(&ahead.shared.line).begun.contains_key(path) {
+            assert!(asked.elapsed().as_secs() < 60, "it is not begun");
             std::thread::yield_now();
         }
         let mut plain = Vec::new();
@@ -267,6 +280,18 @@ mod tests {
         assert!(plain.windows(13).any(|piece| piece == b"what is in it"));
         assert_eq!(ahead.shared.used_bytes.load(Ordering::Relaxed), 0);
         assert!(ahead.take(&path).is_none(), "it is given once");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_decompressor_that_has_panicked() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, bytes, sha256) = package(dir.path(), "a", b"");
+        let ahead = Ahead::start_by(|_, _| panic!("a bug"), 1, 8 << 20);
+        // The second by the same thread.
+        for _ in 0..2 {
+            ahead.add(&path, bytes, sha256);
+            assert!(taken(&ahead, &path).is_none());
+        }
     }
 
     #[test]
