@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::durability::Durability;
@@ -28,6 +29,9 @@ use crate::settings::NetworkSettings;
 
 /// Read at once when a local file is copied and hashed.
 const COPY_BYTES: usize = 256 << 10;
+
+/// How often, once a signal has come, what runs is killed.
+const KILL_EVERY: Duration = Duration::from_millis(100);
 
 /// A package file, and where it is to be had.
 #[derive(Debug, Clone)]
@@ -97,13 +101,7 @@ impl Downloads {
 
     /// Listens for signals, which also end the commands that run.
     pub fn stop(&self, session: &Arc<Session>) -> Stop {
-        let stop = Stop::listen(&self.runtime);
-        let (seen, session) = (stop.clone(), session.clone());
-        self.runtime.spawn(async move {
-            seen.requested().await;
-            session.kill();
-        });
-        stop
+        stop_with(&self.runtime, session)
     }
 
     /// What limited the download; `None` the second time.
@@ -379,9 +377,65 @@ fn hash_of(path: &Path, each: &mut dyn FnMut(&[u8]) -> std::io::Result<()>) -> R
     }
 }
 
+/// See [`Downloads::stop`].
+fn stop_with(runtime: &tokio::runtime::Runtime, session: &Arc<Session>) -> Stop {
+    let stop = Stop::listen(runtime);
+    let (seen, session) = (stop.clone(), session.clone());
+    runtime.spawn(async move {
+        seen.requested().await;
+        // Also those that were about to be started.
+        loop {
+            session.kill();
+            tokio::time::sleep(KILL_EVERY).await;
+        }
+    });
+    stop
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
+    use std::time::Instant;
+
+    /// Set where the test is the only one of its process: it has all children killed.
+    const ALONE: &str = "FULLBORE_TEST_ALONE";
+
+    #[test]
+    fn a_command_that_is_started_after_the_signal_is_killed_too() {
+        if std::env::var_os(ALONE).is_none() {
+            let mut alone = Command::new(std::env::current_exe().unwrap());
+            let name = "installing::download::tests::a_command_that_is_started_after_the_signal_is_killed_too";
+            let output = alone.args(["--exact", name]).env(ALONE, "yes").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let session = Arc::new(Session::open(Path::new("/")).unwrap());
+        let stop = stop_with(&runtime, &session);
+        let begun = Instant::now();
+        let mut first = Command::new("sleep").arg("600").spawn().unwrap();
+        // Until it listens a signal would end this.
+        while !has_handler(&std::fs::read_to_string("/proc/self/status").unwrap()) {
+            assert!(begun.elapsed().as_secs() < 60, "nobody listens");
+            std::thread::yield_now();
+        }
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).unwrap();
+        first.wait().unwrap();
+        assert!(stop.check().is_err());
+        let mut second = Command::new("sleep").arg("600").spawn().unwrap();
+        while second.try_wait().unwrap().is_none() {
+            assert!(begun.elapsed().as_secs() < 60, "it goes on");
+            std::thread::sleep(KILL_EVERY);
+        }
+    }
+
+    /// Whether SIGTERM is caught, as `/proc/self/status` has it.
+    fn has_handler(status: &str) -> bool {
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(caught.trim(), 16).unwrap() >> 14 & 1 == 1
+    }
 
     #[test]
     fn addresses_are_taken_apart() {
