@@ -160,6 +160,8 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
     if !filter::KNOWS_THIS_MACHINE {
         return Err(StartError::Architecture);
     }
+    // Before there is any other thread, which a signal could end the process by.
+    let signals = Signals::block().map_err(system("cannot watch over signals"))?;
     let mut disks = Disks::open().map_err(system("cannot read which file systems there are"))?;
     let is_answered = job.counted && probe::is_answered();
     let costs = if job.counted && !is_answered { probe_all(&disks) } else { Vec::new() };
@@ -173,7 +175,6 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
     let earlier: HashSet<Process> = descendants(own.as_raw_nonzero().get()).into_iter().collect();
     // Without /proc nobody has a name, but the kernel still tells whether there is anybody.
     let sees_only_whether = !Path::new("/proc/self/stat").exists() && !has_children();
-    let signals = Signals::block().map_err(system("cannot watch over signals"))?;
     let before = disks.held.iter().map(|disk| disk.device.clone());
     let mounted = Mounted::watch(before).map_err(system("cannot read which file systems there are"))?;
 

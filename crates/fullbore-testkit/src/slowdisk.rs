@@ -8,9 +8,9 @@ use std::{
     ffi::OsStr,
     fs::File,
     io,
-    os::unix::fs::FileExt,
+    os::unix::{fs::FileExt, process::CommandExt as _},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Child, Command, Stdio},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -231,18 +231,51 @@ fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> SlowDiskError {
     move |source| SlowDiskError::Io { what, source }
 }
 
+/// mkfs and losetup live where only root's PATH leads.
+fn system_path() -> String {
+    format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default())
+}
+
 pub(crate) fn run(program: &str, arguments: &[&OsStr]) -> Result<String, SlowDiskError> {
-    // mkfs and losetup live where only root's PATH leads.
-    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let failed = |said: String| SlowDiskError::Command { command: format!("{program} {arguments:?}"), said };
-    let output =
-        Command::new(program).args(arguments).env("PATH", path).output().map_err(|error| failed(error.to_string()))?;
+    let output = Command::new(program)
+        .args(arguments)
+        .env("PATH", system_path())
+        .output()
+        .map_err(|error| failed(error.to_string()))?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
     } else {
         Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_string()))
     }
 }
+
+/// A process of which a thread waits for the disk when it is killed waits for ever: those that serve it have ended, and
+/// all its descriptors stay open. It is a zombie then, and this takes the disk away: first by cutting off the server, which
+/// `umount -f` does although it fails.
+const WATCHDOG: &str = r#"
+while sleep 0.5; do
+    case $(cat "/proc/$1/stat") in
+    *") Z "* | *") X "* | "") break ;;
+    esac
+done
+umount -f "$2"
+umount -l "$3"
+losetup --detach "$4"
+umount -l "$2"
+rmdir "$2"
+"#;
+
+fn watchdog(below: &Path, mount: &Path, device: &str) -> io::Result<Child> {
+    let mut command = Command::new("sh");
+    command.args(["-c", WATCHDOG, "sh", &std::process::id().to_string()]).args([below, mount]).arg(device);
+    // In a group of its own: what ends a whole group is to leave it.
+    command.env("PATH", system_path()).process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+}
+
+/// Longest wait for the end of the server. It goes on as long as a copy of the mount is in some other namespace.
+const ENDS_WITHIN: Duration = Duration::from_secs(20);
 
 /// A mounted slow disk; unmounted when dropped.
 #[derive(Debug)]
@@ -252,9 +285,10 @@ pub struct SlowDisk {
     speed: Arc<Speed>,
     log: SharedLog,
     backing: PathBuf,
+    watchdog: Option<Child>,
     // In this order: first the file system, then the directory it is mounted on.
     session: Option<BackgroundSession>,
-    _below: TempDir,
+    below: TempDir,
 }
 
 impl SlowDisk {
@@ -310,12 +344,15 @@ impl SlowDisk {
             speed,
             log,
             backing: backing.to_path_buf(),
+            watchdog: None,
             session: Some(session),
-            _below: below,
+            below,
         };
-        let image = disk._below.path().join(DISK);
+        let image = disk.below.path().join(DISK);
         disk.device = run("losetup", &["--find".as_ref(), "--show".as_ref(), image.as_os_str()])?;
         let device = disk.device.clone();
+        let guarded = watchdog(disk.below(), mount, &device);
+        disk.watchdog = Some(guarded.map_err(io_error("watchdog"))?);
         // Everything that ext4 would otherwise write in the background is written now, unthrottled.
         let make =
             ["-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0", "-i", "65536", &device];
@@ -374,6 +411,11 @@ impl SlowDisk {
         &self.device
     }
 
+    /// Where the file system that holds it is mounted; this process serves it.
+    pub fn below(&self) -> &Path {
+        self.below.path()
+    }
+
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         &self.mount
@@ -386,12 +428,23 @@ impl Drop for SlowDisk {
         self.set_flush(Duration::ZERO);
         self.set_broken(false);
         // Each step may fail because the one before did; all are tried.
-        let _ = run("umount", &[self.mount.as_os_str()]);
+        if run("umount", &[self.mount.as_os_str()]).is_err() {
+            let _ = run("umount", &["-l".as_ref(), self.mount.as_os_str()]);
+        }
         if !self.device.is_empty() {
             let _ = run("losetup", &["--detach".as_ref(), OsStr::new(&self.device)]);
         }
         if let Some(session) = self.session.take() {
-            let _ = session.umount_and_join();
+            let (sender, receiver) = mpsc::channel();
+            thread::spawn(move || sender.send(session.umount_and_join()));
+            let ended = receiver.recv_timeout(ENDS_WITHIN);
+            if !matches!(ended, Ok(Ok(()))) {
+                let _ = run("umount", &["-l".as_ref(), self.below().as_os_str()]);
+            }
+        }
+        if let Some(mut watchdog) = self.watchdog.take() {
+            let _ = watchdog.kill();
+            let _ = watchdog.wait();
         }
     }
 }
@@ -423,5 +476,44 @@ mod tests {
         let device = disk.device().to_string();
         drop(disk);
         assert!(!std::fs::read_to_string("/proc/mounts").unwrap().contains(&format!("{device} ")));
+    }
+
+    /// Where the disk of a process that is killed is made.
+    const KILLED: &str = "FULLBORE_TEST_KILLED";
+
+    #[test]
+    fn who_is_killed_while_it_waits_for_its_disk_ends() {
+        SlowDisk::available().unwrap();
+        if let Some(directory) = std::env::var_os(KILLED).map(PathBuf::from) {
+            let disk = SlowDisk::mount(&directory.join("mount"), &directory.join("backing"), 256 << 20, 1000).unwrap();
+            let file = File::create(disk.path().join("a")).unwrap();
+            file.write_all_at(&vec![1; 1 << 20], 0).unwrap();
+            std::fs::write(directory.join("waits"), "").unwrap();
+            file.sync_all().unwrap();
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("mount")).unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "slowdisk::tests::who_is_killed_while_it_waits_for_its_disk_ends"])
+            .env(KILLED, directory.path())
+            .spawn()
+            .unwrap();
+        let within_a_minute = |child: &mut Child, is_so: &mut dyn FnMut(&mut Child) -> bool, what: &str| {
+            let begun = Instant::now();
+            while !is_so(child) {
+                assert!(begun.elapsed().as_secs() < 60, "{what}");
+                thread::sleep(Duration::from_millis(20));
+            }
+        };
+        let waits = directory.path().join("waits");
+        within_a_minute(&mut child, &mut |_| waits.exists(), "it does not come to wait");
+        // It may not wait yet; then there is nothing that could hold it up.
+        thread::sleep(Duration::from_millis(200));
+        child.kill().unwrap();
+        within_a_minute(&mut child, &mut |child| child.try_wait().unwrap().is_some(), "it does not end");
+        let mount = directory.path().join("mount").display().to_string();
+        let is_gone = || !std::fs::read_to_string("/proc/mounts").unwrap().contains(&mount);
+        within_a_minute(&mut child, &mut |_| is_gone(), "the disk stays mounted");
     }
 }

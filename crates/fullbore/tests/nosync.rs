@@ -5,6 +5,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "harness/fifo.rs"]
+mod fifo;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,25 +15,35 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use fifo::tell;
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::slowdisk::SlowDisk;
+use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
-/// Takes away what other tests have mounted, but for `$1`, then runs the rest.
-const ALONE: &str = r#"
-keep=$1; shift
+/// After which a program is taken to hang; a guess for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Takes away what other tests have mounted, but for `$keep`: not to sync it, and not to keep it mounted.
+const TAKE_AWAY: &str = r#"
 awk '$3 ~ /^fuse/ || $1 ~ /^\/dev\/loop/ { print $2 }' /proc/mounts | while read -r path; do
     [ "$path" = "$keep" ] || umount -l "$path" 2>/dev/null
 done
-exec "$@"
 "#;
 
-fn alone(keep: &Path) -> Command {
+/// A shell with this script and the words that follow, in a mount namespace of its own without other tests' disks.
+fn unshared(keep: &Path, script: &str) -> Command {
     assert!(rustix::process::geteuid().is_root(), "mount namespaces and disks: run as root (script/test does)");
     let mut command = clean_command("unshare");
-    command.args(["--mount", "sh", "-c", ALONE, "sh"]).arg(keep).arg(env!("CARGO_BIN_EXE_fullbore")).arg("nosync");
+    command.args(["--mount", "sh", "-c", &format!("keep=$1; shift{TAKE_AWAY}{script}"), "sh"]).arg(keep);
+    command
+}
+
+fn alone(keep: &Path) -> Command {
+    let mut command = unshared(keep, r#"exec "$@""#);
+    command.arg(env!("CARGO_BIN_EXE_fullbore")).arg("nosync");
     command
 }
 
@@ -207,8 +220,8 @@ fn in_a_chroot_its_own_disk_is_synced() {
     let mount = dir.path().join("mount");
     fs::create_dir(&mount).unwrap();
     let disk = SlowDisk::mount(&mount, &dir.path().join("disk"), 2 << 30, 1 << 30).unwrap();
-    let output = clean_command("unshare")
-        .args(["--mount", "sh", "-c", CHROOT, "sh", env!("CARGO_BIN_EXE_fullbore")])
+    let output = unshared(disk.path(), CHROOT)
+        .arg(env!("CARGO_BIN_EXE_fullbore"))
         .arg(disk.path().join("root"))
         .args(["", "--report", "--", "/fullbore", "--version"])
         .output()
@@ -221,8 +234,8 @@ fn in_a_chroot_its_own_disk_is_synced() {
 fn without_proc_sync_calls_are_answered_and_survivors_are_seen() {
     let dir = tempfile::tempdir().unwrap();
     let run = |words: &[&str]| {
-        clean_command("unshare")
-            .args(["--mount", "sh", "-c", CHROOT, "sh", env!("CARGO_BIN_EXE_fullbore")])
+        unshared(Path::new(""), CHROOT)
+            .arg(env!("CARGO_BIN_EXE_fullbore"))
             .arg(dir.path())
             .arg(&programs().fixed)
             .args(words)
@@ -282,7 +295,75 @@ fn what_a_survivor_has_mounted_for_itself_is_synced() {
     let output = nosync(&["--", "sh", "-c", &script]);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains("/m: mounted during the run; synced now"), "{}", stderr(&output));
-    fs::write(&fifo, "end\n").unwrap();
+    tell(&fifo, "end\n", &mut || false);
+}
+
+/// Where a further process of this test makes a disk, serves it, and waits.
+const SERVES: &str = "FULLBORE_TEST_SERVES";
+
+/// That process. It ends with this one's.
+struct Server {
+    child: Child,
+    below: PathBuf,
+}
+
+impl Server {
+    fn start(test: &str, dir: &Path) -> Server {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test]).env(SERVES, dir).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let begun = Instant::now();
+        let below = loop {
+            match fs::read_to_string(dir.join("below")) {
+                Ok(below) if below.ends_with('\n') => break PathBuf::from(below.trim_end()),
+                _ => std::thread::sleep(Duration::from_millis(20)),
+            }
+            assert!(child.try_wait().unwrap().is_none(), "it makes no disk");
+            assert!(begun.elapsed() < PATIENCE, "it makes no disk");
+        };
+        Server { child, below }
+    }
+
+    fn send(&self, signal: Signal) {
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.send(Signal::CONT);
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+fn serve(dir: &Path) {
+    fs::create_dir(dir.join("mount")).unwrap();
+    let disk = SlowDisk::mount(&dir.join("mount"), &dir.join("backing"), 64 << 20, 0).unwrap();
+    fs::write(dir.join("below"), format!("{}\n", disk.below().display())).unwrap();
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+#[test]
+fn a_file_system_whose_server_hangs_is_told_and_not_waited_for() {
+    if let Some(dir) = std::env::var_os(SERVES) {
+        return serve(Path::new(&dir));
+    }
+    SlowDisk::available().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start("a_file_system_whose_server_hangs_is_told_and_not_waited_for", dir.path());
+    server.send(Signal::STOP);
+    let mut child = piped(alone(&server.below).args(["--", "true"])).spawn().unwrap();
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("it waits");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let said = stderr(&child.wait_with_output().unwrap());
+    assert!(said.contains(&server.below.display().to_string()) && said.contains("timed out"), "{said}");
 }
 
 fn piped(command: &mut Command) -> &mut Command {
@@ -348,11 +429,11 @@ fn a_program_that_outlives_the_command_fails_the_run() {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains("programs have outlived the command"), "{}", stderr(&output));
     assert!(stderr(&output).contains("sh ("), "{}", stderr(&output));
-    fs::write(&fifo, "end\n").unwrap();
+    tell(&fifo, "end\n", &mut || false);
     // The command's own failure stands.
     let output = nosync(&["--", "sh", "-c", &format!("{} exit 5", survivor(&fifo, ":"))]);
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
-    fs::write(&fifo, "end\n").unwrap();
+    tell(&fifo, "end\n", &mut || false);
 }
 
 #[test]
@@ -367,7 +448,7 @@ fn who_counts_stays_until_the_last_program_ends() {
     let mut child = piped(command.args(["--report", "--", "sh", "-c", &script])).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line.contains("still running, and waited for")));
-    fs::write(&fifo, "go\n").unwrap();
+    tell(&fifo, "go\n", &mut || false);
     let rest: Vec<_> = lines.collect();
     assert!(rest.iter().any(|line| line == "nosync: 1 sync call answered at once: 1 fsync"), "{rest:?}");
     assert_eq!(child.wait().unwrap().code(), Some(2));
@@ -424,7 +505,7 @@ fn a_live_root_is_refused() {
         let output = clean_command("unshare")
             .args(["--mount", "--pid", "--fork", "--mount-proc"])
             .arg(&manager)
-            .args(["-c", ALONE_HERE, "systemd"])
+            .args(["-c", &format!("{WITHOUT_POLICY}{TAKE_AWAY}{WITH_STATUS}"), "systemd"])
             .args([env!("CARGO_BIN_EXE_fullbore"), script])
             .output()
             .unwrap();
@@ -445,14 +526,14 @@ fn a_live_root_is_refused() {
     assert!(allowed.ends_with("status 0\n"), "{allowed}");
 }
 
-/// Takes away the disks of other tests and a policy that an image may have, runs the script, prints
-/// its status.
-const ALONE_HERE: &str = r#"
+/// Takes away a policy that an image may have.
+const WITHOUT_POLICY: &str = r#"
 policy=/usr/sbin/policy-rc.d
 [ ! -e "$policy" ] || mount --bind /bin/true "$policy"
-awk '$3 ~ /^fuse/ || $1 ~ /^\/dev\/loop/ { print $2 }' /proc/mounts | while read -r path; do
-    umount -l "$path" 2>/dev/null
-done
+"#;
+
+/// Runs the script, prints its status.
+const WITH_STATUS: &str = r#"
 program=$1
 (eval "$2")
 echo "status $?"
@@ -548,10 +629,10 @@ fn the_debian_installer_installs_without_syncs() {
     assert!(Path::new("/bin/busybox").exists(), "needs the package busybox-static");
     let dir = tempfile::tempdir().unwrap();
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/debian-installer");
-    let output = clean_command("unshare")
+    let output = unshared(Path::new(""), INSTALLER)
         // A program with all its symbols takes long to compress.
         .env("DPKG_DEB_COMPRESSOR_TYPE", "none")
-        .args(["--mount", "sh", "-c", INSTALLER, "sh", env!("CARGO_BIN_EXE_fullbore"), &programs().fixed])
+        .args([env!("CARGO_BIN_EXE_fullbore"), &programs().fixed])
         .args([packaging.as_path(), dir.path()])
         .output()
         .unwrap();
@@ -567,8 +648,8 @@ fn the_debian_installer_installs_without_syncs() {
 fn a_diverted_program_runs_without_syncs_in_its_own_root() {
     let dir = tempfile::tempdir().unwrap();
     for with_proc in ["", "yes"] {
-        let output = clean_command("unshare")
-            .args(["--mount", "sh", "-c", DIVERTED, "sh", env!("CARGO_BIN_EXE_fullbore"), &programs().fixed])
+        let output = unshared(Path::new(""), DIVERTED)
+            .args([env!("CARGO_BIN_EXE_fullbore"), &programs().fixed])
             .arg(dir.path())
             .arg(with_proc)
             .output()

@@ -9,6 +9,8 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
@@ -52,6 +54,12 @@ const WITHOUT_DISK: &[&str] = &[
     "tmpfs",
     "tracefs",
 ];
+
+/// Served from elsewhere; besides those of NFS and FUSE, which have several names.
+const SERVED: &[&str] = &["9p", "afs", "ceph", "cifs", "smb3"];
+
+/// Longest wait for the root of one that is served from elsewhere; a guess, far above what a living server takes.
+const OPENS_WITHIN: Duration = Duration::from_secs(5);
 
 /// A file system, held by a descriptor.
 #[derive(Debug)]
@@ -143,7 +151,7 @@ impl Disks {
             if self.held.iter().any(|disk| disk.device == mount.device) {
                 continue;
             }
-            match open(mount) {
+            match open_in_time(mount) {
                 Ok(Some(directory)) => {
                     self.missed.retain(|(device, ..)| *device != mount.device);
                     let (path, device) = (mount.path.clone(), mount.device.clone());
@@ -205,6 +213,11 @@ impl Disks {
 }
 
 impl Mount {
+    /// Whether it is served by a program or another machine, which may be gone.
+    fn may_hang(&self) -> bool {
+        SERVED.contains(&self.kind.as_str()) || self.kind.starts_with("nfs") || self.kind.starts_with("fuse")
+    }
+
     pub(super) fn is_worth_syncing(&self) -> bool {
         self.writable && !WITHOUT_DISK.contains(&self.kind.as_str())
     }
@@ -212,6 +225,17 @@ impl Mount {
 
 /// Not blocking: the root of a mount may be a pipe.
 const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
+/// [`open`], without waiting for ever for a server that is gone. Then a thread is left behind that goes on waiting.
+fn open_in_time(mount: &Mount) -> io::Result<Option<File>> {
+    if !mount.may_hang() {
+        return open(mount);
+    }
+    let (sender, receiver) = mpsc::channel();
+    let mount = mount.clone();
+    std::thread::Builder::new().name("mount".to_owned()).spawn(move || sender.send(open(&mount)))?;
+    receiver.recv_timeout(OPENS_WITHIN).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
 
 /// Opens the root of a mount; none if the path leads to another one.
 fn open(mount: &Mount) -> io::Result<Option<File>> {
@@ -312,6 +336,11 @@ mod tests {
         assert_eq!((mount.id, mount.device.as_str(), mount.kind.as_str()), (36, "98:0", "ext4"));
         assert_eq!(mount.path, Path::new("/mnt 2"));
         assert!(mount.writable && mount.is_worth_syncing());
+        assert!(!mount.may_hang());
+        for kind in ["nfs4", "fuse", "fuse.sshfs", "fuseblk", "9p"] {
+            let line = format!("36 35 0:5 / /x rw - {kind} x rw");
+            assert!(parse(line.as_bytes()).unwrap().may_hang(), "{kind}");
+        }
         assert!(parse(b"").is_none());
         assert!(parse(b"1 2 3").is_none());
         assert!(!parse(b"36 35 0:5 / /proc rw - proc proc rw").unwrap().is_worth_syncing());

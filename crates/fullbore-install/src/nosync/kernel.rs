@@ -91,9 +91,14 @@ pub(super) fn start(command: &mut Command, start: Start<'_>) -> Result<(Child, O
 /// Has the command run under the filter once it is started; with `dies` it is killed when the thread
 /// that started it ends.
 pub(super) fn shield(command: &mut Command, filter: Vec<sock_filter>, no_new_privileges: bool, dies: bool) {
+    let parent = rustix::process::getpid();
     let before_exec = move || {
         if dies {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+            // It may have ended before.
+            if rustix::process::getppid() != Some(parent) {
+                return Err(rustix::io::Errno::CANCELED.into());
+            }
         }
         set_filter(&filter, false, no_new_privileges).map(|_| ())
     };

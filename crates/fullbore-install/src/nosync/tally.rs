@@ -4,11 +4,13 @@
 //! ended: without it the kernel would answer their sync calls with ENOSYS.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
+
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use super::filter::{self, Call};
 use super::kernel::{self, Asked};
@@ -81,7 +83,14 @@ fn kernel_answer(
 fn device(asked: &Asked, call: Call) -> Option<u64> {
     let takes_file = matches!(call, Call::Fsync | Call::Fdatasync | Call::Syncfs | Call::SyncFileRange);
     let path = || format!("/proc/{}/fd/{}", asked.thread, asked.arguments[0] & u64::from(u32::MAX));
-    takes_file.then(|| fs::metadata(path()).ok().map(|file| file.dev())).flatten()
+    if takes_file { device_of(&path()) } else { None }
+}
+
+/// Asks the kernel alone: the server of a file system may be the program that waits for our answer.
+fn device_of(path: &str) -> Option<u64> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let about = rustix::fs::statx(CWD, path, flags, StatxFlags::empty()).ok()?;
+    Some(rustix::fs::makedev(about.stx_dev_major, about.stx_dev_minor))
 }
 
 /// Reads the flags of an `openat2` from the program's memory. Another thread may change them
@@ -96,6 +105,15 @@ fn opens_synchronously(asked: &Asked) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_has_the_device_that_stat_tells() {
+        use std::os::unix::fs::MetadataExt as _;
+        for path in ["/proc/self/exe", "/dev/null"] {
+            assert_eq!(device_of(path), Some(std::fs::metadata(path).unwrap().dev()));
+        }
+        assert_eq!(device_of("/no/such/file"), None);
+    }
 
     #[test]
     fn the_estimate_is_calls_times_cost() {
