@@ -10,17 +10,23 @@ mod kernel;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, Command};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Flock, FlockType};
 
 use crate::database::LOCKS;
 use crate::database::open_lock;
 use crate::root::{Root, RootError};
+
+/// How often whoever waits is asked whether it still wants to.
+const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// How long to wait for a lock that somebody has: apt's `DPkg::Lock::Timeout`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +69,9 @@ pub enum FrontendError {
     /// Somebody else has one of them, and had it as long as we had patience.
     #[error("{0}")]
     Held(Holder),
+    /// Whoever was told did not want to wait any longer.
+    #[error("dpkg's locks are not waited for any longer")]
+    GivenUp,
     /// A lock file could not be opened.
     #[error(transparent)]
     Root(#[from] RootError),
@@ -86,8 +95,9 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Has `command`, which has to be a frontend of dpkg, wait under the locks of `root`. `told` hears who is waited
-    /// for. The command must not be one that dies with the thread that started it.
+    /// Has `command`, which has to be a frontend of dpkg, wait under the locks of `root`. `told` hears once who is waited
+    /// for, is called again and again with nothing while it lasts, and may end it. The command must not be one that dies
+    /// with the thread that started it.
     ///
     /// # Errors
     /// See [`FrontendError`].
@@ -95,7 +105,7 @@ impl Waiting {
         mut command: Command,
         root: &Root,
         patience: Patience,
-        told: &mut dyn FnMut(&Holder),
+        told: &mut dyn FnMut(Option<&Holder>) -> ControlFlow<()>,
     ) -> Result<Waiting, FrontendError> {
         let program = command.get_program().to_string_lossy().into_owned();
         let failed = |source: io::Error| FrontendError::Start { program: program.clone(), source };
@@ -109,6 +119,14 @@ impl Waiting {
             std::thread::Builder::new().name("fullbore".to_owned()).spawn(move || command.spawn()).map_err(failed)?;
         let mut waiting = Waiting { program: program.clone(), go: Some(go), child: Some(child) };
         loop {
+            // A signal interrupts it, too.
+            let polled = rustix::event::poll(&mut [PollFd::new(&heard, PollFlags::IN)], Some(&LOOK_EVERY));
+            if matches!(polled, Ok(0) | Err(Errno::INTR)) {
+                if told(None).is_break() {
+                    return Err(FrontendError::GivenUp);
+                }
+                continue;
+            }
             let mut word = [0; 2];
             match rustix::io::retry_on_intr(|| rustix::io::read(&heard, &mut word)) {
                 Ok(2) if word[0] == kernel::HAS => return Ok(waiting),
@@ -118,7 +136,9 @@ impl Waiting {
                     if word[0] == kernel::GIVES_UP {
                         return Err(FrontendError::Held(holder));
                     }
-                    told(&holder);
+                    if told(Some(&holder)).is_break() {
+                        return Err(FrontendError::GivenUp);
+                    }
                 }
                 // It has ended before it had them.
                 _ => {
@@ -189,7 +209,7 @@ mod tests {
     fn start(root: &Root, script: &str, patience: Patience) -> Result<Waiting, FrontendError> {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Waiting::start(command, root, patience, &mut |_| ())
+        Waiting::start(command, root, patience, &mut |_| ControlFlow::Continue(()))
     }
 
     #[test]
@@ -227,18 +247,37 @@ mod tests {
         let mut first = Some(first);
         let mut command = Command::new("true");
         command.arg("second");
-        let second = Waiting::start(command, &root, Patience::Endless, &mut |_| {
-            seen += 1;
+        let second = Waiting::start(command, &root, Patience::Endless, &mut |holder| {
+            seen += u32::from(holder.is_some());
             drop(first.take());
+            ControlFlow::Continue(())
         });
         assert!(second.unwrap().go().unwrap().wait().unwrap().success());
         assert_eq!(seen, 1);
     }
 
     #[test]
+    fn waiting_may_be_given_up() {
+        let (_dir, root) = root();
+        let _first = start(&root, "true", AT_ONCE).unwrap();
+        let wait = |told: &mut dyn FnMut(Option<&Holder>) -> ControlFlow<()>| {
+            let second = Waiting::start(Command::new("true"), &root, Patience::Endless, told);
+            assert!(matches!(second, Err(FrontendError::GivenUp)), "{second:?}");
+        };
+        wait(&mut |holder| if holder.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) });
+        // It waits already, and nothing more is told of whom.
+        let mut is_told = false;
+        wait(&mut |holder| {
+            is_told |= holder.is_some();
+            if is_told && holder.is_none() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+    }
+
+    #[test]
     fn a_program_that_is_not_there_is_an_error() {
         let (_dir, root) = root();
-        let waiting = Waiting::start(Command::new("/no/such/program"), &root, AT_ONCE, &mut |_| ()).unwrap();
+        let waiting =
+            Waiting::start(Command::new("/no/such/program"), &root, AT_ONCE, &mut |_| panic!("told")).unwrap();
         assert!(matches!(waiting.go(), Err(FrontendError::Start { .. })));
         drop(Lock::frontend(&root).unwrap());
     }

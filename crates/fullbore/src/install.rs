@@ -7,6 +7,7 @@
 
 mod plan;
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -123,6 +124,7 @@ impl Walk<'_> {
         let waiting = self.take_locks(&relay, events)?;
         Relay::clear_abandoned(root).map_err(|error| CommandError::disk(root, &error))?;
         let plan = self.plan()?;
+        self.stop.check()?;
         // Without any step apt has something to say all the same, and may have to mark packages.
         if !plan.steps.is_empty() {
             self.agree(&plan)?;
@@ -132,16 +134,22 @@ impl Walk<'_> {
             self.fetch(&plan.wanted, downloads, account, events)?;
             self.stop.check()?;
         }
-        self.install(&relay, waiting, &plan.wanted, account, events)
+        self.install(relay, waiting, &plan.wanted, account, events)
     }
 
     /// apt's process, which has dpkg's locks from now on and waits.
     fn take_locks(&self, relay: &Relay, events: &mut dyn Events) -> Result<Waiting, CommandError> {
         let root = Root::open(&self.settings.root).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
         let command = self.installing(relay)?;
+        let mut wanted = Ok(());
         let waiting = Waiting::start(command, &root, self.configured.patience, &mut |holder| {
-            events.note(format!("waiting: {holder}"));
+            if let Some(holder) = holder {
+                events.note(format!("waiting: {holder}"));
+            }
+            wanted = self.stop.check();
+            if wanted.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
+        wanted?;
         waiting.map_err(|error| match error {
             FrontendError::Held(_) => CommandError::new(ErrorKind::Locked, error)
                 .hint("wait for it to end, or have this wait by --aptopt DPkg::Lock::Timeout=SECONDS"),
@@ -191,7 +199,7 @@ impl Walk<'_> {
     /// apt installs, and asks us.
     fn install(
         &self,
-        relay: &Relay,
+        relay: Relay,
         waiting: Waiting,
         wanted: &[Wanted],
         account: &mut Account,
@@ -203,7 +211,9 @@ impl Walk<'_> {
         let mut unpacker = Unpacker::new(self.inside, self.log, wanted);
         unpacker.ask_dpkg();
         let mut serving = Serving::new(root, &unpacker, Vec::new(), self.settings.epoch);
-        let served = serving.serve(relay, &mut child, account);
+        let served = serving.serve(&relay, &mut child, account);
+        // Without its pipes nobody can wait for an answer that will not come.
+        drop(relay);
         if served.is_err() {
             let _ = child.wait();
         }
@@ -221,7 +231,7 @@ impl Walk<'_> {
             return Err(CommandError::disk(path, error)
                 .context("the packages are installed, but may not be on the disk as they should"));
         }
-        let survivors = self.session.survivors();
+        let survivors = self.session.settled_survivors();
         if survivors.is_empty() {
             return Ok(());
         }

@@ -5,6 +5,7 @@ mod harness;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use harness::{Place, assert_same, said};
 
@@ -251,10 +252,8 @@ fn a_disk_that_fills_up_on_the_way_leaves_old_files_and_the_copy_goes_on_later()
     // It fits when it is looked at; then somebody else takes the room.
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fullbore"));
     command.args(["copy", "--bwlimit", "2M"]).args([place.path("src/"), disk.0.clone()]);
-    let copy = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
-    while !fs::read_dir(&disk.0).unwrap().any(|entry| entry.unwrap().file_name().to_string_lossy().contains("part")) {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    let mut copy = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    until_written(&mut copy, &disk.0);
     fs::write(disk.0.join("hog"), vec![1; 14 << 20]).unwrap();
     let output = copy.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(7), "{}", said(&output));
@@ -265,6 +264,17 @@ fn a_disk_that_fills_up_on_the_way_leaves_old_files_and_the_copy_goes_on_later()
     place.copy(&["src/", "disk"]);
     for number in 0..8 {
         assert_eq!(fs::read(disk.0.join(number.to_string())).unwrap(), vec![number; 1 << 20]);
+    }
+}
+
+/// Waits until a copy has begun to write a file.
+fn until_written(copy: &mut std::process::Child, target: &Path) {
+    let is_part = |entry: fs::DirEntry| entry.file_name().to_string_lossy().ends_with("fullbore-part");
+    let begun = std::time::Instant::now();
+    while !fs::read_dir(target).is_ok_and(|directory| directory.flatten().any(is_part)) {
+        assert!(copy.try_wait().unwrap().is_none(), "it ended before");
+        assert!(begun.elapsed().as_secs() < 60, "it writes nothing");
+        std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
 
@@ -313,18 +323,14 @@ impl Slow {
     }
 
     /// Waits until something of it is written.
-    fn wait(&self) {
-        let written = |name: &std::ffi::OsStr| name.to_string_lossy().ends_with("fullbore-part");
-        let is_written = |directory: fs::ReadDir| directory.flatten().any(|entry| written(&entry.file_name()));
-        while !fs::read_dir(self.place.path("dst")).is_ok_and(is_written) {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+    fn wait(&mut self) {
+        until_written(&mut self.copy, &self.place.path("dst"));
     }
 }
 
 #[test]
 fn a_copy_that_runs_tells_where_it_stands_and_takes_another_limit() {
-    let slow = Slow::start();
+    let mut slow = Slow::start();
     slow.wait();
     let socket = fs::read_dir(slow.place.path("run")).unwrap().next().unwrap().unwrap();
     assert_eq!(socket.metadata().unwrap().mode() & 0o777, 0o600, "nobody else may use it");
@@ -340,7 +346,7 @@ fn a_copy_that_runs_tells_where_it_stands_and_takes_another_limit() {
 
 #[test]
 fn the_hangup_of_a_closed_terminal_ends_a_copy_where_it_can_go_on() {
-    let slow = Slow::start();
+    let mut slow = Slow::start();
     slow.wait();
     let process = rustix::process::Pid::from_raw(slow.copy.id() as i32).unwrap();
     rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod harness {
+    pub mod fifo;
     pub mod made;
     pub mod packages;
     pub mod roots;
@@ -13,7 +14,7 @@ mod harness {
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use fullbore_install::database::Lock;
@@ -21,8 +22,12 @@ use fullbore_install::root::Root;
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::random::Random;
 use fullbore_testkit::slowdisk::SlowDisk;
+use harness::fifo::tell;
 use harness::made::{Archive, Pair, chroot, fullbore, inside, install, root_for, root_in};
 use harness::packages::well;
+
+/// After which a program is taken to hang; a guess for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A root's own ways: what is diverted, overridden, hooked and denied.
 const LOCAL: &str = r#"
@@ -276,7 +281,7 @@ fn the_locks_are_held_from_the_first_question_to_the_end() {
     let ours = install(&root, &["large", "kinds"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let asked = Instant::now();
     while !held(&root, "lock-frontend") {
-        assert!(asked.elapsed() < Duration::from_secs(60), "it takes no lock");
+        assert!(asked.elapsed() < PATIENCE, "it takes no lock");
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(held(&root, "lock"));
@@ -317,6 +322,12 @@ fn it_is_asked_when_apt_would_ask_and_told_what_apt_explains() {
         let output = child.wait_with_output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
+    let mut command = fullbore();
+    command.args(["install", "--root"]).arg(&root).arg("dependent").env("DEBIAN_FRONTEND", "noninteractive");
+    let mut asking = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // Its standard input stays open.
+    let (_input, _said) = (asking.stdin.take(), until_said(&mut asking, "Continue? [Y/n] "));
+    assert_eq!(terminated(asking), Some(130));
     let has = |name: &str| root.join(format!("var/lib/dpkg/info/{name}.list")).exists();
     let (status, said) = answered(&["dependent"], "");
     assert!(status == Some(1) && said.contains("nobody can be asked here") && !has("dependent"), "{said}");
@@ -356,17 +367,65 @@ fn a_lock_that_is_somebody_elses_is_waited_for() {
     let root = place.path().join("root");
     let lock = Lock::frontend(&Root::open(&root).unwrap()).unwrap();
     let mut command = install(&root, &["--aptopt", "DPkg::Lock::Timeout=300", "needed"]);
-    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    let mut said = std::io::BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("waiting: /var/lib/dpkg/lock-frontend is held by process") {
-        line.clear();
-        assert!(std::io::BufRead::read_line(&mut said, &mut line).unwrap() > 0, "it did not wait");
-    }
+    let waits = |command: &mut Command| {
+        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let said = until_said(&mut child, "waiting: /var/lib/dpkg/lock-frontend is held by process");
+        (child, said)
+    };
+    // Who waits for ever can be told not to.
+    let (child, _said) = waits(&mut install(&root, &["--aptopt", "DPkg::Lock::Timeout=-1", "needed"]));
+    assert_eq!(terminated(child), Some(130));
+    let (mut child, mut said) = waits(&mut command);
     drop(lock);
     std::io::copy(&mut said, &mut std::io::sink()).unwrap();
     assert!(child.wait().unwrap().success());
     assert!(root.join("usr/share/needed/x").exists());
+}
+
+/// Reads what it says until a text has come.
+fn until_said(child: &mut Child, wanted: &str) -> ChildStderr {
+    let (mut said, mut text, mut byte) = (child.stderr.take().unwrap(), Vec::new(), [0]);
+    while !text.ends_with(wanted.as_bytes()) {
+        let count = std::io::Read::read(&mut said, &mut byte).unwrap();
+        assert!(count > 0, "{wanted:?} was not said: {}", String::from_utf8_lossy(&text));
+        text.push(byte[0]);
+    }
+    said
+}
+
+/// The status of a program after one SIGTERM.
+fn terminated(mut child: Child) -> Option<i32> {
+    let process = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        if begun.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("it goes on");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn programs_that_are_just_ending_do_not_fail_the_run() {
+    let archive = Archive::new();
+    let script = |seconds: &str| format!("printf '#!/bin/sh\nsleep {seconds} >/dev/null 2>&1 &\n' >DEBIAN/postinst");
+    archive.add("ending", "1", "", &script("0.5"));
+    archive.add("staying", "1", "", &script("600"));
+    let server = archive.serve();
+    let place = root_for(&server, "true");
+    let root = place.path().join("root");
+    well(&mut install(&root, &["ending"]));
+    let output = install(&root, &["staying"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    // `sleep (NUMBER)`
+    let number = said.split("sleep (").nth(1).and_then(|rest| rest.split(')').next()).unwrap();
+    well(clean_command("kill").arg(number));
 }
 
 /// Who is killed.
@@ -501,12 +560,15 @@ fn i7_a_disk_that_fails_at_the_end_fails_the_run() {
         echo 'DPkg::Post-Invoke { \"touch /run/reached; cat /run/go\"; };' >/etc/apt/apt.conf.d/last";
     let root = root_in(disk.path(), &server, hook);
     let mut ours = install(&root, &["needed", "kinds"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
     while !root.join("run/reached").exists() {
         assert!(ours.try_wait().unwrap().is_none(), "it ended before");
+        assert!(begun.elapsed() < PATIENCE, "it does not come to the hook");
         std::thread::sleep(Duration::from_millis(5));
     }
     disk.set_broken(true);
-    fs::write(root.join("run/go"), "go").unwrap();
+    // The hook's `cat` may fail to start from such a disk.
+    tell(&root.join("run/go"), "go", &mut || ours.try_wait().unwrap().is_some());
     let output = ours.wait_with_output().unwrap();
     disk.set_broken(false);
     let said = String::from_utf8_lossy(&output.stderr);

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::FlockOperation;
 use rustix::io::{Errno, FdFlags};
 use rustix::process::Signal;
@@ -53,7 +54,7 @@ pub(super) fn wait_under_locks(
         for (number, lock) in (0..).zip(&locks) {
             // It has to stay open as long as the program runs.
             rustix::io::fcntl_setfd(lock, FdFlags::empty())?;
-            take(lock, number, telling.as_fd(), patience)?;
+            take(lock, number, telling.as_fd(), going.as_fd(), patience)?;
         }
         rustix::io::write(&telling, &[HAS, 0])?;
         let mut word = [0];
@@ -71,7 +72,13 @@ pub(super) fn wait_under_locks(
     }
 }
 
-fn take(lock: &OwnedFd, number: u8, telling: BorrowedFd<'_>, patience: Patience) -> io::Result<()> {
+fn take(
+    lock: &OwnedFd,
+    number: u8,
+    telling: BorrowedFd<'_>,
+    going: BorrowedFd<'_>,
+    patience: Patience,
+) -> io::Result<()> {
     let begun = Instant::now();
     let mut told = false;
     loop {
@@ -90,6 +97,9 @@ fn take(lock: &OwnedFd, number: u8, telling: BorrowedFd<'_>, patience: Patience)
             told = true;
         }
         let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(TRY_EVERY.subsec_nanos()) };
-        let _ = rustix::thread::nanosleep(&nap);
+        // Nothing is told before it has all, but that it is not wanted any more.
+        if matches!(rustix::event::poll(&mut [PollFd::new(&going, PollFlags::IN)], Some(&nap)), Ok(1)) {
+            return Err(Errno::CANCELED.into());
+        }
     }
 }

@@ -91,6 +91,18 @@ impl Session {
         living
     }
 
+    /// [`Session::survivors`], after a moment for those that are ending.
+    pub fn settled_survivors(&self) -> Vec<Process> {
+        let begin = Instant::now();
+        loop {
+            let living = self.survivors();
+            if living.is_empty() || begin.elapsed() >= super::GRACE {
+                return living;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
     /// Kills all that was started and is still there.
     pub fn kill(&self) {
         for process in self.survivors() {

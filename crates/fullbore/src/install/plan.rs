@@ -6,6 +6,8 @@ use std::os::fd::AsFd;
 use std::process::Stdio;
 
 use fullbore_install::resolve::{self, Action, PRINT_URIS, Step, Wanted};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 
 use super::{Walk, apt};
 use crate::error::{CommandError, ErrorKind};
@@ -81,7 +83,7 @@ impl Walk<'_> {
         );
         // Nobody may read it, and answer all the same.
         let _ = told.and_then(|()| stderr.flush());
-        let answer = answer(std::io::stdin());
+        let answer = answer(std::io::stdin(), &|| self.stop.check())?;
         match answer.as_deref().map(str::trim) {
             None => Err(CommandError::usage("nobody can be asked here").hint("--yes installs without asking")),
             Some(answer) if answer.is_empty() || answer.starts_with(['y', 'Y']) => Ok(()),
@@ -90,19 +92,31 @@ impl Walk<'_> {
     }
 }
 
-/// One line, and no byte more: what follows in a pipe may be for scripts. None at the end.
-fn answer(from: impl AsFd) -> Option<String> {
+/// How often is looked, while nobody answers, whether an answer is still wanted.
+const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// One line, and no byte more: what follows in a pipe may be for scripts. None at the end. An error if it is not
+/// `wanted` any more.
+fn answer(from: impl AsFd, wanted: &dyn Fn() -> Result<(), CommandError>) -> Result<Option<String>, CommandError> {
     /// A yes or no, generously.
     const BYTES_MAX: usize = 1024;
     let (mut line, mut byte) = (Vec::new(), [0]);
     while line.len() < BYTES_MAX {
+        wanted()?;
+        // A signal may come between; what cannot be polled can be read at once.
+        if matches!(
+            rustix::event::poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&LOOK_EVERY)),
+            Ok(0) | Err(Errno::INTR)
+        ) {
+            continue;
+        }
         match rustix::io::retry_on_intr(|| rustix::io::read(&from, &mut byte)) {
-            Ok(1) if byte[0] == b'\n' => return Some(String::from_utf8_lossy(&line).into_owned()),
+            Ok(1) if byte[0] == b'\n' => return Ok(Some(String::from_utf8_lossy(&line).into_owned())),
             Ok(1) => line.push(byte[0]),
             _ => break,
         }
     }
-    (!line.is_empty()).then(|| String::from_utf8_lossy(&line).into_owned())
+    Ok((!line.is_empty()).then(|| String::from_utf8_lossy(&line).into_owned()))
 }
 
 #[cfg(test)]
@@ -114,10 +128,11 @@ mod tests {
         let (reader, mut writer) = std::io::pipe().unwrap();
         writer.write_all(b"yes\nfor a script\nn").unwrap();
         drop(writer);
-        assert_eq!(answer(&reader).as_deref(), Some("yes"));
-        assert_eq!(answer(&reader).as_deref(), Some("for a script"));
-        assert_eq!(answer(&reader).as_deref(), Some("n"));
-        assert_eq!(answer(&reader), None);
+        let line = || answer(&reader, &|| Ok(())).unwrap();
+        assert_eq!(line().as_deref(), Some("yes"));
+        assert_eq!(line().as_deref(), Some("for a script"));
+        assert_eq!(line().as_deref(), Some("n"));
+        assert_eq!(line(), None);
     }
 
     #[test]

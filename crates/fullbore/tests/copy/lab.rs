@@ -64,6 +64,8 @@ impl Lab {
         std::fs::write(path("sshd_config"), settings).unwrap();
         let sshd = Command::new("ip")
             .args(["netns", "exec", &far, "/usr/sbin/sshd", "-D", "-e", "-f", &path("sshd_config")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
@@ -80,7 +82,8 @@ impl Lab {
     fn rsh(&self) -> String {
         let key = self.directory.path().join("user");
         format!(
-            "ssh -F none -p {PORT} -i {} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
+            "ssh -F none -p {PORT} -i {} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR \
+             -o BatchMode=yes -o ConnectTimeout=10",
             key.display()
         )
     }

@@ -10,7 +10,7 @@ use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::Server;
 use tempfile::TempDir;
 
-use super::packages::{packages, well};
+use super::packages::{locked, packages, well};
 use super::roots::{Allowed, What, differences, packaged, read};
 
 /// Times in packages made here: long ago, so that what is set and what is made now can be told apart.
@@ -96,8 +96,7 @@ fn base() -> &'static Path {
     BASE.get_or_init(|| {
         let archive = packages();
         let work = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let lock = fs::File::create(work.join("install-base.lock")).unwrap();
-        lock.lock().unwrap();
+        let _lock = locked(&work.join("install-base.lock"));
         let root = work.join(format!("install-base-{}", archive.codename));
         if root.join("var/lib/apt/extended_states").exists() && !root.join(".fullbore-unfinished").exists() {
             return root;

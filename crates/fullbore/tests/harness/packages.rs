@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::Server;
@@ -76,9 +77,20 @@ pub fn archive(release: Option<&str>, wanted: &[&str]) -> Packages {
     let work = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages");
     fs::create_dir_all(&work).unwrap();
     // Other test programs make it, too.
-    let lock = fs::File::create(work.join("lock")).unwrap();
-    lock.lock().unwrap();
+    let _lock = locked(&work.join("lock"));
     make(&work, release, wanted)
+}
+
+/// Has a lock once nobody else has it.
+pub fn locked(path: &Path) -> fs::File {
+    /// A whole archive may be made meanwhile, from a slow mirror.
+    const LONGEST: Duration = Duration::from_secs(15 * 60);
+    let (lock, begun) = (fs::File::create(path).unwrap(), Instant::now());
+    while lock.try_lock().is_err() {
+        assert!(begun.elapsed() < LONGEST, "somebody keeps {}", path.display());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    lock
 }
 
 fn make(work: &Path, release: Option<&str>, wanted: &[&str]) -> Packages {
@@ -185,6 +197,7 @@ fn download(state: &Path, pool: &Path, release: Option<&str>, wanted: &[&str]) {
             command.arg(option("Dir::Etc::sourcelist", &sources)).arg("--option=Dir::Etc::sourceparts=-");
         }
         command.args(["--option=APT::Sandbox::User=root", "--option=Acquire::Languages=none"]);
+        command.args(["--option=Acquire::http::Timeout=30", "--option=Acquire::Retries=2"]);
         command.args(["--option=APT::Architectures=amd64", "--option=APT::Keep-Downloaded-Packages=true"]);
         command.args(words);
         well(&mut command)
