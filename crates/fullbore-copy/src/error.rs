@@ -4,6 +4,9 @@ use std::io;
 
 use crate::wire::WireError;
 
+/// Stands for a lost connection where other errors have their exit code, which many things share.
+const LOST_CONNECTION: u8 = 255;
+
 /// Why a copy could not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
@@ -77,6 +80,25 @@ impl CopyError {
             CopyError::Interrupted => 130,
             CopyError::Remote { exit_code, .. } => *exit_code,
         }
+    }
+
+    /// What the last message of this end says it to be: the exit code, but for a lost connection, which the
+    /// other end may dial again for.
+    pub(crate) fn code(&self) -> u8 {
+        if self.is_lost_connection() { LOST_CONNECTION } else { self.exit_code() }
+    }
+
+    /// What the other end's last message says.
+    pub(crate) fn told(code: u8, text: String) -> CopyError {
+        match code {
+            LOST_CONNECTION => CopyError::Network(text),
+            exit_code => CopyError::Remote { exit_code, text },
+        }
+    }
+
+    /// The other end has said nothing more.
+    pub(crate) fn gone() -> CopyError {
+        CopyError::Network("the connection to the other end broke".to_owned())
     }
 
     /// What a pipe or connection that cannot be used means.

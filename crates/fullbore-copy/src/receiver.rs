@@ -38,7 +38,7 @@ use marker::Marker;
 use room::{Room, Shortage};
 use tree::Tree;
 use verify::Verify;
-use write::{Pending, PendingFiles, Writers};
+use write::{Failed, PendingFiles, Writers};
 
 /// Content is asked for when all has been listed, so that it is known to fit, or after this time.
 const LISTING_TIME: Duration = Duration::from_secs(3);
@@ -118,8 +118,10 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
     let boot = journal::boot();
     let marker = if options.dry_run { None } else { Some(Marker::set(tree.root(), path, &boot)?) };
     let errors = AtomicU64::new(0);
+    let failed = Failed::default();
     let problem = |kind: ProblemKind, path: &[u8], text: String| {
         note_error(&errors, kind);
+        failed.note(kind, path);
         let problem = Problem { kind, path: path.to_vec(), text };
         context.tell.tell(Event::Problem(problem.clone()));
         let clock = context.ledger.stage("control", Kind::Thread);
@@ -133,6 +135,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         tree: &tree,
         attributes: &attributes,
         pending: &pending,
+        failed: &failed,
         commit: &commit,
         comparing: &comparing,
         verify: &verify,
@@ -163,10 +166,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         let mut control =
             Control { writers: &writers, listing: &mut listing, errors: &errors, began: None, begun: false };
         let heard = control.listen(destination.rename_to.as_deref());
-        let finished = heard.unwrap_or_else(|error| {
-            context.brake.pull(error);
-            false
-        });
+        let finished = heard.map_err(|error| context.brake.pull(error)).is_ok();
         comparing.queue.break_off();
         // Writers end with their queue, and only then has the committer heard of all files.
         context.link.data.close();
@@ -228,17 +228,18 @@ struct Control<'a, 'b> {
 }
 
 impl Control<'_, '_> {
-    /// To the end: true if the sender said that it has sent all.
-    fn listen(&mut self, rename_to: Option<&[u8]>) -> Result<bool, CopyError> {
+    /// To the end: until the sender has sent all.
+    fn listen(&mut self, rename_to: Option<&[u8]>) -> Result<(), CopyError> {
         let context = self.writers.context;
+        let _guard = context.brake.guard();
         let clock = context.ledger.stage("control", Kind::Thread);
         clock.adopt_thread();
         let mut told = Instant::now();
         loop {
             match context.link.control_in.pop_within(TELL_TIME, &clock) {
-                Taken::End => return Ok(false),
+                Taken::End => return Err(CopyError::gone()),
                 Taken::TimedOut => {}
-                Taken::Item(Message::Finish) => return Ok(true),
+                Taken::Item(Message::Finish) => return self.is_whole(),
                 Taken::Item(message) => self.take(message, rename_to)?,
             }
             if told.elapsed() >= TELL_TIME {
@@ -283,11 +284,23 @@ impl Control<'_, '_> {
             Message::Lost { id } => self.lost(id),
             Message::Problem(problem) => {
                 note_error(self.errors, problem.kind);
+                self.writers.failed.note(problem.kind, &problem.path);
                 context.tell.tell(Event::Problem(problem));
             }
-            Message::Abort { exit_code, text } => return Err(CopyError::Remote { exit_code, text }),
+            Message::Abort { exit_code, text } => return Err(CopyError::told(exit_code, text)),
             Message::Counters(json) => context.exchange.hear(json),
             _ => return Err(CopyError::Meaning("a receiver's message from the sender")),
+        }
+        Ok(())
+    }
+
+    /// The sender says that it has sent all.
+    fn is_whole(&self) -> Result<(), CopyError> {
+        if !self.writers.context.progress.is_complete() {
+            return Err(CopyError::Meaning("the end before all was listed"));
+        }
+        if !self.writers.context.options.dry_run && self.writers.pending.is_anything_missing() {
+            return Err(CopyError::Meaning("the end before all was sent"));
         }
         Ok(())
     }
@@ -323,13 +336,10 @@ impl Control<'_, '_> {
     }
 
     fn lost(&self, id: u64) {
-        let pending = self.writers.pending.lock().remove(&id);
-        if let Some(Pending::Big(partial)) = pending {
-            if let Ok(folder) = self.writers.tree.folder(&partial.directory) {
-                partial.give_up(&folder, false);
-            }
-            // Blocks of it may still be under way.
-            self.writers.pending.lock().insert(id, Pending::Lost);
+        if let Some(partial) = self.writers.pending.lose(id)
+            && let Ok(folder) = self.writers.tree.folder(&partial.directory)
+        {
+            partial.give_up(&folder, false);
         }
     }
 

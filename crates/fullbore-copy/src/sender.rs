@@ -11,19 +11,19 @@ mod scan;
 mod source;
 mod wants;
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
-use fullbore_engine::stage::{Kind, StageClock};
+use fullbore_engine::stage::Kind;
 use fullbore_engine::window::Window;
 
 pub use source::Source;
 
 use crate::error::CopyError;
 use crate::session::{Context, Event};
-use crate::wire::{Account, Message, Problem};
+use crate::wire::{Account, Message};
 use compress::{Compressor, Pays};
 use read::Reader;
-use remove::Removables;
+use remove::{Removables, Visible};
 use scan::Scan;
 use wants::Wants;
 
@@ -85,26 +85,25 @@ pub fn run(context: &Context<'_>, sources: &Sources, window: &Window) -> Result<
                 scope.spawn(move || reader.run(number % 2 == 0));
             }
         }
-        let result = match listen(context, &wants, &removables) {
-            Ok(Some(account)) => Ok(account),
-            Ok(None) => Err(()),
-            Err(error) => {
-                context.brake.pull(error);
-                Err(())
-            }
-        };
+        let (visible, removing) = mpsc::channel();
+        if removes {
+            let removables = &removables;
+            scope.spawn(move || removables.run(context, &removing));
+        }
+        // Whoever still has something to say would wait for ever.
+        let result = listen(context, &wants, visible).map_err(|error| context.brake.pull(error));
         scan.break_off();
         wants.break_off();
         result.map_err(|()| context.brake.verdict())
     })
 }
 
-/// Takes what the receiver says, to the end; nothing if it broke off.
-fn listen(context: &Context<'_>, wants: &Wants, removables: &Removables) -> Result<Option<Account>, CopyError> {
+/// Takes what the receiver says, to the end.
+fn listen(context: &Context<'_>, wants: &Wants, visible: mpsc::Sender<Visible>) -> Result<Account, CopyError> {
+    let _guard = context.brake.guard();
     let clock = context.ledger.stage("control", Kind::Thread);
     clock.adopt_thread();
     let options = context.options;
-    let mut gone = 0;
     while let Some(message) = context.link.control_in.pop(&clock) {
         match message {
             Message::Answer(answer) => {
@@ -116,21 +115,20 @@ fn listen(context: &Context<'_>, wants: &Wants, removables: &Removables) -> Resu
             Message::Acknowledge { sequence } => wants.acknowledge(sequence)?,
             Message::Account { account, last } => {
                 context.progress.set(&account);
+                if last && !wants.is_finished() {
+                    return Err(CopyError::Meaning("the end before all was sent"));
+                }
                 if last {
-                    return Ok(Some(account));
+                    return Ok(account);
                 }
             }
             Message::Limit { bytes_per_s } => context.limit.set(bytes_per_s),
             Message::Basis(basis) => wants.learn(&basis)?,
-            Message::Visible { ids, last } => {
-                gone += remove(context, removables, &ids, &clock);
-                if last && context.link.control_out.push(Message::Removed { count: gone }, &clock).is_err() {
-                    break;
-                }
-            }
+            // Where nothing is to be removed nobody takes them.
+            Message::Visible { ids, last } => drop(visible.send(Visible { ids, last })),
             Message::Deleted { path } => context.tell.tell(Event::Deleted(path)),
             Message::Problem(problem) => context.tell.tell(Event::Problem(problem)),
-            Message::Abort { exit_code, text } => return Err(CopyError::Remote { exit_code, text }),
+            Message::Abort { exit_code, text } => return Err(CopyError::told(exit_code, text)),
             Message::Counters(json) => context.exchange.hear(json),
             _ => return Err(CopyError::Meaning("a sender's message from the receiver")),
         }
@@ -138,21 +136,5 @@ fn listen(context: &Context<'_>, wants: &Wants, removables: &Removables) -> Resu
             break;
         }
     }
-    Ok(None)
-}
-
-/// Removes names at the source; gives how many are gone.
-fn remove(context: &Context<'_>, removables: &Removables, ids: &[u64], clock: &StageClock) -> u64 {
-    let mut count = 0;
-    let mut problem = |kind, path: &[u8], text| {
-        let problem = Problem { kind, path: path.to_vec(), text };
-        context.tell.tell(Event::Problem(problem.clone()));
-        // A closed queue belongs to a run that ends; its reason is known to the brake.
-        let _ = context.link.control_out.push(Message::Problem(problem), clock);
-    };
-    removables.remove(ids, &mut problem, &mut |path| {
-        count += 1;
-        context.tell.tell(Event::Removed(path));
-    });
-    count
+    Err(CopyError::gone())
 }

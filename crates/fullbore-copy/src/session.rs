@@ -86,7 +86,7 @@ impl Brake {
 
     /// Stops everything; the first reason is kept, and is the last that the other end hears.
     pub fn pull(&self, reason: CopyError) {
-        let last = Message::Abort { exit_code: reason.exit_code(), text: reason.to_string() };
+        let last = Message::Abort { exit_code: reason.code(), text: reason.to_string() };
         {
             let mut kept = self.shared.reason.lock().unwrap_or_else(PoisonError::into_inner);
             kept.get_or_insert_with(|| Arc::new(reason));
@@ -96,6 +96,11 @@ impl Brake {
         link.control_out.end_with(last);
         link.control_in.break_off();
         link.data.break_off();
+    }
+
+    /// Pulls it if the thread that holds this panics: the others would wait for it for ever.
+    pub(crate) fn guard(&self) -> Guard<'_> {
+        Guard { brake: self }
     }
 
     /// Whether it was pulled.
@@ -110,8 +115,21 @@ impl Brake {
 
     /// Why a run could not be finished: the reason, or that the other end has gone.
     pub(crate) fn verdict(&self) -> Arc<CopyError> {
-        self.reason()
-            .unwrap_or_else(|| Arc::new(CopyError::Network("the connection to the other end broke".to_owned())))
+        self.reason().unwrap_or_else(|| Arc::new(CopyError::gone()))
+    }
+}
+
+/// Held by a thread whose work others wait for.
+pub(crate) struct Guard<'a> {
+    brake: &'a Brake,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let error = std::io::Error::other("it panicked; this is a mistake in the program");
+            self.brake.pull(CopyError::System { what: "a thread", error });
+        }
     }
 }
 
@@ -166,6 +184,8 @@ struct RateState {
     bytes_per_s: u64,
     /// Until then everything sent so far is paid for.
     paid_until: Instant,
+    /// How often it was changed.
+    changes: u64,
 }
 
 /// What may be sent at once after a quiet time. Short enough that a second keeps to the limit.
@@ -174,18 +194,23 @@ const BURST: Duration = Duration::from_millis(100);
 impl RateLimit {
     /// At most so many bytes per second; 0 for no limit.
     pub fn new(bytes_per_s: u64) -> RateLimit {
-        RateLimit { state: Mutex::new(RateState { bytes_per_s, paid_until: Instant::now() }) }
+        RateLimit { state: Mutex::new(RateState { bytes_per_s, paid_until: Instant::now(), changes: 0 }) }
     }
 
     /// Changes it.
     pub fn set(&self, bytes_per_s: u64) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = RateState { bytes_per_s, paid_until: Instant::now() };
+        *state = RateState { bytes_per_s, paid_until: Instant::now(), changes: state.changes + 1 };
     }
 
     /// Bytes per second; 0 for no limit.
     pub fn bytes_per_s(&self) -> u64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).bytes_per_s
+    }
+
+    /// How often it was changed: what was to be waited for by then does not count any more.
+    pub(crate) fn changes(&self) -> u64 {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).changes
     }
 
     /// Accounts for bytes about to be sent, and says how long to wait before.
@@ -265,6 +290,12 @@ impl Progress {
         self.complete.load(Ordering::Relaxed)
     }
 
+    /// Begins anew: another connection tells of itself alone.
+    pub fn restart(&self) {
+        self.set(&Account::default());
+        self.complete.store(false, Ordering::Relaxed);
+    }
+
     /// Whether this end wrote big files around the page cache, as a trial showed that to be faster.
     pub fn is_direct(&self) -> bool {
         self.direct.load(Ordering::Relaxed)
@@ -276,8 +307,24 @@ pub(crate) fn add(counter: &AtomicU64, by: u64) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Works with one end of a copy that has no other end.
+    pub(crate) fn with_context<R>(options: &Options, work: impl FnOnce(&Context<'_>) -> R) -> R {
+        let (ledger, progress, link) = (Ledger::off(), Progress::default(), Link::remote());
+        let (exchange, limit, brake) = (Exchange::default(), RateLimit::new(0), Brake::new(&link));
+        work(&Context {
+            options,
+            link,
+            brake,
+            ledger: &ledger,
+            progress: &progress,
+            tell: &|_: Event| {},
+            exchange: &exchange,
+            limit: &limit,
+        })
+    }
 
     #[test]
     fn the_average_keeps_to_the_limit_and_a_new_one_counts_at_once() {

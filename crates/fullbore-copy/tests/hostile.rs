@@ -6,10 +6,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fullbore_copy::entry::{Entry, Kind as EntryKind};
 use fullbore_copy::error::CopyError;
+use fullbore_copy::options::Options;
 use fullbore_copy::queue::Taken;
 use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::{self, Source, Sources};
@@ -18,19 +19,25 @@ use fullbore_copy::wire::{Answer, Block, List, Message, Pack, Packed, Payload, P
 use fullbore_engine::stage::{Kind, Ledger};
 use fullbore_engine::window::Window;
 
+/// Far longer than any of these takes.
+const LONG: Duration = Duration::from_secs(60);
+/// How soon what happens elsewhere is seen.
+const LOOK: Duration = Duration::from_millis(2);
+
 /// An honest end against a script.
 struct Scene {
     link: Link,
+    options: Options,
     problems: Mutex<Vec<Problem>>,
 }
 
 impl Scene {
     fn new() -> Scene {
-        Scene { link: Link::remote(), problems: Mutex::default() }
+        Scene { link: Link::remote(), options: pair::options(), problems: Mutex::default() }
     }
 
     fn with<R>(&self, work: impl FnOnce(&Context<'_>) -> R) -> R {
-        let (options, ledger, progress) = (pair::options(), Ledger::off(), Progress::default());
+        let (ledger, progress) = (Ledger::off(), Progress::default());
         let (exchange, limit) = (Exchange::default(), RateLimit::new(0));
         let tell = |event: Event| {
             if let Event::Problem(problem) = event {
@@ -38,7 +45,7 @@ impl Scene {
             }
         };
         work(&Context {
-            options: &options,
+            options: &self.options,
             link: self.link.clone(),
             brake: Brake::new(&self.link),
             ledger: &ledger,
@@ -66,11 +73,11 @@ impl Scene {
             let count = data.len();
             let (mut acknowledged, mut begun) = (0, false);
             let mut data = Some(data);
-            while let Taken::Item(message) = self.link.control_out.pop_within(Duration::from_secs(20), &clock) {
-                match message {
-                    Message::Begin => begun = true,
-                    Message::Acknowledge { .. } => acknowledged += 1,
-                    Message::Abort { .. } | Message::Account { last: true, .. } => break,
+            let until = Instant::now() + LONG;
+            while !receiving.is_finished() && Instant::now() < until {
+                match self.link.control_out.pop_within(LOOK, &clock) {
+                    Taken::Item(Message::Begin) => begun = true,
+                    Taken::Item(Message::Acknowledge { .. }) => acknowledged += 1,
                     _ => {}
                 }
                 if begun {
@@ -83,8 +90,14 @@ impl Scene {
                     }
                 }
             }
+            self.end();
             receiving.join().unwrap().map(drop)
         })
+    }
+
+    /// Ends whoever has not ended by itself.
+    fn end(&self) {
+        Brake::new(&self.link).pull(CopyError::Interrupted);
     }
 }
 
@@ -173,6 +186,8 @@ fn a_sender_that_breaks_its_word_is_left() {
         ("numbers with a gap", vec![list(5, "", vec![file("file", 3)])], Vec::new()),
         ("another count", vec![list(0, "", Vec::new()), Message::Listed { entries: 9, errors: 0 }], Vec::new()),
         ("a receiver's message", vec![Message::Begin], Vec::new()),
+        ("the end before all was listed", vec![list(0, "", Vec::new()), Message::Finish], Vec::new()),
+        ("the end before all was sent", listed().into_iter().chain([Message::Finish]).collect(), Vec::new()),
     ];
     for (what, control, data) in cases {
         let directory = tempfile::tempdir().unwrap();
@@ -182,43 +197,44 @@ fn a_sender_that_breaks_its_word_is_left() {
     }
 }
 
+fn sources(source: &Path) -> Sources {
+    Sources { sources: vec![Source::open(&source.join("")).unwrap()], only: None, skip: None, rotational: false }
+}
+
 /// What the sender makes of a receiver that answers its lists like this.
 fn send(source: &Path, answer: impl Fn(u64) -> Vec<Message>, before: impl Fn()) -> (bool, Vec<Message>, Vec<Problem>) {
     let scene = Scene::new();
     let clock = Ledger::off().stage("test", Kind::Thread);
-    let sources =
-        Sources { sources: vec![Source::open(&source.join("")).unwrap()], only: None, skip: None, rotational: false };
+    let sources = sources(source);
     let mut sent = Vec::new();
     let ended = std::thread::scope(|scope| {
         let sending = scope.spawn(|| {
             let window = Window::new(64 << 20, 1000);
             scene.with(|context| sender::run(context, &sources, &window).is_ok())
         });
-        while let Taken::Item(message) = scene.link.control_out.pop_within(Duration::from_secs(20), &clock) {
-            match message {
-                Message::Listed { entries, .. } => {
+        let until = Instant::now() + LONG;
+        while !sending.is_finished() && Instant::now() < until {
+            match scene.link.control_out.pop_within(LOOK, &clock) {
+                Taken::Item(Message::Listed { entries, .. }) => {
                     before();
                     for message in answer(entries) {
                         let _ = scene.link.control_in.push(message, &clock);
                     }
                 }
-                Message::Finish => {
+                Taken::Item(Message::Finish) => {
                     let last = Message::Account { account: Default::default(), last: true };
                     let _ = scene.link.control_in.push(last, &clock);
                 }
-                Message::Abort { .. } => break,
                 _ => {}
             }
-            while let Taken::Item(message) = scene.link.data.pop_within(Duration::from_millis(20), &clock) {
+            while let Some(message) = scene.link.data.try_pop() {
                 if let Message::Pack(pack) = &message {
                     let _ = scene.link.control_in.push(Message::Acknowledge { sequence: pack.sequence }, &clock);
                 }
                 sent.push(message);
             }
-            if sending.is_finished() {
-                break;
-            }
         }
+        scene.end();
         sending.join().unwrap()
     });
     let problems = scene.problems.lock().unwrap().clone();
@@ -237,12 +253,13 @@ fn a_receiver_gets_nothing_but_what_was_listed() {
     let all = |entries| Message::Answer(Answer { through: entries, wanted: wanted(&[entries - 1]) });
     let (ended, sent, _) = send(&source, |entries| vec![all(entries), Message::Begin], || ());
     assert!(ended && sent.len() == 1, "{sent:?}");
-    let lies: [&dyn Fn(u64) -> Vec<Message>; 5] = [
+    let lies: [&dyn Fn(u64) -> Vec<Message>; 6] = [
         &|entries| vec![Message::Answer(Answer { through: entries + 1, wanted: Vec::new() })],
         &|entries| vec![Message::Answer(Answer { through: entries, wanted: wanted(&[0]) })],
         &|entries| vec![all(entries), Message::Answer(Answer { through: entries, wanted: wanted(&[entries - 1]) })],
         &|_| vec![Message::Acknowledge { sequence: 5 }],
         &|_| vec![Message::Finish],
+        &|entries| vec![all(entries), Message::Account { account: Default::default(), last: true }],
     ];
     for (number, lie) in lies.into_iter().enumerate() {
         let (ended, sent, _) = send(&source, lie, || ());
@@ -269,4 +286,67 @@ fn a_directory_that_became_a_link_meanwhile_is_not_read_through() {
     let (ended, sent, problems) = send(&source, answer, swap);
     assert!(ended && sent.is_empty(), "{sent:?}");
     assert_eq!(problems.len(), 1, "{problems:?}");
+}
+
+#[test]
+fn a_sender_that_has_much_to_say_of_what_it_could_not_remove_still_listens() {
+    let directory = tempfile::tempdir().unwrap();
+    for number in 0..200 {
+        fs::write(directory.path().join(number.to_string()), "listed").unwrap();
+    }
+    let scene = Scene { options: Options { remove_source_files: true, ..pair::options() }, ..Scene::new() };
+    let (clock, sources) = (Ledger::off().stage("test", Kind::Thread), sources(directory.path()));
+    let window = Window::new(64 << 20, 1000);
+    std::thread::scope(|scope| {
+        scope.spawn(|| scene.with(|context| sender::run(context, &sources, &window).is_ok()));
+        let entries = loop {
+            match scene.link.control_out.pop_within(LONG, &clock) {
+                Taken::Item(Message::Listed { entries, .. }) => break entries,
+                Taken::Item(_) => {}
+                taken => panic!("{taken:?}"),
+            }
+        };
+        for number in 0..200 {
+            fs::write(directory.path().join(number.to_string()), "edited").unwrap();
+        }
+        // From now on nobody takes what it says.
+        let (scene, clock) = (&scene, &clock);
+        let telling = scope.spawn(move || {
+            let first = [
+                Message::Answer(Answer { through: entries, wanted: Vec::new() }),
+                Message::Visible { ids: (0..entries).collect(), last: false },
+            ];
+            let accounts = (0..200).map(|_| Message::Account { account: Default::default(), last: false });
+            first.into_iter().chain(accounts).all(|message| scene.link.control_in.push(message, clock).is_ok())
+        });
+        let until = Instant::now() + LONG;
+        while !telling.is_finished() && Instant::now() < until {
+            std::thread::sleep(LOOK);
+        }
+        scene.end();
+        assert!(telling.join().unwrap(), "the sender does not listen");
+    });
+}
+
+#[test]
+fn a_sender_whose_other_end_is_gone_does_not_wait_to_be_heard() {
+    let directory = tempfile::tempdir().unwrap();
+    for number in 0..200 {
+        fs::create_dir(directory.path().join(number.to_string())).unwrap();
+    }
+    let (scene, sources) = (Scene::new(), sources(directory.path()));
+    // Nothing more comes, and what is said nobody takes.
+    scene.link.control_in.close();
+    let window = Window::new(64 << 20, 1000);
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| scene.with(|context| sender::run(context, &sources, &window).map(drop)));
+        let until = Instant::now() + LONG;
+        while !sending.is_finished() && Instant::now() < until {
+            std::thread::sleep(LOOK);
+        }
+        let ended = sending.is_finished();
+        scene.end();
+        let error = sending.join().unwrap().unwrap_err();
+        assert!(ended && error.is_lost_connection(), "{error}");
+    });
 }

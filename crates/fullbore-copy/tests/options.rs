@@ -10,7 +10,7 @@ use std::sync::Mutex;
 
 use fullbore_copy::options::{Compress, Options};
 use fullbore_copy::session::Event;
-use fullbore_copy::wire::{Account, Message};
+use fullbore_copy::wire::{Account, Message, ProblemKind};
 use pair::{Ends, Step, equal, options, tree};
 use tempfile::TempDir;
 
@@ -188,4 +188,27 @@ fn what_was_written_is_read_back() {
     let sent = copy(&source, &target, &Options { verify: true, ..options() });
     assert_eq!(sent.account.verified_bytes, total);
     equal(&source, &target);
+}
+
+#[test]
+fn a_big_file_that_ends_in_a_hole_and_changes_meanwhile_is_told_of() {
+    let (_directory, source, target) = places(6);
+    let look = |message: &Message| {
+        if matches!(message, Message::Begin) {
+            let sparse = fs::File::options().write(true).open(source.join("sparse")).unwrap();
+            sparse.set_modified(std::time::UNIX_EPOCH).unwrap();
+        }
+        Step::Pass
+    };
+    let changed = Mutex::new(Vec::new());
+    let tell = |event: Event| {
+        if let Event::Problem(problem) = event {
+            changed.lock().unwrap().push((problem.kind, problem.path));
+        }
+    };
+    Ends::new(&source, &target, &options()).run_and_tell(look, &tell).unwrap();
+    let changed = changed.into_inner().unwrap();
+    // Told once, and heard of by the receiver.
+    assert_eq!(changed, vec![(ProblemKind::Changed, b"sparse".to_vec()); changed.len()]);
+    assert!((1..=2).contains(&changed.len()), "{changed:?}");
 }

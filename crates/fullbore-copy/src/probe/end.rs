@@ -85,7 +85,7 @@ impl Means {
     /// What to make of a message that does not belong here.
     pub(super) fn unexpected(&self, message: Message) -> CopyError {
         match message {
-            Message::Abort { exit_code, text } => CopyError::Remote { exit_code, text },
+            Message::Abort { exit_code, text } => CopyError::told(exit_code, text),
             Message::Counters(json) => match Word::parse(&json) {
                 Some(Word::Answer(Answer::Failed { exit_code, text })) => CopyError::Remote { exit_code, text },
                 _ => CopyError::Meaning("a word out of turn"),

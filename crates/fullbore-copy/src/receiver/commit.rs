@@ -135,6 +135,7 @@ impl Commit {
         tree: &Tree,
         problem: &(dyn Fn(ProblemKind, &[u8], String) + Sync),
     ) {
+        let _guard = context.brake.guard();
         let clock = context.ledger.stage("sync", Kind::Thread);
         clock.adopt_thread();
         let written = || context.progress.account().written_bytes;
@@ -203,6 +204,7 @@ impl Commit {
             let own = shares.next().unwrap_or_default();
             let spawn = |files| {
                 scope.spawn(move || {
+                    let _guard = context.brake.guard();
                     clock.adopt_thread();
                     self.give_names(context, tree, files, clock, problem)
                 })

@@ -24,7 +24,7 @@ use crate::session::Context;
 use crate::wire::{BASIS_HASHES, Basis, Message, SMALL_BYTES, block_bytes, block_len, blocks};
 
 /// Files that wait to be compared.
-const WAITING: usize = 65_536;
+const WAITING: usize = if cfg!(test) { 8 } else { 65_536 };
 /// The comparing has to be so much faster than content comes, or it is given up: what it costs the disk and
 /// the processor is then better spent on content.
 const AHEAD: f64 = 2.0;
@@ -58,6 +58,7 @@ impl Comparing {
 
     /// Compares until the queue is closed.
     pub(super) fn run(&self, context: &Context<'_>, tree: &Tree) {
+        let _guard = context.brake.guard();
         let clock = context.ledger.stage("compare", Clock::Thread);
         clock.adopt_thread();
         let comparer = Comparer { context, clock: &clock, outrun: &self.outrun };
@@ -69,7 +70,8 @@ impl Comparing {
             let since = Instant::now();
             match comparer.file(&file, tree) {
                 Ok(bytes) => hashed_bytes += bytes,
-                Err(Closed) => return,
+                // The run ends; nobody takes what waits, and who lists may wait for room.
+                Err(Closed) => return self.queue.break_off(),
             }
             spent += since.elapsed();
             let come = context.progress.account().written_bytes as f64 / began.elapsed().as_secs_f64().max(0.001);
@@ -157,4 +159,48 @@ fn block(old: &File, size: u64, index: u64, context: &Context<'_>) -> Result<([u
     let hash = *blake3::hash(&buffer).as_bytes();
     context.link.pool.give(buffer);
     read.map(|()| (hash, length))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::options::Options;
+    use crate::session::tests::with_context;
+
+    #[test]
+    fn where_nobody_hears_of_hashes_nobody_waits_to_have_files_compared() {
+        let directory = tempfile::tempdir().unwrap();
+        let tree = Tree::open(directory.path()).unwrap();
+        let (comparing, pushed) = (Comparing::new(), AtomicUsize::new(0));
+        with_context(&Options::default(), |context| {
+            context.link.control_out.close();
+            let clock = context.ledger.stage("test", Clock::Thread);
+            std::thread::scope(|scope| {
+                scope.spawn(|| comparing.run(context, &tree));
+                let pushing = scope.spawn(|| {
+                    for id in 0..20 {
+                        let compare = Compare {
+                            id,
+                            directory: Arc::default(),
+                            name: b"file".into(),
+                            size: 3,
+                            partial: None,
+                            awaited: true,
+                        };
+                        let _ = comparing.queue.push(compare, &clock);
+                        pushed.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+                let until = Instant::now() + Duration::from_secs(60);
+                while !pushing.is_finished() && Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                let pushed = pushed.load(Ordering::Relaxed);
+                comparing.queue.break_off();
+                assert_eq!(pushed, 20);
+            });
+        });
+    }
 }

@@ -36,7 +36,7 @@ impl Writers<'_> {
         self.clock.adopt_thread();
         self.link(listing);
         if self.context.options.delete && without_errors {
-            self.delete(listing);
+            self.delete(listing)?;
         }
         // Before the attributes of directories: it stands in one.
         marker.remove(self.tree.root())?;
@@ -68,7 +68,7 @@ impl Writers<'_> {
             match message {
                 Message::Removed { .. } => return Ok(()),
                 Message::Problem(problem) => self.context.tell.tell(Event::Problem(problem)),
-                Message::Abort { exit_code, text } => return Err(CopyError::Remote { exit_code, text }),
+                Message::Abort { exit_code, text } => return Err(CopyError::told(exit_code, text)),
                 Message::Counters(_) | Message::Lost { .. } => {}
                 _ => return Err(CopyError::Meaning("content after the end")),
             }
@@ -99,7 +99,9 @@ impl Writers<'_> {
         let (from, to) = (self.tree.folder(from_directory)?, self.tree.folder(&link.directory)?);
         let name = &link.entry.name[..];
         let there = to.status(name)?;
-        let first = from.status(from_name)?.ok_or(Errno::NOENT)?;
+        // What stands there may be what an earlier copy made of another file.
+        let is_there = !self.failed.lock().contains(&join(from_directory, from_name));
+        let first = from.status(from_name)?.filter(|_| is_there).ok_or(Errno::NOENT)?;
         if there.is_some_and(|there| (there.st_dev, there.st_ino) == (first.st_dev, first.st_ino)) {
             add(&progress.kept, 1);
             return Ok(true);
@@ -141,8 +143,8 @@ impl Writers<'_> {
         Ok(())
     }
 
-    /// Deletes what the source does not have.
-    fn delete(&self, listing: &mut Listing<'_>) {
+    /// Deletes what the source does not have, unless the run is broken off.
+    fn delete(&self, listing: &mut Listing<'_>) -> Result<(), CopyError> {
         for (directory, extras) in std::mem::take(&mut listing.extras) {
             let Ok(folder) = self.tree.folder(&directory) else { continue };
             for name in extras {
@@ -155,14 +157,21 @@ impl Writers<'_> {
                     Ok(None) => Ok(()),
                     Err(error) => Err(error),
                 };
+                if self.context.brake.is_pulled() {
+                    return Err(CopyError::Interrupted);
+                }
                 if let Err(error) = deleted {
                     (self.problem)(ProblemKind::Undeleted, &path, std::io::Error::from(error).to_string());
                 }
             }
         }
+        Ok(())
     }
 
     fn delete_one(&self, folder: &Folder, name: &[u8], kind: FileType, path: &[u8], depth: usize) -> Result<(), Errno> {
+        if self.context.brake.is_pulled() {
+            return Err(Errno::INTR);
+        }
         if kind != FileType::Directory {
             folder.unlink(name)?;
         } else {

@@ -365,7 +365,9 @@ impl<'a> Listing<'a> {
     /// Takes over a small file that an earlier run wrote and did not come to name: its time is set last,
     /// so one with the source's time is whole.
     fn adopt(&self, id: u64, directory: &Arc<Vec<u8>>, folder: &Folder, entry: &Entry) -> Result<bool, Errno> {
-        if !self.torn.same_boot || self.is_dry() || entry.size >= SMALL_BYTES {
+        // Its time tells that it is whole, and not that it is still what the source has.
+        let compares = self.writers.context.options.checksum;
+        if !self.torn.same_boot || self.is_dry() || compares || entry.size >= SMALL_BYTES {
             return Ok(false);
         }
         let part = names::part(&entry.name);
@@ -474,7 +476,10 @@ impl<'a> Listing<'a> {
             let path = join(directory, name);
             // Excluded names are protected, as with rsync.
             let is_listed = names.contains(name) || case_insensitive && names.contains(&lower_case(name));
-            !is_listed && !names::is_ours(name) && !options.filters.excludes(&path, *kind == FileType::Directory)
+            // So are those that are left out by their kind: the source may have them.
+            let is_left_out = !options.specials && is_special(*kind);
+            let is_protected = is_left_out || options.filters.excludes(&path, *kind == FileType::Directory);
+            !is_listed && !names::is_ours(name) && !is_protected
         });
         let extras: BTreeSet<Vec<u8>> = extras.map(|(name, _)| name).collect();
         if options.dry_run {
@@ -486,6 +491,10 @@ impl<'a> Listing<'a> {
         }
         self.extras.insert(directory.to_vec(), extras);
     }
+}
+
+fn is_special(kind: FileType) -> bool {
+    matches!(kind, FileType::Fifo | FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice)
 }
 
 /// A name as a file system that knows no case compares it, nearly enough.

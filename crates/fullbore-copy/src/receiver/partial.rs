@@ -111,6 +111,15 @@ pub(super) enum Progress {
     Dead,
 }
 
+/// What the sender was told of a block of the old file.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Promised {
+    Hash([u8; 32]),
+    Nothing,
+    /// The new file was given up: nobody knows any more.
+    Dead,
+}
+
 impl Partial {
     pub(super) fn new(id: u64, directory: Arc<Vec<u8>>, entry: Box<Entry>, found: Found, verify: bool) -> Partial {
         let count = blocks(entry.size);
@@ -155,8 +164,13 @@ impl Partial {
     }
 
     /// What the sender was told of a block of the old file.
-    pub(super) fn promised(&self, index: u64) -> Option<[u8; 32]> {
-        self.lock().promised.get(&index).copied()
+    pub(super) fn promised(&self, index: u64) -> Promised {
+        let state = self.lock();
+        match state.promised.get(&index) {
+            _ if state.dead => Promised::Dead,
+            Some(hash) => Promised::Hash(*hash),
+            None => Promised::Nothing,
+        }
     }
 
     /// Whether the sender was told of any block of the old file.
@@ -388,4 +402,22 @@ fn set(bits: &mut [u64], index: u64) -> bool {
     let before = *word;
     *word |= 1 << (index % 64);
     *word != before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Kind;
+
+    #[test]
+    fn a_file_that_was_given_up_does_not_make_a_liar_of_the_sender() {
+        let directory = tempfile::tempdir().unwrap();
+        let tree = super::super::tree::Tree::open(directory.path()).unwrap();
+        let entry = Box::new(Entry { size: 3 << 20, ..Entry::plain(b"file", Kind::File) });
+        let partial = Partial::new(0, Arc::default(), entry, Found::default(), false);
+        partial.promise(1, [7; 32]);
+        assert_eq!((partial.promised(0), partial.promised(1)), (Promised::Nothing, Promised::Hash([7; 32])));
+        partial.give_up(tree.root(), false);
+        assert_eq!((partial.promised(0), partial.promised(1)), (Promised::Dead, Promised::Dead));
+    }
 }

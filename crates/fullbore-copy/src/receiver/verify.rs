@@ -68,6 +68,7 @@ impl Verify {
         let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let began = Instant::now();
         let work = || {
+            let _guard = context.brake.guard();
             clock.adopt_thread();
             let mut buffer = Vec::new();
             while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -96,6 +97,7 @@ impl Verify {
         add(&context.progress.verify_us, micros);
         match wrong.lock().unwrap_or_else(PoisonError::into_inner).first() {
             Some(path) => Err(CopyError::Damaged { path: shown(path) }),
+            None if context.brake.is_pulled() => Err(CopyError::Interrupted),
             None => Ok(()),
         }
     }
@@ -173,6 +175,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::options::Options;
+    use crate::session::tests::with_context;
 
     fn written(name: &str, content: &[u8]) -> Written {
         let size = content.len() as u64;
@@ -203,6 +207,19 @@ mod tests {
             std::fs::write(&path, &content).unwrap();
             assert!(!is_right(directory.path(), &file), "{length}: longer");
         }
+    }
+
+    #[test]
+    fn what_was_not_read_back_to_its_end_is_not_right() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("file"), "x").unwrap();
+        let (tree, verify) = (Tree::open(directory.path()).unwrap(), Verify::default());
+        verify.note(written("file", b"x"));
+        let result = with_context(&Options::default(), |context| {
+            context.brake.pull(CopyError::Interrupted);
+            verify.run(context, &tree, 2, &|_, _, _| {})
+        });
+        assert!(matches!(result, Err(CopyError::Interrupted)), "{result:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Hash first; then the content under a name of our own, with all attributes; then the committer, who
 //! gives the final name. The acknowledgement goes out when the record is verified and written.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -19,7 +19,7 @@ use super::bulk::Bulk;
 use super::commit::{Commit, Finished, disk, is_fatal};
 use super::compare::Comparing;
 use super::journal::Boot;
-use super::partial::{self, Partial, Progress};
+use super::partial::{self, Partial, Progress, Promised};
 use super::tree::{Folder, Tree};
 use super::verify::{Verify, Written};
 use crate::entry::{Entry, join};
@@ -56,6 +56,39 @@ impl PendingFiles {
     pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<u64, Pending>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The sender cannot send it: what still comes of it is thrown away. Gives what has come of a big one.
+    pub(super) fn lose(&self, id: u64) -> Option<Arc<Partial>> {
+        match self.lock().get_mut(&id).map(|pending| std::mem::replace(pending, Pending::Lost)) {
+            Some(Pending::Big(partial)) => Some(partial),
+            _ => None,
+        }
+    }
+
+    /// Whether anything that was asked for has neither come nor been given up.
+    pub(super) fn is_anything_missing(&self) -> bool {
+        self.lock().values().any(|pending| !matches!(pending, Pending::Lost))
+    }
+}
+
+/// Paths without the content that the source has under them.
+#[derive(Default)]
+pub(super) struct Failed {
+    paths: Mutex<HashSet<Vec<u8>>>,
+}
+
+impl Failed {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashSet<Vec<u8>>> {
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of a problem.
+    pub(super) fn note(&self, kind: ProblemKind, path: &[u8]) {
+        use ProblemKind::{Name, Special, Unreadable, Unwritable, Vanished};
+        if matches!(kind, Name | Special | Unreadable | Unwritable | Vanished) {
+            self.lock().insert(path.to_vec());
+        }
+    }
 }
 
 /// What writers share.
@@ -64,6 +97,7 @@ pub(super) struct Writers<'a> {
     pub(super) tree: &'a Tree,
     pub(super) attributes: &'a Attributes,
     pub(super) pending: &'a PendingFiles,
+    pub(super) failed: &'a Failed,
     pub(super) commit: &'a Commit,
     pub(super) comparing: &'a Comparing,
     pub(super) verify: &'a Verify,
@@ -76,6 +110,7 @@ pub(super) struct Writers<'a> {
 impl Writers<'_> {
     /// Writes until no more data comes.
     pub(super) fn run(&self) {
+        let _guard = self.context.brake.guard();
         self.clock.adopt_thread();
         while let Some(message) = self.context.link.data.pop(&self.clock) {
             let result = match message {
@@ -261,7 +296,11 @@ impl Writers<'_> {
         for index in run.first..run.first + run.count {
             // Given up after one of the blocks before.
             let Some(partial) = self.partial(id)? else { break };
-            let hash = partial.promised(index).ok_or(CopyError::Meaning("blocks that were never compared"))?;
+            let hash = match partial.promised(index) {
+                Promised::Hash(hash) => hash,
+                Promised::Nothing => return Err(CopyError::Meaning("blocks that were never compared")),
+                Promised::Dead => break,
+            };
             let folder = self.tree.folder(&partial.directory);
             let written = folder.and_then(|folder| {
                 let progress = self.clock.device(|| self.take_old(&partial, &folder, index, hash))?;
@@ -366,10 +405,11 @@ impl Writers<'_> {
             Ok((folder, Progress::Whole(file))) => self.whole(partial, &folder, &file),
             Ok((_, Progress::More | Progress::Dead)) => Ok(()),
             Err(error) => {
+                // First, so that nobody who finds it given up takes what it was promised for a lie.
+                self.pending.lock().insert(partial.id, Pending::Lost);
                 if let Ok(folder) = self.tree.folder(&partial.directory) {
                     partial.give_up(&folder, is_fatal(error));
                 }
-                self.pending.lock().insert(partial.id, Pending::Lost);
                 self.refused(&partial.directory, &partial.entry, error)
             }
         }

@@ -30,6 +30,8 @@ struct State {
     /// Blocks in the hands of readers.
     reading: u32,
     over: bool,
+    /// Somebody has been asked to look whether it is still the same.
+    looked: bool,
     /// Hashes of blocks that the destination has in its old file.
     there: HashMap<u64, [u8; 32]>,
     /// Blocks found to be the same while nothing has been found that differs: if it stays so, the file
@@ -59,6 +61,16 @@ pub(super) enum Next {
     End,
 }
 
+impl State {
+    /// Goes on behind what the receiver has.
+    fn skip(&mut self) {
+        while let Some(run) = self.have.front().copied().filter(|run| run.first <= self.next) {
+            self.next = self.next.max(run.first.saturating_add(run.count));
+            self.have.pop_front();
+        }
+    }
+}
+
 impl BigFile {
     pub(super) fn new(id: u64, source: Box<SourceFile>, wanted: &Wanted) -> BigFile {
         // Where some of it is there already it is written anyway.
@@ -69,6 +81,7 @@ impl BigFile {
             have: wanted.have.iter().copied().collect(),
             reading: 0,
             over: false,
+            looked: false,
             there: HashMap::new(),
             held: may_be_same.then(Vec::new),
         };
@@ -128,10 +141,7 @@ impl BigFile {
     pub(super) fn next(&self) -> Result<Next, Errno> {
         let mut state = self.lock();
         let count = blocks(self.source.size);
-        while let Some(run) = state.have.front().copied().filter(|run| run.first <= state.next) {
-            state.next = state.next.max(run.first.saturating_add(run.count));
-            state.have.pop_front();
-        }
+        state.skip();
         if state.over || state.next >= count {
             return Ok(Next::End);
         }
@@ -173,12 +183,17 @@ impl BigFile {
         }
     }
 
-    /// A block has been read. True if it was the last one: nobody reads any more.
-    pub(super) fn read(&self) -> Option<Arc<File>> {
+    /// A block has been read.
+    pub(super) fn read(&self) {
+        self.lock().reading -= 1;
+    }
+
+    /// The file, once, when nobody reads any more of it: whoever gets it looks whether it is still the same.
+    pub(super) fn to_be_looked_at(&self) -> Option<Arc<File>> {
         let mut state = self.lock();
-        state.reading -= 1;
-        let last = state.reading == 0 && (state.over || state.next >= blocks(self.source.size));
-        if last { state.file.clone() } else { None }
+        state.skip();
+        let is_read = state.reading == 0 && (state.over || state.next >= blocks(self.source.size));
+        if is_read && !std::mem::replace(&mut state.looked, true) { state.file.clone() } else { None }
     }
 
     /// It cannot be read further. True for the first who says so.

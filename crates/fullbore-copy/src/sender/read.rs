@@ -46,6 +46,7 @@ pub(super) struct Reader<'a> {
 impl Reader<'_> {
     /// Reads until nothing is wanted any more.
     pub(super) fn run(&mut self, prefer_small: bool) {
+        let _guard = self.context.brake.guard();
         self.clock.adopt_thread();
         while let Some(job) = self.wants.next(prefer_small, &self.clock) {
             match job {
@@ -173,28 +174,37 @@ impl Reader<'_> {
 
     fn big(&mut self, big: &Arc<BigFile>) {
         match big.next() {
-            Ok(Next::End) => self.wants.read_to_its_end(big),
+            Ok(Next::End) => {
+                self.look(big);
+                self.wants.read_to_its_end(big);
+            }
             Ok(Next::Holes(_)) if self.context.options.dry_run => {}
-            Ok(Next::Holes(run)) => self.record(|sequence| Message::Holes { sequence, id: big.id, run }),
+            Ok(Next::Holes(run)) => {
+                self.record(|sequence| Message::Holes { sequence, id: big.id, run });
+                self.look(big);
+            }
             Ok(Next::Block(index, file)) => {
                 let read = self.block(big, index, &file);
-                // Whoever reads the last block looks whether the file is still the same.
-                let last = big.read();
-                match (read, last) {
-                    (Err(error), _) => self.lost(big, error),
-                    (Ok(()), Some(file)) => {
-                        self.end(big);
-                        if !big.source.is_unchanged(&*file).unwrap_or(false) {
-                            self.changed(&big.source);
-                        }
-                    }
-                    (Ok(()), None) => {}
+                big.read();
+                match read {
+                    Err(error) => self.lost(big, error),
+                    Ok(()) => self.look(big),
                 }
             }
             Err(error) => {
                 self.unreadable(&big.source.path(), error);
                 self.control(Message::Lost { id: big.id });
                 self.wants.read_to_its_end(big);
+            }
+        }
+    }
+
+    /// Whoever reads the last of a file looks whether it is still the same.
+    fn look(&self, big: &BigFile) {
+        if let Some(file) = big.to_be_looked_at() {
+            self.end(big);
+            if !big.source.is_unchanged(&*file).unwrap_or(false) {
+                self.changed(&big.source);
             }
         }
     }
@@ -324,16 +334,25 @@ impl Reader<'_> {
 
     /// Waits as the rate limit says, but not longer than the run.
     fn pay(&self, bytes: u64) {
-        let wait = self.context.limit.pay(bytes, Instant::now());
-        if wait.is_zero() {
-            return;
-        }
-        let until = Instant::now() + wait;
-        self.clock.blocked_in(|| {
-            while Instant::now() < until && !self.context.brake.is_pulled() {
-                std::thread::sleep(until.saturating_duration_since(Instant::now()).min(LIMIT_LOOK));
+        let limit = self.context.limit;
+        loop {
+            let changes = limit.changes();
+            let wait = limit.pay(bytes, Instant::now());
+            if wait.is_zero() {
+                return;
             }
-        });
+            let until = Instant::now() + wait;
+            let waits = || !self.context.brake.is_pulled() && limit.changes() == changes;
+            self.clock.blocked_in(|| {
+                while Instant::now() < until && waits() {
+                    std::thread::sleep(until.saturating_duration_since(Instant::now()).min(LIMIT_LOOK));
+                }
+            });
+            // Under another limit it is paid anew.
+            if waits() || self.context.brake.is_pulled() {
+                return;
+            }
+        }
     }
 
     fn control(&self, message: Message) {

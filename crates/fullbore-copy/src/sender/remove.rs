@@ -3,14 +3,16 @@
 //! Only what is still as it was listed: a file that was written to meanwhile stays, and is reported.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
+use fullbore_engine::stage::Kind as RoleKind;
 use rustix::fs::{AtFlags, Stat};
 use rustix::io::Errno;
 
 use super::source::{Directory, modified};
 use crate::entry::{Identity, Kind, Time, join};
-use crate::wire::ProblemKind;
+use crate::session::{Context, Event};
+use crate::wire::{Message, Problem, ProblemKind};
 
 /// A name that is no directory's, as it was listed.
 #[derive(Debug)]
@@ -49,6 +51,14 @@ impl Removable {
     }
 }
 
+/// What the receiver says to be on its disk. They wait in a queue without a limit of its own: each name comes
+/// once.
+pub(super) struct Visible {
+    pub(super) ids: Vec<u64>,
+    /// No more come.
+    pub(super) last: bool,
+}
+
 /// Names listed and not yet known to be on the destination's disk, by number. The receiver tells of them at
 /// least with each group of files, so that they are as many as wait for content.
 #[derive(Debug, Default)]
@@ -66,27 +76,37 @@ impl Removables {
         self.lock().extend((first..).zip(names).filter_map(|(id, name)| Some((id, name?))));
     }
 
-    /// Removes these. Gives the paths of those that are gone, and tells of those that are not.
-    pub(super) fn remove(
-        &self,
-        ids: &[u64],
-        problem: &mut dyn FnMut(ProblemKind, &[u8], String),
-        removed: &mut dyn FnMut(Vec<u8>),
-    ) {
-        for id in ids {
-            // A number that is not known is of no name that could be removed.
-            let Some(name) = self.lock().remove(id) else { continue };
-            let path = join(&name.directory.path, &name.name);
-            match remove_one(&name) {
-                Ok(true) => removed(path),
-                Ok(false) => {
-                    let text = "after it was copied; it is not removed".to_owned();
-                    problem(ProblemKind::Changed, &path, text);
+    /// Removes what it is told of, until nothing more comes or the run is broken off. A thread of its own:
+    /// who hears of these must not wait until the receiver hears of others.
+    pub(super) fn run(&self, context: &Context<'_>, visible: &mpsc::Receiver<Visible>) {
+        let _guard = context.brake.guard();
+        let clock = context.ledger.stage("control", RoleKind::Thread);
+        let mut gone = 0;
+        // A closed queue belongs to a run that ends; its reason is known to the brake.
+        let say = |message| drop(context.link.control_out.push(message, &clock));
+        while let Ok(Visible { ids, last }) = visible.recv() {
+            for id in ids {
+                if context.brake.is_pulled() {
+                    return;
                 }
-                Err(error) => {
-                    let text = format!("at the source: {}", std::io::Error::from(error));
-                    problem(ProblemKind::Undeleted, &path, text);
-                }
+                // A number that is not known is of no name that could be removed.
+                let Some(name) = self.lock().remove(&id) else { continue };
+                let path = join(&name.directory.path, &name.name);
+                let (kind, text) = match remove_one(&name) {
+                    Ok(true) => {
+                        gone += 1;
+                        context.tell.tell(Event::Removed(path));
+                        continue;
+                    }
+                    Ok(false) => (ProblemKind::Changed, "after it was copied; it is not removed".to_owned()),
+                    Err(error) => (ProblemKind::Undeleted, format!("at the source: {}", std::io::Error::from(error))),
+                };
+                let problem = Problem { kind, path, text };
+                context.tell.tell(Event::Problem(problem.clone()));
+                say(Message::Problem(problem));
+            }
+            if last {
+                say(Message::Removed { count: gone });
             }
         }
     }

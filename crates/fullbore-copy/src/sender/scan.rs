@@ -55,6 +55,8 @@ struct Teller {
     next: u64,
     owners: HashSet<(bool, u32)>,
     names: crate::owners::Names,
+    /// Paths told so far, where several sources may have the same.
+    seen: Option<HashSet<Vec<u8>>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -87,20 +89,35 @@ impl<'a> Scan<'a> {
     /// Lists all of it with so many threads, this one among them, and tells the end.
     pub(super) fn run(&self, sources: &[Source], only: Option<&[Vec<u8>]>, threads: usize) {
         self.clock.adopt_thread();
-        match only {
-            Some(paths) => sources.iter().for_each(|source| self.list_only(source, paths)),
-            None => sources.iter().for_each(|source| self.begin(source)),
-        }
-        std::thread::scope(|scope| {
-            for _ in 1..threads {
-                scope.spawn(|| self.work());
+        let _guard = self.context.brake.guard();
+        // Where two may have the same path, the first one has it: then they are listed one after the other.
+        let together = if may_collide(sources) {
+            locked(&self.teller).seen = Some(HashSet::new());
+            1
+        } else {
+            sources.len().max(1)
+        };
+        for sources in sources.chunks(together) {
+            match only {
+                Some(paths) => sources.iter().for_each(|source| self.list_only(source, paths)),
+                None => sources.iter().for_each(|source| self.begin(source)),
             }
-            self.work();
-        });
+            std::thread::scope(|scope| {
+                for _ in 1..threads {
+                    scope.spawn(|| self.work());
+                }
+                self.work();
+            });
+        }
         let entries = locked(&self.teller).next;
         let errors = self.errors.load(Ordering::Relaxed);
-        self.wants.listed(entries);
+        // Before anybody can find that all is done: nothing but the end comes behind it.
         self.send(Message::Listed { entries, errors });
+        self.wants.listed(entries);
+        if self.wants.settle() {
+            // A closed queue belongs to a run that ends; its reason is known to the brake.
+            let _ = self.context.say_last(Message::Finish, &self.clock);
+        }
     }
 
     /// Ends the threads of a run that was broken off.
@@ -134,6 +151,7 @@ impl<'a> Scan<'a> {
     }
 
     fn work(&self) {
+        let _guard = self.context.brake.guard();
         self.clock.adopt_thread();
         while let Some(directory) = self.next() {
             self.list(&directory);
@@ -313,8 +331,9 @@ impl<'a> Scan<'a> {
     }
 
     /// Sends a list, with the names of owners that it is the first to mention.
-    fn tell(&self, directory: &Directory, batch: Vec<Listed>, complete: bool, more: bool) {
+    fn tell(&self, directory: &Directory, mut batch: Vec<Listed>, complete: bool, more: bool) {
         let mut teller = locked(&self.teller);
+        teller.drop_taken(&directory.path, &mut batch);
         let owners = if self.context.options.numeric_ids { Vec::new() } else { teller.new_owners(&batch) };
         if !owners.is_empty() {
             self.send(Message::Owners(owners));
@@ -437,7 +456,22 @@ impl Batch {
     }
 }
 
+/// Whether two sources may have the same path at the destination.
+fn may_collide(sources: &[Source]) -> bool {
+    let names: HashSet<_> = sources.iter().map(|source| &source.name).collect();
+    names.len() < sources.len() || sources.len() > 1 && sources.iter().any(|source| source.name.is_none())
+}
+
 impl Teller {
+    /// Drops what another source has told of under the same path. Directories are one.
+    fn drop_taken(&mut self, directory: &[u8], batch: &mut Vec<Listed>) {
+        if let Some(seen) = &mut self.seen {
+            batch.retain(|listed| {
+                seen.insert(join(directory, &listed.entry.name)) || listed.entry.kind == Kind::Directory
+            });
+        }
+    }
+
     fn new_owners(&mut self, batch: &[Listed]) -> Vec<Owner> {
         let mut owners = Vec::new();
         for Listed { entry, .. } in batch {

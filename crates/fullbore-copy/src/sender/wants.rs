@@ -310,6 +310,11 @@ impl Wants {
         now
     }
 
+    /// Whether the receiver has been told that everything was sent.
+    pub(super) fn is_finished(&self) -> bool {
+        self.lock().finished
+    }
+
     /// Ends all waiting and gives permits back: the run was broken off.
     pub(super) fn break_off(&self) {
         let permits = {

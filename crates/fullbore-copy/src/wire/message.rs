@@ -343,7 +343,7 @@ pub enum Message {
     Problem(Problem),
     /// Either: the copy cannot go on.
     Abort {
-        /// Which exit code it leads to.
+        /// Which exit code it leads to; 255 for a lost connection, which may be dialled again.
         exit_code: u8,
         /// Why.
         text: String,

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use fullbore_copy::error::CopyError;
-use fullbore_copy::options::Options;
+use fullbore_copy::options::{Compress, Options};
 use fullbore_copy::queue::{Queue, Taken};
 use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::{self, Source, Sources};
@@ -34,9 +34,9 @@ pub struct Ends<'a> {
     options: &'a Options,
 }
 
-/// No syncs: nothing is lost while the machine runs.
+/// No syncs: nothing is lost while the machine runs. No compression that may or may not come.
 pub fn options() -> Options {
-    Options { durability: Durability::None, threads: 2, ..Options::default() }
+    Options { durability: Durability::None, threads: 2, compress: Compress::Never, ..Options::default() }
 }
 
 impl<'a> Ends<'a> {

@@ -2,7 +2,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use fullbore_engine::durability::Durability;
-use fullbore_engine::stage::{Kind as Clock, Ledger};
+use fullbore_engine::stage::Kind as Clock;
 
 use super::super::attributes::Attributes;
 use super::super::bulk::Bulk;
@@ -10,48 +10,48 @@ use super::super::commit::Commit;
 use super::super::compare::Comparing;
 use super::super::tree::Tree;
 use super::super::verify::Verify;
-use super::super::write::PendingFiles;
+use super::super::write::{Failed, PendingFiles};
 use super::*;
 use crate::options::Options;
 use crate::pool::Pool;
-use crate::session::{Brake, Context, Exchange, Link, Progress, RateLimit};
+use crate::session::tests::with_context;
 
 /// Works with a listing for this destination; gives the problems that were told of.
 fn with_listing(target: &Path, case_insensitive: bool, work: impl FnOnce(&mut Listing<'_>)) -> Vec<Vec<u8>> {
     let options = Options { durability: Durability::None, ..Options::default() };
-    let (ledger, progress, link) = (Ledger::off(), Progress::default(), Link::remote());
-    let (exchange, limit, brake) = (Exchange::default(), RateLimit::new(0), Brake::new(&link));
-    let silent = |_: Event| {};
-    let context = Context {
-        options: &options,
-        link,
-        brake,
-        ledger: &ledger,
-        progress: &progress,
-        tell: &silent,
-        exchange: &exchange,
-        limit: &limit,
-    };
-    let problems = Mutex::new(Vec::new());
-    let problem = |_: ProblemKind, path: &[u8], _: String| problems.lock().unwrap().push(path.to_vec());
-    let tree = Tree::open(target).unwrap();
-    let (attributes, pending, commit) = (Attributes::new(&options), PendingFiles::default(), Commit::new());
-    let (comparing, verify, bulk) = (Comparing::new(), Verify::default(), Bulk::new(Pool::default()));
-    let writers = Writers {
-        context: &context,
-        tree: &tree,
-        attributes: &attributes,
-        pending: &pending,
-        commit: &commit,
-        comparing: &comparing,
-        verify: &verify,
-        bulk: &bulk,
-        boot: [0; 36],
-        problem: &problem,
-        clock: ledger.stage("disk write", Clock::Thread),
-    };
-    work(&mut Listing::new(&writers, Room::of(&tree), case_insensitive, Torn { was: false, same_boot: false }));
-    problems.into_inner().unwrap()
+    with_options(&options, target, case_insensitive, Torn { was: false, same_boot: false }, work)
+}
+
+fn with_options(
+    options: &Options,
+    target: &Path,
+    case_insensitive: bool,
+    torn: Torn,
+    work: impl FnOnce(&mut Listing<'_>),
+) -> Vec<Vec<u8>> {
+    with_context(options, |context| {
+        let problems = Mutex::new(Vec::new());
+        let problem = |_: ProblemKind, path: &[u8], _: String| problems.lock().unwrap().push(path.to_vec());
+        let tree = Tree::open(target).unwrap();
+        let (attributes, pending, commit) = (Attributes::new(context.options), PendingFiles::default(), Commit::new());
+        let (comparing, verify, bulk) = (Comparing::new(), Verify::default(), Bulk::new(Pool::default()));
+        let writers = Writers {
+            context,
+            tree: &tree,
+            attributes: &attributes,
+            pending: &pending,
+            failed: &Failed::default(),
+            commit: &commit,
+            comparing: &comparing,
+            verify: &verify,
+            bulk: &bulk,
+            boot: [0; 36],
+            problem: &problem,
+            clock: context.ledger.stage("disk write", Clock::Thread),
+        };
+        work(&mut Listing::new(&writers, Room::of(&tree), case_insensitive, torn));
+        problems.into_inner().unwrap()
+    })
 }
 
 fn list(first: u64, directory: &str, names: &[(&str, Kind)], more: bool) -> List {
@@ -111,4 +111,32 @@ fn a_copy_that_is_refused_leaves_the_destination_as_it_was() {
     let names: Vec<_> = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["old"]);
     assert!(std::fs::read_dir(directory.path().join("old")).unwrap().next().is_none());
+}
+
+#[test]
+fn what_an_earlier_run_left_is_not_believed_where_content_is_to_be_compared() {
+    let directory = tempfile::tempdir().unwrap();
+    let (torn, name) = (Torn { was: true, same_boot: true }, ".file.fullbore-part");
+    for (checksum, expected) in [(false, vec![]), (true, vec![0])] {
+        let part = std::fs::File::create(directory.path().join(name)).unwrap();
+        part.set_len(3).unwrap();
+        part.set_modified(std::time::UNIX_EPOCH).unwrap();
+        let options = Options { durability: Durability::None, checksum, ..Options::default() };
+        with_options(&options, directory.path(), false, torn, |listing| {
+            let answer = listing.take(list(0, "", &[("file", Kind::File)], false)).unwrap();
+            assert_eq!(wanted(answer), expected, "checksum: {checksum}");
+        });
+    }
+}
+
+#[test]
+fn specials_that_are_not_copied_are_not_deleted_either() {
+    let directory = tempfile::tempdir().unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, directory.path().join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    std::fs::write(directory.path().join("file"), "x").unwrap();
+    let options = Options { durability: Durability::None, delete: true, specials: false, ..Options::default() };
+    with_options(&options, directory.path(), false, Torn { was: false, same_boot: false }, |listing| {
+        listing.take(list(0, "", &[], false)).unwrap();
+        assert_eq!(listing.extras[&b""[..]], BTreeSet::from([b"file".to_vec()]));
+    });
 }
