@@ -178,7 +178,7 @@ fn there(
     // What is wrong here is told before ssh asks for anything.
     let end = if remote.sends { End::source(means, vec![remote.near.to_owned()]) } else { End::target(means) };
     let mut end = end.map_err(|error| failure(&error))?;
-    let peer = Peer::start(&peer_wish).map_err(|no_peer| explain(no_peer, &peer_wish, &remote.host))?;
+    let peer = Peer::start(&peer_wish, drop).map_err(|no_peer| explain(no_peer, &peer_wish, &remote.host))?;
     let mut connection = peer.connect(task, &peer_wish).map_err(|error| failure(&error))?;
     signals::pull(&signals::Current::of(&brake))?;
     let begun = connection.begin(&transport).map_err(CopyError::from_pipe);

@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::io::{BufReader, Write as _};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
+use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,6 +49,8 @@ const MORE_PIPES: u8 = 3;
 pub struct Wish {
     /// The command that runs the program on the other machine, its pipes joined to ours.
     pub command: Vec<OsString>,
+    /// What is said to the command first, where it is known to be ssh.
+    pub options: &'static [&'static str],
     /// Bytes that the command reads before the program there says anything: the program itself, if it is sent
     /// along.
     pub preface: Vec<u8>,
@@ -76,6 +79,26 @@ pub struct Peer {
     speeds: Speeds,
     /// What it says of itself.
     pub hello: Hello,
+}
+
+/// Another thread's hold on ssh. It refers to that process, and never to another of the same number.
+#[derive(Debug)]
+pub struct Tether {
+    process: OwnedFd,
+}
+
+impl Tether {
+    /// None before Linux 5.3, or where a container forbids it.
+    fn of(child: &Child) -> Option<Tether> {
+        use rustix::process::{Pid, PidfdFlags, pidfd_open};
+        pidfd_open(Pid::from_child(child), PidfdFlags::empty()).ok().map(|process| Tether { process })
+    }
+
+    /// Ends it: whoever waits for it goes on.
+    pub fn cut(&self) {
+        // It may have ended by itself.
+        let _ = rustix::process::pidfd_send_signal(&self.process, rustix::process::Signal::KILL);
+    }
 }
 
 /// The program does not run there, or another version of it does.
@@ -129,19 +152,22 @@ struct Opener {
 }
 
 impl Peer {
-    /// Starts the program there and hears what it says of itself.
+    /// Starts the program there and hears what it says of itself. That may take as long as it likes: whoever
+    /// does not want to wait ends ssh, which is told of by `started`.
     ///
     /// # Errors
     /// When it does not run there.
-    pub fn start(wish: &Wish) -> Result<Peer, NoPeer> {
+    pub fn start(wish: &Wish, started: impl FnOnce(Option<Tether>)) -> Result<Peer, NoPeer> {
         let failed = |what, error| NoPeer::Failed(CopyError::System { what, error });
         let (program, arguments) = wish.command.split_first().ok_or(NoPeer::Ended(None))?;
         let mut child = Command::new(program)
+            .args(wish.options)
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| failed("start ssh", error))?;
+        started(Tether::of(&child));
         let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(NoPeer::Ended(None));
         };
@@ -322,14 +348,15 @@ impl Race {
             match self.results.recv_timeout(self.until.saturating_duration_since(Instant::now())) {
                 Ok(Ok(winner)) => return Ok(winner),
                 Ok(Err(reason)) => reasons.push(reason),
-                Err(RecvTimeoutError::Timeout) => reasons.push(format!("nothing within {} s", RACE_TIME.as_secs())),
-                Err(RecvTimeoutError::Disconnected) => {}
-            }
-            if Instant::now() >= self.until || matches!(self.results.try_recv(), Err(mpsc::TryRecvError::Disconnected))
-            {
-                return Err(reasons.join("; "));
+                Err(RecvTimeoutError::Timeout) => {
+                    reasons.push(format!("nothing within {} s", RACE_TIME.as_secs()));
+                    break;
+                }
+                // All have been tried.
+                Err(RecvTimeoutError::Disconnected) => break,
             }
         }
+        Err(reasons.join("; "))
     }
 }
 
@@ -495,4 +522,29 @@ pub fn ssh_connection(text: &str) -> Option<(IpAddr, IpAddr)> {
     let client = address(words.next()?)?;
     let server = address(words.nth(1)?)?;
     Some((client, server))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane() -> Lane {
+        Lane::pipe(std::io::empty(), std::io::sink())
+    }
+
+    #[test]
+    fn a_connection_that_comes_right_behind_one_that_failed_is_taken() {
+        let (sender, results) = mpsc::channel();
+        sender.send(Err("no".to_owned())).unwrap();
+        sender.send(Ok((Way::NearDials, lane()))).unwrap();
+        let won = Race { results, until: Instant::now() + RACE_TIME }.winner();
+        assert!(matches!(won, Ok((Way::NearDials, _))), "{:?}", won.err());
+        let (sender, results) = mpsc::channel();
+        for reason in ["no", "never"] {
+            sender.send(Err(reason.to_owned())).unwrap();
+        }
+        drop(sender);
+        let lost = Race { results, until: Instant::now() + RACE_TIME }.winner();
+        assert_eq!(lost.err().as_deref(), Some("no; never"));
+    }
 }

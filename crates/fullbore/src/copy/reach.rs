@@ -10,6 +10,17 @@ use super::flags::NETWORK;
 use super::send_program::Parcel;
 use crate::error::CommandError;
 
+/// A way that has gone without a word is noticed: after so many questions without an answer, one each 15 s.
+const SSH_OPTIONS: &[&str] = &["-oServerAliveInterval=15", "-oServerAliveCountMax=3"];
+/// When dialling again there is another try soon: better than to wait for the one that got lost.
+const REDIAL_OPTIONS: &[&str] = &["-oServerAliveInterval=15", "-oServerAliveCountMax=3", "-oConnectTimeout=30"];
+
+/// As it is reached once more.
+pub(crate) fn again(wish: &Wish) -> Wish {
+    let options = if wish.options.is_empty() { &[] } else { REDIAL_OPTIONS };
+    Wish { options, ..wish.clone() }
+}
+
 /// The flags under "Other machines" that `copy` and `probe` share.
 #[derive(Debug, Args)]
 pub struct ReachArgs {
@@ -55,7 +66,7 @@ impl ReachArgs {
         let is_ssh = command.first().is_some_and(|program| Path::new(program).file_name() == Some(OsStr::new("ssh")));
         let more_pipes = (is_ssh && self.send_program.is_none()).then(|| {
             let mut quiet = command.clone();
-            quiet.splice(1..1, ["-oBatchMode=yes".into()]);
+            quiet.splice(1..1, SSH_OPTIONS.iter().chain(&["-oBatchMode=yes"]).map(OsString::from));
             quiet.push(format!("{program} copy --server --join ").into());
             quiet
         });
@@ -66,6 +77,7 @@ impl ReachArgs {
         });
         Ok(Wish {
             command,
+            options: if is_ssh { SSH_OPTIONS } else { &[] },
             preface: sent.map(|parcel| parcel.program).unwrap_or_default(),
             host: host.to_owned(),
             tcp: !self.ssh_only && !self.quic,

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ use fullbore_engine::window::Window;
 use super::control::{self, Levers};
 use super::send_program;
 use super::signals::{self, Current};
-use super::{Done, Ends, failure, places, screen::Screen, status, torn, watched};
+use super::{Done, Ends, failure, places, reach, screen::Screen, status, torn, watched};
 use crate::cli::CopyArgs;
 use crate::error::{CommandError, ErrorKind};
 
@@ -68,7 +69,9 @@ struct Run<'a> {
 
 /// What one connection brought.
 struct Session {
-    result: Result<Account, Arc<CopyError>>,
+    result: Result<(), Arc<CopyError>>,
+    /// What was done; none if it was lost before it could do anything.
+    account: Option<Account>,
     far: Option<Judgement>,
     way: String,
     path: NetworkPath,
@@ -97,15 +100,16 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
     let run = Run { task: &task, options, wish, screen, ledger, progress, levers, current, sampler };
     let began = Instant::now();
     let retry_for = Duration::from_secs(arguments.retry_for);
-    let (mut lost_since, mut wait) = (None::<Instant>, FIRST_WAIT);
+    let (mut lost_since, mut wait, mut under_way) = (None::<Instant>, FIRST_WAIT, false);
     let mut sum = Account::default();
     loop {
-        let session = run.session()?;
-        let account = match &session.result {
-            Ok(account) => *account,
-            Err(_) => run.progress.account(),
-        };
-        add(&mut sum, &account);
+        let left = retry_for.saturating_sub(lost_since.map_or(Duration::ZERO, |since: Instant| since.elapsed()));
+        let session = run.session(under_way.then_some(left));
+        if session.is_err() && run.current.is_stopped() {
+            return Err(torn(&Arc::new(CopyError::Interrupted), &sum));
+        }
+        let session = session?;
+        session.account.iter().for_each(|account| add(&mut sum, account));
         match session.result {
             Ok(_) => {
                 let verdict = run.sampler.finish();
@@ -136,19 +140,28 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
                 });
             }
             Err(error) => {
-                if account.written_bytes > 0 {
+                if session.account.is_some_and(|account| account.written_bytes > 0) {
                     // It worked for a while: the time begins anew.
                     (lost_since, wait) = (None, FIRST_WAIT);
                 }
                 let since = *lost_since.get_or_insert_with(Instant::now);
-                if !error.is_lost_connection() || run.current.is_stopped() || since.elapsed() + wait > retry_for {
+                let stopped = || run.current.is_stopped().then(|| torn(&Arc::new(CopyError::Interrupted), &sum));
+                if let Some(stopped) = stopped() {
+                    screen.clear();
+                    return Err(stopped);
+                }
+                if !is_to_be_dialled_again(&error, under_way) || since.elapsed() + wait > retry_for {
                     screen.clear();
                     return Err(torn(&error, &sum));
                 }
+                under_way |= session.account.is_some();
                 screen.line(&format!("{error}; dialling again in {} s", wait.as_secs()));
                 let until = Instant::now() + wait;
                 while Instant::now() < until && !run.current.is_stopped() {
                     std::thread::sleep(WAIT_LOOK);
+                }
+                if let Some(stopped) = stopped() {
+                    return Err(stopped);
                 }
                 wait = (wait * 2).min(LONGEST_WAIT);
             }
@@ -157,32 +170,52 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
 }
 
 impl Run<'_> {
-    /// One connection, from ssh to its end. The outer error is one that dialling again does not mend.
-    fn session(&self) -> Result<Session, CommandError> {
+    /// One connection, from ssh to its end. The outer error is one that dialling again does not mend. Once a copy
+    /// is under way, its next connection has to be there within this time.
+    fn session(&self, again_within: Option<Duration>) -> Result<Session, CommandError> {
+        std::thread::scope(|scope| {
+            let (there, awaited) = mpsc::channel::<()>();
+            if let Some(time) = again_within {
+                scope.spawn(move || {
+                    if awaited.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
+                        self.current.give_up_dialling();
+                    }
+                });
+            }
+            let connection = self.dial(again_within.is_some());
+            drop(there);
+            connection
+        })
+        .and_then(|connection| connection.map_or_else(Ok, |connection| self.copy(connection)))
+    }
+
+    /// Makes the connection; else what there was instead.
+    fn dial(&self, again: bool) -> Result<Result<Connection, Session>, CommandError> {
         let lost = |error: CopyError| Session {
             result: Err(Arc::new(error)),
+            account: None,
             far: None,
             way: String::new(),
             path: NetworkPath::default(),
         };
-        let peer = match Peer::start(&self.wish) {
+        let wish = &if again { reach::again(&self.wish) } else { self.wish.clone() };
+        let peer = match Peer::start(wish, |ssh| self.current.dial(ssh)) {
             Ok(peer) => peer,
-            // Once a copy is under way, a host that is away is waited for.
-            Err(NoPeer::Ended(Some(SSH_FAILED))) if self.progress.account().entries > 0 => {
-                return Ok(lost(CopyError::Network(format!("{}: ssh does not get through", self.task.host))));
+            Err(no_peer) if again && is_away(&no_peer) => {
+                return Ok(Err(lost(CopyError::Network(format!("{}: ssh does not get through", self.task.host)))));
             }
             Err(no_peer) => return Err(explain(no_peer, &self.wish, &self.task.host)),
         };
         let connection = match peer.connect(self.setup(), &self.wish) {
             Ok(connection) => connection,
-            Err(error) if error.is_lost_connection() => return Ok(lost(error)),
+            Err(error) if error.is_lost_connection() => return Ok(Err(lost(error))),
             Err(error) => return Err(failure(&error)),
         };
         if let Some(reason) = &connection.fallback {
             let (kind, way) = if connection.way == Way::Quic { ("TCP", "QUIC") } else { ("direct", "ssh") };
             self.screen.line(&format!("no {kind} connection ({reason}); content goes by {way}"));
         }
-        self.copy(connection)
+        Ok(Ok(connection))
     }
 
     fn setup(&self) -> setup::Task {
@@ -206,6 +239,7 @@ impl Run<'_> {
         let link = Link::remote();
         let brake = Brake::new(&link);
         self.current.set(&brake);
+        self.progress.restart();
         let destination = match &self.task.sends {
             Some(_) => None,
             None => {
@@ -257,7 +291,27 @@ impl Run<'_> {
         transport.finish();
         connection.finish();
         let far = exchange.peer.lock().ok().and_then(|json| Judgement::decode(&json));
-        Ok(Session { result, far, way, path })
+        let account = Some(*result.as_ref().unwrap_or(&self.progress.account()));
+        Ok(Session { result: result.map(drop), account, far, way, path })
+    }
+}
+
+/// Whether a host may be there again after a while. Told of a copy that is under way: the first time it is an error.
+fn is_away(no_peer: &NoPeer) -> bool {
+    match no_peer {
+        // Ended by a signal, or by us.
+        NoPeer::Ended(code) => matches!(code, None | Some(SSH_FAILED)),
+        NoPeer::Failed(error) => error.is_lost_connection(),
+        NoPeer::Version(_) => false,
+    }
+}
+
+/// Whether another connection may mend what ended one, `under_way` if there was one before it.
+fn is_to_be_dialled_again(error: &CopyError, under_way: bool) -> bool {
+    match error {
+        // The far end of the one before has not heard of its end yet, and holds the destination.
+        CopyError::Remote { exit_code, .. } if *exit_code == ErrorKind::Locked.exit_code() => under_way,
+        error => error.is_lost_connection(),
     }
 }
 
@@ -327,5 +381,35 @@ pub(crate) fn explain(no_peer: NoPeer, wish: &Wish, host: &str) -> CommandError 
             network(text).hint(format_args!("{install}; then add --remote-path ./fullbore"))
         }
         NoPeer::Failed(error) => failure(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_mend_itself_is_dialled_again() {
+        let remote = |exit_code| CopyError::Remote { exit_code, text: String::new() };
+        for (error, first, later) in [
+            (CopyError::Network(String::new()), true, true),
+            (remote(6), false, true),
+            (remote(3), false, false),
+            (remote(7), false, false),
+            (CopyError::Locked(String::new()), false, false),
+            (CopyError::Interrupted, false, false),
+        ] {
+            let again = (is_to_be_dialled_again(&error, false), is_to_be_dialled_again(&error, true));
+            assert_eq!(again, (first, later), "{error:?}");
+        }
+        for (no_peer, away) in [
+            (NoPeer::Ended(None), true),
+            (NoPeer::Ended(Some(SSH_FAILED)), true),
+            (NoPeer::Ended(Some(NOT_FOUND)), false),
+            (NoPeer::Failed(CopyError::Network(String::new())), true),
+            (NoPeer::Failed(CopyError::Meaning("noise")), false),
+        ] {
+            assert_eq!(is_away(&no_peer), away, "{no_peer:?}");
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fullbore_copy::error::CopyError;
 use fullbore_copy::session::Brake;
+use fullbore_copy::transport::near::Tether;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::error::{CommandError, ErrorKind};
@@ -18,6 +19,8 @@ pub struct Current {
 struct State {
     stopped: bool,
     brake: Option<Brake>,
+    /// While there is no connection yet: what is waited for.
+    ssh: Option<Tether>,
 }
 
 impl Current {
@@ -37,11 +40,26 @@ impl Current {
         let stopped = {
             let mut state = self.lock();
             state.brake = Some(brake.clone());
+            state.ssh = None;
             state.stopped
         };
         if stopped {
             brake.pull(CopyError::Interrupted);
         }
+    }
+
+    /// Until then this one is ended; at once, if a signal has come already.
+    pub fn dial(&self, ssh: Option<Tether>) {
+        let mut state = self.lock();
+        state.ssh = ssh;
+        if state.stopped {
+            state.ssh.iter().for_each(Tether::cut);
+        }
+    }
+
+    /// Ends what is waited for, if there is no connection yet.
+    pub fn give_up_dialling(&self) {
+        self.lock().ssh.iter().for_each(Tether::cut);
     }
 
     /// Whether a signal has come.
@@ -53,6 +71,7 @@ impl Current {
         let brake = {
             let mut state = self.lock();
             state.stopped = true;
+            state.ssh.iter().for_each(Tether::cut);
             state.brake.clone()
         };
         if let Some(brake) = brake {
@@ -67,7 +86,8 @@ pub fn pull(current: &Current) -> Result<(), CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(internal)?;
     let current = current.clone();
     let listening = runtime.block_on(async {
-        Ok((signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?))
+        let hangup = if is_hangup_ignored() { None } else { Some(signal(SignalKind::hangup())?) };
+        Ok((signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, hangup))
     });
     let (mut interrupt, mut terminate, mut hangup) = listening.map_err(internal)?;
     let listen = move || {
@@ -76,7 +96,12 @@ pub fn pull(current: &Current) -> Result<(), CommandError> {
                 tokio::select! {
                     _ = interrupt.recv() => {}
                     _ = terminate.recv() => {}
-                    _ = hangup.recv() => {}
+                    _ = async {
+                        match &mut hangup {
+                            Some(hangup) => hangup.recv().await,
+                            None => std::future::pending().await,
+                        }
+                    } => {}
                 }
                 if count > 0 {
                     std::process::exit(i32::from(ErrorKind::Interrupted.exit_code()));
@@ -87,4 +112,13 @@ pub fn pull(current: &Current) -> Result<(), CommandError> {
     };
     std::thread::Builder::new().name("signals".to_owned()).spawn(listen).map_err(internal)?;
     Ok(())
+}
+
+/// Whether whoever started the program wants it to outlive its terminal, as nohup(1) does: `SigIgn` of proc(5), a
+/// bit for each signal, the first one for the first.
+fn is_hangup_ignored() -> bool {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = text.lines().find_map(|line| line.strip_prefix("SigIgn:")).map(str::trim);
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
+    ignored >> (rustix::process::Signal::HUP.as_raw() - 1) & 1 == 1
 }

@@ -1,0 +1,119 @@
+//! `fullbore copy` where the way to the other machine fails, or never comes about: a script stands for ssh.
+
+#[path = "copy/harness.rs"]
+mod harness;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use harness::{Place, assert_same, said};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Time that a busy machine may take for what takes a moment.
+const LONG: Duration = Duration::from_secs(120);
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < end, "not within {LONG:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A source whose copy takes a while at a limited rate.
+fn source(place: &Place) -> String {
+    fs::create_dir(place.path("src")).unwrap();
+    for number in 0..4 {
+        fs::write(place.path(&format!("src/{number}")), vec![number; 2 << 20]).unwrap();
+    }
+    format!("{}/", place.path("src").display())
+}
+
+/// A stand-in for ssh; it is given the host and a command.
+fn script(place: &Place, text: &str) -> String {
+    let path = place.path("way");
+    fs::write(&path, format!("#!/bin/sh\ncd {}\n{text}\n", place.path("").display())).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.display().to_string()
+}
+
+fn start(arguments: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+    command.arg("copy").args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits for its end; what does not end is killed.
+fn end(mut copy: Child) -> Output {
+    let until = Instant::now() + LONG;
+    while copy.try_wait().unwrap().is_none() {
+        if Instant::now() >= until {
+            copy.kill().unwrap();
+            panic!("it does not end: {}", said(&copy.wait_with_output().unwrap()));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    copy.wait_with_output().unwrap()
+}
+
+fn signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
+}
+
+/// Whether content has begun to come.
+fn has_part(target: &Path) -> bool {
+    let is_part = |name: &std::ffi::OsStr| name.to_string_lossy().ends_with(".fullbore-part");
+    fs::read_dir(target).is_ok_and(|names| names.flatten().any(|name| is_part(&name.file_name())))
+}
+
+#[test]
+fn a_host_that_does_not_come_back_is_given_up() {
+    let place = Place::new();
+    let (source, target) = (source(&place), place.path("dst"));
+    let way = script(&place, "mkdir once 2>/dev/null || exit 255\necho $$ > started && mv started pid\nexec $2");
+    let there = format!("host:{}", target.display());
+    let remote = ["--remote-path", env!("CARGO_BIN_EXE_fullbore"), "--ssh-only"];
+    let mut arguments = vec!["-e", &way, "--retry-for", "3", "--bwlimit", "1M", &source, &there];
+    arguments.splice(0..0, remote);
+    let copy = start(&arguments);
+    until("content comes", || has_part(&target));
+    signal(fs::read_to_string(place.path("pid")).unwrap().trim().parse().unwrap(), Signal::KILL);
+    let output = end(copy);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(said(&output).contains("dialling again"), "{}", said(&output));
+    // It was only away.
+    let way = script(&place, "exec $2");
+    arguments[4] = &way;
+    let output = end(start(&arguments));
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_same(&place.path("src"), &target);
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_an_ssh_that_says_nothing() {
+    let place = Place::new();
+    let way = script(&place, "echo $$ > started && mv started pid\nexec sleep 1000");
+    let copy = start(&["-e", &way, &source(&place), "host:there"]);
+    until("ssh is started", || place.path("pid").exists());
+    signal(copy.id(), Signal::TERM);
+    let output = end(copy);
+    assert_eq!(output.status.code(), Some(130), "{}", said(&output));
+    let pid = fs::read_to_string(place.path("pid")).unwrap();
+    assert!(!Path::new("/proc").join(pid.trim()).exists(), "ssh still runs");
+}
+
+#[test]
+fn a_copy_that_is_to_outlive_its_terminal_does() {
+    let place = Place::new();
+    let (source, target) = (source(&place), place.path("dst"));
+    let mut command = Command::new("env");
+    command.args(["--ignore-signal=HUP", env!("CARGO_BIN_EXE_fullbore"), "copy", "--bwlimit", "4M", &source]);
+    let copy = command.arg(&target).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until("content comes", || has_part(&target));
+    signal(copy.id(), Signal::HUP);
+    let output = end(copy);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_same(&place.path("src"), &target);
+}
