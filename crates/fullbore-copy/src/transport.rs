@@ -72,6 +72,8 @@ struct Shared {
     /// Bytes that went through all lanes, in either direction.
     moved_bytes: AtomicU64,
     over: AtomicBool,
+    /// This end's last message is on its way: the other end may close connections now.
+    last_said: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -119,6 +121,7 @@ impl Transport {
             state: Mutex::default(),
             moved_bytes: AtomicU64::new(0),
             over: AtomicBool::new(false),
+            last_said: AtomicBool::new(false),
         });
         let watching = shared.clone();
         // Ends by itself within a look of the end; without it the verdict knows less.
@@ -288,6 +291,9 @@ impl Shared {
                     }
                 }
             };
+            if matches!(message, Message::Account { last: true, .. } | Message::Abort { .. }) {
+                self.last_said.store(true, Ordering::Release);
+            }
             head.clear();
             let content = encode(&message, &mut head);
             let sent = self.clock.blocked_in(|| writer.write_all(&head).and_then(|()| writer.write_all(content)));
@@ -310,7 +316,12 @@ impl Shared {
         loop {
             let read = self.clock.starved_in(|| reader.read(decoder.space()));
             let count = match read {
-                Ok(0) if decoder.is_between_frames() => break,
+                Ok(0) if decoder.is_between_frames() => {
+                    if !control && !self.sends {
+                        self.ended_early();
+                    }
+                    break;
+                }
                 Ok(0) => return self.broken(&io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -338,6 +349,18 @@ impl Shared {
         }
         if control {
             self.link.control_in.close();
+        }
+    }
+
+    /// A connection with content ends where a record does. While more has to come, what was under way on it is
+    /// lost; but the reason may be about to come by another one.
+    fn ended_early(&self) {
+        let until = Instant::now() + FAREWELL;
+        while !self.last_said.load(Ordering::Acquire) && !self.over.load(Ordering::Acquire) && !self.brake.is_pulled() {
+            if Instant::now() >= until {
+                return self.broken(&io::ErrorKind::UnexpectedEof.into());
+            }
+            std::thread::sleep(LOOK);
         }
     }
 

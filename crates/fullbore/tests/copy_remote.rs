@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 use harness::{Place, assert_same, said};
 use lab::Lab;
 
+/// Time that a busy machine may take for what takes a moment.
+const LONG: Duration = Duration::from_secs(120);
+
 #[test]
 fn a_tree_goes_there_and_comes_back_over_encrypted_connections() {
     let (place, lab) = (Place::new(), Lab::new());
@@ -24,7 +27,11 @@ fn a_tree_goes_there_and_comes_back_over_encrypted_connections() {
     assert_same(&source, &back);
     let text = lab.copy(&[&lab.there(&there.join("")), &back.display().to_string()]);
     assert!(text.starts_with("nothing to copy"), "{text}");
-    assert!(lab.is_quiet(), "nothing listens any more");
+    let until = Instant::now() + LONG;
+    while !lab.is_quiet() {
+        assert!(Instant::now() < until, "something still listens");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
@@ -87,7 +94,7 @@ fn a_cut_connection_is_dialled_again_and_the_copy_goes_on() {
     // Slow enough to be in the middle when the connections are cut.
     let mut command = lab.command(&["--bwlimit", "8M", &source, &lab.there(&target)]);
     let copy = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + LONG;
     while !fs::read_dir(&target).is_ok_and(|mut names| names.any(|name| name.unwrap().file_name() != ".fullbore-copy"))
     {
         assert!(Instant::now() < until, "the copy does not begin");

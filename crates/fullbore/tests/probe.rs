@@ -124,7 +124,8 @@ fn between_machines_the_network_is_a_part_in_both_directions() {
     let source = tree(&place);
     let target = place.path("dst");
     fs::create_dir(&target).unwrap();
-    let output = unseen(&mut lab.probe(&["--time", "10", "--json", &source, &lab.there(&target)]), &target);
+    let output =
+        unseen(&mut lab.probe(&["--time", "10", "--streams", "4", "--json", &source, &lab.there(&target)]), &target);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let probe: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_schema(&probe);

@@ -68,13 +68,35 @@ fn a_connection_that_fails_when_it_is_flushed_ends_the_run() {
     let brake = Brake::new(&link);
     let transport = Transport::new(&link, &brake, true, &ledger, None);
     let lane = Lane { reader: Box::new(io::empty()), writer: Box::new(Broken), socket: None };
-    transport.add(lane, false, false);
     link.data.push(record(0), &clock).unwrap();
+    transport.add(lane, false, false);
     let until = Instant::now() + PATIENCE;
     while !brake.is_pulled() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(matches!(brake.reason().as_deref(), Some(CopyError::Network(_))), "{:?}", brake.reason());
     assert!(transport.is_over());
+    transport.finish();
+}
+
+#[test]
+fn a_connection_that_ends_between_two_records_is_missed() {
+    let ledger = Ledger::new();
+    let clock = ledger.stage("test", Kind::Thread);
+    let link = Link::remote();
+    let brake = Brake::new(&link);
+    let transport = Transport::new(&link, &brake, false, &ledger, None);
+    let (one, other) = UnixStream::pair().unwrap();
+    transport.add(Lane::pipe(one.try_clone().unwrap(), one), false, false);
+    let mut frame = Vec::new();
+    encode(&record(0), &mut frame);
+    (&other).write_all(&frame).unwrap();
+    assert!(matches!(link.data.pop_within(PATIENCE, &clock), Taken::Item(Message::Holes { .. })));
+    drop(other);
+    let until = Instant::now() + PATIENCE;
+    while !brake.is_pulled() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(matches!(brake.reason().as_deref(), Some(CopyError::Network(_))), "{:?}", brake.reason());
     transport.finish();
 }
