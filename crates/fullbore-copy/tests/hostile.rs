@@ -335,12 +335,15 @@ fn a_sender_whose_other_end_is_gone_does_not_wait_to_be_heard() {
         fs::create_dir(directory.path().join(number.to_string())).unwrap();
     }
     let (scene, sources) = (Scene::new(), sources(directory.path()));
-    // Nothing more comes, and what is said nobody takes.
-    scene.link.control_in.close();
     let window = Window::new(64 << 20, 1000);
     std::thread::scope(|scope| {
         let sending = scope.spawn(|| scene.with(|context| sender::run(context, &sources, &window).map(drop)));
         let until = Instant::now() + LONG;
+        // What is said nobody takes, and then nothing more comes.
+        while !scene.link.control_out.is_full() && Instant::now() < until {
+            std::thread::sleep(LOOK);
+        }
+        scene.link.control_in.close();
         while !sending.is_finished() && Instant::now() < until {
             std::thread::sleep(LOOK);
         }

@@ -206,7 +206,9 @@ fn a_big_file_that_ends_in_a_hole_and_changes_meanwhile_is_told_of() {
             changed.lock().unwrap().push((problem.kind, problem.path));
         }
     };
-    Ends::new(&source, &target, &options()).run_and_tell(look, &tell).unwrap();
+    // One reader: where there are two, one of them may read a block until the other one has seen the hole.
+    let alone = Options { threads: 1, ..options() };
+    Ends::new(&source, &target, &alone).run_and_tell(look, &tell).unwrap();
     let changed = changed.into_inner().unwrap();
     // Told once, and heard of by the receiver.
     assert_eq!(changed, vec![(ProblemKind::Changed, b"sparse".to_vec()); changed.len()]);
