@@ -27,7 +27,7 @@ use crate::mirror::places::Places;
 use crate::mirror::session::{Session, Stop, boot_id, disk};
 use crate::mirror::sizes;
 use crate::mirror::state::{OWN_DIRECTORY, State, StateError, index_path};
-use crate::report::{Report, Summary, Timeline, VerdictReport};
+use crate::report::{Report, Summary, Timeline, VerdictReport, units};
 use crate::settings::{CheckSettings, DurabilityChoice, SignedBy};
 use local::{CheckError, Fault, Findings, Options, Problem, SuiteFault};
 
@@ -85,6 +85,8 @@ fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
     let verdict = sampler.finish();
     let mut summary = summary(&findings);
     warnings.extend(absent(&findings));
+    warnings.extend(extra(&findings));
+    warnings.extend(unsigned(&findings));
     for warning in warnings {
         summary.warn(warning.clone());
         events.warn(warning);
@@ -93,6 +95,9 @@ fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
     summary.verdict = Some(VerdictReport::of(&verdict));
     let timeline = Timeline::of(&verdict, &[(0, Phase::Read)]);
 
+    for (path, bytes) in &findings.extra {
+        events.emit(Event::Extra { path: path.clone(), bytes: *bytes });
+    }
     let mut left: Vec<&Problem> = findings.problems.iter().collect();
     if settings.repair && !left.is_empty() {
         let repaired = repair(settings, root, &state, &findings, &mut summary, events)?;
@@ -102,20 +107,20 @@ fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
     }
     summary.totals.missing_files = left.len() as u64;
     left.iter().for_each(|problem| summary.problem(problem.to_string()));
-    let unsigned: Vec<String> = findings
+    let refused: Vec<String> = findings
         .suites
         .iter()
-        .filter_map(|suite| suite.release.as_ref().err().map(|fault| format!("{}: {fault}", suite.directory)))
+        .filter_map(|suite| suite.release.as_ref().err().map(|fault| format!("{}: {fault}", shown(&suite.directory))))
         .collect();
-    unsigned.iter().for_each(|line| summary.problem(line.clone()));
+    refused.iter().for_each(|line| summary.problem(line.clone()));
     let full = findings.suites.iter().filter_map(|suite| suite.release.as_ref().err()).find_map(SuiteFault::is_local);
-    let lines: Vec<String> = unsigned.into_iter().chain(left.iter().map(|problem| problem.to_string())).collect();
+    let lines: Vec<String> = refused.into_iter().chain(left.iter().map(|problem| problem.to_string())).collect();
     let report = Report { summary, timeline };
     match full {
         // Nothing is known to be wrong: it could not be looked at.
         Some(error) => Err(disk(error).with_report(report)),
         None if lines.is_empty() => Ok(report),
-        None => Err(damaged(&lines, settings).with_report(report)),
+        None => Err(damaged(&lines, hint(settings, &findings, &left), settings).with_report(report)),
     }
 }
 
@@ -127,6 +132,30 @@ fn absent(findings: &Findings) -> Option<String> {
         more => format!(" and {more} more"),
     };
     Some(format!("{first}{more}: named by the Release and not here; no state tells whether it ever was"))
+}
+
+/// Files that are too many. Which, each is told by an event.
+fn extra(findings: &Findings) -> Option<String> {
+    let (first, _) = findings.extra.first()?;
+    let bytes: u64 = findings.extra.iter().map(|(_, size)| size).sum();
+    let (files, more) = match findings.extra.len() {
+        1 => ("1 file".to_owned(), String::new()),
+        count => (format!("{count} files"), " and others (-v names all)".to_owned()),
+    };
+    Some(format!("{files} ({}) are named by no signed index: {first}{more}", units::bytes(bytes)))
+}
+
+/// Suites that cannot be verified, because they never were.
+fn unsigned(findings: &Findings) -> Option<String> {
+    let names: Vec<&str> = findings.unsigned.iter().map(|directory| shown(directory)).collect();
+    (!names.is_empty()).then(|| {
+        format!("{}: mirrored without a signature, and checked without one against its own indexes", names.join(", "))
+    })
+}
+
+/// A suite's directory in words: a flat repository may be the top itself.
+fn shown(directory: &str) -> &str {
+    if directory.is_empty() { "/" } else { directory }
 }
 
 /// Reads the archive.
@@ -210,10 +239,6 @@ fn summary(findings: &Findings) -> Summary {
     summary.totals.checked_bytes = findings.read.bytes;
     summary.plan.wanted_files = findings.wanted.files;
     summary.plan.wanted_bytes = findings.wanted.bytes;
-    if !findings.extra.is_empty() {
-        let bytes: u64 = findings.extra.iter().map(|(_, size)| size).sum();
-        summary.warn(format!("{} files ({bytes} bytes) are named by no signed index", findings.extra.len()));
-    }
     summary
 }
 
@@ -228,6 +253,21 @@ fn repair(
     events: &mut dyn Events,
 ) -> Result<Vec<String>, CommandError> {
     let started = Instant::now();
+    let mut repaired = Vec::new();
+    for problem in &findings.problems {
+        if let Fault::Link { target, .. } = &problem.fault {
+            // A directory in the way is somebody's, and stays.
+            if root.symlink(target, &problem.path).is_ok() {
+                events.emit(Event::Repaired { path: problem.path.clone(), bytes: 0 });
+                repaired.push(problem.path.clone());
+            }
+        }
+    }
+    // What is as signed and cannot be understood is not mended by fetching it again.
+    let wrong: Vec<&Problem> = findings.problems.iter().filter(|problem| problem.fault.is_of_content()).collect();
+    if wrong.is_empty() {
+        return Ok(repaired);
+    }
     let known = || state.header.suites.iter().flat_map(|suite| suite.origins.iter().cloned()).collect::<Vec<_>>();
     let mut origins = if settings.origins.is_empty() { known() } else { settings.origins.clone() };
     let mut seen = std::collections::HashSet::new();
@@ -240,8 +280,6 @@ fn repair(
         Session::open(Places::of(root.clone()), &origins, false, &settings.network, DurabilityChoice::AtEnd)?;
     let stop = Stop::listen(&session.runtime);
     events.emit(Event::Phase { phase: Phase::Fetch });
-    // What is as signed and cannot be understood is not mended by fetching it again.
-    let wrong: Vec<&Problem> = findings.problems.iter().filter(|p| !matches!(p.fault, Fault::Damaged(_))).collect();
     let without_size = wrong.iter().filter(|problem| problem.size.is_none()).map(|problem| problem.path.clone());
     let mut learned = sizes::learn(without_size.collect(), &session).into_iter();
     let mut wanted: Vec<StoredIndex> = Vec::new();
@@ -256,7 +294,6 @@ fn repair(
     let fetched = session.fetch(files.clone(), items, &stop, events)?;
     session.landing.finish().map_err(|error| disk(&error))?;
     let came: Vec<&StoredIndex> = fetched.verified.iter().filter_map(|item| files.index(*item)).collect();
-    let mut repaired = Vec::new();
     for problem in wrong {
         let Some(index) = came.iter().find(|index| index.sha256 == problem.sha256) else { continue };
         root.hard_link(&index_path(problem.sha256), &problem.path).map_err(|error| disk(&error))?;
@@ -269,7 +306,24 @@ fn repair(
     Ok(repaired)
 }
 
-fn damaged(lines: &[String], settings: &CheckSettings) -> CommandError {
+/// What may help against what is wrong.
+fn hint(settings: &CheckSettings, findings: &Findings, left: &[&Problem]) -> &'static str {
+    if left.iter().any(|problem| !matches!(problem.fault, Fault::Beside(_))) {
+        return if settings.repair {
+            "what is left could not be had from the mirrors; a `fullbore mirror` run brings a newer state"
+        } else {
+            "--repair fetches what is wrong"
+        };
+    }
+    let refusals = || findings.suites.iter().filter_map(|suite| suite.release.as_ref().err());
+    if left.is_empty() && refusals().all(SuiteFault::is_of_keyring) {
+        "give the archive's keyring with --keyring; that of the mirror is the one its settings name"
+    } else {
+        "the signed files themselves are put in order by a `fullbore mirror` run"
+    }
+}
+
+fn damaged(lines: &[String], hint: &str, settings: &CheckSettings) -> CommandError {
     let mut error = CommandError::new(
         ErrorKind::Verification,
         format_args!("{}: {} files are not as signed", settings.dir.display(), lines.len()),
@@ -280,10 +334,5 @@ fn damaged(lines: &[String], settings: &CheckSettings) -> CommandError {
     if lines.len() > PROBLEMS_NAMED {
         error = error.context(format_args!("and {} more", lines.len() - PROBLEMS_NAMED));
     }
-    let hint = if settings.repair {
-        "what is left could not be had from the mirrors; a `fullbore mirror` run brings a newer state"
-    } else {
-        "--repair fetches what is wrong"
-    };
     error.hint(hint)
 }

@@ -172,7 +172,7 @@ fn list_value(values: &[String]) -> Option<toml::Value> {
 impl Draft {
     fn note(&mut self, line: usize, setting: impl AsRef<str>, reason: impl Into<String>) {
         if self.notes.len() < NOTES_MAX {
-            let mut shown: String = setting.as_ref().trim().chars().take(SETTING_SHOWN + 1).collect();
+            let mut shown: String = without_secrets(setting.as_ref().trim()).chars().take(SETTING_SHOWN + 1).collect();
             if shown.chars().count() > SETTING_SHOWN {
                 shown.pop();
                 shown.push('…');
@@ -230,6 +230,26 @@ impl Draft {
     }
 }
 
+/// A setting as it may be shown: a password is not to be copied into files that everybody may read.
+fn without_secrets(setting: &str) -> String {
+    let name_ends = |byte: u8| byte == b'=' || byte.is_ascii_whitespace();
+    let mut words = setting.split_inclusive(|c: char| c.is_ascii() && name_ends(c as u8));
+    let mut shown = String::new();
+    for word in words.by_ref() {
+        shown.push_str(word);
+        let word = word.to_ascii_lowercase();
+        // ftp's passive mode is no secret.
+        if word.contains("pass") && !word.contains("passive") && word.ends_with(|c: char| name_ends(c as u8)) {
+            shown.push('…');
+            return shown;
+        }
+    }
+    match shown.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.split('/').next()?.rfind('@')?, rest))) {
+        Some((scheme, at, rest)) => format!("{scheme}://…{}", &rest[at..]),
+        None => shown,
+    }
+}
+
 /// Names split at commas and spaces, each once, in order.
 fn names(text: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
@@ -264,6 +284,26 @@ mod tests {
         assert_eq!(by("a", "# $remoteroot='debian';\n"), Some(ForeignFormat::Debmirror));
         assert_eq!(by("a", "RSYNC_HOST=x\n"), Some(ForeignFormat::Ftpsync));
         assert_eq!(by("a", "hello\n"), None);
+    }
+
+    #[test]
+    fn no_password_is_shown() {
+        for (setting, shown) in [
+            ("RSYNC_PASSWORD=hunter2", "RSYNC_PASSWORD=…"),
+            ("$passwd = hunter2", "$passwd …"),
+            ("our $passwd=$ENV{'hunter2'}", "our $passwd=…"),
+            ("export rsync_pass=hunter2", "export rsync_pass=…"),
+            ("set proxy_password hunter2", "set proxy_password …"),
+            ("$proxy = http://joe:hunter2@proxy:3128/", "$proxy = http://…@proxy:3128/"),
+            ("$passive = 1", "$passive = 1"),
+            ("EXCLUDE=a@b", "EXCLUDE=a@b"),
+        ] {
+            assert_eq!(without_secrets(setting), shown);
+        }
+        let text = "TO=/srv\nRSYNC_HOST=h\nRSYNC_PASSWORD=hunter2\nRSYNC_PASSWORD=$(cat hunter2)\n";
+        let draft = convert(ForeignFormat::Ftpsync, text).unwrap();
+        let settings = draft.render("x", ForeignFormat::Ftpsync);
+        assert!(settings.contains("RSYNC_PASSWORD=…") && !settings.contains("hunter2"), "{settings}");
     }
 
     proptest! {

@@ -68,6 +68,13 @@ pub enum Event {
         /// Its size.
         bytes: u64,
     },
+    /// A file that no signed index names (`check`).
+    Extra {
+        /// Path below the directory.
+        path: String,
+        /// Its size.
+        bytes: u64,
+    },
     /// Something worth knowing about the run; nothing is wrong.
     Note {
         /// One line.

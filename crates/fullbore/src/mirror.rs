@@ -233,7 +233,8 @@ impl Run<'_> {
                 && wanted.subtraction.done.contains(*id)
                 && self.plan.file(*id).suites.iter().any(|suite| publications.iter().any(|one| one.id == *suite))
         });
-        let names = publish::names(root, &publications, self.plan, replaced).map_err(|error| disk(&error))?;
+        let names = publish::names(root, &publications, &state.header.suites, self.plan, replaced)
+            .map_err(|error| disk(&error))?;
         session.sync.device(|| session.target.publish(&names)).map_err(|error| disk(&error))?;
 
         let (foreign, clean) = self.others(root, &state, account, events);

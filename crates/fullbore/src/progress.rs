@@ -253,6 +253,14 @@ impl Events for Screen {
             Event::Repaired { path, bytes } => {
                 self.line(Level::Info, &format!("repaired {path}, {}", units::bytes(bytes)));
             }
+            Event::Extra { path, bytes } => {
+                if self.verbose {
+                    self.line(
+                        Level::Info,
+                        &format!("named by no signed index: {}, {}", printable(&path), units::bytes(bytes)),
+                    );
+                }
+            }
             Event::Note { message } => self.line(Level::Info, &message),
             Event::Warning { message } => self.line(Level::Warning, &format!("warning: {message}")),
             // Come by `fail` and `finish`.

@@ -60,6 +60,86 @@ fn damage_is_found_and_mended() {
 }
 
 #[test]
+fn both_names_of_a_wrong_index_are_mended() {
+    let (mirror, _server) = mirrored(common());
+    let index = "dists/trixie/main/binary-amd64/Packages.xz";
+    faults::flip_bit(&mirror.to.join(index), 10).unwrap();
+    let found = mirror.check(&["--repair"]).exits(0);
+    assert_eq!(found.number("totals.files"), 2, "{}", found.stdout);
+    mirror.check(&[]).exits(0).prints("all as signed.");
+    verified(&mirror.to, common(), 0);
+}
+
+#[test]
+fn the_link_of_a_suite_is_part_of_the_mirror() {
+    let (mirror, server) = mirrored(common());
+    let link = mirror.to.join("dists/stable");
+    let says = || std::fs::read_link(&link).ok().map(|target| target.display().to_string());
+    assert_eq!(says().as_deref(), Some("trixie"), "the test needs a link");
+    std::fs::remove_file(&link).unwrap();
+    mirror.check(&[]).exits(4).says("dists/stable: no symbolic link to trixie").says("--repair");
+    mirror.check(&["--repair"]).exits(0);
+    assert_eq!(says().as_deref(), Some("trixie"));
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    mirror.check(&[]).exits(4).says("dists/stable: links to nowhere instead of trixie");
+    mirror.run(&[&server]).exits(0).says("the published dists/stable is not the one that was put there");
+    assert_eq!(says().as_deref(), Some("trixie"));
+    let again = mirror.run(&[&server]).exits(0);
+    assert!(!again.stderr.contains("put there"), "{}", again.stderr);
+}
+
+#[test]
+fn what_stands_beside_the_inrelease_must_say_the_same() {
+    let (mirror, server) = mirrored(common());
+    let (release, signature) = ("dists/trixie/Release", "dists/trixie/Release.gpg");
+    let put_right = |name: &str| {
+        mirror.run(&[&server]).exits(0).says(&format!("the published {name} is not the one that was put there"));
+        mirror.check(&[]).exits(0).prints("all as signed.");
+    };
+    // A hard link to the store: the altered one must not change what lies there.
+    let text = std::fs::read_to_string(mirror.to.join(release)).unwrap();
+    std::fs::remove_file(mirror.to.join(release)).unwrap();
+    std::fs::write(mirror.to.join(release), text.replacen("Suite: stable", "Suite: st4ble", 1)).unwrap();
+    let found = mirror.check(&[]).exits(4).says("dists/trixie/Release: says something else than the signed InRelease");
+    let found = found.says("hint: the signed files themselves are put in order by a `fullbore mirror` run");
+    assert!(!found.stderr.contains("--repair"), "{}", found.stderr);
+    put_right("Release");
+    std::fs::remove_file(mirror.to.join(signature)).unwrap();
+    mirror.check(&[]).exits(4).says("dists/trixie/Release.gpg: missing");
+    put_right("Release.gpg");
+}
+
+#[test]
+fn what_came_unsigned_is_checked_without_a_signature() {
+    let server = Server::start(&common().state(0).root).unwrap();
+    let mirror = Mirror::new(common());
+    let keyring = mirror.to.with_extension("gpg");
+    std::fs::write(&keyring, stranger().public_key().unwrap()).unwrap();
+    let sources = mirror.to.with_extension("sources");
+    let text = format!("Types: deb\nURIs: {}\nSuites: trixie\nComponents: main\nTrusted: yes\n", server.url());
+    std::fs::write(&sources, text).unwrap();
+    let mirror = mirror.suite("").no_keyring();
+    mirror.run_with(&[], &["--sources", &sources.display().to_string()]).exits(0);
+    let mirror = mirror.keyring(keyring);
+    let ran = mirror.check(&[]).exits(0).says("warning: dists/trixie: mirrored without a signature");
+    ran.prints("all as signed.");
+    faults::flip_bit(&mirror.to.join(debs()[0]), 10).unwrap();
+    mirror.check(&[]).exits(4).says(debs()[0]);
+}
+
+#[test]
+fn files_too_many_are_named() {
+    let (mirror, _server) = mirrored(common());
+    std::fs::write(mirror.to.join("pool/extra"), "x").unwrap();
+    mirror.check(&[]).exits(0).says("warning: 1 file (1 B) are named by no signed index: pool/extra");
+    std::fs::write(mirror.to.join("pool/second"), "x").unwrap();
+    mirror.check(&["-v"]).exits(0).says("2 files").says("named by no signed index: pool/second, 1 B");
+    let told = mirror.check(&["--json"]).exits(0);
+    assert!(told.stdout.contains(r#""event":"extra","path":"pool/second""#), "{}", told.stdout);
+}
+
+#[test]
 fn what_no_mirror_has_stays_wrong() {
     let (mirror, server) = mirrored(common());
     std::fs::remove_file(mirror.to.join(debs()[0])).unwrap();
@@ -114,6 +194,7 @@ fn a_suite_that_cannot_be_verified_is_not_called_right() {
     let keyring = mirror.to.with_extension("gpg");
     std::fs::write(&keyring, stranger().public_key().unwrap()).unwrap();
     let ran = mirror.keyring(keyring).check(&[]).exits(4).says("dists/trixie: ");
+    let ran = ran.says("hint: give the archive's keyring with --keyring");
     assert!(!ran.stdout.contains("all as signed"), "{}", ran.stdout);
 }
 

@@ -22,6 +22,7 @@ use fullbore_engine::stage::StageClock;
 use crate::mirror::adopt::{Job, Outcome, read_all};
 use crate::mirror::feed::{plain_bytes_max, read_index};
 use crate::mirror::foreign::suite_directories;
+use crate::mirror::layout::lost_links;
 use crate::mirror::plan::{Plan, PlanBuilder, PlanFile};
 use crate::mirror::select::Reading;
 use crate::mirror::standing::{Standing, SuiteId};
@@ -90,6 +91,11 @@ impl SuiteFault {
             _ => None,
         }
     }
+
+    /// Whether it is a key that was not given, so that another keyring may help.
+    pub fn is_of_keyring(&self) -> bool {
+        matches!(self, SuiteFault::Signature(SignatureError::NoPublicKey { .. } | SignatureError::NoKeyring))
+    }
 }
 
 /// A suite that was met.
@@ -114,6 +120,22 @@ pub enum Fault {
     Unreadable(String),
     /// An index with the right hash that cannot be understood.
     Damaged(String),
+    /// `Release` or `Release.gpg` beside an `InRelease` that says something else, or is signed while they are not.
+    Beside(String),
+    /// A suite's symbolic link that does not lead to its directory.
+    Link {
+        /// What it should say.
+        target: String,
+        /// What it says, if there is one.
+        found: Option<String>,
+    },
+}
+
+impl Fault {
+    /// Whether the right content, fetched by its hash, mends it.
+    pub fn is_of_content(&self) -> bool {
+        matches!(self, Fault::Missing | Fault::Size(_) | Fault::Content(_) | Fault::Unreadable(_))
+    }
 }
 
 /// A file that is not as signed.
@@ -139,6 +161,9 @@ impl std::fmt::Display for Problem {
             (Fault::Content(found), _) => write!(f, "SHA-256 {found}, index says {}", self.sha256),
             (Fault::Unreadable(error), _) => write!(f, "cannot be read: {error}"),
             (Fault::Damaged(error), _) => write!(f, "is as signed, but damaged: {error}"),
+            (Fault::Beside(why), _) => write!(f, "{why}"),
+            (Fault::Link { target, found: None }, _) => write!(f, "no symbolic link to {target}"),
+            (Fault::Link { target, found: Some(found) }, _) => write!(f, "links to {found} instead of {target}"),
         }
     }
 }
@@ -159,6 +184,8 @@ pub struct Findings {
     /// Lists of packages that a Release names, of which no form is here, where no state tells whether they
     /// were ever wanted.
     pub absent: Vec<String>,
+    /// Directories of suites that were mirrored without a signature, and so are checked without one.
+    pub unsigned: Vec<String>,
 }
 
 impl Findings {
@@ -176,7 +203,17 @@ pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findin
     let mut checker = Checker::new(root, state, options)?;
     let mut plan = PlanBuilder::new(Filters::default());
     for directory in checker.directories()? {
-        let release = signed_release(root, &directory, options.verifier).map(Box::new);
+        // What came unsigned, as its source allowed, has nothing to be verified by.
+        let unsigned = state.suite(&directory).is_some_and(|suite| !suite.signed);
+        let verifier = options.verifier.filter(|_| !unsigned);
+        if unsigned && options.verifier.is_some() {
+            checker.findings.unsigned.push(directory.clone());
+        }
+        let text = signed_text(root, &directory, verifier);
+        if let Ok(text) = &text {
+            checker.beside(&directory, text, verifier)?;
+        }
+        let release = text.and_then(|text| Ok(Box::new(Release::parse(&text)?)));
         if let Ok(release) = &release {
             checker.indexes(&directory, release, &mut plan)?;
         }
@@ -184,6 +221,10 @@ pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findin
     }
     if checker.findings.suites.is_empty() {
         return Err(CheckError::NoSuites { directory: root.path().display().to_string() });
+    }
+    for lost in lost_links(root, &state.header.suites)? {
+        let fault = Fault::Link { target: lost.target.to_owned(), found: lost.found };
+        checker.problem(lost.link, None, Sha256::EMPTY, fault);
     }
     match plan.finish() {
         Ok(plan) => {
@@ -197,12 +238,9 @@ pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findin
 }
 
 /// Reads and verifies the Release of a suite.
-///
-/// # Errors
-/// [`SuiteFault`].
-pub fn signed_release(root: &Root, directory: &str, verifier: Option<&Verifier>) -> Result<Release, SuiteFault> {
+fn signed_text(root: &Root, directory: &str, verifier: Option<&Verifier>) -> Result<SignedText, SuiteFault> {
     let read = |name: &str, limit: usize| root.read(&below(directory, name), limit as u64);
-    let text = if let Some(inrelease) = read("InRelease", RELEASE_BYTES_MAX)? {
+    Ok(if let Some(inrelease) = read("InRelease", RELEASE_BYTES_MAX)? {
         match verifier {
             Some(verifier) => verifier.verify_inrelease(&inrelease)?,
             None => SignedText::trusted(&inrelease)?,
@@ -214,8 +252,7 @@ pub fn signed_release(root: &Root, directory: &str, verifier: Option<&Verifier>)
             (Some(verifier), Some(signature)) => verifier.verify_detached(&release, &signature)?,
             (Some(_), None) => return Err(SuiteFault::NoSignature),
         }
-    };
-    Ok(Release::parse(&text)?)
+    })
 }
 
 fn below(directory: &str, path: &str) -> String {
@@ -239,6 +276,8 @@ struct IndexCopy {
     path: String,
     size: u64,
     sha256: Sha256,
+    /// Another name of the same file, which need not be read again.
+    twin: Option<String>,
 }
 
 impl<'a> Checker<'a> {
@@ -281,6 +320,35 @@ impl<'a> Checker<'a> {
             }
         }
         Ok(directories)
+    }
+
+    /// `Release` and `Release.gpg` beside an `InRelease`: clients and mirrors that do not know it read them.
+    fn beside(&mut self, directory: &str, text: &SignedText, verifier: Option<&Verifier>) -> Result<(), CheckError> {
+        let path = |name: &str| below(directory, name);
+        if self.root.stat(&path("InRelease"))?.is_none() {
+            return Ok(());
+        }
+        let release = self.root.read(&path("Release"), RELEASE_BYTES_MAX as u64)?;
+        let signature = self.root.read(&path("Release.gpg"), SIGNATURE_BYTES_MAX as u64)?;
+        let mut wrong = Vec::new();
+        for (name, there) in [("Release", release.is_some()), ("Release.gpg", signature.is_some())] {
+            if !there && self.is_known(&path(name)) {
+                wrong.push((name, "missing".to_owned()));
+            }
+        }
+        if let Some(release) = &release {
+            if !is_same_text(release, text) {
+                wrong.push(("Release", "says something else than the signed InRelease".to_owned()));
+            } else if let (Some(verifier), Some(signature)) = (verifier, &signature)
+                && let Err(error) = verifier.verify_detached(release, signature)
+            {
+                wrong.push(("Release.gpg", error.to_string()));
+            }
+        }
+        for (name, why) in wrong {
+            self.problem(&path(name), None, Sha256::EMPTY, Fault::Beside(why));
+        }
+        Ok(())
     }
 
     /// Reads all indexes of a suite that are here, and takes what they name into the plan.
@@ -343,7 +411,7 @@ impl<'a> Checker<'a> {
         suite: SuiteId,
         release: &Release,
     ) -> Result<(Vec<IndexCopy>, Vec<Problem>), CheckError> {
-        let (mut copies, mut missing) = (Vec::new(), Vec::new());
+        let (mut copies, mut missing) = (Vec::<IndexCopy>::new(), Vec::new());
         for entry in &release.entries {
             let canonical = below(directory, entry.path.as_str());
             let by_hash = entry.path.by_hash(&entry.sha256.to_string()).map(|path| below(directory, path.as_str()));
@@ -360,11 +428,11 @@ impl<'a> Checker<'a> {
                     missing.push(Problem { path, size: Some(entry.size), sha256: entry.sha256, fault: Fault::Missing });
                 } else if let Some(there) = there {
                     self.indexes.insert(path.clone());
-                    // The by-hash name of the same file need not be read again.
-                    if inode != Some(there.inode) {
-                        inode = Some(there.inode);
-                        copies.push(IndexCopy { path, size: entry.size, sha256: entry.sha256 });
+                    match copies.last_mut() {
+                        Some(copy) if inode == Some(there.inode) => copy.twin = Some(path),
+                        _ => copies.push(IndexCopy { path, size: entry.size, sha256: entry.sha256, twin: None }),
                     }
+                    inode = Some(there.inode);
                 }
             }
         }
@@ -409,7 +477,13 @@ impl<'a> Checker<'a> {
             let copy = &copies[id as usize];
             self.findings.wanted.add(copy.size);
             right[id as usize] = matches!(outcome, Outcome::Right(_));
+            let judged = self.findings.problems.len();
             self.judge(&copy.path, Some(copy.size), copy.sha256, outcome);
+            // What is wrong with one name of a file is wrong with the other.
+            if let (Some(twin), Some(problem)) = (&copy.twin, self.findings.problems.get(judged)) {
+                let problem = Problem { path: twin.clone(), ..problem.clone() };
+                self.findings.problems.push(problem);
+            }
         }
         right
     }
@@ -510,6 +584,11 @@ impl<'a> Checker<'a> {
         self.findings.extra = extra;
         Ok(())
     }
+}
+
+/// Whether a `Release` says what the `InRelease` beside it says.
+pub fn is_same_text(release: &[u8], inrelease: &SignedText) -> bool {
+    std::str::from_utf8(release).is_ok_and(|text| text.trim_end() == inrelease.as_str().trim_end())
 }
 
 /// Whether a file belongs to the random share. SHA-256 of path and seed, so that the same

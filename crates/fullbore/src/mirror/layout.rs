@@ -9,7 +9,7 @@ use fullbore_debian::path;
 use fullbore_debian::release::Release;
 use fullbore_engine::files::{FileError, Kind, Root};
 
-use super::state::State;
+use super::state::{State, SuiteRecord};
 
 /// Where a suite is published.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +48,44 @@ pub fn layout(requested: &str, release: &Release, root: &Root, state: &State) ->
     };
     let other = if base == real { suite.as_deref().filter(|suite| names_suite(real, Some(suite))) } else { Some(base) };
     place(real, other, rest, requested, root, state)
+}
+
+/// What a link to this directory says.
+pub fn link_target(directory: &str) -> &str {
+    let below = directory.strip_prefix("dists/").unwrap_or(directory);
+    below.split_once('/').map_or(below, |(base, _)| base)
+}
+
+/// A suite's link that is not there, or leads elsewhere.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LostLink<'a> {
+    /// The suite's directory.
+    pub directory: &'a str,
+    /// The link.
+    pub link: &'a str,
+    /// What it should say.
+    pub target: &'a str,
+    /// What it says.
+    pub found: Option<String>,
+}
+
+/// The links of these suites that do not lead where they should. One that two suites claim may lead to either.
+///
+/// # Errors
+/// When the tree cannot be looked at.
+pub fn lost_links<'a>(root: &Root, suites: &'a [SuiteRecord]) -> Result<Vec<LostLink<'a>>, FileError> {
+    let mut lost = Vec::new();
+    let published = || suites.iter().filter(|suite| !suite.retired);
+    for suite in published() {
+        for link in &suite.links {
+            let found = root.read_link(link)?;
+            let leads = |to: &SuiteRecord| found.as_deref() == Some(link_target(&to.directory));
+            if !published().any(|other| other.links.contains(link) && leads(other)) {
+                lost.push(LostLink { directory: &suite.directory, link, target: link_target(&suite.directory), found });
+            }
+        }
+    }
+    Ok(lost)
 }
 
 /// Whether the codename alone tells the suite: not when Ubuntu calls the suite
@@ -101,7 +139,7 @@ fn is_other_suite(requested: &str, real: &str, other: &str) -> bool {
 mod tests {
     use fullbore_debian::signature::SignedText;
 
-    use super::super::state::SuiteRecord;
+    use super::super::state::tests::suite;
     use super::*;
 
     fn release(suite: &str, codename: &str) -> Release {
@@ -159,6 +197,24 @@ mod tests {
     }
 
     #[test]
+    fn a_link_that_leads_elsewhere_is_lost() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let mut suites = vec![suite()];
+        let lost = |suites: &[SuiteRecord]| -> Vec<Option<String>> {
+            lost_links(&root, suites).unwrap().into_iter().map(|lost| lost.found).collect()
+        };
+        assert_eq!(lost(&suites), [None]);
+        root.symlink("other", "dists/stable").unwrap();
+        assert_eq!(lost(&suites), [Some("other".to_owned())]);
+        suites.push(SuiteRecord { directory: "dists/other".into(), ..suite() });
+        assert_eq!(lost(&suites), [], "two claim it");
+        suites[1].retired = true;
+        root.symlink("trixie", "dists/stable").unwrap();
+        assert_eq!(lost(&suites), []);
+    }
+
+    #[test]
     fn two_suites_that_claim_one_codename() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
@@ -166,18 +222,8 @@ mod tests {
         state.header.suites.push(SuiteRecord {
             directory: "dists/any".into(),
             requested: "stable".into(),
-            origins: Vec::new(),
             links: Vec::new(),
-            inrelease: fullbore_engine::digest::Sha256::EMPTY,
-            tag: None,
-            date: 0,
-            signed: true,
-            fingerprint: fullbore_engine::digest::Sha256::EMPTY,
-            selection: String::new(),
-            filtered: false,
-            generation: 1,
-            published_at: 0,
-            retired: false,
+            ..suite()
         });
         assert_eq!(names(&root, &state, "stable", "stable", "any"), "dists/any dists/stable->any");
         assert_eq!(names(&root, &state, "testing", "testing", "any"), "dists/testing");

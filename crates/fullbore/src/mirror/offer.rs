@@ -13,10 +13,11 @@ use fullbore_wire::fetch::{Get, Watch};
 use fullbore_wire::hosts::HostId;
 
 use super::fingerprint::fingerprint;
-use super::layout::{Layout, layout};
+use super::layout::{Layout, layout, lost_links};
 use super::select::{Selection, check_suite};
 use super::session::{Session, disk};
 use super::state::{Novelty, OWN_DIRECTORY, Offer, State, StateError};
+use crate::check::local::is_same_text;
 use crate::error::{CommandError, ErrorKind};
 use crate::settings::{MirrorSettings, SignedBy, SourceSpec, without_credentials};
 use crate::signed_release::{
@@ -257,9 +258,14 @@ fn judge(
         fingerprint,
     };
     let mut novelty = state.judge(&offer, false).map_err(|error| state_error(&error))?;
-    if novelty == Novelty::Unchanged && !stands(session, &place.directory, &files)? {
-        warn(format!("{suite}: the published {} is not the one that was put there; it is put there again", files[0].0));
-        novelty = Novelty::Unfinished;
+    if novelty == Novelty::Unchanged {
+        let files = altered(session, &place.directory, &files, &text, verifier.as_ref())?;
+        let links = lost_links(&session.root, &state.header.suites).map_err(|error| disk(&error))?;
+        let links = links.iter().filter(|lost| lost.directory == place.directory).map(|lost| lost.link);
+        for name in files.into_iter().chain(links) {
+            warn(format!("{suite}: the published {name} is not the one that was put there; it is put there again"));
+            novelty = Novelty::Unfinished;
+        }
     }
     let date_of_release = release.date.unwrap_or_default();
     Ok(Offered {
@@ -280,13 +286,39 @@ fn judge(
     })
 }
 
-/// Whether the file that identifies the suite lies in its place as it was published (M4).
-fn stands(session: &Session, directory: &str, files: &[(&'static str, Vec<u8>)]) -> Result<bool, CommandError> {
-    let Some((name, content)) = files.first() else { return Ok(true) };
+/// The signed files that do not lie in their place as they were published (M4).
+fn altered(
+    session: &Session,
+    directory: &str,
+    files: &[(&'static str, Vec<u8>)],
+    text: &SignedText,
+    verifier: Option<&Verifier>,
+) -> Result<Vec<&'static str>, CommandError> {
     let slash = if directory.is_empty() { "" } else { "/" };
-    let path = format!("{directory}{slash}{name}");
-    let published = session.root.read(&path, RELEASE_BYTES_MAX as u64).map_err(|error| disk(&error))?;
-    Ok(published.is_some_and(|published| published == *content))
+    let read = |name: &str, limit: usize| {
+        session.root.read(&format!("{directory}{slash}{name}"), limit as u64).map_err(|error| disk(&error))
+    };
+    let mut altered = Vec::new();
+    for (name, content) in files {
+        if read(name, RELEASE_BYTES_MAX)?.as_ref() != Some(content) {
+            altered.push(*name);
+        }
+    }
+    // Where all came as an `InRelease`, the two for older clients were asked for beside it, and are not now.
+    if files.iter().all(|(name, _)| *name == "InRelease") {
+        match (read("Release", RELEASE_BYTES_MAX)?, read("Release.gpg", SIGNATURE_BYTES_MAX)?, verifier) {
+            (Some(release), ..) if !is_same_text(&release, text) => altered.push("Release"),
+            (Some(_), None, Some(_)) => altered.push("Release.gpg"),
+            (None, Some(_), _) => altered.push("Release"),
+            (Some(release), Some(signature), Some(verifier)) => {
+                if verifier.verify_detached(&release, &signature).is_err() {
+                    altered.push("Release.gpg");
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(altered)
 }
 
 /// `Release` and `Release.gpg` of suites that have an `InRelease`: for clients and mirrors that do not
@@ -342,7 +374,7 @@ pub fn take_side_files(side: SideFiles, session: &Session, offers: &mut [Offered
 fn fits(offer: &Offered, files: &NamedAnswers) -> bool {
     let content = |wanted: &str| files.iter().find(|(name, _)| *name == wanted).map(|(_, got)| &got.body);
     let (Some(release), signature) = (content("Release"), content("Release.gpg")) else { return false };
-    let same = std::str::from_utf8(release).is_ok_and(|text| text.trim_end() == offer.text.as_str().trim_end());
+    let same = is_same_text(release, &offer.text);
     let signed = match (&offer.verifier, signature) {
         (Some(verifier), Some(signature)) => verifier.verify_detached(release, signature).is_ok(),
         (Some(_), None) => false,

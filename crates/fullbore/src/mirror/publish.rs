@@ -4,7 +4,7 @@
 //! All content is there before: pool files under their names, indexes in the store. Then,
 //! over all suites of the run: by-hash names, canonical names of indexes and of files that
 //! changed their content, names withdrawn; then for each suite `Release.gpg`, `Release`
-//! and, very last, `InRelease`; at the end links between suites. Clients with the previous
+//! and, very last, `InRelease`; at the end links between suites, and those that a suite has no more. Clients with the previous
 //! `InRelease` find its indexes by hash, and its packages in the pool, until retention ends.
 //! The engine's `Target` gives the names in this order, with a barrier before and after.
 
@@ -13,10 +13,10 @@ use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::target::Name;
 
 use super::commit::PublishedFile;
-use super::layout::Layout;
+use super::layout::{Layout, link_target};
 use super::plan::{FileId, Plan};
 use super::standing::SuiteId;
-use super::state::index_path;
+use super::state::{SuiteRecord, index_path};
 
 /// A file in the store, with the name it gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,7 +103,7 @@ pub fn check(publications: &[Publication], plan: &Plan) -> Result<(), PathClash>
     Ok(())
 }
 
-/// The names to give, in order. `replaced` are files of the plan that wait in the store
+/// The names to give, in order. `before` are the suites as they were published until now; `replaced` are files of the plan that wait in the store
 /// because their path holds other content. Names that are right already are left alone.
 ///
 /// # Errors
@@ -111,16 +111,14 @@ pub fn check(publications: &[Publication], plan: &Plan) -> Result<(), PathClash>
 pub fn names(
     root: &Root,
     publications: &[Publication],
+    before: &[SuiteRecord],
     plan: &Plan,
     replaced: impl IntoIterator<Item = FileId>,
 ) -> Result<Vec<Name>, FileError> {
     let mut names = Vec::new();
     for publication in publications.iter().filter(|publication| publication.by_hash) {
         for index in &publication.indexes {
-            let path = publication.by_hash_path(index);
-            if root.stat(&path)?.is_none_or(|there| there.size != index.size) {
-                names.push(Name::Link { from: index_path(index.sha256), to: path });
-            }
+            link_unless_same(root, &mut names, index, publication.by_hash_path(index))?;
         }
     }
     for id in replaced {
@@ -156,7 +154,28 @@ pub fn names(
             names.push(Name::Symlink { target: target.clone(), link: link.clone() });
         }
     }
+    for link in given_up(publications, before) {
+        if let Some(target) = root.read_link(link)?
+            && publications.iter().any(|publication| link_target(&publication.layout.directory) == target)
+        {
+            names.push(Name::Remove { path: link.clone() });
+        }
+    }
     Ok(names)
+}
+
+/// Links of these suites that none has any more: `stable`, when the suite became `oldstable`.
+fn given_up<'a>(publications: &'a [Publication], before: &'a [SuiteRecord]) -> impl Iterator<Item = &'a String> {
+    let of = |suite: &SuiteRecord| publications.iter().find(|one| one.layout.directory == suite.directory);
+    let published = move || before.iter().filter(|suite| !suite.retired);
+    let claimed = move |link: &String| {
+        publications.iter().flat_map(|one| &one.layout.links).any(|(new, _)| new == link)
+            || published().any(|suite| of(suite).is_none() && suite.links.contains(link))
+    };
+    published()
+        .filter(move |suite| of(suite).is_some())
+        .flat_map(|suite| &suite.links)
+        .filter(move |link| !claimed(link))
 }
 
 fn link_unless_same(root: &Root, names: &mut Vec<Name>, file: &StoredFile, to: String) -> Result<(), FileError> {

@@ -438,12 +438,13 @@ impl Write for PartWriter {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn suite() -> SuiteRecord {
+    /// A suite as some run published it.
+    pub(in crate::mirror) fn suite() -> SuiteRecord {
         SuiteRecord {
             directory: "dists/trixie".into(),
             requested: "stable".into(),

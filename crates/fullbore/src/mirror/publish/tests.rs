@@ -10,6 +10,7 @@ use fullbore_engine::target::{LocalTarget, Target as _};
 use super::*;
 use crate::mirror::filter::Candidate;
 use crate::mirror::plan::PlanBuilder;
+use crate::mirror::state::tests::suite;
 use crate::mirror::store;
 use crate::settings::Filters;
 
@@ -119,7 +120,7 @@ fn tree() -> Tree {
     let root = Arc::new(Root::open(directory.path()).unwrap());
     let publications = Archive { number: 1 }.land(&root);
     let target = LocalTarget::new(root.clone(), Durability::None);
-    target.publish(&names(&root, &publications, &empty_plan(), []).unwrap()).unwrap();
+    target.publish(&names(&root, &publications, &[], &empty_plan(), []).unwrap()).unwrap();
     Tree { _directory: directory, root }
 }
 
@@ -129,7 +130,7 @@ fn names_come_in_the_right_order() {
     assert_eq!((client(&tree.root, "a", None), client(&tree.root, "a-link", None).is_err()), (Ok(1), true));
     assert_eq!(tree.root.read_link("dists/a-link").unwrap().as_deref(), Some("a"));
     let publications = Archive { number: 2 }.land(&tree.root);
-    let list: Vec<String> = names(&tree.root, &publications, &empty_plan(), [])
+    let list: Vec<String> = names(&tree.root, &publications, &[], &empty_plan(), [])
         .unwrap()
         .into_iter()
         .map(|name| match name {
@@ -166,7 +167,7 @@ fn m13_killed_at_any_step_the_old_or_the_new_state_is_served() {
         let tree = tree();
         let old = std::fs::read_to_string(tree.root.path().join("dists/a/InRelease")).unwrap();
         let publications = Archive { number: 2 }.land(&tree.root);
-        let list = names(&tree.root, &publications, &empty_plan(), []).unwrap();
+        let list = names(&tree.root, &publications, &[], &empty_plan(), []).unwrap();
         let target =
             FaultyTarget::new(LocalTarget::new(tree.root.clone(), Durability::None), Fault::StopAt { n: step });
         let finished = target.publish(&list).is_ok() && !target.is_stopped();
@@ -177,7 +178,7 @@ fn m13_killed_at_any_step_the_old_or_the_new_state_is_served() {
         assert_eq!(client(&tree.root, "a", Some(&old)), Ok(1), "step {step}: a client in the midst of an update");
         // The next run goes on from there.
         let publications = Archive { number: 2 }.land(&tree.root);
-        let list = names(&tree.root, &publications, &empty_plan(), []).unwrap();
+        let list = names(&tree.root, &publications, &[], &empty_plan(), []).unwrap();
         LocalTarget::new(tree.root.clone(), Durability::None).publish(&list).unwrap();
         assert_eq!((client(&tree.root, "a", None), client(&tree.root, "b", None)), (Ok(2), Ok(2)));
         if finished {
@@ -193,7 +194,7 @@ fn m14_a_full_or_failing_disk_leaves_a_state_that_clients_can_use() {
         for step in 1..=20 {
             let tree = tree();
             let publications = Archive { number: 2 }.land(&tree.root);
-            let list = names(&tree.root, &publications, &empty_plan(), []).unwrap();
+            let list = names(&tree.root, &publications, &[], &empty_plan(), []).unwrap();
             let fault = Fault::ErrorFrom { n: step, errno: errno.raw_os_error() };
             let target = FaultyTarget::new(LocalTarget::new(tree.root.clone(), Durability::None), fault);
             let failed = target.publish(&list).is_err();
@@ -210,7 +211,7 @@ fn m14_a_full_or_failing_disk_leaves_a_state_that_clients_can_use() {
 fn m11_content_that_is_not_all_there_publishes_nothing() {
     let tree = tree();
     let publications = Archive { number: 2 }.land(&tree.root);
-    let list = names(&tree.root, &publications, &empty_plan(), []).unwrap();
+    let list = names(&tree.root, &publications, &[], &empty_plan(), []).unwrap();
     tree.root.unlink(&index_path(publications[1].indexes[0].sha256)).unwrap();
     assert!(LocalTarget::new(tree.root.clone(), Durability::None).publish(&list).is_err());
     assert_eq!((client(&tree.root, "a", None), client(&tree.root, "b", None)), (Ok(1), Ok(1)));
@@ -225,12 +226,56 @@ fn old_names_that_would_contradict_the_release_go() {
     assert_eq!(left_out.path, "main/binary-amd64/Packages.xz");
     publication.left_out.push(left_out);
     (publication.release_gpg, publication.release) = (None, None);
-    let list = names(&tree.root, &publications, &empty_plan(), []).unwrap();
+    let list = names(&tree.root, &publications, &[], &empty_plan(), []).unwrap();
     let removed: Vec<_> = list
         .iter()
         .filter_map(|name| if let Name::Remove { path } = name { Some(path.as_str()) } else { None })
         .collect();
     assert_eq!(removed, ["dists/a/main/binary-amd64/Packages.xz", "dists/a/Release.gpg", "dists/a/Release"]);
+}
+
+#[test]
+fn a_wrong_file_of_the_right_size_gives_up_its_by_hash_name() {
+    let tree = tree();
+    let publications = Archive { number: 1 }.land(&tree.root);
+    let publish = |publications: &[Publication]| names(&tree.root, publications, &[], &empty_plan(), []).unwrap();
+    assert_eq!(publish(&publications), []);
+    let index = &publications[0].indexes[0];
+    let path = publications[0].by_hash_path(index);
+    tree.root.write_part(&path, &vec![b'x'; index.size as usize]).unwrap().finish().unwrap();
+    assert_eq!(publish(&publications), [Name::Link { from: index_path(index.sha256), to: path }]);
+}
+
+#[test]
+fn a_link_that_a_suite_has_no_more_goes_on_release_day() {
+    let tree = tree();
+    let mut publications = Archive { number: 2 }.land(&tree.root);
+    let record = |publication: &Publication| SuiteRecord {
+        directory: publication.layout.directory.clone(),
+        links: publication.layout.links.iter().map(|(link, _)| link.clone()).collect(),
+        ..suite()
+    };
+    let before: Vec<SuiteRecord> = publications.iter().map(record).collect();
+    let links = |publications: &[Publication]| -> Vec<Name> {
+        let names = names(&tree.root, publications, &before, &empty_plan(), []).unwrap();
+        let of_links = |name: &Name| match name {
+            Name::Symlink { .. } => true,
+            Name::Remove { path } => path.ends_with("-link"),
+            Name::Link { .. } => false,
+        };
+        names.into_iter().filter(of_links).collect()
+    };
+    assert_eq!(links(&publications), []);
+    publications[0].layout.links.clear();
+    assert_eq!(links(&publications), [Name::Remove { path: "dists/a-link".to_owned() }]);
+    // The next suite takes the name over in the same run.
+    publications[1].layout.links.push(("dists/a-link".to_owned(), "b".to_owned()));
+    let taken = Name::Symlink { target: "b".to_owned(), link: "dists/a-link".to_owned() };
+    assert_eq!(links(&publications), [taken]);
+    // What leads elsewhere by now is somebody else's.
+    publications[1].layout.links.pop();
+    tree.root.symlink("c", "dists/a-link").unwrap();
+    assert_eq!(links(&publications), []);
 }
 
 #[test]
@@ -260,7 +305,7 @@ fn a_replaced_file_gets_its_name_before_the_index_that_tells_of_it() {
     let index = plan.index("SHA256SUMS", 0).unwrap();
     plan.add(index, &Candidate { path: image, size: 3, sha256, package: None }).unwrap();
     let plan = plan.finish().unwrap();
-    let list = names(&tree.root, &publications, &plan, [0]).unwrap();
+    let list = names(&tree.root, &publications, &[], &plan, [0]).unwrap();
     let place = list.iter().position(|name| matches!(name, Name::Link { to, .. } if to == image)).unwrap();
     assert_eq!(place, 4, "behind by-hash, before all else");
     LocalTarget::new(tree.root.clone(), Durability::None).publish(&list).unwrap();
