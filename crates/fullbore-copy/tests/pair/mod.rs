@@ -74,7 +74,8 @@ impl<'a> Ends<'a> {
                         }
                         drop(look);
                         if to.push(message, &clock).is_err() {
-                            return;
+                            // As where a connection is cut: whoever has more to say does not wait.
+                            return from.break_off();
                         }
                     }
                     Taken::End | Taken::TimedOut => return to.close(),
