@@ -78,6 +78,8 @@ pub enum Notice<'a> {
     NoNewPrivileges,
     /// The command has ended, these programs have not, and the run waits for them.
     Waiting(&'a [Process]),
+    /// The final sync still waits for this file system.
+    Syncing(&'a Path),
 }
 
 /// Why the command was not run.
@@ -195,7 +197,8 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
     let survivors = watch.wait(notify).map_err(system("cannot wait for the command"))?;
 
     let begin = Instant::now();
-    let mut synced = if job.sync_later { disks::Synced::default() } else { disks.sync() };
+    let mut synced =
+        if job.sync_later { disks::Synced::default() } else { disks.sync(&mut |path| notify(Notice::Syncing(path))) };
     let mut present: HashSet<String> = disks.held.iter().map(|disk| disk.device.clone()).collect();
     let mut out_of_sight = Vec::new();
     for process in mounted::other_namespaces(&survivors) {

@@ -68,6 +68,7 @@ fn tell(notice: &Notice<'_>) {
         Notice::Waiting(survivors) => {
             note(&format!("still running, and waited for, because its sync calls are counted: {}", names(survivors)));
         }
+        Notice::Syncing(path) => note(&format!("{}: the final sync still waits for it", path.display())),
     }
 }
 

@@ -344,6 +344,34 @@ fn serve(dir: &Path) {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
+/// What it says and prints, if it ends.
+fn ended(command: &mut Command) -> Output {
+    let mut child = piped(command).spawn().unwrap();
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("it waits");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn counting_does_not_wait_for_the_server_of_a_file_system() {
+    if let Some(dir) = std::env::var_os(SERVES) {
+        return serve(Path::new(&dir));
+    }
+    SlowDisk::available().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start("counting_does_not_wait_for_the_server_of_a_file_system", dir.path());
+    let (below, number) = (server.below.display(), server.child.id());
+    let script = format!("exec 3<{below} && kill -STOP {number} && {} inherited 3", programs().fixed);
+    let output = ended(alone(&server.below).args(["--report", "--", "sh", "-c", &script]));
+    assert_eq!(stdout(&output), "0\n", "{}", stderr(&output));
+}
+
 #[test]
 fn a_file_system_whose_server_hangs_is_told_and_not_waited_for() {
     if let Some(dir) = std::env::var_os(SERVES) {
@@ -353,16 +381,7 @@ fn a_file_system_whose_server_hangs_is_told_and_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start("a_file_system_whose_server_hangs_is_told_and_not_waited_for", dir.path());
     server.send(Signal::STOP);
-    let mut child = piped(alone(&server.below).args(["--", "true"])).spawn().unwrap();
-    let begun = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if begun.elapsed() > PATIENCE {
-            child.kill().unwrap();
-            panic!("it waits");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let said = stderr(&child.wait_with_output().unwrap());
+    let said = stderr(&ended(alone(&server.below).args(["--", "true"])));
     assert!(said.contains(&server.below.display().to_string()) && said.contains("timed out"), "{said}");
 }
 

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
@@ -60,6 +60,9 @@ const SERVED: &[&str] = &["9p", "afs", "ceph", "cifs", "smb3"];
 
 /// Longest wait for the root of one that is served from elsewhere; a guess, far above what a living server takes.
 const OPENS_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often is told which file system the end of the run waits for.
+const TELLS_EVERY: Duration = Duration::from_secs(30);
 
 /// A file system, held by a descriptor.
 #[derive(Debug)]
@@ -175,28 +178,29 @@ impl Disks {
         Ok(disks)
     }
 
-    /// Waits until all is on the disks that are held.
-    pub(super) fn sync_held(&mut self) -> Synced {
+    /// Waits until all is on the disks that are held. `told` hears again and again which one is waited for, if it is long.
+    pub(super) fn sync_held(&mut self, told: &mut dyn FnMut(&Path)) -> Synced {
         let missed = self.missed.drain(..).map(|(_, path, error)| (path, error)).collect();
         let mut synced = Synced { missed, ..Synced::default() };
         for disk in &self.held {
-            match rustix::fs::syncfs(&disk.directory) {
+            let syncing = || rustix::fs::syncfs(&disk.directory).map_err(io::Error::from);
+            match telling(syncing, TELLS_EVERY, &mut || told(&disk.path)) {
                 Ok(()) => synced.count += 1,
-                Err(error) => synced.failed.push((disk.path.clone(), error.into())),
+                Err(error) => synced.failed.push((disk.path.clone(), error)),
             }
         }
         synced
     }
 
     /// Waits until all is on the disks. Also for what was mounted since the start.
-    pub(super) fn sync(&mut self) -> Synced {
+    pub(super) fn sync(&mut self, told: &mut dyn FnMut(&Path)) -> Synced {
         let before = self.held.len();
         if let Ok(mounts) = mounts("/proc/self/mountinfo") {
             self.missed.clear();
             self.open_others(&mounts);
         }
         let opened_late = self.held.iter().skip(before).map(|disk| disk.path.clone()).collect();
-        let synced = self.sync_held();
+        let synced = self.sync_held(told);
         if self.is_blind {
             rustix::fs::sync();
         }
@@ -235,6 +239,25 @@ fn open_in_time(mount: &Mount) -> io::Result<Option<File>> {
     let mount = mount.clone();
     std::thread::Builder::new().name("mount".to_owned()).spawn(move || sender.send(open(&mount)))?;
     receiver.recv_timeout(OPENS_WITHIN).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// Does work that may last for ever on a thread of its own, and calls `told` whenever it has lasted so much longer.
+fn telling<T: Send>(
+    work: impl FnOnce() -> io::Result<T> + Send,
+    every: Duration,
+    told: &mut dyn FnMut(),
+) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let (sender, receiver) = mpsc::channel();
+        std::thread::Builder::new().name("sync".to_owned()).spawn_scoped(scope, move || sender.send(work()))?;
+        loop {
+            match receiver.recv_timeout(every) {
+                Ok(result) => return result,
+                Err(RecvTimeoutError::Timeout) => told(),
+                Err(RecvTimeoutError::Disconnected) => return Err(io::ErrorKind::Other.into()),
+            }
+        }
+    })
 }
 
 /// Opens the root of a mount; none if the path leads to another one.
@@ -365,6 +388,23 @@ mod tests {
         ];
         assert_eq!(devices_of(&mounts, Path::new("/srv/a")), ["8:3", "8:4"]);
         assert_eq!(devices_of(&mounts, Path::new("/srvx")), ["8:1"]);
+    }
+
+    #[test]
+    fn work_that_lasts_is_told_of_until_it_ends() {
+        let (sender, receiver) = mpsc::channel();
+        let mut count = 0;
+        let result = telling(
+            move || receiver.recv().map_err(|_| io::ErrorKind::Other.into()),
+            Duration::from_millis(1),
+            &mut || {
+                count += 1;
+                if count == 3 {
+                    sender.send("done").unwrap();
+                }
+            },
+        );
+        assert!(result.unwrap() == "done" && count >= 3);
     }
 
     #[test]

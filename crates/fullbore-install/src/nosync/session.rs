@@ -131,7 +131,7 @@ impl Session {
     /// Writes everything to the disks. May be called more than once.
     pub fn sync(&self) -> Flushed {
         let begin = Instant::now();
-        let synced = self.disks.lock().unwrap_or_else(PoisonError::into_inner).sync_held();
+        let synced = self.disks.lock().unwrap_or_else(PoisonError::into_inner).sync_held(&mut |_| ());
         Flushed { count: synced.count, time: begin.elapsed(), failed: synced.failed, missed: synced.missed }
     }
 }

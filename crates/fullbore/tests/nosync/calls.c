@@ -4,6 +4,7 @@
  *   calls wrong         sync calls that have to fail in any case; prints the error numbers
  *   calls euid          prints the effective user
  *   calls write FILE N  writes FILE N times over, each time followed by fsync
+ *   calls inherited N   fsync of descriptor N, which the caller has opened; prints the error number
  *   calls stay N        leaves a child behind that ends after N seconds
  */
 #define _GNU_SOURCE
@@ -65,6 +66,8 @@ int main(int count, char **words)
         for (int i = atoi(words[3]); i > 0; i--)
             if (pwrite(file, &i, sizeof i, 0) < 0 || fsync(file))
                 return 1;
+    } else if (!strcmp(words[1], "inherited") && count == 3) {
+        printf("%d\n", failed(fsync(atoi(words[2]))));
     } else if (!strcmp(words[1], "stay") && count == 3) {
         if (fork())
             return 0;
