@@ -114,7 +114,7 @@ pub struct Entry {
     pub size: u64,
     /// Bytes of content that a file with holes has on its disk; none for files without.
     pub stored: Option<u64>,
-    /// Device, inode and change time; files only.
+    /// Device, inode and change time; none of directories.
     pub identity: Identity,
     /// Names of one file share a number; the first of them listed brings the content.
     pub link_group: Option<u64>,

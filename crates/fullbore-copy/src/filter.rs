@@ -28,23 +28,28 @@ pub struct Filters {
 }
 
 impl Filters {
-    /// Adds a rule behind the others. An empty pattern matches nothing and is left out.
-    pub fn push(&mut self, include: bool, pattern: &[u8]) {
+    /// Adds a rule behind the others: `+ ` and `- ` before a pattern overrule `include`, `!` alone takes all rules
+    /// back. An empty pattern matches nothing and is left out.
+    pub fn push(&mut self, include: bool, text: &[u8]) {
+        let (include, pattern) = match text {
+            b"!" => return self.rules.clear(),
+            [b'+', b' ', pattern @ ..] => (true, pattern),
+            [b'-', b' ', pattern @ ..] => (false, pattern),
+            pattern => (include, pattern),
+        };
         if !pattern.is_empty() {
             self.rules.push(Rule { include, pattern: pattern.to_vec() });
         }
     }
 
     /// Adds rules, one a line, as `--exclude-from` reads them: empty lines and those that begin
-    /// with `#` or `;` are comments, `+ ` and `- ` before a pattern overrule `include`.
+    /// with `#` or `;` are comments.
     pub fn push_lines(&mut self, include: bool, text: &[u8]) {
         for line in text.split(|byte| *byte == b'\n') {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             match line {
                 [b'#' | b';', ..] => {}
-                [b'+', b' ', pattern @ ..] => self.push(true, pattern),
-                [b'-', b' ', pattern @ ..] => self.push(false, pattern),
-                pattern => self.push(include, pattern),
+                rule => self.push(include, rule),
             }
         }
     }
@@ -66,7 +71,16 @@ impl Filters {
     }
 }
 
+/// A comparison of a pattern without a slash at its beginning with a path or a name.
+type Compare = fn(&[u8], &[u8]) -> bool;
+
 fn matches(pattern: &[u8], path: &[u8], is_directory: bool) -> bool {
+    // A backslash is one, unless something has to be told from a wildcard.
+    let is_wild = pattern.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['));
+    let compare: Compare = if is_wild { wild } else { |pattern, text| pattern == text };
+    if pattern == b"/***" {
+        return true;
+    }
     let (pattern, whole) = match pattern.strip_suffix(b"/***") {
         Some(directory) => (directory, true),
         None => (pattern, false),
@@ -74,28 +88,33 @@ fn matches(pattern: &[u8], path: &[u8], is_directory: bool) -> bool {
     if whole {
         // The directory itself, or anything below one that matches.
         let mut ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-        return ends.any(|end| matches_one(pattern, &path[..end])) || is_directory && matches_one(pattern, path);
+        return ends.any(|end| matches_one(pattern, &path[..end], compare))
+            || is_directory && matches_one(pattern, path, compare);
     }
     match pattern.strip_suffix(b"/") {
-        Some(pattern) => is_directory && matches_one(pattern, path),
-        None => matches_one(pattern, path),
+        Some(pattern) => is_directory && matches_one(pattern, path, compare),
+        None => matches_one(pattern, path, compare),
     }
 }
 
 /// A pattern without a slash at its end.
-fn matches_one(pattern: &[u8], path: &[u8]) -> bool {
+fn matches_one(pattern: &[u8], path: &[u8], compare: Compare) -> bool {
     if let Some(anchored) = pattern.strip_prefix(b"/") {
-        return wild(anchored, path);
+        return compare(anchored, path);
+    }
+    if pattern.starts_with(b"**") {
+        // What `**` stands for may be nothing, and the slash behind it that of the root.
+        return compare(pattern, &[b"/", path].concat());
     }
     let has_slash = pattern.contains(&b'/') || pattern.windows(2).any(|pair| pair == b"**");
     if !has_slash {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
-        return wild(pattern, name);
+        return compare(pattern, name);
     }
     // Not anchored: the end of the path, beginning behind any slash.
     let starts =
         std::iter::once(0).chain(path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at + 1));
-    starts.into_iter().any(|start| wild(pattern, &path[start..]))
+    starts.into_iter().any(|start| compare(pattern, &path[start..]))
 }
 
 /// Steps that one match may take: patterns of several `**` are matched by trying, and a hostile one
@@ -131,7 +150,6 @@ fn wild_within(mut pattern: &[u8], mut text: &[u8], steps: &mut u32) -> bool {
                 ([byte, behind @ ..], Some((class, rest))) if *byte != b'/' && class.has(*byte) => {
                     (pattern, text) = (rest, behind);
                 }
-                ([b'[', behind @ ..], None) => (pattern, text) = (rest, behind),
                 _ => return false,
             },
             [b'\\', literal, rest @ ..] if text.first() == Some(literal) => (pattern, text) = (rest, &text[1..]),
@@ -200,6 +218,10 @@ fn named(name: &[u8], byte: u8) -> bool {
     match name {
         b"alnum" => byte.is_ascii_alphanumeric(),
         b"alpha" => byte.is_ascii_alphabetic(),
+        b"blank" => matches!(byte, b' ' | b'\t'),
+        b"cntrl" => byte.is_ascii_control(),
+        b"graph" => byte.is_ascii_graphic(),
+        b"print" => byte.is_ascii_graphic() || byte == b' ',
         b"digit" => byte.is_ascii_digit(),
         b"lower" => byte.is_ascii_lowercase(),
         b"upper" => byte.is_ascii_uppercase(),
@@ -233,6 +255,9 @@ mod tests {
             ("foo/*/bar", "foo/a/b/bar", false, false),
             ("/foo/**/bar", "foo/a/b/bar", false, true),
             ("**/bar", "a/bar", false, true),
+            ("**/bar", "bar", true, true),
+            ("**/bar", "rebar", false, false),
+            ("**bar", "a/rebar", false, true),
             ("a**b", "x/a/y/b", false, true),
             ("a*b", "a/b", false, false),
             ("dir/***", "dir", true, true),
@@ -242,10 +267,21 @@ mod tests {
             ("[!a-c]x", "bx", false, false),
             ("[[:digit:]_]", "_", false, true),
             ("[]x]", "]", false, true),
+            ("[[:print:]]", " ", false, true),
+            ("[[:graph:]]", " ", false, false),
+            ("[[:graph:]]", "a", false, true),
+            ("[[:blank:]]", "\t", false, true),
+            ("[[:blank:]]", "x", false, false),
+            ("[[:cntrl:]]", "\u{7f}", false, true),
             ("\\*", "*", false, true),
             ("\\*", "a", false, false),
             ("?", "é", false, false),
-            ("a[", "a[", false, true),
+            ("a[", "a[", false, false),
+            ("a\\b", "a\\b", false, true),
+            ("a\\b", "ab", false, false),
+            ("?\\b", "ab", false, true),
+            ("/***", "a", false, true),
+            ("/***", "a/b", true, true),
         ] {
             assert_eq!(excluded(pattern, path, is_directory), expected, "{pattern} {path}");
         }
@@ -257,6 +293,11 @@ mod tests {
         filters.push_lines(false, b"# comment\n+ keep.log\n\n*.log\n");
         assert!(!filters.excludes(b"a/keep.log", false) && filters.excludes(b"a/b.log", false));
         assert_eq!(filters.len(), 2);
+        filters.push(false, b"!");
+        assert!(filters.is_empty());
+        filters.push(false, b"+ keep.log");
+        filters.push(true, b"- *.log");
+        assert!(!filters.excludes(b"keep.log", false) && filters.excludes(b"b.log", false));
     }
 
     #[test]

@@ -54,9 +54,16 @@ pub struct Destination {
     pub directory: PathBuf,
     /// What the only source, which is no directory, shall be called.
     pub rename_to: Option<Vec<u8>>,
+    /// The source is on this machine: what is here may be the source itself.
+    pub beside_source: bool,
 }
 
 impl Destination {
+    /// Into an existing directory, by another machine's source.
+    pub fn at(directory: &Path) -> Destination {
+        Destination { directory: directory.to_owned(), rename_to: None, beside_source: false }
+    }
+
     /// By rsync's rules: a directory takes sources in; another name is what the only source, if it is no
     /// directory, shall be called; else a directory is made.
     ///
@@ -66,9 +73,8 @@ impl Destination {
         use std::os::unix::ffi::OsStrExt as _;
         let wrong = |error: std::io::Error| CopyError::Usage(format!("{}: {error}", path.display()));
         let bytes = path.as_os_str().as_bytes();
-        let directory = |path: &Path| Destination { directory: path.to_owned(), rename_to: None };
         match std::fs::metadata(path) {
-            Ok(there) if there.is_dir() => return Ok(directory(path)),
+            Ok(there) if there.is_dir() => return Ok(Destination::at(path)),
             Ok(_) if many || !single_file => {
                 return Err(CopyError::Usage(format!("{}: not a directory", path.display())));
             }
@@ -81,12 +87,12 @@ impl Destination {
             if !parent.is_dir() && !dry_run {
                 std::fs::create_dir_all(parent).map_err(wrong)?;
             }
-            return Ok(Destination { directory: parent.to_owned(), rename_to: name });
+            return Ok(Destination { rename_to: name, ..Destination::at(parent) });
         }
         if !dry_run {
             std::fs::create_dir_all(path).map_err(wrong)?;
         }
-        Ok(directory(path))
+        Ok(Destination::at(path))
     }
 }
 
@@ -128,6 +134,10 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         let _ = context.link.control_out.push(Message::Problem(problem), &clock);
     };
     let (attributes, pending, commit) = (Attributes::new(options), PendingFiles::default(), Commit::new());
+    let attributes = match &marker {
+        Some(marker) => attributes.with_grain(tree.root().device, marker.grain),
+        None => attributes,
+    };
     let (comparing, verify) = (Comparing::new(), Verify::default());
     let bulk = Bulk::new(context.link.pool.clone());
     let writers = Writers {
@@ -141,6 +151,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         verify: &verify,
         bulk: &bulk,
         boot,
+        beside_source: destination.beside_source,
         problem: &problem,
         clock: context.ledger.stage("disk write", Kind::Thread),
     };
@@ -179,10 +190,12 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         finished
     });
     if !finished || context.brake.is_pulled() {
-        if let Some(marker) = marker.filter(|marker| listing.made.is_some() && !marker.was_there) {
+        if let Some(marker) = marker.filter(|_| listing.made.is_some()) {
             // No content has come: nothing shall be left of it.
             listing.take_back();
-            let _ = marker.remove(tree.root());
+            if !marker.was_there {
+                let _ = marker.remove(tree.root());
+            }
         }
         return Ok(None);
     }
@@ -310,7 +323,7 @@ impl Control<'_, '_> {
         if !self.writers.context.options.dry_run {
             self.check_names()?;
             self.check_room()?;
-            self.listing.made = None;
+            self.listing.keep_made();
         }
         self.begun = true;
         self.send(Message::Begin);

@@ -64,7 +64,7 @@ impl Scene {
         data: Vec<Message>,
     ) -> Result<(), std::sync::Arc<CopyError>> {
         let clock = Ledger::off().stage("test", Kind::Thread);
-        let destination = Destination { directory: target.to_owned(), rename_to: None };
+        let destination = Destination::at(target);
         std::thread::scope(|scope| {
             let receiving = scope.spawn(|| self.with(|context| receiver::run(context, &destination)));
             for message in control {

@@ -43,7 +43,7 @@ fn run(
     meanwhile: impl FnOnce(),
 ) -> Result<Account, Arc<CopyError>> {
     let sources = sources.iter().map(|path| Source::open(path).unwrap()).collect();
-    let destination = Destination { directory: target.to_owned(), rename_to: None };
+    let destination = Destination::at(target);
     let (ledger, progress, brake) = (Ledger::off(), Progress::default(), copy.brake.clone());
     std::thread::scope(|scope| {
         let copying = scope.spawn(|| copy.run((sources, None), &destination, options, &ledger, &progress, tell));

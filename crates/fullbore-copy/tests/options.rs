@@ -214,3 +214,51 @@ fn a_big_file_that_ends_in_a_hole_and_changes_meanwhile_is_told_of() {
     assert_eq!(changed, vec![(ProblemKind::Changed, b"sparse".to_vec()); changed.len()]);
     assert!((1..=2).contains(&changed.len()), "{changed:?}");
 }
+
+#[test]
+fn a_source_that_is_the_destination_keeps_all_it_has() {
+    let (_directory, source, _) = places(6);
+    symlink("big", source.join("link")).unwrap();
+    fs::hard_link(source.join("big"), source.join("dir/again")).unwrap();
+    let copy = tempfile::tempdir().unwrap();
+    Ends::new(&source, copy.path(), &options()).run(|_| Step::Pass);
+    let removing = Options { remove_source_files: true, ..options() };
+    assert!(Ends::new(&source, &source, &removing).run(|_| Step::Pass));
+    equal(&source, copy.path());
+}
+
+#[test]
+fn times_of_whole_seconds_are_no_reason_to_overlook_a_change() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, target) = (directory.path().join("src"), directory.path().join("dst"));
+    let set = |path: PathBuf, content: &str, milliseconds: u64| {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, content).unwrap();
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_millis(milliseconds);
+        fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    };
+    for (name, there, here) in [("second", 1_700_000_101_000, 1_700_000_100_000), ("fraction", 5_500, 5_000)] {
+        set(source.join(name), "new", there);
+        set(target.join(name), "old", here);
+    }
+    let planned = copy(&source, &target, &Options { dry_run: true, ..options() });
+    assert_eq!(planned.account.wanted_files, 2);
+    assert_eq!(copy(&source, &target, &options()).account.files, 2);
+    equal(&source, &target);
+}
+
+#[test]
+fn without_permissions_nobody_gets_more_and_programs_stay_programs() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (_directory, source, target) = places(7);
+    let modes = [("dir/sub/1", 0o600), ("big", 0o600), ("dir/medium", 0o755), ("dir/sub", 0o700), ("dir", 0o755)];
+    for (name, mode) in modes {
+        fs::set_permissions(source.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    copy(&source, &target, &Options { permissions: false, ..options() });
+    for (name, mode) in modes {
+        let kept = fs::metadata(target.join(name)).unwrap().mode();
+        assert_eq!((kept & 0o700, kept & 0o077 & !mode), (mode & 0o700, 0), "{name}: {kept:o}");
+    }
+    equal(&source, &target);
+}

@@ -212,7 +212,10 @@ fn copy_here(
     let sources = open(paths, only.is_some())?;
     let single_file = sources.iter().all(|source| source.single_file().is_some());
     let destination = Destination::resolve(target, single_file, sources.len() > 1, options.dry_run);
-    let destination = destination.map_err(|error| failure(&error))?;
+    let destination = Destination { beside_source: true, ..destination.map_err(|error| failure(&error))? };
+    if sources.iter().any(|source| source.is(&destination)) {
+        return Err(CommandError::usage("SRC and DST are the same"));
+    }
     let (ledger, progress) = (Ledger::new(), Arc::new(Progress::default()));
     let disks = [paths.first().copied().unwrap_or(Path::new(".")), &destination.directory].map(Disks::under);
     let before = [disks[0].read(), disks[1].read()];

@@ -169,6 +169,7 @@ fn there(
         port: None,
         udp: None,
         speeds: Speeds { aes: 0.0, chacha: 0.0 },
+        boot: Vec::new(),
     };
     let (link, ledger) = (Link::remote(), Ledger::new());
     let brake = Brake::new(&link);
@@ -245,7 +246,7 @@ pub fn serve(
     let means = Means::new(link, brake.clone(), ledger, Some(transport.clone()), path);
     let end = if sends { End::source(means, sources) } else { End::target(means) };
     let refused = end.as_ref().err().map(|error| (error.exit_code(), error.to_string()));
-    let started = far.start(input, output, &Ready { refused, single_file: false }, &transport)?;
+    let started = far.start(input, output, &Ready { refused, single_file: false, boot: Vec::new() }, &transport)?;
     let end = end?;
     end_with(&brake);
     let result = end.serve();

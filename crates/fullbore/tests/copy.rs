@@ -238,6 +238,34 @@ fn what_does_not_fit_is_refused_before_the_first_byte() {
     assert_eq!(output.status.code(), Some(7), "{}", said(&output));
     assert!(said(&output).contains("more bytes are needed"), "{}", said(&output));
     assert!(!disk.0.join("small").exists() && !disk.0.join("large").exists());
+    // What other things it would have replaced is there as it was.
+    for directory in ["x", "y", "empty"] {
+        fs::create_dir(if directory == "empty" { disk.0.join(directory) } else { place.path("src").join(directory) })
+            .unwrap();
+    }
+    fs::write(disk.0.join("x"), "old").unwrap();
+    std::os::unix::fs::symlink("old", disk.0.join("y")).unwrap();
+    fs::write(place.path("src/empty"), "new").unwrap();
+    let output = place.fullbore(&["src/", "disk"]);
+    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    assert_eq!(fs::read(disk.0.join("x")).unwrap(), b"old");
+    assert_eq!(fs::read_link(disk.0.join("y")).unwrap(), std::path::Path::new("old"));
+    assert!(disk.0.join("empty").is_dir());
+    assert_eq!(fs::read_dir(&disk.0).unwrap().count(), 3);
+}
+
+#[test]
+fn a_source_is_not_copied_to_itself() {
+    let place = Place::new();
+    fs::create_dir(place.path("src")).unwrap();
+    fs::write(place.path("src/a"), "only").unwrap();
+    std::os::unix::fs::symlink("src", place.path("link")).unwrap();
+    for (source, target) in [("src/a", "src"), ("src/a", "src/a"), ("src/", "src"), ("src", "."), ("src/a", "link/")] {
+        let output = place.fullbore(&["--remove-source-files", source, target]);
+        assert_eq!(output.status.code(), Some(1), "{source} {target}: {}", said(&output));
+        assert_eq!(fs::read(place.path("src/a")).unwrap(), b"only", "{source} {target}");
+    }
+    place.copy(&["src/a", "src/b"]);
 }
 
 #[test]

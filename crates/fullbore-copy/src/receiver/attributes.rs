@@ -32,6 +32,8 @@ pub(super) struct Attributes {
     user_here: u32,
     group_here: u32,
     umask: u32,
+    /// What times are kept in on the file system of the destination itself, by its device.
+    grain: Option<(u64, Grain)>,
     names: Names,
     mapping: RwLock<Mapping>,
 }
@@ -55,9 +57,25 @@ impl Attributes {
             user_here: rustix::process::geteuid().as_raw(),
             group_here: rustix::process::getegid().as_raw(),
             umask: umask(),
+            grain: None,
             names: Names::default(),
             mapping: RwLock::default(),
         }
+    }
+
+    /// With what was learnt of the times on a device.
+    pub(super) fn with_grain(self, device: u64, grain: Grain) -> Attributes {
+        Attributes { grain: Some((device, grain)), ..self }
+    }
+
+    /// Whether what is there has the source's time, as far as the file system can keep it.
+    pub(super) fn same_time(&self, folder: &Folder, entry: &Entry, status: &Stat) -> bool {
+        if modified(status) == entry.modified {
+            return true;
+        }
+        let measured = self.grain.filter(|(device, _)| *device == folder.device);
+        let grain = measured.map_or_else(|| Grain::guessed(folder), |(_, grain)| grain);
+        grain.same(entry.modified, modified(status))
     }
 
     /// Learns what the source calls its users and groups.
@@ -79,7 +97,7 @@ impl Attributes {
 
     /// Lets those into a directory just made who may go in at the end: what is finished of a copy can be used
     /// while the rest comes, or if it never does. A directory with an ACL stays ours until the end.
-    pub(super) fn open_up(&self, folder: &Folder, entry: &Entry) {
+    pub(super) fn open_up(&self, folder: &Folder, name: &[u8], entry: &Entry) {
         if !self.permissions || entry.xattrs.iter().any(|(name, _)| xattrs::is_acl(name)) {
             return;
         }
@@ -87,16 +105,22 @@ impl Attributes {
         let user = (self.owner && user != self.user_here).then(|| Uid::from_raw(user));
         let group = (self.group && (group != self.group_here || folder.gives_group)).then(|| Gid::from_raw(group));
         let owned = (user.is_none() && group.is_none())
-            || rustix::fs::chownat(&folder.descriptor, &entry.name[..], user, group, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+            || rustix::fs::chownat(&folder.descriptor, name, user, group, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         // What is refused now is tried again, and told of, at the end.
         let mode = if owned { entry.mode | 0o700 } else { entry.mode & !SET_ID | 0o700 };
-        let _ = change_mode(&folder.descriptor, &entry.name, mode);
+        let _ = change_mode(&folder.descriptor, name, mode);
     }
 
     /// The mode that a new file is created with.
     pub(super) fn creation_mode(&self, entry: &Entry) -> Mode {
-        // Who may not read the file in the end must not while it is written either.
-        Mode::from_raw_mode(if self.permissions { entry.mode & 0o777 } else { 0o666 })
+        // Who may not read the file in the end must not while it is written either. What is not kept of the
+        // permissions is what the umask takes away.
+        Mode::from_raw_mode(entry.mode & 0o777)
+    }
+
+    /// The mode that a new directory is created with.
+    pub(super) fn directory_mode(&self, entry: &Entry) -> Mode {
+        if self.permissions { Mode::RWXU } else { self.creation_mode(entry) | Mode::RWXU }
     }
 
     /// The mode of an unfinished file that a later run may have to open again.
@@ -195,7 +219,7 @@ impl Attributes {
                 failed(&mut failures, ProblemKind::Mode, error);
             }
         }
-        if self.times && !same_time(entry.modified, modified(status)) {
+        if self.times && !self.same_time(folder, entry, status) {
             differs = true;
         }
         if self.times && differs && !dry_run {
@@ -289,16 +313,64 @@ pub(super) fn modified(status: &Stat) -> Time {
     Time { seconds: status.st_mtime, nanoseconds: status.st_mtime_nsec as u32 }
 }
 
-/// Whether a time at the destination is the source's, as far as the file system there can keep it.
-pub(super) fn same_time(source: Time, here: Time) -> bool {
-    /// What file systems count in, nanoseconds: NTFS and SMB, microseconds, exFAT, ext3 and HFS+.
-    const GRAINS: [u32; 5] = [1, 100, 1000, 10_000_000, 1_000_000_000];
-    let same = |grain: u32| here.nanoseconds == source.nanoseconds - source.nanoseconds % grain;
-    if here.seconds == source.seconds {
-        return GRAINS.iter().any(|grain| here.nanoseconds.is_multiple_of(*grain) && same(*grain));
+/// What a file system keeps times in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Grain {
+    /// Multiples of so many nanoseconds; the rest is cut off.
+    Of(u64),
+    /// Any of [`GRAINS`].
+    Unknown,
+}
+
+/// What file systems count in, nanoseconds: NTFS and SMB, microseconds, exFAT, ext3 and HFS+, FAT.
+const GRAINS: [u64; 6] = [1, 100, 1000, 10_000_000, SECOND, 2 * SECOND];
+const SECOND: u64 = 1_000_000_000;
+
+/// A time of which every grain takes something away.
+pub(super) const TRIAL: Time = Time { seconds: 101, nanoseconds: 123_456_789 };
+
+impl Grain {
+    /// What a file whose time was set to [`TRIAL`] tells. A file system that does something else to it is one that
+    /// keeps nothing: rather is a file copied again than a change overlooked.
+    pub(super) fn of_trial(kept: Time) -> Grain {
+        let grain = GRAINS.into_iter().find(|grain| cut(TRIAL, *grain) == kept);
+        Grain::Of(grain.unwrap_or(1))
     }
-    // FAT counts in two seconds.
-    here.nanoseconds == 0 && here.seconds % 2 == 0 && source.seconds - 1 == here.seconds
+
+    /// Where nothing can be tried: what the kind of a file system may be. Those of other systems may be kept by a
+    /// server that counts in something else.
+    fn guessed(folder: &Folder) -> Grain {
+        /// `linux/magic.h`, and the file systems' own sources: msdos, exFAT, NTFS (two), SMB (three), FUSE, HFS (two).
+        const OF_OTHERS: [u64; 10] = [
+            0x4d44,
+            0x2011_bab0,
+            0x5346_544e,
+            0x7366_746e,
+            0x517b,
+            0xff53_4d42,
+            0xfe53_4d42,
+            0x6573_5546,
+            0x4244,
+            0x482b,
+        ];
+        let kind = rustix::fs::fstatfs(folder).map(|file_system| file_system.f_type as u64 & 0xffff_ffff);
+        if kind.is_ok_and(|kind| OF_OTHERS.contains(&kind)) { Grain::Unknown } else { Grain::Of(1) }
+    }
+
+    /// Whether a time at the destination is the source's, as far as it can be kept there.
+    fn same(self, source: Time, here: Time) -> bool {
+        match self {
+            Grain::Of(grain) => cut(source, grain) == here,
+            Grain::Unknown => GRAINS.iter().any(|grain| cut(source, *grain) == here),
+        }
+    }
+}
+
+/// A time without what a grain cannot hold.
+fn cut(time: Time, grain: u64) -> Time {
+    let seconds = (grain / SECOND).max(1) as i64;
+    let nanoseconds = time.nanoseconds - (u64::from(time.nanoseconds) % grain) as u32;
+    Time { seconds: time.seconds - time.seconds.rem_euclid(seconds), nanoseconds }
 }
 
 /// What the process takes away from the permissions of new files (proc(5), `Umask`).
@@ -316,20 +388,29 @@ mod tests {
     #[test]
     fn times_are_compared_as_exactly_as_the_file_system_keeps_them() {
         let time = |seconds, nanoseconds| Time { seconds, nanoseconds };
-        let source = time(101, 123_456_789);
-        for (here, same) in [
-            (source, true),
-            (time(101, 123_456_700), true),
-            (time(101, 123_456_000), true),
-            (time(101, 120_000_000), true),
-            (time(101, 0), true),
-            (time(100, 0), true),
-            (time(101, 123_456_788), false),
-            (time(101, 200_000_000), false),
-            (time(102, 0), false),
-            (time(99, 0), false),
+        for (kept, grain) in [
+            (TRIAL, 1),
+            (time(101, 123_456_700), 100),
+            (time(101, 123_456_000), 1000),
+            (time(101, 120_000_000), 10_000_000),
+            (time(101, 0), 1_000_000_000),
+            (time(100, 0), 2_000_000_000),
+            (time(7, 7), 1),
         ] {
-            assert_eq!(same_time(source, here), same, "{here:?}");
+            assert_eq!(Grain::of_trial(kept), Grain::Of(grain), "{kept:?}");
+        }
+        let source = time(201, 555_555_555);
+        for (here, finest) in [
+            (source, Some(1)),
+            (time(201, 555_555_500), Some(100)),
+            (time(201, 0), Some(1_000_000_000)),
+            (time(200, 0), Some(2_000_000_000)),
+            (time(201, 555_555_554), None),
+            (time(202, 0), None),
+            (time(199, 0), None),
+        ] {
+            let same = GRAINS.into_iter().find(|grain| Grain::Of(*grain).same(source, here));
+            assert_eq!((same, Grain::Unknown.same(source, here)), (finest, finest.is_some()), "{here:?}");
         }
     }
 }

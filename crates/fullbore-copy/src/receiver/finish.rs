@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::Kind as Clock;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::attributes::times;
@@ -80,20 +80,17 @@ impl Writers<'_> {
     fn link(&self, listing: &mut Listing<'_>) {
         for link in std::mem::take(&mut listing.links) {
             let linked = self.link_one(&link);
-            if let Ok(true) = linked
-                && self.context.options.remove_source_files
-            {
-                self.commit.named(link.id);
-            }
-            if let Err(error) = linked {
-                let path = join(&link.directory, &link.entry.name);
-                (self.problem)(ProblemKind::Link, &path, std::io::Error::from(error).to_string());
+            let path = join(&link.directory, &link.entry.name);
+            match &linked {
+                Ok(Some(status)) => self.kept(link.id, &path, status, &link.entry),
+                Ok(None) => {}
+                Err(error) => (self.problem)(ProblemKind::Link, &path, std::io::Error::from(*error).to_string()),
             }
         }
     }
 
-    /// True if it is a link as at the source.
-    fn link_one(&self, link: &LinkLater) -> Result<bool, Errno> {
+    /// Gives what it is if it is a link as at the source.
+    fn link_one(&self, link: &LinkLater) -> Result<Option<Stat>, Errno> {
         let progress = self.context.progress;
         let (from_directory, from_name) = &*link.first;
         let (from, to) = (self.tree.folder(from_directory)?, self.tree.folder(&link.directory)?);
@@ -104,20 +101,20 @@ impl Writers<'_> {
         let first = from.status(from_name)?.filter(|_| is_there).ok_or(Errno::NOENT)?;
         if there.is_some_and(|there| (there.st_dev, there.st_ino) == (first.st_dev, first.st_ino)) {
             add(&progress.kept, 1);
-            return Ok(true);
+            return Ok(Some(first));
         }
         let own = if there.is_some() { names::part(name) } else { name.to_vec() };
         if there.is_some() {
             to.unlink(&own)?;
         }
-        let mut linked = true;
+        let mut linked = Some(first);
         match rustix::fs::linkat(&from, &from_name[..], &to, &own[..], AtFlags::empty()) {
             Ok(()) => {}
             // Another mount, no hard links there, or too many names: the content at least.
             Err(error @ (Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP))
                 if link.entry.kind == Kind::File =>
             {
-                linked = false;
+                linked = None;
                 self.duplicate(&from, from_name, &to, &own, &link.entry)?;
                 let path = join(&link.directory, name);
                 (self.problem)(ProblemKind::Link, &path, format!("copied instead: {}", std::io::Error::from(error)));

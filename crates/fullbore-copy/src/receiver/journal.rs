@@ -24,7 +24,7 @@ const CHECKPOINT: u8 = 2;
 pub(super) const JOURNAL_BYTES: u64 = 1 << 30;
 
 /// Which boot of this machine it is.
-pub(super) type Boot = [u8; 36];
+pub type Boot = [u8; 36];
 
 /// What the unfinished file is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,7 +202,7 @@ pub(super) fn offset(size: u64, index: u64) -> u64 {
 }
 
 /// This boot of this machine (random(4)); zeros where the kernel does not tell, as in some containers.
-pub(super) fn boot() -> Boot {
+pub fn boot() -> Boot {
     let text = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.get(..36).and_then(|text| text.try_into().ok()).unwrap_or([0; 36])
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
-use super::attributes::{modified, same_time};
+use super::attributes::modified;
 use super::commit::{disk, is_fatal};
 use super::compare::Compare;
 use super::partial::{Found, Partial};
@@ -41,6 +41,16 @@ pub(super) struct Torn {
     pub(super) same_boot: bool,
 }
 
+/// Something that was made before any content came.
+pub(super) struct Made {
+    path: Vec<u8>,
+    is_directory: bool,
+    /// The name beside it that what stood there has got.
+    aside: Option<Vec<u8>>,
+    /// Its number, if it may go at the source once it is kept.
+    id: Option<u64>,
+}
+
 /// What the lists have told so far.
 pub(super) struct Listing<'a> {
     pub(super) writers: &'a Writers<'a>,
@@ -60,9 +70,8 @@ pub(super) struct Listing<'a> {
     pub(super) links: Vec<LinkLater>,
     /// Names that cannot be at the destination.
     pub(super) impossible: u64,
-    /// What was made before any content came, to be taken back if none may: paths, and whether they are
-    /// directories. None when content has come.
-    pub(super) made: Option<Vec<(Vec<u8>, bool)>>,
+    /// What was made before any content came, to be taken back if none may. None when content has come.
+    pub(super) made: Option<Vec<Made>>,
     /// Files of the list taken last that are to be compared.
     to_compare: Vec<Compare>,
 }
@@ -216,7 +225,7 @@ impl<'a> Listing<'a> {
         entry: Entry,
     ) -> Result<(), Errno> {
         let there = status.and_then(|status| Kind::of_mode(status.st_mode));
-        let make = |folder: &Folder| rustix::fs::mkdirat(folder, &entry.name[..], Mode::RWXU);
+        let mode = self.writers.attributes.directory_mode(&entry);
         match (there, folder) {
             (Some(Kind::Directory), Some(folder)) => {
                 if let Some(status) = status.filter(|status| status.st_mode & 0o700 != 0o700)
@@ -229,15 +238,14 @@ impl<'a> Listing<'a> {
                     self.writers.attributes.mend(folder, &entry.name, status, &open, false);
                 }
             }
-            (there, Some(folder)) if !self.is_dry() => {
-                if there.is_some() {
-                    folder.unlink(&entry.name)?;
-                }
-                make(folder)?;
-                self.writers.attributes.open_up(folder, &entry);
+            (_, Some(folder)) if !self.is_dry() => {
+                self.put(folder, &path, status, &entry, |listing, name| {
+                    rustix::fs::mkdirat(folder, name, mode)?;
+                    listing.writers.attributes.open_up(folder, name, &entry);
+                    Ok(true)
+                })?;
                 self.fresh.insert(path.clone());
                 self.made();
-                self.note_made(&path, true);
             }
             (there, _) => {
                 if there != Some(Kind::Directory) {
@@ -255,21 +263,79 @@ impl<'a> Listing<'a> {
         (self.writers.problem)(ProblemKind::Name, path, text);
     }
 
-    fn note_made(&mut self, path: &[u8], is_directory: bool) {
-        self.made.iter_mut().for_each(|made| made.push((path.to_vec(), is_directory)));
+    /// Has something made, in the place of what is there, if anything is. `make` gives false if it could not and has
+    /// said so. Until content comes, what was there can be put back.
+    fn put(
+        &mut self,
+        folder: &Folder,
+        path: &[u8],
+        status: Option<&Stat>,
+        entry: &Entry,
+        make: impl FnOnce(&Self, &[u8]) -> Result<bool, Errno>,
+    ) -> Result<bool, Errno> {
+        let name = &entry.name[..];
+        let is_directory = entry.kind == Kind::Directory;
+        let Some(status) = status else {
+            let is_made = make(self, name)?;
+            if let Some(made) = self.made.as_mut().filter(|_| is_made) {
+                made.push(Made { path: path.to_vec(), is_directory, aside: None, id: None });
+            }
+            return Ok(is_made);
+        };
+        self.makes_way(path, status)?;
+        // Beside it, and then in its place; a run that was cut there has left it.
+        let own = names::part(name);
+        folder.discard(&own)?;
+        let put = make(self, &own).and_then(|is_made| match (is_made, &self.made) {
+            (false, _) => Ok(None),
+            (true, None) if !is_directory => folder.rename(&own, name).map(|()| Some(None)),
+            (true, _) => folder.swap(&own, name, &names::blocks(name)).map(|aside| Some(Some(aside))),
+        });
+        let Ok(Some(aside)) = put else {
+            let _ = folder.discard(&own);
+            return put.map(|_| false);
+        };
+        self.writers.tree.forget(path);
+        match (&mut self.made, aside) {
+            (Some(made), aside) => made.push(Made { path: path.to_vec(), is_directory, aside, id: None }),
+            (None, Some(aside)) => folder.discard(&aside)?,
+            (None, None) => {}
+        }
+        Ok(true)
+    }
+
+    /// A directory that something else shall replace: empty, it makes way; full, it is not ours to delete.
+    fn makes_way(&self, path: &[u8], status: &Stat) -> Result<(), Errno> {
+        let is_full = Kind::of_mode(status.st_mode) == Some(Kind::Directory)
+            && !list(&*self.writers.tree.folder(path)?)?.is_empty();
+        if is_full { Err(Errno::NOTEMPTY) } else { Ok(()) }
+    }
+
+    /// Content may come: what was made stays, and what it replaced goes.
+    pub(super) fn keep_made(&mut self) {
+        for Made { path, aside, id, .. } in self.made.take().unwrap_or_default() {
+            id.into_iter().for_each(|id| self.writers.commit.named(id));
+            let (directory, _) = parts(&path);
+            let Some(aside) = aside else { continue };
+            if let Err(error) = self.writers.tree.folder(directory).and_then(|folder| folder.discard(&aside)) {
+                let path = join(directory, &aside);
+                (self.writers.problem)(ProblemKind::Undeleted, &path, std::io::Error::from(error).to_string());
+            }
+        }
     }
 
     /// Takes back what was made: the copy is refused.
     pub(super) fn take_back(&mut self) {
         let tree = self.writers.tree;
-        for (path, is_directory) in self.made.take().unwrap_or_default().into_iter().rev() {
-            let at = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+        for Made { path, is_directory, aside, .. } in self.made.take().unwrap_or_default().into_iter().rev() {
             let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             tree.forget(&path);
+            let (directory, name) = parts(&path);
             // What cannot be taken back is empty, and does no harm.
-            let _ = tree
-                .folder(&path[..at.saturating_sub(1)])
-                .and_then(|folder| rustix::fs::unlinkat(&folder, &path[at..], flags));
+            let _ = tree.folder(directory).and_then(|folder| {
+                rustix::fs::unlinkat(&folder, name, flags)?;
+                aside.map_or(Ok(()), |aside| rustix::fs::renameat(&folder, &aside[..], &folder, name))
+            });
         }
     }
 
@@ -291,7 +357,7 @@ impl<'a> Listing<'a> {
         let same_size = there.is_some_and(|status| status.st_size as u64 == entry.size);
         if let (Some(status), Some(folder), false) = (there, folder, options.checksum)
             && same_size
-            && same_time(entry.modified, modified(status))
+            && self.writers.attributes.same_time(folder, &entry, status)
         {
             self.writers.mend(id, &join(directory, &entry.name), folder, status, &entry);
             return Ok(None);
@@ -301,12 +367,8 @@ impl<'a> Listing<'a> {
             folder.is_writable()?;
         }
         let compare = options.checksum && same_size;
-        if status.is_some_and(|status| Kind::of_mode(status.st_mode) == Some(Kind::Directory)) && !self.is_dry() {
-            // Empty, it makes way; full, it is not ours to delete.
-            if let Some(folder) = folder {
-                rustix::fs::unlinkat(folder, &entry.name[..], AtFlags::REMOVEDIR)?;
-                self.writers.tree.forget(&join(directory, &entry.name));
-            }
+        if let Some(status) = status {
+            self.makes_way(&join(directory, &entry.name), status)?;
         }
         if let Some(folder) = folder
             && self.adopt(id, directory, folder, &entry)?
@@ -412,24 +474,25 @@ impl<'a> Listing<'a> {
             return Ok(());
         }
         self.room.add_entry(status.is_none());
-        // Beside what is there, if anything is, and then in its place.
-        let name = if status.is_some() { names::part(&entry.name) } else { entry.name.clone() };
-        if let Err(error) = make(folder, &name, entry) {
-            let kind = if entry.kind == Kind::Symlink { ProblemKind::Unwritable } else { ProblemKind::Special };
-            (self.writers.problem)(kind, &path, std::io::Error::from(error).to_string());
-            return Ok(());
-        }
-        let failures = self.writers.attributes.put_on_name(folder, &name, entry)?;
-        let sure = failures.is_empty();
-        for (kind, text) in failures {
-            (self.writers.problem)(kind, &path, text);
-        }
-        match status {
-            Some(_) => folder.rename(&name, &entry.name)?,
-            None => self.note_made(&path, false),
-        }
-        if sure && self.writers.context.options.remove_source_files {
-            self.writers.commit.named(id);
+        let mut sure = false;
+        let is_made = self.put(folder, &path, status, entry, |listing, name| {
+            if let Err(error) = make(folder, name, entry) {
+                let kind = if entry.kind == Kind::Symlink { ProblemKind::Unwritable } else { ProblemKind::Special };
+                (listing.writers.problem)(kind, &path, std::io::Error::from(error).to_string());
+                return Ok(false);
+            }
+            let failures = listing.writers.attributes.put_on_name(folder, name, entry)?;
+            sure = failures.is_empty();
+            for (kind, text) in failures {
+                (listing.writers.problem)(kind, &path, text);
+            }
+            Ok(true)
+        })?;
+        if is_made && sure && self.writers.context.options.remove_source_files {
+            match self.made.as_mut().and_then(|made| made.last_mut()) {
+                Some(made) => made.id = Some(id),
+                None => self.writers.commit.named(id),
+            }
         }
         Ok(())
     }
@@ -495,6 +558,14 @@ impl<'a> Listing<'a> {
 
 fn is_special(kind: FileType) -> bool {
     matches!(kind, FileType::Fifo | FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice)
+}
+
+/// The directory of a path, and the name in it.
+fn parts(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (&[], path),
+    }
 }
 
 /// A name as a file system that knows no case compares it, nearly enough.

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::attributes::modified;
+use super::attributes::{Grain, TRIAL, modified, times};
 use super::journal::Boot;
 use super::listing::list;
 use super::tree::Folder;
@@ -32,6 +32,8 @@ pub(super) struct Marker {
     pub(super) before: Time,
     /// Names that differ in case alone are the same here.
     pub(super) case_insensitive: bool,
+    /// What times are kept in here.
+    pub(super) grain: Grain,
 }
 
 impl Marker {
@@ -67,7 +69,10 @@ impl Marker {
                 file.write_all(format!("{TEXT}\n{boot}\n").as_bytes()).map_err(failed)?;
             }
             let case_insensitive = ignores_case(root, ours.st_ino).map_err(wrong)?;
-            return Ok(Marker { _lock: file, was_there, same_boot, before, case_insensitive });
+            // What the file system makes of a time tells how exactly those of files can be compared.
+            let kept = rustix::fs::futimens(&file, &times(TRIAL)).and_then(|()| root.status(MARKER));
+            let grain = kept.ok().flatten().map_or(Grain::Unknown, |kept| Grain::of_trial(modified(&kept)));
+            return Ok(Marker { _lock: file, was_there, same_boot, before, case_insensitive, grain });
         }
         Err(CopyError::Locked(path.display().to_string()))
     }

@@ -59,6 +59,10 @@ impl Room {
     /// Whether what has been listed so far fits; `written_bytes` of it are there.
     pub(super) fn shortage(&self, tree: &Tree, written_bytes: u64) -> Option<Shortage> {
         let file_system = rustix::fs::fstatvfs(tree.root()).ok()?;
+        if file_system.f_blocks == 0 {
+            // One that tells no sizes, as ramfs.
+            return None;
+        }
         let free = file_system.f_bavail.saturating_mul(file_system.f_frsize);
         let both = self.replaced_bytes.min(GROUP_BYTES.saturating_add(self.largest_replaced_bytes));
         let needed = self.growth_bytes.saturating_add(both).saturating_sub(written_bytes);

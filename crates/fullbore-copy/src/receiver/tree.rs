@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rustix::fs::{Access, AtFlags, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{Access, AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use crate::xattrs::{self, Place};
@@ -83,6 +83,33 @@ impl Folder {
         match rustix::fs::unlinkat(&self.descriptor, name, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
             result => result,
+        }
+    }
+
+    /// Removes a file, link or empty directory of our own name; fine when there is none.
+    pub(super) fn discard(&self, name: &[u8]) -> Result<(), Errno> {
+        match self.unlink(name) {
+            Err(Errno::ISDIR) => rustix::fs::unlinkat(&self.descriptor, name, AtFlags::REMOVEDIR),
+            result => result,
+        }
+    }
+
+    /// Puts what stands under a name of our own in the place of something else, which is kept. Gives the name that
+    /// this has now.
+    pub(super) fn swap(&self, own: &[u8], name: &[u8], aside: &[u8]) -> Result<Vec<u8>, Errno> {
+        let rename = |from: &[u8], to: &[u8]| rustix::fs::renameat(&self.descriptor, from, &self.descriptor, to);
+        let (here, flags) = (&self.descriptor, RenameFlags::EXCHANGE);
+        match rustix::fs::renameat_with(here, own, here, name, flags) {
+            // Not every file system exchanges names.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::XDEV) => {
+                self.discard(aside)?;
+                rename(name, aside)?;
+                rename(own, name).inspect_err(|_| {
+                    let _ = rename(aside, name);
+                })?;
+                Ok(aside.to_vec())
+            }
+            result => result.map(|()| own.to_vec()),
         }
     }
 

@@ -103,6 +103,8 @@ pub(super) struct Writers<'a> {
     pub(super) verify: &'a Verify,
     pub(super) bulk: &'a Bulk,
     pub(super) boot: Boot,
+    /// The source is on this machine.
+    pub(super) beside_source: bool,
     pub(super) problem: &'a (dyn Fn(ProblemKind, &[u8], String) + Sync),
     pub(super) clock: Arc<StageClock>,
 }
@@ -389,14 +391,26 @@ impl Writers<'_> {
     pub(super) fn mend(&self, id: u64, path: &[u8], folder: &Folder, status: &Stat, entry: &Entry) {
         let options = self.context.options;
         let (differs, failures) = self.attributes.mend(folder, &entry.name, status, entry, options.dry_run);
-        if failures.is_empty() && options.remove_source_files {
-            self.commit.named(id);
+        if failures.is_empty() {
+            self.kept(id, path, status, entry);
         }
         for (kind, text) in failures {
             (self.problem)(kind, path, text);
         }
         let progress = self.context.progress;
         add(if differs { &progress.retouched } else { &progress.kept }, 1);
+    }
+
+    /// What is there may go at the source, unless it is the source's own, by a link or a mount.
+    pub(super) fn kept(&self, id: u64, path: &[u8], status: &Stat, entry: &Entry) {
+        if !self.context.options.remove_source_files {
+            return;
+        }
+        if self.beside_source && (status.st_dev, status.st_ino) == (entry.identity.device, entry.identity.inode) {
+            let text = "it is the same at the source and at the destination".to_owned();
+            return (self.problem)(ProblemKind::Undeleted, path, text);
+        }
+        self.commit.named(id);
     }
 
     /// Finishes a big file when its last block is written, gives it up when it cannot be.

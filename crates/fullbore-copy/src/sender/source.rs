@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use crate::entry::{Entry, Identity, Kind, Time};
 use crate::error::CopyError;
+use crate::receiver::Destination;
 
 pub(super) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -69,6 +70,14 @@ impl Source {
     /// The name of a source that is no directory.
     pub fn single_file(&self) -> Option<&[u8]> {
         self.name.as_deref().filter(|_| !self.is_directory)
+    }
+
+    /// Whether a copy of it would be itself: its own directory is where it would go, under its own name.
+    pub fn is(&self, destination: &Destination) -> bool {
+        let same = rustix::fs::fstat(&self.root.descriptor)
+            .and_then(|here| rustix::fs::stat(&destination.directory).map(|there| same_file(&here, &there)));
+        let renamed = destination.rename_to.as_ref().is_some_and(|name| self.name.as_ref() != Some(name));
+        same.unwrap_or(false) && !renamed
     }
 
     /// Whether it is on a disk whose arm has to be moved.
@@ -151,6 +160,10 @@ impl SourceFile {
     }
 }
 
+fn same_file(here: &Stat, there: &Stat) -> bool {
+    (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+}
+
 /// The entry of a name, as its status tells; extended attributes and link targets come from elsewhere.
 pub(super) fn entry(name: &[u8], status: &Stat) -> Option<Entry> {
     let kind = Kind::of_mode(status.st_mode)?;
@@ -163,7 +176,7 @@ pub(super) fn entry(name: &[u8], status: &Stat) -> Option<Entry> {
         modified: modified(status),
         size,
         stored: (kind == Kind::File && stored < size).then_some(stored),
-        identity: if kind == Kind::File { identity(status) } else { Identity::default() },
+        identity: if kind == Kind::Directory { Identity::default() } else { identity(status) },
         device: if kind.is_device() {
             (rustix::fs::major(status.st_rdev), rustix::fs::minor(status.st_rdev))
         } else {

@@ -84,6 +84,8 @@ pub struct Task {
     pub udp: Option<u16>,
     /// How fast it encrypts.
     pub speeds: Speeds,
+    /// Which boot of which machine the near end runs in.
+    pub boot: Vec<u8>,
 }
 
 /// Whether the far end can do it.
@@ -93,6 +95,8 @@ pub struct Ready {
     pub refused: Option<(u8, String)>,
     /// All sources are files, not directories.
     pub single_file: bool,
+    /// Which boot of which machine the far end runs in.
+    pub boot: Vec<u8>,
 }
 
 /// How messages go.

@@ -178,14 +178,16 @@ impl<'a> Reader<'a> {
         entry.user = self.small("a number of an owner")?;
         entry.group = self.small("a number of a group")?;
         entry.modified = self.time()?;
+        if kind != Kind::Directory {
+            let (device, inode) = (self.number()?, self.number()?);
+            entry.identity = Identity { device, inode, changed: self.time()? };
+        }
         match kind {
             Kind::File => {
                 entry.size = self.number()?;
                 if entry.size > FILE_BYTES {
                     return Err("a size");
                 }
-                let (device, inode) = (self.number()?, self.number()?);
-                entry.identity = Identity { device, inode, changed: self.time()? };
                 entry.stored = if flags & SPARSE != 0 { Some(self.number()?) } else { None };
             }
             Kind::Symlink => {

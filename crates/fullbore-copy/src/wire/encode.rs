@@ -206,10 +206,13 @@ impl Writer<'_> {
         self.byte(sparse | linked | attributes);
         self.numbers(&[u64::from(entry.mode), u64::from(entry.user), u64::from(entry.group)]);
         self.time(entry.modified);
+        if entry.kind != Kind::Directory {
+            self.numbers(&[entry.identity.device, entry.identity.inode]);
+            self.time(entry.identity.changed);
+        }
         match entry.kind {
             Kind::File => {
-                self.numbers(&[entry.size, entry.identity.device, entry.identity.inode]);
-                self.time(entry.identity.changed);
+                self.number(entry.size);
                 entry.stored.iter().for_each(|stored| self.number(*stored));
             }
             Kind::Symlink => self.bytes(&entry.target),

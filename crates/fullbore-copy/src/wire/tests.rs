@@ -51,7 +51,11 @@ fn entry() -> impl Strategy<Value = Entry> {
                 modified,
                 size: if file { size } else { 0 },
                 stored: (file && sparse).then_some(size / 2),
-                identity: if file { Identity { device, inode, changed } } else { Identity::default() },
+                identity: if kind == Kind::Directory {
+                    Identity::default()
+                } else {
+                    Identity { device, inode, changed }
+                },
                 link_group: link_group.filter(|_| kind != Kind::Directory),
                 target: if kind == Kind::Symlink { name.clone() } else { Vec::new() },
                 device: if kind.is_device() { (user, group) } else { (0, 0) },

@@ -100,7 +100,7 @@ impl<'a> Ends<'a> {
             skip: None,
             rotational: false,
         };
-        let destination = Destination { directory: self.target.to_owned(), rename_to: None };
+        let destination = Destination { beside_source: true, ..Destination::at(self.target) };
         std::thread::scope(|scope| {
             scope.spawn(|| pump(&near.control_out, &far.control_in));
             scope.spawn(|| pump(&far.control_out, &near.control_in));

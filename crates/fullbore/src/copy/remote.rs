@@ -11,6 +11,7 @@ use fullbore_copy::error::CopyError;
 use fullbore_copy::judgement::{Judgement, joined};
 use fullbore_copy::options::Options;
 use fullbore_copy::probe::Disks;
+use fullbore_copy::receiver::journal::boot;
 use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
 use fullbore_copy::session::{Brake, Context, Exchange, Link, Progress};
@@ -232,6 +233,7 @@ impl Run<'_> {
             port: None,
             udp: None,
             speeds: Speeds { aes: 0.0, chacha: 0.0 },
+            boot: boot().to_vec(),
         }
     }
 
@@ -247,7 +249,8 @@ impl Run<'_> {
                 let single_file = connection.ready.single_file;
                 let resolved =
                     Destination::resolve(Path::new(&self.task.target), single_file, many, self.options.dry_run);
-                Some(resolved.map_err(|error| failure(&error))?)
+                let resolved = resolved.map_err(|error| failure(&error))?;
+                Some(Destination { beside_source: connection.ready.boot == boot(), ..resolved })
             }
         };
         let transport = Arc::new(Transport::new(

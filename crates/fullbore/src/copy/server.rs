@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fullbore_copy::error::CopyError;
 use fullbore_copy::judgement::Judgement;
 use fullbore_copy::probe::Disks;
+use fullbore_copy::receiver::journal::boot;
 use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
 use fullbore_copy::session::{Brake, Context, Event, Exchange, Link, Progress, RateLimit};
@@ -80,7 +81,7 @@ fn serve() -> Result<(), Arc<CopyError>> {
     let sampler = Sampler::start(&ledger, config).map_err(|error| CopyError::System { what: "a thread", error })?;
     let transport =
         Arc::new(Transport::new(&link, &brake, task.role == Role::Send, &ledger, task.options.congestion.as_deref()));
-    let started = far.start(input, output, &Ready { refused, single_file }, &transport)?;
+    let started = far.start(input, output, &Ready { refused, single_file, boot: boot().to_vec() }, &transport)?;
     let part = part?;
     // A signal ends this end as well as a lost connection does.
     let _ = super::signals::pull(&super::signals::Current::of(&brake));
@@ -136,7 +137,8 @@ fn part(task: &Task) -> Result<Part, CopyError> {
         }
         Role::Receive => {
             let target = local(&task.target);
-            Destination::resolve(&target, task.single_file, task.many, task.options.dry_run).map(Part::Receive)
+            let destination = Destination::resolve(&target, task.single_file, task.many, task.options.dry_run)?;
+            Ok(Part::Receive(Destination { beside_source: task.boot == boot(), ..destination }))
         }
     }
 }

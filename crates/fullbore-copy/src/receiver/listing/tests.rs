@@ -46,6 +46,7 @@ fn with_options(
             verify: &verify,
             bulk: &bulk,
             boot: [0; 36],
+            beside_source: false,
             problem: &problem,
             clock: context.ledger.stage("disk write", Clock::Thread),
         };
@@ -139,4 +140,83 @@ fn specials_that_are_not_copied_are_not_deleted_either() {
         listing.take(list(0, "", &[], false)).unwrap();
         assert_eq!(listing.extras[&b""[..]], BTreeSet::from([b"file".to_vec()]));
     });
+}
+
+/// What is in a directory: names, kinds, and what links say.
+fn described(directory: &Path) -> Vec<String> {
+    let describe = |entry: std::fs::DirEntry| {
+        let link = std::fs::read_link(entry.path()).unwrap_or_default();
+        format!("{} {:?} {}", entry.file_name().display(), entry.file_type().unwrap(), link.display())
+    };
+    let mut all: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| describe(entry.unwrap())).collect();
+    all.sort();
+    all
+}
+
+/// A destination whose things are of other kinds than the list of [`replace`] says.
+fn things_of_other_kinds() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    std::fs::write(path("file"), "old").unwrap();
+    std::os::unix::fs::symlink("old", path("link")).unwrap();
+    std::os::unix::fs::symlink("old", path("directory")).unwrap();
+    std::fs::create_dir(path("empty")).unwrap();
+    std::fs::create_dir(path("emptied")).unwrap();
+    std::fs::create_dir(path("full")).unwrap();
+    std::fs::write(path("full/mine"), "old").unwrap();
+    // Left by a run that was cut between making a link and naming it.
+    std::os::unix::fs::symlink("torn", path(".link.fullbore-part")).unwrap();
+    directory
+}
+
+fn replace(listing: &mut Listing<'_>) {
+    let names = [
+        ("file", Kind::Directory),
+        ("link", Kind::Symlink),
+        ("directory", Kind::Directory),
+        ("empty", Kind::Symlink),
+        ("emptied", Kind::File),
+        ("full", Kind::Symlink),
+    ];
+    assert_eq!(wanted(listing.take(list(0, "", &names, false)).unwrap()), [4]);
+    listing.take(list(6, "file", &[("within", Kind::Symlink)], false)).unwrap();
+}
+
+#[test]
+fn what_was_replaced_before_the_first_byte_comes_back_when_the_copy_is_refused() {
+    let directory = things_of_other_kinds();
+    std::fs::remove_file(directory.path().join(".link.fullbore-part")).unwrap();
+    let before = described(directory.path());
+    let problems = with_listing(directory.path(), false, |listing| {
+        replace(listing);
+        assert!(directory.path().join("file/within").is_symlink());
+        listing.take_back();
+    });
+    assert_eq!(problems, [b"full".to_vec()]);
+    assert_eq!(described(directory.path()), before);
+    assert_eq!(std::fs::read(directory.path().join("file")).unwrap(), b"old");
+}
+
+#[test]
+fn what_was_replaced_goes_when_content_comes_and_a_torn_run_is_not_in_the_way() {
+    for early in [true, false] {
+        let directory = things_of_other_kinds();
+        let problems = with_listing(directory.path(), false, |listing| {
+            if !early {
+                listing.keep_made();
+            }
+            replace(listing);
+            listing.keep_made();
+        });
+        assert_eq!(problems, [b"full".to_vec()]);
+        let kinds = ["directory Dir", "emptied Dir", "empty Symlink", "file Dir", "full Dir", "link Symlink"];
+        let there = described(directory.path());
+        assert_eq!(there.len(), kinds.len(), "{there:?}");
+        for kind in kinds {
+            let (name, kind) = kind.split_once(' ').unwrap();
+            let path = directory.path().join(name);
+            assert_eq!((path.is_symlink(), path.is_dir()), (kind == "Symlink", kind == "Dir"), "{name}");
+        }
+        assert_eq!(std::fs::read_link(directory.path().join("link")).unwrap(), Path::new("somewhere"));
+    }
 }
