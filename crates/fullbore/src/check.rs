@@ -281,7 +281,7 @@ fn repair(
     let stop = Stop::listen(&session.runtime);
     events.emit(Event::Phase { phase: Phase::Fetch });
     let without_size = wrong.iter().filter(|problem| problem.size.is_none()).map(|problem| problem.path.clone());
-    let mut learned = sizes::learn(without_size.collect(), &session).into_iter();
+    let mut learned = sizes::learn(without_size.collect(), &session, &stop)?.into_iter();
     let mut wanted: Vec<StoredIndex> = Vec::new();
     for problem in &wrong {
         let Some(size) = problem.size.or_else(|| learned.next().flatten()) else { continue };

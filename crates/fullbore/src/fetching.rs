@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,9 @@ const WINDOW_BYTES_MAX: u64 = 32 << 20;
 
 /// Chunks read and not yet written. Small files make many of them.
 const WINDOW_ITEMS: u32 = 8192;
+
+/// Time that tasks have to end, when nothing is wanted of them any more.
+const NETWORK_END: Duration = Duration::from_secs(1);
 
 /// How often progress is shown.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
@@ -86,6 +89,32 @@ pub fn network_runtime(ledger: &Ledger) -> Result<tokio::runtime::Runtime, Comma
         .enable_all()
         .build()
         .map_err(|error| CommandError::new(ErrorKind::Internal, error))
+}
+
+/// A runtime whose end waits for nobody: a name that is being resolved may take as long as it likes.
+pub struct Network(Option<tokio::runtime::Runtime>);
+
+impl Network {
+    /// As [`network_runtime`].
+    pub fn start(ledger: &Ledger) -> Result<Network, CommandError> {
+        network_runtime(ledger).map(|runtime| Network(Some(runtime)))
+    }
+}
+
+impl std::ops::Deref for Network {
+    type Target = tokio::runtime::Runtime;
+
+    fn deref(&self) -> &tokio::runtime::Runtime {
+        self.0.as_ref().expect("it is taken only when dropped")
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_timeout(NETWORK_END);
+        }
+    }
 }
 
 /// Tells of the faults of a fetcher's hosts while the run goes on.
@@ -214,12 +243,15 @@ pub fn interruption() -> CommandError {
 #[derive(Clone)]
 pub struct Stop {
     seen: tokio::sync::watch::Receiver<bool>,
+    flag: Arc<AtomicBool>,
 }
 
 impl Stop {
     /// Listens from now on. A second signal ends the program at once.
     pub fn listen(runtime: &tokio::runtime::Runtime) -> Stop {
         let (sender, seen) = tokio::sync::watch::channel(false);
+        let flag = Arc::new(AtomicBool::new(false));
+        let raised = flag.clone();
         runtime.spawn(async move {
             use tokio::signal::unix::{SignalKind, signal};
             let (Ok(mut interrupt), Ok(mut terminate)) =
@@ -235,10 +267,25 @@ impl Stop {
                 if count > 0 {
                     std::process::exit(i32::from(ErrorKind::Interrupted.exit_code()));
                 }
+                raised.store(true, Ordering::Relaxed);
                 let _ = sender.send(true);
             }
         });
-        Stop { seen }
+        Stop { seen, flag }
+    }
+
+    /// The same for plain threads: set when a signal has come.
+    pub fn flag(&self) -> &AtomicBool {
+        &self.flag
+    }
+
+    /// What comes of this, unless a signal comes first.
+    pub async fn or<F: Future>(&self, future: F) -> Result<F::Output, CommandError> {
+        tokio::select! {
+            biased;
+            () = self.requested() => Err(interruption()),
+            output = future => Ok(output),
+        }
     }
 
     /// Becomes true when a signal has come.
@@ -437,5 +484,23 @@ impl<'a> Pace<'a> {
             eta_s: (self.rate_bytes_per_s > 1.0).then(|| (to_go / self.rate_bytes_per_s) as u64),
             limit: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_network_does_not_wait_for_a_name() {
+        let network = Network::start(&Ledger::off()).unwrap();
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        let hour = Duration::from_secs(3600);
+        network.spawn_blocking(move || {
+            begun.send(()).unwrap();
+            std::thread::sleep(hour);
+        });
+        has_begun.recv().unwrap();
+        drop(network);
     }
 }

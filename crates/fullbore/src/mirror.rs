@@ -98,6 +98,7 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
         }
         result = walk(settings, &mut session, &stop, &mut account, events);
     }
+    session.fetcher.halt();
     let ended = session.landing.finish().map_err(|error| disk(&error));
     let report = account.report(&mut session);
     if let Some(path) = &settings.trace {
@@ -138,7 +139,7 @@ fn walk(
     }
 
     account.phase(events, session, Phase::Release);
-    let offers = offer::fetch(settings, session, &state, now, &mut |line| account.warn(events, line))?;
+    let offers = offer::fetch(settings, session, &state, now, stop, &mut |line| account.warn(events, line))?;
     account.offered(&offers);
     let due = settings.keep.clean != Clean::Nothing && state.header.clean_due.is_some_and(|due| due <= now);
     let news = |offer: &Offered| offer.novelty != Novelty::Unchanged || due || settings.keep.clean == Clean::Foreign;
@@ -160,18 +161,19 @@ fn walk(
     let above = (!settings.dry_run).then(|| upstream::ask(session));
     let mut suites = indexes::select(&offers, session)?;
     indexes::fetch(&offers, &mut suites, session, stop, events)?;
+    session.fetcher.warm(false);
 
     account.phase(events, session, Phase::Plan);
     let directories: Vec<&str> = offers.iter().map(|offer| offer.layout.directory.as_str()).collect();
     let ids = state.number_suites(&directories);
     let plan = Arc::new(indexes::plan(settings, &offers, &suites, &ids, session)?);
     let signed: Vec<(SuiteId, bool)> = ids.iter().copied().zip(offers.iter().map(|offer| offer.signed)).collect();
-    let mut wanted = pool::need(&plan, &state, session, &signed, &mut |line| account.warn(events, line))?;
+    let mut wanted = pool::need(&plan, &state, session, &signed, stop, &mut |line| account.warn(events, line))?;
     let others = indexes::missing(&offers, &suites, false);
     let room = pool::room(&wanted, &others, session)?;
     if settings.dry_run {
         suites.iter_mut().for_each(SuiteIndexes::all_came);
-        offer::take_side_files(side, session, &mut offers);
+        offer::take_side_files(side, session, stop, &mut offers)?;
         let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, now };
         let doomed = run.foretell(session, &state, &mut wanted, account, events)?;
         account.planned(events, &plan, &wanted, &others, &room, Tally::of(&doomed));
@@ -182,11 +184,12 @@ fn walk(
     room.check().map_err(|error| pool::no_room(&error))?;
 
     account.phase(events, session, Phase::Fetch);
-    let came = pool::fetch(&plan, &mut wanted, others, session, stop, events)?;
+    let mut came = pool::fetch(&plan, &mut wanted, others, session, stop, events)?;
     for sha256 in &came.indexes {
         suites.iter_mut().for_each(|suite| suite.came(*sha256));
     }
-    offer::take_side_files(side, session, &mut offers);
+    came.missing.extend(indexes::lacking(&offers, &suites));
+    offer::take_side_files(side, session, stop, &mut offers)?;
     stop.check()?;
 
     account.phase(events, session, Phase::Sync);

@@ -458,7 +458,11 @@ impl Walk<'_> {
                     account.indexes().patches += patches.len() as u64;
                 }
                 (State::Made, Way::Whole(..)) => account.indexes().whole += 1,
-                (State::Failed(why), _) => {
+                (state @ (State::Failed(_) | State::Open), _) => {
+                    let why = match state {
+                        State::Failed(why) => why,
+                        _ => "not all of it has come",
+                    };
                     account.indexes().failed += 1;
                     if failed.insert(journey.index.repository) {
                         let own = self.repository(journey.index.repository);
@@ -470,7 +474,6 @@ impl Walk<'_> {
                         );
                     }
                 }
-                (State::Open, _) => {}
             }
         }
     }

@@ -129,6 +129,15 @@ pub fn missing(offers: &[Offered], suites: &[SuiteIndexes], to_be_read: bool) ->
     indexes
 }
 
+/// Indexes that no mirror had in any form, for each suite the first; it is not published then.
+pub fn lacking(offers: &[Offered], suites: &[SuiteIndexes]) -> Vec<String> {
+    let of_suite = |(offer, suite): (&Offered, &SuiteIndexes)| {
+        let want = suite.missing()?;
+        Some(format!("{}{}: no mirror has it", offer.remote, want.path))
+    };
+    offers.iter().zip(suites).filter_map(of_suite).collect()
+}
+
 /// Fetches the indexes to be read and, where a mirror lacks the preferred form, the next one.
 pub fn fetch(
     offers: &[Offered],

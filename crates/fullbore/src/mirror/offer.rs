@@ -4,6 +4,7 @@
 //! validly signed one of the others counts.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use fullbore_debian::release::Release;
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignedText, Verifier};
@@ -15,7 +16,7 @@ use fullbore_wire::hosts::HostId;
 use super::fingerprint::fingerprint;
 use super::layout::{Layout, layout, lost_links};
 use super::select::{Selection, check_suite};
-use super::session::{Session, disk};
+use super::session::{Session, Stop, disk};
 use super::state::{Novelty, OWN_DIRECTORY, Offer, State, StateError};
 use crate::check::local::is_same_text;
 use crate::error::{CommandError, ErrorKind};
@@ -27,6 +28,9 @@ use crate::signed_release::{
 
 /// Times a side file is asked for. Few: a mirror without them is still a mirror.
 const SIDE_FILE_TRIES: u32 = 3;
+
+/// Time for the side files of all suites, after all else has come: as long as one small file may take.
+const SIDE_FILES_WITHIN: Duration = Duration::from_secs(30);
 
 /// A suite as it is offered now.
 pub struct Offered {
@@ -65,6 +69,7 @@ pub fn fetch(
     session: &Session,
     state: &State,
     now: i64,
+    stop: &Stop,
     warn: &mut dyn FnMut(String),
 ) -> Result<Vec<Offered>, CommandError> {
     let wanted: Vec<(&SourceSpec, &String)> =
@@ -83,14 +88,14 @@ pub fn fetch(
     };
     let questions =
         wanted.iter().zip(&conditions).map(|((_, suite), kept)| question(0, suite, kept.as_ref())).collect();
-    let origin_answers = session.runtime.block_on(receive_all(questions));
+    let origin_answers = session.runtime.block_on(stop.or(receive_all(questions)))?;
     let mut offered = Vec::new();
     for (((source, suite), kept), answer) in wanted.iter().zip(&conditions).zip(origin_answers) {
         let verifier = &verifiers[place(source)];
         let accepted = match accept(answer, kept.as_ref(), verifier.as_ref()) {
             // Our own copy was altered, or the answer was: asked again without a condition.
             Err(Refusal::Verification(..)) if kept.is_some() => {
-                let again = session.runtime.block_on(receive(question(0, suite, None)));
+                let again = session.runtime.block_on(stop.or(receive(question(0, suite, None))))?;
                 accept(again, None, verifier.as_ref())
             }
             other => other,
@@ -100,7 +105,7 @@ pub fn fetch(
             Err(Refusal::Verification(why, hint)) => return Err(unverified(&shown(settings, 0), suite, &why, hint)),
             Err(Refusal::Local(why)) => return Err(unwritable(suite, &why)),
             Err(Refusal::Unavailable(why, hint)) => {
-                newest_of_others(settings, session, suite, verifier.as_ref(), (&why, hint), warn)?
+                newest_of_others(settings, session, suite, verifier.as_ref(), (&why, hint), stop, warn)?
             }
         };
         offered.push(judge(settings, session, state, source, suite, received, verifier.clone(), now, warn)?);
@@ -155,6 +160,7 @@ fn newest_of_others(
     suite: &str,
     verifier: Option<&Verifier>,
     (why, hint): (&str, &'static str),
+    stop: &Stop,
     warn: &mut dyn FnMut(String),
 ) -> Result<Received, CommandError> {
     let others = if settings.origin_only { 0 } else { settings.origins.len() };
@@ -169,7 +175,7 @@ fn newest_of_others(
             directory: remote_directory(suite),
             kept: None,
         };
-        let answer = session.runtime.block_on(receive(question));
+        let answer = session.runtime.block_on(stop.or(receive(question)))?;
         match accept(answer, None, verifier) {
             Ok(received) => {
                 let newer = best.as_ref().is_none_or(|(best, _)| received.release.date > best.release.date);
@@ -357,17 +363,30 @@ async fn side_files(watch: Watch, directory: String) -> NamedAnswers {
 
 /// Takes those that say the same as the `InRelease` and are signed as well; others would contradict it.
 /// Wrong or missing ones are asked for once more: a host that answers in the wrong order is known by now.
-pub fn take_side_files(side: SideFiles, session: &Session, offers: &mut [Offered]) {
+/// Who takes too long over them has none.
+pub fn take_side_files(
+    side: SideFiles,
+    session: &Session,
+    stop: &Stop,
+    offers: &mut [Offered],
+) -> Result<(), CommandError> {
+    let until = Instant::now() + SIDE_FILES_WITHIN;
     for (offer, asked) in offers.iter_mut().zip(side.0) {
         let Some(asked) = asked else { continue };
-        let mut files = session.runtime.block_on(asked).unwrap_or_default();
-        if !fits(offer, &files) {
-            files = session.runtime.block_on(side_files(session.fetcher.watch(), offer.remote.clone()));
-        }
+        let mut files = NamedAnswers::new();
+        let take = async {
+            files = asked.await.unwrap_or_default();
+            if !fits(offer, &files) {
+                files = side_files(session.fetcher.watch(), offer.remote.clone()).await;
+            }
+        };
+        let in_time = async { tokio::time::timeout_at(until.into(), take).await.is_ok() };
+        session.runtime.block_on(stop.or(in_time))?;
         if fits(offer, &files) {
             offer.files.extend(files.into_iter().map(|(name, got)| (name, got.body)));
         }
     }
+    Ok(())
 }
 
 /// Whether these are the side files of this `InRelease`.

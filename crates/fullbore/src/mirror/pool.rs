@@ -1,9 +1,10 @@
 //! From plan to files: what is there, what must come, and the coming of it.
 
-use std::sync::atomic::AtomicBool;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fullbore_engine::digest::Sha256;
+use fullbore_wire::dispatcher::GivenUp;
 use fullbore_wire::hosts::Fault;
 
 use super::adopt::{self, Job, Outcome};
@@ -15,7 +16,7 @@ use super::session::{Session, Stop, disk};
 use super::sizes;
 use super::standing::SuiteId;
 use super::state::State;
-use super::subtract::{Comparison, Subtraction, Tally};
+use super::subtract::{Comparison, FileSet, Subtraction, Tally};
 use crate::error::{CommandError, ErrorKind};
 use crate::events::Events;
 
@@ -38,6 +39,7 @@ pub fn need(
     state: &State,
     session: &mut Session,
     suites: &[(SuiteId, bool)],
+    stop: &Stop,
     warn: &mut dyn FnMut(String),
 ) -> Result<Wanted, CommandError> {
     let mut comparison = Comparison::new(plan, state, suites);
@@ -48,8 +50,9 @@ pub fn need(
     if let Some(damage) = &subtraction.damage {
         warn(format!("the list of files was damaged ({damage}); what it did not tell was read from the disk"));
     }
-    adopt_known(plan, &mut subtraction, session);
-    let learned = learn_sizes(plan, &mut subtraction.fetch, session, warn);
+    adopt_known(plan, &mut subtraction, session, stop);
+    stop.check()?;
+    let learned = learn_sizes(plan, &mut subtraction.fetch, session, stop, warn)?;
     let mut fetch = Tally::default();
     let mut resumed_bytes = 0;
     for id in &subtraction.fetch {
@@ -68,7 +71,7 @@ fn size_of(learned: &[(FileId, u64)], id: FileId) -> Option<u64> {
 }
 
 /// Reads files that are there but unknown: an archive that somebody else mirrored, a lost state.
-fn adopt_known(plan: &Plan, subtraction: &mut Subtraction, session: &Session) {
+fn adopt_known(plan: &Plan, subtraction: &mut Subtraction, session: &Session, stop: &Stop) {
     let found = Mutex::new(Vec::new());
     let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get());
     {
@@ -77,7 +80,7 @@ fn adopt_known(plan: &Plan, subtraction: &mut Subtraction, session: &Session) {
             let file = plan.file(*adopt.get(number)?);
             Some(Job { id: file.id, path: file.path, size: file.known_size(), sha256: file.sha256 })
         };
-        adopt::read_all(&session.root, jobs, threads, &session.scan, &AtomicBool::new(false), &|id, outcome| {
+        adopt::read_all(&session.root, jobs, threads, &session.scan, stop.flag(), &|id, outcome| {
             let right = matches!(outcome, Outcome::Right(_));
             found.lock().unwrap_or_else(PoisonError::into_inner).push((id, right));
         });
@@ -98,13 +101,14 @@ fn learn_sizes(
     plan: &Plan,
     fetch: &mut Vec<FileId>,
     session: &Session,
+    stop: &Stop,
     warn: &mut dyn FnMut(String),
-) -> Vec<(FileId, u64)> {
+) -> Result<Vec<(FileId, u64)>, CommandError> {
     let unknown: Vec<FileId> = fetch.iter().copied().filter(|id| plan.file(*id).known_size().is_none()).collect();
     let paths = unknown.iter().map(|id| plan.file(*id).path.to_owned()).collect();
     let mut learned = Vec::new();
     let mut left_out = Vec::new();
-    for (id, size) in unknown.into_iter().zip(sizes::learn(paths, session)) {
+    for (id, size) in unknown.into_iter().zip(sizes::learn(paths, session, stop)?) {
         match size {
             Some(size) => learned.push((id, size)),
             None => left_out.push(id),
@@ -121,7 +125,7 @@ fn learn_sizes(
         warn(format!("{first}{more}: left out, no mirror tells the size of this installer image"));
     }
     learned.sort_unstable_by_key(|(id, _)| *id);
-    learned
+    Ok(learned)
 }
 
 /// Whether it all fits; with `indexes`, those still to come.
@@ -183,8 +187,9 @@ pub fn fetch(
     // A file that nobody was asked for is missing for what put the hosts out.
     let out: Vec<String> =
         hosts.iter().filter_map(|host| Some(format!("{}: {}", host.name, host.out.as_ref()?))).collect();
-    came.corrupt = fetched.given_up.iter().flat_map(|given_up| &given_up.faults).next().is_some();
-    for given_up in fetched.given_up.iter().filter(|given_up| files.index(given_up.item).is_none()) {
+    let given_up_files = || fetched.given_up.iter().filter(|given_up| files.index(given_up.item).is_none());
+    came.corrupt = given_up_files().flat_map(|given_up| &given_up.faults).next().is_some();
+    for given_up in given_up_files() {
         let file = plan.file(given_up.item);
         let tried: Vec<&str> =
             given_up.tried.iter().filter_map(|host| names.get(host as usize)).map(String::as_str).collect();
@@ -201,7 +206,33 @@ pub fn fetch(
         came.missing.push(format!("{}: {why}", file.path));
         came.incomplete.extend(file.suites);
     }
+    for id in without_outcome(&subtraction.fetch, &subtraction.done, given_up_files()) {
+        let file = plan.file(id);
+        came.missing.push(format!("{}: it was asked for, and did not come", file.path));
+        came.incomplete.extend(file.suites);
+    }
     came.incomplete.sort_unstable();
     came.incomplete.dedup();
     Ok(came)
+}
+
+/// Files of which nobody said what became of them: that they are there is not to be taken for granted.
+fn without_outcome<'a>(wanted: &[FileId], done: &FileSet, given_up: impl Iterator<Item = &'a GivenUp>) -> Vec<FileId> {
+    let given_up: BTreeSet<FileId> = given_up.map(|given_up| given_up.item).collect();
+    wanted.iter().copied().filter(|id| !done.contains(*id) && !given_up.contains(id)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_wire::hosts::HostSet;
+
+    use super::*;
+
+    #[test]
+    fn a_file_of_which_nothing_was_said_is_missing() {
+        let mut done = FileSet::new(5);
+        done.insert(1);
+        let given_up = GivenUp { item: 3, tried: HostSet::default(), missing: true, faults: Vec::new() };
+        assert_eq!(without_outcome(&[1, 2, 3], &done, [&given_up].into_iter()), [2]);
+    }
 }

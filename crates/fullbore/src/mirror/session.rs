@@ -19,7 +19,7 @@ use super::subtract::LoggedFile;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::Events;
 pub use crate::fetching::{Batch, Fetched, Stop};
-use crate::fetching::{Faults, Job, Progression, addresses, durability_of, fetch_options, network_runtime, window};
+use crate::fetching::{Faults, Job, Network, Progression, addresses, durability_of, fetch_options, window};
 use crate::settings::{DurabilityChoice, NetworkSettings};
 
 /// A run's means.
@@ -41,7 +41,7 @@ pub struct Session {
     /// Where they come from.
     pub fetcher: Fetcher,
     /// Where connections live.
-    pub runtime: tokio::runtime::Runtime,
+    pub runtime: Network,
     /// The clock of the stage "local scan".
     pub scan: Arc<StageClock>,
     /// The clock of the stage "sync".
@@ -79,7 +79,7 @@ impl Session {
         let (sender, outcomes) = tokio::sync::mpsc::unbounded_channel();
         let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get()).min(8);
         let landing = Landing::start(target.clone(), journal.clone(), threads, &ledger, sender).map_err(internal)?;
-        let runtime = network_runtime(&ledger)?;
+        let runtime = Network::start(&ledger)?;
         let options = fetch_options(network, urls.1)?;
         let fetcher = {
             let _inside = runtime.enter();

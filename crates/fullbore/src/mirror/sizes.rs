@@ -11,7 +11,8 @@ use fullbore_wire::fetch::{Get, Piece, Watch};
 use fullbore_wire::hosts::HostId;
 use fullbore_wire::range::ContentRange;
 
-use super::session::Session;
+use super::session::{Session, Stop};
+use crate::error::CommandError;
 
 /// Files asked for at once. Some hundred installer images.
 const ASKED_AT_ONCE: usize = 64;
@@ -26,21 +27,21 @@ const BODY_TRIES: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The sizes of these files, in their order; `None` where no host tells.
-pub fn learn(paths: Vec<String>, session: &Session) -> Vec<Option<u64>> {
+pub fn learn(paths: Vec<String>, session: &Session, stop: &Stop) -> Result<Vec<Option<u64>>, CommandError> {
     let mut learned = vec![None; paths.len()];
     let paths: Vec<(usize, String)> = paths.into_iter().enumerate().collect();
     for group in paths.chunks(ASKED_AT_ONCE) {
-        let answers = session.runtime.block_on(async {
+        let answers = session.runtime.block_on(stop.or(async {
             let mut asked = tokio::task::JoinSet::new();
             for (place, path) in group.iter().cloned() {
                 let watch = session.fetcher.watch();
                 asked.spawn(async move { (place, on_some_host(&watch, &path).await) });
             }
             asked.join_all().await
-        });
+        }))?;
         answers.into_iter().for_each(|(place, size)| learned[place] = size);
     }
-    learned
+    Ok(learned)
 }
 
 async fn on_some_host(watch: &Watch, path: &str) -> Option<u64> {

@@ -16,7 +16,7 @@ use fullbore_wire::queue::Item;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::Events;
 use crate::fetching::{
-    Batch, Faults, Fetched, Job, Progression, Stop, addresses, durability_of, fetch_options, network_runtime, window,
+    Batch, Faults, Fetched, Job, Network, Progression, Stop, addresses, durability_of, fetch_options, window,
 };
 use crate::settings::update::UpdateSettings;
 
@@ -38,7 +38,7 @@ pub struct Session {
     /// The clocks of the stages.
     pub ledger: Ledger,
     /// Where connections live.
-    pub runtime: tokio::runtime::Runtime,
+    pub runtime: Network,
     /// The clock of the stage "sync".
     pub sync: Arc<StageClock>,
     /// What has come.
@@ -77,7 +77,7 @@ impl Session {
         root.create_directory(PARTIAL, PARTIAL_MODE).map_err(|error| disk(&error))?;
         signature::sweep(&root.path().join(PARTIAL));
         let target = Arc::new(LocalTarget::new(root.clone(), durability_of(settings.durability)));
-        let runtime = network_runtime(&ledger)?;
+        let runtime = Network::start(&ledger)?;
         let mut session = Session {
             sync: ledger.stage("sync", Kind::Thread),
             root,
@@ -154,7 +154,7 @@ impl Session {
             if !dead || hosts.iter().all(|host| host.totals.received_bytes == 0) {
                 continue;
             }
-            self.sites[number].landing.finish().map_err(|error| disk(&error))?;
+            self.sites[number].finish()?;
             let fresh = self.site(settings, number, mirrors)?;
             self.retired.push(std::mem::replace(&mut self.sites[number], fresh));
         }
@@ -163,8 +163,8 @@ impl Session {
 
     /// Ends the landings and takes their logs away: nothing is unfinished.
     pub fn close(&mut self) -> Result<(), CommandError> {
-        for (number, site) in self.sites.iter().enumerate() {
-            site.landing.finish().map_err(|error| disk(&error))?;
+        for (number, site) in self.sites.iter_mut().enumerate() {
+            site.finish()?;
             self.root.unlink(&log_path(number)).map_err(|error| disk(&error))?;
         }
         Ok(())
@@ -172,11 +172,19 @@ impl Session {
 
     /// Ends the landings; what is unfinished stays for the next run.
     pub fn break_off(&mut self) {
-        for site in &self.sites {
-            if let Err(error) = site.landing.finish() {
+        for site in &mut self.sites {
+            if let Err(error) = site.finish() {
                 tracing::warn!("{error}");
             }
         }
+    }
+}
+
+impl Site {
+    /// Ends the connections and then the landing.
+    fn finish(&mut self) -> Result<(), CommandError> {
+        self.fetcher.halt();
+        self.landing.finish().map_err(|error| disk(&error))
     }
 }
 
