@@ -1,6 +1,8 @@
-//! Starting the program under test.
+//! Starting the program under test, and interrupting it.
 
-use std::{ffi::OsStr, process::Command};
+use std::ffi::OsStr;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Variables that change what a network program does; tests and the demonstration must not
 /// depend on the machine they run on.
@@ -29,4 +31,22 @@ pub fn clean_command(program: impl AsRef<OsStr>) -> Command {
         }
     }
     command
+}
+
+/// Waits until a process has a handler for Ctrl-C, and would not just end by it.
+///
+/// # Panics
+/// When it never has.
+pub fn wait_for_interrupt_handler(pid: u32) {
+    const INTERRUPT: u64 = 1 << (2 - 1);
+    let begun = Instant::now();
+    let caught = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & INTERRUPT != 0)
+    };
+    while !caught() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "process {pid} does not listen for Ctrl-C");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

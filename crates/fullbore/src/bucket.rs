@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fullbore_store::s3::address::{Addressing, Bucket, Location, SCHEME};
-use fullbore_store::s3::client::{CallError, Client, Options};
+use fullbore_store::s3::client::{CallError, Client, Options, TRY_FOR};
 use fullbore_store::s3::credentials::{Aws, CredentialsError, Keeper};
 use fullbore_wire::connect::{ConnectOptions, ProxyServer};
 use fullbore_wire::rate_limit::RateLimit;
@@ -73,6 +73,7 @@ pub fn open(
         connect: ConnectOptions { socket, ..connect },
         connections: usize::from(arguments.connections),
         patience: Duration::from_secs(common.timeout),
+        try_for: TRY_FOR,
         limit,
     };
     Ok(Client::new(bucket, keeper, options, stop))

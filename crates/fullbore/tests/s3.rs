@@ -15,7 +15,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use servers::{Client, Server, content, finish, moto, versitygw};
+use servers::{Client, Server, content, finish, interrupt, moto, versitygw};
 
 /// Names that have to be encoded, or would mean something else if they were not.
 const NAMES: [&str; 13] = [
@@ -208,8 +208,7 @@ fn under_way(server: &Server, client: &Client) -> std::process::Child {
 
 fn an_interrupted_run_leaves_no_parts(server: &Server, client: &Client) {
     let child = under_way(server, client);
-    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    interrupt(&child);
     let ended = finish(child);
     assert_eq!(ended.code, 130, "{}", ended.stderr);
     assert!(ended.stderr.contains("interrupted"), "{}", ended.stderr);

@@ -40,8 +40,8 @@ const TRIES: u32 = 6;
 /// Times for a plea to slow down: each is an answer, so that something does move.
 const SLOW_TRIES: u32 = 30;
 
-/// Time after which nothing is sent again.
-const TRY_FOR: Duration = Duration::from_secs(300);
+/// Time without a good answer to anybody after which what fails is not sent again.
+pub const TRY_FOR: Duration = Duration::from_secs(300);
 
 /// Wait before the second try; twice as long each time.
 const WAIT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
@@ -61,6 +61,8 @@ pub struct Options {
     pub connections: usize,
     /// Time without any progress until a connection is given up.
     pub patience: Duration,
+    /// Time without a good answer after which what fails is not sent again; [`TRY_FOR`].
+    pub try_for: Duration,
     /// Bytes per second over all connections.
     pub limit: Option<Arc<RateLimit>>,
 }
@@ -435,7 +437,7 @@ impl Client {
     }
 
     async fn make(&self, call: Arc<Call>) -> Result<Answer, CallError> {
-        let begun = Instant::now();
+        let mut failing_since = None;
         let mut tries = Tries::default();
         let mut refused: Option<Arc<Identity>> = None;
         loop {
@@ -456,15 +458,19 @@ impl Client {
                 }
             };
             refused = None;
+            // Time in the queue and on a slow path is no failure's.
+            let first = *failing_since.get_or_insert_with(Instant::now);
+            let since = self.shared.queue.last_well().map_or(first, |well| well.max(first));
+            let try_for = self.shared.options.try_for;
             match next {
-                Next::Again(wait) if begun.elapsed() + wait < TRY_FOR => {
+                Next::Again(wait) if since.elapsed() + wait < try_for => {
                     if std::mem::take(&mut tries.renew) {
                         refused = identity;
                     }
                     tokio::time::sleep(wait).await;
                 }
                 Next::Again(_) => {
-                    let reason = format!("not done within {} s", TRY_FOR.as_secs());
+                    let reason = format!("not done within {} s", try_for.as_secs());
                     return Err(CallError::Network { what: call.what(), reason, tries: tries.sent });
                 }
                 Next::Fail(error) => return Err(error),

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -57,11 +57,16 @@ impl Journal {
         let mut slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.is_none() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-            let number = u64::from_le_bytes(random());
-            let path = self.directory.join(format!("{number:016x}{SUFFIX}"));
-            let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
-            file.lock()?;
-            *slot = Some((path, file));
+            *slot = Some(loop {
+                let number = u64::from_le_bytes(random());
+                let path = self.directory.join(format!("{number:016x}{SUFFIX}"));
+                let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
+                file.lock()?;
+                // Before it had its lock another run may have taken it for one that is left over, and removed it.
+                if file.metadata()?.nlink() > 0 {
+                    break (path, file);
+                }
+            });
         }
         let Some((_, file)) = slot.as_mut() else { return Ok(()) };
         let mut text = serde_json::to_string(line)?;

@@ -19,7 +19,7 @@ use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::window::{Permit, Window};
 use fullbore_wire::http1::Method;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::client::{Answer, Body, CHECKSUM_FIELD, Call, CallError, Client};
@@ -33,6 +33,9 @@ const IN_MEMORY_BYTES_MAX: u64 = 16 << 20;
 
 /// Memory that a part sent from a file needs: two pieces of it.
 const FROM_FILE_BYTES: u64 = 1 << 20;
+
+/// Time to hear of a signal that has ended whoever wrote into a pipe, too: what came of it is not all of it.
+const SIGNAL_TIME: Duration = Duration::from_millis(50);
 
 /// Time for giving an upload up on the server.
 const ABORT_LIMIT: Duration = Duration::from_secs(15);
@@ -179,12 +182,7 @@ impl Uploader {
             tokio::task::spawn_blocking(move || reading.in_order(&mut (&*file).take(size), None))
         };
         let upload = self.begin(key, fields).await;
-        let stored = self.in_parts(upload, ready).await?;
-        match reader.await {
-            Ok(Ok(())) if stored.size == size => Ok(stored),
-            Ok(Err(error)) => Err(UploadError::Source(error)),
-            _ => Err(UploadError::Changed),
-        }
+        self.in_parts(upload, ready, reader, Some(size)).await
     }
 
     /// Puts what a pipe gives, in parts that grow.
@@ -211,6 +209,7 @@ impl Uploader {
             () = self.client.stopped() => return Err(CallError::Interrupted.into()),
         };
         if (first.len() as u64) < WHOLE_BYTES_MAX {
+            self.go_on_unless_stopped().await?;
             let hash = Sha256::of(&first);
             return match self.whole(key, fields, first, hash, false).await? {
                 Whole::Stored(stored) => Ok(stored),
@@ -227,9 +226,15 @@ impl Uploader {
             reading.in_order(&mut content, Some(&spool))
         });
         let upload = self.begin(key, fields).await;
-        let stored = self.in_parts(upload, ready).await?;
-        joined(reader.await)?.map_err(UploadError::Source)?;
-        Ok(stored)
+        self.in_parts(upload, ready, reader, None).await
+    }
+
+    /// At the end of a pipe.
+    async fn go_on_unless_stopped(&self) -> Result<(), CallError> {
+        match timeout(SIGNAL_TIME, self.client.stopped()).await {
+            Ok(()) => Err(CallError::Interrupted),
+            Err(_) => Ok(()),
+        }
     }
 
     async fn begin(&self, key: &str, mut fields: Vec<(String, String)>) -> Result<Multipart, UploadError> {
@@ -251,14 +256,28 @@ impl Uploader {
         Ok(Multipart { uploader: self.clone(), open })
     }
 
-    /// Sends parts as they come, and joins them.
+    /// Sends parts as they come, and joins them if they are all that there is to read: `size` where that is known.
     async fn in_parts(
         &self,
         upload: Result<Multipart, UploadError>,
         mut ready: mpsc::Receiver<Ready>,
+        reader: JoinHandle<io::Result<()>>,
+        size: Option<u64>,
     ) -> Result<Stored, UploadError> {
         let upload = upload?;
-        match upload.send(&mut ready).await {
+        let sent = async {
+            let parts = upload.send(&mut ready).await?;
+            // Parts end where the content does, and where it cannot be read on.
+            joined(reader.await)?.map_err(UploadError::Source)?;
+            let sum: u64 = parts.iter().map(|part| part.size).sum();
+            match size {
+                Some(size) if size != sum => return Err(UploadError::Changed),
+                Some(_) => {}
+                None => self.go_on_unless_stopped().await?,
+            }
+            upload.complete(&parts).await
+        };
+        match sent.await {
             Ok(stored) => Ok(stored),
             Err(error) => {
                 // Whoever reads hears that nobody wants more.
@@ -402,7 +421,7 @@ struct Multipart {
 }
 
 impl Multipart {
-    async fn send(&self, ready: &mut mpsc::Receiver<Ready>) -> Result<Stored, UploadError> {
+    async fn send(&self, ready: &mut mpsc::Receiver<Ready>) -> Result<Vec<Part>, UploadError> {
         let mut under_way = JoinSet::new();
         let mut parts = Vec::new();
         loop {
@@ -422,7 +441,7 @@ impl Multipart {
             parts.push(joined(part)??);
         }
         parts.sort_by_key(|part| part.number);
-        self.complete(&parts).await
+        Ok(parts)
     }
 
     async fn part(&self, ready: Ready) -> Result<Part, UploadError> {

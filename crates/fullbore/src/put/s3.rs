@@ -155,6 +155,9 @@ fn put(
     let result = fail(failed, totals.stored + totals.present);
     let result = match result {
         Err(error) if untried > 0 => Err(error.context(format_args!("{untried} more were not tried"))),
+        Ok(_) if untried > 0 => {
+            Err(CommandError::new(ErrorKind::Internal, format_args!("{untried} files were not tried, for no reason")))
+        }
         other => other,
     };
     result.and_then(|code| deleted.map(|_| code))

@@ -1,11 +1,23 @@
 //! What stores do wrong, and what becomes of it: a store in this process that is told what to do.
 
 use std::collections::HashMap;
-use std::fs;
-use std::sync::atomic::Ordering;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::servers::{Client, Output, content};
+use bytes::Bytes;
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::window::Window;
+use fullbore_store::s3::address::{Addressing, Bucket};
+use fullbore_store::s3::client::Options;
+use fullbore_store::s3::credentials::Keeper;
+use fullbore_store::s3::upload::{UploadError, Uploader};
+use fullbore_wire::connect::ConnectOptions;
+use tokio::sync::watch;
+
+use super::servers::{Client, Output, content, finish, interrupt};
 use super::store::{Fault, Request, Store, checksum};
 
 const SLOW: &str = "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>";
@@ -55,16 +67,23 @@ fn a_store_that_asks_for_less_gets_less() {
 
 #[test]
 fn a_store_that_never_has_enough_is_given_up() {
-    let (_, client, tree) = with_files(1, |request| match request.method.as_str() {
-        "PUT" => Fault::Answer(503, "Retry-After: 0\r\n", SLOW),
+    let refused = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&refused);
+    let (_, client, tree) = with_files(1, move |request| match request.method.as_str() {
+        "PUT" => {
+            count.fetch_add(1, Ordering::SeqCst);
+            Fault::Answer(503, "Retry-After: 0\r\n", SLOW)
+        }
         _ => Fault::None,
     });
     let begun = std::time::Instant::now();
     let stopped = client.command(["put", &tree, "s3://bucket/t"]).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
-    let pid = rustix::process::Pid::from_raw(i32::try_from(stopped.id()).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    assert_eq!(super::servers::finish(stopped).code, 130);
+    while refused.load(Ordering::SeqCst) == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nothing is asked");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    interrupt(&stopped);
+    assert_eq!(finish(stopped).code, 130);
     assert!(begun.elapsed() < Duration::from_secs(60), "a pause ends with the run");
 }
 
@@ -82,10 +101,8 @@ fn a_pipe_that_gives_nothing_can_be_interrupted() {
             assert!(begun.elapsed() < Duration::from_secs(60), "no upload begins");
             std::thread::sleep(Duration::from_millis(10));
         }
-        std::thread::sleep(Duration::from_millis(500));
-        let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-        assert_eq!(super::servers::finish(child).code, 130);
+        interrupt(&child);
+        assert_eq!(finish(child).code, 130);
         drop(stdin);
     }
     assert_eq!((store.open_uploads(), store.keys().len()), (0, 0));
@@ -332,6 +349,73 @@ fn parts_that_fail_are_sent_again_or_all_is_given_up() {
         }
     });
     assert_eq!(client.run(["put", "--resend", &file, "s3://bucket/large"]).code, 0);
+}
+
+/// The library on its own.
+fn uploader(store: &Store, try_for: Duration) -> (Uploader, watch::Sender<bool>) {
+    let bucket = Bucket::new("bucket", Some(&store.url), "us-east-1", Addressing::Path).unwrap();
+    let patience = Duration::from_secs(60);
+    let options = Options { connect: ConnectOptions::default(), connections: 4, patience, try_for, limit: None };
+    let (stop, stopped) = watch::channel(false);
+    let uploader = Uploader {
+        client: fullbore_store::s3::client::Client::new(bucket, Keeper::anonymous(), options, stopped),
+        window: Window::new(64 << 20, u32::MAX),
+        work: Arc::default(),
+        journal: None,
+        spool: std::env::temp_dir(),
+    };
+    (uploader, stop)
+}
+
+#[test]
+fn a_request_that_took_long_and_failed_is_sent_again() {
+    let mut once = true;
+    let store = Store::start(move |_| match std::mem::take(&mut once) {
+        true => {
+            std::thread::sleep(Duration::from_secs(3));
+            Fault::Answer(500, "", INTERNAL)
+        }
+        false => Fault::None,
+    });
+    let (uploader, _stop) = uploader(&store, Duration::from_secs(2));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let put = uploader.whole("object", Vec::new(), Bytes::from_static(b"x"), Sha256::of(b"x"), false);
+    runtime.block_on(put).unwrap();
+    assert_eq!((store.keys(), store.requests().len()), (vec!["object".to_owned()], 2));
+}
+
+/// So many bytes, and then an error.
+struct Breaks(usize);
+
+impl Read for Breaks {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.0 == 0 {
+            return Err(io::Error::other("the disk is gone"));
+        }
+        let count = into.len().min(self.0);
+        into[..count].fill(7);
+        self.0 -= count;
+        Ok(count)
+    }
+}
+
+#[test]
+fn content_that_cannot_be_read_to_its_end_replaces_nothing() {
+    let store = Store::start(well());
+    store.put("object", b"as it was");
+    let (uploader, _stop) = uploader(&store, Duration::from_secs(300));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let broken = runtime.block_on(uploader.pipe("object", Vec::new(), Breaks(24 << 20)));
+    assert!(matches!(broken, Err(UploadError::Source(_))), "{broken:?}");
+    // A file that is shorter than it was when its size was asked for.
+    let client = Client::new(&store.url);
+    let short = client.file("short", &content(24 << 20, 1));
+    let file = Arc::new(File::open(short).unwrap());
+    let changed = runtime.block_on(uploader.file("object", Vec::new(), file, 30 << 20));
+    assert!(matches!(changed, Err(UploadError::Changed)), "{changed:?}");
+    assert_eq!(store.object("object").unwrap().content, b"as it was");
+    assert!(!store.requests().iter().any(|request| request.method == "POST" && request.query.contains("uploadId")));
+    assert_eq!((store.uploads_begun(), store.open_uploads()), (2, 0));
 }
 
 #[test]

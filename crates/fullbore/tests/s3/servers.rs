@@ -97,8 +97,29 @@ impl Client {
     }
 }
 
+/// As Ctrl-C does, once it is listened for.
+pub fn interrupt(child: &Child) {
+    fullbore_testkit::process::wait_for_interrupt_handler(child.id());
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+}
+
+/// Time for anything here; a command that does not end is a failure.
+const LIMIT: Duration = Duration::from_secs(300);
+
 pub fn finish(child: Child) -> Output {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    let (ended, end) = std::sync::mpsc::channel::<()>();
+    let watching = std::thread::spawn(move || {
+        let late = end.recv_timeout(LIMIT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+        if late {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        late
+    });
     let output = child.wait_with_output().unwrap();
+    drop(ended);
+    assert!(!watching.join().unwrap(), "no end: {}", String::from_utf8_lossy(&output.stderr));
     Output {
         code: output.status.code().unwrap_or(-1),
         stdout: String::from_utf8(output.stdout).unwrap(),
@@ -157,9 +178,10 @@ fn start(mut command: Command, port: u16, directory: tempfile::TempDir) -> Serve
     let log = std::fs::File::create(directory.path().join("log")).unwrap();
     command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
     let process = command.spawn().unwrap();
-    let server = Server { process, url: format!("http://127.0.0.1:{port}"), directory };
+    let mut server = Server { process, url: format!("http://127.0.0.1:{port}"), directory };
     let begun = Instant::now();
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert_eq!(server.process.try_wait().unwrap(), None, "the server has ended");
         let log = || std::fs::read_to_string(server.directory.path().join("log")).unwrap_or_default();
         assert!(begun.elapsed() < Duration::from_secs(120), "the server does not start: {}", log());
         std::thread::sleep(Duration::from_millis(50));

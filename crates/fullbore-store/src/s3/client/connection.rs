@@ -336,7 +336,8 @@ impl<'a> Connection<'a> {
             && self.feeding.is_none()
             && self.http.room() > 0
             && self.http.outgoing().len() < OUTGOING_BYTES
-            && (self.asked.is_empty() || self.asked.iter().all(|asked| asked.order.is_small()));
+            && (self.asked.is_empty()
+                || (self.asked.iter().all(|asked| asked.order.is_small()) && self.shared.queue.may_pipeline()));
         let reading = self.feeding.as_mut().and_then(|feeding| feeding.reading.as_mut());
         let (stream, http, flushed) = (&mut self.connected.stream, &mut self.http, &mut self.flushed);
         let turn = tokio::select! {

@@ -68,10 +68,13 @@ struct State {
     in_flight: usize,
     /// Tasks that serve a connection, or try to have one.
     connections: usize,
-    /// Of them, those that have nothing to do, or will have nothing when they are connected.
+    /// Of them, those that have a connection.
+    connected: usize,
+    /// Those that have nothing to do, or will have nothing when they are connected.
     idle: usize,
     pace: Pace,
     answered: bool,
+    last_well: Option<Instant>,
     failing_since: Option<(Instant, u32)>,
     given_up: Option<String>,
     slowed: u64,
@@ -84,9 +87,11 @@ impl Queue {
                 waiting: VecDeque::new(),
                 in_flight: 0,
                 connections: 0,
+                connected: 0,
                 idle: 0,
                 pace: Pace::new(connections_max * PIPELINE_DEPTH),
                 answered: false,
+                last_well: None,
                 failing_since: None,
                 given_up: None,
                 slowed: 0,
@@ -140,6 +145,15 @@ impl Queue {
         open
     }
 
+    fn pipelines(&self, state: &State) -> bool {
+        self.pipeline.load(Ordering::Relaxed) && state.idle == 0 && state.connections == self.connections_max
+    }
+
+    /// Whether a connection that has a request under way may take another: those without one come first.
+    pub fn may_pipeline(&self) -> bool {
+        self.pipelines(&self.state())
+    }
+
     /// For a connection with so many requests under way, all of them small or not. True beside it: another
     /// connection is to be opened, and is counted already.
     pub fn take(&self, under_way: usize, all_small: bool, now: Instant) -> (Take, bool) {
@@ -150,11 +164,12 @@ impl Queue {
         }
         let Some(first) = state.waiting.front() else { return (Take::Nothing, false) };
         if under_way > 0 {
-            let allowed = self.pipeline.load(Ordering::Relaxed)
-                && under_way < PIPELINE_DEPTH
-                && state.idle == 0
-                && state.connections == self.connections_max;
+            let allowed = under_way < PIPELINE_DEPTH && self.pipelines(state);
             if !allowed || !all_small || !first.is_small() {
+                if state.idle > 0 {
+                    // The call may have been for one that has nothing to do.
+                    self.arrived.notify_one();
+                }
                 return (Take::Nothing, false);
             }
         }
@@ -187,6 +202,7 @@ impl Queue {
         state.in_flight -= 1;
         if answered {
             state.answered = true;
+            state.failing_since = None;
         }
         let held = !state.waiting.is_empty() && state.idle > 0;
         drop(state);
@@ -197,7 +213,14 @@ impl Queue {
 
     /// An answer that is no plea for less.
     pub fn well(&self) {
-        self.state().pace.answered();
+        let mut state = self.state();
+        state.pace.answered();
+        state.last_well = Some(Instant::now());
+    }
+
+    /// When the last of them came.
+    pub fn last_well(&self) -> Option<Instant> {
+        self.state().last_well
     }
 
     /// The store wants less.
@@ -215,7 +238,9 @@ impl Queue {
 
     /// A connection is there.
     pub fn connected(&self) {
-        self.state().failing_since = None;
+        let mut state = self.state();
+        state.connected += 1;
+        state.failing_since = None;
     }
 
     /// None could be made: how long to wait before the next attempt; `None` when this task is to end, because
@@ -225,7 +250,9 @@ impl Queue {
         let (since, attempts) = state.failing_since.unwrap_or((now, 0));
         state.failing_since = Some((since, attempts + 1));
         let limit = if state.answered { LATER_CONTACT } else { FIRST_CONTACT };
-        if is_final || now.saturating_duration_since(since) >= limit {
+        // A store that refuses further connections serves over those that there are.
+        let is_over = state.connected == 0 && now.saturating_duration_since(since) >= limit;
+        if is_final || is_over {
             state.given_up = Some(reason.to_owned());
             // Dropping the replies tells everybody.
             state.waiting.clear();
@@ -243,6 +270,7 @@ impl Queue {
     pub fn closed(&self, was_idle: bool) -> bool {
         let mut state = self.state();
         state.connections -= 1;
+        state.connected -= 1;
         if was_idle {
             state.idle = state.idle.saturating_sub(1);
         }
@@ -252,5 +280,51 @@ impl Queue {
     /// Why the store was given up, if it was.
     pub fn given_up(&self) -> Option<String> {
         self.state().given_up.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_wire::http1::Method;
+
+    fn push(queue: &Queue) -> bool {
+        let (reply, receiver) = oneshot::channel();
+        // Somebody waits for the answer, for ever.
+        std::mem::forget(receiver);
+        queue
+            .push(Order { call: Arc::new(Call::new(Method::Get, None)), identity: None, reply })
+            .expect("the store is not given up")
+    }
+
+    #[test]
+    fn a_store_that_refuses_further_connections_is_not_given_up() {
+        let queue = Queue::new(2);
+        let now = Instant::now();
+        assert!(push(&queue));
+        queue.connected();
+        assert!(matches!(queue.take(0, true, now), (Take::Order(_), false)));
+        for minute in 0..5 {
+            // One connection is busy, and a second one is wanted.
+            assert!(push(&queue), "minute {minute}");
+            assert_eq!(queue.not_connected("refused", false, now + Duration::from_secs(60 * minute)), None);
+            assert_eq!(queue.given_up(), None, "minute {minute}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_a_busy_connection_heard_is_passed_on() {
+        let queue = Queue::new(2);
+        let now = Instant::now();
+        assert!(push(&queue));
+        queue.connected();
+        assert!(matches!(queue.take(0, true, now), (Take::Order(_), _)));
+        queue.arrived.notified().await;
+        // The second connection waits, and the first hears of the second request.
+        assert!(push(&queue));
+        queue.connected();
+        queue.arrived.notified().await;
+        assert!(matches!(queue.take(1, true, now), (Take::Nothing, _)));
+        tokio::time::timeout(Duration::from_secs(60), queue.arrived.notified()).await.expect("it is called again");
     }
 }
