@@ -19,25 +19,28 @@ use fullbore_store::lafs::geometry::Encoding;
 use fullbore_store::lafs::secrets::LeaseSecrets;
 use fullbore_store::lafs::servers::Announcements;
 use fullbore_store::lafs::upload::journal::Journal;
-use fullbore_store::lafs::upload::produce::{Meter, Pool, Workshop};
+use fullbore_store::lafs::upload::produce::{Meter, Pool, SourceError, Workshop};
 use fullbore_store::lafs::upload::source::Source;
 use fullbore_store::lafs::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
+use fullbore_wire::rate_limit::RateLimit;
 use server::{Fault, GbsServer};
 use tokio::sync::{mpsc, watch};
 
 /// Time without progress until a server is given up, where a test waits for that.
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_secs(10);
 /// Where it must not come to that.
 const LONG: Duration = Duration::from_secs(60);
+/// Whatever takes longer does not end.
+const LIMIT: Duration = Duration::from_secs(240);
 
 struct World {
     servers: Vec<GbsServer>,
     /// Bytes of a segment of what is put. Readers expect 1 MiB.
     segment_max: u64,
+    key: KeyChoice,
     grid: Arc<Grid>,
-    /// Becomes true when a run is to end; nobody says so here.
-    stop: watch::Receiver<bool>,
-    _stop: watch::Sender<bool>,
+    /// Becomes true when a run is to end.
+    stop: watch::Sender<bool>,
 }
 
 impl World {
@@ -51,6 +54,11 @@ impl World {
 
     /// The same servers, and no connection to them yet.
     fn of(servers: Vec<GbsServer>, patience: Duration) -> World {
+        World::limited(servers, patience, None)
+    }
+
+    /// As `of`, with so many bytes per second to all of them.
+    fn limited(servers: Vec<GbsServer>, patience: Duration, bytes_per_s: Option<u64>) -> World {
         let mut yaml = "storage:\n".to_owned();
         for (number, server) in servers.iter().enumerate() {
             let tub = "abcdefghijklmnopqrstuvwxyz234567".chars().nth(number).unwrap().to_string().repeat(32);
@@ -63,28 +71,30 @@ impl World {
         }
         let mut announcements = Announcements::default();
         announcements.add_servers_yaml(&yaml).unwrap();
-        let options = LinkOptions { resolver: Arc::default(), patience, limit: None, ledger: Ledger::off() };
+        let limit = bytes_per_s.map(|rate| Arc::new(RateLimit::new(rate, Instant::now())));
+        let options = LinkOptions { resolver: Arc::default(), patience, limit, ledger: Ledger::off() };
         let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
         assert_eq!(grid.servers().len(), servers.len(), "{:?}", grid.unusable);
-        let (sender, stop) = watch::channel(false);
-        World { servers, segment_max: 128 << 10, grid, stop, _stop: sender }
+        let key = KeyChoice::Convergent(b"secret".to_vec());
+        World { servers, segment_max: 128 << 10, key, grid, stop: watch::Sender::new(false) }
     }
 
     async fn put(&self, data: &[u8], encoding: [u16; 3], journal: Option<Journal>) -> Result<Stored, PutError> {
         let workshop =
             Workshop { pool: Pool::new(2), memory: Window::new(16 << 20, u32::MAX), meter: Arc::new(Meter::default()) };
         let lease = LeaseSecrets::new(b"lease");
-        let uploader = Uploader::new(Arc::clone(&self.grid), workshop, lease, self.stop.clone());
+        let uploader = Uploader::new(Arc::clone(&self.grid), workshop, lease, self.stop.subscribe());
         let options = PutOptions {
             encoding: Encoding::new(encoding[0], encoding[1], encoding[2]).unwrap(),
             segment_max: self.segment_max,
-            key: KeyChoice::Convergent(b"secret".to_vec()),
+            key: self.key.clone(),
         };
-        uploader.put(Source::Memory(data.to_vec().into()), data.len() as u64, &options, journal).await
+        let put = uploader.put(Source::Memory(data.to_vec().into()), data.len() as u64, &options, journal);
+        tokio::time::timeout(LIMIT, put).await.expect("the upload ends")
     }
 
     async fn get(&self, cap: &Chk) -> (Vec<u8>, Result<Got, GetError>) {
-        let downloader = Downloader::new(Arc::clone(&self.grid), Pool::new(2), self.stop.clone());
+        let downloader = Downloader::new(Arc::clone(&self.grid), Pool::new(2), self.stop.subscribe());
         let (out, mut pieces) = mpsc::channel::<Bytes>(2);
         let collect = async {
             let mut data = Vec::new();
@@ -94,7 +104,7 @@ impl World {
             data
         };
         let get = async move { downloader.get(cap, &out).await };
-        tokio::join!(collect, get)
+        tokio::time::timeout(LIMIT, async { tokio::join!(collect, get) }).await.expect("the download ends")
     }
 
     /// Shares that were begun and are not complete, on all servers.
@@ -182,6 +192,42 @@ async fn happiness_that_is_lost_late_is_an_error_with_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pass_that_ends_while_memory_is_full_ends() {
+    let mut servers = Vec::new();
+    for _ in 0..5 {
+        servers.push(GbsServer::start(Fault::None).await);
+    }
+    // Nobody listens there any more.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let pin = servers[2].nurl.split_once('@').unwrap().0.to_owned();
+    servers[2].nurl = format!("{pin}@127.0.0.1:{port}/swissnum#v=1");
+    let world = World::of(servers, LONG);
+    // More than the window takes, so that it is full of what the missing server should have.
+    let data = content(24_000_000);
+    let put = tokio::time::timeout(LONG / 2, world.put(&data, [3, 5, 5], None));
+    let error = put.await.expect("the pass ends").unwrap_err();
+    assert!(matches!(error, PutError::Unhappy { .. }), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upload_that_is_held_up_can_be_interrupted() {
+    let world = World::new(&one_of_five(Fault::Stalls { from: 0 }), LONG).await;
+    let interrupt = async {
+        let written = || world.servers.iter().map(|server| server.state().writes.len()).sum::<usize>();
+        let mut before = 0;
+        while before == 0 || written() > before {
+            before = written();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        world.stop.send(true).unwrap();
+    };
+    let data = content(24_000_000);
+    let both = async { tokio::join!(world.put(&data, [3, 5, 5], None), interrupt).0 };
+    let error = tokio::time::timeout(LONG / 2, both).await.expect("the run ends").unwrap_err();
+    assert!(matches!(error, PutError::Interrupted), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_was_closed_for_idleness_is_opened_again() {
     let world = World::new(&[Fault::ClosesIdle(Duration::from_millis(300)); 5], LONG).await;
     let first = world.put(&content(100_000), [3, 5, 5], None).await.unwrap();
@@ -201,6 +247,14 @@ async fn a_broken_connection_costs_no_more_than_what_was_under_way() {
     // What was acknowledged before the break is written once.
     let first = state.writes.iter().filter(|(_, from, _)| *from == 0).count();
     assert!(first <= 2, "the beginning was answered: {:?}", state.writes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_share_that_a_restarted_server_forgot_goes_elsewhere() {
+    // The last write of the share is the one that is not answered, and is repeated.
+    let (world, stored) = put_past(Fault::Restarts { from: 300_000 }, LONG).await;
+    assert!(stored.troubles.join("\n").contains("s2 ("), "{:?}", stored.troubles);
+    assert_eq!(world.incomplete(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -267,6 +321,25 @@ async fn an_upload_that_failed_goes_on_where_servers_stand() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_random_key_is_for_one_content() {
+    let journals = tempfile::tempdir().unwrap();
+    let journal = || Journal::open(journals.path(), &[b"one"]).unwrap();
+    let mut data = content(24_000_000);
+    let mut world = World::new(&[Fault::Dies { from: 6_500_000 }; 5], SHORT).await;
+    world.key = KeyChoice::Random;
+    world.put(&data, [3, 5, 5], journal()).await.unwrap_err();
+    let key = journal().unwrap().random_key().expect("it is kept, to go on with");
+    world.servers.iter().for_each(|server| server.state().fault = Fault::None);
+    let mut world = World::of(world.servers.clone(), LONG);
+    world.key = KeyChoice::Random;
+    data[0] ^= 1;
+    let error = world.put(&data, [3, 5, 5], journal()).await.unwrap_err();
+    assert!(matches!(error, PutError::Source(SourceError::Changed)), "{error}");
+    let stored = world.put(&data, [3, 5, 5], journal()).await.unwrap();
+    assert_ne!(chk(&stored).key, key);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_place_that_a_killed_run_left_is_taken_up_although_nothing_is_there() {
     let journals = tempfile::tempdir().unwrap();
     let journal = || Journal::open(journals.path(), &[b"one"]).unwrap();
@@ -282,6 +355,30 @@ async fn a_place_that_a_killed_run_left_is_taken_up_although_nothing_is_there() 
     assert!(begun.elapsed() < LONG / 2, "nobody waited for another upload of it");
     assert_eq!((world.complete(), world.incomplete()), (5, 0));
     assert_eq!(world.get(&chk(&stored)).await.0, data);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_is_interrupted_on_a_slow_link_gives_up_its_places_or_knows_them() {
+    let journals = tempfile::tempdir().unwrap();
+    let journal = || Journal::open(journals.path(), &[b"one"]).unwrap();
+    let data = content(20_000_000);
+    let servers = World::new(&[Fault::None; 5], LONG).await.servers;
+    // In a runtime of its own: what is left of it ends with it, as with a process.
+    let process = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let world = World::limited(servers.clone(), LONG, Some(50_000));
+    let (stop, content, first) = (world.stop.clone(), data.clone(), journal());
+    let put = process.spawn(async move { world.put(&content, [3, 5, 5], first).await });
+    let world = World::of(servers, LONG);
+    while world.incomplete() < 5 {
+        assert!(!put.is_finished());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    stop.send(true).unwrap();
+    let error = tokio::time::timeout(LONG / 2, put).await.expect("the run ends").unwrap().unwrap_err();
+    assert!(matches!(error, PutError::Interrupted), "{error}");
+    process.shutdown_background();
+    let stored = tokio::time::timeout(LONG, world.put(&data, [3, 5, 5], journal())).await.expect("places are free");
+    assert_eq!((stored.unwrap().happiness, world.complete(), world.incomplete()), (5, 5, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

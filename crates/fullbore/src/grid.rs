@@ -20,8 +20,13 @@ use crate::cli::GridArgs;
 use crate::error::{CommandError, printable};
 use crate::report::units;
 
-/// Threads for blocking work: reading files and keys. Each large file on its way has one.
-const BLOCKING_THREADS: usize = 32;
+/// Files on their way at once: as many as fill a path of 100 ms with files of 200 bytes at the rate that ten
+/// servers of one core each take.
+pub const FILES_AT_ONCE: usize = 128;
+
+/// Threads for blocking work. Each file on its way has one, which may wait for servers; names of servers are looked up
+/// by others.
+const BLOCKING_THREADS: usize = FILES_AT_ONCE + 64;
 
 /// Where things are stored, and by which secrets.
 pub struct Place {
@@ -104,11 +109,20 @@ pub fn tell(value: &Value) -> Result<(), CommandError> {
 
 /// A line to stdout. A reader that is gone is a quiet, normal end.
 pub fn print_line(line: &str) -> Result<(), CommandError> {
-    let mut out = io::stdout().lock();
-    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+    match write_line(line) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CommandError::disk(Path::new("stdout"), &error)),
         _ => Ok(()),
     }
+}
+
+/// As [`print_line`], of what is written nowhere else: somebody has to read it.
+pub fn print_only_copy(line: &str) -> Result<(), CommandError> {
+    write_line(line).map_err(|error| CommandError::disk(Path::new("stdout"), &error))
+}
+
+fn write_line(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush())
 }
 
 /// What was measured of the servers, for JSON.

@@ -20,7 +20,9 @@ use serde_json::json;
 use crate::bucket;
 use crate::cli::PutArgs;
 use crate::error::{CommandError, ErrorKind};
-use crate::grid::{amount, print_line, say, say_evidence, server_table, start_log, tell, verdict_table};
+use crate::grid::{
+    amount, print_line, print_only_copy, say, say_evidence, server_table, start_log, tell, verdict_table,
+};
 use crate::program::process_costs;
 use list::List;
 use settings::PutSettings;
@@ -42,6 +44,15 @@ pub fn run(arguments: &PutArgs) -> Result<u8, CommandError> {
     let begun = Instant::now();
     let mut list = List::open(arguments.caps.as_deref())?;
     let workplace = Workplace::new(arguments, &settings)?;
+    let result = put(arguments, &workplace, &mut list, begun);
+    workplace.end();
+    result
+}
+
+/// The walk, from the connections on.
+fn put(arguments: &PutArgs, workplace: &Workplace<'_>, list: &mut List, begun: Instant) -> Result<u8, CommandError> {
+    // Without a list a cap is on stdout alone.
+    let print = if arguments.caps.is_some() { print_line } else { print_only_copy };
     let mut failed = Vec::new();
     let mut totals = Totals::default();
     let result = workplace.put_all(&arguments.paths, &mut |done: Done| {
@@ -54,9 +65,9 @@ pub fn run(arguments: &PutArgs) -> Result<u8, CommandError> {
                 let cap = cap.to_text();
                 list.add(&done.path, done.size, &cap);
                 if arguments.grid.json {
-                    tell(&list::entry(&done.path, done.size, &cap, Some(done.happiness)))?;
+                    print(&list::entry(&done.path, done.size, &cap, Some(done.happiness)).to_string())?;
                 } else if done.is_argument {
-                    print_line(&cap)?;
+                    print(&cap)?;
                 }
             }
             Err(error) => failed.push((done.path, error)),
@@ -66,7 +77,7 @@ pub fn run(arguments: &PutArgs) -> Result<u8, CommandError> {
     list.publish()?;
     let facts = workplace.facts(begun.elapsed());
     if !arguments.dry_run {
-        conclude(arguments, &totals, &facts, &workplace, failed.len())?;
+        conclude(arguments, &totals, &facts, workplace, failed.len())?;
     }
     result?;
     fail(failed, totals.files + totals.directories)

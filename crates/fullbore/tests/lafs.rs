@@ -32,6 +32,8 @@ fn a_real_grid() {
     refusals_of_servers(&grid);
     a_killed_run_is_taken_up(&grid);
     an_interrupted_run_leaves_nothing_behind(&grid);
+    a_pipe_that_gives_nothing_can_be_interrupted(&grid);
+    caps_that_nobody_takes_are_an_error(&grid);
     a_stalled_server_is_given_up(&grid);
     a_server_that_is_killed_under_way(&grid);
     too_few_servers(&grid);
@@ -339,6 +341,37 @@ fn an_interrupted_run_leaves_nothing_behind(grid: &Grid) {
     grid.wait("aborted shares", || grid.incoming() == 0);
     assert_eq!(grid.shares(), before);
     assert!(grid.journals().is_empty());
+}
+
+fn a_pipe_that_gives_nothing_can_be_interrupted(grid: &Grid) {
+    let random = ["put", "-q", "--random-key", "--size", "50000000", "--node", grid.node(), "-"];
+    for arguments in [&["put", "-q", "--node", grid.node(), "-"][..], &random] {
+        let mut run = grid.begin(arguments.iter().copied());
+        // It stays open, and nothing comes.
+        let stdin = run.stdin.take();
+        grid::interrupt(&run);
+        grid.wait("end", || run.try_wait().unwrap().is_some());
+        assert_eq!(run.wait().unwrap().code(), Some(130), "{arguments:?}");
+        drop(stdin);
+    }
+    grid.wait("aborted shares", || grid.incoming() == 0);
+}
+
+fn caps_that_nobody_takes_are_an_error(grid: &Grid) {
+    let small = grid.file("small", b"a literal, which is done at once");
+    let large = grid.file("large", &content(50_000_000, 18));
+    let [small, large] = [&small, &large].map(|file| file.to_str().unwrap());
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
+    for stdout in [std::process::Stdio::from(full), closed.into()] {
+        let before = grid.shares();
+        let arguments = ["put", "-q", "--limit-rate", "4M", "--node", grid.node(), small, large];
+        let run = grid.command(arguments).stdout(stdout).spawn().unwrap();
+        let output = run.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!((grid.incoming(), grid.shares()), (0, before), "what was under way is given up");
+    }
 }
 
 fn a_stalled_server_is_given_up(grid: &Grid) {

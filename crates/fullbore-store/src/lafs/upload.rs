@@ -204,8 +204,16 @@ impl Uploader {
         options: &PutOptions,
         mut journal: Option<Journal>,
     ) -> Result<Stored, PutError> {
+        if *self.stop.borrow() {
+            return Err(PutError::Interrupted);
+        }
         if size <= LITERAL_BYTES_MAX {
-            return self.literal(&source, size).await;
+            let mut stop = self.stop.clone();
+            return tokio::select! {
+                stored = self.literal(&source, size) => stored,
+                // A pipe may give nothing for ever.
+                () = stopped(&mut stop) => Err(PutError::Interrupted),
+            };
         }
         let encoding = options.encoding;
         let usable = self.grid.servers().len();
@@ -217,7 +225,9 @@ impl Uploader {
             KeyChoice::Random => journal.as_ref().and_then(Journal::random_key).unwrap_or_else(random::<16>),
             KeyChoice::Convergent(secret) => {
                 let (workshop, source, secret) = (self.workshop.clone(), source.clone(), secret.clone());
-                blocking(move || workshop.key(&source, &geometry, &secret)).await?
+                let stop = self.stop.clone();
+                let key = blocking(move || workshop.key(&source, &geometry, &secret, &stop)).await?;
+                key.ok_or(PutError::Interrupted)?
             }
         };
         if let Some(journal) = &mut journal {
@@ -242,7 +252,7 @@ impl Uploader {
 }
 
 /// Returns when the run is to end.
-pub(super) async fn stopped(stop: &mut watch::Receiver<bool>) {
+pub async fn stopped(stop: &mut watch::Receiver<bool>) {
     let said = stop.wait_for(|stop| *stop).await.is_ok();
     if !said {
         // Nobody is left who could say so.

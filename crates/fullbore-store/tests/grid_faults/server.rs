@@ -37,6 +37,8 @@ pub enum Fault {
     ClosesIdle(Duration),
     /// Closes the connection once, at the first write from this offset on, without an answer.
     BreaksOnce { from: u64 },
+    /// As `BreaksOnce`, and shares that were not complete are gone after it: the server was started again.
+    Restarts { from: u64 },
     /// Ends every connection but the first.
     OneConnection,
     /// Closes the connection after each answer to a read, and says so in its head, long before the body.
@@ -236,6 +238,11 @@ impl State {
             }
             Fault::BreaksOnce { from: at } if to > at && !self.broken => {
                 self.broken = true;
+                return Act::Break;
+            }
+            Fault::Restarts { from: at } if to > at && !self.broken => {
+                self.broken = true;
+                self.shares.retain(|_, share| share.complete);
                 return Act::Break;
             }
             _ => {}

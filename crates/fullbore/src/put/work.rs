@@ -20,9 +20,10 @@ use fullbore_store::lafs::secrets::random;
 use fullbore_store::lafs::upload::journal::Journal;
 use fullbore_store::lafs::upload::produce::{Meter, Pool, SourceError, Workshop};
 use fullbore_store::lafs::upload::source::Source;
-use fullbore_store::lafs::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
+use fullbore_store::lafs::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader, stopped};
 use fullbore_store::lafs::verdict::Facts;
 use fullbore_wire::rate_limit::RateLimit;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::settings::PutSettings;
@@ -31,15 +32,11 @@ use super::tree::{Item, list};
 use crate::cli::PutArgs;
 use crate::error::{CommandError, ErrorKind};
 use crate::fetching::Stop;
-use crate::grid::{connect, runtime, say};
+use crate::grid::{FILES_AT_ONCE, connect, runtime, say};
 use crate::program::process_costs;
 
 /// Memory for blocks that are not acknowledged. 64 MiB carry 1 Gbit/s over half a second.
 const MEMORY_BYTES: u64 = 64 << 20;
-
-/// Files on their way at once: as many as fill a path of 100 ms with files of 200 bytes at the rate that ten
-/// servers of one core each take.
-const FILES_AT_ONCE: usize = 128;
 
 /// Files of this size or less have no journal: they are sent again faster than it is written.
 const JOURNAL_FROM_BYTES: u64 = 8 << 20;
@@ -61,7 +58,8 @@ pub struct Workplace<'a> {
     arguments: &'a PutArgs,
     options: PutOptions,
     runtime: tokio::runtime::Runtime,
-    stop: Stop,
+    /// Becomes true when the run is to end: by a signal, or because nobody can be told of what is done.
+    stop: watch::Sender<bool>,
     workshop: Workshop,
     threads: usize,
     grid: Option<Arc<Grid>>,
@@ -85,12 +83,17 @@ impl<'a> Workplace<'a> {
         ledger.watch_window(&workshop.memory);
         ledger.set_rate_limit(arguments.limit_rate.map_or(0, |rate| rate.0));
         let runtime = runtime(&ledger)?;
-        let stop = Stop::listen(&runtime);
+        let stop = watch::Sender::new(false);
+        let (signal, stopping) = (Stop::listen(&runtime), stop.clone());
+        runtime.spawn(async move {
+            signal.requested().await;
+            stopping.send_replace(true);
+        });
         let limit = arguments.limit_rate.map(|rate| Arc::new(RateLimit::new(rate.0, Instant::now())));
         let place = settings.place.as_ref().filter(|_| !arguments.dry_run);
         let grid = place.map(|place| Arc::new(connect(&arguments.grid, place, limit, &ledger)));
         let uploader = place.zip(grid.as_ref()).map(|(place, grid)| {
-            Arc::new(Uploader::new(Arc::clone(grid), workshop.clone(), place.lease.clone(), stop.watch()))
+            Arc::new(Uploader::new(Arc::clone(grid), workshop.clone(), place.lease.clone(), stop.subscribe()))
         });
         if let Some(grid) = &grid {
             for server in &grid.unusable {
@@ -147,7 +150,9 @@ impl<'a> Workplace<'a> {
             }
             // In order: what can be told now.
             while let Some(done) = run.done.remove(&told) {
-                each(done)?;
+                if let Err(error) = each(done) {
+                    return self.wind_up(run, each, error);
+                }
                 told += 1;
             }
             if told == items.len() {
@@ -159,22 +164,38 @@ impl<'a> Workplace<'a> {
             let (number, done) = finished
                 .map_err(|error| CommandError::new(ErrorKind::Internal, format_args!("a task failed: {error}")))?;
             waiting.extend(run.finished(number, done));
-            if *self.stop.watch().borrow() {
-                // What is under way gives up what it began; nothing new begins.
-                while let Some(finished) = self.runtime.block_on(run.tasks.join_next()) {
-                    drop(finished);
-                }
-                for (_, done) in std::mem::take(&mut run.done) {
-                    if done.result.is_ok() {
-                        each(done)?;
-                    }
-                }
-                return Err(CommandError::new(
-                    ErrorKind::Interrupted,
-                    "interrupted; shares that were not complete are given up",
-                ));
+            if *self.stop.borrow() {
+                let error = "interrupted; shares that were not complete are given up";
+                return self.wind_up(run, each, CommandError::new(ErrorKind::Interrupted, error));
             }
         }
+    }
+
+    /// Nothing new begins, and what is under way gives up what it began. What is complete all the same is told of.
+    fn wind_up(
+        &self,
+        mut run: Run<'_>,
+        each: &mut dyn FnMut(Done) -> Result<(), CommandError>,
+        error: CommandError,
+    ) -> Result<(), CommandError> {
+        self.stop.send_replace(true);
+        while let Some(finished) = self.runtime.block_on(run.tasks.join_next()) {
+            if let Ok((number, outcome)) = finished {
+                run.finished(number, outcome);
+            }
+        }
+        for (_, done) in std::mem::take(&mut run.done) {
+            if done.result.is_ok() {
+                // To the list, if stdout takes nothing.
+                let _ = each(done);
+            }
+        }
+        Err(error)
+    }
+
+    /// Ends what is left. A thread may wait for a pipe that gives nothing: it is not waited for.
+    pub fn end(self) {
+        self.runtime.shutdown_background();
     }
 
     /// What is known of the run, at its end.
@@ -204,6 +225,7 @@ impl<'a> Workplace<'a> {
             uploader: self.uploader.clone(),
             workshop: self.workshop.clone(),
             journals: self.journals.clone(),
+            stop: self.stop.subscribe(),
         }
     }
 }
@@ -298,6 +320,7 @@ struct Putter {
     uploader: Option<Arc<Uploader>>,
     workshop: Workshop,
     journals: Option<PathBuf>,
+    stop: watch::Receiver<bool>,
 }
 
 impl Putter {
@@ -350,7 +373,13 @@ impl Putter {
         if let (Some(size), KeyChoice::Random) = (size, &self.options.key) {
             return (size, self.put(Source::stream(reader), size, None).await);
         }
-        let spooled = tokio::task::spawn_blocking(move || spool(reader, &std::env::temp_dir())).await;
+        let spooling = tokio::task::spawn_blocking(move || spool(reader, &std::env::temp_dir()));
+        let mut stop = self.stop.clone();
+        let spooled = tokio::select! {
+            spooled = spooling => spooled,
+            // A pipe may give nothing for ever.
+            () = stopped(&mut stop) => return (0, Err(explain(&PutError::Interrupted))),
+        };
         match spooled {
             Ok(Ok((file, size))) => (size, self.put(Source::File(Arc::new(file)), size, None).await),
             Ok(Err(error)) => (0, Err(error)),
@@ -368,10 +397,12 @@ impl Putter {
         let stored = match &self.uploader {
             Some(uploader) => uploader.put(source, size, &self.options, journal).await,
             None => {
-                let (workshop, options) = (self.workshop.clone(), self.options.clone());
-                match tokio::task::spawn_blocking(move || dry(&workshop, &source, size, &options)).await {
-                    Ok(stored) => stored,
-                    Err(error) => return Err(CommandError::new(ErrorKind::Internal, error)),
+                let (workshop, options, stop) = (self.workshop.clone(), self.options.clone(), self.stop.clone());
+                let mut end = stop.clone();
+                let dry = tokio::task::spawn_blocking(move || dry(&workshop, &source, size, &options, &stop));
+                tokio::select! {
+                    stored = dry => stored.map_err(|error| CommandError::new(ErrorKind::Internal, error))?,
+                    () = stopped(&mut end) => Err(PutError::Interrupted),
                 }
             }
         };
@@ -380,7 +411,13 @@ impl Putter {
 }
 
 /// The cap that a file would have.
-fn dry(workshop: &Workshop, source: &Source, size: u64, options: &PutOptions) -> Result<Stored, PutError> {
+fn dry(
+    workshop: &Workshop,
+    source: &Source,
+    size: u64,
+    options: &PutOptions,
+    stop: &watch::Receiver<bool>,
+) -> Result<Stored, PutError> {
     let cap = if size <= LITERAL_BYTES_MAX {
         let mut content = Vec::new();
         source.read(0, size as usize + 1, &mut content).map_err(SourceError::from)?;
@@ -392,7 +429,9 @@ fn dry(workshop: &Workshop, source: &Source, size: u64, options: &PutOptions) ->
         let geometry = Geometry::new(options.encoding, size, options.segment_max)?;
         let key = match &options.key {
             KeyChoice::Random => random::<16>(),
-            KeyChoice::Convergent(secret) => workshop.key(source, &geometry, secret)?,
+            KeyChoice::Convergent(secret) => {
+                workshop.key(source, &geometry, secret, stop)?.ok_or(PutError::Interrupted)?
+            }
         };
         let code = Arc::new(Code::new(options.encoding.needed, options.encoding.total));
         Cap::Chk(workshop.finish_only(source, geometry, key, code)?.cap)

@@ -65,8 +65,9 @@ pub fn content(size: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// As Ctrl-C does.
+/// As Ctrl-C does, once it is listened for.
 pub fn interrupt(child: &Child) {
+    fullbore_testkit::process::wait_for_interrupt_handler(child.id());
     signal(child.id(), rustix::process::Signal::INT);
 }
 
@@ -125,7 +126,8 @@ impl Grid {
         path
     }
 
-    fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
+    /// fullbore, with pipes for all three.
+    pub fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
         command.args(arguments).env("XDG_STATE_HOME", self.dir.path().join("state"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

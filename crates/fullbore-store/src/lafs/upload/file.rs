@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::journal::Journal;
-use super::produce::Piece;
+use super::produce::{Piece, SourceError};
 use super::source::Source;
 use super::{PutError, Stored, Uploader, stopped};
 use crate::lafs::cap::{Key, StorageIndex, storage_index};
@@ -49,6 +49,7 @@ const PIECES: usize = 2;
 enum Happened {
     Allocated { server: usize, asked: BTreeMap<u16, u32>, result: Result<Reply, LinkError> },
     Wrote { share: u16, attempt: u32, range: (u64, u64), result: Result<Reply, LinkError> },
+    Listed { share: u16, attempt: u32, result: Result<Reply, LinkError> },
 }
 
 /// A server of this file.
@@ -83,8 +84,10 @@ pub(super) struct Upload<'a> {
     /// Some server has shares of the file: what is sent waits until it is known which ones are there.
     found: bool,
     journal: Option<Journal>,
-    /// On their way.
-    aborts: JoinSet<Result<(), LinkError>>,
+    /// Answers that are awaited. What is asked and not sent is not sent any more when these end.
+    answers: JoinSet<()>,
+    /// On their way: whether the server has heard.
+    aborts: JoinSet<bool>,
 }
 
 impl<'a> Upload<'a> {
@@ -123,17 +126,21 @@ impl<'a> Upload<'a> {
             blocked: false,
             found: false,
             journal,
+            answers: JoinSet::new(),
             aborts: JoinSet::new(),
         }
     }
 
     pub(super) async fn run(mut self) -> Result<Stored, PutError> {
         let result = self.passes().await;
-        self.abort().await;
+        let is_given_up = self.abort().await;
         if let Some(journal) = self.journal.take() {
             match &result {
-                // An interrupted upload was given up on the servers: there is nothing to take up.
-                Ok(_) | Err(PutError::Interrupted | PutError::Source(_)) => journal.remove(),
+                // With another content the key is another one as well.
+                Ok(_) | Err(PutError::Source(SourceError::Changed)) => journal.remove(),
+                // There is nothing to take up where the servers have heard that it is given up. The others keep its
+                // places for whoever has the secrets.
+                Err(PutError::Interrupted | PutError::Source(_)) if is_given_up => journal.remove(),
                 Err(_) => {}
             }
         }
@@ -182,7 +189,7 @@ impl<'a> Upload<'a> {
         let (out, mut pieces) = mpsc::channel(PIECES);
         let (workshop, source, code) = (self.uploader.workshop.clone(), self.source.clone(), Arc::clone(&self.code));
         let (geometry, key) = (self.geometry, self.key);
-        let producer = tokio::task::spawn_blocking(move || workshop.produce(&source, geometry, key, code, &out));
+        tokio::task::spawn_blocking(move || workshop.produce(&source, geometry, key, code, &out));
         let mut stop = self.uploader.stop.clone();
         let mut all_out = false;
         let mut flush = false;
@@ -204,17 +211,22 @@ impl<'a> Upload<'a> {
                     while let Ok(event) = self.events.1.try_recv() {
                         self.happened(event);
                     }
+                    while self.answers.try_join_next().is_some() {}
                 }
                 piece = pieces.recv(), if !all_out => match piece {
                     Some(Piece::Blocks(encoded)) => {
                         flush = false;
-                        self.blocks(encoded.blocks, encoded.hashes.index, encoded.hashes.crypttext());
+                        let (index, leaf) = (encoded.hashes.index, *encoded.hashes.crypttext());
+                        if let Err(error) = self.blocks(encoded.blocks, index, &leaf) {
+                            break Err(error);
+                        }
                     }
                     Some(Piece::Flush) => flush = true,
                     Some(Piece::Finished(finished)) => {
                         all_out = true;
-                        self.trailers(&finished);
-                        self.finished = Some(finished);
+                        if let Err(error) = self.read_to_its_end(finished) {
+                            break Err(error);
+                        }
                     }
                     Some(Piece::Failed(error)) => break Err(error.into()),
                     None => all_out = true,
@@ -222,13 +234,15 @@ impl<'a> Upload<'a> {
                 () = tokio::time::sleep(LOOK_EVERY), if self.blocked => {}
             }
         };
-        // The producer ends when nobody listens.
+        // What is kept of shares that nobody takes is memory that the producer may wait for.
+        self.shares.iter_mut().for_each(Share::clear);
+        // It ends when nobody listens. That is not waited for: it may have to wait for memory itself, which is in
+        // requests that a server does not take, or for a pipe that gives nothing.
         drop(pieces);
-        let _ = producer.await;
         result
     }
 
-    fn blocks(&mut self, blocks: Vec<Bytes>, segment: u64, leaf: &[u8; 32]) {
+    fn blocks(&mut self, blocks: Vec<Bytes>, segment: u64, leaf: &[u8; 32]) -> Result<(), PutError> {
         for (share, block) in self.shares.iter_mut().zip(blocks) {
             if share.wants_bytes() {
                 share.push(block);
@@ -236,6 +250,10 @@ impl<'a> Upload<'a> {
         }
         let known = self.journal.as_mut().is_none_or(|journal| journal.segment(segment, leaf));
         if !known {
+            // A key is for one content: with both under the same one, what is in them could be told.
+            if self.journal.as_ref().is_some_and(|journal| journal.random_key() == Some(self.key)) {
+                return Err(SourceError::Changed.into());
+            }
             // The file is another one than the interrupted run read: nothing of that run counts.
             for number in 0..self.geometry.encoding.total {
                 let share = &self.shares[usize::from(number)];
@@ -246,9 +264,14 @@ impl<'a> Upload<'a> {
                 }
             }
         }
+        Ok(())
     }
 
-    fn trailers(&mut self, finished: &Finished) {
+    fn read_to_its_end(&mut self, finished: Box<Finished>) -> Result<(), PutError> {
+        // Shares of an earlier pass would not fit to those of this one.
+        if self.finished.as_ref().is_some_and(|before| before.cap != finished.cap) {
+            return Err(SourceError::Changed.into());
+        }
         for (number, share) in (0..).zip(&mut self.shares) {
             if share.wants_bytes()
                 && let Some(trailer) = finished.trailer(number)
@@ -256,13 +279,82 @@ impl<'a> Upload<'a> {
                 share.push(trailer.into());
             }
         }
+        self.finished = Some(finished);
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lafs::gbs::Answer;
+    use crate::lafs::gbs::link::LinkOptions;
     use crate::lafs::geometry::Encoding;
+    use crate::lafs::secrets::LeaseSecrets;
+    use crate::lafs::servers::Announcements;
+    use crate::lafs::upload::Grid;
+    use crate::lafs::upload::produce::{Meter, Pool, Workshop};
+    use fullbore_engine::stage::Ledger;
+    use fullbore_engine::window::Window;
+    use minicbor::Encoder;
+    use minicbor::data::Tag;
+    use tokio::sync::watch;
+
+    /// A server that is never spoken to.
+    fn uploader() -> Uploader {
+        let mut announcements = Announcements::default();
+        let (pin, tub) = ("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8", "a".repeat(32));
+        let yaml = format!(
+            "storage:\n  server:\n    ann:\n      anonymous-storage-FURL: pb://{tub}@tcp:127.0.0.1:1/x\n      \
+             anonymous-storage-NURLs:\n      - pb://{pin}@127.0.0.1:1/swissnum#v=1\n"
+        );
+        announcements.add_servers_yaml(&yaml).unwrap();
+        let patience = Duration::from_secs(1);
+        let options = LinkOptions { resolver: Arc::default(), patience, limit: None, ledger: Ledger::off() };
+        let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
+        let memory = Window::new(1 << 20, u32::MAX);
+        let workshop = Workshop { pool: Pool::new(1), memory, meter: Arc::new(Meter::default()) };
+        Uploader::new(grid, workshop, LeaseSecrets::new(b"lease"), watch::channel(false).1)
+    }
+
+    #[test]
+    fn shares_of_two_contents_are_not_one_file() {
+        let uploader = uploader();
+        let geometry = Geometry::new(Encoding::new(1, 1, 1).unwrap(), 100, 1 << 20).unwrap();
+        let code = Arc::new(Code::new(1, 1));
+        let source = |byte| Source::Memory(Bytes::from(vec![byte; 100]));
+        let mut upload = Upload::new(&uploader, source(7), geometry, [0; 16], Arc::clone(&code), None);
+        let mut pass = |byte| {
+            let finished = uploader.workshop.finish_only(&source(byte), geometry, [0; 16], Arc::clone(&code)).unwrap();
+            upload.read_to_its_end(Box::new(finished))
+        };
+        pass(7).unwrap();
+        pass(7).unwrap();
+        assert!(matches!(pass(8), Err(PutError::Source(SourceError::Changed))));
+    }
+
+    #[tokio::test]
+    async fn a_refused_write_is_not_forgotten_when_its_place_is_heard_of_later() {
+        let uploader = uploader();
+        let geometry = Geometry::new(Encoding::new(1, 1, 1).unwrap(), 300_000, 1 << 20).unwrap();
+        let source = Source::Memory(Bytes::from(vec![7; 300_000]));
+        let mut upload = Upload::new(&uploader, source, geometry, [0; 16], Arc::new(Code::new(1, 1)), None);
+        let share = &mut upload.shares[0];
+        (share.standing, share.attempt, share.open_writes) = (Standing::Asked, 1, 1);
+        share.push(Bytes::from(vec![7; SPECULATIVE_BYTES as usize]));
+        share.speculated = SPECULATIVE_BYTES;
+        let reply = |status, body: Vec<u8>| Ok(Reply { answer: Answer { status, body: body.into() }, repeated: false });
+        let mut body = Vec::new();
+        let mut encoder = Encoder::new(&mut body);
+        encoder.map(2).unwrap().str("already-have").unwrap().tag(Tag::new(258)).unwrap().array(0).unwrap();
+        encoder.str("allocated").unwrap().tag(Tag::new(258)).unwrap().array(1).unwrap().u8(0).unwrap();
+        let range = (0, SPECULATIVE_BYTES);
+        upload.happened(Happened::Wrote { share: 0, attempt: 1, range, result: reply(500, Vec::new()) });
+        assert_eq!(upload.shares[0].standing, Standing::Asked, "the answer about its place says more");
+        upload.happened(Happened::Allocated { server: 0, asked: [(0, 1)].into(), result: reply(200, body) });
+        assert_eq!(upload.shares[0].standing, Standing::Unplaced, "to be sent elsewhere");
+        assert!(!upload.peers[0].candidate.writable);
+    }
 
     #[test]
     fn shares_have_the_length_that_is_asked_for() {

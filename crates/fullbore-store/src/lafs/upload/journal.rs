@@ -231,6 +231,15 @@ impl Journal {
     }
 }
 
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // Nothing was begun: an empty file would be left.
+        if self.index.is_none() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -271,6 +280,13 @@ mod tests {
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         journal.remove();
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn an_upload_that_never_began_leaves_no_file() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(open(directory.path()));
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::{Kind, Ledger, StageClock};
 use fullbore_engine::window::Window;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::source::Source;
 use crate::lafs::cap::Key;
@@ -186,6 +186,9 @@ pub enum SourceError {
         /// As announced.
         size: u64,
     },
+    /// It has other bytes than it had.
+    #[error("changed while it was put")]
+    Changed,
     /// Segments are missing.
     #[error(transparent)]
     Encode(#[from] EncodeError),
@@ -216,15 +219,24 @@ pub struct Workshop {
 }
 
 impl Workshop {
-    /// The convergent key of a file. Reads all of it; blocks.
+    /// The convergent key of a file. Reads all of it; blocks. `None`: it is not wanted any more.
     ///
     /// # Errors
     /// [`SourceError`].
-    pub fn key(&self, source: &Source, geometry: &Geometry, secret: &[u8]) -> Result<Key, SourceError> {
+    pub fn key(
+        &self,
+        source: &Source,
+        geometry: &Geometry,
+        secret: &[u8],
+        stop: &watch::Receiver<bool>,
+    ) -> Result<Option<Key>, SourceError> {
         let mut hasher = KeyHasher::new(geometry, secret);
         let mut buffer = Vec::with_capacity(KEY_READ_BYTES);
         let mut offset = 0;
         while offset < geometry.size {
+            if *stop.borrow() {
+                return Ok(None);
+            }
             let length = (geometry.size - offset).min(KEY_READ_BYTES as u64) as usize;
             buffer.clear();
             self.meter.read(|| source.read(offset, length, &mut buffer))?;
@@ -234,7 +246,7 @@ impl Workshop {
             self.meter.hash.timed(|| hasher.update(&buffer));
             offset += length as u64;
         }
-        Ok(hasher.finish())
+        Ok(Some(hasher.finish()))
     }
 
     /// Encodes a file into `out`. Blocks until all is out or nobody listens.
@@ -345,4 +357,22 @@ impl Workshop {
 /// The result of a job of the pool.
 fn received(done: &threads::Receiver<Encoded>) -> Encoded {
     done.recv().expect("a thread of the pool does not end while it encodes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lafs::geometry::Encoding;
+
+    #[test]
+    fn a_key_that_is_not_wanted_any_more_is_not_made() {
+        let memory = Window::new(1 << 20, u32::MAX);
+        let workshop = Workshop { pool: Pool::new(1), memory, meter: Arc::new(Meter::default()) };
+        let geometry = Geometry::new(Encoding::new(1, 1, 1).unwrap(), 100, 1 << 20).unwrap();
+        let source = Source::Memory(vec![7; 100].into());
+        let stop = watch::Sender::new(false);
+        assert!(workshop.key(&source, &geometry, b"secret", &stop.subscribe()).unwrap().is_some());
+        stop.send_replace(true);
+        assert!(workshop.key(&source, &geometry, b"secret", &stop.subscribe()).unwrap().is_none());
+    }
 }

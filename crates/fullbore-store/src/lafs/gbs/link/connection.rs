@@ -119,6 +119,11 @@ impl<'a> Connection<'a> {
             let Some(mut order) = self.task.waiting.pop_front().or_else(|| self.task.orders.try_recv().ok()) else {
                 break;
             };
+            // Whoever asked has gone, and the server has not heard of it.
+            if order.sent == 0 && order.reply.is_closed() {
+                self.task.shared.flow.release(order.weight);
+                continue;
+            }
             let before = self.http.outgoing().len() as u64;
             self.tags += 1;
             let length = order.call.body_len();

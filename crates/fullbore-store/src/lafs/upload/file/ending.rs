@@ -40,12 +40,15 @@ impl<'a> Upload<'a> {
         }
         share.skip = 0;
         share.taken_up = false;
+        share.early_error = None;
     }
 
     /// A server is gone, and with it what is not complete there.
     pub(super) fn lose_server(&mut self, server: usize, reason: &str) {
         self.peers[server].candidate.writable = false;
         self.peers[server].trouble.get_or_insert_with(|| reason.to_owned());
+        // Its shares are to be placed again, and there may be no answer to come that would wake anybody.
+        self.blocked = true;
         for number in 0..self.geometry.encoding.total {
             let share = &self.shares[usize::from(number)];
             if share.is_open() && share.server == server {
@@ -59,12 +62,14 @@ impl<'a> Upload<'a> {
         let link = self.link(server).clone();
         if link.given_up().is_none() {
             let call = link.requests().abort(&self.index, number, secret);
-            self.aborts.spawn(async move { link.call(call).await.map(|_| ()) });
+            self.aborts.spawn(async move { link.call(call).await.is_ok() });
         }
     }
 
-    /// Gives up all that is not complete, and waits a little for servers to confirm.
-    pub(super) async fn abort(&mut self) {
+    /// Gives up all that is not complete, and waits a little for servers to confirm: whether all of them did.
+    pub(super) async fn abort(&mut self) -> bool {
+        // Orders whose answers nobody awaits are not sent, so that these are not behind megabytes on a slow path.
+        self.answers.abort_all();
         for number in 0..self.geometry.encoding.total {
             let share = &self.shares[usize::from(number)];
             if share.is_open() {
@@ -73,8 +78,19 @@ impl<'a> Upload<'a> {
             }
         }
         let aborts = &mut self.aborts;
-        let all = async { while aborts.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(ABORT_TIME, all).await;
+        let all = async {
+            let mut all = true;
+            while let Some(heard) = aborts.join_next().await {
+                all &= heard.unwrap_or(false);
+            }
+            all
+        };
+        let heard = tokio::time::timeout(ABORT_TIME, all).await.unwrap_or(false);
+        // Those that are on their way still may arrive.
+        self.aborts.detach_all();
+        // A server that was given up heard nothing, and may have places all the same.
+        let asked = || (0..self.peers.len()).filter(|&peer| self.peers[peer].asked);
+        heard && asked().all(|peer| self.link(peer).given_up().is_none())
     }
 
     /// Servers with different shares.
@@ -86,6 +102,14 @@ impl<'a> Upload<'a> {
     /// Servers that have room and take nothing may be receiving the same file from another client: wait
     /// until its shares are there.
     pub(super) async fn wait_for_others(&mut self) -> Result<(), PutError> {
+        let mut stop = self.uploader.stop.clone();
+        tokio::select! {
+            () = stopped(&mut stop) => Err(PutError::Interrupted),
+            () = self.look_for_others() => Ok(()),
+        }
+    }
+
+    async fn look_for_others(&mut self) {
         let mut busy = Vec::new();
         for (server, peer) in self.peers.iter().enumerate() {
             if peer.refused && peer.trouble.is_none() {
@@ -100,7 +124,6 @@ impl<'a> Upload<'a> {
                 }
             }
         }
-        let mut stop = self.uploader.stop.clone();
         let until = tokio::time::Instant::now() + OTHER_TIME;
         while !busy.is_empty() && tokio::time::Instant::now() < until {
             for &server in &busy {
@@ -111,14 +134,10 @@ impl<'a> Upload<'a> {
                 }
             }
             if self.reached() >= usize::from(self.geometry.encoding.happy) {
-                return Ok(());
+                return;
             }
-            tokio::select! {
-                () = stopped(&mut stop) => return Err(PutError::Interrupted),
-                () = tokio::time::sleep(OTHER_EVERY) => {}
-            }
+            tokio::time::sleep(OTHER_EVERY).await;
         }
-        Ok(())
     }
 
     /// Whether the file is in the grid.

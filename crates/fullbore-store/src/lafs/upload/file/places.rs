@@ -44,18 +44,23 @@ impl<'a> Upload<'a> {
 
     /// What would be the best place for everything, taking for granted what is under way.
     pub(super) fn placement(&self) -> Placement {
+        place(&self.candidates(), self.geometry.encoding.total)
+    }
+
+    /// The servers, with what is under way to them as if it were there.
+    fn candidates(&self) -> Vec<Candidate> {
         let mut candidates: Vec<Candidate> = self.peers.iter().map(|peer| peer.candidate.clone()).collect();
         for (number, share) in (0..).zip(&self.shares) {
             if share.is_open() {
                 candidates[share.server].holds.insert(number);
             }
         }
-        place(&candidates, self.geometry.encoding.total)
+        candidates
     }
 
     /// Too many servers are gone for the file to become happy, whatever else goes well.
     pub(super) fn is_hopeless(&self) -> bool {
-        let mut candidates: Vec<Candidate> = self.peers.iter().map(|peer| peer.candidate.clone()).collect();
+        let mut candidates = self.candidates();
         for (candidate, peer) in candidates.iter_mut().zip(&self.peers) {
             // Where another client puts the same file its shares will be.
             candidate.writable |= peer.trouble.is_none();
@@ -125,13 +130,14 @@ impl<'a> Upload<'a> {
             share.speculated = 0;
             share.open_writes = 0;
             share.acknowledged = 0;
+            share.early_error = None;
             asked.insert(number, share.attempt);
             if let Some(journal) = &mut self.journal {
                 journal.asked(&self.uploader.grid.servers()[self.order[server]].id, number, &secret);
             }
         }
         let events = self.events.0.clone();
-        tokio::spawn(async move {
+        self.answers.spawn(async move {
             let result = pending.reply().await;
             let _ = events.send(Happened::Allocated { server, asked, result });
         });

@@ -43,6 +43,8 @@ pub(super) struct Share {
     pub skip: u64,
     /// Its place is one that the journal knew, and the server has not confirmed it yet.
     pub taken_up: bool,
+    /// Its first bytes were refused, which says something once it is known that the server takes it.
+    pub early_error: Option<String>,
 }
 
 impl Share {
@@ -60,6 +62,7 @@ impl Share {
             acknowledged: 0,
             skip: 0,
             taken_up: false,
+            early_error: None,
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::share::Standing;
 use super::{Happened, SPECULATIVE_BYTES, Upload};
 use crate::lafs::gbs::link::{Link, LinkError, Reply};
-use crate::lafs::gbs::{Allocated, AnswerError, Written};
+use crate::lafs::gbs::{Allocated, AnswerError, Written, held_shares};
 
 impl<'a> Upload<'a> {
     /// Sends what may be sent now.
@@ -74,7 +74,7 @@ impl<'a> Upload<'a> {
         share.open_writes += 1;
         let attempt = share.attempt;
         let events = self.events.0.clone();
-        tokio::spawn(async move {
+        self.answers.spawn(async move {
             let result = pending.reply().await;
             let _ = events.send(Happened::Wrote { share: number, attempt, range: (from, from + length), result });
         });
@@ -97,6 +97,12 @@ impl<'a> Upload<'a> {
                     self.wrote(share, range, result);
                 }
             }
+            Happened::Listed { share, attempt, result } => {
+                let asked = &self.shares[usize::from(share)];
+                if asked.attempt == attempt && asked.is_open() {
+                    self.listed(share, result);
+                }
+            }
         }
     }
 
@@ -111,6 +117,7 @@ impl<'a> Upload<'a> {
         };
         self.peers[server].candidate.holds.extend(&answer.already_have);
         let mut refused = 0;
+        let mut written_in_vain = Vec::new();
         for (&number, &attempt) in asked {
             let share = &mut self.shares[usize::from(number)];
             if share.attempt != attempt || share.standing != Standing::Asked {
@@ -119,12 +126,16 @@ impl<'a> Upload<'a> {
             if answer.allocated.contains(&number) || (reply.repeated && !answer.already_have.contains(&number)) {
                 // Of a repeated question the first copy may have been heard: its writes will tell.
                 share.standing = Standing::Allocated;
+                written_in_vain.extend(share.early_error.take().map(|error| (number, error)));
             } else if answer.already_have.contains(&number) {
                 self.done(number);
             } else {
                 refused += 1;
                 share.standing = Standing::Unplaced;
             }
+        }
+        for (number, error) in written_in_vain {
+            self.lose_share(number, &error);
         }
         if refused > 0 {
             self.peers[server].candidate.writable = false;
@@ -173,13 +184,13 @@ impl<'a> Upload<'a> {
                     self.lose_share(number, &format!("share {number}: all bytes were sent, {gaps} ranges are missing"));
                 }
             }
-            // An answer to the question for room says more than that the first bytes found none.
-            Err(_) if share.standing == Standing::Asked => {}
-            // The first copy of a repeated write completed the share.
-            Err(AnswerError::Status { status: 404 }) if reply.repeated && all_sent => {
-                self.peers[server].candidate.holds.insert(number);
-                self.done(number);
+            // An answer to the question for room says more than that the first bytes found none; it may still be on
+            // its way from the task that waits for it.
+            Err(error) if share.standing == Standing::Asked => {
+                share.early_error = Some(format!("share {number}: {error}"));
             }
+            // The first copy of a repeated write completed the share, or the server has forgotten it.
+            Err(AnswerError::Status { status: 404 }) if reply.repeated && all_sent => self.look_for(number),
             // The server forgot what an interrupted run began, has it complete, or has other bytes of a file
             // that has changed: ask anew.
             Err(_) if share.skip > 0 || share.taken_up => {
@@ -187,6 +198,34 @@ impl<'a> Upload<'a> {
                 self.give_up_share(server, number, &secret);
                 self.unplace(number);
             }
+            Err(error) => self.lose_share(number, &format!("share {number}: {error}")),
+        }
+    }
+
+    /// Asks the server of a share whether it has all of it.
+    fn look_for(&mut self, number: u16) {
+        let share = &self.shares[usize::from(number)];
+        let (link, attempt) = (self.link(share.server).clone(), share.attempt);
+        let call = link.requests().shares(&self.index);
+        let events = self.events.0.clone();
+        self.answers.spawn(async move {
+            let result = link.call(call).await;
+            let _ = events.send(Happened::Listed { share: number, attempt, result });
+        });
+    }
+
+    fn listed(&mut self, number: u16, result: Result<Reply, LinkError>) {
+        let server = self.shares[usize::from(number)].server;
+        let reply = match result {
+            Ok(reply) => reply,
+            Err(error) => return self.lose_server(server, &error.reason),
+        };
+        match held_shares(&reply.answer) {
+            Ok(held) if held.contains(&number) => {
+                self.peers[server].candidate.holds.insert(number);
+                self.done(number);
+            }
+            Ok(_) => self.lose_share(number, &format!("share {number}: the server has forgotten it")),
             Err(error) => self.lose_share(number, &format!("share {number}: {error}")),
         }
     }
