@@ -28,6 +28,9 @@ const NAME_BYTES_MAX: u64 = 64 << 10;
 /// Longest pax header. Attributes of a file are below 64 KiB each; tar itself writes a few hundred bytes.
 const PAX_BYTES_MAX: u64 = 1 << 20;
 
+/// Global pax records of one archive; each is looked at for every entry. git writes one.
+const GLOBAL_RECORDS_MAX: usize = 256;
+
 /// What is wrong with an archive, and where.
 #[derive(Debug, Error)]
 pub enum TarError {
@@ -197,16 +200,20 @@ impl<R: BufRead> Reader<R> {
                 b'L' => long.name = Some(self.text(raw.size, offset)?),
                 b'K' => long.link = Some(self.text(raw.size, offset)?),
                 b'x' => {
+                    // Any number of them would be read before anything comes of it.
+                    if !records.is_empty() {
+                        return Err(TarError::Malformed { offset, what: "two pax headers for one entry" });
+                    }
                     extended = true;
                     records.read(&self.small(raw.size, PAX_BYTES_MAX, offset)?, offset)?;
                 }
                 b'g' => {
                     (extended, self.extended) = (true, true);
                     let content = self.small(raw.size, PAX_BYTES_MAX, offset)?;
-                    if self.global.bytes() + content.len() as u64 > PAX_BYTES_MAX {
+                    self.global.read(&content, offset)?;
+                    if self.global.bytes() > PAX_BYTES_MAX || self.global.count() > GLOBAL_RECORDS_MAX {
                         return Err(TarError::Malformed { offset, what: "more global headers than any archive needs" });
                     }
-                    self.global.read(&content, offset)?;
                 }
                 _ => {
                     self.settle(entry, raw, &block, long, &records, offset)?;

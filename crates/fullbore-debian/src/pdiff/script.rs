@@ -24,6 +24,9 @@ use super::{EDITS_MAX, Edits, LINE_MAX, SCRIPT_BYTES_MAX, STEPS_MAX};
 /// nobody writes.
 const COMMAND_BYTES_MAX: usize = 64;
 
+/// Most ranges of text of one script: with `s/.//` in every command there are two of each.
+pub(super) const TEXTS_MAX: usize = 2 * EDITS_MAX;
+
 /// What is wrong with a script, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptError {
@@ -244,26 +247,31 @@ impl Parser<'_> {
             let end = start + length;
             self.at = end + 2;
             if !self.take(b"s/.//\n") {
-                self.push(start..end);
-                return Ok(());
+                return self.push(start..end);
             }
             // Of the last line, two dots, one goes.
             let last = memrchr(b'\n', &rest[..length - 1]).map_or(0, |newline| newline + 1);
             if &rest[last..length] != b"..\n" {
                 return Err((end + 2, ScriptFault::Substitute));
             }
-            self.push(start..start + last);
-            self.push(start + last + 1..end);
+            self.push(start..start + last)?;
+            self.push(start + last + 1..end)?;
             if !self.take(b"a\n") {
                 return Ok(());
             }
         }
     }
 
-    fn push(&mut self, text: std::ops::Range<usize>) {
-        if !text.is_empty() {
-            self.texts.push(text);
+    fn push(&mut self, text: std::ops::Range<usize>) -> Result<(), (usize, ScriptFault)> {
+        if text.is_empty() {
+            return Ok(());
         }
+        // One command may have any number of them, around `s/.//`.
+        if self.texts.len() == TEXTS_MAX {
+            return Err((text.start, ScriptFault::TooLarge { what: "number of texts", limit: TEXTS_MAX }));
+        }
+        self.texts.push(text);
+        Ok(())
     }
 
     fn take(&mut self, what: &[u8]) -> bool {

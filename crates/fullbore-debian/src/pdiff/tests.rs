@@ -202,6 +202,8 @@ fn what_no_patch_can_express_is_not_generated() {
 fn more_edits_or_steps_than_allowed_are_refused() {
     let script: String = (1..=EDITS_MAX + 1).rev().map(|number| format!("{}d\n", 2 * number)).collect();
     assert!(matches!(fault(script).2, ScriptFault::TooLarge { limit: EDITS_MAX, .. }));
+    let dots = format!("0a\n{}", "..\n.\ns/.//\na\n".repeat(script::TEXTS_MAX + 1));
+    assert!(matches!(fault(dots).2, ScriptFault::TooLarge { limit: script::TEXTS_MAX, .. }));
     let error = Edits::chain(vec![Edits::default(); STEPS_MAX + 1]).expect_err("too many");
     assert!(matches!(error.fault, ScriptFault::TooLarge { limit: STEPS_MAX, .. }));
     assert!(Edits::chain(Vec::new()).expect("nothing").is_empty());

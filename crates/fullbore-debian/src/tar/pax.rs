@@ -5,6 +5,9 @@ use super::{Entry, TarError, sparse};
 /// Attributes of one file that are taken. File systems have room for a few dozen.
 const ATTRIBUTES_MAX: usize = 256;
 
+/// Memory of a record beside what is in it: two vectors and their allocations, about.
+const RECORD_BYTES: usize = 64;
+
 const ATTRIBUTE: &[u8] = b"SCHILY.xattr.";
 
 /// The records of one or several headers, in their order.
@@ -30,7 +33,12 @@ impl Records {
 
     /// Memory held, about.
     pub fn bytes(&self) -> u64 {
-        self.records.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum()
+        self.records.iter().map(|(key, value)| (RECORD_BYTES + key.len() + value.len()) as u64).sum()
+    }
+
+    /// How many.
+    pub fn count(&self) -> usize {
+        self.records.len()
     }
 
     /// Adds the records of a header.

@@ -300,6 +300,18 @@ fn tar_of(format: &str, files: &[(String, Vec<u8>)]) -> Vec<u8> {
     child.wait_with_output().expect("tar ends").stdout
 }
 
+#[test]
+fn headers_without_end_are_refused() {
+    let record: &[(&str, &[u8])] = &[("comment", b"x")];
+    let twice = [pax(b'x', record), pax(b'x', record), file("a", b"")].concat();
+    assert!(error(&twice).contains("two pax headers"));
+    let in_turn = [pax(b'x', record), file("a", b""), pax(b'x', record), file("b", b"")].concat();
+    assert_eq!(read(&in_turn, 4096).expect("sound").len(), 2);
+    let small: &[(&str, &[u8])] = &[("a", &b""[..]); 200];
+    assert_eq!(first(&[pax(b'g', small), file("a", b"")].concat()).path, b"a");
+    assert!(error(&[pax(b'g', small), pax(b'g', small), file("a", b"")].concat()).contains("more global headers"));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
