@@ -9,15 +9,17 @@ const ENCODED: &[u8] = b"\\|{}[]<>\"^~_=!@#$%^&*";
 /// The name of the file that keeps what is at this address, without the ending of a kept form.
 pub fn file_name(uri: &str) -> String {
     let rest = uri.split_once(':').map_or(uri, |(_, rest)| rest);
-    let rest = match rest.strip_prefix("//") {
-        Some(rest) => {
-            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-            let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-            // libapt takes the brackets of an IPv6 address away when it reads an address.
-            format!("{}{path}", host.replace(['[', ']'], ""))
-        }
-        None => rest.to_owned(),
-    };
+    let rest = rest.strip_prefix("//").unwrap_or(rest);
+    // Slashes within brackets are no ends: the title of a disc stands there, `cdrom:[Debian GNU/Linux 13]/`.
+    let mut in_brackets = false;
+    let end = rest.find(|c: char| {
+        in_brackets = c == '[' || (in_brackets && c != ']');
+        c == '/' && !in_brackets
+    });
+    let (authority, path) = rest.split_at(end.unwrap_or(rest.len()));
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    // libapt takes the brackets away when it reads an address, those of IPv6 and of discs.
+    let rest = format!("{}{path}", host.replace(['[', ']'], ""));
     let mut name = String::with_capacity(rest.len());
     for byte in rest.bytes() {
         match byte {
@@ -40,6 +42,11 @@ mod tests {
             ("http://user:secret@[::1]:81/a_b/./x", "::1:81_a%5fb_._x"),
             ("https://h/dists/a~b+c/main/binary-all/Packages", "h_dists_a%7eb+c_main_binary-all_Packages"),
             ("file:/srv/x/dists/s/InRelease", "_srv_x_dists_s_InRelease"),
+            (
+                "cdrom:[Debian GNU/Linux 12.5.0 _Bookworm_ - DVD]/dists/bookworm/InRelease",
+                "Debian%20GNU_Linux%2012.5.0%20%5fBookworm%5f%20-%20DVD_dists_bookworm_InRelease",
+            ),
+            ("cdrom://[a b/c]/dists/s/x", "a%20b_c_dists_s_x"),
             ("http://h/dists/s/main/dep11/icons-64x64@2.tar", "h_dists_s_main_dep11_icons-64x64%402.tar"),
         ] {
             assert_eq!(file_name(uri), name);
