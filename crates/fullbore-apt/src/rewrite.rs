@@ -123,6 +123,14 @@ pub enum RewriteError {
         /// What, and from what.
         wrong: Box<Mismatch>,
     },
+    /// More came out than a file of its size can be meant to hold, where nobody said how much it must be.
+    #[error("{}: more than {limit_bytes} bytes come out of it", path.display())]
+    TooLarge {
+        /// The path of the old index.
+        path: PathBuf,
+        /// How much may.
+        limit_bytes: u64,
+    },
     /// An error of this program.
     #[error("a thread that works on {} panicked: {message}", path.display())]
     Panicked {
@@ -136,8 +144,8 @@ pub enum RewriteError {
 /// What came out instead of what was expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "patched content of {size} bytes has SHA-256 {sha256}, expected are {} bytes, {}; the old content has {old_size} bytes, {old_sha256}",
-    expected.size, expected.sha256
+    "content of {size} bytes has SHA-256 {sha256}, expected are {} bytes, {}{}",
+    expected.size, expected.sha256, old.map_or_else(String::new, |old| format!("; the old content has {} bytes, {}", old.size, old.sha256))
 )]
 pub struct Mismatch {
     /// What should have come out.
@@ -146,10 +154,9 @@ pub struct Mismatch {
     pub size: u64,
     /// And what that was.
     pub sha256: Sha256,
-    /// Length of the old content: whether it was the right one to patch.
-    pub old_size: u64,
-    /// SHA-256 of the old content.
-    pub old_sha256: Sha256,
+    /// The old content: whether it was the right one to patch. Not where nothing was patched, or where it is
+    /// far larger than what was to come out.
+    pub old: Option<Expected>,
 }
 
 /// Threads that help with compression, at most: the hash is one chain, and eight threads compress
@@ -159,6 +166,17 @@ const THREADS_MAX: usize = 8;
 /// Memory for what these threads compress with. With the text under way (2 MB for each, when
 /// eight) and the program itself a pass stays below 40 MB.
 const ENCODERS_BYTES: usize = 24 << 20;
+
+/// Bytes of text for each of a file where nobody says how much comes out. A guess: indexes have 5 to 20, a bomb
+/// of xz has 7000.
+const EXPANSION_MAX: u64 = 1000;
+
+/// A tiny file may be that large in any case; no file may be larger than that.
+const PLAIN_BYTES_LEAST: u64 = 64 << 20;
+const PLAIN_BYTES_MAX: u64 = 64 << 30;
+
+/// Bytes of an old index, beyond twice the new one's, that are read to explain a failure.
+const EXPLAINED_BYTES: u64 = 64 << 20;
 
 /// Makes the new index out of the old one.
 ///
@@ -181,7 +199,10 @@ pub fn rewrite(job: &Rewrite<'_>) -> Result<Rewritten, RewriteError> {
         old_form,
         new_form,
         level: job.level,
-        limit: job.expected.map(|expected| expected.size),
+        limit: match job.expected {
+            Some(expected) => expected.size,
+            None => plausible_bytes(&file).map_err(read_error)?,
+        },
         threads: if job.threads == 0 { available() } else { job.threads }.min(threads_max),
         clocks: Clocks::new(job.ledger),
     };
@@ -207,7 +228,7 @@ struct Plan<'a> {
     new_form: Form,
     level: Level,
     /// Most bytes of text that may come out.
-    limit: Option<u64>,
+    limit: u64,
     threads: usize,
     clocks: Clocks,
 }
@@ -291,15 +312,22 @@ fn explain(stop: Stop, plan: &Plan<'_>, job: &Rewrite<'_>) -> RewriteError {
         Stop::TooLong(seen) => seen.map_or((Sha256::EMPTY, 0), |hasher| (hasher.clone().finish(), hasher.bytes())),
     };
     let Some(expected) = job.expected else {
-        return RewriteError::Panicked { path: new, message: "checked without need".to_owned() };
+        return RewriteError::TooLarge { path: old, limit_bytes: plan.limit };
     };
+    let mismatch =
+        |old| RewriteError::Mismatch { path: new, wrong: Box::new(Mismatch { expected, size, sha256, old }) };
+    if job.edits.is_empty() {
+        return mismatch(None);
+    }
     // Whether the old index was the right one is what the reader of the message wants to know.
-    match plan.stream().map_err(|_| ()).and_then(|stream| stream.hash().map_err(|_| ())) {
-        Ok(hasher) => {
-            let (old_size, old_sha256) = (hasher.bytes(), hasher.finish());
-            let wrong = Mismatch { expected, size, sha256, old_size, old_sha256 };
-            RewriteError::Mismatch { path: new, wrong: Box::new(wrong) }
-        }
+    let limit = expected.size.saturating_mul(2).saturating_add(EXPLAINED_BYTES);
+    match plan.stream().map_err(|_| ()).and_then(|stream| stream.hash(limit).map_err(|_| ())) {
+        Ok(hasher) => mismatch(hasher.map(|hasher| Expected { size: hasher.bytes(), sha256: hasher.finish() })),
         Err(()) => RewriteError::Read { path: old, source: io::Error::other("it changed while it was read") },
     }
+}
+
+/// How much may come out of a file where nobody says it.
+fn plausible_bytes(file: &File) -> io::Result<u64> {
+    Ok(file.metadata()?.len().saturating_mul(EXPANSION_MAX).clamp(PLAIN_BYTES_LEAST, PLAIN_BYTES_MAX))
 }

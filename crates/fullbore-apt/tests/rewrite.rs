@@ -269,8 +269,7 @@ fn what_is_not_expected_leaves_the_old_file_and_nothing_else() {
             for content in [other.concat(), other.concat() + "x", other[..5_000].concat()] {
                 let error = run(&old, &edits, &old, content.as_bytes(), threads).expect_err("not expected");
                 let RewriteError::Mismatch { wrong, .. } = error else { panic!("{error}") };
-                assert_eq!(wrong.old_sha256, Sha256::of(index.concat().as_bytes()));
-                assert_eq!(wrong.old_size, index.concat().len() as u64);
+                assert_eq!(wrong.old, Some(expected(index.concat().as_bytes())));
                 assert_eq!(wrong.expected, expected(content.as_bytes()));
             }
             let beyond = Edits::parse("20000d\n").expect("a script");
@@ -280,6 +279,41 @@ fn what_is_not_expected_leaves_the_old_file_and_nothing_else() {
             fs::remove_file(&old).expect("there");
             let _ = fs::remove_file(directory.path().join("to-be-compressed"));
             assert_eq!(fs::read_dir(directory.path()).expect("a directory").count(), 0, "{form}");
+        }
+    }
+}
+
+#[test]
+fn a_bomb_is_read_no_further_than_it_must_be() {
+    let directory = tempfile::tempdir().expect("a directory for temporaries");
+    let content = "a line of text\n".repeat(20 << 20 >> 4);
+    let bomb = foreign(directory.path(), "bomb", Form::Xz, content.repeat(4).as_bytes());
+    let new = directory.path().join("new");
+    let job = |edits, expected, threads| {
+        let error = rewrite(&Rewrite {
+            old: &bomb,
+            old_form: None,
+            edits,
+            new: &new,
+            new_form: None,
+            level: Level::Own,
+            expected,
+            ledger: None,
+            threads,
+        });
+        error.expect_err("a bomb")
+    };
+    let (none, some) = (Edits::default(), Edits::parse("5a\nmore\n.\n").expect("a script"));
+    for threads in [1, 2] {
+        for edits in [&none, &some] {
+            let error = job(edits, Some(expected(b"text\n")), threads);
+            let RewriteError::Mismatch { wrong, .. } = &error else { panic!("{error}") };
+            assert_eq!(wrong.old, None, "it need not be read for this");
+            assert!(!error.to_string().contains("old content"), "{error}");
+            // A few KB that hold 80 MB, of which nobody says how much they are.
+            let error = job(edits, None, threads);
+            assert!(matches!(error, RewriteError::TooLarge { limit_bytes, .. } if limit_bytes < 100 << 20), "{error}");
+            assert!(!new.exists());
         }
     }
 }

@@ -144,7 +144,7 @@ struct Crew {
     pool: Pool,
     /// Most frames on the way in each direction.
     ahead: usize,
-    limit: Option<u64>,
+    limit: u64,
     /// Bytes of text for the new file so far.
     given: u64,
     /// Frames being decompressed, from number `decoded_before` on; ready ones wait for their turn.
@@ -238,7 +238,7 @@ impl Crew {
 
     fn hash(&mut self, text: Buffer, encode: Option<usize>) -> Result<(), Stop> {
         self.given += text.len() as u64;
-        let too_long = self.limit.is_some_and(|limit| self.given > limit);
+        let too_long = self.given > self.limit;
         self.to_hash.send_blocking(Hashing { text, encode }).map_err(|_| Stop::Lost)?;
         if too_long { Err(Stop::TooLong(None)) } else { Ok(()) }
     }

@@ -11,7 +11,7 @@ use crate::kept::{Buffer, Container, Decoder, Encoder, Outlet};
 
 struct Inline {
     hasher: Sha256Hasher,
-    limit: Option<u64>,
+    limit: u64,
     target: Target,
     /// None when the new file is plain.
     encoder: Option<Encoder>,
@@ -66,7 +66,7 @@ impl Inline {
 
     fn hash(&mut self, text: &[u8]) -> Result<(), Stop> {
         self.hasher.update(text);
-        if self.limit.is_some_and(|limit| self.hasher.bytes() > limit) {
+        if self.hasher.bytes() > self.limit {
             return Err(Stop::TooLong(Some(Box::new(self.hasher.clone()))));
         }
         Ok(())

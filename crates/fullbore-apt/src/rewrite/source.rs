@@ -109,13 +109,16 @@ impl Stream {
         Ok((!buffer.is_empty()).then_some(buffer))
     }
 
-    /// Hashes all of it, to tell what it was.
-    pub(super) fn hash(mut self) -> io::Result<Sha256Hasher> {
+    /// Hashes all of it, to tell what it was; `None` if it is longer than this.
+    pub(super) fn hash(mut self, limit_bytes: u64) -> io::Result<Option<Sha256Hasher>> {
         let (mut hasher, mut buffer) = (Sha256Hasher::new(), Buffer::default());
         while let Some(piece) = self.next(buffer)? {
             hasher.update(&piece);
+            if hasher.bytes() > limit_bytes {
+                return Ok(None);
+            }
             buffer = piece;
         }
-        Ok(hasher)
+        Ok(Some(hasher))
     }
 }

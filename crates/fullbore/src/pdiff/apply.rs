@@ -84,7 +84,9 @@ fn failure(error: RewriteError) -> CommandError {
         return input::unreadable(path, source);
     }
     let kind = match &error {
-        RewriteError::Splice { .. } | RewriteError::Mismatch { .. } => ErrorKind::Verification,
+        RewriteError::Splice { .. } | RewriteError::Mismatch { .. } | RewriteError::TooLarge { .. } => {
+            ErrorKind::Verification
+        }
         RewriteError::Read { .. } | RewriteError::Write(_) | RewriteError::Codec { .. } => ErrorKind::Disk,
         RewriteError::Target { .. } => ErrorKind::Usage,
         RewriteError::Panicked { .. } => ErrorKind::Internal,
