@@ -10,5 +10,6 @@ pub mod acquire;
 pub mod http;
 pub mod kept;
 pub mod lists;
+pub mod parts;
 pub mod rewrite;
 pub mod rred;

@@ -104,6 +104,12 @@ fn put(root: &Path, path: &str, content: &[u8], modified_s: u64) {
     std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
 }
 
+/// As a signed message, by nobody.
+fn signed(text: &str) -> Vec<u8> {
+    let signature = "-----BEGIN PGP SIGNATURE-----\n\nAAAA\n-----END PGP SIGNATURE-----\n";
+    format!("-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA512\n\n{text}{signature}").into_bytes()
+}
+
 fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
@@ -471,7 +477,7 @@ fn the_end_of_apt_leaves_what_can_be_resumed() {
 
 #[test]
 fn two_mirrors_and_the_newest_release() {
-    let hour = |hour: u32, more: &str| format!("Date: Sat, 10 Feb 2024 {hour:02}:00:00 UTC\n{more}").into_bytes();
+    let hour = |hour: u32, more: &str| signed(&format!("Date: Sat, 10 Feb 2024 {hour:02}:00:00 UTC\n{more}\n"));
     let (old_root, old) = server();
     let (new_root, new) = server();
     put(old_root.path(), "d/dists/s/InRelease", &hour(1, "old"), now_s() - 7200);
@@ -515,7 +521,7 @@ fn two_mirrors_and_the_newest_release() {
 
 #[test]
 fn a_mirror_that_says_nothing_does_not_hide_that_the_origin_is_old() {
-    let hour = |hour: u32| format!("Date: Sat, 10 Feb 2024 {hour:02}:00:00 UTC\n").into_bytes();
+    let hour = |hour: u32| signed(&format!("Date: Sat, 10 Feb 2024 {hour:02}:00:00 UTC\n"));
     let servers = [1, 2, 2].map(|at| {
         let (root, server) = server();
         put(root.path(), "dists/s/InRelease", &hour(at), 1);
@@ -529,6 +535,27 @@ fn a_mirror_that_says_nothing_does_not_hide_that_the_origin_is_old() {
     let request = apt.request(&uri, "InRelease").with("Index-File", "true");
     assert_eq!(apt.ask(&request).code, 201);
     assert_eq!(std::fs::read(apt.at("archives/partial/InRelease")).unwrap(), hour(2));
+    apt.end();
+}
+
+#[test]
+fn two_mirrors_with_a_login_page_do_not_end_the_search() {
+    let servers = [0, 1, 2].map(|_| server());
+    let content = signed("Date: Sat, 10 Feb 2024 01:00:00 UTC\n");
+    for (root, server) in &servers {
+        put(root.path(), "dists/s/InRelease", &content, 1);
+        server.change(|own| own.delay = Duration::from_millis(50));
+    }
+    for (_, server) in &servers[..2] {
+        server.add_fault(FaultRule::always(PathMatch::Any, Fault::Portal));
+    }
+    let list = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(list.path(), servers.iter().map(|(_, server)| server.url() + "\n").collect::<String>()).unwrap();
+    let mut apt = Apt::start(&[("Acquire::fullbore::Mirrors", &list.path().display().to_string())]);
+    let uri = format!("{}/dists/s/InRelease", servers[0].1.url());
+    let request = apt.request(&uri, "InRelease").with("Index-File", "true");
+    assert_eq!(apt.ask(&request).code, 201);
+    assert_eq!(std::fs::read(apt.at("archives/partial/InRelease")).unwrap(), content);
     apt.end();
 }
 

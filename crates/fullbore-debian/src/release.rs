@@ -235,6 +235,15 @@ pub(crate) fn parse_size(digits: &[u8]) -> Option<u64> {
     })
 }
 
+/// A `Release` that a mirror changed later than this after its date was put there by a tool that keeps no
+/// times. "Not changed since then" would be said of newer ones too.
+const CHANGED_AFTER_DATE_S: i64 = 3600;
+
+/// The time to ask for changes since, for a `Release` of this date of which our copy is of the time `modified`.
+pub fn asked_since(date: Option<i64>, modified: i64) -> i64 {
+    date.map_or(modified, |date| modified.min(date.saturating_add(CHANGED_AFTER_DATE_S)))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

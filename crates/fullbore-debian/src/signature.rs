@@ -71,6 +71,11 @@ impl SignedText {
     }
 }
 
+/// The text within an `InRelease`, **of which no signature was checked**: for comparing offers, not for use.
+pub fn text_of_inrelease(bytes: &[u8]) -> Result<String, SignatureError> {
+    Ok(clearsign::text_within(bounded_text(bytes)?)?)
+}
+
 /// Why a text was not accepted.
 #[derive(Debug, Error)]
 pub enum SignatureError {

@@ -106,9 +106,13 @@ impl Trouble {
     }
 }
 
-/// A failure that names each host with its trouble.
-pub(super) fn failure(names: &[String], troubles: &[(HostId, Trouble)]) -> Failure {
-    let Some((_, main)) = troubles.iter().min_by_key(|(_, trouble)| trouble.weight()) else {
+/// A failure that names each host with its trouble. Where `origin_decides`, a final word of the host that APT
+/// named is not put in doubt by what befell others: APT takes a `Release` where there is no `InRelease`, and would
+/// wait for ever for a mirror that is down.
+pub(super) fn failure(names: &[String], troubles: &[(HostId, Trouble)], origin_decides: bool) -> Failure {
+    let is_final = |trouble: &Trouble| matches!(trouble, Trouble::Status(_)) && !trouble.is_transient();
+    let origin = troubles.iter().find(|(host, trouble)| origin_decides && *host == 0 && is_final(trouble));
+    let Some((_, main)) = origin.or_else(|| troubles.iter().min_by_key(|(_, trouble)| trouble.weight())) else {
         return Failure::new("no mirror could be asked");
     };
     let mut told: Vec<String> = troubles
@@ -177,6 +181,7 @@ mod tests {
     fn every_host_is_named_with_its_reason() {
         let missing = (0, Trouble::Status(404));
         let broken = (1, Trouble::Network("connection refused".into()));
+        let failure = |names: &[String], troubles: &[(HostId, Trouble)]| failure(names, troubles, false);
         let both = failure(&names(), &[missing.clone(), broken]);
         assert_eq!(both.message, "a.example: 404 Not Found; b.example: connection refused");
         assert_eq!((both.reason, both.transient), (Some("ConnectionRefused"), true), "it may come from there later");
@@ -187,5 +192,17 @@ mod tests {
         let many: Vec<_> = (0..20).map(|host| (host, Trouble::Status(404))).collect();
         assert!(failure(&names(), &many).message.ends_with("; and 12 more"));
         assert_eq!(failure(&names(), &[]).message, "no mirror could be asked");
+    }
+
+    #[test]
+    fn that_the_origin_has_no_inrelease_is_not_hidden_by_a_mirror_that_is_down() {
+        let missing = Trouble::Status(404);
+        let broken = Trouble::Network("connection refused".into());
+        let told = failure(&names(), &[(0, missing.clone()), (1, broken.clone())], true);
+        assert_eq!((told.reason, told.transient), (Some("HttpError404"), false));
+        let told = failure(&names(), &[(0, broken), (1, missing.clone())], true);
+        assert!(told.transient, "the origin may have it");
+        let told = failure(&names(), &[(0, Trouble::Status(503)), (1, missing)], true);
+        assert!(told.transient, "so it may here");
     }
 }

@@ -119,12 +119,14 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// Starts a fetcher; it opens no connection before there is something to ask for.
+    /// Starts a fetcher; it opens no connection before there is something to ask for. `on_lost` is called when
+    /// it panics.
     pub fn start(
         mirrors: Vec<Url>,
         options: FetchOptions,
         ground: &Ground,
         mut on_event: impl FnMut(FetchEvent) + Send + 'static,
+        on_lost: impl FnOnce() + Send + 'static,
     ) -> Fleet {
         let (outcomes, landed) = mpsc::unbounded_channel();
         let parts = Parts {
@@ -137,8 +139,11 @@ impl Fleet {
         let watch = fetcher.watch();
         let (feed, fed) = mpsc::channel(BATCHES);
         let book: Arc<Book> = ground.book.clone();
+        let fetching = tokio::spawn(async move { fetcher.fetch_fed(book, fed, &mut on_event).await });
         tokio::spawn(async move {
-            fetcher.fetch_fed(book, fed, &mut on_event).await;
+            if fetching.await.is_err() {
+                on_lost();
+            }
         });
         Fleet { names: watch.names(), watch, feed, outcomes, suites: HashMap::new(), slow: HostSet::default() }
     }
@@ -154,10 +159,10 @@ impl Fleet {
         self.watch.hosts().iter().all(|host| host.out.is_some())
     }
 
-    /// Hands files over.
-    pub async fn feed(&self, items: Vec<Item>) {
-        // It ends with the last handle to its feed, which is ours.
-        let _ = self.feed.send(items).await;
+    /// Hands files over; says whether there is anybody to take them.
+    pub async fn feed(&self, items: Vec<Item>) -> bool {
+        // It ends with the last handle to its feed, which is ours, or by a panic.
+        self.feed.send(items).await.is_ok()
     }
 
     /// Passes on what the landing says of a file of this fleet.
@@ -213,5 +218,32 @@ impl Fleet {
             troubles.push((host, trouble));
         }
         troubles
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_engine::journal::Journal;
+    use fullbore_engine::target::in_place::InPlaceTarget;
+
+    use super::*;
+
+    #[test]
+    fn a_fetcher_that_panics_is_told_of() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let _inside = runtime.enter();
+        let (outcomes, _landed) = mpsc::unbounded_channel();
+        let target = Arc::new(InPlaceTarget::new(Box::new(|_| ())));
+        let landing = Landing::start(target, Arc::new(Journal::none()), 1, &Ledger::off(), outcomes).unwrap();
+        let ground = Ground::new(landing, Ledger::off());
+        let (sender, lost) = std::sync::mpsc::channel();
+        // Nobody is at port 9 of this machine: the file is given up, and whoever hears of it panics.
+        let nobody = vec![Url::parse("http://127.0.0.1:9/").unwrap()];
+        let options = FetchOptions::default();
+        let fleet = Fleet::start(nobody, options, &ground, |_| panic!("on purpose"), move || sender.send(()).unwrap());
+        let items = || vec![Item { id: 0, size: 1, present: Vec::new(), excluded: HostSet::default() }];
+        assert!(runtime.block_on(fleet.feed(items())));
+        lost.recv().expect("word of it");
+        assert!(!runtime.block_on(fleet.feed(items())), "there is nobody to take them");
     }
 }

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fullbore_debian::date;
+use fullbore_debian::release::asked_since;
+use fullbore_debian::signature::text_of_inrelease;
 use fullbore_wire::fetch::{Get, GetError, Got, Watch};
 use fullbore_wire::hosts::{HostId, HostSet};
 use tokio::task::JoinSet;
@@ -26,10 +28,6 @@ const PATIENCE: Duration = Duration::from_millis(1000);
 /// Mirrors that are asked because others said nothing; so this times the patience is what one answer
 /// may have to wait for a second.
 const REPLACEMENTS: usize = 2;
-
-/// A file that a mirror changed later than this after its date was put there by a tool that keeps no
-/// times. "Not changed since then" would be said of newer files too.
-const CHANGED_AFTER_DATE_S: i64 = 3600;
 
 /// Bytes at the beginning in which the date is looked for: it stands before the lists of files.
 const HEAD_BYTES: usize = 64 << 10;
@@ -51,7 +49,28 @@ impl Known {
 
     /// The time to ask for changes since, where the file that apt has says that it is of `modified`.
     pub fn asked_since(&self, modified: i64) -> i64 {
-        self.date.map_or(modified, |date| modified.min(date.saturating_add(CHANGED_AFTER_DATE_S)))
+        asked_since(self.date, modified)
+    }
+}
+
+/// What an answer must be to be compared. Nobody has verified it yet; this keeps a page of a captive portal, and a
+/// mirror with any text and a date of next year, from winning over those that apt would believe.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bar {
+    /// It is an `InRelease`: a signed message and nothing else.
+    pub is_inline: bool,
+    /// The latest date that apt accepts, Unix seconds.
+    pub latest: Option<i64>,
+}
+
+impl Bar {
+    /// The date of an answer; `None` if it has none, or is not to be compared.
+    fn date_of(self, content: &[u8]) -> Option<i64> {
+        let date = match self.is_inline {
+            true => date_of(text_of_inrelease(content).ok()?.as_bytes()),
+            false => date_of(content),
+        };
+        date.filter(|date| self.latest.is_none_or(|latest| *date <= latest))
     }
 }
 
@@ -103,11 +122,17 @@ struct Offer {
     content: Option<(Vec<u8>, Option<i64>)>,
 }
 
+impl Offer {
+    fn is_compared(&self) -> bool {
+        self.date.is_some() || self.content.is_none()
+    }
+}
+
 impl Answers {
-    fn add(&mut self, host: HostId, answer: Result<Answer, GetError>, known: Option<&Known>) {
+    fn add(&mut self, host: HostId, answer: Result<Answer, GetError>, known: Option<&Known>, bar: Bar) {
         let trouble = match answer {
             Ok(answer) if answer.status == 200 => {
-                let date = date_of(&answer.body);
+                let date = bar.date_of(&answer.body);
                 self.offers.insert(host, Offer { date, content: Some((answer.body, answer.modified)) });
                 return;
             }
@@ -121,6 +146,11 @@ impl Answers {
             Err(error) => Trouble::of_get(&error),
         };
         self.troubles.insert(host, trouble);
+    }
+
+    /// Those that can be compared. What cannot is left to apt if there is nothing else: it has words for it.
+    fn compared(&self) -> usize {
+        self.offers.values().filter(|offer| offer.is_compared()).count()
     }
 
     /// The newest, and who is as new as it. Of equally new ones the one of the lowest number, which
@@ -182,7 +212,13 @@ impl Freshness {
 }
 
 /// Asks the hosts, in this order, and takes the newest of what two of them have.
-pub(super) async fn newest(watch: &Watch, hosts: &[HostId], get: &Get, known: Option<&Known>) -> (Newest, Freshness) {
+pub(super) async fn newest(
+    watch: &Watch,
+    hosts: &[HostId],
+    get: &Get,
+    known: Option<&Known>,
+    bar: Bar,
+) -> (Newest, Freshness) {
     let mut waiting = hosts.iter().copied();
     let mut asked = HostSet::default();
     let mut asking = JoinSet::new();
@@ -199,17 +235,16 @@ pub(super) async fn newest(watch: &Watch, hosts: &[HostId], get: &Get, known: Op
     let mut answers = Answers::default();
     let mut until = Instant::now() + PATIENCE;
     let mut replacements = 0;
-    while answers.offers.len() < ANSWERS {
+    while answers.compared() < ANSWERS {
         tokio::select! {
             ended = asking.join_next() => match ended {
                 Some(Ok((host, answer))) => {
-                    let first = answers.offers.is_empty();
-                    answers.add(host, answer.map(Answer::from), known);
-                    if first && !answers.offers.is_empty() {
-                        until = Instant::now() + PATIENCE;
-                    }
-                    if answers.troubles.contains_key(&host) {
+                    let before = answers.compared();
+                    answers.add(host, answer.map(Answer::from), known, bar);
+                    if answers.compared() == before {
                         ask(&mut asking, &mut asked);
+                    } else if before == 0 {
+                        until = Instant::now() + PATIENCE;
                     }
                 }
                 // A task that ends in another way was not to be reached either.
@@ -218,7 +253,7 @@ pub(super) async fn newest(watch: &Watch, hosts: &[HostId], get: &Get, known: Op
             },
             () = sleep_until(until) => {
                 // One answer will do when enough others were asked, or nobody is left to ask.
-                let has_one = !answers.offers.is_empty();
+                let has_one = answers.compared() > 0;
                 if has_one && replacements == REPLACEMENTS {
                     break;
                 }
@@ -251,9 +286,19 @@ fn date_of(content: &[u8]) -> Option<i64> {
 mod tests {
     use super::*;
 
+    const BAR: Bar = Bar { is_inline: true, latest: Some(1_707_609_600) };
+
+    fn text(date: &str, more: &str) -> String {
+        format!("Origin: T\nDate: {date} UTC\n{more}\n")
+    }
+
+    fn signed(text: &str) -> Vec<u8> {
+        let signature = "-----BEGIN PGP SIGNATURE-----\n\nAAAA\n-----END PGP SIGNATURE-----\n";
+        format!("-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA512\n\n{text}{signature}").into_bytes()
+    }
+
     fn release(hour: u32, more: &str) -> Vec<u8> {
-        format!("-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA512\n\nOrigin: T\nDate: Sat, 10 Feb 2024 {hour:02}:00:00 UTC\n{more}")
-            .into_bytes()
+        signed(&text(&format!("Sat, 10 Feb 2024 {hour:02}:00:00"), more))
     }
 
     fn got(status: u16, body: Vec<u8>) -> Result<Answer, GetError> {
@@ -264,7 +309,7 @@ mod tests {
         let known = known.map(Known::new);
         let mut all = Answers::default();
         for (host, answer) in answers.into_iter().enumerate() {
-            all.add(host as HostId, answer, known.as_ref());
+            all.add(host as HostId, answer, known.as_ref(), BAR);
         }
         all.decide(known.as_ref())
     }
@@ -288,6 +333,26 @@ mod tests {
         let (newest, freshness) = decide(vec![got(404, vec![]), got(200, release(1, ""))], None);
         assert!(matches!(newest, Newest::Content { host: 1, .. }), "{newest:?}");
         assert_eq!(freshness.excluded(3), hosts(&[2]), "of the origin nothing bad is known");
+    }
+
+    #[test]
+    fn what_apt_would_not_believe_does_not_win() {
+        let late = "Sat, 10 Feb 2024 23:00:00";
+        let forged = [
+            text(late, "").into_bytes(),
+            [b"x\n".to_vec(), signed(&text(late, ""))].concat(),
+            [signed(&text(late, "")), b"x\n".to_vec()].concat(),
+            [text(late, "").into_bytes(), release(1, "")].concat(),
+            signed(&text("Sun, 11 Feb 2024 00:00:01", "")),
+            signed("Origin: T\n"),
+        ];
+        for forged in forged {
+            let (newest, freshness) = decide(vec![got(200, release(1, "")), got(200, forged)], None);
+            assert!(matches!(newest, Newest::Content { host: 0, .. }), "{newest:?}");
+            assert_eq!(freshness.excluded(2), hosts(&[1]));
+        }
+        let (newest, _) = decide(vec![got(200, release(1, "")), got(200, signed(&text(late, "")))], None);
+        assert!(matches!(newest, Newest::Content { host: 1, .. }), "{newest:?}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::journal::Journal;
@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 use super::answers::{self, Finished, Trouble};
 use super::fleet::{File, Fleet, Ground};
 use super::plain::{self, Must, Plain};
-use super::releases::{self, Freshness, Known, Newest};
+use super::releases::{self, Bar, Freshness, Known, Newest};
 use super::settings::Settings;
 use super::wanted::{Kind, Wanted};
 use crate::acquire::{Failure, Message, Outgoing, Request};
@@ -48,6 +48,8 @@ enum Event {
     Ended(Vec<Message>),
     /// A fleet's mirrors were found to be so for a suite.
     Learned(usize, String, Freshness),
+    /// A fetcher is gone, by an error of ours.
+    Lost(usize),
 }
 
 /// Which fleet: one for each address of a set under which APT asks, one for each other site.
@@ -162,7 +164,9 @@ impl Session {
             }
         }
         for (fleet, items) in batches {
-            self.fleets[fleet].feed(items).await;
+            if !self.fleets[fleet].feed(items).await {
+                self.lost(fleet)?;
+            }
         }
         Ok(())
     }
@@ -209,8 +213,10 @@ impl Session {
         let number = self.fleets.len();
         let events = self.events.clone();
         // After the end of the loop nobody listens, and nothing is missed.
+        let lost = self.events.clone();
         let on_event = move |event| drop(events.send(Event::Fetched(number, event)));
-        let fleet = Fleet::start(mirrors, options, &self.ground, on_event);
+        let on_lost = move || drop(lost.send(Event::Lost(number)));
+        let fleet = Fleet::start(mirrors, options, &self.ground, on_event, on_lost);
         let _ = self.apt.status(&wanted.request, &format!("Connecting to {}", fleet.names.join(", ")));
         self.fleets.push(fleet);
         self.keys.insert(key, number);
@@ -268,8 +274,11 @@ impl Session {
             wanted,
         };
         let events = self.events.clone();
+        let request = task.wanted.request.clone();
         tokio::spawn(async move {
-            let (messages, freshness) = task.run().await;
+            let answered = tokio::spawn(async move { task.run().await }).await;
+            // APT waits for an answer to every request, also where we have failed.
+            let (messages, freshness) = answered.unwrap_or_else(|_| (vec![request.failed(&of_ours())], None));
             // Before APT hears of it, and asks for what depends on it.
             if let (Some(suite), Some(freshness)) = (suite, freshness) {
                 let _ = events.send(Event::Learned(number, suite, freshness));
@@ -307,7 +316,21 @@ impl Session {
                 self.fleets[fleet].learn(suite, freshness);
                 Ok(())
             }
+            Event::Lost(fleet) => self.lost(fleet),
         }
+    }
+
+    /// Answers all that a fetcher had in hand; the next request starts another.
+    fn lost(&mut self, fleet: usize) -> io::Result<()> {
+        self.keys.retain(|_, number| *number != fleet);
+        let items: Vec<ItemId> =
+            self.open.iter().filter(|(_, open)| open.fleet == fleet).map(|(item, _)| *item).collect();
+        for item in items {
+            if let Some(open) = self.close(item) {
+                self.apt.send(&open.file.wanted.request.failed(&of_ours()))?;
+            }
+        }
+        Ok(())
     }
 
     /// Tells APT once that a file comes.
@@ -331,6 +354,11 @@ impl Session {
     }
 }
 
+/// The answer where a thread of this program has panicked.
+fn of_ours() -> Failure {
+    Failure::new("an error of fullbore's method; APT may ask again")
+}
+
 /// The answer where nobody has brought a file: a redirect of the host that APT named is APT's to
 /// follow, everything else a failure.
 fn refusal(settings: &Settings, wanted: &Wanted, names: &[String], troubles: &[(HostId, Trouble)]) -> Message {
@@ -339,7 +367,7 @@ fn refusal(settings: &Settings, wanted: &Wanted, names: &[String], troubles: &[(
         _ => None,
     });
     let Some(location) = redirected else {
-        return wanted.request.failed(&answers::failure(names, troubles));
+        return wanted.request.failed(&answers::failure(names, troubles, wanted.is_of_release()));
     };
     match redirect::resolve(&wanted.url, location) {
         Ok(to) if to == wanted.url => {
@@ -414,7 +442,8 @@ impl Task {
         let known = self.wanted.last_modified.and_then(|_| kept(&self.wanted.target, limit_bytes)).map(Known::new);
         let since = known.as_ref().zip(self.wanted.last_modified).map(|(known, modified)| known.asked_since(modified));
         let get = self.get(limit_bytes, since);
-        let (newest, freshness) = releases::newest(&self.watch, &self.hosts, &get, known.as_ref()).await;
+        let bar = Bar { is_inline: self.wanted.is_inrelease(), latest: self.settings.latest_date(SystemTime::now()) };
+        let (newest, freshness) = releases::newest(&self.watch, &self.hosts, &get, known.as_ref(), bar).await;
         let messages = match newest {
             Newest::Content { host, body, modified } => {
                 tracing::debug!(uri = request.uri, from = self.names.get(usize::from(host)), "newest");

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fullbore_wire::auth::AuthConf;
 use fullbore_wire::connect::{CONNECT_LIMIT, ConnectOptions};
@@ -22,6 +22,7 @@ use fullbore_wire::url::{Scheme, Url};
 use super::mirrors::{LIST_BYTES_MAX, MirrorSets};
 use super::wanted::Wanted;
 use crate::acquire::Configuration;
+use crate::parts::files_of;
 
 /// Where lists of mirrors are named; several may be.
 pub const MIRRORS_SETTING: &str = "Acquire::fullbore::Mirrors";
@@ -36,8 +37,9 @@ const TIMEOUT_S: i64 = 30;
 /// itself, `Acquire::Retries` times, after pauses of its own.
 const FAILURES_ALONE: u32 = 3;
 
-/// Files read from a directory with credentials; systems have a handful.
-const AUTH_FILES_MAX: usize = 1000;
+/// How far a clock may be behind before a `Release` of the future is refused, in seconds: APT's
+/// `Acquire::Max-FutureTime`.
+pub const FUTURE_S: i64 = 10;
 
 /// What the program knows of where it runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -120,13 +122,12 @@ impl Settings {
     fn read_auth(&mut self) {
         let mut files: Vec<_> = self.configuration.path("Dir::Etc::netrc").into_iter().collect();
         if let Some(parts) = self.configuration.path("Dir::Etc::netrcparts") {
-            // A directory that is not there is the usual case.
-            let entries = std::fs::read_dir(parts).into_iter().flatten().take(AUTH_FILES_MAX);
-            let paths = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
-            let mut paths: Vec<_> =
-                paths.filter(|path| path.extension().is_some_and(|ending| ending == "conf")).collect();
-            paths.sort();
-            files.extend(paths);
+            match files_of(&parts, &["conf"]) {
+                Ok(more) => files.extend(more),
+                // The usual case.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => self.warnings.push(format!("cannot read {}: {error}", parts.display())),
+            }
         }
         for path in files {
             match read_text(&path, fullbore_wire::auth::AUTH_FILE_BYTES_MAX as u64) {
@@ -179,6 +180,13 @@ impl Settings {
     /// Time in which something must come from the host.
     pub fn timeout(&self, url: &Url) -> Duration {
         Duration::from_secs(u64::try_from(self.number(url, "Timeout", TIMEOUT_S)).unwrap_or(0).max(1))
+    }
+
+    /// The latest date that APT accepts of a `Release`, Unix seconds.
+    pub fn latest_date(&self, now: SystemTime) -> Option<i64> {
+        let now = i64::try_from(now.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()?;
+        let future = self.configuration.number("Acquire::Max-FutureTime", FUTURE_S);
+        self.configuration.bool("Acquire::Check-Date", true).then(|| now.saturating_add(future))
     }
 
     /// Whether redirects are followed.

@@ -123,6 +123,16 @@ impl Wanted {
         self.url.path().contains("/by-hash/")
     }
 
+    /// Whether it is a signed message by itself.
+    pub fn is_inrelease(&self) -> bool {
+        self.url.path().ends_with("/InRelease")
+    }
+
+    /// Whether it is one of the files of which APT takes another where this one is not there.
+    pub fn is_of_release(&self) -> bool {
+        is_release(&self.url) || self.is_signature()
+    }
+
     /// Whether it is the signature beside a `Release`.
     pub fn is_signature(&self) -> bool {
         self.url.path().ends_with("/Release.gpg")
