@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use fullbore_apt::parts::files_of;
 use fullbore_debian::sources_list::{self, ArchiveSource, Suite};
 
 use super::archive::Archive;
@@ -10,8 +11,6 @@ use crate::error::CommandError;
 
 /// Largest file of sources read. A guess: a thousand entries with inline keys.
 const SOURCES_BYTES_MAX: u64 = 8 << 20;
-/// Files read from a directory of sources; Debian machines have a handful.
-const SOURCES_FILES_MAX: usize = 1000;
 /// Largest list of mirrors read for a `mirror+file:` address, and the most taken from it.
 const MIRROR_LIST_BYTES_MAX: u64 = 1 << 20;
 const MIRROR_LIST_MAX: usize = 256;
@@ -21,13 +20,7 @@ pub fn read(path: &Path) -> Result<Vec<ArchiveSource>, CommandError> {
     let cannot = |error: std::io::Error| CommandError::usage(format_args!("cannot read {}: {error}", path.display()));
     let mut files = vec![path.to_owned()];
     if std::fs::metadata(path).map_err(cannot)?.is_dir() {
-        files = std::fs::read_dir(path)
-            .map_err(cannot)?
-            .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-            .filter(|file| matches!(file.extension().and_then(|ending| ending.to_str()), Some("sources" | "list")))
-            .take(SOURCES_FILES_MAX)
-            .collect();
-        files.sort();
+        files = files_of(path, &["sources", "list"]).map_err(cannot)?;
     }
     let mut sources = Vec::new();
     for file in files {
@@ -106,19 +99,21 @@ fn safe(text: &str) -> String {
     if name.starts_with('.') { format!("_{name}") } else { name }
 }
 
+/// The files of one of apt's directories that can be done without.
+pub fn parts(directory: &Path, endings: &[&str]) -> Vec<PathBuf> {
+    files_of(directory, endings).unwrap_or_else(|error| {
+        if error.kind() != std::io::ErrorKind::NotFound {
+            tracing::warn!("cannot read {}: {error}", directory.display());
+        }
+        Vec::new()
+    })
+}
+
 /// apt's own files with credentials that can be read. apt keeps them readable for root only;
 /// who may not read them mirrors without.
 pub fn auth_files() -> Vec<PathBuf> {
     let mut files = vec![PathBuf::from("/etc/apt/auth.conf")];
-    if let Ok(entries) = std::fs::read_dir("/etc/apt/auth.conf.d") {
-        let mut more: Vec<PathBuf> = entries
-            .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-            .filter(|file| file.extension().is_some_and(|ending| ending == "conf"))
-            .take(SOURCES_FILES_MAX)
-            .collect();
-        more.sort();
-        files.extend(more);
-    }
+    files.extend(parts(Path::new("/etc/apt/auth.conf.d"), &["conf"]));
     files.retain(|file| std::fs::File::open(file).is_ok());
     files
 }
@@ -148,7 +143,9 @@ mod tests {
         let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
         write("b.list", "deb [trusted=yes] http://b ./\n");
         write("a.sources", "Types: deb\nURIs: http://a\nSuites: s\nComponents: main\n");
-        write("c.sources.disabled", "nonsense");
+        for name in ["c.sources.disabled", ".c.list", "c c.sources", "c.list~"] {
+            write(name, "nonsense");
+        }
         let sources = read(dir.path()).unwrap();
         assert_eq!(sources.iter().map(|source| source.uris[0].as_str()).collect::<Vec<_>>(), ["http://a", "http://b"]);
         assert_eq!(suite_name(&sources[1].suites[0]), "/");

@@ -133,11 +133,8 @@ fn named_keyrings(files: &[PathBuf]) -> Result<Vec<KeySource>, CommandError> {
 /// `trusted.gpg` and the keyrings of `trusted.gpg.d`, which apt takes where a source names none.
 pub fn trusted_keyrings(configuration: &Configuration) -> Vec<KeySource> {
     let mut files: Vec<PathBuf> = configuration.path("Dir::Etc::trusted").into_iter().collect();
-    if let Some(Ok(entries)) = configuration.path("Dir::Etc::trustedparts").map(std::fs::read_dir) {
-        let mut parts: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-        parts.retain(|path| matches!(path.extension().and_then(|ending| ending.to_str()), Some("gpg" | "asc")));
-        parts.sort();
-        files.extend(parts);
+    if let Some(parts) = configuration.path("Dir::Etc::trustedparts") {
+        files.extend(apt::parts(&parts, &["gpg", "asc"]));
     }
     files.retain(|file| readable(file).is_ok());
     files.into_iter().map(KeySource::File).collect()
@@ -156,4 +153,24 @@ pub fn keys_of(settings: &UpdateSettings, source: &ArchiveSource) -> Option<Sign
     };
     let fingerprints = if settings.keyrings.is_empty() { named.fingerprints } else { Vec::new() };
     Some(SignedBy { keys, fingerprints })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keyrings_that_apt_passes_over_are_not_trusted() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["b.gpg", "a.asc", ".old.gpg", "a b.asc", "c.gpg~", "d.gpg.dpkg-old"] {
+            std::fs::write(directory.path().join(name), "key").unwrap();
+        }
+        let mut configuration = Configuration::new();
+        configuration.set("Dir::Etc::trustedparts", &directory.path().display().to_string());
+        let trusted = trusted_keyrings(&configuration);
+        let expected = ["a.asc", "b.gpg"].map(|name| KeySource::File(directory.path().join(name)));
+        let others =
+            trusted.iter().filter(|key| matches!(key, KeySource::File(file) if file.starts_with(directory.path())));
+        assert_eq!(others.collect::<Vec<_>>(), expected.iter().collect::<Vec<_>>());
+    }
 }
