@@ -15,14 +15,17 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use fullbore_engine::durability::Durability;
+use fullbore_engine::files::FileError;
 use fullbore_engine::landing::{Cause, Landing};
 use fullbore_engine::stage::{Kind, Ledger};
+use fullbore_engine::target::TargetError;
 use fullbore_engine::verdict::{RecordSamples, Sampler, SamplerConfig, Verdict};
 use fullbore_engine::window::Window;
 use fullbore_wire::auth::AuthConf;
 use fullbore_wire::connect::ConnectOptions;
 use fullbore_wire::dispatcher::{GivenUp, Limits};
 use fullbore_wire::fetch::{Catalogue, FetchEvent, FetchOptions, Fetcher, Watch};
+use fullbore_wire::hosts::HostSet;
 use fullbore_wire::proxy::ProxySettings;
 use fullbore_wire::queue::{Item, ItemId};
 use fullbore_wire::tls::{Authorities, Offer, Tls, Trust};
@@ -222,6 +225,17 @@ pub fn durability_of(choice: DurabilityChoice) -> Durability {
     }
 }
 
+/// Whether it is for the name of one file that it cannot be written.
+fn is_of_one_file(cause: &Cause) -> bool {
+    use FileError::{NotRegular, Path, Symlink};
+    let of_a_name = |error: &FileError| matches!(error, Path { .. } | Symlink { .. } | NotRegular { .. });
+    match cause {
+        Cause::PathTaken { .. } => true,
+        Cause::Target(TargetError::File(error)) => of_a_name(error),
+        _ => false,
+    }
+}
+
 /// A file that could not be written.
 pub fn local_failure(path: &str, cause: &Cause) -> CommandError {
     let error = CommandError::new(ErrorKind::Disk, format_args!("{path}: {cause}"));
@@ -386,6 +400,12 @@ impl Progression {
                             (result.2)(place, item);
                         }
                         FetchEvent::GivenUp(given_up) => result.0[place].given_up.push(given_up),
+                        // The next file may have a better name.
+                        FetchEvent::LocalFailure(item, cause) if is_of_one_file(&cause) => {
+                            tracing::warn!("{}: {cause}", catalogue.path(item));
+                            let (tried, faults) = (HostSet::default(), Vec::new());
+                            result.0[place].given_up.push(GivenUp { item, tried, missing: false, faults });
+                        }
                         FetchEvent::LocalFailure(item, cause) => {
                             let path = catalogue.path(item);
                             result.1.get_or_insert_with(|| local_failure(&path, &cause));

@@ -3,7 +3,7 @@
 //! An answer "not modified" is believed no further than the copy on disk verifies again
 //! (CVE-2014-0487). What it means for what is here is decided by whoever asked.
 
-use fullbore_debian::release::Release;
+use fullbore_debian::release::{Release, asked_since};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
 use fullbore_wire::conditional::EntityTag;
 use fullbore_wire::fetch::{Fetcher, Get, GetError, Got};
@@ -19,6 +19,18 @@ pub struct Kept {
     pub modified: i64,
     /// The tag that the host gave it.
     pub tag: Option<EntityTag>,
+}
+
+impl Kept {
+    /// What was verified when it came, once more without that.
+    pub fn release(&self) -> Option<Release> {
+        Release::parse(&SignedText::trusted(&self.content).ok()?).ok()
+    }
+
+    /// The time to ask for changes since.
+    fn asked_since(&self) -> i64 {
+        asked_since(self.release().and_then(|release| release.date), self.modified)
+    }
 }
 
 /// The signed files of a suite, as received.
@@ -117,7 +129,7 @@ pub async fn receive(question: Question<'_>) -> Answer {
         path: format!("{directory}{name}"),
         limit_bytes: limit as u64,
         if_none_match: kept.and_then(|kept| kept.tag.clone()),
-        if_modified_since: kept.map(|kept| kept.modified),
+        if_modified_since: kept.map(Kept::asked_since),
         ..Get::default()
     };
     let inrelease = fetcher.get(host, get("InRelease", RELEASE_BYTES_MAX, kept)).await?;

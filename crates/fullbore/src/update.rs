@@ -28,6 +28,7 @@ use fullbore_apt::lists::targets::Defaults;
 use fullbore_apt::rewrite::Expected;
 use fullbore_debian::compression::{Form, Reader};
 use fullbore_debian::diff_index::DiffIndex;
+use fullbore_debian::path::PART_BYTES_MAX;
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::files::Root;
 
@@ -50,6 +51,9 @@ use workshop::{Order, WorkError, Workshop};
 
 /// Largest `diff/Index` read: 10,000 patches in all its lists.
 const DIFF_INDEX_BYTES_MAX: u64 = 16 << 20;
+
+/// What apt appends to an index's name for its `diff/Index`.
+const DIFF_INDEX_ENDING: &str = ".diff_Index";
 
 /// Largest index of which the hash is taken because nobody says it.
 const OLD_INDEX_BYTES_MAX: u64 = 64 << 30;
@@ -86,7 +90,11 @@ fn refresh(settings: &UpdateSettings, root: Arc<Root>, events: &mut dyn Events) 
     let names: Vec<OsString> = root.list("").map_err(file)?.into_iter().map(|(name, _)| name).collect();
     let languages = languages(&settings.configuration, &settings.locale, &names);
     let defaults = Defaults::new(&settings.configuration, native_architecture(), languages);
-    let repositories = repositories(settings, &defaults)?;
+    let mut repositories = repositories(settings, &defaults)?;
+    for mut failure in repositories.failures.drain(..) {
+        failure.kind = ErrorKind::Partial;
+        account.failed(failure);
+    }
     let mut session = Session::open(settings, root, &repositories.sites)?;
     let stop = Stop::listen(&session.runtime);
     let walk = Walk { settings, repositories: &repositories, present: Present::new(&names) };
@@ -168,7 +176,8 @@ impl Walk<'_> {
         let now = jiff::Timestamp::now().as_second();
         account.phase(events, session, Phase::Release);
         let all = &self.repositories.all;
-        let outcomes = release::fetch(self.settings, session, all, now, &mut |line| account.warn(events, line));
+        let mut warn = |line| account.warn(events, line);
+        let outcomes = release::fetch(self.settings, session, all, now, stop, &mut warn)?;
         account.offered(all, &outcomes);
         stop.check()?;
         let (selected, mut failed) = self.select(&outcomes, account, events);
@@ -317,7 +326,13 @@ impl Walk<'_> {
             // The Release that it came with is gone: it is looked at itself.
             None => state_of(session, &old.file, old.form).map_err(|error| format!("{}: {error}", old.file))?,
         };
-        Ok(ways::patched(&diff_index, state))
+        let mut ways = ways::patched(&diff_index, state);
+        // A patch may have a name that is none together with its index's.
+        ways.retain(|way| match way {
+            Way::Patches(patches) => patches.iter().all(|patch| patch_name(index, patch).len() <= PART_BYTES_MAX),
+            Way::Whole(..) => true,
+        });
+        Ok(ways)
     }
 
     /// What was seen of the network; the fastest site counts.
@@ -481,7 +496,7 @@ impl Walk<'_> {
 
 /// The name of an index's `diff/Index`, as apt has it.
 fn diff_index_name(index: &Wanted) -> String {
-    format!("{}.diff_Index", index.name)
+    format!("{}{DIFF_INDEX_ENDING}", index.name)
 }
 
 /// The name of a patch in `partial/`, as apt has it.

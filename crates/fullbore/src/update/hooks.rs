@@ -1,8 +1,11 @@
 //! The commands that apt's configuration has for before and after an update.
 
+use std::io;
 use std::process::{Command, Stdio};
 
 use fullbore_apt::acquire::Configuration;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::error::{CommandError, ErrorKind};
 
@@ -11,7 +14,12 @@ use crate::error::{CommandError, ErrorKind};
 /// # Errors
 /// One of them failed; those behind it are not run.
 pub fn run(configuration: &Configuration, list: &str) -> Result<(), CommandError> {
-    for command in configuration.list(list) {
+    let commands = configuration.list(list);
+    if commands.is_empty() {
+        return Ok(());
+    }
+    let _signals = end_on_signals().map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+    for command in commands {
         let failed = |why: String| {
             CommandError::new(ErrorKind::Partial, format_args!("{list}: {command}: {why}"))
                 .hint("this command is in apt's configuration; --no-hooks leaves it out")
@@ -25,6 +33,24 @@ pub fn run(configuration: &Configuration, list: &str) -> Result<(), CommandError
         }
     }
     Ok(())
+}
+
+/// While this is there a signal ends the program at once, as it ends apt. Of itself none would: the handlers of the
+/// runtime that listened during the update stay when it is gone.
+fn end_on_signals() -> io::Result<Runtime> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("signals").enable_io().build()?;
+    let inside = runtime.enter();
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    drop(inside);
+    runtime.spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        std::process::exit(i32::from(ErrorKind::Interrupted.exit_code()));
+    });
+    Ok(runtime)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use fullbore_debian::compression::Form;
 use fullbore_engine::files::Kind;
 use fullbore_engine::target::{Name, Target};
 
+use super::DIFF_INDEX_ENDING;
 use super::files::landing;
 use super::release::{Offered, name_of};
 use super::repositories::Repository;
@@ -75,7 +76,7 @@ impl Publication<'_> {
     fn files(&self) -> impl Iterator<Item = String> {
         let indexes = self.made.iter().map(|index| kept_name(index)).chain(self.current.iter().cloned());
         let signed = self.offered.files.iter().map(|(name, _)| name_of(self.repository, name));
-        let older = self.current.iter().map(|file| format!("{}.diff_Index", Form::split(file).0));
+        let older = self.current.iter().map(|file| format!("{}{DIFF_INDEX_ENDING}", Form::split(file).0));
         indexes.chain(signed).chain(self.patched.iter().cloned()).chain(older)
     }
 }

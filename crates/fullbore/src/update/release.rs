@@ -5,25 +5,23 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use fullbore_apt::http::FUTURE_S;
 use fullbore_apt::lists::names::file_name;
 use fullbore_debian::release::Release;
-use fullbore_debian::signature::{RELEASE_BYTES_MAX, SignedText, Verifier};
+use fullbore_debian::signature::{RELEASE_BYTES_MAX, Verifier};
 use fullbore_engine::files::Root;
 use fullbore_wire::fetch::GetError;
 use fullbore_wire::hosts::HostId;
 
 use super::repositories::Repository;
-use super::session::{PARTIAL, Session};
+use super::session::Session;
 use crate::error::{CommandError, ErrorKind};
+use crate::fetching::Stop;
 use crate::mirror::select::check_suite;
 use crate::settings::update::UpdateSettings;
 use crate::signed_release::{
     Answer, HINT_REACH, Kept, NamedAnswers, Question, Received, Refusal, accept, all, receive, valid_until,
 };
-
-/// How far a clock may be behind before a Release of the future is refused: apt's
-/// `Acquire::Max-FutureTime`, in seconds.
-const FUTURE_S: i64 = 10;
 
 /// How long a mirror may take to answer when another one has.
 const GRACE: Duration = Duration::from_millis(500);
@@ -51,45 +49,63 @@ pub fn fetch(
     session: &Session,
     repositories: &[Repository],
     now: i64,
+    stop: &Stop,
     warn: &mut dyn FnMut(String),
-) -> Vec<Outcome> {
+) -> Result<Vec<Outcome>, CommandError> {
     let kept: Vec<Option<Kept>> = repositories.iter().map(|own| kept(&session.root, own)).collect();
     let patience = Duration::from_secs(settings.timeout_s());
     let questions = repositories.iter().zip(&kept);
-    let questions = questions.map(|(own, kept)| ask(session, own, condition(kept.as_ref()), patience)).collect();
-    let answers = session.runtime.block_on(all(questions));
-    let scratch = session.root.path().join(PARTIAL);
-    let verified: Vec<Result<Received, Refusal>> = std::thread::scope(|scope| {
+    let questions = questions.map(|(own, kept)| ask(session, own, condition(kept.as_ref()), 0, patience)).collect();
+    let answers = session.runtime.block_on(stop.or(all(questions)))?;
+    // Not `partial/`: that is apt's own user's, who must not decide what `gpgv` reads.
+    let scratch = session.root.path();
+    let verified: Vec<(Result<Received, Refusal>, usize)> = std::thread::scope(|scope| {
         let mut threads = Vec::new();
-        for ((own, kept), answers) in repositories.iter().zip(&kept).zip(answers) {
-            let verifier = verifier(own, &scratch);
-            threads.push(scope.spawn(move || newest(answers, condition(kept.as_ref()), verifier.as_ref())));
+        for ((own, kept), (answers, asked)) in repositories.iter().zip(&kept).zip(answers) {
+            let verifier = verifier(own, scratch);
+            threads.push((scope.spawn(move || newest(answers, condition(kept.as_ref()), verifier.as_ref())), asked));
         }
         let lost = || Refusal::Unavailable("the verifying thread failed".to_owned(), "");
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(lost()))).collect()
+        threads.into_iter().map(|(thread, asked)| (thread.join().unwrap_or_else(|_| Err(lost())), asked)).collect()
     });
     let mut outcomes = Vec::new();
-    for ((own, kept), received) in repositories.iter().zip(kept).zip(verified) {
-        let received = match received {
-            // Our own copy was altered, or the answer was: asked again without a condition.
-            Err(Refusal::Verification(..)) if kept.is_some() => {
-                let again = session.runtime.block_on(ask(session, own, None, patience));
-                newest(again, None, verifier(own, &scratch).as_ref())
+    for ((own, kept), (mut received, mut asked)) in repositories.iter().zip(kept).zip(verified) {
+        // Our own copy was altered, or the answer was: asked again without a condition.
+        let mut again = kept.is_some();
+        // What cannot be believed, such as a login page in the place of a mirror, is no answer either.
+        while matches!(received, Err(Refusal::Verification(..))) && (again || asked < hosts(session, own).len()) {
+            let from = if again { 0 } else { asked };
+            let (answers, until) = session.runtime.block_on(stop.or(ask(session, own, None, from, patience)))?;
+            let other = newest(answers, None, verifier(own, scratch).as_ref());
+            if again || other.is_ok() {
+                received = other;
             }
-            other => other,
-        };
+            (again, asked) = (false, until);
+        }
         outcomes.push(judge(settings, own, kept, received, now, warn));
     }
-    outcomes
+    Ok(outcomes)
 }
 
-/// Asks mirrors by twos, until one answers; the first is the origin. The second of two has [`GRACE`] when the
-/// first has answered: one that is down or silent must not hold up the run, one that is behind must not decide alone.
-async fn ask(session: &Session, own: &Repository, kept: Option<&Kept>, patience: Duration) -> Vec<Answer> {
+fn hosts(session: &Session, own: &Repository) -> Vec<HostId> {
+    (0..).take(session.sites[own.site].fetcher.hosts().len()).collect()
+}
+
+/// Asks mirrors by twos, from this one on, until one answers; the first is the origin. The second of two has
+/// [`GRACE`] when the first has answered: one that is down or silent must not hold up the run, one that is behind
+/// must not decide alone. Gives the number of the first that was not asked as well.
+async fn ask(
+    session: &Session,
+    own: &Repository,
+    kept: Option<&Kept>,
+    from: usize,
+    patience: Duration,
+) -> (Vec<Answer>, usize) {
     let fetcher = &session.sites[own.site].fetcher;
-    let hosts: Vec<HostId> = (0..).take(fetcher.hosts().len()).collect();
     let mut answers = Vec::new();
-    for pair in hosts.chunks(2) {
+    let mut asked_hosts = from;
+    for pair in hosts(session, own)[from..].chunks(2) {
+        asked_hosts += pair.len();
         let asked = pair.iter().map(|&host| {
             let question = Question { fetcher, host, directory: own.directory.clone(), kept };
             async move {
@@ -107,7 +123,7 @@ async fn ask(session: &Session, own: &Repository, kept: Option<&Kept>, patience:
             break;
         }
     }
-    answers
+    (answers, asked_hosts)
 }
 
 /// Whether there is a signed file among these answers, or word that ours is the one.
@@ -199,7 +215,7 @@ fn judge(
     })?;
     let Received { files, modified, release, .. } = received;
     // What is here was verified when it came, and whoever may write here needs no forged Release.
-    let before = kept.as_ref().and_then(|kept| Release::parse(&SignedText::trusted(&kept.content).ok()?).ok());
+    let before = kept.as_ref().and_then(Kept::release);
     let unchanged = kept.is_some_and(|kept| files.first().is_some_and(|(_, content)| *content == kept.content));
     if let Err(error) = check_suite(&own.suite, &release) {
         warn(format!("{}: {error}", own.shown()));

@@ -54,6 +54,26 @@ pub struct Repositories {
     pub left_to_apt: Vec<String>,
     /// Which sources these are, for people.
     pub warnings: Vec<String>,
+    /// Why others cannot be updated; what names of theirs begin with is among those left to apt.
+    pub failures: Vec<CommandError>,
+}
+
+impl Repositories {
+    /// Notes why an address is not updated, once.
+    fn pass_over(&mut self, uri: &str, failure: Option<CommandError>) {
+        let Some(failure) = failure else {
+            let scheme = uri.split(':').next().unwrap_or_default();
+            let warning = format!("{uri}: {scheme}: sources are left to apt; its indexes stay as they are");
+            if !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
+            }
+            return;
+        };
+        if self.failures.iter().any(|own| own.message == failure.message) {
+            return;
+        }
+        self.failures.push(failure.context(format_args!("of the source {uri}; its indexes stay as they were")));
+    }
 }
 
 /// Reads the sources' entries.
@@ -65,15 +85,14 @@ pub fn repositories(settings: &UpdateSettings, defaults: &Defaults) -> Result<Re
     let mut addresses: Vec<String> = Vec::new();
     for source in &settings.sources {
         for uri in &source.uris {
-            let Some(mirrors) = mirrors(uri)? else {
-                let scheme = uri.split(':').next().unwrap_or_default();
-                let warning = format!("{uri}: {scheme}: sources are left to apt; its indexes stay as they are");
-                if !found.warnings.contains(&warning) {
-                    found.warnings.push(warning);
+            let mirrors = match mirrors(uri) {
+                Ok(Some(mirrors)) => mirrors,
+                other => {
+                    found.pass_over(uri, other.err());
+                    let prefixes = source.suite_names.iter().map(|suite| file_name(&base_uri(uri, suite)));
+                    found.left_to_apt.extend(prefixes);
+                    continue;
                 }
-                let prefixes = source.suite_names.iter().map(|suite| file_name(&base_uri(uri, suite)));
-                found.left_to_apt.extend(prefixes);
-                continue;
             };
             let site = addresses.iter().position(|own| own == uri).unwrap_or_else(|| {
                 addresses.push(uri.clone());
@@ -85,6 +104,9 @@ pub fn repositories(settings: &UpdateSettings, defaults: &Defaults) -> Result<Re
                 add(settings, defaults, &mut found.all, source, uri, suite, site)?;
             }
         }
+    }
+    if found.all.is_empty() && !found.failures.is_empty() {
+        return Err(found.failures.swap_remove(0));
     }
     if found.all.is_empty() && !found.left_to_apt.is_empty() {
         return Err(CommandError::new(ErrorKind::Partial, found.warnings.join("; "))

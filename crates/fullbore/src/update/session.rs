@@ -75,7 +75,7 @@ impl Session {
         // The sampler first: the verdict covers set-up too.
         let progress = Progression::start(&ledger, root.path())?;
         root.create_directory(PARTIAL, PARTIAL_MODE).map_err(|error| disk(&error))?;
-        signature::sweep(&root.path().join(PARTIAL));
+        signature::sweep(root.path());
         let target = Arc::new(LocalTarget::new(root.clone(), durability_of(settings.durability)));
         let runtime = Network::start(&ledger)?;
         let mut session = Session {

@@ -8,13 +8,14 @@ use std::ffi::OsString;
 use fullbore_apt::lists::names::file_name;
 use fullbore_apt::lists::targets::IndexTarget;
 use fullbore_debian::compression::Form;
+use fullbore_debian::path::PART_BYTES_MAX;
 use fullbore_debian::release::{IndexEntry, Release};
 use fullbore_debian::sources_list::ByHash;
 use fullbore_engine::digest::Sha256;
 
-use super::DIFF_INDEX_BYTES_MAX;
 use super::release::Offered;
 use super::repositories::Repository;
+use super::{DIFF_INDEX_BYTES_MAX, DIFF_INDEX_ENDING};
 use crate::error::{CommandError, ErrorKind};
 
 /// An index that has to change.
@@ -211,7 +212,16 @@ fn wanted(
     pdiffs: bool,
 ) -> Result<Wanted, CommandError> {
     let forms: Vec<_> = forms(release, target).collect();
-    let patched = pdiffs && target.pdiffs && old.is_some() && plain.is_some();
+    let kept = kept_form(target);
+    // Another file's name is made of it, with an ending.
+    let fits = |ending: &str| name.len() + ending.len() <= PART_BYTES_MAX;
+    if !forms.iter().map(|(form, _)| *form).chain([kept]).all(|form| fits(form.extension())) {
+        return Err(CommandError::new(
+            ErrorKind::Partial,
+            format_args!("{}{}: too long for the name of a file", target.base_uri, target.meta_key),
+        ));
+    }
+    let patched = pdiffs && target.pdiffs && old.is_some() && plain.is_some() && fits(DIFF_INDEX_ENDING);
     if forms.is_empty() {
         return Err(CommandError::new(
             ErrorKind::Partial,
@@ -223,7 +233,7 @@ fn wanted(
         diff_index: patched.then(|| diff_index(release, target, &forms)).flatten(),
         meta_key: target.meta_key.clone(),
         name,
-        kept: kept_form(target),
+        kept,
         old,
         plain,
         forms,

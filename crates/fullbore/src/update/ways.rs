@@ -5,6 +5,8 @@
 //! the rates of the pass. They need not be exact: where two ways are close it does not matter, and mostly they
 //! differ tenfold.
 
+use std::collections::HashSet;
+
 use fullbore_apt::acquire::Configuration;
 use fullbore_debian::compression::Form;
 use fullbore_debian::diff_index::{DiffFile, DiffIndex, PatchSet};
@@ -86,8 +88,16 @@ impl Way {
     /// Bytes to fetch.
     pub fn bytes(&self) -> u64 {
         match self {
-            Way::Patches(patches) => patches.iter().map(|patch| patch.download.size).sum(),
+            Way::Patches(patches) => patches.iter().fold(0, |sum, patch| sum.saturating_add(patch.download.size)),
             Way::Whole(_, entry) => entry.size,
+        }
+    }
+
+    /// Plain bytes that are in memory at once.
+    fn held_bytes(&self) -> u64 {
+        match self {
+            Way::Patches(patches) => patches.iter().fold(0, |sum, patch| sum.saturating_add(patch.plain.size)),
+            Way::Whole(..) => 0,
         }
     }
 
@@ -124,12 +134,17 @@ pub fn patched(index: &DiffIndex, old: (u64, Sha256)) -> Vec<Way> {
     ways.into_iter().map(Way::Patches).collect()
 }
 
-/// The patches from the last state that is the old one.
+/// The patches from the last state that is the old one. None twice: two downloads of one run cannot have one name,
+/// and a patch leads to one state.
 fn steps(set: &PatchSet, (size, sha256): (u64, Sha256)) -> Option<Vec<Patch>> {
     let start = set.history.iter().rposition(|state| state.sha256 == sha256 && state.size == size)?;
+    let mut seen = HashSet::new();
     set.history[start..]
         .iter()
         .map(|state| {
+            if !seen.insert(&state.name) {
+                return None;
+            }
             let plain = set.patches.iter().find(|patch| patch.name == state.name)?;
             let download = set.downloads.iter().find(|file| file.name.strip_suffix(".gz") == Some(&state.name))?;
             Some(Patch { download: download.clone(), plain: plain.clone() })
@@ -137,13 +152,19 @@ fn steps(set: &PatchSet, (size, sha256): (u64, Sha256)) -> Option<Vec<Patch>> {
         .collect()
 }
 
+/// Plain bytes of the patches of one way, which are all in memory: what any index may have, and what none may
+/// exceed. Guesses with room: Debian's largest patches have 10 MB.
+const PATCHES_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=512 << 20;
+
 /// The best of all ways.
 pub fn best(patched: Vec<Way>, whole: Option<Way>, plain_size: u64, network: Network, limits: Limits) -> Option<Way> {
     let most = whole.as_ref().map_or(u64::MAX, Way::bytes);
     let within = |way: &Way| {
         let count = if let Way::Patches(patches) = way { patches.len() as u64 } else { 0 };
         let small = limits.size_percent == 0 || way.bytes() <= most.saturating_mul(limits.size_percent) / 100;
-        (limits.files == 0 || count <= limits.files) && small
+        // Patches larger than what they make are no gain.
+        let held = plain_size.clamp(*PATCHES_BYTES.start(), *PATCHES_BYTES.end());
+        (limits.files == 0 || count <= limits.files) && small && way.held_bytes() <= held
     };
     let ways = patched.into_iter().filter(within).chain(whole);
     ways.min_by(|a, b| a.seconds(network, plain_size).total_cmp(&b.seconds(network, plain_size)))
@@ -220,6 +241,27 @@ mod tests {
         let mut index = index(false);
         index.main.downloads.remove(1);
         assert!(patched(&index, (1000, Sha256::of(b"T-3-F-1"))).is_empty());
+    }
+
+    #[test]
+    fn a_patch_that_is_listed_twice_is_no_way() {
+        let twice = DiffIndex { main: set(&["T-1", "T-2", "T-1"], 100), ..index(false) };
+        assert!(patched(&twice, (1000, Sha256::of(b"T-2"))).len() == 1, "behind the first it is listed once");
+        let twice = DiffIndex { main: set(&["T-1", "T-2", "T-2"], 100), ..index(false) };
+        assert!(patched(&twice, (1000, Sha256::of(b"T-1"))).is_empty());
+    }
+
+    #[test]
+    fn patches_that_memory_cannot_hold_are_no_way() {
+        let way = |size: u64| {
+            let mut index = index(false);
+            index.main.patches.iter_mut().for_each(|patch| patch.size = size);
+            let patches = patched(&index, (1000, Sha256::of(b"T-3-F-1")));
+            best(patches, whole_file(1_000_000), 300 << 20, Network::UNKNOWN, FREE).unwrap()
+        };
+        assert!(matches!(way(100 << 20), Way::Patches(_)), "as large as what they make");
+        assert!(matches!(way(101 << 20), Way::Whole(..)), "larger");
+        assert!(matches!(way(u64::MAX / 2), Way::Whole(..)), "no sum is that large");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufReader, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,6 +57,9 @@ pub enum WorkError {
     /// The pass failed.
     #[error(transparent)]
     Rewrite(#[from] RewriteError),
+    /// An error of this program.
+    #[error("the thread that made it panicked")]
+    Panicked,
 }
 
 /// What became of an order.
@@ -84,7 +88,7 @@ impl Workshop {
                 loop {
                     let order = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(order) = order else { return };
-                    let result = make(&order, level, &ledger);
+                    let result = guarded(|| make(&order, level, &ledger));
                     if done.send((order.number, result)).is_err() {
                         return;
                     }
@@ -106,11 +110,17 @@ impl Workshop {
         self.orders = None;
         let made = self.made.iter().collect();
         for thread in self.threads.drain(..) {
-            // A panic of the pass is an error of its order; others end the run with a message.
+            // A panic was an error of its order.
             let _ = thread.join();
         }
         made
     }
+}
+
+/// Makes of a panic an error of the one index, whose caller would wait for word of it otherwise.
+fn guarded(make: impl FnOnce() -> Result<(), WorkError>) -> Result<(), WorkError> {
+    // What is half done is in `partial/`, and nothing else is shared with the next order.
+    catch_unwind(AssertUnwindSafe(make)).unwrap_or(Err(WorkError::Panicked))
 }
 
 fn make(order: &Order, level: Level, ledger: &Ledger) -> Result<(), WorkError> {
@@ -143,4 +153,15 @@ fn read(patch: &Patch, path: &Path) -> Result<Edits, WorkError> {
     let mut reader = Checked::new(reader, patch.plain.size, patch.plain.sha256);
     reader.read_to_end(&mut text).map_err(|error| wrong(error.to_string()))?;
     Ok(Edits::parse(text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_of_its_order() {
+        assert!(guarded(|| Ok(())).is_ok());
+        assert!(matches!(guarded(|| panic!("on purpose")), Err(WorkError::Panicked)));
+    }
 }
