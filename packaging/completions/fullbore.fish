@@ -224,6 +224,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s c -l checksum
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l remove-source-files -d 'Remove files at the source once they are on the destination\'s disk'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l verify -d 'Read back from the device, not from memory, what was written, and compare'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l delete -d 'Delete what the source does not have, if everything else went well'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s 0 -l from0 -d 'Paths and patterns in files end in NULs, as find -print0 writes them'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s x -l one-file-system -d 'Stay on the file system of each SRC; /proc and /sys are never entered'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s r -l recursive -d 'Descend into directories that --files-from names (without it: always)'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l numeric-ids -d 'Keep numbers of owners and groups; do not look for their names'

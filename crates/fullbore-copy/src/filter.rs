@@ -42,10 +42,10 @@ impl Filters {
         }
     }
 
-    /// Adds rules, one a line, as `--exclude-from` reads them: empty lines and those that begin
+    /// Adds rules, one a line or what else ends them, as `--exclude-from` reads them: empty lines and those that begin
     /// with `#` or `;` are comments.
-    pub fn push_lines(&mut self, include: bool, text: &[u8]) {
-        for line in text.split(|byte| *byte == b'\n') {
+    pub fn push_lines(&mut self, include: bool, text: &[u8], end: u8) {
+        for line in text.split(|byte| *byte == end) {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             match line {
                 [b'#' | b';', ..] => {}
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn the_first_rule_that_matches_decides() {
         let mut filters = Filters::default();
-        filters.push_lines(false, b"# comment\n+ keep.log\n\n*.log\n");
+        filters.push_lines(false, b"# comment\n+ keep.log\n\n*.log\n", b'\n');
         assert!(!filters.excludes(b"a/keep.log", false) && filters.excludes(b"a/b.log", false));
         assert_eq!(filters.len(), 2);
         filters.push(false, b"!");

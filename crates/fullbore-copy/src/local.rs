@@ -8,7 +8,7 @@ use fullbore_engine::window::Window;
 use crate::error::CopyError;
 use crate::options::{Compress, Options};
 use crate::receiver::{self, Destination};
-use crate::sender::{self, LOCAL_WINDOW_BYTES, Source, Sources};
+use crate::sender::{self, LOCAL_WINDOW_BYTES, Skip, Source, Sources};
 use crate::session::{Brake, Context, Event, Exchange, Link, Progress, RateLimit, Tell};
 use crate::wire::Account;
 
@@ -48,7 +48,11 @@ impl LocalCopy {
         // Within a machine both would cost more than they save.
         let options = &Options { compress: Compress::Never, delta: false, ..options.clone() };
         let rotational = sources.iter().any(Source::is_rotational);
-        let skip = rustix::fs::stat(&destination.directory).ok().map(|status| (status.st_dev, status.st_ino));
+        let skip = rustix::fs::stat(&destination.directory).ok().map(|status| Skip {
+            device: status.st_dev,
+            inode: status.st_ino,
+            is_new: destination.is_new,
+        });
         let sources = Sources { sources, only, skip, rotational };
         let window = Window::new(LOCAL_WINDOW_BYTES, sender::WINDOW_RECORDS);
         let (one, other) = self.ends;

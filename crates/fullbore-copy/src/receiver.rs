@@ -56,12 +56,14 @@ pub struct Destination {
     pub rename_to: Option<Vec<u8>>,
     /// The source is on this machine: what is here may be the source itself.
     pub beside_source: bool,
+    /// It was made for this copy.
+    pub is_new: bool,
 }
 
 impl Destination {
     /// Into an existing directory, by another machine's source.
     pub fn at(directory: &Path) -> Destination {
-        Destination { directory: directory.to_owned(), rename_to: None, beside_source: false }
+        Destination { directory: directory.to_owned(), rename_to: None, beside_source: false, is_new: false }
     }
 
     /// By rsync's rules: a directory takes sources in; another name is what the only source, if it is no
@@ -81,7 +83,7 @@ impl Destination {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(wrong(error)),
             _ => {}
         }
-        if single_file && !many && !bytes.ends_with(b"/") {
+        if single_file && !many && !bytes.ends_with(b"/") && !bytes.ends_with(b"/.") {
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
             let name = path.file_name().map(|name| name.as_bytes().to_vec());
             if !parent.is_dir() && !dry_run {
@@ -90,9 +92,10 @@ impl Destination {
             return Ok(Destination { rename_to: name, ..Destination::at(parent) });
         }
         if !dry_run {
-            std::fs::create_dir_all(path).map_err(wrong)?;
+            // Without a dot at its end, which the system takes for a directory within one that is not there.
+            std::fs::create_dir_all(path.components().collect::<PathBuf>()).map_err(wrong)?;
         }
-        Ok(Destination::at(path))
+        Ok(Destination { is_new: true, ..Destination::at(path) })
     }
 }
 
@@ -215,18 +218,7 @@ fn system(what: &'static str, error: rustix::io::Errno) -> CopyError {
 
 /// Counts what shows that the copy is not whole: then nothing is deleted.
 fn note_error(errors: &AtomicU64, kind: ProblemKind) {
-    let harmless = matches!(
-        kind,
-        ProblemKind::Changed
-            | ProblemKind::Vanished
-            | ProblemKind::Owner
-            | ProblemKind::Mode
-            | ProblemKind::Times
-            | ProblemKind::Xattrs
-            | ProblemKind::Acls
-            | ProblemKind::Undeleted
-    );
-    add(errors, u64::from(!harmless));
+    add(errors, u64::from(kind.prevents_deletion()));
 }
 
 /// The thread that takes what the sender says.
@@ -274,10 +266,12 @@ impl Control<'_, '_> {
             Message::List(mut list) => {
                 self.began.get_or_insert_with(Instant::now);
                 if let Some(name) = rename_to {
-                    let [entry] = &mut list.entries[..] else {
-                        return Err(CopyError::Meaning("more than the one file that was announced"));
-                    };
-                    entry.name = name.to_vec();
+                    match &mut list.entries[..] {
+                        // It is left out.
+                        [] => {}
+                        [entry] => entry.name = name.to_vec(),
+                        _ => return Err(CopyError::Meaning("more than the one file that was announced")),
+                    }
                 }
                 let answer = self.listing.take(list)?;
                 self.send(answer);

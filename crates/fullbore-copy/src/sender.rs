@@ -45,10 +45,21 @@ pub struct Sources {
     pub sources: Vec<Source>,
     /// Only these paths beneath the first of them.
     pub only: Option<Vec<Vec<u8>>>,
-    /// Device and inode of the destination, if it is on this machine.
-    pub skip: Option<(u64, u64)>,
+    /// The destination, if it is on this machine.
+    pub skip: Option<Skip>,
     /// The source's disk has an arm to be moved: one reader, in the order of inodes.
     pub rotational: bool,
+}
+
+/// A directory that is not copied, as it is the destination itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Skip {
+    /// Number of its device.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+    /// It was made for this copy, so that nobody misses it.
+    pub is_new: bool,
 }
 
 /// Sends until the receiver says that all is done.
@@ -126,6 +137,7 @@ fn listen(context: &Context<'_>, wants: &Wants, visible: mpsc::Sender<Visible>) 
             Message::Basis(basis) => wants.learn(&basis)?,
             // Where nothing is to be removed nobody takes them.
             Message::Visible { ids, last } => drop(visible.send(Visible { ids, last })),
+            Message::Made { path } => context.tell.tell(Event::Wanted(path)),
             Message::Deleted { path } => context.tell.tell(Event::Deleted(path)),
             Message::Problem(problem) => context.tell.tell(Event::Problem(problem)),
             Message::Abort { exit_code, text } => return Err(CopyError::told(exit_code, text)),

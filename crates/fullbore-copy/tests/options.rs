@@ -262,3 +262,20 @@ fn without_permissions_nobody_gets_more_and_programs_stay_programs() {
     }
     equal(&source, &target);
 }
+
+#[test]
+fn with_delete_the_leavings_of_torn_copies_go_and_those_of_others_stay() {
+    let (_directory, source, target) = places(8);
+    copy(&source, &target, &options());
+    fs::write(target.join("dir/.gone.fullbore-part"), "x").unwrap();
+    fs::create_dir(source.join("other")).unwrap();
+    fs::create_dir(target.join("other")).unwrap();
+    for name in [".fullbore-copy", ".theirs.fullbore-part"] {
+        fs::write(target.join("other").join(name), "x").unwrap();
+    }
+    copy(&source, &target, &options());
+    assert!(target.join("dir/.gone.fullbore-part").exists(), "it may be somebody's");
+    copy(&source, &target, &Options { delete: true, ..options() });
+    assert!(!target.join("dir/.gone.fullbore-part").exists());
+    assert_eq!(fs::read_dir(target.join("other")).unwrap().count(), 2);
+}

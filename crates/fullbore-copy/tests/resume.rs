@@ -108,3 +108,23 @@ fn a_source_that_was_edited_between_runs_voids_what_was_kept_of_it() {
     }
     assert!(edited_in_the_middle > 2, "cuts came too late to test anything");
 }
+
+#[test]
+fn what_was_kept_of_a_file_goes_when_the_source_has_it_no_longer() {
+    let mut torn = 0;
+    for cut in 1..20 {
+        let directory = tempfile::tempdir().unwrap();
+        let (source, target) = (directory.path().join("src"), directory.path().join("dst"));
+        let total = tree(&source, cut);
+        fs::create_dir(&target).unwrap();
+        run(&source, &target, total * cut / 20, &mut HashSet::new());
+        torn += u64::from(target.join(".big.fullbore-part").exists());
+        if target.join("big").exists() {
+            continue;
+        }
+        fs::remove_file(source.join("big")).unwrap();
+        assert!(run(&source, &target, u64::MAX, &mut HashSet::new()));
+        equal(&source, &target);
+    }
+    assert!(torn > 2, "cuts came at no time that tests anything");
+}

@@ -172,12 +172,12 @@ fn places(arguments: &CopyArgs) -> (String, String) {
 
 fn copy(arguments: &CopyArgs, screen: &Screen) -> Result<u8, CommandError> {
     let options = options(arguments)?;
-    let only = arguments.files_from.as_deref().map(paths_of).transpose()?;
+    let only = arguments.files_from.as_deref().map(|path| paths_of(path, arguments.from0)).transpose()?;
     let (last, sources) = arguments.paths.split_last().ok_or_else(|| CommandError::usage("what, and where to?"))?;
     if only.is_some() && sources.len() != 1 {
         return Err(CommandError::usage("--files-from goes with one SRC"));
     }
-    let done = match (Place::common(sources)?, Place::parse(last)) {
+    let done = match (Place::common(sources)?, Place::parse(last)?) {
         (Common::Local(paths), Place::Local(target)) => copy_here(&paths, only, target, &options, screen)?,
         (Common::Local(paths), Place::Remote { host, path }) => {
             let sources = open(&paths, only.is_some())?;
@@ -214,7 +214,7 @@ fn copy_here(
     let destination = Destination::resolve(target, single_file, sources.len() > 1, options.dry_run);
     let destination = Destination { beside_source: true, ..destination.map_err(|error| failure(&error))? };
     if sources.iter().any(|source| source.is(&destination)) {
-        return Err(CommandError::usage("SRC and DST are the same"));
+        return Err(CommandError::usage("SRC and DST are the same, or SRC would go into itself"));
     }
     let (ledger, progress) = (Ledger::new(), Arc::new(Progress::default()));
     let disks = [paths.first().copied().unwrap_or(Path::new(".")), &destination.directory].map(Disks::under);
@@ -279,6 +279,9 @@ fn ended_well(screen: &Screen, arguments: &CopyArgs, done: &Done) -> u8 {
     for (kind, count) in &problems {
         screen.line(&format!("{count} {}: {}", if *count == 1 { "file" } else { "files" }, kind.words()));
     }
+    if arguments.delete && problems.keys().any(|kind| kind.prevents_deletion()) {
+        screen.line("nothing was deleted: the copy is not whole");
+    }
     if arguments.json {
         screen.json(&ending::json(done, &problems, exit_code));
     } else if !arguments.quiet {
@@ -291,7 +294,7 @@ fn options(arguments: &CopyArgs) -> Result<Options, CommandError> {
     let mut filters = Filters::default();
     for rule in &arguments.filters.rules {
         if rule.from {
-            filters.push_lines(rule.include, &read(Path::new(&rule.value))?);
+            filters.push_lines(rule.include, &read(Path::new(&rule.value))?, if arguments.from0 { 0 } else { b'\n' });
         } else {
             filters.push(rule.include, rule.value.as_bytes());
         }
@@ -350,23 +353,38 @@ fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
     }
 }
 
-/// Paths of `--files-from`: one a line, `#` and `;` begin comments, made relative.
-fn paths_of(path: &Path) -> Result<Vec<Vec<u8>>, CommandError> {
-    let text = read(path)?;
+/// Paths of `--files-from`.
+fn paths_of(path: &Path, ended_by_nul: bool) -> Result<Vec<Vec<u8>>, CommandError> {
+    parse_paths(&read(path)?, ended_by_nul)
+        .map_err(|line| CommandError::usage(format_args!("{}: {line}: not a path below SRC", path.display())))
+}
+
+/// Paths made relative, one a line; `#` and `;` begin comments. A text with a NUL has a NUL behind each path and
+/// nothing else. One with a slash at its end, or a `.`, stands for what is in the directory.
+fn parse_paths(text: &[u8], ended_by_nul: bool) -> Result<Vec<Vec<u8>>, String> {
+    let by_nul = ended_by_nul || text.contains(&0);
     let mut paths = Vec::new();
-    for line in text.split(|byte| matches!(byte, b'\n' | b'\r' | 0)) {
-        if line.is_empty() || line.starts_with(b"#") || line.starts_with(b";") {
+    for line in text.split(|byte| if by_nul { *byte == 0 } else { matches!(byte, b'\n' | b'\r') }) {
+        if line.is_empty() || !by_nul && matches!(line[0], b'#' | b';') {
             continue;
         }
-        let parts: Vec<&[u8]> =
-            line.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
-        let relative = parts.join(&b'/');
-        if relative.is_empty() {
-            continue;
+        let wrong = || String::from_utf8_lossy(line).into_owned();
+        let mut parts: Vec<&[u8]> = Vec::new();
+        for part in line.split(|byte| *byte == b'/') {
+            match part {
+                b"" | b"." => {}
+                b".." => {
+                    parts.pop().ok_or_else(wrong)?;
+                }
+                part => parts.push(part),
+            }
         }
+        let mut relative = parts.join(&b'/');
         if !is_path(&relative) {
-            let line = String::from_utf8_lossy(line);
-            return Err(CommandError::usage(format_args!("{}: {line}: not a path below SRC", path.display())));
+            return Err(wrong());
+        }
+        if relative.is_empty() || line.ends_with(b"/") || line.ends_with(b"/.") {
+            relative.push(b'/');
         }
         paths.push(relative);
     }
@@ -395,4 +413,27 @@ pub(crate) fn failure(error: &CopyError) -> CommandError {
         _ => ErrorKind::Usage,
     };
     CommandError::new(kind, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_paths_are_lines_or_end_in_nuls() {
+        let paths = |text: &str, by_nul| {
+            let paths = parse_paths(text.as_bytes(), by_nul);
+            paths.map(|paths| paths.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect::<Vec<_>>())
+        };
+        for (text, by_nul, expected) in [
+            ("/a\n\n#b\nc//./d\r\n", false, &["a", "c/d"][..]),
+            ("./a\nb\0#c\0", false, &["a\nb", "#c"]),
+            ("a\nb", true, &["a\nb"]),
+            ("a/\nb/.\n.\n/\n", false, &["a/", "b/", "/", "/"]),
+            ("d/../a/x", false, &["a/x"]),
+        ] {
+            assert_eq!(paths(text, by_nul).unwrap(), expected, "{text}");
+        }
+        assert_eq!(paths("a\na/../../b", false), Err("a/../../b".to_owned()));
+    }
 }

@@ -75,7 +75,7 @@ fn probe(arguments: &ProbeArgs, screen: &Screen) -> Result<(), CommandError> {
         }
     };
     raise_open_files();
-    let (figures, way) = match (Place::parse(source), Place::parse(target)) {
+    let (figures, way) = match (Place::parse(source)?, Place::parse(target)?) {
         (Place::Local(source), Place::Local(target)) => (here(source, target, wish, &tell)?, String::new()),
         (Place::Local(source), Place::Remote { host, path }) => {
             there(arguments, &Remote { host, near: source, far: path, sends: true }, wish, &tell)?

@@ -30,6 +30,23 @@ fn the_letters_that_rsyncs_users_type_by_habit_are_taken() {
     place.copy(&["-rlptgoDxzHAXS", "--human-readable", "--progress", "src/", "other"]);
     assert_same(&source, &place.path("dst"));
     assert_same(&source, &place.path("other"));
+    place.copy(&[
+        "-n",
+        "-n",
+        "--exclude",
+        "-x",
+        "--devices",
+        "--specials",
+        "--no-o",
+        "--no-g",
+        "--no-p",
+        "src/",
+        "other",
+    ]);
+    let pipe = std::process::Command::new("mkfifo").arg(place.path("pipe")).status().unwrap();
+    assert!(pipe.success());
+    place.copy(&["--no-specials", "pipe", "renamed"]);
+    assert!(!place.path("renamed").exists());
     assert!(place.copy(&["-h"]).contains("--bwlimit"), "alone it asks for help");
 }
 
@@ -46,11 +63,13 @@ fn paths_follow_rsyncs_rules_and_a_rerun_nests_nothing() {
         place.copy(&["src/sub/.", "inner"]);
         place.copy(&["lone", "renamed"]);
         place.copy(&["lone", "into/"]);
+        place.copy(&["lone", "dot/."]);
     }
     assert_eq!(times[0], times[1], "a run that copied nothing left a trace");
     let mut names: Vec<_> = fs::read_dir(place.path("dst")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["lone", "src"]);
+    assert!(place.path("dot/lone").exists());
     assert!(!place.path("dst/src/src").exists() && place.path("dst/src/sub/file").exists());
     assert_eq!(fs::read(place.path("inner/file")).unwrap(), b"x");
     assert_eq!(
@@ -266,6 +285,64 @@ fn a_source_is_not_copied_to_itself() {
         assert_eq!(fs::read(place.path("src/a")).unwrap(), b"only", "{source} {target}");
     }
     place.copy(&["src/a", "src/b"]);
+    // Nor into itself, unless something else is copied as well.
+    let output = place.fullbore(&["src", "src"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    place.copy(&["src/", "src/new"]);
+    assert!(place.path("src/new/a").exists() && !place.path("src/new/new").exists());
+    fs::create_dir(place.path("src/old")).unwrap();
+    let output = place.fullbore(&["src/", "src/old"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("old: could not be read: it is the destination"), "{}", said(&output));
+    assert!(place.path("src/old/new/a").exists() && !place.path("src/old/old").exists());
+}
+
+#[test]
+fn lists_of_paths_may_overlap_and_name_whole_directories() {
+    let place = Place::new();
+    for path in ["src/a/b/3", "src/a/4", "src/c/d/5", "src/e"] {
+        fs::create_dir_all(place.path(path).parent().unwrap()).unwrap();
+        fs::write(place.path(path), path).unwrap();
+    }
+    let there = |name: &str| place.path(name).exists();
+    let list = |text: &str| fs::write(place.path("list"), text).unwrap();
+    list("a\na/b\na/b/3\n");
+    place.copy(&["-r", "--files-from", "list", "src", "one"]);
+    assert!(there("one/a/b/3") && there("one/a/4") && !there("one/c"));
+    list("a/b/3\0e");
+    place.copy(&["--exclude", "a", "-0", "--files-from", "list", "src", "two"]);
+    assert!(there("two/a/b/3") && there("two/e") && !there("two/a/4"));
+    list("c/\n");
+    place.copy(&["--files-from", "list", "src", "three"]);
+    assert!(there("three/c/d") && !there("three/c/d/5") && !there("three/e"));
+    list(".\n");
+    place.copy(&["--files-from", "list", "src", "four"]);
+    assert!(there("four/a") && !there("four/a/4") && there("four/e"));
+    place.copy(&["-r", "--files-from", "list", "src", "five"]);
+    assert_same(&place.path("src"), &place.path("five"));
+    list("gone/x\ngone/y/z\ne");
+    let output = place.fullbore(&["--files-from", "list", "src", "six"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("1 file: could not be read") && there("six/e"), "{}", said(&output));
+}
+
+#[test]
+fn links_and_directories_are_told_of_as_files_are() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("src/directory")).unwrap();
+    std::os::unix::fs::symlink("nowhere", place.path("src/link")).unwrap();
+    fs::create_dir(place.path("dst")).unwrap();
+    for dry in ["-n", "-v"] {
+        let text = place.copy(&[dry, "src/", "dst"]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.contains(&"link") && lines.contains(&"directory"), "{text}");
+        assert!(text.contains("2 links, directories and devices made"), "{text}");
+    }
+    assert!(place.copy(&["-v", "src/", "dst"]).starts_with("nothing to copy"));
+    fs::write(place.path("dst/extra"), "").unwrap();
+    fs::write(place.path("src/.x.fullbore-part"), "").unwrap();
+    let output = place.fullbore(&["--delete", "src/", "dst"]);
+    assert!(said(&output).contains("nothing was deleted"), "{}", said(&output));
 }
 
 #[test]

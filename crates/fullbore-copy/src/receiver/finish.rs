@@ -1,6 +1,7 @@
 //! The end of a copy that went well: hard links, deletions, attributes of directories.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use fullbore_engine::durability::Durability;
@@ -17,7 +18,7 @@ use super::tree::Folder;
 use super::write::Writers;
 use crate::entry::{Entry, Kind, join};
 use crate::error::CopyError;
-use crate::names;
+use crate::names::{self, MARKER};
 use crate::session::{Event, add};
 use crate::wire::{Message, ProblemKind};
 
@@ -38,8 +39,14 @@ impl Writers<'_> {
         if self.context.options.delete && without_errors {
             self.delete(listing)?;
         }
-        // Before the attributes of directories: it stands in one.
-        marker.remove(self.tree.root())?;
+        if without_errors {
+            self.clean(listing);
+        }
+        // Before the attributes of directories: it stands in one. What a torn run left is gone on with as long as
+        // something is missing.
+        if without_errors || !listing.torn.was {
+            marker.remove(self.tree.root())?;
+        }
         let account = self.context.progress.account();
         if account.files + account.made + account.deleted == 0 {
             // Nothing was done, so nothing shall show; where it cannot be hidden, no harm is done.
@@ -124,7 +131,7 @@ impl Writers<'_> {
         if there.is_some() {
             to.rename(&own, name)?;
         }
-        add(&progress.made, 1);
+        self.made(&join(&link.directory, name));
         Ok(linked)
     }
 
@@ -163,6 +170,28 @@ impl Writers<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Removes what earlier runs left of files that are no longer at the source: all that is has its name.
+    fn clean(&self, listing: &mut Listing<'_>) {
+        let mut others: Vec<Arc<Vec<u8>>> = Vec::new();
+        for directory in std::mem::take(&mut listing.visited) {
+            let Ok(folder) = self.tree.folder(&directory) else { continue };
+            let Ok(names) = list(&folder) else { continue };
+            if !directory.is_empty() && names.iter().any(|(name, _)| name == MARKER) {
+                others.push(directory.clone());
+            }
+            // Another copy goes there, or will go on there.
+            if others.iter().any(|other| is_below(&directory, other)) {
+                continue;
+            }
+            for (name, _) in names.iter().filter(|(name, _)| names::is_ours(name) && name != MARKER) {
+                if let Err(error) = folder.discard(name) {
+                    let path = join(&directory, name);
+                    (self.problem)(ProblemKind::Undeleted, &path, std::io::Error::from(error).to_string());
+                }
+            }
+        }
     }
 
     fn delete_one(&self, folder: &Folder, name: &[u8], kind: FileType, path: &[u8], depth: usize) -> Result<(), Errno> {
@@ -214,4 +243,9 @@ impl Writers<'_> {
             }
         }
     }
+}
+
+/// Whether a path is this directory, or in it.
+fn is_below(path: &[u8], directory: &[u8]) -> bool {
+    path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }

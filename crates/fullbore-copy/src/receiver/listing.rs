@@ -56,7 +56,9 @@ pub(super) struct Listing<'a> {
     pub(super) writers: &'a Writers<'a>,
     pub(super) room: Room,
     pub(super) case_insensitive: bool,
-    torn: Torn,
+    pub(super) torn: Torn,
+    /// Directories in which an earlier run may have left something.
+    pub(super) visited: BTreeSet<Arc<Vec<u8>>>,
     next: u64,
     /// Directories made by this run: nothing can be in them yet.
     fresh: HashSet<Vec<u8>>,
@@ -83,6 +85,7 @@ impl<'a> Listing<'a> {
             room,
             case_insensitive,
             torn,
+            visited: BTreeSet::new(),
             next: 0,
             fresh: HashSet::new(),
             listed: HashMap::new(),
@@ -116,6 +119,9 @@ impl<'a> Listing<'a> {
         let directory = Arc::new(list.directory);
         let folder = self.writers.clock.device(|| self.writers.tree.folder(&directory));
         let mut wanted = Vec::new();
+        if self.torn.was || self.writers.context.options.delete {
+            self.visited.insert(directory.clone());
+        }
         match folder {
             Ok(folder) => {
                 let taken = self.note_names(&directory, &folder, &list.entries, list.complete, list.more);
@@ -245,11 +251,11 @@ impl<'a> Listing<'a> {
                     Ok(true)
                 })?;
                 self.fresh.insert(path.clone());
-                self.made();
+                self.writers.made(&path);
             }
             (there, _) => {
                 if there != Some(Kind::Directory) {
-                    self.made();
+                    self.writers.made(&path);
                 }
             }
         }
@@ -337,10 +343,6 @@ impl<'a> Listing<'a> {
                 aside.map_or(Ok(()), |aside| rustix::fs::renameat(&folder, &aside[..], &folder, name))
             });
         }
-    }
-
-    fn made(&self) {
-        add(&self.writers.context.progress.made, 1);
     }
 
     fn file(
@@ -460,7 +462,7 @@ impl<'a> Listing<'a> {
         entry: &Entry,
     ) -> Result<(), Errno> {
         let (Some(folder), false) = (folder, self.is_dry() && status.is_none()) else {
-            self.made();
+            self.writers.made(&path);
             return Ok(());
         };
         if let Some(status) = status
@@ -469,7 +471,7 @@ impl<'a> Listing<'a> {
             self.writers.mend(id, &path, folder, status, entry);
             return Ok(());
         }
-        self.made();
+        self.writers.made(&path);
         if self.is_dry() {
             return Ok(());
         }

@@ -401,6 +401,16 @@ impl Writers<'_> {
         add(if differs { &progress.retouched } else { &progress.kept }, 1);
     }
 
+    /// A link, device or directory is, or would be, made.
+    pub(super) fn made(&self, path: &[u8]) {
+        add(&self.context.progress.made, 1);
+        if self.context.options.tell_names {
+            self.context.tell.tell(Event::Wanted(path.to_vec()));
+            // A closed queue belongs to a run that ends; its reason is known to the brake.
+            let _ = self.context.link.control_out.push(Message::Made { path: path.to_vec() }, &self.clock);
+        }
+    }
+
     /// What is there may go at the source, unless it is the source's own, by a link or a mount.
     pub(super) fn kept(&self, id: u64, path: &[u8], status: &Stat, entry: &Entry) {
         if !self.context.options.remove_source_files {

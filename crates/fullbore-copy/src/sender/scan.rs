@@ -1,6 +1,6 @@
 //! Lists the source: directories in parallel, each told when it has been read, parents before children.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +10,7 @@ use fullbore_engine::stage::{Kind as RoleKind, StageClock};
 use rustix::fs::{AtFlags, FileType, RawDir, Stat};
 use rustix::io::Errno;
 
+use super::Skip;
 use super::remove::{Removable, Removables};
 use super::source::{self, Directory, Source, SourceFile};
 use super::wants::Wants;
@@ -30,7 +31,7 @@ pub(super) struct Scan<'a> {
     wants: &'a Wants,
     clock: Arc<StageClock>,
     /// The destination, if it is on this machine: not copied into itself.
-    skip: Option<(u64, u64)>,
+    skip: Option<Skip>,
     by_inode: bool,
     todo: Mutex<Todo>,
     more: Condvar,
@@ -68,7 +69,7 @@ impl<'a> Scan<'a> {
         context: &'a Context<'a>,
         wants: &'a Wants,
         by_inode: bool,
-        skip: Option<(u64, u64)>,
+        skip: Option<Skip>,
         removables: Option<&'a Removables>,
     ) -> Scan<'a> {
         Scan {
@@ -273,6 +274,14 @@ impl<'a> Scan<'a> {
         if entry.kind.is_special() && !options.specials {
             return;
         }
+        if entry.kind == Kind::Directory
+            && let Some(skip) = self.skip.filter(|skip| (skip.device, skip.inode) == (status.st_dev, status.st_ino))
+        {
+            if !skip.is_new {
+                self.unreadable(&path, "it is the destination; --exclude leaves it out");
+            }
+            return;
+        }
         if entry.kind == Kind::Symlink {
             match rustix::fs::readlinkat(descriptor, own, Vec::new()) {
                 Ok(target) => entry.target = target.into_bytes(),
@@ -315,9 +324,6 @@ impl<'a> Scan<'a> {
 
     /// Whether a directory is descended into.
     fn is_entered(&self, parent: &Directory, status: &Stat, descriptor: &OwnedFd, name: &[u8]) -> bool {
-        if self.skip == Some((status.st_dev, status.st_ino)) {
-            return false;
-        }
         if status.st_dev == parent.root.device {
             return true;
         }
@@ -356,12 +362,19 @@ impl<'a> Scan<'a> {
         self.send(Message::List(List { first, directory: directory.path.clone(), complete, more, entries }));
     }
 
-    /// Lists these paths beneath a source and the directories that lead to them (`--files-from`).
+    /// Lists these paths beneath a source and the directories that lead to them (`--files-from`). One with a slash at
+    /// its end stands for what is in that directory as well; a slash alone is the source.
     fn list_only(&self, source: &Source, paths: &[Vec<u8>]) {
-        let mut by_directory: std::collections::BTreeMap<Vec<u8>, std::collections::BTreeSet<Vec<u8>>> =
-            Default::default();
-        for path in paths {
-            let mut rest = &path[..];
+        let recursive = self.context.options.recursive;
+        let contents: HashSet<&[u8]> = paths.iter().filter_map(|path| path.strip_suffix(b"/")).collect();
+        let listed: HashSet<&[u8]> = paths.iter().map(|path| path.strip_suffix(b"/").unwrap_or(path)).collect();
+        if contents.contains(&b""[..]) && recursive {
+            return self.begin(source);
+        }
+        let mut by_directory: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>> =
+            contents.iter().map(|path| (path.to_vec(), BTreeSet::new())).collect();
+        for path in &listed {
+            let mut rest = *path;
             while !rest.is_empty() {
                 let (parent, name) = match rest.iter().rposition(|byte| *byte == b'/') {
                     Some(slash) => (&rest[..slash], &rest[slash + 1..]),
@@ -371,26 +384,46 @@ impl<'a> Scan<'a> {
                 rest = parent;
             }
         }
-        for (path, names) in by_directory {
-            let directory = Arc::new(Directory { root: source.root.clone(), path });
+        // Directories that are listed as a whole, or cannot be: nothing below them is looked for.
+        let mut done: HashSet<Vec<u8>> = HashSet::new();
+        for (path, names) in &by_directory {
+            let mut ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+            if done.contains(path) || ends.any(|end| done.contains(&path[..end])) {
+                continue;
+            }
+            let directory = Arc::new(Directory { root: source.root.clone(), path: path.clone() });
             let descriptor = match directory.open() {
                 Ok(descriptor) => descriptor,
                 Err(error) => {
-                    self.failed(&directory.path, error);
+                    self.failed(path, error);
+                    done.insert(path.clone());
                     continue;
                 }
             };
+            if contents.contains(&path[..]) {
+                self.list(&directory);
+                continue;
+            }
             let mut batch = Batch::default();
             for name in names {
-                let path = join(&directory.path, &name);
+                let path = join(&directory.path, name);
+                let is_listed = listed.contains(&path[..]);
                 match rustix::fs::statat(&descriptor, &name[..], AtFlags::SYMLINK_NOFOLLOW) {
                     Ok(status) => {
                         let is_directory = Kind::of_mode(status.st_mode) == Some(Kind::Directory);
-                        if !self.context.options.filters.excludes(&path, is_directory) {
-                            self.add(&directory, &descriptor, &name, &name, &status, &mut batch);
+                        // What only leads to a path of the list is not asked.
+                        let excluded = is_listed && self.context.options.filters.excludes(&path, is_directory);
+                        if !excluded || by_directory.contains_key(&path) {
+                            self.add(&directory, &descriptor, name, name, &status, &mut batch);
+                        }
+                        if is_listed && !excluded && is_directory && recursive {
+                            done.insert(path);
                         }
                     }
-                    Err(error) => self.failed(&path, error),
+                    Err(error) => {
+                        self.failed(&path, error);
+                        done.insert(path);
+                    }
                 }
                 if batch.is_full() {
                     self.tell(&directory, batch.take(), false, true);
@@ -398,7 +431,7 @@ impl<'a> Scan<'a> {
             }
             self.tell(&directory, batch.take(), false, false);
             // Only what was named as such is descended into, not what leads to it.
-            batch.children.retain(|child| paths.contains(&child.path));
+            batch.children.retain(|child| done.contains(&child.path));
             self.push(batch.children);
         }
     }

@@ -72,12 +72,15 @@ impl Source {
         self.name.as_deref().filter(|_| !self.is_directory)
     }
 
-    /// Whether a copy of it would be itself: its own directory is where it would go, under its own name.
+    /// Whether a copy of it would be itself, or go into itself and nowhere else.
     pub fn is(&self, destination: &Destination) -> bool {
-        let same = rustix::fs::fstat(&self.root.descriptor)
-            .and_then(|here| rustix::fs::stat(&destination.directory).map(|there| same_file(&here, &there)));
+        let Ok(there) = rustix::fs::stat(&destination.directory) else { return false };
+        let is_there = |status: Stat| (status.st_dev, status.st_ino) == (there.st_dev, there.st_ino);
         let renamed = destination.rename_to.as_ref().is_some_and(|name| self.name.as_ref() != Some(name));
-        same.unwrap_or(false) && !renamed
+        let beneath = rustix::fs::fstat(&self.root.descriptor).is_ok_and(is_there) && !renamed;
+        let own = self.name.as_deref().filter(|_| self.is_directory);
+        let status = |name| rustix::fs::statat(&self.root.descriptor, name, AtFlags::SYMLINK_NOFOLLOW);
+        beneath || own.is_some_and(|name| status(name).is_ok_and(is_there))
     }
 
     /// Whether it is on a disk whose arm has to be moved.
@@ -158,10 +161,6 @@ impl SourceFile {
         let unchanged = identity(&status) == self.identity && modified(&status) == self.modified;
         Ok(unchanged && status.st_size as u64 == self.size)
     }
-}
-
-fn same_file(here: &Stat, there: &Stat) -> bool {
-    (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 }
 
 /// The entry of a name, as its status tells; extended attributes and link targets come from elsewhere.

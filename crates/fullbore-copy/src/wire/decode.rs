@@ -40,7 +40,7 @@ pub enum WireError {
 /// Most bytes that a frame of this kind may have.
 pub(super) fn longest(kind: u8) -> Result<usize, WireError> {
     match kind {
-        kind::OWNERS..=kind::REMOVED => Ok(CONTROL_BYTES),
+        kind::OWNERS..=kind::MADE => Ok(CONTROL_BYTES),
         kind::PACK..=kind::DIFFERS => Ok(DATA_BYTES),
         kind => Err(WireError::UnknownKind(kind)),
     }
@@ -114,6 +114,7 @@ impl<'a> Reader<'a> {
                 Message::Visible { ids, last }
             }
             kind::ACCOUNT => Message::Account { last: self.flag()?, account: self.account()? },
+            kind::MADE => Message::Made { path: self.path()? },
             kind::DELETED => Message::Deleted { path: self.path()? },
             kind::PROBLEM => Message::Problem(self.problem()?),
             kind::ABORT => Message::Abort { exit_code: self.byte()?, text: self.text()? },

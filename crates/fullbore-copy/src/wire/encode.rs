@@ -24,6 +24,7 @@ pub(super) mod kind {
     pub const COUNTERS: u8 = 15;
     pub const BASIS: u8 = 16;
     pub const REMOVED: u8 = 17;
+    pub const MADE: u8 = 18;
     pub const PACK: u8 = 32;
     pub const BLOCK: u8 = 33;
     pub const HOLES: u8 = 34;
@@ -133,6 +134,10 @@ impl Writer<'_> {
                 self.byte(u8::from(*last));
                 self.numbers(&fields(account));
                 (kind::ACCOUNT, NONE)
+            }
+            Message::Made { path } => {
+                self.bytes(path);
+                (kind::MADE, NONE)
             }
             Message::Deleted { path } => {
                 self.bytes(path);

@@ -216,6 +216,21 @@ impl ProblemKind {
         ProblemKind::Damaged,
     ];
 
+    /// Whether the copy is not whole: then nothing is deleted.
+    pub fn prevents_deletion(self) -> bool {
+        !matches!(
+            self,
+            ProblemKind::Changed
+                | ProblemKind::Vanished
+                | ProblemKind::Owner
+                | ProblemKind::Mode
+                | ProblemKind::Times
+                | ProblemKind::Xattrs
+                | ProblemKind::Acls
+                | ProblemKind::Undeleted
+        )
+    }
+
     /// As the report names it.
     pub fn words(self) -> &'static str {
         match self {
@@ -333,6 +348,11 @@ pub enum Message {
         account: Account,
         /// The last message of a run that went well.
         last: bool,
+    },
+    /// Receiver: this link, device or directory is, or would be, made; told where names are.
+    Made {
+        /// Path beneath the destination.
+        path: Vec<u8>,
     },
     /// Receiver: this would be, or has been, deleted.
     Deleted {

@@ -85,6 +85,7 @@ fn message() -> impl Strategy<Value = Message> {
         (any::<u64>(), 0..(1_u64 << 40), proptest::collection::vec(any::<[u8; 32]>(), 0..=BASIS_HASHES), any::<bool>())
             .prop_map(|(id, first, hashes, last)| Message::Basis(Basis { id, first, hashes, last })),
         any::<u64>().prop_map(|count| Message::Removed { count }),
+        path().prop_map(|path| Message::Made { path }),
         (any::<u64>(), any::<u64>()).prop_map(|(sequence, id)| Message::Identical { sequence, id }),
         (any::<u64>(), any::<u64>()).prop_map(|(sequence, id)| Message::Differs { sequence, id }),
         (any::<u64>(), any::<u64>()).prop_map(|(sequence, id)| Message::Same {

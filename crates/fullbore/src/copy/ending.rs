@@ -25,7 +25,7 @@ pub fn text(done: &Done, dry_run: bool) -> String {
     let mut text = String::new();
     if dry_run {
         let _ = write!(text, "would copy {} in {} files", units::bytes(account.wanted_bytes), account.wanted_files);
-    } else if account.files == 0 && account.written_bytes == 0 {
+    } else if account.files + account.made == 0 && account.written_bytes == 0 {
         let _ = write!(text, "nothing to copy, {} entries compared in {}", account.entries, units::duration(ms(wall)));
     } else {
         let rate = units::per_second(account.written_bytes, ms(wall));
@@ -38,7 +38,11 @@ pub fn text(done: &Done, dry_run: bool) -> String {
             units::bytes(rate),
         );
     }
-    for (count, what) in [(account.retouched, "with new attributes"), (account.deleted, "deleted")] {
+    for (count, what) in [
+        (account.made, "links, directories and devices made"),
+        (account.retouched, "with new attributes"),
+        (account.deleted, "deleted"),
+    ] {
         if count > 0 {
             let _ = write!(text, ", {count} {what}");
         }

@@ -37,7 +37,7 @@ const OUTPUT: &str = "Output";
 
 /// `fullbore copy`.
 #[derive(Debug, Args)]
-#[command(disable_help_flag = true, after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
+#[command(args_override_self = true, disable_help_flag = true, after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct CopyArgs {
     /// What to copy, and at last where to
     #[arg(value_name = "SRC... DST", required_unless_present_any = ["server", "status", "set", "human_readable"], num_args = 2..)]
@@ -76,6 +76,10 @@ pub struct CopyArgs {
     #[arg(long, value_name = "FILE", help_heading = SELECTION)]
     pub files_from: Option<PathBuf>,
 
+    /// Paths and patterns in files end in NULs, as find -print0 writes them
+    #[arg(long, short = '0', help_heading = SELECTION)]
+    pub from0: bool,
+
     /// Stay on the file system of each SRC; /proc and /sys are never entered
     #[arg(long, short = 'x', help_heading = SELECTION)]
     pub one_file_system: bool,
@@ -89,15 +93,15 @@ pub struct CopyArgs {
     pub numeric_ids: bool,
 
     /// Do not keep owners
-    #[arg(long, help_heading = KEPT)]
+    #[arg(long, alias = "no-o", help_heading = KEPT)]
     pub no_owner: bool,
 
     /// Do not keep groups
-    #[arg(long, help_heading = KEPT)]
+    #[arg(long, alias = "no-g", help_heading = KEPT)]
     pub no_group: bool,
 
     /// Do not keep permissions
-    #[arg(long, help_heading = KEPT)]
+    #[arg(long, alias = "no-p", help_heading = KEPT)]
     pub no_perms: bool,
 
     /// Do not keep ACLs
@@ -211,7 +215,7 @@ pub struct KeptArgs {
     #[arg(long, short = 'g', help_heading = KEPT)]
     group: bool,
     /// On by default: devices, named pipes and sockets
-    #[arg(short = 'D', help_heading = KEPT)]
+    #[arg(short = 'D', aliases = ["devices", "specials"], help_heading = KEPT)]
     specials: bool,
     /// On by default
     #[arg(long, short = 'H', help_heading = KEPT)]
@@ -278,6 +282,7 @@ impl Args for FilterArgs {
                 .value_name(*value)
                 .help(*help)
                 .help_heading(SELECTION)
+                .allow_hyphen_values(true)
                 .action(ArgAction::Append)
                 .value_parser(clap::value_parser!(OsString));
             command.arg(argument)
@@ -332,6 +337,9 @@ fn rate(text: &str) -> Result<u64, String> {
         _ => return Err(wrong()),
     };
     let bytes_per_s = number * unit;
+    if bytes_per_s > 0.0 && bytes_per_s < 1.0 {
+        return Err("less than a byte per second; 0 is no limit".to_owned());
+    }
     if bytes_per_s.is_finite() && bytes_per_s < 1e15 { Ok(bytes_per_s as u64) } else { Err(wrong()) }
 }
 
@@ -344,6 +352,6 @@ mod tests {
         for (text, bytes) in [("1000", 1_024_000), ("1.5m", 1_572_864), ("20MB", 20_000_000), ("0", 0), ("512b", 512)] {
             assert_eq!(rate(text), Ok(bytes), "{text}");
         }
-        assert!(rate("fast").is_err() && rate("1x").is_err());
+        assert!(rate("fast").is_err() && rate("1x").is_err() && rate("0.0001").is_err());
     }
 }

@@ -39,7 +39,7 @@ impl<'a> Place<'a> {
     pub fn common(texts: &'a [OsString]) -> Result<Common<'a>, CommandError> {
         let (mut local, mut remote, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
         for text in texts {
-            match Place::parse(text) {
+            match Place::parse(text)? {
                 Place::Local(path) => local.push(path),
                 Place::Remote { host, path } => {
                     remote.push(path);
@@ -58,7 +58,10 @@ impl<'a> Place<'a> {
 
     /// A colon before any slash parts a host from its path, as for rsync and scp; an address of IPv6
     /// stands in brackets.
-    pub fn parse(text: &'a OsStr) -> Place<'a> {
+    ///
+    /// # Errors
+    /// What means rsync's own daemon to rsync.
+    pub fn parse(text: &'a OsStr) -> Result<Place<'a>, CommandError> {
         let bytes = text.as_bytes();
         let local = Place::Local(Path::new(text));
         let user = bytes.iter().position(|byte| *byte == b'@').map_or(0, |at| at + 1);
@@ -67,10 +70,16 @@ impl<'a> Place<'a> {
         } else {
             bytes.iter().position(|byte| matches!(byte, b':' | b'/')).filter(|at| bytes[*at] == b':')
         };
-        let Some(colon) = colon.filter(|colon| *colon > 0) else { return local };
-        let Ok(host) = std::str::from_utf8(&bytes[..colon]) else { return local };
+        let Some(colon) = colon.filter(|colon| *colon > 0) else { return Ok(local) };
+        if bytes[colon + 1..].starts_with(b":") || bytes.starts_with(b"rsync://") {
+            return Err(CommandError::usage(format_args!(
+                "{}: rsync daemons are not spoken to; write host:/path",
+                text.display()
+            )));
+        }
+        let Ok(host) = std::str::from_utf8(&bytes[..colon]) else { return Ok(local) };
         let host = host.replace(['[', ']'], "");
-        Place::Remote { host, path: OsStr::from_bytes(&bytes[colon + 1..]).to_owned() }
+        Ok(Place::Remote { host, path: OsStr::from_bytes(&bytes[colon + 1..]).to_owned() })
     }
 }
 
@@ -89,7 +98,10 @@ mod tests {
             ("me@host:/a:b", remote("me@host", "/a:b")),
             ("me@[fe80::1]:x", remote("me@fe80::1", "x")),
         ] {
-            assert_eq!(Place::parse(OsStr::new(text)), place, "{text}");
+            assert_eq!(Place::parse(OsStr::new(text)).unwrap(), place, "{text}");
+        }
+        for text in ["host::module/path", "me@host::module", "rsync://host/module"] {
+            assert!(Place::parse(OsStr::new(text)).is_err(), "{text}");
         }
     }
 }
