@@ -120,6 +120,9 @@ pub struct Verdict {
     pub reason: String,
     /// False if no part could be named.
     pub confident: bool,
+    /// Share of the wall time of what is named; of the largest part where nothing is.
+    #[serde(default)]
+    pub share: f64,
     /// Wall time, from the start of the sampler.
     pub wall: Duration,
     /// Bytes safely written or acknowledged; the program may set it to what it

@@ -167,6 +167,9 @@ fn walk(
     let directories: Vec<&str> = offers.iter().map(|offer| offer.layout.directory.as_str()).collect();
     let ids = state.number_suites(&directories);
     let plan = Arc::new(indexes::plan(settings, &offers, &suites, &ids, session)?);
+    if plan.is_empty() && !settings.filters.is_empty() {
+        account.warn(events, "the filters leave nothing: 0 files are wanted beside the indexes".to_owned());
+    }
     let signed: Vec<(SuiteId, bool)> = ids.iter().copied().zip(offers.iter().map(|offer| offer.signed)).collect();
     let mut wanted = pool::need(&plan, &state, session, &signed, stop, &mut |line| account.warn(events, line))?;
     let others = indexes::missing(&offers, &suites, false);
@@ -200,7 +203,7 @@ fn walk(
     let state = run.publish(session, state, wanted, &came, account, events)?;
     let complete = (0..offers.len()).all(|place| run.is_complete(place, &came));
     run.finish(session, &state, complete, above, account, events)?;
-    account.missing(came.missing, came.corrupt)
+    account.missing(came.missing, came.why)
 }
 
 /// What publishing needs to know.
@@ -373,7 +376,7 @@ impl Run<'_> {
                 signed: offer.signed,
                 fingerprint: offer.fingerprint,
                 selection: offer.selection.describe(),
-                filtered: !self.settings.filters.is_empty(),
+                filtered: !self.settings.filters.is_empty() || !offer.selection.within_indexes().is_empty(),
                 generation: before.map_or(1, |before| before.generation),
                 published_at: self.now,
                 retired: false,

@@ -177,7 +177,15 @@ pub fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) 
                 if status == 401 {
                     absent = HINT_CREDENTIALS;
                 }
-                statuses.push(format!("{name}: {status}"));
+                let to = got.head.location.filter(|_| (300..400).contains(&status));
+                statuses.push(match to {
+                    Some(to) => {
+                        absent = HINT_ELSEWHERE;
+                        // Behind a `?` may stand what opens the place to whoever reads it.
+                        format!("{name}: {status} to {}, not followed", to.split('?').next().unwrap_or_default())
+                    }
+                    None => format!("{name}: {status}"),
+                });
             }
         }
     }
@@ -219,6 +227,12 @@ fn hint_of(error: &SignatureError) -> Option<&'static str> {
 
 /// Something answers, but has no such suite.
 pub const HINT_ABSENT: &str = "check the address and the name of the suite: FROM/dists/SUITE/InRelease must exist";
+/// The same of a flat repository.
+pub const HINT_ABSENT_FLAT: &str =
+    "check the address and the name of the suite: a flat repository must have FROM/SUITE/InRelease";
+/// Something answers, and leads to a place where the archive's other files are not, or round in a circle.
+pub const HINT_ELSEWHERE: &str = "only a redirect that keeps the paths of an archive is followed: \
+     name the address that it leads to, if that has all of the archive";
 /// Something answers, but not to us.
 pub const HINT_CREDENTIALS: &str = "the mirror asks for credentials: put them into apt's auth.conf (or another file, \
      named with --auth); for a plain http address its entry must begin with `machine http://HOST`";

@@ -573,7 +573,7 @@ fn m14_disk_full() {
     };
     // Too small from the start: refused before the first body.
     let small = SmallDisk::new(10 << 20, 0).unwrap();
-    let ran = mirror.finish(on(&small, &[&server])).exits(7).says("bytes left").says("the run needs").says("hint:");
+    let ran = mirror.finish(on(&small, &[&server])).exits(7).says(" left: ").says("the run needs").says("hint:");
     assert!(ran.stderr.contains("nothing was fetched"), "{}", ran.stderr);
     assert!(server.take_log().iter().all(|entry| !entry.path.starts_with("/pool/")), "a body was fetched");
     let few = SmallDisk::new(100 << 20, 60).unwrap();

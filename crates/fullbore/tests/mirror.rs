@@ -601,6 +601,21 @@ fn flat_repository() {
 }
 
 #[test]
+fn filters_that_leave_nothing_are_told_of() {
+    let server = Server::start(&common().state(0).root).unwrap();
+    let ran = Mirror::new(common()).run_with(&[&server], &["--include", "no-such-file"]).exits(0);
+    ran.says("warning: the filters leave nothing: 0 files are wanted");
+}
+
+#[test]
+fn a_redirect_that_is_not_followed_is_told_as_such() {
+    let rule = FaultRule::always(PathMatch::Any, Fault::RedirectInjection);
+    let server = Server::builder(&common().state(0).root).fault(rule).start().unwrap();
+    let ran = Mirror::new(common()).run(&[&server]);
+    ran.says("InRelease: 302 to ").says(", not followed").says("hint: only a redirect that keeps the paths");
+}
+
+#[test]
 fn repository_without_by_hash_and_without_inrelease() {
     let (_directory, archive) = own_archive(|builder| builder.by_hash(false));
     let server = Server::start(&archive.state(0).root).unwrap();

@@ -46,6 +46,7 @@ pub(super) fn verdict(findings: Findings, counters: LedgerReading, bytes: u64, w
     let facts = &opinion.facts;
     Verdict {
         confident: opinion.is_confident(&limit),
+        share: opinion.share(&limit),
         shares: opinion.shares(),
         next: opinion.next(&limit),
         advice: opinion.advice(&limit),
@@ -89,7 +90,7 @@ impl<'a> Opinion<'a> {
         let first = agreed.first().filter(|(_, share)| *share >= NAMED);
         let second = agreed.get(1).map_or(0.0, |(_, share)| *share);
         let named = first.filter(|_| second <= NO_OTHER).map(|(cause, _)| *cause);
-        if self.is_short() && matches!(named, None | Some(Cause::Network | Cause::Answers)) {
+        if self.is_short() && self.has_answers() && matches!(named, None | Some(Cause::Network | Cause::Answers)) {
             let local: f64 = agreed
                 .iter()
                 .filter(|(cause, _)| !matches!(cause, Cause::Network | Cause::Answers | Cause::Nobody))
@@ -110,7 +111,8 @@ impl<'a> Opinion<'a> {
             Some(Cause::Receiver) => Limit::Receiver,
             Some(Cause::SendBuffer | Cause::Window) => Limit::Window,
             Some(Cause::RateLimit) => Limit::RateLimit,
-            Some(Cause::Answers) => Limit::RoundTrips,
+            Some(Cause::Answers) if self.has_answers() => Limit::RoundTrips,
+            Some(Cause::Answers) => Limit::Mixed,
             Some(Cause::Nobody) | None => Limit::Mixed,
         }
     }
@@ -120,6 +122,11 @@ impl<'a> Opinion<'a> {
     fn is_disk_as_busy(&self) -> bool {
         let busy_s = self.findings.causes.get(&Cause::Network).map_or(0.0, |tally| tally.device_busy_s);
         busy_s > NO_OTHER * self.findings.wall_s
+    }
+
+    /// Whether anybody was asked at all: a check of files on this machine waits for no answers.
+    fn has_answers(&self) -> bool {
+        self.facts.network.active || self.counters.hosts.iter().any(|host| host.bytes > 0 || host.round_trip_us > 0)
     }
 
     fn is_short(&self) -> bool {
@@ -189,6 +196,8 @@ impl<'a> Opinion<'a> {
         match limit {
             Limit::Mixed => false,
             Limit::RemoteOrPath => self.counters.hosts.is_empty(),
+            // A short run has a limit by its length; that most of it was waiting may not have been seen.
+            Limit::RoundTrips => self.share(limit) >= NAMED,
             _ => true,
         }
     }
@@ -213,6 +222,25 @@ impl<'a> Opinion<'a> {
         shares.retain(|share| share.share >= WORTH_A_WORD);
         shares.sort_by(|one, two| two.share.total_cmp(&one.share));
         shares
+    }
+
+    /// The share of what is named; of the largest part where nothing is.
+    fn share(&self, limit: &Limit) -> f64 {
+        let shares = self.shares();
+        let of = |part: &str| shares.iter().filter(|share| share.part == part).map(|share| share.share).sum::<f64>();
+        let network = of(Cause::Network.label()) + of(Cause::SendPath.label());
+        let share = match limit {
+            Limit::Cpu { .. } => of(Cause::Cpu.label()),
+            Limit::OneCore { stage } => of(stage),
+            Limit::Disk => of(Cause::Disk.label()),
+            Limit::AccessLink | Limit::Host { .. } | Limit::Hosts | Limit::RemoteOrPath => network,
+            Limit::Receiver => of(Cause::Receiver.label()),
+            Limit::Window => of(Cause::Window.label()),
+            Limit::RateLimit => of(Cause::RateLimit.label()),
+            Limit::RoundTrips => of(Cause::Answers.label()) + network,
+            Limit::Mixed => shares.first().map_or(0.0, |share| share.share),
+        };
+        share.min(1.0)
     }
 
     /// The part and the reason as the last line of a run says them.
@@ -247,7 +275,10 @@ impl<'a> Opinion<'a> {
                 (limit.to_string(), reason)
             }
             Limit::RoundTrips => {
-                let trip = self.round_trip().map(|trip| format!("round trip {} ms", trip.as_millis().max(1)));
+                let trip = self.round_trip().map(|trip| match trip.as_millis() {
+                    0 => "round trip < 1 ms".to_owned(),
+                    ms => format!("round trip {ms} ms"),
+                });
                 (limit.to_string(), trip.unwrap_or_default())
             }
             Limit::Receiver => (limit.to_string(), "its window was full".to_owned()),

@@ -380,7 +380,7 @@ mod tests {
         let ledger = Ledger::new();
         let verdict = Sampler::start(&ledger, SamplerConfig::default()).expect("a thread").finish();
         assert!(verdict.wall < Duration::from_secs(5), "{verdict}");
-        assert_eq!(verdict.limit, Limit::RoundTrips);
+        assert_eq!(verdict.limit, Limit::Mixed, "nobody was asked");
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub(super) fn convert(text: &str) -> Draft {
     let mirror_path = variable("mirror_path").unwrap_or_else(|| format!("{base}/mirror"));
     let threads = variable("nthreads").and_then(|value| value.parse().ok()).unwrap_or(THREADS);
     let limit_rate = variable("limit_rate").and_then(|limit| total_rate(&limit, threads));
-    let contents = variable("contents").is_none_or(|value| !matches!(value.as_str(), "0" | "off" | "no"));
+    let contents = variable("contents").is_none_or(|value| !is_off(&value));
     notes_on_settings(&mut draft, &set, limit_rate.is_some());
 
     let mut archives: Vec<(String, Vec<Line>)> = Vec::new();
@@ -261,8 +261,17 @@ fn expand(value: &str, set: &BTreeMap<String, (usize, String)>) -> String {
     value.replace('$', "_").chars().take(VALUE_BYTES_MAX).collect()
 }
 
+fn is_off(value: &str) -> bool {
+    matches!(value, "0" | "off" | "no")
+}
+
 fn notes_on_settings(draft: &mut Draft, set: &BTreeMap<String, (usize, String)>, limited: bool) {
+    let no_proxy = set.get("use_proxy").is_some_and(|(_, value)| is_off(value));
     for (name, (line, value)) in set {
+        // What apt-mirror does not do needs no counterpart.
+        if is_off(value) || no_proxy && name.contains("proxy") {
+            continue;
+        }
         let reason = match name.as_str() {
             "base_path" | "mirror_path" | "defaultarch" | "contents" => continue,
             "limit_rate" if limited => "was for each thread of apt-mirror; limit-rate is for all together",
@@ -318,6 +327,14 @@ frobnicate
                 .unwrap()
                 .render("mirror.list", ForeignFormat::AptMirror)
         );
+    }
+
+    #[test]
+    fn what_is_off_is_not_missed() {
+        let archive = "deb http://x/y s main\n";
+        let notes = |text: &str| convert(&format!("{text}{archive}")).notes.len();
+        assert_eq!(notes("set use_proxy off\nset http_proxy 127.0.0.1:3128\nset run_postmirror 0\n"), 0);
+        assert_eq!(notes("set use_proxy on\nset http_proxy 127.0.0.1:3128\nset run_postmirror 1\n"), 3);
     }
 
     #[test]

@@ -64,13 +64,12 @@ pub(super) fn convert(text: &str) -> Draft {
     section.list("component", &components);
     let mut architectures: Vec<String> =
         separated("@arches", "i386").into_iter().filter(|name| name != "none").collect();
-    if !architectures.is_empty() {
+    if !architectures.is_empty() && !architectures.iter().any(|name| name == "all") {
         architectures.push("all".to_owned());
     }
-    if is("$do_source", true) {
+    if is("$do_source", true) && !architectures.iter().any(|name| name == "source") {
         architectures.push("source".to_owned());
     }
-    architectures.dedup();
     section.list("arch", &architectures);
     match text_of("$mirrordir") {
         Some(directory) => section.text("to", directory),
@@ -383,6 +382,14 @@ $mirrordir="$ENV{HOME}/mirror";
                 .unwrap()
                 .render("debmirror.conf", ForeignFormat::Debmirror)
         );
+    }
+
+    #[test]
+    fn each_architecture_once() {
+        let text = "$host='x'; @arches=('all,amd64,source,i386');\n";
+        let settings = convert(text).mirrors.remove(0);
+        let arch = settings.values.iter().find(|(name, _)| *name == "arch").unwrap().1.to_string();
+        assert_eq!(arch, r#"["all", "amd64", "source", "i386"]"#);
     }
 
     #[test]

@@ -68,6 +68,10 @@ pub(super) fn convert(text: &str) -> Draft {
             architectures.push("all".to_owned());
         }
         section.list("arch", &architectures);
+        if let Some(both) = find("ARCH_EXCLUDE").filter(|_| !excluded.is_empty()) {
+            let setting = format!("ARCH_EXCLUDE={}", excluded.join(" "));
+            draft.note(both.line, setting, "left out: ARCH_INCLUDE names what is mirrored");
+        }
     } else if !excluded.is_empty() {
         let left = ARCHITECTURES.iter().copied().filter(|name| !excluded.iter().any(|other| other == name));
         section.values.push(("arch", strings(left)));
@@ -266,6 +270,12 @@ if [ -f /etc/x ]; then . /etc/x; fi
         assert_eq!(find("trace-host").as_deref(), Some("\"ftp.example.org\""));
         let info = find("trace-info").unwrap();
         assert!(info.contains("Maintainer: A B <a@example.org>") && info.contains("Country: DE"), "{info}");
+    }
+
+    #[test]
+    fn an_exclusion_beside_an_inclusion_is_told_of() {
+        let draft = convert("TO=/x\nARCH_INCLUDE=amd64\nARCH_EXCLUDE=i386\n");
+        assert_eq!((draft.notes.len(), draft.notes[0].line), (1, 3), "{:?}", draft.notes);
     }
 
     #[test]

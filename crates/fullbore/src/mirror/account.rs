@@ -7,7 +7,7 @@ use fullbore_wire::fetch::HostSeen;
 use super::batch::StoredIndex;
 use super::offer::Offered;
 use super::plan::Plan;
-use super::pool::Wanted;
+use super::pool::{Wanted, Why};
 use super::retention::GuardError;
 use super::room::Room;
 use super::session::Session;
@@ -160,9 +160,7 @@ impl Account {
     }
 
     /// Ends the run with an error if files are missing, or deletion was refused.
-    ///
-    /// `corrupt`: they came, with wrong bytes.
-    pub fn missing(&mut self, missing: Vec<String>, corrupt: bool) -> Result<(), CommandError> {
+    pub fn missing(&mut self, missing: Vec<String>, why: Why) -> Result<(), CommandError> {
         if missing.is_empty() {
             return match self.refused_deletion.take() {
                 Some(message) => Err(CommandError::new(ErrorKind::Partial, message)
@@ -180,11 +178,16 @@ impl Account {
             error = error.context(line);
         }
         missing.into_iter().for_each(|line| self.summary.problem(line));
-        Err(error.hint(if corrupt {
-            "what came is not what the archive signed: its storage or a cache in between may be at fault; \
-             add another --from"
-        } else {
-            "the mirrors may be half-way through an update: run again later, or add another --from"
+        Err(error.hint(match why {
+            Why::Corrupt => {
+                "what came is not what the archive signed: its storage or a cache in between may be at fault; \
+                 add another --from"
+            }
+            Why::Elsewhere => {
+                "these hosts send each file to an address of its own, which is not followed; \
+                 name a mirror that has the files itself"
+            }
+            Why::Various => "the mirrors may be half-way through an update: run again later, or add another --from",
         }))
     }
 

@@ -227,6 +227,7 @@ pub fn plan(
                 return Err(bad(&"it vanished from the store"));
             };
             let index = builder.index(&path, *id).map_err(|error| bad(&error))?;
+            builder.only(index, offer.selection.within_indexes());
             let limit = plain_bytes_max(&offer.release, &stem, want.size);
             read_index(
                 &mut builder,

@@ -22,8 +22,9 @@ use crate::check::local::is_same_text;
 use crate::error::{CommandError, ErrorKind};
 use crate::settings::{MirrorSettings, SignedBy, SourceSpec, without_credentials};
 use crate::signed_release::{
-    HINT_ABSENT, HINT_CERTIFICATE, HINT_CREDENTIALS, HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, Kept, NamedAnswers,
-    Question, Received, Refusal, accept, receive, receive_all, remote_directory, valid_until,
+    HINT_ABSENT, HINT_ABSENT_FLAT, HINT_CERTIFICATE, HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_OTHER_AUTHORITY,
+    HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Question, Received, Refusal, accept, receive, receive_all,
+    remote_directory, valid_until,
 };
 
 /// Times a side file is asked for. Few: a mirror without them is still a mirror.
@@ -209,9 +210,10 @@ fn newest_of_others(
         error = error.context(refusal);
     }
     // One that answered tells more than those that did not.
-    let order = [HINT_CREDENTIALS, HINT_ABSENT, HINT_TRUST, HINT_CERTIFICATE, HINT_REACH];
+    let order = [HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_ABSENT, HINT_TRUST, HINT_CERTIFICATE, HINT_REACH];
     let hint = order.into_iter().find(|hint| hints.contains(hint)).map(|hint| match hint {
         HINT_TRUST if settings.network.ca_file.is_some() => HINT_OTHER_AUTHORITY,
+        HINT_ABSENT if suite.ends_with('/') => HINT_ABSENT_FLAT,
         other => other,
     });
     Err(error.hint(hint.unwrap_or(HINT_ABSENT)))
@@ -316,10 +318,10 @@ fn altered(
             (Some(release), ..) if !is_same_text(&release, text) => altered.push("Release"),
             (Some(_), None, Some(_)) => altered.push("Release.gpg"),
             (None, Some(_), _) => altered.push("Release"),
-            (Some(release), Some(signature), Some(verifier)) => {
-                if verifier.verify_detached(&release, &signature).is_err() {
-                    altered.push("Release.gpg");
-                }
+            (Some(release), Some(signature), Some(verifier))
+                if verifier.verify_detached(&release, &signature).is_err() =>
+            {
+                altered.push("Release.gpg");
             }
             _ => {}
         }

@@ -159,6 +159,15 @@ struct IndexInfo {
     name: String,
     suite: SuiteId,
     single: u16,
+    /// See [`PlanBuilder::only`].
+    architectures: Vec<String>,
+}
+
+impl IndexInfo {
+    fn takes(&self, architecture: &str) -> bool {
+        let wanted = &self.architectures;
+        wanted.is_empty() || matches!(architecture, "all" | "source") || wanted.iter().any(|one| one == architecture)
+    }
 }
 
 /// Versions of packages held back until their index ends, for `newest`.
@@ -221,13 +230,23 @@ impl PlanBuilder {
             || PlanError::TooLarge { index: name.to_owned(), what: "number of indexes", limit: INDEXES_MAX as u64 };
         let id = u16::try_from(self.indexes.len()).map_err(|_| too_many())?;
         let single = self.sets.number(vec![suite]).ok_or_else(too_many)?;
-        self.indexes.push(IndexInfo { name: name.to_owned(), suite, single });
+        self.indexes.push(IndexInfo { name: name.to_owned(), suite, single, architectures: Vec::new() });
         Ok(IndexId(id))
+    }
+
+    /// Of this index only packages of these architectures (all, if none are given), of `all`, and sources.
+    pub fn only(&mut self, index: IndexId, architectures: &[String]) {
+        self.indexes[usize::from(index.0)].architectures = architectures.to_vec();
     }
 
     /// Takes a file that `index` names, if the filters want it.
     pub fn add(&mut self, index: IndexId, candidate: &Candidate<'_>) -> Result<(), PlanError> {
         self.check(index, candidate.path, candidate.size)?;
+        if let Some(package) = candidate.package
+            && !self.indexes[usize::from(index.0)].takes(package.architecture)
+        {
+            return Ok(());
+        }
         if !filter::wants(&self.filters, candidate) {
             self.leave_out(candidate.path);
             return Ok(());
@@ -606,6 +625,29 @@ mod tests {
             assert!(matches!(plan.add(index, &file(path)), Err(PlanError::Reserved { .. })), "{path}");
         }
         assert!(plan.finish().unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_index_of_all_architectures_gives_those_asked_for() {
+        let mut plan = PlanBuilder::new(Filters::default());
+        let (some, whole) = (plan.index("Packages", 0).unwrap(), plan.index("other/Packages", 0).unwrap());
+        plan.only(some, &["amd64".to_owned()]);
+        for (index, directory) in [(some, "a"), (whole, "b")] {
+            for architecture in ["amd64", "arm64", "all", "source"] {
+                let path = format!("{directory}/{architecture}");
+                let package = PackageFacts {
+                    name: "hello",
+                    architecture,
+                    version: "1",
+                    source: "hello",
+                    section: "",
+                    priority: "",
+                };
+                plan.add(index, &Candidate { package: Some(package), ..file(&path) }).unwrap();
+            }
+        }
+        let plan = plan.finish().unwrap();
+        assert_eq!(paths(&plan), ["a/all", "a/amd64", "a/source", "b/all", "b/amd64", "b/arm64", "b/source"]);
     }
 
     #[test]

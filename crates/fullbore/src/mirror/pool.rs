@@ -150,12 +150,38 @@ pub fn no_room(error: &RoomError) -> CommandError {
         .hint("make room, mirror less (--arch, --component, --exclude), or choose another directory")
 }
 
+/// Why files did not come, if there is one reason for all of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Why {
+    /// Several, or none is known.
+    #[default]
+    Various,
+    /// Wrong bytes.
+    Corrupt,
+    /// Each was to be had at an address of its own.
+    Elsewhere,
+}
+
+impl Why {
+    fn of<'a>(mut faults: impl Iterator<Item = &'a Fault> + Clone) -> Why {
+        if faults.clone().next().is_none() {
+            Why::Various
+        } else if faults.clone().all(|fault| *fault == Fault::WrongBytes) {
+            Why::Corrupt
+        } else if faults.all(|fault| matches!(fault, Fault::Elsewhere(_))) {
+            Why::Elsewhere
+        } else {
+            Why::Various
+        }
+    }
+}
+
 /// What came of the fetching.
 pub struct Came {
     /// Files of the plan that no host served right, with what is known of why.
     pub missing: Vec<String>,
-    /// Whether all that is known of why is wrong bytes.
-    pub corrupt: bool,
+    /// What all that is known of why has in common.
+    pub why: Why,
     /// Suites that cannot be published for them.
     pub incomplete: Vec<SuiteId>,
     /// Indexes that came.
@@ -175,7 +201,7 @@ pub fn fetch(
     let files = Arc::new(Files::of_plan(plan.clone(), subtraction.replace.clone(), need.learned.clone(), indexes));
     let items = files.items(&subtraction.fetch, session);
     let fetched = session.fetch(files.clone(), items, stop, events)?;
-    let mut came = Came { missing: Vec::new(), corrupt: false, incomplete: Vec::new(), indexes: Vec::new() };
+    let mut came = Came { missing: Vec::new(), why: Why::Various, incomplete: Vec::new(), indexes: Vec::new() };
     for item in fetched.verified {
         match files.index(item) {
             Some(index) => came.indexes.push(index.sha256),
@@ -188,12 +214,11 @@ pub fn fetch(
     let out: Vec<String> =
         hosts.iter().filter_map(|host| Some(format!("{}: {}", host.name, host.out.as_ref()?))).collect();
     let given_up_files = || fetched.given_up.iter().filter(|given_up| files.index(given_up.item).is_none());
-    came.corrupt = given_up_files().flat_map(|given_up| &given_up.faults).next().is_some();
+    came.why = Why::of(given_up_files().flat_map(|given_up| &given_up.faults).map(|(_, fault)| fault));
     for given_up in given_up_files() {
         let file = plan.file(given_up.item);
         let tried: Vec<&str> =
             given_up.tried.iter().filter_map(|host| names.get(host as usize)).map(String::as_str).collect();
-        came.corrupt &= given_up.faults.iter().all(|(_, fault)| *fault == Fault::WrongBytes);
         let faults = given_up.faults.iter().filter_map(|(host, fault)| Some((names.get(usize::from(*host))?, fault)));
         let faults: Vec<String> = faults.map(|(host, fault)| format!("{host}: {fault}")).collect();
         let why = match (given_up.missing, tried.is_empty(), faults.is_empty()) {
@@ -234,5 +259,14 @@ mod tests {
         done.insert(1);
         let given_up = GivenUp { item: 3, tried: HostSet::default(), missing: true, faults: Vec::new() };
         assert_eq!(without_outcome(&[1, 2, 3], &done, [&given_up].into_iter()), [2]);
+    }
+
+    #[test]
+    fn one_reason_for_all_or_none() {
+        let elsewhere = Fault::Elsewhere("http://b/1".to_owned());
+        assert_eq!(Why::of([].iter()), Why::Various);
+        assert_eq!(Why::of([Fault::WrongBytes, Fault::WrongBytes].iter()), Why::Corrupt);
+        assert_eq!(Why::of([elsewhere.clone()].iter()), Why::Elsewhere);
+        assert_eq!(Why::of([elsewhere, Fault::WrongBytes].iter()), Why::Various);
     }
 }

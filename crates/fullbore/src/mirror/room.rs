@@ -2,6 +2,8 @@
 
 use fullbore_engine::files::{FileError, Root};
 
+use crate::report::units::bytes;
+
 /// What a run is going to write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Need {
@@ -24,7 +26,7 @@ const OWN_BYTES: u64 = 16 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RoomError {
     /// Not enough bytes.
-    #[error("the run needs {needed} bytes, the file system has {free} bytes left: {} missing", .needed - .free)]
+    #[error("the run needs {}, the file system has {} left: {} missing", bytes(*needed), bytes(*free), bytes(.needed - .free))]
     Bytes {
         /// Planned.
         needed: u64,
@@ -97,7 +99,7 @@ mod tests {
         let room = Room { needed_bytes: 10, free_bytes: 4, needed_inodes: 3, free_inodes: Some(2) };
         assert_eq!(
             room.check().unwrap_err().to_string(),
-            "the run needs 10 bytes, the file system has 4 bytes left: 6 missing"
+            "the run needs 10 B, the file system has 4 B left: 6 B missing"
         );
         let room = Room { free_bytes: 10, ..room };
         assert_eq!(

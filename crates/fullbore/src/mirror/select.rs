@@ -117,8 +117,8 @@ pub enum SelectError {
         /// Those of the Release.
         available: Vec<String>,
     },
-    /// Nothing is left to mirror.
-    #[error("suite {suite}: the Release names no index of what was asked for")]
+    /// No packages are left to mirror.
+    #[error("suite {suite}: the Release names no index of packages of what was asked for")]
     Nothing {
         /// As asked for.
         suite: String,
@@ -163,7 +163,8 @@ pub fn indexes(requested: &str, release: &Release, selection: &Selection) -> Res
     for (number, group) in groups.into_values().enumerate() {
         add_group(&mut wants, number as u32, group, selection);
     }
-    if wants.is_empty() {
+    // Contents and translations of packages that are not mirrored are no mirror.
+    if !wants.iter().any(|want| matches!(want.reading, Some(Reading::Packages | Reading::Sources))) {
         return Err(SelectError::Nothing { suite: requested.to_owned() });
     }
     // What is read decides when the pool can begin: it goes first, big before small.
@@ -297,6 +298,11 @@ impl Selection {
         let read_by_all = !matches!(name.kind, IndexKind::Packages { .. } | IndexKind::InnerRelease)
             || !release.no_support_for_architecture_all;
         architecture == "all" && release.architectures.iter().any(|listed| listed == "all") && read_by_all
+    }
+
+    /// Architectures to be told apart by the packages themselves: a flat repository has one list for all.
+    pub fn within_indexes(&self) -> &[String] {
+        if self.flat { &self.architectures } else { &[] }
     }
 
     /// The selection in words, for messages and the state.
@@ -504,7 +510,7 @@ mod tests {
         );
         assert_eq!(
             error(Selection { components: names(&["contrib"]), binaries: false, sources: true, ..amd64() }),
-            "suite trixie: the Release names no index of what was asked for"
+            "suite trixie: the Release names no index of packages of what was asked for"
         );
         assert!(check_suite("stable", &release).is_ok() && check_suite("trixie", &release).is_ok());
         assert!(check_suite("stable/updates", &release).is_ok());
@@ -512,6 +518,17 @@ mod tests {
             check_suite("bookworm", &release).unwrap_err().to_string(),
             "asked for suite \"bookworm\", but its Release is of suite \"stable\", codename \"trixie\""
         );
+    }
+
+    #[test]
+    fn a_selection_without_packages_is_refused() {
+        let listed: Vec<&str> = PATHS.iter().copied().filter(|path| !path.contains("binary-all")).collect();
+        let all = Selection { architectures: names(&["all"]), ..amd64() };
+        assert_eq!(
+            indexes("trixie", &release(TRIXIE, &listed), &all).unwrap_err(),
+            SelectError::Nothing { suite: "trixie".to_owned() }
+        );
+        assert!(indexes("trixie", &release(TRIXIE, PATHS), &all).is_ok());
     }
 
     #[test]

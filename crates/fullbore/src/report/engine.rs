@@ -11,8 +11,7 @@ impl VerdictReport {
     pub fn of(verdict: &Verdict) -> VerdictReport {
         let shares: Vec<(String, f64)> = verdict.shares.iter().map(|share| (share.part.clone(), share.share)).collect();
         VerdictReport {
-            // The shares have shorter names than the part; what is named has the largest.
-            share: shares.first().map_or(0.0, |(_, share)| *share),
+            share: verdict.share,
             limit: verdict.part.clone(),
             reason: verdict.reason.clone(),
             confident: verdict.confident && verdict.limit != Limit::Mixed,

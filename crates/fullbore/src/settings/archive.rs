@@ -93,6 +93,12 @@ fn apt_archives(entries: Vec<ArchiveSource>, wishes: &Section, path: &Path) -> R
         }
         let mut origins = Vec::new();
         for uri in &entry.uris {
+            // An installer's disc beside the archive, say: apt has its use for it, a mirror cannot.
+            if let Some((scheme, _)) = uri.split_once(':').filter(|(scheme, _)| is_local(scheme)) {
+                let place = format!("{}:{}", path.display(), entry.line);
+                notes.push(format!("{place}: left out: {scheme}: only http and https archives can be mirrored"));
+                continue;
+            }
             for uri in apt::expand(uri)? {
                 let uri = address(&uri)?;
                 if !origins.contains(&uri) {
@@ -136,13 +142,17 @@ fn apt_archives(entries: Vec<ArchiveSource>, wishes: &Section, path: &Path) -> R
             None => archives.push(Archive { origins, sources: vec![spec], notes: Vec::new() }),
         }
     }
-    if let Some(first) = archives.first_mut() {
-        first.notes = notes;
-    }
-    if archives.is_empty() {
-        return Err(CommandError::usage(format_args!("{}: no enabled source for these suites", path.display())));
-    }
+    let Some(first) = archives.first_mut() else {
+        let error = CommandError::usage(format_args!("{}: no enabled source for these suites", path.display()));
+        return Err(notes.into_iter().fold(error, CommandError::context));
+    };
+    first.notes = notes;
     Ok(archives)
+}
+
+/// Whether what apt calls so lies on this machine.
+fn is_local(scheme: &str) -> bool {
+    ["cdrom", "file", "copy"].iter().any(|local| scheme.eq_ignore_ascii_case(local))
 }
 
 /// What an entry says that decides what apt takes from an archive, and nothing of a mirror.
@@ -269,6 +279,9 @@ pub fn address(text: &str) -> Result<String, CommandError> {
     if host.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
         return Err(bad("not an address"));
     }
+    if text.contains(['?', '#']) {
+        return Err(bad("the address of an archive ends with its directory: no `?` and no `#`"));
+    }
     Ok(text.to_owned())
 }
 
@@ -284,6 +297,27 @@ mod tests {
         assert_eq!(shown("us:sekret@host"), "host");
         let refused = address("ftp://us:sekret@host/debian").unwrap_err().to_string();
         assert!(!refused.contains("sekret"), "{refused}");
+    }
+
+    #[test]
+    fn a_query_is_no_part_of_an_archive() {
+        for text in ["https://host/debian?x=1", "https://host/debian#x", "https://host?x"] {
+            assert!(address(text).unwrap_err().to_string().contains("ends with its directory"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_disc_among_the_sources_is_left_out() {
+        let disc = "deb [trusted=yes] cdrom:[Debian 13]/ trixie main\n";
+        let archives = |text: &str| {
+            let entries = fullbore_debian::sources_list::parse_one_line(text, "amd64").unwrap();
+            apt_archives(entries, &Section::default(), Path::new("x.list"))
+        };
+        let found = archives(&format!("{disc}deb [trusted=yes] http://host/debian trixie main\n")).unwrap();
+        assert_eq!((found.len(), found[0].origins.as_slice()), (1, &["http://host/debian".to_owned()][..]));
+        assert_eq!(found[0].notes, ["x.list:1: left out: cdrom: only http and https archives can be mirrored"]);
+        let error = archives(disc).unwrap_err();
+        assert!(error.to_string().contains("no enabled source"), "{error}");
     }
 
     #[test]

@@ -503,8 +503,20 @@ fn tiny_and_idle_runs_wait_for_answers() {
 #[test]
 fn a_run_without_a_single_sample_still_speaks() {
     let verdict = opinion::verdict(Judge::default().finish(), LedgerReading::default(), 0, Duration::from_millis(3));
-    assert_eq!(verdict.limit, Limit::RoundTrips);
-    assert_eq!(verdict.to_string(), "0 B in 0.00 s. Limited by: waiting for answers (round trips).");
+    assert_eq!((&verdict.limit, verdict.confident), (&Limit::Mixed, false));
+    assert_eq!(verdict.to_string(), "0 B in 0.00 s. Limited by: mixed.");
+    let host = HostReading { name: "a".into(), round_trip_us: 300, ..HostReading::default() };
+    let asked = LedgerReading { hosts: vec![host], ..LedgerReading::default() };
+    let verdict = opinion::verdict(Judge::default().finish(), asked, 0, Duration::from_millis(3));
+    assert_eq!((&verdict.limit, verdict.confident, verdict.share), (&Limit::RoundTrips, false, 0.0));
+    assert!(verdict.to_string().contains("waiting for answers (round trips) (round trip < 1 ms)"), "{verdict}");
+}
+
+#[test]
+fn the_share_is_of_the_part_that_is_named() {
+    let verdict = judged(&[(compute_bound(), 2)]);
+    let largest = verdict.shares.first().expect("something was done").share;
+    assert_eq!((&verdict.limit, verdict.share), (&Limit::OneCore { stage: "hash".into() }, largest));
 }
 
 #[test]
@@ -606,7 +618,11 @@ proptest! {
         let sum: f64 = verdict.shares.iter().map(|share| share.share).sum();
         prop_assert!(sum <= 1.01, "{:?}", verdict.shares);
         prop_assert!(verdict.shares.iter().all(|share| (0.0..=1.01).contains(&share.share)));
-        prop_assert_eq!(verdict.confident, !matches!(verdict.limit, Limit::Mixed | Limit::RemoteOrPath));
+        match verdict.limit {
+            Limit::Mixed | Limit::RemoteOrPath => prop_assert!(!verdict.confident),
+            Limit::RoundTrips => prop_assert_eq!(verdict.confident, verdict.share >= 0.6),
+            _ => prop_assert!(verdict.confident),
+        }
         prop_assert!(!verdict.to_string().contains("NaN"));
         prop_assert!(serde_json::to_string(&verdict).is_ok());
     }
