@@ -190,29 +190,33 @@ impl<T> Queue<T> {
 
     /// Closes it and throws away what is in it.
     pub fn break_off(&self) {
-        let items = {
-            let mut state = self.lock();
-            state.closed = true;
-            std::mem::take(&mut state.items)
-        };
-        drop(items);
-        self.shared.filled.notify_all();
-        self.shared.emptied.notify_all();
+        self.break_off_but(|_| false);
     }
 
-    /// Closes it, throws away what is in it, and leaves this as the last item.
-    pub fn end_with(&self, last: T) {
-        let items = {
+    /// Closes it and throws away what is in it, but for what is worth to be heard of by whoever takes the rest.
+    pub fn break_off_but(&self, keep: impl Fn(&T) -> bool) {
+        self.end(None, keep);
+    }
+
+    /// As [`Queue::break_off_but`], and leaves this as the last item; not if it is closed already.
+    pub fn end_with(&self, last: T, keep: impl Fn(&T) -> bool) {
+        self.end(Some(last), keep);
+    }
+
+    fn end(&self, last: Option<T>, keep: impl Fn(&T) -> bool) {
+        let gone = {
             let mut state = self.lock();
-            if state.closed {
+            if state.closed && last.is_some() {
                 return;
             }
             state.closed = true;
             let items = std::mem::take(&mut state.items);
-            state.items.push_back(last);
-            items
+            let (kept, gone): (VecDeque<T>, VecDeque<T>) = items.into_iter().partition(|item| keep(item));
+            state.items = kept;
+            state.items.extend(last);
+            gone
         };
-        drop(items);
+        drop(gone);
         self.shared.filled.notify_all();
         self.shared.emptied.notify_all();
     }
@@ -259,6 +263,11 @@ mod tests {
             assert_eq!((pushing.join().unwrap(), taking.join().unwrap()), (Err(Closed), None));
         });
         assert_eq!(full.pop(&clock), None);
+        let kept = Queue::new(4);
+        (1..=4).for_each(|item| kept.push(item, &clock).unwrap());
+        kept.end_with(9, |item| item % 2 == 0);
+        kept.end_with(8, |_| true);
+        assert_eq!(std::iter::from_fn(|| kept.pop(&clock)).collect::<Vec<_>>(), [2, 4, 9]);
         assert_eq!(Queue::<u8>::new(1).pop_within(Duration::from_millis(1), &clock), Taken::TimedOut);
     }
 }

@@ -93,8 +93,10 @@ impl Brake {
             self.shared.pulled.store(true, Ordering::Release);
         }
         let link = &self.shared.link;
-        link.control_out.end_with(last);
-        link.control_in.break_off();
+        // The reason may be that there are problems; each of them was told for the person at the other end.
+        let is_problem = |message: &Message| matches!(message, Message::Problem(_));
+        link.control_out.end_with(last, is_problem);
+        link.control_in.break_off_but(is_problem);
         link.data.break_off();
     }
 
