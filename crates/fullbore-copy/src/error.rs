@@ -111,3 +111,18 @@ impl CopyError {
         matches!(self, CopyError::Network(_))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_the_other_end_says_only_a_lost_connection_is_one_here() {
+        let heard = |error: CopyError| CopyError::told(error.code(), error.to_string());
+        assert!(heard(CopyError::Network("broke".to_owned())).is_lost_connection());
+        for error in [CopyError::Meaning("lies"), CopyError::Disk("full".to_owned()), CopyError::Interrupted] {
+            let (exit_code, heard) = (error.exit_code(), heard(error));
+            assert!(!heard.is_lost_connection() && heard.exit_code() == exit_code, "{heard:?}");
+        }
+    }
+}

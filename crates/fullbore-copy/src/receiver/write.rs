@@ -504,3 +504,22 @@ fn write_sparse(file: &File, content: &[u8]) -> Result<(), Errno> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Kind;
+
+    #[test]
+    fn what_the_sender_cannot_send_is_known_at_every_moment() {
+        let pending = PendingFiles::default();
+        let entry = || Box::new(Entry { size: 3 << 20, ..Entry::plain(b"file", Kind::File) });
+        let partial = Arc::new(Partial::new(0, Arc::default(), entry(), partial::Found::default(), false));
+        pending.lock().insert(0, Pending::Big(partial));
+        pending.lock().insert(1, Pending::Small { directory: Arc::default(), entry: entry(), compare: false });
+        assert!(pending.is_anything_missing());
+        assert!(pending.lose(0).is_some() && pending.lose(1).is_none() && pending.lose(2).is_none());
+        assert!(matches!(pending.lock().get(&0), Some(Pending::Lost)));
+        assert!(!pending.is_anything_missing());
+    }
+}
