@@ -140,13 +140,14 @@ impl Serving<'_> {
                     Ok(StreamEnd::Connection(_)) if self.is_over => {}
                     Ok(StreamEnd::Connection(how)) => return how,
                     Ok(StreamEnd::OtherForm(tag, part)) => {
-                        let ready = self.http.ready().await;
-                        let ended = match ready {
-                            Ok(()) => self.send(tag, *part),
-                            Err(error) => {
+                        let silence = shared.options.limits.silence;
+                        let ended = match tokio::time::timeout(silence, self.http.ready()).await {
+                            Ok(Ok(())) => self.send(tag, *part),
+                            Ok(Err(error)) => {
                                 shared.dispatcher().unanswered(self.id, tag, Instant::now());
                                 self.cannot_send(&error)
                             }
+                            Err(_) => Some(Ended::Fault(Fault::Slow)),
                         };
                         if let Some(how) = ended {
                             return how;
