@@ -67,7 +67,7 @@ impl World {
         let sources = std::fs::read_to_string(lists.at("a.sources")).unwrap();
         let more = format!("Types: deb\nURIs: {}\nSuites: s\nComponents: main\nTrusted: yes\n", hostile.url());
         std::fs::write(lists.at("a.sources"), format!("{sources}\n{more}")).unwrap();
-        World { _directory: directory, archive, good, root, hostile: hostile, lists }
+        World { _directory: directory, archive, good, root, hostile, lists }
     }
 
     /// The file of the hostile source's index.
