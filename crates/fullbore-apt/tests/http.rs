@@ -519,6 +519,19 @@ fn two_mirrors_and_the_newest_release() {
     apt.end();
 }
 
+/// What apt gets when it asks the first of these for an InRelease, and all are mirrors of one another.
+fn in_release_of(servers: &[(TempDir, Server)]) -> Vec<u8> {
+    let list = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(list.path(), servers.iter().map(|(_, server)| server.url() + "\n").collect::<String>()).unwrap();
+    let mut apt = Apt::start(&[("Acquire::fullbore::Mirrors", &list.path().display().to_string())]);
+    let uri = format!("{}/dists/s/InRelease", servers[0].1.url());
+    let request = apt.request(&uri, "InRelease").with("Index-File", "true");
+    assert_eq!(apt.ask(&request).code, 201);
+    let content = std::fs::read(apt.at("archives/partial/InRelease")).unwrap();
+    apt.end();
+    content
+}
+
 #[test]
 fn a_mirror_that_says_nothing_does_not_hide_that_the_origin_is_old() {
     let hour = |hour: u32| signed(&format!("Date: Sat, 10 Feb 2024 {hour:02}:00:00 UTC\n"));
@@ -528,14 +541,7 @@ fn a_mirror_that_says_nothing_does_not_hide_that_the_origin_is_old() {
         (root, server)
     });
     servers[1].1.add_fault(FaultRule::always(PathMatch::Any, Fault::Hang));
-    let list = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(list.path(), servers.iter().map(|(_, server)| server.url() + "\n").collect::<String>()).unwrap();
-    let mut apt = Apt::start(&[("Acquire::fullbore::Mirrors", &list.path().display().to_string())]);
-    let uri = format!("{}/dists/s/InRelease", servers[0].1.url());
-    let request = apt.request(&uri, "InRelease").with("Index-File", "true");
-    assert_eq!(apt.ask(&request).code, 201);
-    assert_eq!(std::fs::read(apt.at("archives/partial/InRelease")).unwrap(), hour(2));
-    apt.end();
+    assert_eq!(in_release_of(&servers), hour(2));
 }
 
 #[test]
@@ -549,14 +555,7 @@ fn two_mirrors_with_a_login_page_do_not_end_the_search() {
     for (_, server) in &servers[..2] {
         server.add_fault(FaultRule::always(PathMatch::Any, Fault::Portal));
     }
-    let list = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(list.path(), servers.iter().map(|(_, server)| server.url() + "\n").collect::<String>()).unwrap();
-    let mut apt = Apt::start(&[("Acquire::fullbore::Mirrors", &list.path().display().to_string())]);
-    let uri = format!("{}/dists/s/InRelease", servers[0].1.url());
-    let request = apt.request(&uri, "InRelease").with("Index-File", "true");
-    assert_eq!(apt.ask(&request).code, 201);
-    assert_eq!(std::fs::read(apt.at("archives/partial/InRelease")).unwrap(), content);
-    apt.end();
+    assert_eq!(in_release_of(&servers), content);
 }
 
 #[test]

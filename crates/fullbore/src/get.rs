@@ -81,9 +81,10 @@ pub fn run(arguments: &GetArgs) -> Result<u8, CommandError> {
     let (wall, count) = (begun.elapsed(), got.used.len());
     let decode = reading.as_ref().map(|reading| reading.downloader.decode_time()).unwrap_or_default();
     let costs = DownloadCosts { decode, target };
+    let (cpu_ms, peak_rss_bytes) = process_costs();
     let facts = Facts {
         wall,
-        processor: Duration::from_millis(process_costs().0),
+        processor: Duration::from_millis(cpu_ms),
         cores: threads(),
         threads: threads(),
         download: Some(costs),
@@ -92,7 +93,6 @@ pub fn run(arguments: &GetArgs) -> Result<u8, CommandError> {
     };
     let verdict = judge(&facts);
     if arguments.grid.json {
-        let (cpu_ms, peak_rss_bytes) = process_costs();
         let shares: Vec<_> = got.used.iter().map(|(share, server)| json!({"share": share, "server": server})).collect();
         tell(&json!({
             "event": "summary", "bytes": bytes, "duration_ms": wall.as_millis() as u64,

@@ -33,6 +33,22 @@ impl Kept {
     }
 }
 
+/// Which of the files beside an `InRelease`, for clients that do not know it, contradicts it, and how. What is
+/// missing is for the caller to judge.
+pub fn contradiction(
+    release: &[u8],
+    signature: Option<&[u8]>,
+    inrelease: &SignedText,
+    verifier: Option<&Verifier>,
+) -> Option<(&'static str, String)> {
+    let is_same = std::str::from_utf8(release).is_ok_and(|text| text.trim_end() == inrelease.as_str().trim_end());
+    if !is_same {
+        return Some(("Release", "says something else than the signed InRelease".to_owned()));
+    }
+    let error = verifier?.verify_detached(release, signature?).err()?;
+    Some(("Release.gpg", error.to_string()))
+}
+
 /// The signed files of a suite, as received.
 pub struct Received {
     /// Name and content of each; the one that identifies the suite's state first.

@@ -29,6 +29,7 @@ use crate::mirror::standing::{Standing, SuiteId};
 use crate::mirror::state::{State, StateError};
 use crate::mirror::subtract::Tally;
 use crate::settings::Filters;
+use crate::signed_release::contradiction;
 
 /// How to check.
 pub struct Options<'a> {
@@ -336,15 +337,7 @@ impl<'a> Checker<'a> {
                 wrong.push((name, "missing".to_owned()));
             }
         }
-        if let Some(release) = &release {
-            if !is_same_text(release, text) {
-                wrong.push(("Release", "says something else than the signed InRelease".to_owned()));
-            } else if let (Some(verifier), Some(signature)) = (verifier, &signature)
-                && let Err(error) = verifier.verify_detached(release, signature)
-            {
-                wrong.push(("Release.gpg", error.to_string()));
-            }
-        }
+        wrong.extend(release.and_then(|release| contradiction(&release, signature.as_deref(), text, verifier)));
         for (name, why) in wrong {
             self.problem(&path(name), None, Sha256::EMPTY, Fault::Beside(why));
         }
@@ -584,11 +577,6 @@ impl<'a> Checker<'a> {
         self.findings.extra = extra;
         Ok(())
     }
-}
-
-/// Whether a `Release` says what the `InRelease` beside it says.
-pub fn is_same_text(release: &[u8], inrelease: &SignedText) -> bool {
-    std::str::from_utf8(release).is_ok_and(|text| text.trim_end() == inrelease.as_str().trim_end())
 }
 
 /// Whether a file belongs to the random share. SHA-256 of path and seed, so that the same

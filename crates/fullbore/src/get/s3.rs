@@ -10,7 +10,7 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-use super::Sink;
+use super::{Sink, threads};
 use crate::bucket;
 use crate::cli::GetArgs;
 use crate::error::{CommandError, ErrorKind};
@@ -59,12 +59,12 @@ pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, Command
     }
     let wall = begun.elapsed();
     let reading = client.reading();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let (cpu_ms, peak_rss_bytes) = process_costs();
     let Verdict { limit, reason } = judge(&Facts {
         wall,
-        processor: Duration::from_millis(process_costs().0),
-        cores: threads,
-        threads,
+        processor: Duration::from_millis(cpu_ms),
+        cores: threads(),
+        threads: threads(),
         target,
         connections: reading.clone(),
         store: client.bucket().endpoint.host.clone(),
@@ -72,7 +72,6 @@ pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, Command
         ..Facts::default()
     });
     if arguments.grid.json {
-        let (cpu_ms, peak_rss_bytes) = process_costs();
         tell(&json!({
             "event": "summary", "bytes": size, "verified": verified, "duration_ms": wall.as_millis() as u64,
             "cpu_ms": cpu_ms, "peak_rss_bytes": peak_rss_bytes,

@@ -18,13 +18,12 @@ use super::layout::{Layout, layout, lost_links};
 use super::select::{Selection, check_suite};
 use super::session::{Session, Stop, disk};
 use super::state::{Novelty, OWN_DIRECTORY, Offer, State, StateError};
-use crate::check::local::is_same_text;
 use crate::error::{CommandError, ErrorKind};
 use crate::settings::{MirrorSettings, SignedBy, SourceSpec, without_credentials};
 use crate::signed_release::{
     HINT_ABSENT, HINT_ABSENT_FLAT, HINT_CERTIFICATE, HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_OTHER_AUTHORITY,
-    HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Question, Received, Refusal, accept, receive, receive_all,
-    remote_directory, valid_until,
+    HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Question, Received, Refusal, accept, contradiction, receive,
+    receive_all, remote_directory, valid_until,
 };
 
 /// Times a side file is asked for. Few: a mirror without them is still a mirror.
@@ -314,17 +313,13 @@ fn altered(
     }
     // Where all came as an `InRelease`, the two for older clients were asked for beside it, and are not now.
     if files.iter().all(|(name, _)| *name == "InRelease") {
-        match (read("Release", RELEASE_BYTES_MAX)?, read("Release.gpg", SIGNATURE_BYTES_MAX)?, verifier) {
-            (Some(release), ..) if !is_same_text(&release, text) => altered.push("Release"),
-            (Some(_), None, Some(_)) => altered.push("Release.gpg"),
-            (None, Some(_), _) => altered.push("Release"),
-            (Some(release), Some(signature), Some(verifier))
-                if verifier.verify_detached(&release, &signature).is_err() =>
-            {
-                altered.push("Release.gpg");
-            }
-            _ => {}
-        }
+        let signature = read("Release.gpg", SIGNATURE_BYTES_MAX)?;
+        altered.extend(match read("Release", RELEASE_BYTES_MAX)? {
+            Some(release) => contradiction(&release, signature.as_deref(), text, verifier)
+                .map(|(name, _)| name)
+                .or_else(|| (verifier.is_some() && signature.is_none()).then_some("Release.gpg")),
+            None => signature.map(|_| "Release"),
+        });
     }
     Ok(altered)
 }
@@ -395,13 +390,9 @@ pub fn take_side_files(
 fn fits(offer: &Offered, files: &NamedAnswers) -> bool {
     let content = |wanted: &str| files.iter().find(|(name, _)| *name == wanted).map(|(_, got)| &got.body);
     let (Some(release), signature) = (content("Release"), content("Release.gpg")) else { return false };
-    let same = is_same_text(release, &offer.text);
-    let signed = match (&offer.verifier, signature) {
-        (Some(verifier), Some(signature)) => verifier.verify_detached(release, signature).is_ok(),
-        (Some(_), None) => false,
-        (None, _) => true,
-    };
-    same && signed
+    let verifier = offer.verifier.as_ref();
+    let is_signed = verifier.is_none() || signature.is_some();
+    is_signed && contradiction(release, signature.map(|signature| &signature[..]), &offer.text, verifier).is_none()
 }
 
 /// A state that refuses, with the kind it is of.
