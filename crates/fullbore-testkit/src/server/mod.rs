@@ -20,7 +20,7 @@ use std::{
     os::fd::AsFd,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Condvar, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
     thread,
@@ -42,6 +42,8 @@ use crate::random::Random;
 
 /// Paths whose requests are counted; beyond it draws no longer depend on the count.
 const COUNTED_PATHS: usize = 1_000_000;
+/// The longest wait for a port to open or close.
+const PORT_WAIT: Duration = Duration::from_secs(10);
 
 /// What all connections of a server share.
 #[derive(Debug)]
@@ -56,6 +58,9 @@ struct Shared {
     faults: AtomicU64,
     body_bytes: AtomicU64,
     life: watch::Sender<Life>,
+    /// Whether the port is open, as [`Server::live`] waits for it.
+    listens: Mutex<bool>,
+    listens_changed: Condvar,
     throttle: Throttle,
     started: Instant,
 }
@@ -66,6 +71,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
+    fn listens(&self, listens: bool) {
+        *lock(&self.listens) = listens;
+        self.listens_changed.notify_all();
+    }
+
     fn behaviour(&self) -> Arc<Behaviour> {
         lock(&self.behaviour).clone()
     }
@@ -219,6 +229,8 @@ impl ServerBuilder {
             faults: AtomicU64::new(0),
             body_bytes: AtomicU64::new(0),
             life: watch::Sender::new(Life::Alive),
+            listens: Mutex::new(true),
+            listens_changed: Condvar::new(),
             throttle: Throttle::new(),
             started: Instant::now(),
         });
@@ -301,9 +313,13 @@ impl Server {
         self.shared.behaviour()
     }
 
-    /// Dies or comes back to life, all its connections included.
+    /// Dies or comes back to life, all its connections included. The port is open or closed when this returns.
     pub fn live(&self, life: Life) {
         self.shared.life.send_replace(life);
+        let wanted = life != Life::Refusing;
+        let listens = lock(&self.shared.listens);
+        // Not for ever: the port may have gone to another program meanwhile.
+        drop(self.shared.listens_changed.wait_timeout_while(listens, PORT_WAIT, |listens| *listens != wanted));
     }
 
     /// Whether it lives; see `die_after_bytes`.
@@ -357,6 +373,7 @@ async fn listen(
     loop {
         if *life.borrow_and_update() == Life::Refusing {
             listener = None;
+            shared.listens(false);
             if life.changed().await.is_err() {
                 return;
             }
@@ -364,6 +381,7 @@ async fn listen(
         }
         if listener.is_none() {
             listener = TcpListener::bind(address).await.ok();
+            shared.listens(listener.is_some());
         }
         let Some(open) = &listener else {
             // The port may be taken for a moment by connections that linger.
