@@ -15,6 +15,7 @@ pub mod filter;
 pub mod fingerprint;
 pub mod foreign;
 pub mod indexes;
+pub mod join;
 pub mod layout;
 pub mod lock;
 pub mod offer;
@@ -58,6 +59,7 @@ use plan::Plan;
 use pool::{Came, Wanted};
 use publish::{Publication, StoredFile};
 use retention::{DeleteGuard, Retention};
+use select::{Selection, within_indexes};
 use session::{Session, Stop, boot_id, disk};
 use standing::SuiteId;
 use state::{Novelty, State, SuiteRecord};
@@ -375,8 +377,8 @@ impl Run<'_> {
                 date: offer.release.date.unwrap_or_default(),
                 signed: offer.signed,
                 fingerprint: offer.fingerprint,
-                selection: offer.selection.describe(),
-                filtered: !self.settings.filters.is_empty() || !offer.selection.within_indexes().is_empty(),
+                selection: offer.selections.iter().map(Selection::describe).collect::<Vec<_>>().join(" and "),
+                filtered: !self.settings.filters.is_empty() || !within_indexes(&offer.selections).is_empty(),
                 generation: before.map_or(1, |before| before.generation),
                 published_at: self.now,
                 retired: false,

@@ -110,6 +110,14 @@ pub struct SourceSpec {
     pub valid_until_min_s: Option<u64>,
 }
 
+impl SourceSpec {
+    /// Whether a Release that one of the two accepts is accepted by the other.
+    pub fn trusts_like(&self, other: &SourceSpec) -> bool {
+        let until = |spec: &SourceSpec| (spec.check_valid_until, spec.valid_until_max_s, spec.valid_until_min_s);
+        self.signed_by == other.signed_by && until(self) == until(other)
+    }
+}
+
 /// Which signatures are accepted for a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SignedBy {

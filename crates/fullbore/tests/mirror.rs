@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fullbore_testkit::archive::FileKind;
+use fullbore_testkit::archive::{ArchiveFile, FileKind};
 use fullbore_testkit::digest::Digest;
 use fullbore_testkit::faults;
 use fullbore_testkit::server::{Fault, FaultRule, Life, OwnCertificate, PathMatch, Server, TestCa, TlsSpec};
@@ -377,6 +377,50 @@ fn sources_of_apt_are_reached_through_its_proxies() {
     let mut command = mirror.command(&[&server], &[]);
     command.env("APT_CONFIG", mirror.apt_config(proxy));
     mirror.finish(command).exits(0);
+}
+
+/// Two lines of sources for one suite that want different parts of it.
+fn one_suite_in_two_sources(lines: [&str; 2], half: impl Fn(&ArchiveFile) -> bool) {
+    let (_directory, archive) = own_archive(|builder| {
+        builder.components(&["main", "contrib"]).architectures(&["amd64", "arm64"]).sources(16).churn(1.0)
+    });
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let mirror = Mirror::new(&archive).suite("");
+    let sources = mirror.to.with_extension("list");
+    std::fs::write(&sources, lines.map(|line| line.replace("URI", &server.url()) + "\n").concat()).unwrap();
+    let run = |more: &[&str]| mirror.run_with(&[], &[&["--sources", sources.to_str().unwrap()], more].concat());
+    let complete = |state: usize| {
+        let state = archive.state(state);
+        let wanted = state.select(|file| file.kind == FileKind::Deb);
+        assert!(wanted.values().any(|file| half(file)) && wanted.values().any(|file| !half(file)));
+        harness::holds(&mirror.to, &wanted);
+        let problems = verify::suite(&mirror.to, state, "trixie");
+        assert!(problems.is_empty(), "{problems:#?}");
+        mirror.check(&[]).exits(0).prints("all as signed.");
+    };
+    run(&[]).exits(0);
+    complete(0);
+    server.switch_root(&archive.state(1).root);
+    run(&[]).exits(0);
+    complete(1);
+    let before = mirror.tree();
+    server.take_log();
+    run(&["--changed-exit"]).exits(10);
+    // By two names it is asked for twice.
+    let names = if lines.iter().all(|line| line.contains(" trixie ")) { 1 } else { 2 };
+    assert_eq!((server.take_log().len(), &mirror.tree()), (names, &before));
+}
+
+#[test]
+fn one_suite_in_two_sources_of_different_components() {
+    let lines = ["deb [arch=amd64,arm64] URI trixie main", "deb [arch=amd64,arm64] URI trixie contrib"];
+    one_suite_in_two_sources(lines, |file| file.component == "main");
+}
+
+#[test]
+fn one_suite_in_two_sources_of_different_architectures() {
+    let lines = ["deb [arch=amd64] URI trixie main contrib", "deb [arch=arm64] URI stable main contrib"];
+    one_suite_in_two_sources(lines, |file| file.architecture == "arm64");
 }
 
 fn verified_binaries(mirror: &Mirror) {

@@ -343,6 +343,12 @@ impl<'a> Merge<'a> {
                 retired.insert(id);
                 continue;
             }
+            if commit.suites.iter().any(|update| update.published && update.record.directory == suite.directory) {
+                // Two numbers for one directory, of a version that did not join sources: one is enough.
+                suite.retired = true;
+                retired.insert(id);
+                continue;
+            }
             let slash = if suite.directory.is_empty() { "" } else { "/" };
             let named = |name: &str| commit.root.stat(&format!("{}{slash}{name}", suite.directory));
             if named("InRelease")?.is_none() && named("Release")?.is_none() {

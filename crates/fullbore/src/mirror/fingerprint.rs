@@ -11,8 +11,20 @@ use crate::settings::Filters;
 /// Part of the hash, to be raised when the same settings begin to select other files.
 const RULES: &str = "1";
 
-/// The fingerprint of a selection and filters.
-pub fn fingerprint(selection: &Selection, filters: &Filters) -> Sha256 {
+/// The fingerprint of what any of these selections takes, and of filters.
+pub fn fingerprint(selections: &[Selection], filters: &Filters) -> Sha256 {
+    let mut each: Vec<Sha256> = selections.iter().map(|selection| of_one(selection, filters)).collect();
+    each.sort_unstable();
+    each.dedup();
+    if let [one] = each.as_slice() {
+        return *one;
+    }
+    let mut lines = Lines(Sha256Hasher::new());
+    lines.add("any of", each.iter().map(ToString::to_string));
+    lines.0.finish()
+}
+
+fn of_one(selection: &Selection, filters: &Filters) -> Sha256 {
     let mut lines = Lines(Sha256Hasher::new());
     lines.add("rules", [RULES]);
     lines.add("flat", [selection.flat.to_string()]);
@@ -73,13 +85,16 @@ mod tests {
     fn what_selects_other_files_has_another_fingerprint() {
         let base = Selection { components: list(&["main", "contrib"]), binaries: true, ..Selection::default() };
         let filters = Filters::default();
-        let of = |selection: &Selection| fingerprint(selection, &filters);
+        let of = |selection: &Selection| fingerprint(std::slice::from_ref(selection), &filters);
         let swapped = Selection { components: list(&["contrib", "main"]), ..base.clone() };
         assert_eq!(of(&base), of(&swapped));
         let moved = Selection { components: list(&["main"]), architectures: list(&["contrib"]), ..base.clone() };
         assert_ne!(of(&base), of(&moved));
         assert_ne!(of(&base), of(&Selection { sources: true, ..base.clone() }));
         let filtered = Filters { newest: Some(1), ..Filters::default() };
-        assert_ne!(of(&base), fingerprint(&base, &filtered));
+        assert_ne!(of(&base), fingerprint(std::slice::from_ref(&base), &filtered));
+        let both = |one: &Selection, other: &Selection| fingerprint(&[one.clone(), other.clone()], &filters);
+        assert_eq!(both(&base, &moved), both(&moved, &base));
+        assert_ne!(both(&base, &moved), of(&base));
     }
 }

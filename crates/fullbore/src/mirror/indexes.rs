@@ -76,7 +76,7 @@ pub fn select(offers: &[Offered], session: &Session) -> Result<Vec<SuiteIndexes>
         .iter()
         .map(|offer| {
             let wants =
-                select::indexes(&offer.requested, &offer.release, &offer.selection).map_err(CommandError::usage)?;
+                select::indexes(&offer.requested, &offer.release, &offer.selections).map_err(CommandError::usage)?;
             let mut have = BTreeSet::new();
             for want in &wants {
                 if is_here(offer, want, session).map_err(|error| disk(&error))? {
@@ -181,7 +181,7 @@ pub fn fetch(
                 format_args!("{}: no mirror has {}{}", offer.requested, offer.remote, want.path),
             )
             .context("the Release names it; nothing was published");
-            return Err(error.hint(if offer.selection.formats.is_empty() {
+            return Err(error.hint(if offer.selections.iter().all(|selection| selection.formats.is_empty()) {
                 "the mirrors may be half-way through an update: try again in some minutes, or add another --from"
             } else {
                 "a Release names forms that no mirror has: without --index-formats every form that exists is taken"
@@ -227,7 +227,7 @@ pub fn plan(
                 return Err(bad(&"it vanished from the store"));
             };
             let index = builder.index(&path, *id).map_err(|error| bad(&error))?;
-            builder.only(index, offer.selection.within_indexes());
+            builder.only(index, &select::within_indexes(&offer.selections));
             let limit = plain_bytes_max(&offer.release, &stem, want.size);
             read_index(
                 &mut builder,

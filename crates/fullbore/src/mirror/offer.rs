@@ -14,6 +14,7 @@ use fullbore_wire::fetch::{Get, Watch};
 use fullbore_wire::hosts::HostId;
 
 use super::fingerprint::fingerprint;
+use super::join::{Candidate, Wish, join, wishes};
 use super::layout::{Layout, layout, lost_links};
 use super::select::{Selection, check_suite};
 use super::session::{Session, Stop, disk};
@@ -38,8 +39,8 @@ pub struct Offered {
     pub requested: String,
     /// Its directory on the mirrors, with a slash at its end or empty.
     pub remote: String,
-    /// What is taken from it.
-    pub selection: Selection,
+    /// What is taken from it: what any of these wants.
+    pub selections: Vec<Selection>,
     /// Its place here.
     pub layout: Layout,
     /// The verified Release.
@@ -72,26 +73,21 @@ pub fn fetch(
     stop: &Stop,
     warn: &mut dyn FnMut(String),
 ) -> Result<Vec<Offered>, CommandError> {
-    let wanted: Vec<(&SourceSpec, &String)> =
-        settings.sources.iter().flat_map(|source| source.suites.iter().map(move |suite| (source, suite))).collect();
-    let verifiers: Vec<Option<Verifier>> =
-        settings.sources.iter().map(|source| verifier(source, session.places.work.path())).collect();
-    let place =
-        |source: &SourceSpec| settings.sources.iter().position(|other| std::ptr::eq(other, source)).unwrap_or(0);
+    let wishes = wishes(&settings.sources);
     let conditions: Vec<Option<Kept>> =
-        wanted.iter().map(|(_, suite)| kept(session, state, suite, &settings.origins[0])).collect();
+        wishes.iter().map(|wish| kept(session, state, wish.suite, &settings.origins[0])).collect();
     let question = |host: HostId, suite: &str, kept| Question {
         fetcher: &session.fetcher,
         host,
         directory: remote_directory(suite),
         kept,
     };
-    let questions =
-        wanted.iter().zip(&conditions).map(|((_, suite), kept)| question(0, suite, kept.as_ref())).collect();
+    let questions = wishes.iter().zip(&conditions).map(|(wish, kept)| question(0, wish.suite, kept.as_ref())).collect();
     let origin_answers = session.runtime.block_on(stop.or(receive_all(questions)))?;
-    let mut offered = Vec::new();
-    for (((source, suite), kept), answer) in wanted.iter().zip(&conditions).zip(origin_answers) {
-        let verifier = &verifiers[place(source)];
+    let mut candidates = Vec::new();
+    for ((wish, kept), answer) in wishes.iter().zip(&conditions).zip(origin_answers) {
+        let suite = wish.suite;
+        let verifier = verifier(wish.sources[0], session.places.work.path());
         let accepted = match accept(answer, kept.as_ref(), verifier.as_ref()) {
             // Our own copy was altered, or the answer was: asked again without a condition.
             Err(Refusal::Verification(..)) if kept.is_some() => {
@@ -108,9 +104,9 @@ pub fn fetch(
                 newest_of_others(settings, session, suite, verifier.as_ref(), (&why, hint), stop, warn)?
             }
         };
-        offered.push(judge(settings, session, state, source, suite, received, verifier.clone(), now, warn)?);
+        candidates.push(candidate(settings, session, state, wish, received, verifier, now, warn)?);
     }
-    Ok(offered)
+    join(candidates)?.into_iter().map(|candidate| judge(settings, session, state, candidate, warn)).collect()
 }
 
 fn kept(session: &Session, state: &State, suite: &str, origin: &str) -> Option<Kept> {
@@ -218,21 +214,21 @@ fn newest_of_others(
     Err(error.hint(hint.unwrap_or(HINT_ABSENT)))
 }
 
+/// What is received of a suite, unless it has expired, with its place and what is taken from it.
 #[allow(clippy::too_many_arguments)]
-fn judge(
+fn candidate(
     settings: &MirrorSettings,
     session: &Session,
     state: &State,
-    source: &SourceSpec,
-    suite: &str,
+    wish: &Wish<'_>,
     received: Received,
     verifier: Option<Verifier>,
     now: i64,
     warn: &mut dyn FnMut(String),
-) -> Result<Offered, CommandError> {
-    let Received { files, modified, tag, text, release } = received;
-    check_suite(suite, &release).map_err(CommandError::usage)?;
-    let until = valid_until(&release, source.valid_until_min_s, source.valid_until_max_s).filter(|until| *until < now);
+) -> Result<Candidate, CommandError> {
+    let (suite, source, release) = (wish.suite, wish.sources[0], &received.release);
+    check_suite(suite, release).map_err(CommandError::usage)?;
+    let until = valid_until(release, source.valid_until_min_s, source.valid_until_max_s).filter(|until| *until < now);
     if let Some(until) = until.filter(|_| source.check_valid_until) {
         if !settings.ignore_valid_until {
             return Err(CommandError::new(
@@ -244,7 +240,7 @@ fn judge(
         }
         warn(format!("{suite}: accepted although valid only until {}", date(until)));
     }
-    let selection = Selection {
+    let selection = |source: &&SourceSpec| Selection {
         flat: suite.ends_with('/'),
         components: source.components.clone(),
         architectures: source.architectures.clone(),
@@ -254,9 +250,23 @@ fn judge(
         languages: settings.languages.clone(),
         formats: settings.index_formats.clone(),
     };
-    let place = layout(suite, &release, &session.root, state).map_err(|error| disk(&error))?;
-    let identity = files.first().map_or(Sha256::EMPTY, |(_, content)| Sha256::of(content));
-    let fingerprint = fingerprint(&selection, &settings.filters);
+    let layout = layout(suite, release, &session.root, state).map_err(|error| disk(&error))?;
+    let selections = wish.sources.iter().map(selection).collect();
+    Ok(Candidate { requested: suite.to_owned(), selections, layout, received, verifier })
+}
+
+/// What it means for what is here.
+fn judge(
+    settings: &MirrorSettings,
+    session: &Session,
+    state: &State,
+    candidate: Candidate,
+    warn: &mut dyn FnMut(String),
+) -> Result<Offered, CommandError> {
+    let identity = candidate.identity();
+    let Candidate { requested: suite, selections, layout: place, received, verifier } = candidate;
+    let Received { files, modified, tag, text, release } = received;
+    let fingerprint = fingerprint(&selections, &settings.filters);
     let offer = Offer {
         directory: &place.directory,
         inrelease: identity,
@@ -276,9 +286,9 @@ fn judge(
     }
     let date_of_release = release.date.unwrap_or_default();
     Ok(Offered {
-        requested: suite.to_owned(),
-        remote: remote_directory(suite),
-        selection,
+        remote: remote_directory(&suite),
+        requested: suite,
+        selections,
         layout: place,
         signed: text.is_verified(),
         release,

@@ -143,25 +143,27 @@ pub fn check_suite(requested: &str, release: &Release) -> Result<(), SelectError
     Err(SelectError::Suite { requested: requested.to_owned(), suite: text(names[0]), codename: text(names[1]) })
 }
 
-/// The entries of the Release to mirror, those to be read first at the front.
+/// The entries of the Release that any of the selections wants, those to be read first at the front. All of
+/// them want the same forms.
 ///
 /// # Errors
 /// When the Release has no such component or architecture, or nothing is left.
-pub fn indexes(requested: &str, release: &Release, selection: &Selection) -> Result<Vec<IndexWant>, SelectError> {
-    if !selection.flat {
+pub fn indexes(requested: &str, release: &Release, selections: &[Selection]) -> Result<Vec<IndexWant>, SelectError> {
+    for selection in selections.iter().filter(|selection| !selection.flat) {
         check_components(requested, release, selection)?;
         check_architectures(requested, release, selection)?;
     }
     let mut groups: BTreeMap<String, Vec<(&IndexEntry, IndexName<'_>)>> = BTreeMap::new();
     for entry in &release.entries {
         let name = classify(entry.path.as_str());
-        if selection.wants(&name, release) {
+        if selections.iter().any(|selection| selection.wants(&name, release)) {
             groups.entry(name.stem.to_owned()).or_default().push((entry, name));
         }
     }
+    let formats = selections.first().map_or(&[][..], |selection| &selection.formats);
     let mut wants = Vec::new();
     for (number, group) in groups.into_values().enumerate() {
-        add_group(&mut wants, number as u32, group, selection);
+        add_group(&mut wants, number as u32, group, formats);
     }
     // Contents and translations of packages that are not mirrored are no mirror.
     if !wants.iter().any(|want| matches!(want.reading, Some(Reading::Packages | Reading::Sources))) {
@@ -180,13 +182,13 @@ fn add_group(
     wants: &mut Vec<IndexWant>,
     number: u32,
     mut group: Vec<(&IndexEntry, IndexName<'_>)>,
-    selection: &Selection,
+    formats: &[IndexFormat],
 ) {
-    let asked = |form: Form| selection.formats.iter().any(|format| form_of(*format) == form);
+    let asked = |form: Form| formats.iter().any(|format| form_of(*format) == form);
     let compressed = group.iter().any(|(_, name)| name.form != Form::Plain);
     let some_asked = group.iter().any(|(_, name)| asked(name.form));
     group.retain(|(_, name)| {
-        if selection.formats.is_empty() || !some_asked {
+        if formats.is_empty() || !some_asked {
             // Where none of the asked forms is listed, all that are listed come: an index in
             // another form is of more use than none.
             name.form != Form::Plain || !compressed
@@ -300,11 +302,6 @@ impl Selection {
         architecture == "all" && release.architectures.iter().any(|listed| listed == "all") && read_by_all
     }
 
-    /// Architectures to be told apart by the packages themselves: a flat repository has one list for all.
-    pub fn within_indexes(&self) -> &[String] {
-        if self.flat { &self.architectures } else { &[] }
-    }
-
     /// The selection in words, for messages and the state.
     pub fn describe(&self) -> String {
         let or_all = |list: &[String]| if list.is_empty() { "all".to_owned() } else { list.join(",") };
@@ -314,6 +311,20 @@ impl Selection {
         }
         format!("components {}; architectures {architectures}", or_all(&self.components))
     }
+}
+
+/// Architectures to be told apart by the packages themselves, none if all are taken: a flat repository has one
+/// list for all.
+pub fn within_indexes(selections: &[Selection]) -> Vec<String> {
+    let of_packages = || selections.iter().filter(|selection| selection.binaries);
+    if of_packages().any(|selection| !selection.flat || selection.architectures.is_empty()) {
+        return Vec::new();
+    }
+    let mut architectures: Vec<String> =
+        of_packages().flat_map(|selection| selection.architectures.iter().cloned()).collect();
+    architectures.sort_unstable();
+    architectures.dedup();
+    architectures
 }
 
 /// `main` is also `updates/main`, as security suites up to buster call it.
@@ -418,8 +429,11 @@ mod tests {
     }
 
     fn paths(fields: &str, selection: &Selection) -> Vec<String> {
-        let mut paths: Vec<_> =
-            indexes("trixie", &release(fields, PATHS), selection).unwrap().into_iter().map(|want| want.path).collect();
+        let mut paths: Vec<_> = indexes("trixie", &release(fields, PATHS), std::slice::from_ref(selection))
+            .unwrap()
+            .into_iter()
+            .map(|want| want.path)
+            .collect();
         paths.sort();
         paths
     }
@@ -485,7 +499,7 @@ mod tests {
 
     #[test]
     fn gzip_is_read_first_and_one_form_must_come() {
-        let wants = indexes("trixie", &release(TRIXIE, PATHS), &amd64()).unwrap();
+        let wants = indexes("trixie", &release(TRIXIE, PATHS), &[amd64()]).unwrap();
         let find = |path: &str| wants.iter().find(|want| want.path == path).unwrap();
         let (gz, xz) = (find("main/binary-amd64/Packages.gz"), find("main/binary-amd64/Packages.xz"));
         assert_eq!((gz.reading, gz.rank, xz.rank), (Some(Reading::Packages), 0, 1));
@@ -499,7 +513,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_said_with_what_is() {
         let release = release(TRIXIE, PATHS);
-        let error = |selection| indexes("trixie", &release, &selection).unwrap_err().to_string();
+        let error = |selection| indexes("trixie", &release, &[selection]).unwrap_err().to_string();
         assert_eq!(
             error(Selection { components: names(&["mian"]), ..amd64() }),
             "suite trixie has no component \"mian\"; it has: main, contrib"
@@ -525,18 +539,38 @@ mod tests {
         let listed: Vec<&str> = PATHS.iter().copied().filter(|path| !path.contains("binary-all")).collect();
         let all = Selection { architectures: names(&["all"]), ..amd64() };
         assert_eq!(
-            indexes("trixie", &release(TRIXIE, &listed), &all).unwrap_err(),
+            indexes("trixie", &release(TRIXIE, &listed), std::slice::from_ref(&all)).unwrap_err(),
             SelectError::Nothing { suite: "trixie".to_owned() }
         );
-        assert!(indexes("trixie", &release(TRIXIE, PATHS), &all).is_ok());
+        assert!(indexes("trixie", &release(TRIXIE, PATHS), &[all]).is_ok());
     }
 
     #[test]
     fn a_flat_repository_is_taken_whole() {
         let release = release("Suite: x", &["Packages", "Packages.gz", "Sources.gz"]);
         let selection = Selection { flat: true, binaries: true, sources: true, ..Selection::default() };
-        let wants = indexes("./", &release, &selection).unwrap();
+        let wants = indexes("./", &release, &[selection]).unwrap();
         assert_eq!(wants.iter().map(|want| want.path.as_str()).collect::<Vec<_>>(), ["Sources.gz", "Packages.gz"]);
+    }
+
+    #[test]
+    fn what_any_of_several_selections_wants() {
+        let contrib = Selection { components: names(&["contrib"]), ..amd64() };
+        let sources = Selection { binaries: false, sources: true, ..amd64() };
+        let wants = indexes("trixie", &release(TRIXIE, PATHS), &[contrib, sources]).unwrap();
+        let mut paths: Vec<_> = wants.iter().map(|want| want.path.as_str()).collect();
+        paths.sort_unstable();
+        let expected = [
+            "contrib/binary-amd64/Packages.xz",
+            "main/Contents-source.gz",
+            "main/source/Release",
+            "main/source/Sources.gz",
+            "main/source/Sources.xz",
+        ];
+        assert_eq!(paths, expected);
+        let flat = |architecture: &[&str]| Selection { flat: true, architectures: names(architecture), ..amd64() };
+        assert_eq!(within_indexes(&[flat(&["arm64"]), flat(&["amd64", "arm64"])]), ["amd64", "arm64"]);
+        assert!(within_indexes(&[flat(&["arm64"]), flat(&[])]).is_empty() && within_indexes(&[amd64()]).is_empty());
     }
 
     #[test]
@@ -545,7 +579,7 @@ mod tests {
             "Suite: oldstable\nCodename: buster\nArchitectures: amd64\nComponents: updates/main updates/contrib",
             &["main/binary-amd64/Packages.xz", "contrib/binary-amd64/Packages.xz"],
         );
-        let wants = indexes("buster/updates", &release, &amd64()).unwrap();
+        let wants = indexes("buster/updates", &release, &[amd64()]).unwrap();
         assert_eq!(wants[0].path, "main/binary-amd64/Packages.xz");
     }
 }
