@@ -575,7 +575,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__copy)
-            opts="-n -c -0 -x -r -a -l -p -t -o -g -D -H -A -X -S -P -h -e -z -W -q -v --help --dry-run --checksum --remove-source-files --verify --delete --exclude --include --exclude-from --include-from --files-from --from0 --one-file-system --recursive --numeric-ids --no-owner --no-group --no-perms --no-acls --no-xattrs --no-hard-links --no-specials --archive --links --perms --times --owner --group --hard-links --acls --xattrs --sparse --partial --progress --human-readable --rsh --remote-path --streams --send-program --quic --ssh-only --congestion --compress --no-compress --whole-file --bwlimit --retry-for --server --join --remove-self --group-time --durability --status --set --log-file --json --quiet --verbose"
+            opts="-n -c -0 -x -r -a -l -p -t -o -g -D -H -A -X -S -P -h -e -z -W -q -v --help --dry-run --checksum --remove-source-files --verify --delete --exclude --include --exclude-from --include-from --files-from --from0 --one-file-system --recursive --numeric-ids --no-owner --no-group --no-perms --no-acls --no-xattrs --no-hard-links --no-specials --archive --links --perms --times --owner --group --hard-links --acls --xattrs --sparse --partial --progress --human-readable --rsh --remote-path --streams --send-program --quic --ssh-only --congestion --compress --no-compress --whole-file --bwlimit --retry-for --server --join --remove-self --group-time --line-time --durability --status --set --pid --log-file --json --quiet --verbose"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -641,11 +641,19 @@ _fullbore() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --line-time)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --durability)
                     COMPREPLY=($(compgen -W "none at-end" -- "${cur}"))
                     return 0
                     ;;
                 --set)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pid)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -214,9 +214,11 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l bwlimit -d 'T
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l retry-for -d 'Dial again for so many seconds when the connection is lost' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l join -d 'Carry bytes between standard input and output and a server that runs already' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l group-time -d 'Give names and make checkpoints so often, in milliseconds; for tests' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l line-time -d 'Write lines of progress so often, in milliseconds; for tests' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l durability -d 'Sync `none` of it, all `at-end`' -r -f -a "none\t''
 at-end\t''"
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l set -d 'Give your copies on this machine another limit: bwlimit=RATE, as --bwlimit takes it' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l pid -d 'With --status or --set: only the copy with this process number' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l log-file -d 'Write a line a minute to this file: what is done, rate, time left, limit' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l help -d 'Print help'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s n -l dry-run -d 'Compare and tell what would be done; write nothing'

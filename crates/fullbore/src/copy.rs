@@ -10,6 +10,7 @@ pub(crate) mod screen;
 mod send_program;
 mod server;
 pub(crate) mod signals;
+mod standing;
 mod table;
 
 use std::io::Read as _;
@@ -38,9 +39,10 @@ use fullbore_engine::verdict::{Sampler, SamplerConfig, Verdict};
 use crate::cli::CopyArgs;
 use crate::error::{CommandError, ErrorKind};
 use crate::settings::Environment;
-use control::Levers;
+use control::{Levers, Request};
 use place::{Common, Place};
-use screen::{Screen, Style};
+use screen::{LINE_TIME, Screen, Style};
+use standing::Standing;
 
 /// Time between looks at where the copy stands.
 const LOOK_TIME: Duration = Duration::from_millis(250);
@@ -67,6 +69,7 @@ pub fn run(arguments: &CopyArgs, environment: &Environment) -> u8 {
         quiet: arguments.quiet,
         verbose: arguments.verbose > 0 || arguments.dry_run,
         no_color: environment.no_color,
+        line_time: arguments.line_time.map_or(LINE_TIME, Duration::from_millis),
     };
     let log = arguments.log_file.as_ref().map(|path| {
         let file = std::fs::File::options().create(true).append(true).open(path);
@@ -121,11 +124,13 @@ fn help() -> u8 {
 
 /// Talks to copies that run.
 fn ask(arguments: &CopyArgs) -> u8 {
-    let request = arguments.set.map_or_else(|| "status".to_owned(), |rate| format!("bwlimit {rate}"));
+    let request = arguments.set.map_or(Request::Status, Request::Limit);
     let screen = Screen::new(Style::default(), None);
-    match control::ask(&control::directory(), &request) {
-        Ok(lines) => {
-            lines.iter().for_each(|line| screen.data(line));
+    match control::ask(&control::directory(), request, arguments.pid) {
+        Ok(answers) => {
+            for answer in answers {
+                screen.data(&if arguments.json { answer.to_string() } else { request.words(&answer) });
+            }
             0
         }
         Err(error) => {
@@ -133,6 +138,17 @@ fn ask(arguments: &CopyArgs) -> u8 {
             error.exit_code()
         }
     }
+}
+
+/// Makes a run answer to `--status` and `--set`, as long as what is returned is held.
+fn listen(arguments: &CopyArgs, levers: &Levers, standing: &Arc<Standing>, screen: &Screen) -> Option<control::Socket> {
+    let directory = control::directory();
+    let socket = control::serve(&directory, levers.clone(), places(arguments), standing.clone());
+    socket
+        .inspect_err(|error| {
+            screen.line(&format!("{}: {error}: --status and --set will not find this copy", directory.display()));
+        })
+        .ok()
 }
 
 /// What came of a copy that went well.
@@ -163,11 +179,12 @@ struct Ends {
     places: (String, String),
 }
 
-/// Source and destination as the user named them.
+/// Sources and destination as the user named them.
 fn places(arguments: &CopyArgs) -> (String, String) {
-    let shown =
-        |place: Option<&std::ffi::OsString>| place.map_or(String::new(), |place| place.to_string_lossy().into());
-    (shown(arguments.paths.first()), shown(arguments.paths.last()))
+    let Some((last, sources)) = arguments.paths.split_last() else { return Default::default() };
+    let first = sources.first().map_or_else(String::new, |first| first.to_string_lossy().into_owned());
+    let source = if sources.len() > 1 { format!("{first} and {} more", sources.len() - 1) } else { first };
+    (source, last.to_string_lossy().into())
 }
 
 fn copy(arguments: &CopyArgs, screen: &Screen) -> Result<u8, CommandError> {
@@ -178,7 +195,7 @@ fn copy(arguments: &CopyArgs, screen: &Screen) -> Result<u8, CommandError> {
         return Err(CommandError::usage("--files-from goes with one SRC"));
     }
     let done = match (Place::common(sources)?, Place::parse(last)?) {
-        (Common::Local(paths), Place::Local(target)) => copy_here(&paths, only, target, &options, screen)?,
+        (Common::Local(paths), Place::Local(target)) => copy_here(arguments, (&paths, only), target, &options, screen)?,
         (Common::Local(paths), Place::Remote { host, path }) => {
             let sources = open(&paths, only.is_some())?;
             let task = remote::Task { sends: Some(sources), paths: Vec::new(), only, target: path, host };
@@ -203,8 +220,8 @@ fn open(paths: &[&Path], listed: bool) -> Result<Vec<Source>, CommandError> {
 }
 
 fn copy_here(
-    paths: &[&Path],
-    only: Option<Vec<Vec<u8>>>,
+    arguments: &CopyArgs,
+    (paths, only): (&[&Path], Option<Vec<Vec<u8>>>),
     target: &Path,
     options: &Options,
     screen: &Screen,
@@ -226,8 +243,9 @@ fn copy_here(
     signals::pull(&signals::Current::of(&copy.brake))?;
     let levers = Levers::new(options.limit_bytes_per_s, &ledger);
     copy.limit = levers.limit.clone();
-    let _socket = control::serve(&control::directory(), levers, status(&progress));
-    let result = watched(screen, &progress, &sampler, || {
+    let standing = Arc::new(Standing::of(&progress));
+    let _socket = listen(arguments, &levers, &standing, screen);
+    let result = watched(screen, &standing, &sampler, || {
         copy.run((sources, only), &destination, options, &ledger, &progress, screen)
     });
     let verdict = sampler.finish();
@@ -238,33 +256,21 @@ fn copy_here(
         here: (true, true),
         disks: disks[0].since(&before[0]),
         target_disks: disks[1].since(&before[1]).written(progress.is_direct()),
-        places: (paths.first().map_or(String::new(), |path| path.display().to_string()), target.display().to_string()),
+        places: places(arguments),
         ..Ends::default()
     };
     Ok(Done { account, wall: began.elapsed(), limit, verdict: Some(verdict), far: None, way: String::new(), ends })
 }
 
-/// What `--status` tells.
-fn status(progress: &Arc<Progress>) -> impl Fn() -> serde_json::Value + Send + 'static {
-    let progress = progress.clone();
-    move || {
-        let account = progress.account();
-        serde_json::json!({
-            "files": account.files, "bytes": account.written_bytes, "total_files": account.wanted_files,
-            "total_bytes": account.wanted_bytes, "complete": progress.is_complete(), "entries": account.entries,
-        })
-    }
-}
-
 /// Runs something and shows where it stands meanwhile.
-fn watched<R>(screen: &Screen, progress: &Progress, sampler: &Sampler, work: impl FnOnce() -> R) -> R {
+fn watched<R>(screen: &Screen, standing: &Standing, sampler: &Sampler, work: impl FnOnce() -> R) -> R {
     let (end, ended) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         let ended = std::sync::Mutex::new(ended);
         scope.spawn(move || {
             let Ok(ended) = ended.into_inner() else { return };
             while matches!(ended.recv_timeout(LOOK_TIME), Err(RecvTimeoutError::Timeout)) {
-                screen.progress(progress, sampler.present());
+                screen.progress(&standing.look(sampler.present()));
             }
         });
         let result = work();

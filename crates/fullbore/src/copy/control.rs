@@ -1,11 +1,11 @@
 //! Talking to a copy that runs: where it stands, and another rate limit.
 //!
-//! Each run listens on a socket of mode 0600 in the user's runtime directory, `fullbore-copy-PID`. A client
-//! sends one line, `status` or `bwlimit BYTES_PER_S`, and gets one line of JSON. Only the same user and root can
-//! open the socket.
+//! Each run listens on a socket of mode 0600, named by its number, in a directory that is the user's alone and the
+//! same for every session: [`directory`]. A client sends one line, `status` or `bwlimit BYTES_PER_S`, and gets one
+//! line of JSON. Only the same user and root can open the socket.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,11 +13,13 @@ use std::time::Duration;
 
 use fullbore_copy::session::{Link, RateLimit};
 use fullbore_engine::stage::Ledger;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::error::{CommandError, ErrorKind};
+use super::standing::{Look, Standing};
+use crate::error::{CommandError, ErrorKind, printable};
+use crate::report::units;
 
-const PREFIX: &str = "fullbore-copy-";
 /// Longest line in either direction.
 const LINE_BYTES: u64 = 64 << 10;
 /// How long either side waits for the other's line.
@@ -52,6 +54,33 @@ impl Levers {
     }
 }
 
+/// What `status` tells of a copy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Number of its process.
+    pub pid: u32,
+    /// As the user named them.
+    pub source: String,
+    /// As the user named it.
+    pub destination: String,
+    /// The limit that the user gave, bytes per second; 0 for none.
+    pub bwlimit_bytes_per_s: u64,
+    /// Where it stands.
+    #[serde(flatten)]
+    pub look: Look,
+}
+
+impl Status {
+    fn words(&self) -> String {
+        let (source, destination) = (printable(&self.source), printable(&self.destination));
+        let limit = match self.bwlimit_bytes_per_s {
+            0 => String::new(),
+            rate => format!(", at most {}/s", units::bytes(rate)),
+        };
+        format!("{}: {source} to {destination}: {}{limit}", self.pid, self.look.words())
+    }
+}
+
 /// The socket of this run; gone when dropped.
 #[derive(Debug)]
 pub struct Socket {
@@ -64,34 +93,55 @@ impl Drop for Socket {
     }
 }
 
-/// Serves requests until the program ends. A run without a socket is no worse otherwise.
-pub fn serve(directory: &Path, levers: Levers, status: impl Fn() -> Value + Send + 'static) -> Option<Socket> {
-    let path = directory.join(format!("{PREFIX}{}", std::process::id()));
+/// Serves requests until the program ends; `places` are source and destination, as the user named them.
+///
+/// # Errors
+/// When there can be no socket. A run without one is no worse otherwise.
+pub fn serve(
+    directory: &Path,
+    levers: Levers,
+    places: (String, String),
+    standing: Arc<Standing>,
+) -> io::Result<Socket> {
+    match std::fs::DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => check(directory)?,
+    }
+    let pid = std::process::id();
+    let path = directory.join(pid.to_string());
+    // Of a process of the same number that was killed.
     let _ = std::fs::remove_file(&path);
-    let listener = UnixListener::bind(&path).ok()?;
+    let listener = UnixListener::bind(&path)?;
     let socket = Socket { path };
-    std::fs::set_permissions(&socket.path, std::fs::Permissions::from_mode(0o600)).ok()?;
+    std::fs::set_permissions(&socket.path, std::fs::Permissions::from_mode(0o600))?;
+    let status = move |bwlimit_bytes_per_s| Status {
+        pid,
+        source: places.0.clone(),
+        destination: places.1.clone(),
+        bwlimit_bytes_per_s,
+        look: standing.last(),
+    };
     let work = move || {
         for stream in listener.incoming().flatten() {
             let _ = answer(&stream, &levers, &status);
         }
     };
-    std::thread::Builder::new().name("control socket".to_owned()).spawn(work).ok()?;
-    Some(socket)
+    std::thread::Builder::new().name("control socket".to_owned()).spawn(work)?;
+    Ok(socket)
 }
 
-fn answer(mut stream: &UnixStream, levers: &Levers, status: &dyn Fn() -> Value) -> std::io::Result<()> {
+fn answer(mut stream: &UnixStream, levers: &Levers, status: &dyn Fn(u64) -> Status) -> io::Result<()> {
     stream.set_read_timeout(Some(LINE_TIME))?;
     stream.set_write_timeout(Some(LINE_TIME))?;
     let mut line = String::new();
     BufReader::new(stream.take(LINE_BYTES)).read_line(&mut line)?;
     let words: Vec<&str> = line.split_whitespace().collect();
     let answer = match words[..] {
-        ["status"] => status(),
+        ["status"] => serde_json::to_value(status(levers.limit.bytes_per_s()))?,
         ["bwlimit", rate] => match rate.parse() {
             Ok(bytes_per_s) => {
                 levers.set(bytes_per_s);
-                json!({"bwlimit_bytes_per_s": bytes_per_s})
+                json!({"pid": std::process::id(), "bwlimit_bytes_per_s": bytes_per_s})
             }
             Err(_) => json!({"error": "not a rate"}),
         },
@@ -100,41 +150,84 @@ fn answer(mut stream: &UnixStream, levers: &Levers, status: &dyn Fn() -> Value) 
     stream.write_all(format!("{answer}\n").as_bytes())
 }
 
-/// Asks all copies of this user, and gives one line for each.
+/// What is asked of copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Where it stands.
+    Status,
+    /// Another limit, bytes per second; 0 for none.
+    Limit(u64),
+}
+
+impl Request {
+    fn line(self) -> String {
+        match self {
+            Request::Status => "status".to_owned(),
+            Request::Limit(bytes_per_s) => format!("bwlimit {bytes_per_s}"),
+        }
+    }
+
+    /// An answer to it as a person reads it.
+    pub fn words(self, answer: &Value) -> String {
+        let status = || Status::deserialize(answer).ok().map(|status| status.words());
+        let changed = || {
+            let limit = match answer["bwlimit_bytes_per_s"].as_u64()? {
+                0 => "no limit".to_owned(),
+                rate => format!("at most {}/s", units::bytes(rate)),
+            };
+            Some(format!("{}: {limit} from now on", answer["pid"]))
+        };
+        let words = if self == Request::Status { status() } else { changed() };
+        words.unwrap_or_else(|| answer.to_string())
+    }
+}
+
+/// Asks the copies of this user, or the one with this process number, and gives the answer of each.
 ///
 /// # Errors
 /// When there are none.
-pub fn ask(directory: &Path, request: &str) -> Result<Vec<String>, CommandError> {
+pub fn ask(directory: &Path, request: Request, pid: Option<u32>) -> Result<Vec<Value>, CommandError> {
+    let none = || {
+        let which = pid.map_or_else(String::new, |pid| format!(" with the number {pid}"));
+        CommandError::new(ErrorKind::Usage, format!("no copy of yours{which} is running here"))
+    };
+    match check(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(none()),
+        checked => checked.map_err(|error| CommandError::disk(directory, &error))?,
+    }
     let names = std::fs::read_dir(directory).map_err(|error| CommandError::disk(directory, &error))?;
-    let mut lines = Vec::new();
-    for entry in names.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let Some(process) = name.strip_prefix(PREFIX) else { continue };
-        // A socket whose process has died refuses, and is passed over.
-        if let Ok(answer) = ask_one(&entry.path(), request) {
-            lines.push(format!("{process}: {}", answer.trim_end()));
-        }
-    }
-    if lines.is_empty() {
-        return Err(CommandError::new(ErrorKind::Usage, "no copy of yours is running here"));
-    }
-    Ok(lines)
+    let mut pids: Vec<u32> = names.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    pids.retain(|found| pid.is_none_or(|pid| pid == *found));
+    // A socket whose process has died refuses, and is passed over.
+    let answers: Vec<Value> =
+        pids.iter().filter_map(|pid| ask_one(&directory.join(pid.to_string()), request).ok()).collect();
+    if answers.is_empty() { Err(none()) } else { Ok(answers) }
 }
 
-fn ask_one(path: &Path, request: &str) -> std::io::Result<String> {
+fn ask_one(path: &Path, request: Request) -> io::Result<Value> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(LINE_TIME))?;
-    stream.write_all(format!("{request}\n").as_bytes())?;
+    stream.write_all(format!("{}\n", request.line()).as_bytes())?;
     let mut line = String::new();
     BufReader::new(stream.take(LINE_BYTES)).read_line(&mut line)?;
-    Ok(line)
+    Ok(serde_json::from_str(&line)?)
 }
 
-/// Where sockets of this user are: XDG_RUNTIME_DIR, or /run for root, or /tmp.
+/// Where sockets of this user are. The same for a login, a cron job and a service: XDG_RUNTIME_DIR is a login's own
+/// and goes with it, TMPDIR is whatever a shell says.
 pub fn directory() -> PathBuf {
-    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
-    let root = rustix::process::geteuid().is_root().then(|| PathBuf::from("/run"));
-    own.or(root).unwrap_or_else(std::env::temp_dir)
+    let user = rustix::process::geteuid();
+    if user.is_root() { "/run/fullbore".into() } else { format!("/tmp/fullbore-{}", user.as_raw()).into() }
+}
+
+/// Others may write to /tmp: a directory there may be theirs.
+fn check(directory: &Path) -> io::Result<()> {
+    let status = std::fs::symlink_metadata(directory)?;
+    if status.is_dir() && status.uid() == rustix::process::geteuid().as_raw() && status.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, "not a directory of yours alone"))
 }
 
 #[cfg(test)]
@@ -144,17 +237,46 @@ mod tests {
     #[test]
     fn a_run_tells_where_it_stands_and_takes_another_limit() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(ask(directory.path(), "status").is_err());
+        let directory = directory.path().join("own");
+        assert!(ask(&directory, Request::Status, None).is_err());
         let levers = Levers::new(0, &Ledger::off());
-        let socket = serve(directory.path(), levers.clone(), || json!({"files": 3})).unwrap();
+        let standing = Arc::new(Standing::of(&Arc::default()));
+        standing.look(Some("the network".to_owned()));
+        let places = ("/srv".to_owned(), "host:/backup".to_owned());
+        let socket = serve(&directory, levers.clone(), places, standing).unwrap();
         let mode = std::fs::metadata(&socket.path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        let process = std::process::id();
-        assert_eq!(ask(directory.path(), "status").unwrap(), [format!("{process}: {{\"files\":3}}")]);
-        ask(directory.path(), "bwlimit 5000").unwrap();
+        let pid = std::process::id();
+        let answers = ask(&directory, Request::Status, None).unwrap();
+        let text =
+            format!("{pid}: /srv to host:/backup: 0 B of 0 B so far, 0 of 0 files, 0 B/s, limited by the network");
+        assert_eq!(Request::Status.words(&answers[0]), text);
+        let request = Request::Limit(5000);
+        let answers = ask(&directory, request, Some(pid)).unwrap();
+        assert_eq!(request.words(&answers[0]), format!("{pid}: at most 5.00 kB/s from now on"));
         assert_eq!(levers.limit.bytes_per_s(), 5000);
-        assert!(ask(directory.path(), "nonsense").unwrap()[0].contains("error"));
+        let answers = ask(&directory, Request::Status, Some(pid)).unwrap();
+        assert_eq!(Request::Status.words(&answers[0]), text + ", at most 5.00 kB/s");
+        let other = ask(&directory, Request::Limit(7000), Some(pid + 1)).unwrap_err();
+        assert!(other.to_string().contains(&(pid + 1).to_string()) && levers.limit.bytes_per_s() == 5000, "{other}");
         drop(socket);
-        assert!(ask(directory.path(), "status").is_err());
+        assert!(ask(&directory, Request::Status, None).is_err());
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_to_is_not_trusted() {
+        let directory = tempfile::tempdir().unwrap();
+        let own = directory.path().join("own");
+        std::fs::create_dir(&own).unwrap();
+        let serve = |path: &Path| {
+            let standing = Arc::new(Standing::of(&Arc::default()));
+            serve(path, Levers::new(0, &Ledger::off()), Default::default(), standing)
+        };
+        std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(serve(&own).is_err() && ask(&own, Request::Status, None).is_err());
+        std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::symlink(&own, directory.path().join("link")).unwrap();
+        assert!(serve(&directory.path().join("link")).is_err());
+        assert!(serve(&own).is_ok());
     }
 }

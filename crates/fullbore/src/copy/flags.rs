@@ -164,6 +164,10 @@ pub struct CopyArgs {
     #[arg(long, hide = true, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
     pub group_time: Option<u64>,
 
+    /// Write lines of progress so often, in milliseconds; for tests
+    #[arg(long, hide = true, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub line_time: Option<u64>,
+
     /// Sync `none` of it, all `at-end`
     #[arg(long, value_name = "WHEN", default_value = "at-end", value_parser = ["none", "at-end"])]
     pub durability: String,
@@ -175,6 +179,10 @@ pub struct CopyArgs {
     /// Give your copies on this machine another limit: bwlimit=RATE, as --bwlimit takes it
     #[arg(long, value_name = "bwlimit=RATE", help_heading = OUTPUT, value_parser = setting)]
     pub set: Option<u64>,
+
+    /// With --status or --set: only the copy with this process number
+    #[arg(long, value_name = "PID", help_heading = OUTPUT)]
+    pub pid: Option<u32>,
 
     /// Write a line a minute to this file: what is done, rate, time left, limit
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]

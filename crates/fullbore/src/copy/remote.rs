@@ -24,10 +24,11 @@ use fullbore_engine::stage::Ledger;
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
 
-use super::control::{self, Levers};
+use super::control::Levers;
 use super::send_program;
 use super::signals::{self, Current};
-use super::{Done, Ends, failure, places, reach, screen::Screen, status, torn, watched};
+use super::standing::Standing;
+use super::{Done, Ends, failure, listen, places, reach, screen::Screen, torn, watched};
 use crate::cli::CopyArgs;
 use crate::error::{CommandError, ErrorKind};
 
@@ -63,6 +64,7 @@ struct Run<'a> {
     screen: &'a Screen,
     ledger: Ledger,
     progress: Arc<Progress>,
+    standing: Arc<Standing>,
     levers: Levers,
     current: Current,
     sampler: Sampler,
@@ -83,7 +85,8 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
     let ledger = Ledger::new();
     let levers = Levers::new(options.limit_bytes_per_s, &ledger);
     let progress = Arc::new(Progress::default());
-    let _socket = control::serve(&control::directory(), levers.clone(), status(&progress));
+    let standing = Arc::new(Standing::of(&progress));
+    let _socket = listen(arguments, &levers, &standing, screen);
     let config = SamplerConfig {
         destination: task.sends.is_none().then(|| PathBuf::from(&task.target)),
         delivery_stage: if task.sends.is_some() { "send" } else { "disk write" }.to_owned(),
@@ -98,7 +101,7 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
     let wish = arguments.reach.wish(&task.host)?;
     let current = Current::default();
     signals::pull(&current)?;
-    let run = Run { task: &task, options, wish, screen, ledger, progress, levers, current, sampler };
+    let run = Run { task: &task, options, wish, screen, ledger, progress, standing, levers, current, sampler };
     let began = Instant::now();
     let retry_for = Duration::from_secs(arguments.retry_for);
     let (mut lost_since, mut wait, mut under_way) = (None::<Instant>, FIRST_WAIT, false);
@@ -156,6 +159,7 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
                     return Err(torn(&error, &sum));
                 }
                 under_way |= session.account.is_some();
+                run.standing.away();
                 screen.line(&format!("{error}; dialling again in {} s", wait.as_secs()));
                 let until = Instant::now() + wait;
                 while Instant::now() < until && !run.current.is_stopped() {
@@ -279,7 +283,7 @@ impl Run<'_> {
             exchange: &exchange,
             limit: &self.levers.limit,
         };
-        let result = watched(self.screen, &self.progress, &self.sampler, || match (&self.task.sends, &destination) {
+        let result = watched(self.screen, &self.standing, &self.sampler, || match (&self.task.sends, &destination) {
             (Some(sources), None) => {
                 let rotational = sources.iter().any(Source::is_rotational);
                 let sources =

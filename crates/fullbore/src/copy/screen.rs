@@ -7,25 +7,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fullbore_copy::entry::shown;
-use fullbore_copy::session::{Event, Progress, Tell};
+use fullbore_copy::session::{Event, Tell};
 use fullbore_copy::wire::{Problem, ProblemKind};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
+use super::standing::Look;
 use crate::error::printable;
-use crate::report::units;
 
-/// Time between lines when there is no terminal.
-const LINE_TIME: Duration = Duration::from_secs(60);
+/// Time between lines of a log, and where there is no terminal.
+pub const LINE_TIME: Duration = Duration::from_secs(60);
 /// Time between progress events of `--json`.
 const JSON_TIME: Duration = Duration::from_secs(1);
 /// Problems of one kind that are named; the others are counted.
 const NAMED: u64 = 20;
-/// Weight of the newest look in the rate that is shown; looks come four times a second.
-const RATE_WEIGHT: f64 = 0.15;
 
 /// How it is shown.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Style {
     /// Lines of JSON on stdout.
     pub json: bool,
@@ -35,6 +33,14 @@ pub struct Style {
     pub verbose: bool,
     /// No colours.
     pub no_color: bool,
+    /// Time between lines.
+    pub line_time: Duration,
+}
+
+impl Default for Style {
+    fn default() -> Style {
+        Style { json: false, quiet: false, verbose: false, no_color: false, line_time: LINE_TIME }
+    }
 }
 
 /// Shows a copy.
@@ -47,10 +53,9 @@ pub struct Screen {
 struct State {
     problems: BTreeMap<ProblemKind, u64>,
     log: Option<File>,
-    began: Instant,
+    /// When the last line was written, and the last event of `--json`.
     line: Instant,
-    last: Option<(Instant, u64)>,
-    rate_bytes_per_s: f64,
+    event: Instant,
 }
 
 impl Screen {
@@ -66,7 +71,7 @@ impl Screen {
             ProgressBar::hidden()
         };
         let now = Instant::now();
-        let state = State { problems: BTreeMap::new(), log, began: now, line: now, last: None, rate_bytes_per_s: 0.0 };
+        let state = State { problems: BTreeMap::new(), log, line: now, event: now };
         Screen { style, bar, state: Mutex::new(state) }
     }
 
@@ -75,63 +80,47 @@ impl Screen {
     }
 
     /// Shows where the copy stands.
-    pub fn progress(&self, progress: &Progress, limit: Option<String>) {
-        let account = progress.account();
-        let mut state = self.lock();
-        let now = Instant::now();
-        let (then, before) = state.last.unwrap_or((state.began, 0));
-        let seconds = now.duration_since(then).as_secs_f64().max(0.01);
-        let newest = account.written_bytes.saturating_sub(before) as f64 / seconds;
-        let weight = if state.last.is_none() { 1.0 } else { RATE_WEIGHT };
-        state.rate_bytes_per_s += weight * (newest - state.rate_bytes_per_s);
-        state.last = Some((now, account.written_bytes));
-        let rate = state.rate_bytes_per_s;
-        let left = account.wanted_bytes.saturating_sub(account.written_bytes);
-        let eta_s = (progress.is_complete() && rate > 1.0).then(|| (left as f64 / rate) as u64);
-        let line_due = now.duration_since(state.line) >= if self.style.json { JSON_TIME } else { LINE_TIME };
-        if line_due {
-            state.line = now;
-        }
-        drop(state);
-        let more = if progress.is_complete() { "" } else { " so far" };
-        let mut text = format!(
-            "{} of {}{more}, {} of {} files, {}/s",
-            units::bytes(account.written_bytes),
-            units::bytes(account.wanted_bytes),
-            account.files,
-            account.wanted_files,
-            units::bytes(rate as u64),
-        );
-        if let Some(eta_s) = eta_s {
-            text.push_str(&format!(", {} left", units::duration(eta_s.saturating_mul(1000))));
-        }
-        if let Some(limit) = &limit {
-            text.push_str(&format!(", limited by {}", printable(limit)));
-        }
-        if line_due && let Some(log) = &mut self.lock().log {
-            // A log that cannot be written to ends; the copy does not.
-            let _ = writeln!(log, "{} {text}", jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ"));
-        }
+    pub fn progress(&self, look: &Look) {
+        let (line_due, event_due) = {
+            let mut state = self.lock();
+            let now = Instant::now();
+            let is_due = |last: &mut Instant, time| {
+                let due = now.duration_since(*last) >= time;
+                if due {
+                    *last = now;
+                }
+                due
+            };
+            (is_due(&mut state.line, self.style.line_time), is_due(&mut state.event, JSON_TIME))
+        };
         if !self.bar.is_hidden() {
-            self.bar.set_length(account.wanted_bytes.max(1));
-            self.bar.set_position(account.written_bytes);
-            self.bar.set_message(text);
-        } else if line_due && self.style.json {
-            self.json(&json!({
-                "event": "progress", "bytes": account.written_bytes, "total_bytes": account.wanted_bytes,
-                "files": account.files, "total_files": account.wanted_files, "complete": progress.is_complete(),
-                "rate_bytes_per_s": rate as u64, "eta_s": eta_s, "limit": limit,
-            }));
-        } else if line_due && !self.style.quiet {
-            self.line(&text);
+            self.bar.set_length(look.total_bytes.max(1));
+            self.bar.set_position(look.bytes);
+            self.bar.set_message(look.words());
+        }
+        if event_due && self.style.json {
+            let mut event = json!(look);
+            event["event"] = json!("progress");
+            self.json(&event);
+        }
+        match line_due {
+            true if self.bar.is_hidden() && !self.style.json && !self.style.quiet => self.line(&look.words()),
+            true => self.log(&look.words()),
+            false => {}
         }
     }
 
-    /// A line on stderr.
-    pub fn line(&self, text: &str) {
+    /// A line in the log alone.
+    fn log(&self, text: &str) {
         if let Some(log) = &mut self.lock().log {
+            // A log that cannot be written to ends; the copy does not.
             let _ = writeln!(log, "{} {text}", jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ"));
         }
+    }
+
+    /// A line on stderr, and in the log.
+    pub fn line(&self, text: &str) {
+        self.log(text);
         self.bar.suspend(|| {
             // Nobody is left to be told of an error on stderr.
             let _ = writeln!(std::io::stderr(), "{text}");

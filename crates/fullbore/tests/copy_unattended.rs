@@ -1,0 +1,207 @@
+//! `fullbore copy` while nobody watches: who asks it from elsewhere, its log, its events and its table.
+
+#[path = "copy/harness.rs"]
+mod harness;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use harness::{Place, assert_same, said};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Time that a busy machine may take for what takes a moment.
+const LONG: Duration = Duration::from_secs(120);
+
+/// A slow copy of some megabytes, started as a cron job is: without the variables of a login.
+struct Slow {
+    place: Place,
+    copy: Child,
+}
+
+impl Slow {
+    fn start(arguments: &[&str]) -> Slow {
+        Slow::start_at("", arguments)
+    }
+
+    /// `host` is empty for the source's own machine, or `host:`.
+    fn start_at(host: &str, arguments: &[&str]) -> Slow {
+        let place = Place::new();
+        fs::create_dir(place.path("src")).unwrap();
+        for number in 0..40 {
+            fs::write(place.path(&format!("src/{number}")), vec![number; 100_000]).unwrap();
+        }
+        // For a copy from another machine.
+        fs::write(place.path("way"), "#!/bin/sh\nexec $2\n").unwrap();
+        fs::set_permissions(place.path("way"), fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+        let source =
+            if host.is_empty() { "src/".to_owned() } else { format!("{host}{}/", place.path("src").display()) };
+        command.arg("copy").args(arguments).args([&source, "dst"]).current_dir(place.path(""));
+        command.env_remove("XDG_RUNTIME_DIR").env_remove("TMPDIR");
+        let copy = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Slow { place, copy }
+    }
+
+    /// Asks it, from a session of another kind.
+    fn ask(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+        command.args(["copy", "--pid", &self.copy.id().to_string()]).args(arguments);
+        command.env("XDG_RUNTIME_DIR", self.place.path("src")).env("TMPDIR", self.place.path("src"));
+        command.output().unwrap()
+    }
+
+    /// Waits until it knows all that it has to do, and gives what it tells.
+    fn listed(&mut self) -> Value {
+        let until = Instant::now() + LONG;
+        loop {
+            assert!(self.copy.try_wait().unwrap().is_none(), "it ended before");
+            assert!(Instant::now() < until, "it lists nothing");
+            let told = self.ask(&["--status", "--json"]).stdout;
+            match serde_json::from_slice::<Value>(&told) {
+                Ok(status) if status["complete"] == true && status["limit"].is_string() => return status,
+                _ => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// Waits for its end; what does not end is killed.
+    fn end(mut self) -> (Place, Output) {
+        let until = Instant::now() + LONG;
+        while self.copy.try_wait().unwrap().is_none() {
+            if Instant::now() >= until {
+                self.copy.kill().unwrap();
+                panic!("it does not end: {}", said(&self.copy.wait_with_output().unwrap()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        (self.place, self.copy.wait_with_output().unwrap())
+    }
+}
+
+#[test]
+fn a_copy_is_found_from_any_session_tells_where_it_stands_and_takes_another_limit() {
+    // A rate at which it does not end by itself within the test.
+    let mut slow = Slow::start(&["--bwlimit", "10K"]);
+    let status = slow.listed();
+    let pid = slow.copy.id();
+    assert_eq!((&status["pid"], &status["source"]), (&pid.into(), &"src/".into()), "{status}");
+    assert_eq!((&status["destination"], &status["total_files"]), (&"dst".into(), &40.into()), "{status}");
+    assert_eq!(status["bwlimit_bytes_per_s"], 10_240, "{status}");
+    assert!(status["rate_bytes_per_s"].is_u64() && status.get("eta_s").is_some(), "{status}");
+    let text = said(&slow.ask(&["--status"]));
+    assert!(text.starts_with(&format!("{pid}: src/ to dst: ")) && text.contains(" of 40 files, "), "{text}");
+    assert!(text.contains(", limited by ") && text.contains(", at most 10.2 kB/s"), "{text}");
+    // Of this user, whoever that is, and of nobody else.
+    let user = rustix::process::geteuid();
+    let directory =
+        if user.is_root() { "/run/fullbore".to_owned() } else { format!("/tmp/fullbore-{}", user.as_raw()) };
+    let socket = Path::new(&directory).join(pid.to_string());
+    assert_eq!(fs::metadata(&socket).unwrap().mode() & 0o777, 0o600, "nobody else may use it");
+    assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o777, 0o700);
+    let text = said(&slow.ask(&["--set", "bwlimit=0"]));
+    assert_eq!(text, format!("{pid}: no limit from now on\n"));
+    let (place, output) = slow.end();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_same(&place.path("src"), &place.path("dst"));
+    assert!(!socket.exists(), "the socket stays");
+}
+
+#[test]
+fn one_copy_is_given_another_limit_and_no_other_copy_is() {
+    let (mut one, mut other) = (Slow::start(&["--bwlimit", "10K"]), Slow::start(&["--bwlimit", "10K"]));
+    one.listed();
+    other.listed();
+    one.ask(&["--set", "bwlimit=0"]);
+    assert_eq!(one.end().1.status.code(), Some(0));
+    assert_eq!(other.listed()["bwlimit_bytes_per_s"], 10_240);
+    other.copy.kill().unwrap();
+    other.copy.wait().unwrap();
+    let output = other.ask(&["--status"]);
+    assert_eq!(output.status.code(), Some(1), "a copy that was killed is none: {}", said(&output));
+}
+
+#[test]
+fn the_other_end_of_a_pull_is_given_another_limit() {
+    let there = ["-e", "./way", "--remote-path", env!("CARGO_BIN_EXE_fullbore"), "--ssh-only", "--bwlimit", "10K"];
+    let mut slow = Slow::start_at("host:", &there);
+    slow.listed();
+    let output = slow.ask(&["--set", "bwlimit=0"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let (place, output) = slow.end();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_same(&place.path("src"), &place.path("dst"));
+}
+
+#[test]
+fn the_hangup_of_a_closed_terminal_ends_a_copy_where_it_can_go_on() {
+    let mut slow = Slow::start(&["--bwlimit", "500K", "--log-file", "log"]);
+    while slow.listed()["bytes"] == 0 {}
+    kill_process(Pid::from_raw(slow.copy.id() as i32).unwrap(), Signal::HUP).unwrap();
+    let (place, output) = slow.end();
+    assert_eq!(output.status.code(), Some(130), "{}", said(&output));
+    assert!(fs::read_to_string(place.path("log")).unwrap().contains("run it again to go on"), "{}", said(&output));
+    assert!(place.path("dst/.fullbore-copy").exists());
+    place.copy(&["src/", "dst"]);
+    assert_same(&place.path("src"), &place.path("dst"));
+}
+
+/// Lines of a log without their times.
+fn logged(place: &Place) -> Vec<String> {
+    let log = fs::read_to_string(place.path("log")).unwrap();
+    let untimed = |line: &str| {
+        let (time, text) = line.split_once(' ').unwrap_or_else(|| panic!("{line}"));
+        assert!(time.len() == 20 && time.ends_with('Z'), "{line}");
+        text.to_owned()
+    };
+    log.lines().map(untimed).collect()
+}
+
+#[test]
+fn each_line_is_logged_once_and_the_copy_ends_with_a_table() {
+    // 4 MB take three seconds, so that there is a table; a line comes four times a second.
+    let slow = Slow::start(&["--bwlimit", "1300K", "--log-file", "log", "--line-time", "250"]);
+    let (place, output) = slow.end();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert!(lines.len() >= 3, "{stderr}");
+    assert_eq!(logged(&place), lines);
+    let line = lines.iter().find(|line| line.contains(" left")).unwrap_or_else(|| panic!("{stderr}"));
+    assert!(line.contains(" of 4.00 MB, ") && line.contains(" of 40 files, ") && line.contains("B/s, "), "{line}");
+    assert!(lines.iter().any(|line| line.contains(", limited by ")), "{stderr}");
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(stdout.starts_with("copied 4.00 MB, 40 files in ") && stdout.contains(" Limited by: "), "{stdout}");
+    for part in ["\npart ", "\nlist source ", "\nread + hash src/ ", "\nverify + write dst ", "\nfinal sync "] {
+        assert!(stdout.contains(part), "{part:?} in {stdout}");
+    }
+}
+
+#[test]
+fn events_come_each_second_and_a_log_beside_them_has_a_line_a_minute() {
+    let slow = Slow::start(&["--bwlimit", "1300K", "--log-file", "log", "--json"]);
+    let (place, output) = slow.end();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let events: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (summary, events) = events.split_last().unwrap();
+    let progress: Vec<&Value> = events.iter().filter(|event| event["event"] == "progress").collect();
+    assert!(!progress.is_empty(), "{stdout}");
+    for event in progress {
+        assert_eq!((&event["total_files"], &event["total_bytes"]), (&40.into(), &4_000_000.into()), "{event}");
+        for field in ["bytes", "files", "entries", "rate_bytes_per_s"] {
+            assert!(event[field].is_u64(), "{field} in {event}");
+        }
+        assert!(event["complete"].is_boolean() && event.get("eta_s").is_some() && event.get("limit").is_some());
+    }
+    assert_eq!((&summary["event"], &summary["exit_code"]), (&"summary".into(), &0.into()), "{summary}");
+    assert_eq!((&summary["files"], &summary["written_bytes"]), (&40.into(), &4_000_000.into()), "{summary}");
+    let parts: Vec<&str> =
+        summary["parts"].as_array().unwrap().iter().map(|row| row["part"].as_str().unwrap()).collect();
+    assert!(parts.contains(&"read + hash src/") && parts.contains(&"final sync"), "{parts:?}");
+    assert!(summary["limited_by"].is_string() && summary["problems"] == serde_json::json!({}), "{summary}");
+    assert_eq!(logged(&place), [""; 0], "the copy took less than a minute");
+}
