@@ -275,3 +275,100 @@ impl ClientCertVerifier for Pinned {
         true
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::super::tls;
+    use super::*;
+
+    /// What two ends come to a connection with.
+    pub(in super::super) type Ends = (Arc<ClientConfig>, Arc<ServerConfig>);
+
+    /// Two ends that know each other's keys.
+    pub(in super::super) fn friends() -> Ends {
+        let (near, far) = (OwnKey::generate().unwrap(), OwnKey::generate().unwrap());
+        (near.client(far.public(), Cipher::Aes).unwrap(), far.server(near.public(), Cipher::Aes).unwrap())
+    }
+
+    /// Has the public key of another one, but not the private one.
+    fn pretender(other: &OwnKey) -> OwnKey {
+        let own = OwnKey::generate().unwrap();
+        let certificate = CertificateDer::from(other.public.clone());
+        let key = CertifiedKey::new(vec![certificate], own.key.key.clone());
+        OwnKey { key: Arc::new(key), public: other.public.clone() }
+    }
+
+    /// Two ends of which one is not who it should be.
+    pub(in super::super) fn strangers() -> Vec<(&'static str, Ends)> {
+        let [near, far, stranger] = [(); 3].map(|()| OwnKey::generate().unwrap());
+        let client = |own: &OwnKey| own.client(far.public(), Cipher::Aes).unwrap();
+        let server = |own: &OwnKey| own.server(near.public(), Cipher::Aes).unwrap();
+        let provider = Arc::new(provider_with(Cipher::Aes));
+        let algorithms = provider.signature_verification_algorithms;
+        let keyless = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Pinned { peer: far.public.clone(), algorithms }))
+            .with_no_client_auth();
+        vec![
+            ("a client with another key", (client(&stranger), server(&far))),
+            ("a client with its public key alone", (client(&pretender(&near)), server(&far))),
+            ("a client without a key", (Arc::new(keyless), server(&far))),
+            ("a server with another key", (client(&near), server(&stranger))),
+            ("a server with its public key alone", (client(&near), server(&pretender(&far)))),
+        ]
+    }
+
+    /// Whether both take each other, over TCP.
+    fn meet((client, server): Ends) -> bool {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let accepting = std::thread::spawn(move || tls::accept(listener.accept().unwrap().0, server).is_ok());
+        // Held until the other end has decided: it speaks last.
+        let lane = tls::connect(TcpStream::connect(address).unwrap(), client);
+        let is_taken = accepting.join().unwrap();
+        lane.is_ok() && is_taken
+    }
+
+    #[test]
+    fn connections_are_made_with_the_expected_key_alone() {
+        assert!(meet(friends()));
+        for (who, ends) in strangers() {
+            assert!(!meet(ends), "{who}");
+        }
+    }
+
+    #[test]
+    fn who_speaks_no_tls_is_refused_in_both_roles() {
+        let (client, server) = friends();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| tls::accept(listener.accept().unwrap().0, server));
+            TcpStream::connect(address).unwrap().write_all(b"let me in, please; I have no key").unwrap();
+            assert!(accepting.join().unwrap().is_err());
+            let serving = scope.spawn(|| {
+                let (mut socket, _) = listener.accept().unwrap();
+                socket.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+                // Until it has gone.
+                let _ = socket.read_to_end(&mut Vec::new());
+            });
+            assert!(tls::connect(TcpStream::connect(address).unwrap(), client).is_err());
+            serving.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn the_cipher_is_the_faster_one_of_the_slower_end() {
+        let old = Speeds { aes: 0.1e9, chacha: 0.4e9 };
+        let new = Speeds { aes: 6e9, chacha: 2e9 };
+        assert_eq!((new.choose(&new), old.choose(&old)), (Cipher::Aes, Cipher::Chacha));
+        assert_eq!((new.choose(&old), old.choose(&new)), (Cipher::Chacha, Cipher::Chacha), "both ends agree");
+        let measured = Speeds::measure();
+        assert!(measured.aes > 0.0 && measured.chacha > 0.0, "{measured:?}");
+    }
+}

@@ -280,3 +280,55 @@ impl Drop for Writing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::super::keys::tests::{Ends, friends, strangers};
+    use super::*;
+
+    /// Longer than any busy machine needs for a handshake on loopback.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    /// Time in which strangers do not get in; most are told so at once.
+    const KNOCKING: Duration = Duration::from_secs(2);
+
+    /// Whether both take each other: whether a lane that the near end opens comes about.
+    fn meet((client, server): Ends, time: Duration) -> bool {
+        let (other_client, other_server) = friends();
+        let near = Terms { client, server: other_server, bbr: false };
+        let far = Terms { client: other_client, server, bbr: false };
+        let sockets = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        let address = sockets[1].local_addr().unwrap();
+        let [here, there] = sockets;
+        let until = Instant::now() + time;
+        let (found, met) = mpsc::channel();
+        let refused = found.clone();
+        answer(there, &far, None, until, move |lane| {
+            // Held, so that the other end hears no refusal.
+            let _ = found.send(Some(lane));
+        })
+        .unwrap();
+        std::thread::spawn(move || {
+            if let Ok(quic) = Quic::meet(here, &near, &[address], until)
+                && let Ok(mut lane) = quic.open()
+                && lane.writer.write_all(b"x").is_ok()
+            {
+                // Until the far end says that it does not know this one.
+                let _ = lane.reader.read(&mut [0]);
+            }
+            let _ = refused.send(None);
+        });
+        met.recv_timeout(PATIENCE).unwrap().is_some()
+    }
+
+    #[test]
+    fn connections_are_made_with_the_expected_key_alone() {
+        assert!(meet(friends(), PATIENCE));
+        std::thread::scope(|scope| {
+            for (who, ends) in strangers() {
+                scope.spawn(move || assert!(!meet(ends, KNOCKING), "{who}"));
+            }
+        });
+    }
+}
