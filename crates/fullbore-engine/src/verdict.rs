@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use cgroup::{Mount, mounts};
 pub use device::{Device, DiskStat};
 pub use record::{RecordSamples, judge_record};
 pub use sample::{CpuSample, DeviceSample, HostSample, Sample, StageSample, WindowSample};

@@ -26,6 +26,8 @@ pub struct CgroupReading {
 /// A mount as in `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount<'a> {
+    /// Its own number, as descriptors have it in `/proc/self/fdinfo`.
+    pub id: u64,
     /// Major and minor number of the device, as `st_dev` of files on it.
     pub device: &'a str,
     /// The directory of the file system that is mounted.
@@ -44,9 +46,12 @@ pub struct Mount<'a> {
 pub fn mounts(text: &str) -> impl Iterator<Item = Mount<'_>> {
     text.lines().filter_map(|line| {
         let (mount, system) = line.split_once(" - ")?;
-        let mut mount = mount.split(' ').skip(2);
+        let mut mount = mount.split(' ');
+        let id = mount.next()?.parse().ok()?;
+        let mut mount = mount.skip(1);
         let mut system = system.split(' ');
         Some(Mount {
+            id,
             device: mount.next()?,
             root: mount.next()?,
             point: mount.next()?,

@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::cgroup::mounts;
+use super::cgroup::{Mount, mounts};
 
 /// Members looked at, at most: a guard against loops in `/sys`, far above real arrays.
 const MEMBERS: usize = 64;
@@ -68,7 +68,7 @@ impl Device {
             let number = if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() };
             let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
             let directory = Path::new("/sys/dev/block").join(&number);
-            let mount = mounts(&mounted).find(|mount| mount.device == number);
+            let mount = mount_of(&mounted, mount_id(&path), &number);
             if device.file_system.is_empty()
                 && let Some(mount) = &mount
             {
@@ -78,7 +78,7 @@ impl Device {
                 device.members = members(&directory);
                 break;
             }
-            // btrfs and overlay have numbers of their own; the mount tells what is below.
+            // btrfs and overlay have no disk's number; the mount tells what is below.
             let Some(mount) = mount else { break };
             let upper = mount.options.split(',').find_map(|option| option.strip_prefix("upperdir="));
             path = match upper {
@@ -93,6 +93,18 @@ impl Device {
     /// Whether there is a disk whose counters can be read.
     pub fn is_known(&self) -> bool {
         !self.members.is_empty()
+    }
+
+    /// Whether there is one whose arm has to be moved. No, if the kernel does not tell.
+    pub fn is_rotational(&self) -> bool {
+        self.members.iter().any(|(_, directory)| {
+            let is_made_of_others =
+                fs::read_dir(directory.join("slaves")).is_ok_and(|mut slaves| slaves.next().is_some());
+            // Disks of virtual machines say that they have one, whatever lies beneath.
+            let is_virtual = directory.to_string_lossy().contains("/virtio");
+            let text = || fs::read_to_string(directory.join("queue/rotational"));
+            !is_made_of_others && !is_virtual && text().is_ok_and(|text| text.trim() == "1")
+        })
     }
 
     /// Their directories in `/sys`: what the file system lies on, then what that is made of.
@@ -110,6 +122,22 @@ impl Device {
             })
             .collect()
     }
+}
+
+/// The mount that a path lies on, by the number that the kernel has for it (`mnt_id` in proc_pid_fdinfo(5)).
+fn mount_id(path: &Path) -> Option<u64> {
+    use std::os::fd::AsRawFd as _;
+    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+    let descriptor = rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()?;
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd())).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
+}
+
+/// The mount of this device; else the one with this number: each subvolume of btrfs has a device number of its own,
+/// which no mount has.
+fn mount_of<'a>(mounted: &'a str, id: Option<u64>, device: &str) -> Option<Mount<'a>> {
+    let by_device = mounts(mounted).find(|mount| mount.device == device);
+    by_device.or_else(|| mounts(mounted).find(|mount| Some(mount.id) == id))
 }
 
 /// The disk of a `/sys` block directory and everything it is made of.
@@ -177,6 +205,45 @@ mod tests {
         assert_eq!(found, [dm, md, sda, sdb]);
         let device = Device { file_system: "ext4".into(), members: members(&root.join("dm-0")) };
         assert_eq!(device.reading().len(), 2, "only those with counters are read");
+    }
+
+    #[test]
+    fn an_array_has_an_arm_if_one_of_its_disks_has() {
+        let root = tempfile::tempdir().expect("a directory");
+        let root = root.path().canonicalize().expect("it exists");
+        let disk = |path: &str, rotational: &str| {
+            fs::create_dir_all(root.join(path).join("queue")).expect("made");
+            fs::write(root.join(path).join("queue/rotational"), rotational).expect("written");
+        };
+        disk("sda", "1\n");
+        disk("sdb", "0\n");
+        disk("virtio1/vda", "1\n");
+        // A cache says of itself what its fast part is.
+        disk("dm-0", "0\n");
+        fs::create_dir(root.join("dm-0/slaves")).expect("made");
+        for slave in ["sda", "sdb"] {
+            symlink(root.join(slave), root.join("dm-0/slaves").join(slave)).expect("linked");
+        }
+        for (name, rotational) in [("sda", true), ("sdb", false), ("virtio1/vda", false), ("dm-0", true)] {
+            let device = Device { file_system: String::new(), members: members(&root.join(name)) };
+            assert_eq!(device.is_rotational(), rotational, "{name}");
+        }
+        assert!(!Device::default().is_rotational());
+    }
+
+    #[test]
+    fn a_subvolume_is_found_by_its_mount_though_its_device_number_is_made_up() {
+        // As captured: stat(2) says 0:40 at the top of this btrfs, and 0:41 in a subvolume of it.
+        let mounted = "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+                       44 27 0:39 / /srv rw,relatime - btrfs /dev/sdb1 rw,subvolid=5,subvol=/\n";
+        let source = |id, device| mount_of(mounted, id, device).map(|mount| mount.source);
+        assert_eq!(source(Some(44), "0:41"), Some("/dev/sdb1"));
+        assert_eq!(source(Some(27), "254:0"), Some("/dev/vda"));
+        assert_eq!(source(None, "254:0"), Some("/dev/vda"));
+        assert_eq!(source(None, "0:41"), None);
+        let id = mount_id(Path::new("/")).expect("the kernel tells");
+        let own = fs::read_to_string("/proc/self/mountinfo").expect("there");
+        assert!(mounts(&own).any(|mount| mount.id == id && mount.point == "/"));
     }
 
     #[test]
