@@ -32,7 +32,7 @@ use fullbore_engine::stage::{Kind, Ledger, SendReading, StageClock};
 use fullbore_wire::tcp_info::TcpInfo;
 
 use crate::error::CopyError;
-use crate::queue::Queue;
+use crate::queue::{Queue, Taken};
 use crate::session::{Brake, Link};
 use crate::wire::{Decoder, Message, encode};
 use congestion::{Evidence, Sight, segments};
@@ -51,6 +51,22 @@ const LOSSY_CONTROL: &str = "bbr";
 /// waits for it. On short paths it is gone at once.
 const LONG_TRIP: Duration = Duration::from_millis(2);
 const UNSENT_BYTES: u32 = 512 << 10;
+
+/// How an end of a pipe learns that the other one has gone. The kernel looks after TCP connections of our own, and
+/// ssh after the user's end of its; but the far end of a flow that was forgotten on the way may wait for hours, and
+/// hold the destination meanwhile.
+#[derive(Clone, Copy, Debug)]
+struct Pulse {
+    /// A pipe that has nothing to say says so as often as this.
+    beat: Duration,
+    /// One by which nothing came for so long has no other end.
+    silence: Duration,
+}
+
+/// As ssh does it at the user's end: three questions, 15 s apart.
+const PULSE: Pulse = Pulse { beat: Duration::from_secs(10), silence: Duration::from_secs(45) };
+/// A message that says nothing, and goes no further: no counters.
+const BEAT: Message = Message::Counters(Vec::new());
 
 /// Moves messages between a link and its lanes.
 #[derive(Debug)]
@@ -74,11 +90,16 @@ struct Shared {
     over: AtomicBool,
     /// This end's last message is on its way: the other end may close connections now.
     last_said: AtomicBool,
+    pulse: Pulse,
+    /// What a pipe's reader waits for: the number of its read; 0 if it does not wait.
+    awaited: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     sockets: Vec<Watched>,
+    /// Lanes with content so far.
+    streams: usize,
     writers: Vec<JoinHandle<()>>,
     readers: Vec<JoinHandle<()>>,
     /// Name of the congestion control that was put on the connections, if any.
@@ -110,6 +131,17 @@ pub struct Path {
 impl Transport {
     /// A transport without lanes yet.
     pub fn new(link: &Link, brake: &Brake, sends: bool, ledger: &Ledger, congestion: Option<&str>) -> Transport {
+        Transport::with(PULSE, link, brake, sends, ledger, congestion)
+    }
+
+    fn with(
+        pulse: Pulse,
+        link: &Link,
+        brake: &Brake,
+        sends: bool,
+        ledger: &Ledger,
+        congestion: Option<&str>,
+    ) -> Transport {
         let clock = ledger.stage(if sends { "send" } else { "receive" }, Kind::Thread);
         let shared = Arc::new(Shared {
             link: link.clone(),
@@ -122,6 +154,8 @@ impl Transport {
             moved_bytes: AtomicU64::new(0),
             over: AtomicBool::new(false),
             last_said: AtomicBool::new(false),
+            pulse,
+            awaited: AtomicU64::new(0),
         });
         let watching = shared.clone();
         // Ends by itself within a look of the end; without it the verdict knows less.
@@ -135,6 +169,7 @@ impl Transport {
         let link = &shared.link;
         let Lane { reader, writer, socket } = lane;
         let mut state = shared.lock();
+        state.streams += usize::from(!control || alone);
         if let Some(socket) = socket {
             if let Some(name) = shared.congestion.as_deref().or(state.control.filter(|name| *name == LOSSY_CONTROL))
                 && let Err(error) = rustix::net::sockopt::set_tcp_congestion(&socket, name)
@@ -151,7 +186,7 @@ impl Transport {
         if control {
             let queue = link.control_out.clone();
             let own = shared.clone();
-            state.writers.extend(spawn("control out", move || own.write(writer, &queue)));
+            state.writers.extend(spawn("control out", move || own.write(writer, &queue, alone)));
             if alone && shared.sends {
                 // One pipe for all: content goes by the way of control messages.
                 let (data, out, clock) = (link.data.clone(), link.control_out.clone(), shared.clock.clone());
@@ -164,19 +199,19 @@ impl Transport {
                 }));
             }
             let own = shared.clone();
-            state.readers.extend(spawn("control in", move || own.read(reader, true)));
+            state.readers.extend(spawn("control in", move || own.read(reader, true, alone)));
         } else if shared.sends {
             let queue = link.data.clone();
             let own = shared.clone();
             // Its reader stays: closing it would tell the other end that nobody listens.
             state.writers.extend(spawn("send", move || {
-                own.write(writer, &queue);
+                own.write(writer, &queue, false);
                 drop(reader);
             }));
         } else {
             let own = shared.clone();
             state.readers.extend(spawn("receive", move || {
-                own.read(reader, false);
+                own.read(reader, false, false);
                 drop(writer);
             }));
         }
@@ -194,7 +229,7 @@ impl Transport {
         let sent: u64 = infos().map(segments).sum();
         let again: u64 = infos().map(|info| u64::from(info.retransmitted_segments)).sum();
         Path {
-            streams: state.sockets.len().saturating_sub(1),
+            streams: state.streams,
             round_trip: infos().map(TcpInfo::path_rtt).filter(|trip| !trip.is_zero()).min(),
             loss: if sent > 0 { again as f64 / sent as f64 } else { 0.0 },
             control: state.control,
@@ -273,8 +308,8 @@ impl Shared {
         self.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// From a queue to a lane, until the queue is closed and empty.
-    fn write(&self, mut writer: Box<dyn Write + Send>, queue: &Queue<Message>) {
+    /// From a queue to a lane, until the queue is closed and empty; `beats` on one that shows that this end is there.
+    fn write(&self, mut writer: Box<dyn Write + Send>, queue: &Queue<Message>, beats: bool) {
         self.clock.adopt_thread();
         let mut head = Vec::with_capacity(64 << 10);
         loop {
@@ -285,9 +320,14 @@ impl Shared {
                     if let Err(error) = self.clock.blocked_in(|| writer.flush()) {
                         return self.broken(&error);
                     }
-                    match queue.pop(&self.clock) {
-                        Some(message) => message,
-                        None => return,
+                    let next = match beats {
+                        true => queue.pop_within(self.pulse.beat, &self.clock),
+                        false => queue.pop(&self.clock).map_or(Taken::End, Taken::Item),
+                    };
+                    match next {
+                        Taken::Item(message) => message,
+                        Taken::TimedOut => BEAT,
+                        Taken::End => return,
                     }
                 }
             };
@@ -309,12 +349,18 @@ impl Shared {
         }
     }
 
-    /// From a lane to the queues, until it ends.
-    fn read(&self, mut reader: Box<dyn Read + Send>, control: bool) {
+    /// From a lane to the queues, until it ends; `beats` on one whose other end shows that it is there.
+    fn read(&self, mut reader: Box<dyn Read + Send>, control: bool, beats: bool) {
         self.clock.adopt_thread();
         let mut decoder = Decoder::new();
-        loop {
+        for number in 1.. {
+            if beats {
+                self.awaited.store(number, Ordering::Release);
+            }
             let read = self.clock.starved_in(|| reader.read(decoder.space()));
+            if beats {
+                self.awaited.store(0, Ordering::Release);
+            }
             let count = match read {
                 Ok(0) if decoder.is_between_frames() => {
                     if !control && !self.sends {
@@ -333,6 +379,7 @@ impl Shared {
             self.moved(count as u64, 0);
             match decoder.filled(count) {
                 Ok(None) => {}
+                Ok(Some(message)) if message == BEAT => {}
                 Ok(Some(message)) => {
                     let is_data = message.is_data();
                     if !control && !is_data || is_data && self.sends {
@@ -364,10 +411,15 @@ impl Shared {
         }
     }
 
-    /// Feeds the verdict with the kernel's counters, and changes the congestion control where it pays.
+    /// Feeds the verdict with the kernel's counters, changes the congestion control where it pays, and misses an other
+    /// end that has gone.
     fn watch(&self) {
+        let mut silence = Silence::default();
         while !self.over.load(Ordering::Acquire) {
             std::thread::sleep(LOOK);
+            if silence.look(self.awaited.load(Ordering::Acquire)) >= self.pulse.silence {
+                self.broken(&io::Error::new(io::ErrorKind::TimedOut, "the other machine says nothing any more"));
+            }
             let mut state = self.lock();
             let state = &mut *state;
             let mut sum = SendReading::default();
@@ -396,6 +448,22 @@ impl Shared {
                 state.control = Some(if state.sockets.iter().all(changed) { LOSSY_CONTROL } else { "the system's" });
             }
         }
+    }
+}
+
+/// For how long a pipe's reader has waited for the same thing. Counted in looks: while this process is stopped nothing
+/// is looked at, and what came meanwhile is still to be read.
+#[derive(Debug, Default)]
+struct Silence {
+    awaited: u64,
+    looks: u32,
+}
+
+impl Silence {
+    fn look(&mut self, awaited: u64) -> Duration {
+        self.looks = if awaited > 0 && awaited == self.awaited { self.looks + 1 } else { 0 };
+        self.awaited = awaited;
+        LOOK * self.looks
     }
 }
 

@@ -100,3 +100,78 @@ fn a_connection_that_ends_between_two_records_is_missed() {
     assert!(matches!(brake.reason().as_deref(), Some(CopyError::Network(_))), "{:?}", brake.reason());
     transport.finish();
 }
+
+/// Much sooner than in earnest; what is there still answers within it on a busy machine.
+const QUICK: Pulse = Pulse { beat: Duration::from_millis(20), silence: Duration::from_secs(3) };
+
+/// The way between two ends: it forwards until it is told not to, and counts bytes.
+#[derive(Clone, Default)]
+struct Way {
+    forgets: Arc<AtomicBool>,
+    forwarded_bytes: Arc<AtomicU64>,
+}
+
+impl Way {
+    fn forward(&self, mut from: UnixStream, mut to: UnixStream) {
+        let way = self.clone();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = from.read(&mut buffer) {
+                // What is forgotten on the way neither arrives nor is refused.
+                if !way.forgets.load(Ordering::Acquire) {
+                    let _ = to.write_all(&buffer[..count]);
+                    way.forwarded_bytes.fetch_add(count as u64, Ordering::Relaxed);
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn ends_of_a_pipe_hear_each_other_and_miss_each_other_when_the_way_forgets_them() {
+    let ledger = Ledger::new();
+    let clock = ledger.stage("test", Kind::Thread);
+    let way = Way::default();
+    let [near, far] = [true, false].map(|sends| {
+        let link = Link::remote();
+        let brake = Brake::new(&link);
+        let transport = Transport::with(QUICK, &link, &brake, sends, &ledger, None);
+        let (inside, outside) = UnixStream::pair().unwrap();
+        transport.add(Lane::pipe(inside.try_clone().unwrap(), inside), true, true);
+        (link, brake, transport, outside)
+    });
+    for (from, to) in [(&near.3, &far.3), (&far.3, &near.3)] {
+        way.forward(from.try_clone().unwrap(), to.try_clone().unwrap());
+    }
+    let until = |what: &str, is_so: &dyn Fn() -> bool| {
+        let end = Instant::now() + PATIENCE;
+        while !is_so() {
+            assert!(Instant::now() < end, "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    until("nobody says that it is there", &|| way.forwarded_bytes.load(Ordering::Relaxed) > 100);
+    // It disturbs nothing.
+    near.0.control_out.push(Message::Finish, &clock).unwrap();
+    assert_eq!(far.0.control_in.pop_within(PATIENCE, &clock), Taken::Item(Message::Finish));
+    assert!(!near.1.is_pulled() && !far.1.is_pulled());
+    way.forgets.store(true, Ordering::Release);
+    until("the far end waits for ever", &|| far.1.is_pulled());
+    until("the near end waits for ever", &|| near.1.is_pulled());
+    for (_, brake, transport, outside) in [near, far] {
+        assert!(brake.reason().is_some_and(|reason| reason.is_lost_connection()), "{:?}", brake.reason());
+        outside.shutdown(Shutdown::Both).unwrap();
+        transport.finish();
+    }
+}
+
+#[test]
+fn only_waiting_for_the_same_thing_is_silence() {
+    let mut silence = Silence::default();
+    assert!((0..100).all(|_| silence.look(0).is_zero()), "who does not wait misses nobody");
+    assert!((1..100).all(|number| silence.look(number).is_zero()), "something came between the looks");
+    for looks in 0..10 {
+        assert_eq!(silence.look(7), LOOK * looks);
+    }
+    assert!(silence.look(0).is_zero());
+}
