@@ -7,6 +7,7 @@ use clap::Args;
 use fullbore_copy::transport::near::Wish;
 
 use super::flags::NETWORK;
+use super::remote::SERVER;
 use super::send_program::Parcel;
 use crate::error::CommandError;
 
@@ -67,13 +68,13 @@ impl ReachArgs {
         let more_pipes = (is_ssh && self.send_program.is_none()).then(|| {
             let mut quiet = command.clone();
             quiet.splice(1..1, SSH_OPTIONS.iter().chain(&["-oBatchMode=yes"]).map(OsString::from));
-            quiet.push(format!("{program} copy --server --join ").into());
+            quiet.push(format!("{program}{SERVER} --join ").into());
             quiet
         });
         let sent = self.send_program.as_ref().map(|file| Parcel::open(file.as_deref())).transpose()?;
         command.push(match &sent {
             Some(parcel) => parcel.script(program).into(),
-            None => format!("{program} copy --server").into(),
+            None => format!("{program}{SERVER}").into(),
         });
         Ok(Wish {
             command,

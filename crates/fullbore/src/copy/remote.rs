@@ -1,6 +1,6 @@
 //! The near end of a copy between machines: ssh, the connections, and dialling again when they are lost.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -42,6 +42,8 @@ const WAIT_LOOK: Duration = Duration::from_millis(50);
 /// As a shell says that there is no such program, and as ssh says that it did not get through.
 const NOT_FOUND: i32 = 127;
 const SSH_FAILED: i32 = 255;
+/// What the program there is called with.
+pub(super) const SERVER: &str = " copy --server";
 
 /// What is to be copied between here and there.
 pub struct Task {
@@ -144,7 +146,7 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
                 });
             }
             Err(error) => {
-                if session.account.is_some_and(|account| account.written_bytes > 0) {
+                if session.account.is_some_and(|account| has_worked(&account)) {
                     // It worked for a while: the time begins anew.
                     (lost_since, wait) = (None, FIRST_WAIT);
                 }
@@ -313,6 +315,12 @@ fn is_away(no_peer: &NoPeer) -> bool {
     }
 }
 
+/// Whether a connection worked for a while: its receiver has counted something. Long lists, and comparing what is there
+/// already, write nothing.
+fn has_worked(account: &Account) -> bool {
+    *account != Account::default()
+}
+
 /// Whether another connection may mend what ended one, `under_way` if there was one before it.
 fn is_to_be_dialled_again(error: &CopyError, under_way: bool) -> bool {
     match error {
@@ -367,25 +375,33 @@ pub(crate) fn explain(no_peer: NoPeer, wish: &Wish, host: &str) -> CommandError 
     let ssh: Vec<String> = wish.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let ssh = ssh[..ssh.len().saturating_sub(2)].join(" ");
     let install = format!("{ssh} {host} 'cat > fullbore && chmod +x fullbore' < \"$(command -v fullbore)\"");
+    let command = wish.command.last().map_or("", |word| word.to_str().unwrap_or(""));
+    // Of `sudo -n fullbore copy --server`, what stands before the program stays.
+    let before = command.strip_suffix(SERVER).and_then(|program| program.trim_end().rsplit_once(' '));
+    let remote_path = before.map_or("./fullbore".to_owned(), |(before, _)| format!("'{before} ./fullbore'"));
+    let install = format!("{install}; then add --remote-path {remote_path}");
+    let send = "or add --send-program, which takes this program along for one run";
     let network = |text: String| CommandError::new(ErrorKind::Network, text);
     match no_peer {
         NoPeer::Ended(Some(SSH_FAILED)) => network(format!("{host}: ssh does not get through")),
-        NoPeer::Ended(Some(NOT_FOUND)) => network(format!("{host}: fullbore is not installed there"))
-            .hint(format_args!("{install}; then add --remote-path ./fullbore"))
-            .hint("or add --send-program, which takes this program along for one run"),
+        NoPeer::Ended(Some(NOT_FOUND)) => {
+            network(format!("{host}: fullbore is not installed there")).hint(install).hint(send)
+        }
         NoPeer::Ended(Some(code)) if !wish.preface.is_empty() && send_program::explain(code).is_some() => {
             network(format!("{host}: {}", send_program::explain(code).unwrap_or_default()))
         }
-        NoPeer::Ended(code) => {
-            let code = code.map_or_else(|| "a signal".to_owned(), |code| format!("exit code {code}"));
-            network(format!(
-                "{host}: `{}` ended with {code} before it said anything",
-                wish.command.last().map_or("", |word| OsStr::to_str(word).unwrap_or(""))
-            ))
+        NoPeer::Ended(None) => network(format!("{host}: `{command}` was ended by a signal before it said anything")),
+        NoPeer::Ended(Some(code)) => {
+            let error = network(format!("{host}: `{command}` ended with exit code {code} before it said anything"));
+            match wish.preface.is_empty() {
+                // sudo says 1 where there is no such program, and so does a fullbore that knows no copy.
+                true => error.hint(format_args!("if fullbore is missing or too old there: {install}")).hint(send),
+                false => error,
+            }
         }
         NoPeer::Version(hello) => {
             let text = format!("{host}: fullbore {} there does not speak with {} here", hello.program, crate::VERSION);
-            network(text).hint(format_args!("{install}; then add --remote-path ./fullbore"))
+            network(text).hint(install).hint(send)
         }
         NoPeer::Failed(error) => failure(&error),
     }
@@ -394,6 +410,50 @@ pub(crate) fn explain(no_peer: NoPeer, wish: &Wish, host: &str) -> CommandError 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wherever_the_program_may_be_missing_the_command_that_puts_it_there_is_named() {
+        let wish = |program: &str| Wish {
+            command: ["ssh", "-p", "22", "host", &format!("{program} copy --server")].map(OsString::from).into(),
+            options: &[],
+            preface: Vec::new(),
+            host: "host".to_owned(),
+            tcp: true,
+            quic: true,
+            streams: 0,
+            program: crate::VERSION.to_owned(),
+            more_pipes: None,
+        };
+        let hello = setup::Hello {
+            version: 1,
+            program: "0.1".to_owned(),
+            key: Vec::new(),
+            port: None,
+            udp: None,
+            address: None,
+            speeds: None,
+        };
+        let put = "ssh -p 22 host 'cat > fullbore && chmod +x fullbore' < \"$(command -v fullbore)\"";
+        for (no_peer, program, path) in [
+            (NoPeer::Ended(Some(NOT_FOUND)), "fullbore", "./fullbore"),
+            (NoPeer::Ended(Some(1)), "sudo fullbore", "'sudo ./fullbore'"),
+            (NoPeer::Ended(Some(2)), "sudo -n /opt/fullbore", "'sudo -n ./fullbore'"),
+            (NoPeer::Version(hello), "fullbore", "./fullbore"),
+        ] {
+            let error = explain(no_peer, &wish(program), "host").to_string();
+            assert!(error.contains(&format!("{put}; then add --remote-path {path}\n")), "{error}");
+            assert!(error.contains("--send-program"), "{error}");
+        }
+        let sent = Wish { preface: vec![1], ..wish("fullbore") };
+        let error = explain(NoPeer::Ended(Some(1)), &sent, "host").to_string();
+        assert!(error.contains("ended with exit code 1") && !error.contains("hint"), "{error}");
+    }
+
+    #[test]
+    fn a_connection_that_only_listed_and_compared_has_worked() {
+        assert!(has_worked(&Account { entries: 1000, kept: 900, ..Account::default() }));
+        assert!(!has_worked(&Account::default()));
+    }
 
     #[test]
     fn what_may_mend_itself_is_dialled_again() {
