@@ -25,7 +25,7 @@ use fullbore_engine::stage::Ledger;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::copy::place::Place;
-use crate::copy::remote::explain;
+use crate::copy::remote::{connections, explain};
 use crate::copy::screen::{Screen, Style};
 use crate::copy::{failure, signals};
 use crate::error::{CommandError, ErrorKind};
@@ -184,42 +184,43 @@ fn there(
     signals::pull(&signals::Current::of(&brake))?;
     let begun = connection.begin(&transport).map_err(CopyError::from_pipe);
     let streams = connection.streams();
-    let mut next = 1;
+    // By ssh the first connection carries content as well.
+    let by_ssh = connection.way == Way::Pipe;
+    let mut next = if by_ssh { 0 } else { streams.min(1) };
     let figures = begun.and_then(|()| {
-        connection.open(&transport, 1, streams.min(1));
+        connection.open(&transport, 1, next);
         conduct(
             &mut end,
             wish,
             &mut || {
                 connection.open(&transport, next + 1, streams);
-                if matches!(connection.way, Way::NearDials | Way::FarDials) {
-                    wait_for(&transport, streams);
+                if connection.way != Way::Quic {
+                    wait_for(&transport, usize::from(streams) + usize::from(by_ssh));
                 }
                 next = streams;
             },
             tell,
         )
     });
-    let way = way(&connection);
+    let way = way(&connection, transport.path().streams);
     transport.finish();
     connection.finish();
     Ok((figures.map_err(|error| failure(&error))?, way))
 }
 
 /// Connections come one after the other; what comes late is of no use to the trial.
-fn wait_for(transport: &Transport, streams: u8) {
+fn wait_for(transport: &Transport, streams: usize) {
     let until = Instant::now() + Duration::from_secs(2);
-    while transport.path().streams < usize::from(streams) && Instant::now() < until {
+    while transport.path().streams < streams && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-fn way(connection: &Connection) -> String {
-    let streams = connection.streams();
+fn way(connection: &Connection, streams: usize) -> String {
     let by = match connection.way {
-        Way::Pipe => format!("content goes by ssh, {} connections", streams + 1),
+        Way::Pipe => format!("content goes by ssh, {}", connections(streams)),
         Way::Quic => format!("{streams} streams of QUIC, {}", connection.cipher.name()),
-        Way::NearDials | Way::FarDials => format!("{streams} connections, {}", connection.cipher.name()),
+        Way::NearDials | Way::FarDials => format!("{}, {}", connections(streams), connection.cipher.name()),
     };
     match (&connection.fallback, connection.way) {
         (Some(reason), Way::Quic) => format!("no TCP connection ({reason}); {by}"),

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Place, assert_same, said};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 /// Time that a busy machine may take for what takes a moment.
 const LONG: Duration = Duration::from_secs(120);
@@ -88,6 +89,63 @@ fn a_host_that_does_not_come_back_is_given_up() {
     arguments[4] = &way;
     let output = end(start(&arguments));
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_same(&place.path("src"), &target);
+}
+
+/// Command lines and environments of all processes, as ps shows them.
+fn shown() -> Vec<(String, String)> {
+    let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let text = |path: &Path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).replace('\0', " ");
+    processes.map(|process| (text(&process.join("cmdline")), text(&process.join("environ")))).collect()
+}
+
+#[test]
+fn by_ssh_there_are_four_connections_and_what_opens_them_shows_nowhere() {
+    let place = Place::new();
+    let (source, target) = (source(&place), place.path("dst"));
+    // ssh as it is called: options first. What is said by each connection is kept.
+    let ssh = place.path("ssh");
+    let script = format!(
+        "#!/bin/sh\ncd {}\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\n\
+         tee \"said.$$\" | sh -c \"$2\" | tee \"heard.$$\"\n",
+        place.path("").display()
+    );
+    fs::write(&ssh, script).unwrap();
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+    let (ssh, there) = (ssh.display().to_string(), format!("host:{}", target.display()));
+    let program = env!("CARGO_BIN_EXE_fullbore");
+    // Too slow to end by itself.
+    let copy = start(&["-e", &ssh, "--remote-path", program, "--ssh-only", "--bwlimit", "10K", &source, &there]);
+    let heard = |prefix: &str| -> Vec<u8> {
+        let names = fs::read_dir(place.path("")).unwrap().flatten().map(|entry| entry.path());
+        let ours = names.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(prefix));
+        ours.flat_map(|path| fs::read(path).unwrap()).collect()
+    };
+    let joint = || -> Option<Value> {
+        let heard = heard("heard.");
+        let lines = heard.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"fullbore-copy "));
+        lines.filter_map(|json| serde_json::from_slice::<Value>(json).ok()).find(|value| value["token"].is_string())
+    };
+    until("the far end can be joined", || joint().is_some());
+    let joint = joint().unwrap();
+    let (name, token) = (joint["name"].as_str().unwrap(), joint["token"].as_str().unwrap());
+    assert!(token.len() >= 32 && token != name, "{joint}");
+    // tee, sh and the program each.
+    let joins = |line: &str| line.starts_with(program) && line.contains("--join") && line.contains(name);
+    until("three more are joined", || shown().iter().filter(|(line, _)| joins(line)).count() == 3);
+    until("they say the token", || {
+        heard("said.").windows(token.len()).filter(|said| *said == token.as_bytes()).count() == 3
+    });
+    for (line, environment) in shown() {
+        assert!(!line.contains(token) && !environment.contains(token), "{line}");
+    }
+    until("they are welcome", || heard("heard.").windows(13).filter(|heard| heard == b"\"joined\":true").count() == 3);
+    let pid = copy.id().to_string();
+    let set = Command::new(program).args(["copy", "--set", "bwlimit=0", "--pid", &pid]).output().unwrap();
+    assert_eq!(set.status.code(), Some(0), "{}", said(&set));
+    let output = end(copy);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("content went by ssh, 4 connections"), "{}", said(&output));
     assert_same(&place.path("src"), &target);
 }
 

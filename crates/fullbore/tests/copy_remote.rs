@@ -6,7 +6,7 @@ mod harness;
 mod lab;
 
 use std::fs;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::{Place, assert_same, said};
@@ -47,6 +47,31 @@ fn where_one_direction_is_closed_the_other_one_is_taken() {
 }
 
 #[test]
+fn the_far_end_dials_more_where_only_it_can_dial() {
+    let (place, lab) = (Place::new(), Lab::new());
+    fs::create_dir(place.path("src")).unwrap();
+    fs::write(place.path("src/file"), vec![1; 8 << 20]).unwrap();
+    lab.firewall(false, "DROP");
+    let (source, target) = (format!("{}/", place.path("src").display()), place.path("dst"));
+    // Too slow to end by itself.
+    let mut command = lab.command(&["--bwlimit", "100K", &source, &lab.there(&target)]);
+    let mut copy = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // One for control, four for content at first; then it is tried whether more help.
+    let until = Instant::now() + LONG;
+    while lab.connections() < 1 + 4 + 2 {
+        assert!(copy.try_wait().unwrap().is_none() && Instant::now() < until, "no more connections come");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pid = copy.id().to_string();
+    let set = Command::new(env!("CARGO_BIN_EXE_fullbore")).args(["copy", "--set", "bwlimit=0", "--pid", &pid]).output();
+    assert_eq!(set.unwrap().status.code(), Some(0));
+    let output = copy.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(!said(&output).contains("4 connections,"), "{}", said(&output));
+    assert_same(&place.path("src"), &target);
+}
+
+#[test]
 fn behind_firewalls_content_goes_by_ssh_and_the_reason_is_told() {
     let (place, lab) = (Place::new(), Lab::new());
     let source = place.tree("src");
@@ -56,7 +81,7 @@ fn behind_firewalls_content_goes_by_ssh_and_the_reason_is_told() {
     let (there, back) = (place.path("there"), place.path("back"));
     let text = lab.copy(&[&format!("{}/", source.display()), &lab.there(&there)]);
     assert!(text.contains("no direct connection (10.99.0.2:") && text.contains("Connection refused"), "{text}");
-    assert!(text.contains("content went by ssh"), "{text}");
+    assert!(text.contains("content went by ssh, "), "{text}");
     assert_same(&source, &there);
     lab.copy(&["--ssh-only", &lab.there(&there.join("")), &back.display().to_string()]);
     assert_same(&source, &back);
@@ -169,6 +194,6 @@ fn pulled_files_are_removed_at_the_source_when_they_are_here() {
         lab.copy(&["--remove-source-files", "--verify", &lab.there(&source.join("")), &target.display().to_string()]);
     assert!(said.contains("Read back from the device"), "{said}");
     assert_same(&whole, &target);
-    let left = std::process::Command::new("find").arg(&source).args(["!", "-type", "d"]).output().unwrap();
+    let left = Command::new("find").arg(&source).args(["!", "-type", "d"]).output().unwrap();
     assert_eq!(harness::said(&left), "");
 }

@@ -3,7 +3,7 @@
 //! It listens, and dials the near end at the same time. Connections count when they prove the key that
 //! came by ssh, and the near end says on each what it is for; those that it does not want it closes.
 
-use std::io::{BufRead, Read, Write};
+use std::io::{BufRead, Read as _, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, ServerConfig};
 
+use super::grow::MOST_STREAMS;
 use super::join;
 use super::keys::{Cipher, OwnKey, Speeds};
 use super::lane::Lane;
@@ -29,13 +30,19 @@ const FIRST_TIME: Duration = Duration::from_secs(10);
 pub struct Far {
     /// What to do.
     pub task: Task,
-    client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
-    near: Option<SocketAddr>,
+    dialler: Dialler,
     datagrams: Option<(UdpSocket, Option<SocketAddr>)>,
     lanes: mpsc::Receiver<(u8, Lane)>,
-    found: mpsc::Sender<(u8, Lane)>,
     over: Arc<AtomicBool>,
+}
+
+/// Makes connections to the near end.
+#[derive(Clone, Debug)]
+struct Dialler {
+    client: Arc<ClientConfig>,
+    near: Option<SocketAddr>,
+    found: mpsc::Sender<(u8, Lane)>,
 }
 
 /// Says what this end is, hears the task, and begins to look for connections.
@@ -79,9 +86,9 @@ pub fn greet(
     let datagrams = datagrams
         .filter(|_| task.udp.is_some())
         .map(|socket| (socket, addresses.and_then(|(client, _)| Some(SocketAddr::new(client, task.udp?)))));
-    let far = Far { task, client, server, near, datagrams, lanes, found, over };
-    far.dial(1);
-    Ok(far)
+    let dialler = Dialler { client, near, found };
+    dialler.dial(1);
+    Ok(Far { task, server, dialler, datagrams, lanes, over })
 }
 
 fn accept(listener: &TcpListener, server: &Arc<ServerConfig>, found: &mpsc::Sender<(u8, Lane)>, over: &AtomicBool) {
@@ -115,7 +122,7 @@ fn hear(mut lane: Lane, found: &mpsc::Sender<(u8, Lane)>) {
     }
 }
 
-impl Far {
+impl Dialler {
     fn dial(&self, count: u8) {
         let Some(address) = self.near else { return };
         for _ in 0..count {
@@ -129,13 +136,15 @@ impl Far {
             });
         }
     }
+}
 
+impl Far {
     /// Looks for the near end by QUIC. If that cannot be, the near end finds nobody, and decides on another way.
     fn answer_quic(&mut self) {
         let Some((socket, near)) = self.datagrams.take() else { return };
         let bbr = self.task.options.congestion.as_deref() == Some("bbr");
-        let terms = Terms { client: self.client.clone(), server: self.server.clone(), bbr };
-        let found = self.found.clone();
+        let terms = Terms { client: self.dialler.client.clone(), server: self.server.clone(), bbr };
+        let found = self.dialler.found.clone();
         let answered = quic::answer(socket, &terms, near, Instant::now() + RACE_TIME, move |lane| hear(lane, &found));
         if let Err(error) = answered {
             tracing::debug!(%error, "no QUIC here");
@@ -174,7 +183,7 @@ impl Far {
             return Ok(Started { over: joining });
         }
         if decision.way == Way::FarDials {
-            self.dial(decision.streams);
+            self.dialler.dial(decision.streams);
         }
         loop {
             let (number, lane) = self.lanes.recv_timeout(FIRST_TIME).map_err(|_| gone())?;
@@ -192,10 +201,12 @@ impl Far {
                 }
             }
         });
-        let (watched, quiet) = (transport.clone(), over.clone());
+        let (watched, quiet, dialler) = (transport.clone(), over.clone(), self.dialler);
         std::thread::spawn(move || {
-            // Nothing more comes by ssh; its end is the near end's.
-            let _ = std::io::copy(&mut input.by_ref().take(1), &mut std::io::sink());
+            // By ssh more connections may be asked for; its end is the near end's.
+            while let Ok(Some(Decision { streams, .. })) = setup::read(&mut input) {
+                dialler.dial(streams.min(MOST_STREAMS));
+            }
             if !quiet.load(Ordering::Acquire) {
                 watched.fail(&std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "ssh has ended"));
             }

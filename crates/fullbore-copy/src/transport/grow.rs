@@ -1,8 +1,8 @@
 //! More connections while more connections help.
 //!
-//! What a path needs is not known before. So there are a few at first, and now and then some more: if the copy
-//! gets faster by them there will be still more, if not it stays at what there is. Where a queue stands before the
-//! link, it is full already, and nothing is tried.
+//! What a path needs is not known before, and changes in hours. So there are a few at first, and now and then some
+//! more: if the copy gets faster by them there will be still more, if not it stays at what there is, until its rate
+//! has become another one. Where a queue stands before the link, it is full already, and nothing is tried.
 
 use std::time::Duration;
 
@@ -15,8 +15,13 @@ pub const TRIAL: Duration = Duration::from_millis(1500);
 const GAIN: f64 = 1.08;
 /// A rate that no more connections are needed for, in bytes per second: four fill what a core encrypts.
 const ENOUGH_BYTES_PER_S: f64 = 1.5e9;
+/// Looks to rest for after a lost trial, 24 seconds at first, and twice as long after each further one: connections
+/// that do not help stay, so that there must not be many such trials.
+const FIRST_REST: u32 = 8;
+/// A rate that is so many times another one is another rate: then the path, or what uses it, has changed.
+const CHANGED: f64 = 1.3;
 
-/// What to do after a trial.
+/// What to do after a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// So many more connections, and then another trial.
@@ -29,13 +34,23 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Growth {
     streams: u8,
-    before_bytes_per_s: Option<f64>,
+    state: State,
+    /// Looks that the next rest will have.
+    rest: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// What there is is looked at; before the last connections came, the rate was this.
+    Trial { before_bytes_per_s: Option<f64> },
+    /// Nothing is tried for so many looks, and not while the rate is about this.
+    Rest { looks: u32, bytes_per_s: f64 },
 }
 
 impl Growth {
     /// With so many connections at first.
     pub fn new(streams: u8) -> Growth {
-        Growth { streams, before_bytes_per_s: None }
+        Growth { streams, state: State::Trial { before_bytes_per_s: None }, rest: FIRST_REST }
     }
 
     /// How many there are now.
@@ -45,11 +60,28 @@ impl Growth {
 
     /// With as many connections as there are, this is the rate; `queued`: the link is full.
     pub fn step(&mut self, bytes_per_s: f64, queued: bool) -> Step {
-        let won = self.before_bytes_per_s.is_none_or(|before| bytes_per_s >= GAIN * before);
-        if !won || queued || self.streams >= MOST_STREAMS || bytes_per_s >= ENOUGH_BYTES_PER_S {
-            return Step::Stay;
+        let is_enough = queued || self.streams >= MOST_STREAMS || bytes_per_s >= ENOUGH_BYTES_PER_S;
+        let is_about = |rate: f64| bytes_per_s < CHANGED * rate && bytes_per_s * CHANGED > rate;
+        match self.state {
+            State::Rest { looks: looks @ 1.., bytes_per_s } => {
+                self.state = State::Rest { looks: looks - 1, bytes_per_s };
+                Step::Stay
+            }
+            State::Rest { bytes_per_s: rate, .. } if is_enough || is_about(rate) => Step::Stay,
+            State::Trial { before_bytes_per_s: Some(before) } if bytes_per_s < GAIN * before => self.pause(bytes_per_s),
+            _ if is_enough => self.pause(bytes_per_s),
+            _ => self.more(bytes_per_s),
         }
-        self.before_bytes_per_s = Some(bytes_per_s);
+    }
+
+    fn pause(&mut self, bytes_per_s: f64) -> Step {
+        self.state = State::Rest { looks: self.rest, bytes_per_s };
+        self.rest = self.rest.saturating_mul(2);
+        Step::Stay
+    }
+
+    fn more(&mut self, bytes_per_s: f64) -> Step {
+        self.state = State::Trial { before_bytes_per_s: Some(bytes_per_s) };
         let more = (self.streams / 2).max(1).min(MOST_STREAMS - self.streams);
         self.streams += more;
         Step::More(more)
@@ -78,5 +110,19 @@ mod tests {
         assert_eq!(grown(16, 1e6, 1e9), MOST_STREAMS);
         assert_eq!(grown(4, 1e9, 4e9), 4, "nothing more is needed");
         assert_eq!(Growth::new(16).step(117e6, true), Step::Stay, "the link is full");
+    }
+
+    #[test]
+    fn after_a_lost_trial_another_one_comes_when_the_rate_is_another() {
+        let mut growth = Growth::new(4);
+        assert_eq!((growth.step(50e6, false), growth.step(50e6, false)), (Step::More(2), Step::Stay), "lost");
+        assert!((0..1000).all(|_| growth.step(52e6, false) == Step::Stay), "nothing has changed");
+        assert_eq!(growth.step(90e6, true), Step::Stay, "a full link needs none");
+        // Somebody else's traffic is gone: perhaps the path has more for us.
+        assert_eq!((growth.step(90e6, false), growth.step(140e6, false)), (Step::More(3), Step::More(4)));
+        // Lost again: now the rest is longer, whatever the rate does.
+        assert_eq!(growth.step(140e6, false), Step::Stay);
+        let rest = (0..1000).take_while(|_| growth.step(20e6, false) == Step::Stay).count();
+        assert_eq!(rest, 2 * FIRST_REST as usize);
     }
 }

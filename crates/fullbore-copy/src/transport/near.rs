@@ -126,8 +126,9 @@ pub struct Connection {
     first: Option<Lane>,
     opener: Arc<Opener>,
     child: Child,
-    /// Open as long as the copy runs: its end tells the far end that we are gone.
-    input: Option<ChildStdin>,
+    /// Open as long as the copy runs: its end tells the far end that we are gone. By it the far end is asked to dial
+    /// once more.
+    input: Arc<Mutex<Option<ChildStdin>>>,
     streams: u8,
     /// The number of connections may change.
     grows: bool,
@@ -267,9 +268,9 @@ impl Peer {
             first,
             opener,
             child: self.child,
-            input: None,
+            input: Arc::default(),
             streams,
-            grows: wish.streams == 0 && way == Way::NearDials,
+            grows: wish.streams == 0 && matches!(way, Way::NearDials | Way::FarDials),
             joining,
             children: Arc::default(),
             quic,
@@ -277,7 +278,7 @@ impl Peer {
         if way == Way::Pipe {
             connection.first = Some(Lane::pipe(self.output, self.input));
         } else {
-            connection.input = Some(self.input);
+            connection.input = Arc::new(Mutex::new(Some(self.input)));
         }
         Ok(connection)
     }
@@ -410,8 +411,9 @@ impl Connection {
         self.begin(transport)?;
         self.open(transport, 1, self.streams);
         if self.grows {
-            let (opener, transport, growth) = (self.opener.clone(), transport.clone(), Growth::new(self.streams));
-            std::thread::spawn(move || grow(&opener, &transport, growth));
+            let more = More { opener: self.opener.clone(), way: self.way, asking: self.input.clone() };
+            let (transport, growth) = (transport.clone(), Growth::new(self.streams));
+            std::thread::spawn(move || more.grow(&transport, growth));
         }
         Ok(())
     }
@@ -463,7 +465,7 @@ impl Connection {
 
     /// Ends the program on the other machine, if it has not ended by itself.
     pub fn finish(mut self) {
-        drop(self.input.take());
+        drop(self.input.lock().unwrap_or_else(PoisonError::into_inner).take());
         let children = std::mem::take(&mut *self.children.lock().unwrap_or_else(PoisonError::into_inner));
         self.quic.iter().for_each(Quic::close);
         // What they had to carry has arrived, or never will.
@@ -479,26 +481,52 @@ impl Connection {
     }
 }
 
-/// Opens more connections while they make the copy faster.
-fn grow(opener: &Opener, transport: &Transport, mut growth: Growth) {
-    let rate = || {
-        std::thread::sleep(grow::SETTLE);
-        let (before, since) = (transport.moved_bytes(), Instant::now());
-        std::thread::sleep(grow::TRIAL);
-        let moved = transport.moved_bytes().saturating_sub(before);
-        (!transport.is_over() && moved > 0).then(|| moved as f64 / since.elapsed().as_secs_f64())
-    };
-    let mut number = growth.streams();
-    while let Some(rate) = rate() {
-        let Step::More(more) = growth.step(rate, transport.is_queued()) else { return };
-        for _ in 0..more {
-            number += 1;
-            match opener.open(Way::NearDials).and_then(|mut lane| lane.mark(number).map(|()| lane)) {
-                Ok(lane) if !transport.is_over() => transport.add(lane, false, false),
-                Ok(_) => return,
-                Err(error) => tracing::debug!(%error, number, "a further connection failed"),
+/// Makes connections while a copy runs.
+struct More {
+    opener: Arc<Opener>,
+    way: Way,
+    asking: Arc<Mutex<Option<ChildStdin>>>,
+}
+
+impl More {
+    /// Opens more connections while they make the copy faster.
+    fn grow(&self, transport: &Transport, mut growth: Growth) {
+        let rate = || {
+            std::thread::sleep(grow::SETTLE);
+            let (before, since) = (transport.moved_bytes(), Instant::now());
+            std::thread::sleep(grow::TRIAL);
+            transport.moved_bytes().saturating_sub(before) as f64 / since.elapsed().as_secs_f64()
+        };
+        let mut number = growth.streams();
+        loop {
+            let rate = rate();
+            if transport.is_over() {
+                return;
+            }
+            // While nothing moves nothing can be learned.
+            let Step::More(more) = (if rate > 0.0 { growth.step(rate, transport.is_queued()) } else { Step::Stay })
+            else {
+                continue;
+            };
+            if self.way == Way::FarDials && self.ask(more).is_err() {
+                return;
+            }
+            for _ in 0..more {
+                number += 1;
+                match self.opener.open(self.way).and_then(|mut lane| lane.mark(number).map(|()| lane)) {
+                    Ok(lane) if !transport.is_over() => transport.add(lane, false, false),
+                    Ok(_) => return,
+                    Err(error) => tracing::debug!(%error, number, "a further connection failed"),
+                }
             }
         }
+    }
+
+    /// Has the far end dial so many times more.
+    fn ask(&self, streams: u8) -> std::io::Result<()> {
+        let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let input = asking.as_mut().ok_or(std::io::ErrorKind::NotConnected)?;
+        setup::write(input, &Decision { way: self.way, streams })
     }
 }
 
@@ -530,6 +558,28 @@ mod tests {
 
     fn lane() -> Lane {
         Lane::pipe(std::io::empty(), std::io::sink())
+    }
+
+    #[test]
+    fn another_version_is_told_from_no_program_at_all() {
+        let wish = |script: &str| Wish {
+            command: ["sh", "-c", script].map(OsString::from).into(),
+            options: &[],
+            preface: Vec::new(),
+            host: "host".to_owned(),
+            tcp: false,
+            quic: false,
+            streams: 0,
+            program: "1.0".to_owned(),
+            more_pipes: None,
+        };
+        let other = format!("echo 'fullbore-copy {{\"version\":{},\"program\":\"9.9\"}}'; cat", VERSION + 1);
+        match Peer::start(&wish(&other), |_| {}) {
+            Err(NoPeer::Version(hello)) => assert_eq!((hello.version, &*hello.program), (VERSION + 1, "9.9")),
+            other => panic!("{other:?}"),
+        }
+        let ended = Peer::start(&wish("echo Welcome; exit 3"), |_| {});
+        assert!(matches!(ended, Err(NoPeer::Ended(Some(3)))), "{ended:?}");
     }
 
     #[test]

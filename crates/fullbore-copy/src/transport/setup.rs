@@ -113,7 +113,7 @@ pub enum Way {
     Pipe,
 }
 
-/// What the near end has decided.
+/// What the near end has decided. Where the far end dials, another one asks for so many connections more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
     /// How messages go.

@@ -330,10 +330,15 @@ fn is_to_be_dialled_again(error: &CopyError, under_way: bool) -> bool {
     }
 }
 
+/// `1 connection`, `4 connections`.
+pub(crate) fn connections(count: usize) -> String {
+    format!("{count} {}", if count == 1 { "connection" } else { "connections" })
+}
+
 /// How content went, in words.
 fn way(connection: &Connection, path: &NetworkPath) -> String {
     if connection.way == Way::Pipe {
-        return "content went by ssh".to_owned();
+        return format!("content went by ssh, {}", connections(path.streams));
     }
     if let Some(quic) = &connection.quic {
         let (trip, loss) = (quic.round_trip().as_secs_f64() * 1e3, quic.loss() * 100.0);
@@ -344,8 +349,8 @@ fn way(connection: &Connection, path: &NetworkPath) -> String {
         path.round_trip.map_or_else(String::new, |trip| format!(", round trip {:.1} ms", trip.as_secs_f64() * 1e3));
     let control = path.control.map_or_else(String::new, |control| format!(", {control} congestion control"));
     format!(
-        "{} connections, {}{trip}, {:.2} % of segments sent twice{control}",
-        path.streams,
+        "{}, {}{trip}, {:.2} % of segments sent twice{control}",
+        connections(path.streams),
         connection.cipher.name(),
         path.loss * 100.0
     )

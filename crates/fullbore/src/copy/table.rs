@@ -10,6 +10,7 @@ use fullbore_copy::transport::Path as NetworkPath;
 use fullbore_engine::stage::StageReading;
 use fullbore_engine::verdict::Verdict;
 
+use super::remote::connections;
 use crate::parts::{self, Row};
 use crate::probe::report::disk_words;
 use crate::report::units;
@@ -159,9 +160,12 @@ impl Run<'_> {
         let used = (sending.busy_us > 0).then(|| (busy_s / streams / self.wall.as_secs_f64().max(1e-9)).min(1.0));
         let mut evidence = Vec::new();
         if let Some(path) = self.path.filter(|path| path.streams > 0) {
-            evidence.push(format!("{} connections", path.streams));
-            evidence.extend(path.round_trip.map(|trip| format!("round trip {:.1} ms", trip.as_secs_f64() * 1e3)));
-            evidence.push(format!("{:.2} % sent twice", path.loss * 100.0));
+            evidence.push(connections(path.streams));
+            // The kernel tells of TCP connections of our own alone.
+            if let Some(trip) = path.round_trip {
+                evidence.push(format!("round trip {:.1} ms", trip.as_secs_f64() * 1e3));
+                evidence.push(format!("{:.2} % sent twice", path.loss * 100.0));
+            }
             evidence.extend(path.control.map(|control| format!("{control} congestion control")));
         }
         let share = |us: u64| us as f64 / sending.busy_us.max(1) as f64 * 100.0;

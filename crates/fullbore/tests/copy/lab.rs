@@ -169,6 +169,12 @@ impl Lab {
         }
     }
 
+    /// Connections of the far machine besides those of sshd.
+    pub fn connections(&self) -> usize {
+        let text = run(Command::new("ip").args(["netns", "exec", &self.far, "ss", "-Htn", "state", "established"]));
+        text.lines().filter(|line| !line.contains(&format!(":{PORT}"))).count()
+    }
+
     /// Whether anything listens on the far machine besides sshd.
     pub fn is_quiet(&self) -> bool {
         let text = run(Command::new("ip").args(["netns", "exec", &self.far, "ss", "-Hltn"]));
