@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 const SECTOR_BYTES: u64 = 512;
 /// Requests that a member must have had before it is compared with the others.
 const ENOUGH_REQUESTS: u64 = 16;
+/// One with fewer is compared if it was busy for this share of the time: then it holds the others up.
+const STUCK: f64 = 0.7;
 /// A member is slow if its requests take so many times as long as those of its neighbours ...
 const SLOW: f64 = 2.0;
 /// ... and so many milliseconds longer: less is noise.
@@ -223,21 +225,27 @@ impl Disks {
 
     /// The member whose requests take much longer than those of its neighbours.
     fn slow_member(&self, array: &Member, deltas: &HashMap<&str, Counters>, seconds: f64) -> Option<Trouble> {
-        let mut waits: Vec<(f64, f64, &str)> = array
-            .slaves
-            .iter()
-            .filter_map(|name| {
-                let delta = deltas.get(name.as_str())?;
-                let busy = (delta.busy_ms as f64 / 1e3 / seconds).min(1.0);
-                (delta.requests >= ENOUGH_REQUESTS).then_some((delta.wait_ms(), busy, name.as_str()))
-            })
-            .collect();
-        waits.sort_by(|one, other| one.0.total_cmp(&other.0));
-        let (wait_ms, busy, member) = waits.pop()?;
-        let others_wait_ms = waits.get(waits.len() / 2)?.0;
+        let busy = |delta: &Counters| (delta.busy_ms as f64 / 1e3 / seconds).min(1.0);
+        // One that is dying may not end a single request while the others end thousands, and is at it all the time.
+        let is_stuck = |delta: &Counters| delta.requests < ENOUGH_REQUESTS && busy(delta) >= STUCK;
+        let members: Vec<(&str, &Counters)> =
+            array.slaves.iter().filter_map(|name| Some((name.as_str(), deltas.get(name.as_str())?))).collect();
+        let enough = members.iter().filter(|(_, delta)| delta.requests >= ENOUGH_REQUESTS || is_stuck(delta));
+        let (member, slowest) = enough.max_by(|one, other| one.1.request_ms().total_cmp(&other.1.request_ms()))?;
+        let neighbours = members.iter().filter(|(name, delta)| name != member && delta.requests >= ENOUGH_REQUESTS);
+        let mut others: Vec<f64> = neighbours.map(|(_, delta)| delta.wait_ms()).collect();
+        others.sort_by(f64::total_cmp);
+        let (wait_ms, others_wait_ms) = (slowest.request_ms(), *others.get(others.len() / 2)?);
         let is_slow = wait_ms >= SLOW * others_wait_ms && wait_ms - others_wait_ms >= SLOW_MS;
-        let member = self.members.iter().find(|known| known.name == member).map_or_else(|| member.to_owned(), shown);
-        is_slow.then(|| Trouble::SlowMember { array: shown(array), member, wait_ms, others_wait_ms, busy })
+        let shown_member =
+            self.members.iter().find(|known| known.name == *member).map_or_else(|| (*member).to_owned(), shown);
+        is_slow.then(|| Trouble::SlowMember {
+            array: shown(array),
+            member: shown_member,
+            wait_ms,
+            others_wait_ms,
+            busy: busy(slowest),
+        })
     }
 }
 
@@ -255,6 +263,14 @@ impl Counters {
 
     fn wait_ms(&self) -> f64 {
         if self.requests == 0 { 0.0 } else { self.waited_ms as f64 / self.requests as f64 }
+    }
+
+    /// As [`Counters::wait_ms`], and no less than each request must have taken for the disk to be busy so long: those
+    /// under way are not among those that ended.
+    fn request_ms(&self) -> f64 {
+        let fewest = self.requests < ENOUGH_REQUESTS;
+        let held = if fewest { self.busy_ms as f64 / (self.requests + 1) as f64 } else { 0.0 };
+        self.wait_ms().max(held)
     }
 }
 
@@ -373,6 +389,24 @@ mod tests {
         assert_eq!(facts.busiest().unwrap().name, "sdb");
         assert_eq!(facts.used[0].name, "vg-srv (dm-0)");
         assert!(facts.troubles[0].to_string().starts_with("sdb, a member of md0, is slow: 60.0 ms"));
+    }
+
+    #[test]
+    fn a_dying_member_that_hardly_ends_a_request_is_named() {
+        for (requests, waited, least_ms) in [(2, 1960, 900.0), (1, 1000, 900.0), (0, 0, 1900.0)] {
+            let (root, disks) = tree();
+            let dying = stat(requests, waited, 1960);
+            let stats = [("sda", stat(100, 200, 500)), ("sdb", dying), ("sdc", stat(100, 220, 510))];
+            let facts = facts(root.path(), &disks, &stats);
+            let [Trouble::SlowMember { member, wait_ms, others_wait_ms, busy, .. }] = &facts.troubles[..] else {
+                panic!("{requests}: {:?}", facts.troubles)
+            };
+            assert!(member == "sdb" && *wait_ms > least_ms && *busy > 0.9, "{:?}", facts.troubles);
+            assert!((others_wait_ms - 2.2).abs() < 0.3, "{:?}", facts.troubles);
+        }
+        // Nobody else has anything to do: there is nothing to compare it with.
+        let (root, disks) = tree();
+        assert_eq!(facts(root.path(), &disks, &[("sdb", stat(2, 1960, 1960))]).troubles, []);
     }
 
     #[test]

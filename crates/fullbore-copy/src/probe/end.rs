@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::{Kind, Ledger};
 
@@ -17,6 +17,9 @@ use crate::error::CopyError;
 use crate::session::{Brake, Link};
 use crate::transport::Transport;
 use crate::wire::Message;
+
+/// Share of the time for the tree that goes to listing it; the rest to opening files that are to be tried.
+const LISTING: f64 = 0.8;
 
 /// What an end works with.
 #[derive(Debug)]
@@ -149,8 +152,10 @@ impl End {
     pub(super) fn perform(&mut self, order: Order) -> Result<Answer, CopyError> {
         match order {
             Order::Scan { seconds, one_file_system } => {
-                let (tree, sample) = tree::scan(&self.sources, Duration::from_secs_f64(seconds), one_file_system)?;
-                self.files = Files::look(&sample);
+                let (now, time) = (Instant::now(), Duration::from_secs_f64(seconds));
+                let threads = read::readers(self.means.rotational);
+                let (tree, sample) = tree::scan(&self.sources, now + time.mul_f64(LISTING), one_file_system, threads)?;
+                self.files = Files::look(&sample, now + time);
                 self.sample = sample;
                 Ok(Answer::Scanned(tree))
             }

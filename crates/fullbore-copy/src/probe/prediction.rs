@@ -101,6 +101,8 @@ pub struct Prediction {
     pub quarter: Vec<(Part, f64)>,
     /// There is more in the tree than was seen: it takes longer.
     pub at_least: bool,
+    /// Not all of the tree was seen: how much it holds is estimated.
+    pub estimate: bool,
 }
 
 impl Prediction {
@@ -250,7 +252,8 @@ pub fn predict(figures: &Figures) -> Prediction {
         parts: parts.to_vec(),
         without: without.to_vec(),
         quarter: quarter.to_vec(),
-        at_least: !tree.complete,
+        at_least: !tree.complete && tree.estimated_from.is_none(),
+        estimate: !tree.complete && tree.estimated_from.is_some(),
     }
 }
 
@@ -313,6 +316,7 @@ pub(super) mod tests {
     use super::super::compute::Compute;
     use super::super::conduct::Trial;
     use super::super::disks::DiskFacts;
+    use super::super::extent::Basis;
     use super::super::flow::{Flow, Landed, PathFacts};
     use super::super::tree::Tree;
     use super::*;
@@ -448,6 +452,9 @@ pub(super) mod tests {
     #[test]
     fn nothing_measured_predicts_nothing_odd() {
         let prediction = predict(&Figures::default());
-        assert!(prediction.seconds.abs() < 1e-9 && prediction.at_least);
+        assert!(prediction.seconds.abs() < 1e-9 && prediction.at_least && !prediction.estimate);
+        let tree = Tree { estimated_from: Some(Basis::FileSystem), ..Tree::default() };
+        let prediction = predict(&Figures { tree, ..Figures::default() });
+        assert!(prediction.estimate && !prediction.at_least);
     }
 }

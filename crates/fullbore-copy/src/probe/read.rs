@@ -110,10 +110,12 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Looks which files are in memory.
-    pub(super) fn look(sample: &Sample) -> Files {
-        let (small, small_cached) = look(&sample.small);
-        let (big, big_cached) = look(&sample.big);
+    /// Looks which files are in memory. Those that there is no time for are not tried: opening one may take a disk
+    /// as long as reading it.
+    pub(super) fn look(sample: &Sample, until: Instant) -> Files {
+        let time = until.saturating_duration_since(Instant::now());
+        let (big, big_cached) = look(&sample.big, until - time / 2);
+        let (small, small_cached) = look(&sample.small, until);
         Files { small, big, small_cached, big_cached, ..Files::default() }
     }
 
@@ -130,10 +132,14 @@ impl Files {
     }
 }
 
-fn look(files: &[(PathBuf, u64)]) -> (Vec<Piece>, f64) {
+/// One of them at least.
+fn look(files: &[(PathBuf, u64)], until: Instant) -> (Vec<Piece>, f64) {
     let (mut here, mut all) = (0, 0);
     let mut pieces = Vec::with_capacity(files.len());
     for (path, size) in files {
+        if !pieces.is_empty() && Instant::now() >= until {
+            break;
+        }
         let Ok(file) = open(path, false) else { continue };
         let (mut in_memory, mut asked) = resident(&file, 0, *size).unwrap_or((0, 0));
         if *size > 2 * RUN_BYTES {
@@ -350,12 +356,13 @@ mod tests {
         std::fs::write(&small, Draw(1).bytes(5000)).unwrap();
         std::fs::write(&big, Draw(2).bytes(3_000_000)).unwrap();
         let sample = Sample { small: vec![(small.clone(), 5000)], big: vec![(big.clone(), 3_000_000)] };
-        let files = Files::look(&sample);
+        let late = Instant::now() + Duration::from_secs(60);
+        let files = Files::look(&sample, late);
         assert_eq!((files.small_cached, files.big_cached), (1.0, 1.0));
         let figures = measure(&files, &Disks::under(directory.path()), false, Duration::from_millis(400));
         assert!(figures.big_warm.unwrap().bytes >= 3_000_000, "{figures:?}");
         assert!(figures.small_warm.unwrap().items > 0, "{figures:?}");
-        assert_eq!(Files::look(&sample).big_cached, 1.0);
+        assert_eq!(Files::look(&sample, late).big_cached, 1.0);
         let mut feeder = Feeder::new(&files, Class::Small, Which::AsFound);
         let mut buffer = Vec::new();
         let packed = feeder.pack(&mut buffer, 12_000);
@@ -364,9 +371,23 @@ mod tests {
     }
 
     #[test]
+    fn when_the_time_is_up_no_file_more_is_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |number: u32| (directory.path().join(number.to_string()), 1000);
+        let sample = Sample { small: (0..100).map(file).collect(), big: (100..110).map(file).collect() };
+        for (path, size) in sample.small.iter().chain(&sample.big) {
+            std::fs::write(path, vec![1; *size as usize]).unwrap();
+        }
+        let files = Files::look(&sample, Instant::now());
+        assert_eq!((files.small.len(), files.big.len()), (1, 1));
+        let files = Files::look(&sample, Instant::now() + Duration::from_secs(60));
+        assert_eq!((files.small.len(), files.big.len()), (100, 10));
+    }
+
+    #[test]
     fn files_that_vanish_end_the_trial_and_nothing_else() {
         let sample = Sample { small: Vec::new(), big: vec![(PathBuf::from("/nothing/here"), 5 << 20)] };
-        let files = Files::look(&sample);
+        let files = Files::look(&sample, Instant::now());
         assert!(!files.has(Class::Big));
         assert!(trial(&files, Class::Big, Which::AsFound, 2, Duration::from_millis(50)).is_none());
     }

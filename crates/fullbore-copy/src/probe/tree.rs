@@ -7,10 +7,12 @@ use std::collections::{HashSet, VecDeque};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use super::extent::{self, Basis};
 use crate::error::CopyError;
 use crate::wire::SMALL_BYTES;
 
@@ -21,8 +23,8 @@ const KEPT_BIG: usize = 256;
 const KEPT_LARGEST: usize = 64;
 /// Files with several names that are told apart; more count once for each name.
 const LINKED: usize = 1 << 20;
-/// Names looked at between two looks at the clock.
-const CLOCK_NAMES: u64 = 256;
+/// Names of one directory that are counted at once: of the largest, no more than these are in memory.
+const BATCH_NAMES: usize = 256;
 
 /// What a tree holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -39,8 +41,12 @@ pub struct Tree {
     pub others: u64,
     /// Directories and files that could not be looked at.
     pub unreadable: u64,
-    /// Whether all of it was seen; else there is more than this.
+    /// Whether all of it was seen.
     pub complete: bool,
+    /// Where not all was seen: what the figures, which are those of the whole then, were estimated from. If from
+    /// nothing, there is more than this.
+    #[serde(default)]
+    pub estimated_from: Option<Basis>,
     /// How long it took, seconds.
     pub seconds: f64,
 }
@@ -69,69 +75,180 @@ pub(super) struct Sample {
     pub(super) big: Vec<(PathBuf, u64)>,
 }
 
-/// Counts the trees under these paths until the time is up.
-pub(super) fn scan(paths: &[PathBuf], time: Duration, one_file_system: bool) -> Result<(Tree, Sample), CopyError> {
+/// Counts the trees under these paths until the time is up, by so many threads.
+pub(super) fn scan(
+    paths: &[PathBuf],
+    until: Instant,
+    one_file_system: bool,
+    threads: usize,
+) -> Result<(Tree, Sample), CopyError> {
     let began = Instant::now();
-    let mut scan = Scan { draw: Draw(0x9e37_79b9_7f4a_7c15), ..Scan::default() };
+    let mut work = Work::default();
     for path in paths {
         let wrong = |error: std::io::Error| CopyError::Usage(format!("{}: {error}", path.display()));
         let slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
         let status = if slash { path.metadata() } else { path.symlink_metadata() }.map_err(wrong)?;
         if status.is_dir() {
             std::fs::read_dir(path).map_err(wrong)?;
-            scan.open.push_back((path.clone(), status.dev()));
+            work.open.push_back(Directory { path: path.clone(), device: status.dev() });
         } else {
-            scan.entry(path.clone(), &status);
+            work.scan.entry(path.clone(), &status);
         }
     }
-    scan.tree.complete = true;
-    let mut seen = 0;
-    // From the front: where the time is too short, the upper levels of all branches were seen.
-    'directories: while let Some((directory, device)) = scan.open.pop_front() {
-        if [Path::new("/proc"), Path::new("/sys")].contains(&directory.as_path()) {
-            continue;
+    let crew = Crew { work: Mutex::new(work), changed: Condvar::new(), until, one_file_system };
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| crew.run());
         }
-        let Ok(names) = std::fs::read_dir(&directory) else {
-            scan.tree.unreadable += 1;
-            continue;
-        };
-        for name in names {
-            let Ok((name, status)) = name.and_then(|name| name.metadata().map(|status| (name, status))) else {
-                scan.tree.unreadable += 1;
-                continue;
-            };
-            if status.is_dir() {
-                scan.tree.others += 1;
-                if !one_file_system || status.dev() == device {
-                    scan.open.push_back((name.path(), device));
-                }
-            } else {
-                scan.entry(name.path(), &status);
-            }
-            seen += 1;
-            if u64::is_multiple_of(seen, CLOCK_NAMES) && began.elapsed() >= time {
-                scan.tree.complete = false;
-                break 'directories;
-            }
-        }
-    }
-    scan.tree.seconds = began.elapsed().as_secs_f64();
+    });
+    let Work { mut scan, open, late, listed, unfinished, crossed, .. } =
+        crew.work.into_inner().unwrap_or_else(PoisonError::into_inner);
+    scan.tree.complete = !late;
+    let tree = match late {
+        true => extent::estimate(&scan.tree, paths, !crossed, listed, open.len() as u64 + unfinished),
+        false => scan.tree,
+    };
     let mut big = scan.largest;
     big.append(&mut scan.big);
     big.sort();
     big.dedup();
-    Ok((scan.tree, Sample { small: scan.small, big }))
+    Ok((Tree { seconds: began.elapsed().as_secs_f64(), ..tree }, Sample { small: scan.small, big }))
+}
+
+/// A directory to be listed, and the file system that the source named in which it is.
+#[derive(Debug)]
+struct Directory {
+    path: PathBuf,
+    device: u64,
+}
+
+/// Threads that list.
+struct Crew {
+    work: Mutex<Work>,
+    changed: Condvar,
+    until: Instant,
+    one_file_system: bool,
 }
 
 #[derive(Default)]
+struct Work {
+    scan: Scan,
+    /// Taken from the front: where the time is too short, the upper levels of all branches were seen.
+    open: VecDeque<Directory>,
+    /// Threads that list one.
+    busy: usize,
+    /// The time is up.
+    late: bool,
+    /// Directories listed to their end, and those that were begun.
+    listed: u64,
+    unfinished: u64,
+    /// Another file system was found below.
+    crossed: bool,
+}
+
+impl Crew {
+    fn lock(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        while let Some(directory) = self.take() {
+            let is_whole = self.list(&directory);
+            let mut work = self.lock();
+            work.busy -= 1;
+            if is_whole {
+                work.listed += 1;
+            } else {
+                (work.late, work.unfinished) = (true, work.unfinished + 1);
+            }
+            drop(work);
+            self.changed.notify_all();
+        }
+    }
+
+    /// The next directory; none when there is none any more, and none can be found.
+    fn take(&self) -> Option<Directory> {
+        let mut work = self.lock();
+        loop {
+            if work.late || work.open.is_empty() && work.busy == 0 {
+                return None;
+            }
+            if let Some(directory) = work.open.pop_front() {
+                work.busy += 1;
+                return Some(directory);
+            }
+            work = self.changed.wait(work).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Lists one; false if the time is up before its end.
+    fn list(&self, directory: &Directory) -> bool {
+        if [Path::new("/proc"), Path::new("/sys")].contains(&directory.path.as_path()) {
+            return true;
+        }
+        let Ok(names) = std::fs::read_dir(&directory.path) else {
+            self.lock().scan.tree.unreadable += 1;
+            return true;
+        };
+        let mut batch = Vec::with_capacity(BATCH_NAMES);
+        for name in names {
+            // One name may take a while: a disk with an arm has to be asked for each.
+            if Instant::now() >= self.until {
+                self.count(&mut batch, directory.device);
+                return false;
+            }
+            batch.push(name.and_then(|name| Ok((name.path(), name.metadata()?))));
+            if batch.len() == BATCH_NAMES {
+                self.count(&mut batch, directory.device);
+            }
+        }
+        self.count(&mut batch, directory.device);
+        true
+    }
+
+    fn count(&self, batch: &mut Vec<std::io::Result<(PathBuf, Metadata)>>, device: u64) {
+        let mut work = self.lock();
+        for entry in batch.drain(..) {
+            let Ok((path, status)) = entry else {
+                work.scan.tree.unreadable += 1;
+                continue;
+            };
+            if status.is_dir() {
+                work.scan.tree.others += 1;
+                let is_other = status.dev() != device;
+                work.crossed |= is_other;
+                if !self.one_file_system || !is_other {
+                    work.open.push_back(Directory { path, device });
+                }
+            } else {
+                work.scan.entry(path, &status);
+            }
+        }
+        drop(work);
+        self.changed.notify_all();
+    }
+}
+
 struct Scan {
     tree: Tree,
-    open: VecDeque<(PathBuf, u64)>,
     linked: HashSet<(u64, u64)>,
     small: Vec<(PathBuf, u64)>,
     big: Vec<(PathBuf, u64)>,
     largest: Vec<(PathBuf, u64)>,
     draw: Draw,
+}
+
+impl Default for Scan {
+    fn default() -> Scan {
+        Scan {
+            tree: Tree::default(),
+            linked: HashSet::new(),
+            small: Vec::new(),
+            big: Vec::new(),
+            largest: Vec::new(),
+            draw: Draw(0x9e37_79b9_7f4a_7c15),
+        }
+    }
 }
 
 impl Scan {
@@ -165,7 +282,7 @@ impl Scan {
 }
 
 /// Numbers that look drawn: xorshift64, for choosing and for bytes that do not compress.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Draw(pub(super) u64);
 
 impl Draw {
@@ -205,6 +322,8 @@ impl Draw {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -218,13 +337,41 @@ mod tests {
         std::fs::hard_link(path("a/b/0"), path("a/linked")).unwrap();
         std::os::unix::fs::symlink("b", path("a/soft")).unwrap();
         std::fs::write(path("a/big"), vec![1; 300_000]).unwrap();
-        let (tree, sample) = scan(&[path("a")], Duration::from_secs(60), false).unwrap();
-        assert_eq!((tree.small_files, tree.small_bytes, tree.big_files), (5, 5000, 1));
-        assert_eq!((tree.others, tree.unreadable, tree.complete, tree.small_mean()), (3, 0, true, 1000));
-        assert_eq!((sample.small.len(), sample.big.len()), (5, 1));
-        let (tree, _) = scan(&[path("a/big")], Duration::from_secs(60), false).unwrap();
+        let late = Instant::now() + Duration::from_secs(60);
+        for threads in [1, 4] {
+            let (tree, sample) = scan(&[path("a")], late, false, threads).unwrap();
+            assert_eq!((tree.small_files, tree.small_bytes, tree.big_files), (5, 5000, 1));
+            assert_eq!((tree.others, tree.unreadable, tree.complete, tree.small_mean()), (3, 0, true, 1000));
+            assert_eq!((sample.small.len(), sample.big.len()), (5, 1));
+        }
+        let (tree, _) = scan(&[path("a/big")], late, false, 4).unwrap();
         assert_eq!((tree.files(), tree.complete), (1, true));
-        assert!(scan(&[path("nothing")], Duration::ZERO, false).is_err());
+        assert!(scan(&[path("nothing")], late, false, 4).is_err());
+    }
+
+    #[test]
+    fn several_threads_see_what_one_sees() {
+        let directory = tempfile::tempdir().unwrap();
+        for number in 0..300 {
+            let path = directory.path().join(format!("{}/{}", number % 17, number % 5));
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::write(path.join(number.to_string()), vec![1; number]).unwrap();
+        }
+        let late = Instant::now() + Duration::from_secs(60);
+        let trees = [1, 8].map(|threads| scan(&[directory.path().into()], late, false, threads).unwrap().0);
+        let [one, many] = trees.map(|tree| Tree { seconds: 0.0, ..tree });
+        assert_eq!(one, many);
+        assert_eq!((one.small_files, one.others), (300, 17 + 85));
+    }
+
+    #[test]
+    fn when_the_time_is_up_no_name_more_is_looked_at() {
+        let directory = tempfile::tempdir().unwrap();
+        for number in 0..10 {
+            std::fs::write(directory.path().join(number.to_string()), "x").unwrap();
+        }
+        let (tree, sample) = scan(&[directory.path().into()], Instant::now(), false, 2).unwrap();
+        assert_eq!((tree.files(), tree.complete, tree.estimated_from, sample.small.len()), (0, false, None, 0));
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use fullbore_copy::judgement::Judgement;
-use fullbore_copy::probe::{Class, DiskFacts, Figures, Finding, Flow, Joint, Part, Prediction, Rate, Trial, Trouble};
+use fullbore_copy::probe::{
+    Basis, Class, DiskFacts, Figures, Finding, Flow, Joint, Part, Prediction, Rate, Trial, Trouble,
+};
 use fullbore_engine::stage::StageReading;
 use serde_json::{Value, json};
 
@@ -70,7 +72,14 @@ impl Report<'_> {
     pub fn text(&self) -> String {
         let (figures, prediction) = (self.figures, self.prediction);
         let tree = &figures.tree;
-        let more = if tree.complete { "" } else { ", and more that there was no time to list" };
+        let more = match (tree.complete, tree.estimated_from) {
+            (true, _) => "",
+            (_, None) => ", and more that there was no time to list",
+            (_, Some(Basis::FileSystem)) => {
+                " (an estimate, from what its file system holds: not all could be listed in time)"
+            }
+            (_, Some(Basis::Directories)) => " (an estimate, from the directories that could be listed in time)",
+        };
         let mut text = format!(
             "probed {} -> {} in {}: {} in {} files{more}",
             self.source,
@@ -84,7 +93,11 @@ impl Report<'_> {
         }
         let _ = write!(text, "\n\n{}\n\n{}", parts::text(&self.rows()), self.verdict());
         let bytes_per_s = tree.bytes() as f64 / prediction.seconds.max(1e-3);
-        let at_least = if prediction.at_least { "at least " } else { "" };
+        let at_least = match (prediction.at_least, prediction.estimate) {
+            (true, _) => "at least ",
+            (_, true) => "about ",
+            _ => "",
+        };
         let _ =
             write!(text, "\nthe copy of this tree takes {at_least}{}, {}", time(prediction.seconds), rate(bytes_per_s));
         for advice in self.advice() {
@@ -309,8 +322,11 @@ impl Report<'_> {
         row.evidence.extend(one);
         if path.streams > 0 {
             row.evidence.push(format!("{} connections {}", path.streams, rate(streams.steady)));
-            row.evidence.push(format!("round trip {:.1} ms", path.round_trip_us as f64 / 1e3));
-            row.evidence.push(format!("{:.2} % sent twice", path.loss * 100.0));
+            // The kernel tells of TCP connections of our own alone.
+            if path.round_trip_us > 0 {
+                row.evidence.push(format!("round trip {:.1} ms", path.round_trip_us as f64 / 1e3));
+                row.evidence.push(format!("{:.2} % sent twice", path.loss * 100.0));
+            }
         } else {
             row.evidence.push(format!("all of them {}", rate(streams.steady)));
         }
