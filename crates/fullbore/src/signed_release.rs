@@ -3,11 +3,27 @@
 //! An answer "not modified" is believed no further than the copy on disk verifies again
 //! (CVE-2014-0487). What it means for what is here is decided by whoever asked.
 
+use std::time::{Duration, Instant};
+
 use fullbore_debian::release::{Release, asked_since};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
 use fullbore_wire::conditional::EntityTag;
-use fullbore_wire::fetch::{Fetcher, Get, GetError, Got};
+use fullbore_wire::fetch::{Fetcher, Get, GetError, Got, Watch};
 use fullbore_wire::hosts::HostId;
+
+/// Times that a host is asked for one file when it is busy or the connection breaks. A guess: a restart
+/// or a busy moment passes within the pauses between them, and nobody waits long for a host that is down.
+const TRIES: u32 = 4;
+
+/// Pause before the second try, where the host names none; it doubles.
+const PAUSE_FIRST: Duration = Duration::from_millis(250);
+
+/// For so long a connection that breaks is tried again. Who kept us waiting for longer was silent, and has
+/// been waited for already.
+const BROKEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// A pause of this length is told to the user.
+const PAUSE_TOLD: Duration = Duration::from_secs(5);
 
 /// What is here of a suite already: the copy of its signed file, and what makes a request conditional.
 pub struct Kept {
@@ -111,6 +127,8 @@ pub struct Question<'a> {
     pub directory: String,
     /// What is here already.
     pub kept: Option<&'a Kept>,
+    /// How long a host that is busy is waited for.
+    pub patience: Duration,
 }
 
 /// Asks for the signed files of all these suites at once.
@@ -138,23 +156,66 @@ pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     done.into_iter().flatten().collect()
 }
 
-/// Asks for `InRelease`; where there is none, for `Release` and `Release.gpg`.
+/// Asks for `InRelease`; where there is none, for `Release` and `Release.gpg`. A host that is only busy may
+/// well have one: it is not taken for one that has none.
 pub async fn receive(question: Question<'_>) -> Answer {
-    let Question { fetcher, host, directory, kept } = question;
-    let get = |name: &str, limit: usize, kept: Option<&Kept>| Get {
-        path: format!("{directory}{name}"),
-        limit_bytes: limit as u64,
-        if_none_match: kept.and_then(|kept| kept.tag.clone()),
-        if_modified_since: kept.map(Kept::asked_since),
-        ..Get::default()
+    let Question { fetcher, host, directory, kept, patience } = question;
+    let watch = fetcher.watch();
+    let get = |name: &str, limit: usize, kept: Option<&Kept>| {
+        let get = Get {
+            path: format!("{directory}{name}"),
+            limit_bytes: limit as u64,
+            if_none_match: kept.and_then(|kept| kept.tag.clone()),
+            if_modified_since: kept.map(Kept::asked_since),
+            ..Get::default()
+        };
+        get_patiently(&watch, host, get, patience)
     };
-    let inrelease = fetcher.get(host, get("InRelease", RELEASE_BYTES_MAX, kept)).await?;
-    if matches!(inrelease.head.status, 200 | 304) {
+    let inrelease = get("InRelease", RELEASE_BYTES_MAX, kept).await?;
+    if !matches!(inrelease.head.status, 403 | 404 | 410) {
         return Ok(vec![("InRelease", inrelease)]);
     }
-    let release = fetcher.get(host, get("Release", RELEASE_BYTES_MAX, None)).await?;
-    let signature = fetcher.get(host, get("Release.gpg", SIGNATURE_BYTES_MAX, None)).await?;
+    let release = get("Release", RELEASE_BYTES_MAX, None).await?;
+    let signature = get("Release.gpg", SIGNATURE_BYTES_MAX, None).await?;
     Ok(vec![("InRelease", inrelease), ("Release", release), ("Release.gpg", signature)])
+}
+
+/// Asks one host for a file, some times if it is busy or the connection breaks. No pause is begun that would
+/// end later than `patience` after the first request.
+pub async fn get_patiently(watch: &Watch, host: HostId, get: Get, patience: Duration) -> Result<Got, GetError> {
+    let began = Instant::now();
+    let mut pause = PAUSE_FIRST;
+    for _ in 1..TRIES {
+        let got = watch.get(host, get.clone()).await;
+        let wait = match &got {
+            Ok(got) if is_busy(got.head.status) => told_pause(got).map_or(pause, |told| told.max(pause)),
+            Err(GetError::Unreachable { .. }) if began.elapsed() < BROKEN_WITHIN => pause,
+            _ => return got,
+        };
+        if began.elapsed() + wait > patience {
+            return got;
+        }
+        if wait >= PAUSE_TOLD {
+            let names = watch.names();
+            let name = names.get(usize::from(host)).map_or("", String::as_str);
+            tracing::warn!("{name} is busy and asks for a pause of {} s", wait.as_secs());
+        }
+        tokio::time::sleep(wait).await;
+        pause *= 2;
+    }
+    watch.get(host, get).await
+}
+
+/// Whether the host may have it, but has no time or some trouble now.
+fn is_busy(status: u16) -> bool {
+    matches!(status, 429 | 500..=599)
+}
+
+/// What `Retry-After` asks for.
+fn told_pause(got: &Got) -> Option<Duration> {
+    let told = got.head.retry_after?;
+    let now = jiff::Timestamp::now().as_second();
+    Some(Duration::from_secs(told.delay_s(got.head.date, now)))
 }
 
 /// Verifies what came. Without a verifier the source is trusted as it is.
@@ -168,6 +229,7 @@ pub fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) 
     })?;
     let mut files: Vec<(&'static str, Vec<u8>)> = Vec::new();
     let mut statuses = Vec::new();
+    let mut busy = false;
     let mut absent = HINT_ABSENT;
     let mut modified = None;
     let mut tag = None;
@@ -189,6 +251,11 @@ pub fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) 
                 tag = kept.tag.clone();
                 files.push((kept.name, kept.content.clone()));
             }
+            (status, _) if is_busy(status) => {
+                busy = true;
+                let pause = told_pause(&got).map(|told| format!(", asks for a pause of {} s", told.as_secs()));
+                statuses.push(format!("{name}: {status}{}", pause.unwrap_or_default()));
+            }
             (status, _) => {
                 if status == 401 {
                     absent = HINT_CREDENTIALS;
@@ -204,6 +271,9 @@ pub fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) 
                 });
             }
         }
+    }
+    if busy {
+        return Err(Refusal::Unavailable(statuses.join(", "), HINT_BUSY));
     }
     let find = |wanted: &str| files.iter().find(|(name, _)| *name == wanted).map(|(_, content)| content.as_slice());
     let bad = |error: SignatureError| match &error {
@@ -249,6 +319,9 @@ pub const HINT_ABSENT_FLAT: &str =
 /// Something answers, and leads to a place where the archive's other files are not, or round in a circle.
 pub const HINT_ELSEWHERE: &str = "only a redirect that keeps the paths of an archive is followed: \
      name the address that it leads to, if that has all of the archive";
+/// Something answers, but has no time for us, or trouble of its own.
+pub const HINT_BUSY: &str = "the mirror is overloaded or out of order for the moment: run again later, or name another \
+     mirror in its place";
 /// Something answers, but not to us.
 pub const HINT_CREDENTIALS: &str = "the mirror asks for credentials: put them into apt's auth.conf (or another file, \
      named with --auth); for a plain http address its entry must begin with `machine http://HOST`";

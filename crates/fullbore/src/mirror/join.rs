@@ -5,6 +5,7 @@
 
 use fullbore_debian::signature::Verifier;
 use fullbore_engine::digest::Sha256;
+use fullbore_wire::hosts::HostId;
 
 use super::layout::Layout;
 use super::select::Selection;
@@ -39,6 +40,8 @@ pub fn wishes(sources: &[SourceSpec]) -> Vec<Wish<'_>> {
 pub struct Candidate {
     /// The name asked for.
     pub requested: String,
+    /// Who sent it.
+    pub host: HostId,
     /// What is taken from it: what any of these wants.
     pub selections: Vec<Selection>,
     /// Its place here.
@@ -68,7 +71,7 @@ impl Candidate {
             }
         }
         if !self.received.text.is_verified() && other.received.text.is_verified() {
-            (self.received, self.verifier) = (other.received, other.verifier);
+            (self.host, self.received, self.verifier) = (other.host, other.received, other.verifier);
         }
     }
 
@@ -125,6 +128,7 @@ mod tests {
         let files = vec![("InRelease", text.into_bytes())];
         Candidate {
             requested: requested.to_owned(),
+            host: 0,
             selections: vec![Selection { components: vec![component.to_owned()], ..Selection::default() }],
             layout: Layout {
                 directory: "dists/any".to_owned(),

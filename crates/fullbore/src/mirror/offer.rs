@@ -3,6 +3,7 @@
 //! All of a run comes from the origin's word. Only if the origin cannot be reached, the newest
 //! validly signed one of the others counts.
 
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -22,13 +23,23 @@ use super::state::{Novelty, OWN_DIRECTORY, Offer, State, StateError};
 use crate::error::{CommandError, ErrorKind};
 use crate::settings::{MirrorSettings, SignedBy, SourceSpec, without_credentials};
 use crate::signed_release::{
-    HINT_ABSENT, HINT_ABSENT_FLAT, HINT_CERTIFICATE, HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_OTHER_AUTHORITY,
-    HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Question, Received, Refusal, accept, contradiction, receive,
-    receive_all, remote_directory, valid_until,
+    HINT_ABSENT, HINT_ABSENT_FLAT, HINT_BUSY, HINT_CERTIFICATE, HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_OTHER_AUTHORITY,
+    HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Question, Received, Refusal, accept, contradiction, get_patiently,
+    receive, receive_all, remote_directory, valid_until,
 };
 
-/// Times a side file is asked for. Few: a mirror without them is still a mirror.
-const SIDE_FILE_TRIES: u32 = 3;
+/// The first `--from`.
+const ORIGIN: HostId = 0;
+
+/// How long the origin is waited for when it asks for a pause: as long as for files if there is nobody else …
+const ORIGIN_PATIENCE_ALONE: Duration = Duration::from_secs(300);
+
+/// … and less if there is.
+const ORIGIN_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long any other mirror is waited for, and whoever is asked for a side file: a mirror without those is
+/// still a mirror.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Time for the side files of all suites, after all else has come: as long as one small file may take.
 const SIDE_FILES_WITHIN: Duration = Duration::from_secs(30);
@@ -37,6 +48,8 @@ const SIDE_FILES_WITHIN: Duration = Duration::from_secs(30);
 pub struct Offered {
     /// The name asked for.
     pub requested: String,
+    /// Who offers it: the origin, or who stands in for it.
+    pub host: HostId,
     /// Its directory on the mirrors, with a slash at its end or empty.
     pub remote: String,
     /// What is taken from it: what any of these wants.
@@ -76,13 +89,10 @@ pub fn fetch(
     let wishes = wishes(&settings.sources);
     let conditions: Vec<Option<Kept>> =
         wishes.iter().map(|wish| kept(session, state, wish.suite, &settings.origins[0])).collect();
-    let question = |host: HostId, suite: &str, kept| Question {
-        fetcher: &session.fetcher,
-        host,
-        directory: remote_directory(suite),
-        kept,
-    };
-    let questions = wishes.iter().zip(&conditions).map(|(wish, kept)| question(0, wish.suite, kept.as_ref())).collect();
+    let patience = if others(settings).is_empty() { ORIGIN_PATIENCE_ALONE } else { ORIGIN_PATIENCE };
+    let questions = wishes.iter().zip(&conditions);
+    let questions =
+        questions.map(|(wish, kept)| question(session, ORIGIN, wish.suite, kept.as_ref(), patience)).collect();
     let origin_answers = session.runtime.block_on(stop.or(receive_all(questions)))?;
     let mut candidates = Vec::new();
     for ((wish, kept), answer) in wishes.iter().zip(&conditions).zip(origin_answers) {
@@ -91,22 +101,40 @@ pub fn fetch(
         let accepted = match accept(answer, kept.as_ref(), verifier.as_ref()) {
             // Our own copy was altered, or the answer was: asked again without a condition.
             Err(Refusal::Verification(..)) if kept.is_some() => {
-                let again = session.runtime.block_on(stop.or(receive(question(0, suite, None))))?;
+                let again = receive(question(session, ORIGIN, suite, None, patience));
+                let again = session.runtime.block_on(stop.or(again))?;
                 accept(again, None, verifier.as_ref())
             }
             other => other,
         };
-        let received = match accepted {
-            Ok(received) => received,
-            Err(Refusal::Verification(why, hint)) => return Err(unverified(&shown(settings, 0), suite, &why, hint)),
+        let (received, host) = match accepted {
+            Ok(received) => (received, ORIGIN),
+            Err(Refusal::Verification(why, hint)) => {
+                return Err(unverified(&shown(settings, ORIGIN), suite, &why, hint));
+            }
             Err(Refusal::Local(why)) => return Err(unwritable(suite, &why)),
             Err(Refusal::Unavailable(why, hint)) => {
                 newest_of_others(settings, session, suite, verifier.as_ref(), (&why, hint), stop, warn)?
             }
         };
-        candidates.push(candidate(settings, session, state, wish, received, verifier, now, warn)?);
+        candidates.push(candidate(settings, session, state, wish, (received, host), verifier, now, warn)?);
     }
     join(candidates)?.into_iter().map(|candidate| judge(settings, session, state, candidate, warn)).collect()
+}
+
+fn question<'a>(
+    session: &'a Session,
+    host: HostId,
+    suite: &str,
+    kept: Option<&'a Kept>,
+    patience: Duration,
+) -> Question<'a> {
+    Question { fetcher: &session.fetcher, host, directory: remote_directory(suite), kept, patience }
+}
+
+/// The mirrors that may stand in for the origin.
+fn others(settings: &MirrorSettings) -> Range<HostId> {
+    if settings.origin_only { 1..1 } else { 1..settings.origins.len() as HostId }
 }
 
 fn kept(session: &Session, state: &State, suite: &str, origin: &str) -> Option<Kept> {
@@ -128,8 +156,8 @@ fn kept(session: &Session, state: &State, suite: &str, origin: &str) -> Option<K
 }
 
 /// The address of an origin as it may be shown: without credentials.
-fn shown(settings: &MirrorSettings, host: usize) -> String {
-    without_credentials(&settings.origins[host])
+fn shown(settings: &MirrorSettings, host: HostId) -> String {
+    without_credentials(&settings.origins[usize::from(host)])
 }
 
 /// A signature that this machine could not check: a full disk, most likely.
@@ -149,7 +177,7 @@ fn unverified(origin: &str, suite: &str, why: &str, hint: Option<&'static str>) 
     }
 }
 
-/// The origin cannot be reached: the newest valid Release of the other mirrors.
+/// The origin cannot be used: the newest valid Release of the other mirrors, and whose it is.
 fn newest_of_others(
     settings: &MirrorSettings,
     session: &Session,
@@ -158,20 +186,14 @@ fn newest_of_others(
     (why, hint): (&str, &'static str),
     stop: &Stop,
     warn: &mut dyn FnMut(String),
-) -> Result<Received, CommandError> {
-    let others = if settings.origin_only { 0 } else { settings.origins.len() };
-    let mut best: Option<(Received, usize)> = None;
-    let mut refusals = vec![format!("{}: {why}", shown(settings, 0))];
+) -> Result<(Received, HostId), CommandError> {
+    let mut best: Option<(Received, HostId)> = None;
+    let mut refusals = vec![format!("{}: {why}", shown(settings, ORIGIN))];
     let mut hints = vec![hint];
     let mut doubts = 0;
-    for host in 1..others {
-        let question = Question {
-            fetcher: &session.fetcher,
-            host: host as HostId,
-            directory: remote_directory(suite),
-            kept: None,
-        };
-        let answer = session.runtime.block_on(stop.or(receive(question)))?;
+    for host in others(settings) {
+        let answer = receive(question(session, host, suite, None, PATIENCE));
+        let answer = session.runtime.block_on(stop.or(answer))?;
         match accept(answer, None, verifier) {
             Ok(received) => {
                 let newer = best.as_ref().is_none_or(|(best, _)| received.release.date > best.release.date);
@@ -194,10 +216,10 @@ fn newest_of_others(
     if let Some((received, host)) = best {
         warn(format!(
             "{suite}: the origin {} cannot be used ({why}); this run follows {}",
-            shown(settings, 0),
+            shown(settings, ORIGIN),
             shown(settings, host)
         ));
-        return Ok(received);
+        return Ok((received, host));
     }
     let kind = if doubts > 0 { ErrorKind::Verification } else { ErrorKind::Network };
     let mut error = CommandError::new(kind, format_args!("{suite}: no mirror has its Release"));
@@ -205,7 +227,7 @@ fn newest_of_others(
         error = error.context(refusal);
     }
     // One that answered tells more than those that did not.
-    let order = [HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_ABSENT, HINT_TRUST, HINT_CERTIFICATE, HINT_REACH];
+    let order = [HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_BUSY, HINT_ABSENT, HINT_TRUST, HINT_CERTIFICATE, HINT_REACH];
     let hint = order.into_iter().find(|hint| hints.contains(hint)).map(|hint| match hint {
         HINT_TRUST if settings.network.ca_file.is_some() => HINT_OTHER_AUTHORITY,
         HINT_ABSENT if suite.ends_with('/') => HINT_ABSENT_FLAT,
@@ -221,7 +243,7 @@ fn candidate(
     session: &Session,
     state: &State,
     wish: &Wish<'_>,
-    received: Received,
+    (received, host): (Received, HostId),
     verifier: Option<Verifier>,
     now: i64,
     warn: &mut dyn FnMut(String),
@@ -235,7 +257,7 @@ fn candidate(
                 ErrorKind::Stale,
                 format_args!("{suite}: the Release was valid until {}", date(until)),
             )
-            .context(format_args!("from {}", shown(settings, 0)))
+            .context(format_args!("from {}", shown(settings, host)))
             .hint("the mirror may be stuck; for an archive that is no longer updated use --ignore-valid-until"));
         }
         warn(format!("{suite}: accepted although valid only until {}", date(until)));
@@ -252,7 +274,7 @@ fn candidate(
     };
     let layout = layout(suite, release, &session.root, state).map_err(|error| disk(&error))?;
     let selections = wish.sources.iter().map(selection).collect();
-    Ok(Candidate { requested: suite.to_owned(), selections, layout, received, verifier })
+    Ok(Candidate { requested: suite.to_owned(), host, selections, layout, received, verifier })
 }
 
 /// What it means for what is here.
@@ -264,7 +286,7 @@ fn judge(
     warn: &mut dyn FnMut(String),
 ) -> Result<Offered, CommandError> {
     let identity = candidate.identity();
-    let Candidate { requested: suite, selections, layout: place, received, verifier } = candidate;
+    let Candidate { requested: suite, host, selections, layout: place, received, verifier } = candidate;
     let Received { files, modified, tag, text, release } = received;
     let fingerprint = fingerprint(&selections, &settings.filters);
     let offer = Offer {
@@ -274,7 +296,11 @@ fn judge(
         signed: text.is_verified(),
         fingerprint,
     };
-    let mut novelty = state.judge(&offer, false).map_err(|error| state_error(&error))?;
+    let refused = |error: StateError| match error {
+        StateError::Older { .. } => state_error(&error).context(format_args!("from {}", shown(settings, host))),
+        other => state_error(&other),
+    };
+    let mut novelty = state.judge(&offer, false).map_err(refused)?;
     if novelty == Novelty::Unchanged {
         let files = altered(session, &place.directory, &files, &text, verifier.as_ref())?;
         let links = lost_links(&session.root, &state.header.suites).map_err(|error| disk(&error))?;
@@ -288,6 +314,7 @@ fn judge(
     Ok(Offered {
         remote: remote_directory(&suite),
         requested: suite,
+        host,
         selections,
         layout: place,
         signed: text.is_verified(),
@@ -338,29 +365,20 @@ fn altered(
 /// know it. Asked for beside the indexes, so that they cost no time.
 pub struct SideFiles(Vec<Option<tokio::task::JoinHandle<NamedAnswers>>>);
 
-/// Asks the origin for them.
+/// Asks those for them who sent the `InRelease`.
 pub fn ask_for_side_files(session: &Session, offers: &[Offered]) -> SideFiles {
     let ask = |offer: &Offered| {
         let missing = offer.files.iter().all(|(name, _)| *name == "InRelease");
-        missing.then(|| {
-            let (watch, directory) = (session.fetcher.watch(), offer.remote.clone());
-            session.runtime.spawn(side_files(watch, directory))
-        })
+        missing.then(|| session.runtime.spawn(side_files(session.fetcher.watch(), offer.host, offer.remote.clone())))
     };
     SideFiles(offers.iter().map(ask).collect())
 }
 
-async fn side_files(watch: Watch, directory: String) -> NamedAnswers {
+async fn side_files(watch: Watch, host: HostId, directory: String) -> NamedAnswers {
     let mut files = Vec::new();
     for (name, limit) in [("Release", RELEASE_BYTES_MAX), ("Release.gpg", SIGNATURE_BYTES_MAX)] {
         let get = Get { path: format!("{directory}{name}"), limit_bytes: limit as u64, ..Get::default() };
-        let mut got = watch.get(0, get.clone()).await;
-        for _ in 1..SIDE_FILE_TRIES {
-            if got.is_err() {
-                got = watch.get(0, get.clone()).await;
-            }
-        }
-        match got {
+        match get_patiently(&watch, host, get, PATIENCE).await {
             Ok(got) if got.head.status == 200 => files.push((name, got)),
             _ => break,
         }
@@ -384,7 +402,7 @@ pub fn take_side_files(
         let take = async {
             files = asked.await.unwrap_or_default();
             if !fits(offer, &files) {
-                files = side_files(session.fetcher.watch(), offer.remote.clone()).await;
+                files = side_files(session.fetcher.watch(), offer.host, offer.remote.clone()).await;
             }
         };
         let in_time = async { tokio::time::timeout_at(until.into(), take).await.is_ok() };

@@ -107,7 +107,10 @@ async fn ask(
     for pair in hosts(session, own)[from..].chunks(2) {
         asked_hosts += pair.len();
         let asked = pair.iter().map(|&host| {
-            let question = Question { fetcher, host, directory: own.directory.clone(), kept };
+            // Some of the time is for the answer after a pause.
+            let patience_when_busy = patience / 2;
+            let directory = own.directory.clone();
+            let question = Question { fetcher, host, directory, kept, patience: patience_when_busy };
             async move {
                 let silent = || GetError::Unreachable {
                     host: own.shown(),
