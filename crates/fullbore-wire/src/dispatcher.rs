@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use self::files::History;
 pub use self::files::{GivenUp, Remedy};
 use self::flight::{Asked, Connection};
-use crate::hosts::{FAILURES_UNTIL_DEAD, Fault, Host, HostId, HostSet, Standing};
+use crate::hosts::{FAILURES_UNTIL_DEAD, Fault, Host, HostId, HostSet, Occasion, Standing};
 use crate::http1::PIPELINE_DEPTH;
 use crate::queue::{Item, ItemId, Lane, Queue, Segment, Wish};
 use crate::rate::Rate;
@@ -143,10 +143,13 @@ impl Default for Limits {
     }
 }
 
+/// Gives files their names, for the report.
+pub type NameOf = Box<dyn Fn(ItemId) -> String + Send>;
+
 /// The decisions of a run.
-#[derive(Debug)]
 pub struct Dispatcher {
     hosts: Vec<Host>,
+    name_of: Option<NameOf>,
     /// Per host, the files last asked for: a mixed-up answer is one of them.
     recent: Vec<VecDeque<ItemId>>,
     limits: Limits,
@@ -172,6 +175,7 @@ impl Dispatcher {
             recent: hosts.iter().map(|_| VecDeque::new()).collect(),
             opening: vec![0; hosts.len()],
             hosts,
+            name_of: None,
             limits,
             queue: Queue::default(),
             connections: BTreeMap::new(),
@@ -185,7 +189,8 @@ impl Dispatcher {
     }
 
     /// Other files follow, numbered from the beginning again; of those before nothing is wanted any more.
-    pub fn begin(&mut self) {
+    pub fn begin(&mut self, name_of: Option<NameOf>) {
+        self.name_of = name_of;
         self.recent.iter_mut().for_each(VecDeque::clear);
         for asked in self.connections.values_mut().flat_map(|connection| &mut connection.asked) {
             asked.is_of_before = true;
@@ -222,6 +227,13 @@ impl Dispatcher {
     /// Open connections to a host.
     pub fn connections_to(&self, host: HostId) -> usize {
         self.connections.values().filter(|connection| connection.host == host).count()
+    }
+
+    /// Notes a fault of a host, with a file of the present ones where it is about one.
+    fn fault(&mut self, host: HostId, item: Option<ItemId>, fault: &Fault, now: Instant) {
+        let path = item.and_then(|item| self.name_of.as_ref().map(|name_of| name_of(item)));
+        let alone = self.usable().iter().all(|usable| usable == host);
+        self.hosts[host as usize].fault_on(fault, Occasion { path, alone }, now);
     }
 
     /// When a paused host may be asked again; `None` if it is not paused.

@@ -164,6 +164,8 @@ pub struct HostSeen {
     pub rtt: Option<Duration>,
     /// What its last connection spoke.
     pub protocol: Option<Protocol>,
+    /// Requests that may be unanswered on one connection; 1 if it cannot pipeline.
+    pub depth: usize,
 }
 
 /// An empty plan, before the first.
@@ -271,7 +273,8 @@ impl Fetcher {
         mut feed: mpsc::Receiver<Vec<Item>>,
         on_event: &mut (dyn FnMut(FetchEvent) + Send),
     ) {
-        self.shared.dispatcher().begin();
+        let names = catalogue.clone();
+        self.shared.dispatcher().begin(Some(Box::new(move |item| names.path(item))));
         *lock(&self.shared.catalogue) = catalogue;
         lock(&self.shared.begun).clear();
         lock(&self.shared.other_name).clear();

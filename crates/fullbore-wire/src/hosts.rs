@@ -19,6 +19,10 @@ pub const MAX_HOSTS: usize = 64;
 /// the rest of the run. A guess: one fault may be an update in progress, three are a habit.
 const STRIKES_UNTIL_BANNED: u32 = 3;
 
+/// The same for the last host that is left. A file that it has wrong is left out by itself, and all others may
+/// be right; so many in a row, and none right, are a login page or a proxy that spoils everything. A guess.
+const STRIKES_UNTIL_BANNED_ALONE: u32 = 100;
+
 /// Answers "not here" in a row, with no file ever delivered, after which a host counts as stale.
 const MISSES_UNTIL_STALE: u32 = 24;
 
@@ -36,8 +40,12 @@ const FILES_PER_WRONG_ONE: u64 = 50;
 /// For this long a host may answer nothing but "busy" without telling when it will be ready, and …
 const BUSY_LIMIT: Duration = Duration::from_secs(20);
 
-/// … for this long when it does (`Retry-After`), before it is left alone for the run.
+/// … for this long when it does (`Retry-After`), before it is left alone for the run. For the last host a pause
+/// as long as this is kept …
 const BUSY_LIMIT_TOLD: Duration = Duration::from_secs(300);
+
+/// … for others a host that asks for more than this is of no use to the run.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// Of so many connections to a host with a known number of requests per connection, one tries
 /// whether it takes more by now: the known number may stem from a restart of the server.
@@ -49,7 +57,7 @@ const BACK_OFF_FIRST: Duration = Duration::from_millis(250);
 /// Faults of one host kept for the report: the first ones, and the last. A guess at what is read.
 const FAULTS_KEPT: usize = 32;
 
-/// Longest pause, also for a `Retry-After` that asks for more.
+/// Longest pause after broken connections.
 const BACK_OFF_MAX: Duration = Duration::from_secs(60);
 
 /// A set of hosts.
@@ -159,8 +167,19 @@ pub enum Standing {
 pub struct SeenFault {
     /// When.
     pub at: Instant,
+    /// With which file, where it was about one: its path in the catalogue.
+    pub path: Option<String>,
     /// What, as text.
     pub fault: String,
+}
+
+/// What a fault is about, and how much the run needs its host.
+#[derive(Clone, Debug, Default)]
+pub struct Occasion {
+    /// The file, where it was about one.
+    pub path: Option<String>,
+    /// No other host may be asked any more.
+    pub alone: bool,
 }
 
 /// Totals of one host, for the report.
@@ -364,12 +383,18 @@ impl Host {
         self.verified_files += 1;
     }
 
-    /// Notes a fault and decides on the host's standing.
+    /// Notes a fault of one host among others that is about no file in particular.
     pub fn fault(&mut self, fault: &Fault, now: Instant) {
+        self.fault_on(fault, Occasion::default(), now);
+    }
+
+    /// Notes a fault and decides on the host's standing.
+    pub fn fault_on(&mut self, fault: &Fault, occasion: Occasion, now: Instant) {
+        let Occasion { path, alone } = occasion;
         if self.totals.seen_faults.len() == FAULTS_KEPT {
             self.totals.seen_faults.pop();
         }
-        self.totals.seen_faults.push(SeenFault { at: now, fault: fault.to_string() });
+        self.totals.seen_faults.push(SeenFault { at: now, path, fault: fault.to_string() });
         match fault {
             Fault::Missing(_) => {
                 self.totals.missing += 1;
@@ -382,23 +407,28 @@ impl Host {
             Fault::WrongAnswer(_) | Fault::Elsewhere(_) | Fault::WrongBytes => {
                 self.strikes += 1;
                 self.wrong_files += u64::from(*fault == Fault::WrongBytes);
-                if self.strikes >= STRIKES_UNTIL_BANNED {
+                let strikes_max = if alone { STRIKES_UNTIL_BANNED_ALONE } else { STRIKES_UNTIL_BANNED };
+                if self.strikes >= strikes_max {
                     self.out(format!("{} times in a row: {fault}", self.strikes));
-                } else if self.wrong_files >= WRONG_FILES_UNTIL_BANNED
+                } else if !alone
+                    && self.wrong_files >= WRONG_FILES_UNTIL_BANNED
                     && self.wrong_files * FILES_PER_WRONG_ONE > self.verified_files
                 {
                     self.out(format!("{} files: {fault}", self.wrong_files));
                 }
             }
             Fault::Busy { retry_after, .. } => {
-                let since = *self.busy_since.get_or_insert(now);
-                let limit = if retry_after.is_some() { BUSY_LIMIT_TOLD } else { BUSY_LIMIT };
-                if now.saturating_duration_since(since) >= limit {
-                    self.out(format!("nothing else for {} s: {fault}", limit.as_secs()));
-                }
+                let busy_for = now.saturating_duration_since(*self.busy_since.get_or_insert(now));
                 self.told_to_wait = true;
                 match retry_after {
-                    Some(pause) => self.pause(*pause, now),
+                    Some(told) if *told > RETRY_AFTER_MAX && !alone || busy_for + *told > BUSY_LIMIT_TOLD => {
+                        self.out(format!("{fault}, busy for {} s so far", busy_for.as_secs()));
+                    }
+                    // Without any pause there would be nothing but questions.
+                    Some(told) => self.pause((*told).max(BACK_OFF_FIRST), now),
+                    None if busy_for >= BUSY_LIMIT => {
+                        self.out(format!("nothing else for {} s: {fault}", BUSY_LIMIT.as_secs()));
+                    }
                     None => self.failed(now),
                 }
             }
@@ -419,7 +449,7 @@ impl Host {
     /// other connections of a host that went down.
     fn failed(&mut self, now: Instant) {
         if matches!(self.standing(now), Standing::Up) {
-            let pause = BACK_OFF_FIRST * 2u32.pow(self.failures.min(8));
+            let pause = (BACK_OFF_FIRST * 2u32.pow(self.failures.min(8))).min(BACK_OFF_MAX);
             self.failures += 1;
             self.pause(pause, now);
         }
@@ -427,7 +457,7 @@ impl Host {
 
     /// Leaves the host alone for so long from now, or for longer if that was decided before.
     fn pause(&mut self, pause: Duration, now: Instant) {
-        let until = now + pause.min(BACK_OFF_MAX);
+        let until = now + pause;
         match &mut self.standing {
             Standing::Up => self.standing = Standing::Paused(until),
             Standing::Paused(known) => *known = until.max(*known),
@@ -521,19 +551,67 @@ mod tests {
         host.fault(&Fault::NoRanges, start + Duration::from_secs(2));
         let seen = &host.totals.seen_faults;
         assert_eq!(seen.len(), FAULTS_KEPT);
-        assert_eq!(seen[0], SeenFault { at: start, fault: "not there (404)".into() });
+        assert_eq!(seen[0], SeenFault { at: start, path: None, fault: "not there (404)".into() });
         assert_eq!(seen.last().unwrap().fault, "ignores Range");
     }
 
+    fn busy_until(seconds: u64) -> Fault {
+        Fault::Busy { status: 429, retry_after: Some(Duration::from_secs(seconds)) }
+    }
+
+    fn alone() -> Occasion {
+        Occasion { alone: true, ..Occasion::default() }
+    }
+
     #[test]
-    fn retry_after_is_obeyed_and_bounded() {
+    fn retry_after_is_obeyed_or_the_host_is_left_alone() {
+        let now = Instant::now();
+        let after = |seconds| now + Duration::from_secs(seconds);
+        let mut host = Host::new("a");
+        host.fault(&busy_until(3), now);
+        assert_eq!(host.standing(now), &Standing::Paused(after(3)));
+        assert_eq!(host.standing(after(3)), &Standing::Up);
+        host.fault(&busy_until(60), now);
+        assert_eq!(host.standing(now), &Standing::Paused(after(60)));
+        host.fault(&busy_until(61), now);
+        assert!(host.is_out(), "others do its work, and it is not asked before it said so");
+    }
+
+    #[test]
+    fn the_last_host_is_waited_for_as_it_says_until_that_is_too_long() {
+        let now = Instant::now();
+        let after = |seconds| now + Duration::from_secs(seconds);
+        let mut host = Host::new("a");
+        host.fault_on(&busy_until(200), alone(), now);
+        assert_eq!(host.standing(after(199)), &Standing::Paused(after(200)));
+        host.fault_on(&busy_until(100), alone(), after(200));
+        assert_eq!(host.standing(after(200)), &Standing::Paused(after(300)));
+        host.fault_on(&busy_until(1), alone(), after(300));
+        assert!(host.is_out(), "five minutes of nothing else");
+        let mut host = Host::new("b");
+        host.fault_on(&busy_until(86_400), alone(), now);
+        assert!(host.is_out());
+    }
+
+    #[test]
+    fn a_pause_of_no_time_is_one_all_the_same() {
         let now = Instant::now();
         let mut host = Host::new("a");
-        host.fault(&Fault::Busy { status: 429, retry_after: Some(Duration::from_secs(3)) }, now);
-        assert_eq!(host.standing(now), &Standing::Paused(now + Duration::from_secs(3)));
-        assert_eq!(host.standing(now + Duration::from_secs(3)), &Standing::Up);
-        host.fault(&Fault::Busy { status: 503, retry_after: Some(Duration::from_secs(86_400)) }, now);
-        assert_eq!(host.standing(now), &Standing::Paused(now + BACK_OFF_MAX));
+        host.fault(&busy_until(0), now);
+        assert_eq!(host.standing(now), &Standing::Paused(now + BACK_OFF_FIRST));
+    }
+
+    #[test]
+    fn the_last_host_is_kept_though_some_of_its_files_are_wrong() {
+        let now = Instant::now();
+        let mut host = Host::new("a");
+        for _ in 0..10 {
+            (0..20).for_each(|_| host.fault_on(&Fault::WrongBytes, alone(), now));
+            host.verified();
+        }
+        assert!(!host.is_out());
+        (0..STRIKES_UNTIL_BANNED_ALONE).for_each(|_| host.fault_on(&Fault::WrongAnswer("html".into()), alone(), now));
+        assert!(host.is_out(), "nothing but wrong files");
     }
 
     #[test]

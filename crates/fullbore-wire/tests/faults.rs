@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server};
+use fullbore_wire::http1::PIPELINE_DEPTH;
 
 /// Some files of every size; enough that each host is asked for several.
 fn sizes() -> Vec<u64> {
@@ -118,6 +119,34 @@ fn corrupt_on_the_only_host_is_given_up() {
     let ran = client.fetch(&tree);
     assert_eq!((ran.verified.len(), ran.given_up.len()), (1, 1), "{ran:#?}");
     assert!(!ran.given_up[0].missing && !client.has(&tree.files[1]));
+}
+
+/// Files of which these are wrong on every server of the tree.
+fn rotten(tree: &Tree, files: &[&str]) -> Server {
+    let rule = |file: &&str| FaultRule::always(PathMatch::Exact(format!("/{file}")), Fault::Corrupt);
+    files.iter().map(rule).fold(tree.server(), |server, rule| server.fault(rule)).start().unwrap()
+}
+
+#[test]
+fn the_only_host_brings_all_but_its_rotten_files() {
+    let tree = Tree::of(&[20_000; 60]);
+    let bad = ["pool/f0", "pool/f1", "pool/f2", "pool/f3", "pool/f4"];
+    let server = rotten(&tree, &bad);
+    let ran = Client::new(&[&server]).fetch(&tree);
+    assert_eq!((ran.verified.len(), ran.given_up.len()), (55, 5), "{ran:#?}");
+    let host = &ran.hosts[0];
+    assert!(host.out.is_none() && host.totals.faults == 5, "one fault for each file: {ran:#?}");
+    let mut named: Vec<_> = host.totals.seen_faults.iter().filter_map(|fault| fault.path.as_deref()).collect();
+    named.sort_unstable();
+    assert_eq!(named, bad);
+}
+
+#[test]
+fn files_that_are_rotten_everywhere_cost_no_others() {
+    let tree = Tree::of(&[20_000; 60]);
+    let servers: Vec<Server> = (0..3).map(|_| rotten(&tree, &["pool/f0", "pool/f1", "pool/f2", "pool/f3"])).collect();
+    let ran = Client::new(&servers.iter().collect::<Vec<_>>()).fetch(&tree);
+    assert_eq!((ran.verified.len(), ran.given_up.len()), (56, 4), "{ran:#?}");
 }
 
 #[test]
@@ -275,6 +304,21 @@ fn permuted_answers_end_pipelining_on_that_host_only() {
     let good = tree.server().behaviour(|own| own.delay = Duration::from_millis(20)).start().unwrap();
     let ran = all_arrives(&tree, &[&permutes, &good]);
     assert!(ran.hosts[0].out.is_none(), "{ran:#?}");
+    assert_eq!(ran.hosts[1].totals.faults, 0, "{ran:#?}");
+    assert_eq!([ran.hosts[0].depth, ran.hosts[1].depth], [1, PIPELINE_DEPTH], "{ran:#?}");
+}
+
+#[test]
+fn http_1_0_ends_pipelining_on_that_host_only_and_a_clean_close_on_none() {
+    let tree = Tree::of(&sizes());
+    let old = tree.server().behaviour(|own| own.delay = Duration::from_millis(5));
+    let old = old.fault(FaultRule::always(PathMatch::Any, Fault::Http10)).start().unwrap();
+    let closes = tree.server().behaviour(|own| {
+        own.delay = Duration::from_millis(5);
+        own.requests_per_connection = Some(3);
+    });
+    let ran = all_arrives(&tree, &[&old, &closes.start().unwrap()]);
+    assert_eq!([ran.hosts[0].depth, ran.hosts[1].depth], [1, PIPELINE_DEPTH], "{ran:#?}");
     assert_eq!(ran.hosts[1].totals.faults, 0, "{ran:#?}");
 }
 

@@ -47,6 +47,9 @@ pub enum Event {
     HostFault {
         /// Name and port of the host.
         host: String,
+        /// The file it was about, below the mirror's address.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        path: Option<String>,
         /// What it did.
         fault: String,
         /// Faults of this host so far; several may have come since it was last told of.

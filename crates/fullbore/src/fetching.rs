@@ -142,7 +142,7 @@ impl Faults {
                 && let Some(last) = last
             {
                 *told = strikes;
-                events.emit(Event::HostFault { host: name, fault: last.fault, strikes });
+                events.emit(Event::HostFault { host: name, path: last.path, fault: last.fault, strikes });
             }
         }
     }

@@ -240,10 +240,11 @@ impl Events for Screen {
                 }
             }
             Event::Progress(progress) => self.progress(&progress),
-            Event::HostFault { host, fault, .. } => {
+            Event::HostFault { host, path, fault, .. } => {
                 let first = self.faulty_hosts.insert(host.clone());
                 if first || self.verbose {
-                    self.line(Level::Warning, &format!("warning: {host}: {fault}"));
+                    let path = path.map(|path| format!("{}: ", printable(&path))).unwrap_or_default();
+                    self.line(Level::Warning, &format!("warning: {host}: {path}{fault}"));
                 }
             }
             Event::Published { suite, codename, date_unix_s } => {
@@ -364,7 +365,7 @@ mod tests {
             screen.emit(Event::Progress(Progress { bytes: i, total_bytes: 5_000_000, ..Progress::default() }));
         }
         for strikes in 1..10 {
-            screen.emit(Event::HostFault { host: "a".into(), fault: "404".into(), strikes });
+            screen.emit(Event::HostFault { host: "a".into(), path: None, fault: "404".into(), strikes });
         }
         screen.emit(Event::Published { suite: "stable".into(), codename: "trixie".into(), date_unix_s: 0 });
         screen.fail(&CommandError::new(ErrorKind::Partial, "1 file is missing").hint("run again"));

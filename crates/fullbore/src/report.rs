@@ -294,8 +294,19 @@ pub struct HostReport {
 pub struct FaultReport {
     /// Milliseconds after the start; 0 if not known.
     pub at_ms: u64,
+    /// The file it was about, below the mirror's address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
     /// What it did.
     pub fault: String,
+}
+
+impl FaultReport {
+    /// Both in one line.
+    pub fn line(&self) -> String {
+        let path = self.path.iter().map(|path| format!("{path}: "));
+        path.chain([self.fault.clone()]).collect()
+    }
 }
 
 /// What limited the run, as the engine found it.

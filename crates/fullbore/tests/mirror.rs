@@ -216,6 +216,26 @@ fn wrong_bytes_of_the_only_mirror_are_called_so() {
     assert!(ran.number("totals.wasted_bytes") > 0);
 }
 
+#[test]
+fn the_file_that_a_host_had_wrong_is_named() {
+    let files = common().state(0).select(|file| file.path.ends_with(".deb"));
+    let path = *files.keys().next().unwrap();
+    for json in [true, false] {
+        let rule = FaultRule::once(PathMatch::Exact(format!("/{path}")), Fault::Corrupt);
+        let server = Server::builder(&common().state(0).root).fault(rule).start().unwrap();
+        let more: &[&str] = if json { &["--json"] } else { &[] };
+        let ran = Mirror::new(common()).run_with(&[&server], more).exits(0);
+        assert_eq!(ran.report["summary"]["hosts"][0]["faults"][0]["path"], path);
+        if json {
+            let mut events = ran.stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+            let fault = events.find(|event| event["event"] == "host_fault").unwrap();
+            assert_eq!(fault["path"], path, "{fault}");
+        } else {
+            ran.says(&format!("warning: {}: {path}: ", server.address()));
+        }
+    }
+}
+
 /// What a run received is needed, or wasted.
 #[test]
 fn what_was_refused_counts_as_wasted() {

@@ -88,7 +88,7 @@ impl Dispatcher {
             self.trouble(item, size, host, TROUBLES_PER_BUSY_HOST);
         }
         self.unanswered(id, tag, now);
-        self.hosts[host as usize].fault(&Fault::Busy { status: 503, retry_after: None }, now);
+        self.fault(host, None, &Fault::Busy { status: 503, retry_after: None }, now);
     }
 
     /// A request was not looked at (HTTP/2: GOAWAY), or could not be sent: no fault of anybody.
@@ -143,6 +143,10 @@ impl Dispatcher {
         let host = connection.host;
         let Some(place) = connection.asked.iter().position(|asked| asked.tag == tag) else { return };
         let asked = connection.asked.remove(place).expect("position was just found");
+        let item = asked.item_now();
+        // A file that a host has wrong is one fault of it, however many parts of it were asked for.
+        let is_known = matches!(fault, Fault::WrongAnswer(_) | Fault::Elsewhere(_))
+            && item.and_then(|item| self.histories.get(&item)).is_some_and(|history| history.failed.contains(host));
         if let Some(rest) = asked.rest() {
             self.histories.entry(rest.item).or_default().faults.insert(host, fault.clone());
             match &fault {
@@ -166,8 +170,8 @@ impl Dispatcher {
             }
             self.give_back(&asked, now);
         }
-        if self.limits.redirects_are_faults || !matches!(fault, Fault::Elsewhere(_)) {
-            self.hosts[host as usize].fault(&fault, now);
+        if !is_known && (self.limits.redirects_are_faults || !matches!(fault, Fault::Elsewhere(_))) {
+            self.fault(host, item, &fault, now);
         }
     }
 
@@ -188,7 +192,12 @@ impl Dispatcher {
         match how {
             Ended::Clean => host.closed_after(connection.answered),
             Ended::Ours => {}
-            Ended::Fault(fault) => host.fault(fault, now),
+            Ended::Fault(fault) => {
+                // Of what broke before its answer began, it says nothing.
+                let is_of_front = |front: &&Asked| front.received > 0 || matches!(fault, Fault::WrongAnswer(_));
+                let item = connection.asked.front().filter(is_of_front).and_then(Asked::item_now);
+                self.fault(connection.host, item, fault, now);
+            }
         }
         connection.next_tag > 0
     }
@@ -196,7 +205,7 @@ impl Dispatcher {
     /// A connection could not be opened.
     pub fn not_opened(&mut self, host: HostId, fault: &Fault, now: Instant) {
         self.opening[host as usize] = self.opening[host as usize].saturating_sub(1);
-        self.hosts[host as usize].fault(fault, now);
+        self.fault(host, None, fault, now);
     }
 
     /// Whether the connection is to be given up for silence or drips. Ask every 250 ms or so.

@@ -85,7 +85,7 @@ impl Dispatcher {
             }
         }
         for host in culprits.iter().filter(|host| !history.blamed.contains(**host)) {
-            self.hosts[*host as usize].fault(&Fault::WrongBytes, now);
+            self.fault(*host, Some(item), &Fault::WrongBytes, now);
         }
         for host in sources.iter().filter(|host| !culprits.contains(host)) {
             self.hosts[*host as usize].verified();
@@ -115,6 +115,8 @@ impl Dispatcher {
         }
         self.queue.include_all(item);
         if let [(host, _)] = shares {
+            // The second try of the only host is about the same file.
+            let is_known = history.failed.contains(*host);
             history.failed.insert(*host);
             history.blamed.insert(*host);
             history.faults.insert(*host, Fault::WrongBytes);
@@ -124,7 +126,9 @@ impl Dispatcher {
             for host in lost.iter() {
                 self.queue.exclude(item, size, host);
             }
-            self.hosts[*host as usize].fault(&Fault::WrongBytes, now);
+            if !is_known {
+                self.fault(*host, Some(item), &Fault::WrongBytes, now);
+            }
             return Remedy::Whole;
         }
         // Several hosts: one of them serves the others' parts too, the origin if it can, for it must
@@ -151,7 +155,7 @@ impl Dispatcher {
         history.blamed.insert(host);
         self.hosts[host as usize].totals.wasted_bytes += bytes;
         if self.hosts[host as usize].depth() > 1 {
-            self.hosts[host as usize].fault(&Fault::CannotPipeline, now);
+            self.fault(host, Some(item), &Fault::CannotPipeline, now);
         }
         true
     }

@@ -32,6 +32,11 @@ impl Asked {
         self.segment.end - self.at().max(self.until)
     }
 
+    /// Which of the present files it is of.
+    pub(super) fn item_now(&self) -> Option<ItemId> {
+        (!self.is_of_before).then_some(self.segment.item)
+    }
+
     /// What of it did not arrive and is still ours to bring.
     pub(super) fn rest(&self) -> Option<Segment> {
         let empty_file = self.segment.size == 0 && self.until == 0;

@@ -339,7 +339,7 @@ fn a_request_of_files_before_takes_back_nothing_of_one_with_the_same_number() {
     assert!(matches!(dispatcher.next(a, now), Next::Ask { .. }));
     dispatcher.abandon(7, now);
     assert_eq!(dispatcher.recently_asked(0), [7]);
-    dispatcher.begin();
+    dispatcher.begin(None);
     assert!(dispatcher.recently_asked(0).is_empty());
     dispatcher.add(vec![Item { id: 7, size: 1000, ..Item::default() }]);
     let b = dispatcher.opened(1, Duration::from_millis(1), now);
@@ -460,4 +460,22 @@ fn nothing_more_is_asked_for_behind_unwanted_bytes() {
     let (mut dispatcher, drip, _, now) = small_file_behind_unwanted_bytes();
     dispatcher.add(vec![Item { id: 4, size: 500, ..Item::default() }]);
     assert_eq!(dispatcher.next(drip, now), Next::Wait);
+}
+
+#[test]
+fn a_file_that_comes_wrong_in_many_parts_is_one_fault_and_has_its_name() {
+    let now = Instant::now();
+    let mut dispatcher = Dispatcher::new(vec![Host::new("a"), Host::new("b")], Limits::default());
+    dispatcher.begin(Some(Box::new(|item| format!("pool/f{item}"))));
+    dispatcher.add(vec![Item { id: 3, size: 8 << 20, ..Item::default() }]);
+    let connections: Vec<_> = (0..4).map(|_| dispatcher.opened(0, Duration::from_millis(1), now)).collect();
+    for id in &connections {
+        assert!(matches!(dispatcher.next(*id, now), Next::Ask { tag: 0, segment } if segment.item == 3));
+    }
+    for id in connections {
+        dispatcher.refused(id, 0, Fault::WrongAnswer("html".into()), now);
+    }
+    let host = &dispatcher.hosts()[0];
+    assert!(!host.is_out() && host.totals.faults == 1, "{:?}", host.totals);
+    assert_eq!(host.totals.seen_faults[0].path.as_deref(), Some("pool/f3"));
 }

@@ -187,6 +187,7 @@ impl Watch {
                 connections: dispatcher.connections_to(id as HostId),
                 rtt: host.measured_rtt(),
                 protocol: host.protocol(),
+                depth: host.depth(),
             })
             .collect()
     }

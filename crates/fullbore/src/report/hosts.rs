@@ -24,6 +24,7 @@ impl HostsOf<'_> {
         let totals = &host.totals;
         let seen = |fault: &SeenFault| FaultReport {
             at_ms: fault.at.saturating_duration_since(self.started).as_millis() as u64,
+            path: fault.path.clone(),
             fault: fault.fault.clone(),
         };
         // The picture's points are a tenth of a second or longer. What came in less has no point.

@@ -277,7 +277,11 @@ mod tests {
         report.summary.name = None;
         report.timeline.hosts[0].host = evil.into();
         report.timeline.stages[0].stage = evil.into();
-        report.summary.hosts[1].faults.push(crate::report::FaultReport { at_ms: 1, fault: evil.into() });
+        report.summary.hosts[1].faults.push(crate::report::FaultReport {
+            at_ms: 1,
+            path: Some(evil.into()),
+            fault: evil.into(),
+        });
         report.summary.warn(evil);
         report.summary.problem(evil);
         report.summary.verdict = Some(VerdictReport {

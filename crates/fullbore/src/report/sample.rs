@@ -22,7 +22,7 @@ fn summary() -> Summary {
         state: "good".into(),
         ..HostReport::default()
     };
-    let fault = |at_ms, fault: &str| FaultReport { at_ms, fault: fault.into() };
+    let fault = |at_ms, fault: &str| FaultReport { at_ms, path: None, fault: fault.into() };
     Summary {
         packages: None,
         command: "mirror".into(),

@@ -201,7 +201,7 @@ fn host_lane(page: &mut String, report: &Report, host: &HostReport, lane: Option
             "<i class=\"fault\" style=\"left:{:.2}%\" title=\"{}: {}\"></i>",
             percent(fault.at_ms.min(end), end),
             clock(fault.at_ms),
-            escape(&fault.fault)
+            escape(&fault.line())
         );
     }
     page.push_str("</div>");
@@ -220,7 +220,7 @@ fn host_lane(page: &mut String, report: &Report, host: &HostReport, lane: Option
                 page,
                 "<li><b>{}</b> {}</li>",
                 if fault.at_ms > 0 { clock(fault.at_ms) } else { "at last".to_owned() },
-                escape(&fault.fault)
+                escape(&fault.line())
             );
         }
         let more = (host.strikes as usize).max(host.faults.len()).saturating_sub(FAULTS_LISTED);
