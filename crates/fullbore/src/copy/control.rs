@@ -199,9 +199,16 @@ pub fn ask(directory: &Path, request: Request, pid: Option<u32>) -> Result<Vec<V
     let mut pids: Vec<u32> = names.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     pids.sort_unstable();
     pids.retain(|found| pid.is_none_or(|pid| pid == *found));
-    // A socket whose process has died refuses, and is passed over.
-    let answers: Vec<Value> =
-        pids.iter().filter_map(|pid| ask_one(&directory.join(pid.to_string()), request).ok()).collect();
+    let mut answers = Vec::new();
+    for pid in pids {
+        let path = directory.join(pid.to_string());
+        match ask_one(&path, request) {
+            Ok(answer) => answers.push(answer),
+            // Of a process that was killed.
+            Err(_) if !Path::new("/proc").join(pid.to_string()).exists() => drop(std::fs::remove_file(path)),
+            Err(_) => {}
+        }
+    }
     if answers.is_empty() { Err(none()) } else { Ok(answers) }
 }
 
@@ -239,6 +246,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path().join("own");
         assert!(ask(&directory, Request::Status, None).is_err());
+        let killed = directory.join("4194305");
         let levers = Levers::new(0, &Ledger::off());
         let standing = Arc::new(Standing::of(&Arc::default()));
         standing.look(Some("the network".to_owned()));
@@ -246,8 +254,11 @@ mod tests {
         let socket = serve(&directory, levers.clone(), places, standing).unwrap();
         let mode = std::fs::metadata(&socket.path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+        // Above the largest number that a process may have (proc_sys_kernel(5), `pid_max`).
+        drop(UnixListener::bind(&killed).unwrap());
         let pid = std::process::id();
         let answers = ask(&directory, Request::Status, None).unwrap();
+        assert!(answers.len() == 1 && !killed.exists(), "{answers:?}");
         let text =
             format!("{pid}: /srv to host:/backup: 0 B of 0 B so far, 0 of 0 files, 0 B/s, limited by the network");
         assert_eq!(Request::Status.words(&answers[0]), text);
