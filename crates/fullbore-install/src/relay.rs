@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{CWD, FileType, Mode};
+use rustix::fs::{CWD, FileType, Mode, StatVfsMountFlags};
 
 /// Longest order taken, in bytes: more than the kernel allows as arguments of a program (`ARG_MAX`, 2 MiB).
 const ORDER_BYTES_MAX: usize = 4 << 20;
@@ -29,8 +29,12 @@ const END: &[u8] = b"\0\0";
 /// How often is looked whether apt has ended.
 const LOOK_EVERY_MS: i64 = 20;
 
-/// Directory of the script in the root, with this process's number at its end.
-const DIRECTORY: &str = "run/fullbore-dpkg";
+/// Where the script's directory may be in the root, the first that programs can be started from: `/run` is mounted
+/// `noexec` on Debian. The second is where dpkg keeps and starts maintainer scripts.
+const PLACES: [&str; 2] = ["run", "var/lib"];
+
+/// Name of that directory, before this process's number.
+const DIRECTORY: &str = "fullbore-dpkg.";
 
 /// What to do with an order.
 #[derive(Debug)]
@@ -54,6 +58,28 @@ pub struct Told {
     pub status_descriptor: Option<u32>,
 }
 
+/// Why there is no script.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// Nothing can be started from where it might be.
+    #[error("{}: programs can be started neither from /run nor from /var/lib there", .0.display())]
+    NotExecutable(PathBuf),
+    /// A file cannot be made, or not removed.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// What the kernel says.
+        #[source]
+        error: io::Error,
+    },
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> RelayError {
+    let path = path.to_owned();
+    move |error| RelayError::File { path: path.clone(), error }
+}
+
 /// The script, its pipes, and the lock that tells that somebody answers.
 #[derive(Debug)]
 pub struct Relay {
@@ -65,17 +91,23 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Places the script in a root whose `/run` is there. dpkg will not have the variables `without`.
+    /// Places the script in a root. dpkg will not have the variables `without`.
     ///
     /// # Errors
-    /// The files cannot be made.
-    pub fn place(root: &Path, without: &[&str]) -> io::Result<Relay> {
-        let name = format!("{DIRECTORY}.{}", std::process::id());
+    /// There is no place for it, or the files cannot be made.
+    pub fn place(root: &Path, without: &[&str]) -> Result<Relay, RelayError> {
+        let place = PLACES.iter().find(|place| is_executable(&root.join(place)));
+        let place = place.ok_or_else(|| RelayError::NotExecutable(root.to_owned()))?;
+        let name = format!("{place}/{DIRECTORY}{}", std::process::id());
         let directory = root.join(&name);
+        Relay::place_in(directory.clone(), Path::new("/").join(name), without).map_err(failed(&directory))
+    }
+
+    /// Makes this directory, whose path inside of the root is `inside`.
+    fn place_in(directory: PathBuf, inside: PathBuf, without: &[&str]) -> io::Result<Relay> {
         remove(&directory)?;
         fs::create_dir(&directory)?;
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?;
-        let inside = Path::new("/").join(&name);
         let pipe = |name: &str| -> io::Result<File> {
             let path = directory.join(name);
             rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
@@ -96,14 +128,15 @@ impl Relay {
     ///
     /// # Errors
     /// It cannot be removed.
-    pub fn clear_abandoned(root: &Path) -> io::Result<()> {
-        let name = DIRECTORY.rsplit('/').next().unwrap_or_default();
-        for entry in fs::read_dir(root.join("run"))? {
-            let directory = entry?.path();
-            let is_relays = directory.file_name().is_some_and(|is| is.to_string_lossy().starts_with(name));
-            // Whoever answers has it locked.
-            if is_relays && File::open(directory.join("alive")).is_ok_and(|alive| alive.try_lock().is_ok()) {
-                remove(&directory)?;
+    pub fn clear_abandoned(root: &Path) -> Result<(), RelayError> {
+        for place in PLACES.map(|place| root.join(place)).iter().filter(|place| place.is_dir()) {
+            for entry in fs::read_dir(place).map_err(failed(place))? {
+                let directory = entry.map_err(failed(place))?.path();
+                let is_relays = directory.file_name().is_some_and(|name| name.to_string_lossy().starts_with(DIRECTORY));
+                // Whoever answers has it locked.
+                if is_relays && File::open(directory.join("alive")).is_ok_and(|alive| alive.try_lock().is_ok()) {
+                    remove(&directory).map_err(failed(&directory))?;
+                }
             }
         }
         Ok(())
@@ -196,9 +229,15 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // What is left in /run goes with the next boot.
+        // What is left the next run removes.
         let _ = remove(&self.directory);
     }
+}
+
+/// Whether a directory is there from which programs can be started.
+fn is_executable(directory: &Path) -> bool {
+    let status = rustix::fs::statvfs(directory);
+    directory.is_dir() && status.is_ok_and(|status| !status.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
 fn remove(directory: &Path) -> io::Result<()> {
@@ -392,12 +431,15 @@ mod tests {
     fn what_a_killed_run_has_left_is_removed_and_no_other() {
         let dir = tempfile::tempdir().unwrap();
         let (relay, script) = placed(dir.path());
-        let abandoned = dir.path().join("run/fullbore-dpkg.1");
-        fs::create_dir(&abandoned).unwrap();
-        fs::write(abandoned.join("alive"), "").unwrap();
+        let abandoned = ["run/fullbore-dpkg.1", "var/lib/fullbore-dpkg.1"].map(|path| dir.path().join(path));
+        for directory in &abandoned {
+            fs::create_dir_all(directory).unwrap();
+            fs::write(directory.join("alive"), "").unwrap();
+        }
         fs::create_dir(dir.path().join("run/other")).unwrap();
         Relay::clear_abandoned(dir.path()).unwrap();
-        assert!(!abandoned.exists() && script.exists() && dir.path().join("run/other").exists());
+        assert!(!abandoned.iter().any(|directory| directory.exists()));
+        assert!(script.exists() && dir.path().join("run/other").exists());
         drop(relay);
         assert!(!script.exists());
     }

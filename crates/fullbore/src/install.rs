@@ -29,7 +29,7 @@ use crate::installing::Part;
 use crate::installing::account::Account;
 use crate::installing::download::Downloads;
 use crate::installing::log::Log;
-use crate::installing::serving::Serving;
+use crate::installing::serving::{Serving, of_relay};
 use crate::installing::unpacker::Unpacker;
 use crate::report::Report;
 use crate::settings::InstallSettings;
@@ -120,9 +120,9 @@ impl Walk<'_> {
     ) -> Result<(), CommandError> {
         account.turn(events, Phase::Resolve, Part::Resolve);
         let root = &self.settings.root;
-        let relay = Relay::place(root, &[]).map_err(|error| CommandError::disk(root, &error))?;
+        let relay = Relay::place(root, &[]).map_err(|error| of_relay(&error))?;
         let waiting = self.take_locks(&relay, events)?;
-        Relay::clear_abandoned(root).map_err(|error| CommandError::disk(root, &error))?;
+        Relay::clear_abandoned(root).map_err(|error| of_relay(&error))?;
         let plan = self.plan()?;
         self.stop.check()?;
         // Without any step apt has something to say all the same, and may have to mark packages.

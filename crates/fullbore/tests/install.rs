@@ -268,6 +268,37 @@ fn the_root_that_we_are_in() {
     pair.assert_same();
 }
 
+/// `fullbore install` after this script, with the root as `$1`, in a mount namespace of its own.
+fn install_after(script: &str, root: &Path, words: &[&str]) -> Output {
+    let mut command = clean_command("unshare");
+    let script = format!("{script}\nroot=$1; shift; exec \"$@\" --root \"$root\"");
+    command.args(["--mount", "sh", "-ec", &script, "sh"]).arg(root).arg(env!("CARGO_BIN_EXE_fullbore"));
+    command.args(["install", "--yes", "--json"]).args(words).stdin(Stdio::null());
+    command.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C.UTF-8");
+    command.output().unwrap()
+}
+
+/// As Debian's own `/run` is.
+#[test]
+fn nothing_need_be_started_from_run() {
+    let archive = Archive::new();
+    first_versions(&archive);
+    let server = archive.serve();
+    let place = root_for(&server, "true");
+    let root = place.path().join("root");
+    let nowhere = "for directory in run var/lib; do
+        mount --bind \"$1/$directory\" \"$1/$directory\" && mount -o remount,bind,noexec \"$1/$directory\"; done";
+    let refused = install_after(nowhere, &root, &["needed"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && said.contains("neither from /run nor from /var/lib"), "{said}");
+    assert!(!root.join("var/cache/apt/archives/needed_1_amd64.deb").exists());
+    let output = install_after("mount -t tmpfs -o noexec tmpfs \"$1/run\"", &root, &["needed"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(summary(&output)["packages"]["unpacked"], 1);
+    let left = fs::read_dir(root.join("var/lib")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(!left.into_iter().any(|name| name.to_string_lossy().starts_with("fullbore")));
+}
+
 #[test]
 fn the_locks_are_held_from_the_first_question_to_the_end() {
     let archive = Archive::new();

@@ -11,7 +11,7 @@ use super::{ARCHIVES, Walk};
 use crate::error::CommandError;
 use crate::installing::account::Account;
 use crate::installing::download::local;
-use crate::installing::serving::Serving;
+use crate::installing::serving::{Serving, of_relay};
 use crate::installing::unpacker::Unpacker;
 
 /// Speaks of files outside of the root.
@@ -33,7 +33,7 @@ impl Walk<'_> {
         }
         let root = self.inside.root();
         let disk = |error: std::io::Error| CommandError::disk(root, &error);
-        let relay = Relay::place(root, &OUTSIDE_ONLY).map_err(disk)?;
+        let relay = Relay::place(root, &OUTSIDE_ONLY).map_err(|error| of_relay(&error))?;
         let mut command = apt.installing(shown);
         let option = |name: &str, value: &Path| {
             let mut option = OsString::from(name);

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 
 use fullbore_install::order::Order;
-use fullbore_install::relay::{Answer, Relay, Told};
+use fullbore_install::relay::{Answer, Relay, RelayError, Told};
 
 use super::Part;
 use super::account::Account;
 use super::unpacker::{Done, Scripts, Unpacker};
-use crate::error::CommandError;
+use crate::error::{CommandError, ErrorKind};
 
 /// Answers apt's orders for one root.
 pub struct Serving<'a> {
@@ -87,6 +87,16 @@ impl<'a> Serving<'a> {
 
     fn seen_inside(&self, file: &Path) -> PathBuf {
         file.strip_prefix(self.root).map_or_else(|_| file.to_owned(), |path| Path::new("/").join(path))
+    }
+}
+
+/// What is told of a script that cannot be placed.
+pub fn of_relay(error: &RelayError) -> CommandError {
+    match error {
+        RelayError::NotExecutable(_) => CommandError::usage(error)
+            .context("apt starts a script of fullbore's from there, and dpkg those of packages from /var/lib/dpkg")
+            .hint("mount one of them without noexec"),
+        RelayError::File { .. } => CommandError::from_error(ErrorKind::Disk, error),
     }
 }
 
