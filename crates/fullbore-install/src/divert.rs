@@ -21,6 +21,8 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::nosync::disks::{Disks, is_beyond_dpkg};
+
 /// What is diverted if nothing is named: programs of the Debian installer that start dpkg, and dpkg.
 pub const PROGRAMS: [&str; 4] = ["/usr/bin/dpkg", "/usr/bin/apt-get", "/usr/bin/aptitude", "/usr/bin/tasksel"];
 
@@ -116,6 +118,7 @@ impl Root {
         try_helper: bool,
         before: BeforeStep<'_>,
     ) -> Result<Vec<PathBuf>, DivertError> {
+        let disks = self.disks()?;
         let mut chosen = Vec::new();
         for program in programs {
             let below = self.below(program)?;
@@ -132,13 +135,14 @@ impl Root {
         for program in &chosen {
             self.divert(program, before)?;
         }
-        self.sync()?;
+        self.sync(disks)?;
         Ok(chosen)
     }
 
     /// Brings back these programs, or all; gives which. Right from every state that `on`, `on_by_apt`
     /// and `off` can have left, and when there is nothing to do. APT's configuration goes with all.
     pub fn off(&self, programs: &[PathBuf], before: BeforeStep<'_>) -> Result<Vec<PathBuf>, DivertError> {
+        let disks = self.disks()?;
         let registered = self.registered()?;
         let chosen = registered.into_iter().filter(|program| programs.is_empty() || programs.contains(program));
         let chosen: Vec<PathBuf> = chosen.collect();
@@ -154,7 +158,7 @@ impl Root {
             self.step(before, "remove the helper")?;
             self.remove_helper()?;
         }
-        self.sync()?;
+        self.sync(disks)?;
         Ok(chosen)
     }
 
@@ -310,9 +314,18 @@ impl Root {
         Ok(directory.join(name))
     }
 
-    fn sync(&self) -> Result<(), DivertError> {
-        let directory = File::open(&self.path).map_err(file(&self.path))?;
-        rustix::fs::syncfs(&directory).map_err(|error| file(&self.path)(error.into()))
+    /// The root's file systems, opened before anything is changed: `/var` may be another than the root's own.
+    fn disks(&self) -> Result<Disks, DivertError> {
+        Disks::open_below(&self.path).map_err(file(&self.path))
+    }
+
+    fn sync(&self, mut disks: Disks) -> Result<(), DivertError> {
+        let synced = disks.sync_held(&mut |_| ());
+        let missed = synced.missed.into_iter().filter(|(path, error)| !is_beyond_dpkg(&self.path, path, error));
+        match synced.failed.into_iter().chain(missed).next() {
+            Some((path, error)) => Err(DivertError::File { path, error }),
+            None => Ok(()),
+        }
     }
 
     fn step(&self, before: BeforeStep<'_>, name: &'static str) -> Result<(), DivertError> {

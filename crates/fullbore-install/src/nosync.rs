@@ -10,10 +10,10 @@
 //! dynamic, in a chroot or not, and cannot be taken off again. That is why [`service_manager`]
 //! has to be asked first, and why programs that outlive the command make the run fail.
 
+pub(crate) mod disks;
 pub mod filter;
 
 mod descendants;
-mod disks;
 mod host;
 mod kernel;
 mod mounted;

@@ -33,11 +33,11 @@ use crate::cli::BootstrapFormat;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Event, Events, Phase};
 use crate::fetching::Stop;
-use crate::installing::Part;
 use crate::installing::account::Account;
 use crate::installing::download::Downloads;
 use crate::installing::log::Log;
 use crate::installing::unpacker::Unpacker;
+use crate::installing::{Part, still_syncing};
 use crate::report::Report;
 use crate::settings::BootstrapSettings;
 use apt::{PrivateApt, Selection, Shown};
@@ -353,9 +353,9 @@ impl Walk<'_> {
             return pack::pack(self.settings, self.inside, self.log);
         }
         account.turn(events, Phase::Sync, Part::Sync);
-        synced(session)?;
+        synced(session, events)?;
         place.complete()?;
-        synced(session)
+        synced(session, events)
     }
 }
 
@@ -378,8 +378,8 @@ fn end_survivors(session: &Session, events: &mut dyn Events) -> Result<(), Comma
     Ok(())
 }
 
-fn synced(session: &Session) -> Result<(), CommandError> {
-    let flushed = session.sync();
+fn synced(session: &Session, events: &mut dyn Events) -> Result<(), CommandError> {
+    let flushed = session.sync(&mut |path| events.note(still_syncing(path)));
     match flushed.failed.iter().chain(&flushed.missed).next() {
         None => Ok(()),
         Some((path, error)) => {

@@ -25,12 +25,12 @@ use fullbore_install::root::Root;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Events, Phase};
 use crate::fetching::Stop;
-use crate::installing::Part;
 use crate::installing::account::Account;
 use crate::installing::download::Downloads;
 use crate::installing::log::Log;
 use crate::installing::serving::{Serving, of_relay};
 use crate::installing::unpacker::Unpacker;
+use crate::installing::{Part, still_syncing};
 use crate::report::Report;
 use crate::settings::InstallSettings;
 
@@ -225,11 +225,14 @@ impl Walk<'_> {
         };
         account.turn(events, Phase::Sync, Part::Sync);
         // Also after a failure: what dpkg has done is to stay.
-        let flushed = self.session.sync();
+        let flushed = self.session.sync(&mut |path| events.note(still_syncing(path)));
         ended?;
         if let Some((path, error)) = flushed.failed.iter().chain(&flushed.missed).next() {
             return Err(CommandError::disk(path, error)
                 .context("the packages are installed, but may not be on the disk as they should"));
+        }
+        for (path, error) in &flushed.beyond {
+            events.warn(format!("{}: not synced: {error}; dpkg has nothing there", path.display()));
         }
         let survivors = self.session.settled_survivors();
         if survivors.is_empty() {

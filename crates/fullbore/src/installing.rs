@@ -297,6 +297,11 @@ impl Flush {
     }
 }
 
+/// Told while the final sync lasts.
+pub fn still_syncing(path: &Path) -> String {
+    format!("{}: the final sync still waits for it", path.display())
+}
+
 /// What dpkg was seen to do.
 #[derive(Debug, Clone, Default)]
 pub struct Observed {

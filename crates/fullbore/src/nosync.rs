@@ -11,6 +11,7 @@ use fullbore_install::nosync::{self, Call, Ended, FlushCost, Job, Notice, Outcom
 
 use crate::cli::NosyncArgs;
 use crate::error::{CommandError, ErrorKind, printable};
+use crate::installing::still_syncing;
 
 /// As env, nice, timeout and chroot end when it is them that fail, not the command.
 pub const EXIT_NOT_RUN: u8 = 125;
@@ -68,7 +69,7 @@ fn tell(notice: &Notice<'_>) {
         Notice::Waiting(survivors) => {
             note(&format!("still running, and waited for, because its sync calls are counted: {}", names(survivors)));
         }
-        Notice::Syncing(path) => note(&format!("{}: the final sync still waits for it", path.display())),
+        Notice::Syncing(path) => note(&still_syncing(path)),
     }
 }
 

@@ -18,6 +18,7 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use fullbore_install::database::Lock;
+use fullbore_install::divert::{self, DivertError};
 use fullbore_install::root::Root;
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::random::Random;
@@ -606,6 +607,52 @@ fn i7_a_disk_that_fails_at_the_end_fails_the_run() {
     // If the file system has noticed it by itself meanwhile, apt fails.
     assert!(matches!(output.status.code(), Some(7 | 2)), "{}: {said}", output.status);
     assert!(output.status.code() == Some(2) || said.contains("may not be on the disk"), "{said}");
+}
+
+/// `/var` is a disk of its own, which fails when all is undone and not yet synced.
+#[test]
+fn i7_a_disk_beneath_the_root_that_fails_fails_divert() {
+    SlowDisk::available().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    for directory in ["usr/bin", "usr/lib", "var"] {
+        fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    let disk = SlowDisk::mount(&root.join("var"), &dir.path().join("backing"), 64 << 20, 1 << 30).unwrap();
+    fs::create_dir_all(root.join("var/lib/dpkg/info")).unwrap();
+    for file in ["usr/bin/dpkg", "usr/helper", "var/lib/dpkg/status", "var/lib/dpkg/diversions"] {
+        fs::write(root.join(file), "").unwrap();
+    }
+    let divert = divert::Root::open(&root).unwrap();
+    divert.on(&[], &root.join("usr/helper"), false, &mut |_| Ok(())).unwrap();
+    let off = divert.off(&[], &mut |step| {
+        if step == "remove the helper" {
+            fs::write(root.join("var/late"), "not on the disk yet")?;
+            disk.set_broken(true);
+        }
+        Ok(())
+    });
+    disk.set_broken(false);
+    let error = off.unwrap_err();
+    let var = root.canonicalize().unwrap().join("var");
+    assert!(matches!(&error, DivertError::File { path, .. } if *path == var), "{error}");
+}
+
+/// A file system that not even root may look into, as another user's FUSE is to it.
+#[test]
+fn what_dpkg_cannot_reach_is_a_warning() {
+    let archive = Archive::new();
+    first_versions(&archive);
+    let server = archive.serve();
+    let place = root_for(&server, "true");
+    let root = place.path().join("root");
+    // Without a server: whoever is not this user is refused before it is asked.
+    let foreign = "exec 9<>/dev/fuse
+        mount -i -t fuse -o fd=9,rootmode=40000,user_id=65534,group_id=65534 foreign \"$1/opt\"";
+    let output = install_after(foreign, &root, &["needed"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("root/opt: not synced: Permission denied"), "{said}");
 }
 
 /// What only dpkg may unpack has to be what the index says as well, and what lies in the cache is not trusted.

@@ -26,6 +26,7 @@ impl Root {
         let configuration = self.path.join(CONFIGURATION);
         let directory = configuration.parent().unwrap_or(&self.path);
         fs::metadata(directory).map_err(file(directory))?;
+        let disks = self.disks()?;
         self.step(before, "helper")?;
         self.place_helper(helper, try_helper)?;
         self.step(before, "write the wrapper")?;
@@ -36,7 +37,7 @@ impl Root {
              Dir::Bin::dpkg \"/{WRAPPER}\";\n"
         );
         self.place(CONFIGURATION, &text, 0o644)?;
-        self.sync()
+        self.sync(disks)
     }
 
     /// Whether APT starts dpkg by the wrapper.

@@ -64,6 +64,18 @@ const OPENS_WITHIN: Duration = Duration::from_secs(5);
 /// How often is told which file system the end of the run waits for.
 const TELLS_EVERY: Duration = Duration::from_secs(30);
 
+/// Directories of a root in which dpkg has nothing: they are the users' and the administrator's, or are empty again after
+/// the next start (hier(7)).
+const NOT_DPKGS: [&str; 7] = ["home", "media", "mnt", "root", "run", "srv", "tmp"];
+
+/// Whether what could not be opened can have nothing of dpkg's in the root at `below`: it is mounted where packages have
+/// no files, or not even root may look into it, as with another user's FUSE and an NFS server that squashes root.
+pub(crate) fn is_beyond_dpkg(below: &Path, path: &Path, error: &io::Error) -> bool {
+    let inside = path.strip_prefix(below).ok().and_then(|inside| inside.iter().next());
+    error.kind() == io::ErrorKind::PermissionDenied
+        || inside.is_some_and(|top| NOT_DPKGS.iter().any(|name| top == *name))
+}
+
 /// A file system, held by a descriptor.
 #[derive(Debug)]
 pub(super) struct Disk {
@@ -75,8 +87,8 @@ pub(super) struct Disk {
 
 /// What can be synced at the end.
 #[derive(Debug)]
-pub(super) struct Disks {
-    pub held: Vec<Disk>,
+pub(crate) struct Disks {
+    pub(super) held: Vec<Disk>,
     /// Writable, but not to be opened: the device, where, and why not.
     missed: Vec<(String, PathBuf, io::Error)>,
     /// There is no `/proc`, and so no table of mounts: all file systems of the machine are written out in the end.
@@ -85,7 +97,7 @@ pub(super) struct Disks {
 
 /// What the final sync was told.
 #[derive(Debug, Default)]
-pub(super) struct Synced {
+pub(crate) struct Synced {
     pub count: usize,
     pub failed: Vec<(PathBuf, io::Error)>,
     /// Mounted after the start and synced; write errors before that may have gone unseen.
@@ -167,27 +179,36 @@ impl Disks {
         }
     }
 
-    /// Opens the file system that holds `below`, a canonical path, and those mounted beneath it.
-    pub(super) fn open_below(below: &Path) -> io::Result<Disks> {
-        let mut mounts = mounts("/proc/self/mountinfo")?;
-        let devices = devices_of(&mounts, below);
-        mounts.retain(|mount| devices.contains(&mount.device));
+    /// Opens the file system that holds `below`, a canonical path, and those mounted beneath it; without `/proc`
+    /// the first only.
+    pub(crate) fn open_below(below: &Path) -> io::Result<Disks> {
         let mut disks = Disks::none();
-        disks.open_others(&mounts);
+        match mounts("/proc/self/mountinfo") {
+            Ok(mut mounts) => {
+                let devices = devices_of(&mounts, below);
+                mounts.retain(|mount| devices.contains(&mount.device));
+                disks.open_others(&mounts);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => disks.is_blind = true,
+            Err(error) => return Err(error),
+        }
         disks.open_hidden(&[below]);
         Ok(disks)
     }
 
     /// Waits until all is on the disks that are held. `told` hears again and again which one is waited for, if it is long.
-    pub(super) fn sync_held(&mut self, told: &mut dyn FnMut(&Path)) -> Synced {
+    pub(crate) fn sync_held(&mut self, told: &mut dyn FnMut(&Path)) -> Synced {
         let missed = self.missed.drain(..).map(|(_, path, error)| (path, error)).collect();
-        let mut synced = Synced { missed, ..Synced::default() };
+        let mut synced = Synced { missed, unseen: self.is_blind, ..Synced::default() };
         for disk in &self.held {
             let syncing = || rustix::fs::syncfs(&disk.directory).map_err(io::Error::from);
             match telling(syncing, TELLS_EVERY, &mut || told(&disk.path)) {
                 Ok(()) => synced.count += 1,
                 Err(error) => synced.failed.push((disk.path.clone(), error)),
             }
+        }
+        if self.is_blind {
+            rustix::fs::sync();
         }
         synced
     }
@@ -200,11 +221,7 @@ impl Disks {
             self.open_others(&mounts);
         }
         let opened_late = self.held.iter().skip(before).map(|disk| disk.path.clone()).collect();
-        let synced = self.sync_held(told);
-        if self.is_blind {
-            rustix::fs::sync();
-        }
-        Synced { opened_late, unseen: self.is_blind, ..synced }
+        Synced { opened_late, ..self.sync_held(told) }
     }
 
     /// File systems that process `pid` sees in a mount namespace of its own and that are not held.
@@ -388,6 +405,15 @@ mod tests {
         ];
         assert_eq!(devices_of(&mounts, Path::new("/srv/a")), ["8:3", "8:4"]);
         assert_eq!(devices_of(&mounts, Path::new("/srvx")), ["8:1"]);
+    }
+
+    #[test]
+    fn only_what_dpkg_can_reach_is_missed_by_it() {
+        let is_beyond = |path: &str, kind| is_beyond_dpkg(Path::new("/r"), Path::new(path), &io::Error::from(kind));
+        let gone = io::ErrorKind::TimedOut;
+        assert!(is_beyond("/r/home/user/far", gone) && is_beyond("/r/srv", gone));
+        assert!(!is_beyond("/r/var/lib/home", gone) && !is_beyond("/r", gone) && !is_beyond("/home", gone));
+        assert!(is_beyond("/r/opt/far", io::ErrorKind::PermissionDenied));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use libc::sock_filter;
 
 use super::descendants::{Process, descendants};
-use super::disks::Disks;
+use super::disks::{Disks, is_beyond_dpkg};
 use super::filter::{self, Answer};
 use super::probe::{self, FlushCost};
 use super::{host, kernel};
@@ -27,6 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// The file systems that are synced in the end, and the filter for commands until then.
 #[derive(Debug)]
 pub struct Session {
+    below: PathBuf,
     disks: Mutex<Disks>,
     filter: Vec<sock_filter>,
     no_new_privileges: bool,
@@ -54,6 +55,8 @@ pub struct Flushed {
     pub failed: Vec<(PathBuf, io::Error)>,
     /// Could not be opened, and were not synced.
     pub missed: Vec<(PathBuf, io::Error)>,
+    /// Neither, but there is nothing of dpkg's there.
+    pub beyond: Vec<(PathBuf, io::Error)>,
 }
 
 impl Session {
@@ -69,6 +72,7 @@ impl Session {
         rustix::process::set_child_subreaper(Some(own))?;
         let own = own.as_raw_nonzero().get();
         Ok(Session {
+            below,
             disks: Mutex::new(disks),
             filter: filter::program(Answer::AtOnce),
             no_new_privileges: !host::may_filter_with_privileges(),
@@ -128,11 +132,14 @@ impl Session {
         (first, left)
     }
 
-    /// Writes everything to the disks. May be called more than once.
-    pub fn sync(&self) -> Flushed {
+    /// Writes everything to the disks. May be called more than once. `told` hears again and again which one is waited
+    /// for, if it is long.
+    pub fn sync(&self, told: &mut dyn FnMut(&Path)) -> Flushed {
         let begin = Instant::now();
-        let synced = self.disks.lock().unwrap_or_else(PoisonError::into_inner).sync_held(&mut |_| ());
-        Flushed { count: synced.count, time: begin.elapsed(), failed: synced.failed, missed: synced.missed }
+        let synced = self.disks.lock().unwrap_or_else(PoisonError::into_inner).sync_held(told);
+        let (beyond, missed) =
+            synced.missed.into_iter().partition(|(path, error)| is_beyond_dpkg(&self.below, path, error));
+        Flushed { count: synced.count, time: begin.elapsed(), failed: synced.failed, missed, beyond }
     }
 }
 
@@ -161,7 +168,7 @@ mod tests {
         assert_eq!(count(&mut command), before + 1);
         // By name: other tests of this process have children at the same time.
         assert!(session.survivors().iter().all(|process| process.name != "grep"));
-        let flushed = session.sync();
+        let flushed = session.sync(&mut |_| ());
         assert!(flushed.failed.is_empty());
     }
 
