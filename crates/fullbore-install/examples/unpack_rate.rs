@@ -17,7 +17,7 @@ use fullbore_debian::deb::{Proof, data};
 use fullbore_debian::tar::{Entry, Kind, Reader};
 use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::Ledger;
-use fullbore_install::unpack::{Archive, Options, Root, examine, unpack};
+use fullbore_install::unpack::{Archive, Options, Root, Scripts, examine, unpack};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -53,12 +53,11 @@ fn ours(threads: usize, path: &Path, debs: &[&str]) -> Result<(), Box<dyn Error>
     }
     let opened = start.elapsed();
     let ledger = Ledger::new();
-    let mut preinst = |_: &Archive| Ok(());
     let options = Options {
         threads,
         ledger: Some(&ledger),
         durability: Durability::None,
-        preinst: Some(&mut preinst),
+        scripts: Scripts::Later,
         ..Options::default()
     };
     let unpacked = unpack(&root, &examined.batch, options)?;

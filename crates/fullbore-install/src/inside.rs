@@ -8,7 +8,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::nosync::session::{Orphaned, Session};
+use rustix::fs::Mode;
+
+use crate::nosync::session::{Orphaned, Session, with_mask};
 
 /// Where dpkg and maintainer scripts find programs; dpkg insists on the sbin directories.
 pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -71,6 +73,14 @@ impl<'a> Inside<'a> {
         if self.root != Path::new("/") {
             command.current_dir(&self.root);
         }
+        command
+    }
+
+    /// The same with working directory and file mode mask as dpkg has its scripts started, whatever the user's are.
+    pub fn script(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.command(program);
+        with_mask(&mut command, Mode::from_raw_mode(0o022));
+        command.current_dir(&self.root);
         command
     }
 

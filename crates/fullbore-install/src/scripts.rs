@@ -20,7 +20,25 @@ const CONTROL: &str = "var/lib/dpkg/tmp.ci";
 /// # Errors
 /// Its control files cannot be written.
 pub fn preinst(inside: &Inside<'_>, archive: &Archive, dpkg_version: &str) -> io::Result<Option<Command>> {
-    if !archive.has_preinst() {
+    script(inside, archive, dpkg_version, "preinst", "install")
+}
+
+/// The postrm of a new package whose preinst has run and of which nothing is left; none if it has no such script.
+///
+/// # Errors
+/// Its control files cannot be written.
+pub fn abort_install(inside: &Inside<'_>, archive: &Archive, dpkg_version: &str) -> io::Result<Option<Command>> {
+    script(inside, archive, dpkg_version, "postrm", "abort-install")
+}
+
+fn script(
+    inside: &Inside<'_>,
+    archive: &Archive,
+    dpkg_version: &str,
+    name: &'static str,
+    action: &str,
+) -> io::Result<Option<Command>> {
+    if archive.control().file(name).is_none() {
         return Ok(None);
     }
     let directory = inside.root().join(CONTROL);
@@ -31,18 +49,18 @@ pub fn preinst(inside: &Inside<'_>, archive: &Archive, dpkg_version: &str) -> io
         let path = directory.join(&file.name);
         fs::File::create_new(&path)?.write_all(&file.content)?;
         // As they would be in dpkg's directory; a script has to be executable.
-        let mode = if file.name == "preinst" { file.mode | 0o111 } else { file.mode };
+        let mode = if file.name == name { file.mode | 0o111 } else { file.mode };
         fs::set_permissions(&path, fs::Permissions::from_mode(mode & 0o7777))?;
     }
-    let mut command = inside.command(Path::new("/").join(CONTROL).join("preinst"));
-    command.arg("install");
-    for (name, value) in environment(archive, dpkg_version) {
-        command.env(name, value);
+    let mut command = inside.script(Path::new("/").join(CONTROL).join(name));
+    command.arg(action);
+    for (variable, value) in environment(archive, dpkg_version, name) {
+        command.env(variable, value);
     }
     Ok(Some(command))
 }
 
-/// Removes what [`preinst`] has put there.
+/// Removes what [`preinst`] and [`abort_install`] have put there.
 ///
 /// # Errors
 /// It cannot be removed.
@@ -54,12 +72,12 @@ pub fn clear(root: &Path) -> io::Result<()> {
 }
 
 /// The variables of dpkg(1), "External environment set by dpkg".
-fn environment(archive: &Archive, dpkg_version: &str) -> [(&'static str, String); 9] {
+fn environment(archive: &Archive, dpkg_version: &str, script: &str) -> [(&'static str, String); 9] {
     [
         ("DPKG_MAINTSCRIPT_PACKAGE", archive.name().to_owned()),
         ("DPKG_MAINTSCRIPT_PACKAGE_REFCOUNT", "1".to_owned()),
         ("DPKG_MAINTSCRIPT_ARCH", archive.architecture().to_owned()),
-        ("DPKG_MAINTSCRIPT_NAME", "preinst".to_owned()),
+        ("DPKG_MAINTSCRIPT_NAME", script.to_owned()),
         ("DPKG_MAINTSCRIPT_DEBUG", "0".to_owned()),
         ("DPKG_RUNNING_VERSION", dpkg_version.to_owned()),
         ("DPKG_ADMINDIR", "/var/lib/dpkg".to_owned()),

@@ -3,7 +3,7 @@
 //! ```text
 //! Archive::open    control files of each package, in memory
 //! examine          which of them can be done here exactly; the others are dpkg's, with the reason
-//! unpack           preinst scripts (by the caller) · all files to NAME.dpkg-new, in parallel, verified
+//! unpack           dpkg's questions about packages with a preinst · preinst scripts (by the caller) · all files to NAME.dpkg-new, in parallel, verified
 //!                  while they are decoded · names · dpkg's database, its status file last
 //! ```
 //!
@@ -15,6 +15,7 @@
 
 mod ahead;
 mod archive;
+mod bare;
 mod claims;
 mod clocks;
 mod directories;
@@ -38,6 +39,7 @@ use fullbore_engine::stage::Ledger;
 
 pub use ahead::{Ahead, Pause, Slot};
 pub use archive::{Archive, ArchiveError, verify};
+pub use bare::put_files;
 pub use examine::{Examined, Refused, examine};
 pub use filters::Filters;
 pub use run::unpack;
@@ -45,9 +47,30 @@ pub use run::unpack;
 use crate::database::{DatabaseError, Directive, Record, Stanza};
 pub use crate::root::{Root, RootError};
 
-/// Runs a package's preinst; called before any file of the batch is written, with what is expected
-/// of the package verified. An error ends the run with nothing unpacked.
-pub type Preinst<'a> = &'a mut dyn FnMut(&Archive) -> Result<(), String>;
+/// A maintainer script that unpacking calls for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Script {
+    /// `preinst install`: before any file of the batch is written, with what is expected of the package verified, and
+    /// of packages only against which nothing speaks. If it fails, the package is refused.
+    Preinst,
+    /// `postrm abort-install`: the preinst has run, and nothing of the package is left.
+    AbortInstall,
+}
+
+/// Runs a script, if the package has it.
+pub type RunScript<'a> = &'a mut dyn FnMut(&Archive, Script) -> Result<(), String>;
+
+/// What becomes of maintainer scripts.
+#[derive(Default)]
+pub enum Scripts<'a> {
+    /// Packages with a preinst are refused.
+    #[default]
+    None,
+    /// The caller runs them when all is unpacked: before, there is nothing that could.
+    Later,
+    /// They run by this.
+    Run(RunScript<'a>),
+}
 
 /// How to unpack.
 #[derive(Default)]
@@ -61,8 +84,8 @@ pub struct Options<'a> {
     /// Whether all is durable before the status file says so. [`Durability::None`] leaves that to
     /// a barrier of the caller's; there is no syncing of single files.
     pub durability: Durability,
-    /// Runs preinst scripts. Without it, packages that have one are refused.
-    pub preinst: Option<Preinst<'a>>,
+    /// What becomes of scripts.
+    pub scripts: Scripts<'a>,
     /// Set by the caller to end the run, with everything taken back.
     pub stop: Option<&'a AtomicBool>,
     /// Grows by the plain bytes of each package that is done.
@@ -73,7 +96,7 @@ impl fmt::Debug for Options<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = formatter.debug_struct("Options");
         shown.field("threads", &self.threads).field("filters", &self.filters).field("durability", &self.durability);
-        shown.field("preinst", &self.preinst.is_some()).finish_non_exhaustive()
+        shown.finish_non_exhaustive()
     }
 }
 
@@ -132,6 +155,8 @@ pub struct Unpacked {
     pub refused: Vec<Refusal>,
     /// Entries of all lists together.
     pub paths: u64,
+    /// Regular files that were made.
+    pub files: u64,
     /// Plain bytes of all `data.tar` together.
     pub plain_bytes: u64,
 }
@@ -203,14 +228,6 @@ pub enum UnpackError {
         /// The cause.
         #[source]
         source: RootError,
-    },
-    /// A preinst script failed.
-    #[error("{package}: preinst: {what}")]
-    Preinst {
-        /// Which package.
-        package: String,
-        /// As the caller says.
-        what: String,
     },
     /// The root.
     #[error(transparent)]

@@ -3,6 +3,7 @@
 mod harness;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::stage::Ledger;
 use fullbore_install::database::Lock;
-use fullbore_install::unpack::{Archive, Examined, Options, Root, UnpackError, examine, unpack};
+use fullbore_install::unpack::{
+    Archive, Examined, Filters, Options, Root, Script, Scripts, UnpackError, examine, put_files, unpack,
+};
 use harness::*;
 
 /// Both unpack the same packages, dpkg one after the other, into roots prepared alike.
@@ -397,23 +400,92 @@ fn preinsts_come_first() {
         .build(directory.path(), "gzip");
     let root = empty_root();
     let mut seen = Vec::new();
-    let mut preinst = |archive: &Archive| {
+    let mut preinst = |archive: &Archive, script: Script| {
         assert!(!root.path().join("usr").exists());
-        seen.push(archive.name().to_owned());
+        seen.push((archive.name().to_owned(), script));
         Ok(())
     };
-    let options = Options { preinst: Some(&mut preinst), ..options() };
+    let options = Options { scripts: Scripts::Run(&mut preinst), ..options() };
     our_unpack_with(root.path(), &[a, b], options);
-    assert_eq!(seen, ["b"]);
-    let mut fails = |_: &Archive| Err("exit status 1".to_owned());
-    let c = Tree::new("c", "1", "").file("usr/bin/c", "c").file("DEBIAN/preinst", "#!/bin/sh\n");
-    let c = c.mode("DEBIAN/preinst", 0o755).build(directory.path(), "gzip");
+    assert_eq!(seen, [("b".to_owned(), Script::Preinst)]);
+}
+
+/// No preinst runs for a package that is left to dpkg, as far as that can be known; and where one has, it is told that
+/// nothing is left.
+#[test]
+fn a_preinst_whose_package_is_left_to_dpkg_is_undone() {
+    let directory = tempfile::tempdir().unwrap();
+    let with_preinst = |name: &str, file: &str| {
+        let tree = Tree::new(name, "1", "").file(file, name).file("DEBIAN/preinst", "#!/bin/sh\n");
+        tree.mode("DEBIAN/preinst", 0o755).build(directory.path(), "gzip")
+    };
+    let there = Tree::new("there", "1", "").file("usr/share/taken", "t").build(directory.path(), "gzip");
+    let root = empty_root();
+    our_unpack_with(root.path(), &[there], options());
+    let debs = [
+        with_preinst("clashing", "usr/share/taken"),
+        with_preinst("failing", "usr/bin/failing"),
+        with_preinst("fine", "usr/bin/same"),
+        // Known only when both are unpacked.
+        with_preinst("late", "usr/bin/same"),
+        Tree::new("plain", "1", "").file("usr/bin/plain", "p").build(directory.path(), "gzip"),
+    ];
+    let mut seen = Vec::new();
+    let mut run = |archive: &Archive, script: Script| {
+        seen.push(format!("{} {script:?}", archive.name()));
+        if archive.name() == "failing" { Err("exit status 1".to_owned()) } else { Ok(()) }
+    };
     let handle = Root::open(root.path()).unwrap();
-    let batch = examine(&handle, open(&[c])).unwrap().batch;
-    let options = Options { preinst: Some(&mut fails), ..harness::options() };
-    let error = unpack(&handle, &batch, options).expect_err("it fails").to_string();
-    assert_eq!(error, "c: preinst: exit status 1");
-    assert!(!root.path().join("usr/bin/c").exists());
+    let batch = examine(&handle, open(&debs)).unwrap().batch;
+    let unpacked = unpack(&handle, &batch, Options { scripts: Scripts::Run(&mut run), ..options() }).unwrap();
+    let names: Vec<_> = unpacked.packages.iter().map(|package| &package.name[..]).collect();
+    assert_eq!(names, ["fine", "plain"]);
+    let refused: Vec<_> = unpacked.refused.iter().map(|refusal| &refusal.package[..]).collect();
+    assert_eq!(refused, ["clashing", "failing", "late"]);
+    assert!(unpacked.refused[1].reason.contains("exit status 1"), "{:?}", unpacked.refused);
+    let expected = ["failing Preinst", "failing AbortInstall", "fine Preinst", "late Preinst", "late AbortInstall"];
+    assert_eq!(seen, expected);
+    assert!(!root.path().join("usr/bin/failing").exists());
+}
+
+/// Where dpkg is not there yet: links stay and lead no further than the root, filters hold.
+#[test]
+fn files_alone_go_where_dpkg_would_put_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = empty_root();
+    let at = |path: &str| root.path().join(path);
+    for there in ["usr/lib", "usr/share/kept"] {
+        fs::create_dir_all(at(there)).unwrap();
+    }
+    // From the outside an absolute link leads out of the root.
+    let outside = tempfile::tempdir().unwrap();
+    let absolute = outside.path().to_str().unwrap();
+    fs::create_dir_all(at(&absolute[1..])).unwrap();
+    std::os::unix::fs::symlink(absolute, at("lib")).unwrap();
+    let deb = Tree::new("a", "1", "")
+        .file("lib/a.so", "library")
+        .file("usr/bin/a", "program")
+        .file("usr/share/doc/a/README", "left out")
+        .link("usr/share/kept", "/usr/lib")
+        .link("usr/bin/b", "a")
+        .run("ln usr/bin/a usr/bin/c; chown 7:8 usr/bin/a; chmod 4755 usr/bin/a")
+        .build(directory.path(), "xz");
+    let mut filters = Filters::new();
+    filters.exclude("/usr/share/doc/*");
+    // A second time over the first.
+    for _ in 0..2 {
+        put_files(&Root::open(root.path()).unwrap(), &Archive::open(&deb).unwrap(), &filters).unwrap();
+    }
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_to_string(at(&absolute[1..]).join("a.so")).unwrap(), "library");
+    let program = at("usr/bin/a").metadata().unwrap();
+    assert_eq!((program.mode() & 0o7777, program.uid(), program.gid(), program.nlink()), (0o4755, 7, 8, 2));
+    assert_eq!(program.mtime(), LONG_AGO_S as i64);
+    assert_eq!(fs::read_link(at("usr/bin/b")).unwrap(), Path::new("a"));
+    assert!(at("usr/share/kept").is_dir() && at("lib").is_symlink());
+    assert!(!at("usr/share/doc/a/README").exists());
+    let left = nodes(root.path()).into_keys().filter(|name| name.ends_with(".dpkg-new")).count();
+    assert_eq!(left, 0);
 }
 
 /// What the verdict reads: work that each stage has done.

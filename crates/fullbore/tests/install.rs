@@ -18,13 +18,12 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use fullbore_install::database::Lock;
-use fullbore_install::divert::{self, DivertError};
 use fullbore_install::root::Root;
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::random::Random;
 use fullbore_testkit::slowdisk::SlowDisk;
 use harness::fifo::tell;
-use harness::made::{Archive, Pair, chroot, fullbore, inside, install, root_for, root_in};
+use harness::made::{Archive, Pair, chroot, fullbore, inside, install, root_for, root_in, summary};
 use harness::packages::well;
 
 /// After which a program is taken to hang; a guess for a busy machine.
@@ -194,11 +193,6 @@ fn i6_new_packages_are_as_apts() {
     assert!(root.join("usr/bin/tool.real").exists());
 }
 
-fn summary(output: &Output) -> serde_json::Value {
-    let text = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(text.lines().last().unwrap_or_else(|| panic!("{output:?}"))).unwrap()
-}
-
 #[test]
 fn upgrades_removals_downgrades_and_what_is_left_are_dpkgs() {
     let archive = Archive::new();
@@ -267,37 +261,6 @@ fn the_root_that_we_are_in() {
     inside(&pair.theirs(), &format!("cd /tmp/here; apt-get {words}"));
     fs::remove_file(program).unwrap();
     pair.assert_same();
-}
-
-/// `fullbore install` after this script, with the root as `$1`, in a mount namespace of its own.
-fn install_after(script: &str, root: &Path, words: &[&str]) -> Output {
-    let mut command = clean_command("unshare");
-    let script = format!("{script}\nroot=$1; shift; exec \"$@\" --root \"$root\"");
-    command.args(["--mount", "sh", "-ec", &script, "sh"]).arg(root).arg(env!("CARGO_BIN_EXE_fullbore"));
-    command.args(["install", "--yes", "--json"]).args(words).stdin(Stdio::null());
-    command.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C.UTF-8");
-    command.output().unwrap()
-}
-
-/// As Debian's own `/run` is.
-#[test]
-fn nothing_need_be_started_from_run() {
-    let archive = Archive::new();
-    first_versions(&archive);
-    let server = archive.serve();
-    let place = root_for(&server, "true");
-    let root = place.path().join("root");
-    let nowhere = "for directory in run var/lib; do
-        mount --bind \"$1/$directory\" \"$1/$directory\" && mount -o remount,bind,noexec \"$1/$directory\"; done";
-    let refused = install_after(nowhere, &root, &["needed"]);
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(refused.status.code() == Some(1) && said.contains("neither from /run nor from /var/lib"), "{said}");
-    assert!(!root.join("var/cache/apt/archives/needed_1_amd64.deb").exists());
-    let output = install_after("mount -t tmpfs -o noexec tmpfs \"$1/run\"", &root, &["needed"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(summary(&output)["packages"]["unpacked"], 1);
-    let left = fs::read_dir(root.join("var/lib")).unwrap().map(|entry| entry.unwrap().file_name());
-    assert!(!left.into_iter().any(|name| name.to_string_lossy().starts_with("fullbore")));
 }
 
 #[test]
@@ -609,50 +572,50 @@ fn i7_a_disk_that_fails_at_the_end_fails_the_run() {
     assert!(output.status.code() == Some(2) || said.contains("may not be on the disk"), "{said}");
 }
 
-/// `/var` is a disk of its own, which fails when all is undone and not yet synced.
+/// Scripts that fail, first those of one package and then those of all; and when they do no longer, all is as apt's.
 #[test]
-fn i7_a_disk_beneath_the_root_that_fails_fails_divert() {
-    SlowDisk::available().unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let root = dir.path().join("root");
-    for directory in ["usr/bin", "usr/lib", "var"] {
-        fs::create_dir_all(root.join(directory)).unwrap();
-    }
-    let disk = SlowDisk::mount(&root.join("var"), &dir.path().join("backing"), 64 << 20, 1 << 30).unwrap();
-    fs::create_dir_all(root.join("var/lib/dpkg/info")).unwrap();
-    for file in ["usr/bin/dpkg", "usr/helper", "var/lib/dpkg/status", "var/lib/dpkg/diversions"] {
-        fs::write(root.join(file), "").unwrap();
-    }
-    let divert = divert::Root::open(&root).unwrap();
-    divert.on(&[], &root.join("usr/helper"), false, &mut |_| Ok(())).unwrap();
-    let off = divert.off(&[], &mut |step| {
-        if step == "remove the helper" {
-            fs::write(root.join("var/late"), "not on the disk yet")?;
-            disk.set_broken(true);
-        }
-        Ok(())
-    });
-    disk.set_broken(false);
-    let error = off.unwrap_err();
-    let var = root.canonicalize().unwrap().join("var");
-    assert!(matches!(&error, DivertError::File { path, .. } if *path == var), "{error}");
-}
-
-/// A file system that not even root may look into, as another user's FUSE is to it.
-#[test]
-fn what_dpkg_cannot_reach_is_a_warning() {
+fn scripts_that_fail_leave_what_they_leave_with_apt() {
     let archive = Archive::new();
     first_versions(&archive);
+    let script = |name: &str, action: &str| {
+        format!(
+            "printf '#!/bin/sh\\necho '$name' \"$@\" >>/var/lib/scripts.log; [ \"$1\" != {action} ] || [ -e /etc/{name}.may ]\\n' \
+             >DEBIAN/{name}; "
+        )
+    };
+    let others = "for name in postrm prerm; do printf '#!/bin/sh\\necho '$name' \"$@\" >>/var/lib/scripts.log\\n' \
+                  >DEBIAN/$name; done; mkdir -p usr/share/$(basename $PWD); ";
+    archive.add("before", "1", "", &format!("name=preinst; {}{others}", script("preinst", "install")));
+    archive.add("after", "1", "", &format!("name=postinst; {}{others}", script("postinst", "configure")));
+    // What is there already belongs to a package: dpkg refuses it, and no script of it has run in vain.
+    let clash = "mkdir -p usr/share/needed; echo c >usr/share/needed/x";
+    archive.add("clashing", "1", "", &format!("name=preinst; {}{others}{clash}", script("preinst", "nothing")));
     let server = archive.serve();
-    let place = root_for(&server, "true");
-    let root = place.path().join("root");
-    // Without a server: whoever is not this user is refused before it is asked.
-    let foreign = "exec 9<>/dev/fuse
-        mount -i -t fuse -o fd=9,rootmode=40000,user_id=65534,group_id=65534 foreign \"$1/opt\"";
-    let output = install_after(foreign, &root, &["needed"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("root/opt: not synced: Permission denied"), "{said}");
+    let pair = Pair::new(&server, LOCAL);
+    pair.install(&[], &["needed"]);
+    let status = |root: &Path| inside(root, "dpkg-query --show --showformat '${Package} ${Status}\\n'");
+    let log = |root: &Path| fs::read_to_string(root.join("var/lib/scripts.log")).unwrap();
+    let failed = pair.install(&[], &["clashing", "kinds"]);
+    assert_eq!(failed.status.code(), Some(2));
+    pair.assert_same_entries();
+    assert_eq!(log(&pair.ours()), log(&pair.theirs()));
+    pair.both("dpkg --remove --force-all clashing; rm /var/lib/scripts.log");
+    let failed = pair.install(&[], &["before", "after", "taken"]);
+    assert_eq!(failed.status.code(), Some(2));
+    assert_eq!(status(&pair.ours()), status(&pair.theirs()));
+    // With us, too, the script of each attempt has its counterpart.
+    let attempt = "preinst install\npostrm abort-install\n";
+    assert_eq!(log(&pair.theirs()).matches(attempt).count(), 1, "{}", log(&pair.theirs()));
+    let ours = log(&pair.ours());
+    assert_eq!(ours.matches("preinst install").count(), ours.matches(attempt).count(), "{ours}");
+    for may in ["preinst", "postinst"] {
+        pair.both(&format!("rm /var/lib/scripts.log; touch /etc/{may}.may"));
+        let tried = pair.install(&[], &["before", "after", "taken"]);
+        assert_eq!(tried.status.success(), may == "postinst");
+        assert_eq!(status(&pair.ours()), status(&pair.theirs()));
+        assert_eq!(log(&pair.ours()), log(&pair.theirs()));
+    }
+    pair.assert_same_state();
 }
 
 /// What only dpkg may unpack has to be what the index says as well, and what lies in the cache is not trusted.

@@ -14,6 +14,7 @@ use std::process::{Child, Command};
 use std::ptr;
 
 use libc::{c_int, sigset_t, sock_filter, sock_fprog};
+use rustix::fs::Mode;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags, SocketType,
@@ -104,6 +105,18 @@ pub(super) fn shield(command: &mut Command, filter: Vec<sock_filter>, no_new_pri
     };
     // SAFETY: the closure runs between fork and exec; it makes system calls only, allocates
     // nothing and takes no lock.
+    unsafe {
+        command.pre_exec(before_exec);
+    }
+}
+
+/// Has the command started with this file mode mask.
+pub(super) fn set_mask(command: &mut Command, mask: Mode) {
+    let before_exec = move || {
+        rustix::process::umask(mask);
+        Ok(())
+    };
+    // SAFETY: the closure runs between fork and exec, and makes one system call.
     unsafe {
         command.pre_exec(before_exec);
     }

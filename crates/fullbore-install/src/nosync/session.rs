@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use libc::sock_filter;
+use rustix::fs::Mode;
 
 use super::descendants::{Process, descendants};
 use super::disks::{Disks, is_beyond_dpkg};
@@ -81,6 +82,12 @@ impl Session {
         })
     }
 
+    /// Whether commands will not have the rights of setuid programs' owners: the kernel demands that of who is not
+    /// privileged.
+    pub fn gives_up_privileges(&self) -> bool {
+        self.no_new_privileges
+    }
+
     /// Has a command, and all that it will start, run with sync calls answered at once.
     pub fn shield(&self, command: &mut Command, orphaned: Orphaned) {
         kernel::shield(command, self.filter.clone(), self.no_new_privileges, orphaned == Orphaned::Dies);
@@ -141,6 +148,11 @@ impl Session {
             synced.missed.into_iter().partition(|(path, error)| is_beyond_dpkg(&self.below, path, error));
         Flushed { count: synced.count, time: begin.elapsed(), failed: synced.failed, missed, beyond }
     }
+}
+
+/// Has a command started with this file mode mask.
+pub fn with_mask(command: &mut Command, mask: Mode) {
+    kernel::set_mask(command, mask);
 }
 
 /// What a flush costs in a directory: a few small writes to a nameless file, each waited for.

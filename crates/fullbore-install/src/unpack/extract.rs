@@ -65,6 +65,8 @@ pub(super) struct Work {
     pub placed: Vec<Placed>,
     /// Paths taken over from other packages, by their labels.
     pub lost: Vec<(String, Vec<u8>)>,
+    /// Regular files that were made.
+    pub files: u64,
     /// Bytes of plain `data.tar`.
     pub plain_bytes: u64,
 }
@@ -155,7 +157,10 @@ impl<'a> Extraction<'a, '_> {
         let (archive, clocks) = (&self.planned.archive, self.round.clocks);
         {
             let _role = clocks.decompress.enter();
-            if let Some(plain) = archive.plain() {
+            // It is given once.
+            if !self.round.only_asks
+                && let Some(plain) = archive.plain()
+            {
                 return Ok(Source::Ahead(plain));
             }
         }
@@ -233,10 +238,13 @@ impl<R: Read> Read for Clocked<'_, R> {
 }
 
 impl Round<'_> {
-    /// Whether all were told to stop, or this package to step back.
+    /// Whether all were told to stop.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.caller_stops.is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+
+    /// The same, or this package to step back.
     fn stopped(&self, number: u32) -> bool {
-        self.stop.load(Ordering::Relaxed)
-            || self.caller_stops.is_some_and(|stop| stop.load(Ordering::Relaxed))
-            || self.put_off[number as usize].load(Ordering::Relaxed)
+        self.is_stopped() || self.put_off[number as usize].load(Ordering::Relaxed)
     }
 }

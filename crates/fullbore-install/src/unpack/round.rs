@@ -43,6 +43,8 @@ pub(super) struct Round<'a> {
     pub put_off: Vec<AtomicBool>,
     /// Plain bytes of the packages that are done.
     pub done_bytes: &'a AtomicU64,
+    /// Nothing is made: what dpkg would refuse is found out.
+    pub only_asks: bool,
 }
 
 /// Directories that were made for a batch, by path: by whose wish they are as they are.
@@ -127,6 +129,7 @@ impl<'a> Round<'a> {
             }
             Some(Halt::Failed(_)) => self.stop.store(true, Ordering::Relaxed),
             Some(_) => {}
+            None if self.only_asks => {}
             None if self.put_off[number as usize].load(Ordering::Relaxed) => halt = Some(Halt::Deferred(Vec::new())),
             None => {
                 self.done_bytes.fetch_add(work.plain_bytes, Ordering::Relaxed);

@@ -10,8 +10,9 @@ use fullbore_engine::stage::Ledger;
 use super::claims::Claims;
 use super::clocks::Clocks;
 use super::extract::Work;
+use super::filters::Filters;
 use super::round::{Halt, Made, Outcome, Round};
-use super::{Batch, Options, Planned, Refusal, UnpackError, Unpacked, UnpackedPackage};
+use super::{Batch, Options, Planned, Refusal, RunScript, Script, Scripts, UnpackError, Unpacked, UnpackedPackage};
 use crate::database::{self, Change, Database, NewPackage, Owners};
 use crate::root::{Root, RootError};
 
@@ -23,38 +24,63 @@ pub fn unpack(root: &Root, batch: &Batch, mut options: Options<'_>) -> Result<Un
     let off = Ledger::off();
     let (stop, nobody_counts) = (AtomicBool::new(false), AtomicU64::new(0));
     let clocks = Clocks::new(options.ledger.unwrap_or(&off));
-    let mut refused = run_preinsts(batch, &mut options)?;
-    let (mut database, mut owners) = {
-        let _role = clocks.bookkeeping.enter();
-        let database = Database::read(root)?;
-        let owners = Owners::read(root, &database)?;
-        (database, owners)
-    };
+    let (mut database, mut owners) = read_database(root, &clocks)?;
     let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = if options.threads == 0 { count } else { options.threads };
+    let ground = Ground {
+        root,
+        batch,
+        filters: std::mem::take(&mut options.filters),
+        clocks: &clocks,
+        threads,
+        stop: &stop,
+        caller_stops: options.stop,
+        done_bytes: options.done_bytes.unwrap_or(&nobody_counts),
+    };
+    let mut refused = BTreeMap::new();
+    let mut begun = Begun { batch, numbers: BTreeSet::new() };
+    let has_preinst = |number: &u32| batch.packages[*number as usize].archive.has_preinst();
+    let scripted: Vec<u32> = (0..batch.packages.len() as u32).filter(has_preinst).collect();
+    match &mut options.scripts {
+        _ if scripted.is_empty() => {}
+        Scripts::None => {
+            for number in &scripted {
+                batch.packages[*number as usize].archive.verify()?;
+                refused.insert(*number, "it has a preinst script".to_owned());
+            }
+        }
+        Scripts::Later => {}
+        Scripts::Run(run) => {
+            let asking = Round { only_asks: true, ..ground.round(&scripted, &database, &owners) };
+            refused = ask(&asking, &scripted)?;
+            for number in scripted.iter().filter(|_| !asking.is_stopped()) {
+                if !refused.contains_key(number)
+                    && let Err(what) = begun.preinst(*number, run)
+                {
+                    refused.insert(*number, format!("its preinst failed: {what}"));
+                }
+            }
+            // A script may have changed it.
+            (database, owners) = read_database(root, &clocks)?;
+        }
+    }
     let wanted: Vec<u32> = (0..batch.packages.len() as u32).filter(|number| !refused.contains_key(number)).collect();
 
     let mut done: BTreeMap<u32, Work> = BTreeMap::new();
     let mut made = Made::new();
     let mut schedule = Schedule::new(wanted);
     while let Some(numbers) = schedule.next_round() {
-        let round = Round {
-            root,
-            packages: &batch.packages,
-            database: &database,
-            owners: &owners,
-            filters: &options.filters,
-            clocks: &clocks,
-            claims: Claims::new(),
-            threads,
-            packed_bytes: numbers.iter().map(|number| batch.packages[*number as usize].archive.data().bytes).sum(),
-            stop: &stop,
-            caller_stops: options.stop,
-            put_off: batch.packages.iter().map(|_| AtomicBool::new(false)).collect(),
-            done_bytes: options.done_bytes.unwrap_or(&nobody_counts),
+        let round = ground.round(&numbers, &database, &owners);
+        let finished = match finish_round(round, &numbers, schedule.rounds > 1, &mut made) {
+            Ok(finished) => finished,
+            Err(error) => {
+                let not_done = |number: &u32| !done.contains_key(number);
+                begun.abort(&mut options.scripts, not_done);
+                return Err(error);
+            }
         };
-        let finished = finish_round(round, &numbers, schedule.rounds > 1, &mut made)?;
         for (number, reason) in finished.refused {
+            begun.abort(&mut options.scripts, |begun| *begun == number);
             refused.insert(number, reason);
         }
         schedule.later(finished.put_off);
@@ -100,24 +126,98 @@ impl Schedule {
     }
 }
 
-/// Runs the scripts that come before any file. Gives the packages that have one nobody can run.
-fn run_preinsts(batch: &Batch, options: &mut Options<'_>) -> Result<BTreeMap<u32, String>, UnpackError> {
-    let mut refused = BTreeMap::new();
-    for (number, planned) in (0..).zip(&batch.packages) {
-        if !planned.archive.has_preinst() {
-            continue;
+/// What all rounds of a batch have in common.
+struct Ground<'a> {
+    root: &'a Root,
+    batch: &'a Batch,
+    filters: Filters,
+    clocks: &'a Clocks,
+    threads: usize,
+    stop: &'a AtomicBool,
+    caller_stops: Option<&'a AtomicBool>,
+    done_bytes: &'a AtomicU64,
+}
+
+impl Ground<'_> {
+    fn round<'r>(&'r self, numbers: &[u32], database: &'r Database, owners: &'r Owners) -> Round<'r> {
+        let packages = &self.batch.packages;
+        Round {
+            root: self.root,
+            packages,
+            database,
+            owners,
+            filters: &self.filters,
+            clocks: self.clocks,
+            claims: Claims::new(),
+            threads: self.threads,
+            packed_bytes: numbers.iter().map(|number| packages[*number as usize].archive.data().bytes).sum(),
+            stop: self.stop,
+            caller_stops: self.caller_stops,
+            put_off: packages.iter().map(|_| AtomicBool::new(false)).collect(),
+            done_bytes: self.done_bytes,
+            only_asks: false,
         }
-        // A script runs with all rights, here or by dpkg: no byte of it is trusted before the index has
-        // vouched for it.
-        planned.archive.verify()?;
-        let Some(run) = &mut options.preinst else {
-            refused.insert(number, "it has a preinst script".to_owned());
-            continue;
-        };
-        run(&planned.archive)
-            .map_err(|what| UnpackError::Preinst { package: planned.archive.name().to_owned(), what })?;
+    }
+}
+
+fn read_database(root: &Root, clocks: &Clocks) -> Result<(Database, Owners), UnpackError> {
+    let _role = clocks.bookkeeping.enter();
+    let database = Database::read(root)?;
+    let owners = Owners::read(root, &database)?;
+    Ok((database, owners))
+}
+
+/// dpkg's questions about these packages, before anything is done for them: what will be refused, as far as the root
+/// tells, so that no preinst runs for nothing. Reads each package to its end, and so verifies it: a script runs with all
+/// rights, here or by dpkg, and no byte of it is trusted before the index has vouched for it.
+fn ask(round: &Round<'_>, numbers: &[u32]) -> Result<BTreeMap<u32, String>, UnpackError> {
+    let mut refused = BTreeMap::new();
+    for outcome in round.extract(numbers) {
+        match outcome.halt {
+            Some(Halt::Failed(error)) => return Err(*error),
+            Some(Halt::Refused(reason)) => {
+                refused.insert(outcome.package, reason);
+            }
+            // Only the files themselves will tell.
+            Some(Halt::Deferred(_) | Halt::Missing(_)) => {}
+            None => {
+                if let Some(label) = disappears(round, &outcome.work) {
+                    refused.insert(outcome.package, format!("{label} would disappear in its favour"));
+                }
+            }
+        }
     }
     Ok(refused)
+}
+
+/// Packages whose preinst has run.
+struct Begun<'a> {
+    batch: &'a Batch,
+    numbers: BTreeSet<u32>,
+}
+
+impl Begun<'_> {
+    fn preinst(&mut self, number: u32, run: &mut RunScript<'_>) -> Result<(), String> {
+        let archive = &self.batch.packages[number as usize].archive;
+        let ended = run(archive, Script::Preinst);
+        if ended.is_ok() {
+            self.numbers.insert(number);
+        } else {
+            // dpkg has it again, and says what is wrong.
+            let _ = run(archive, Script::AbortInstall);
+        }
+        ended
+    }
+
+    /// Tells those that nothing of them is left, as dpkg does when it cannot unpack a package.
+    fn abort(&mut self, scripts: &mut Scripts<'_>, which: impl Fn(&u32) -> bool) {
+        let Scripts::Run(run) = scripts else { return };
+        let gone: Vec<u32> = self.numbers.iter().filter(|number| which(number)).copied().collect();
+        for number in gone {
+            self.numbers.remove(&number);
+            let _ = run(&self.batch.packages[number as usize].archive, Script::AbortInstall);
+        }
+    }
 }
 
 /// How the packages of a round ended.
@@ -286,6 +386,7 @@ fn report(batch: &Batch, done: &BTreeMap<u32, Work>, refused: BTreeMap<u32, Stri
     for (number, work) in done {
         let planned = &batch.packages[*number as usize];
         unpacked.paths += work.placed.len() as u64;
+        unpacked.files += work.files;
         unpacked.plain_bytes += work.plain_bytes;
         unpacked.packages.push(UnpackedPackage {
             name: planned.archive.name().to_owned(),

@@ -14,13 +14,6 @@ use crate::installing::account::Account;
 use crate::installing::log;
 use crate::installing::unpacker::{Done, Scripts, Unpacker};
 
-/// Fails if either of both fails: of a pipe the shell tells the status of the last only.
-const EXTRACT: &str = r#"
-status=$({
-    { dpkg-deb --fsys-tarfile "$1"; echo $? >&3; } | tar --directory "$2" --keep-directory-symlink --extract >&2
-} 3>&1) && [ "$status" = 0 ]
-"#;
-
 impl Walk<'_> {
     /// Puts the files of the first packages into the root.
     pub(super) fn unpack_first(
@@ -37,17 +30,10 @@ impl Walk<'_> {
         let done = unpacker.unpack(&files, Scripts::After)?;
         account.unpacked(&done);
         for (file, _) in &done.left {
-            self.extract(file)?;
+            unpacker.put_files(file)?;
             self.stop.check()?;
         }
         Ok(done)
-    }
-
-    /// The files of one package, links to directories kept: /bin may be one already.
-    fn extract(&self, file: &std::path::Path) -> Result<(), CommandError> {
-        let mut command = self.inside.plain("sh");
-        command.args(["-c", EXTRACT, "extract"]).arg(file).arg(self.inside.root());
-        self.log.run(&mut command, &file.display().to_string())
     }
 
     /// Has dpkg configure the first packages.
@@ -89,29 +75,5 @@ fn package_of(file_name: &str) -> String {
     match fields.next_back() {
         None | Some("all") => name.to_owned(),
         Some(architecture) => format!("{name}:{architecture}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::PermissionsExt as _;
-    use std::process::Command;
-
-    #[test]
-    fn files_that_dpkg_deb_could_not_give_to_the_end_are_a_failure() {
-        let dir = tempfile::tempdir().unwrap();
-        let (program, target) = (dir.path().join("dpkg-deb"), dir.path().join("target"));
-        std::fs::create_dir(&target).unwrap();
-        for (status, expected) in [(0, true), (2, false)] {
-            let script = format!("#!/bin/sh\ncd {} && tar --create dpkg-deb; exit {status}", dir.path().display());
-            std::fs::write(&program, script).unwrap();
-            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-            let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
-            let mut command = Command::new("sh");
-            command.args(["-c", EXTRACT, "extract", "a.deb"]).arg(&target).env("PATH", path);
-            assert_eq!(command.status().unwrap().success(), expected);
-            assert!(target.join("dpkg-deb").exists());
-        }
     }
 }

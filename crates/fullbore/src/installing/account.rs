@@ -66,7 +66,7 @@ impl Account {
         self.unpacking.add(&done.times);
         let packages = &mut self.packages;
         packages.unpacked += done.packages.len() as u64;
-        packages.files += done.paths;
+        packages.files += done.files;
         packages.file_bytes += done.bytes;
         let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         packages.by_dpkg.extend(done.left.iter().map(|(file, reason)| format!("{}: {reason}", name(file))));

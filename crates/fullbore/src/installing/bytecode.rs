@@ -45,7 +45,7 @@ pub fn compile(inside: &Inside<'_>, log: &Log, packages: &[UnpackedPackage]) {
                 loop {
                     let next = wanted.lock().unwrap_or_else(PoisonError::into_inner).pop();
                     let Some((_, package)) = next else { break };
-                    let mut command = inside.command(Path::new("/").join(COMPILER));
+                    let mut command = inside.script(Path::new("/").join(COMPILER));
                     // Modules that the compiler itself imports are their own packages' matter.
                     command.args(["-p", &package]).env("PYTHONDONTWRITEBYTECODE", "1");
                     let _ = log.run(&mut command, "py3compile");

@@ -137,6 +137,16 @@ impl Log {
         Err(self.lines_since(0).into_iter().fold(error, CommandError::context))
     }
 
+    /// What commands have printed, as far as anybody reads it.
+    pub fn all(&self) -> Vec<u8> {
+        /// A guess: more than scripts print that do not go wrong.
+        const BYTES_MAX: u64 = 1 << 20;
+        let mut bytes = vec![0; self.length().min(BYTES_MAX) as usize];
+        let count = self.file.read_at(&mut bytes, 0).unwrap_or(0);
+        bytes.truncate(count);
+        bytes
+    }
+
     fn length(&self) -> u64 {
         self.file.metadata().map_or(0, |status| status.len())
     }

@@ -102,11 +102,12 @@ pub fn of_relay(error: &RelayError) -> CommandError {
 
 /// What dpkg would have printed, and told on its status descriptor (dpkg(1), `--status-fd`).
 fn told(done: &Done) -> (Vec<u8>, Vec<u8>) {
-    let (mut output, mut status) = (String::new(), String::new());
+    let (mut output, mut status) = (Vec::new(), String::new());
     for package in &done.packages {
         let (name, version) = (&package.name, &package.version);
-        output.push_str(&format!("Selecting previously unselected package {name}.\n"));
-        output.push_str(&format!("Unpacking {name} ({version}) ...\n"));
+        output.extend(format!("Selecting previously unselected package {name}.\n").into_bytes());
+        output.extend(done.said.get(name).into_iter().flatten());
+        output.extend(format!("Unpacking {name} ({version}) ...\n").into_bytes());
         let label = match package.architecture.as_str() {
             "all" => name.clone(),
             architecture => format!("{name}:{architecture}"),
@@ -114,5 +115,5 @@ fn told(done: &Done) -> (Vec<u8>, Vec<u8>) {
         status.push_str(&format!("processing: install: {label}\n"));
         status.push_str(&format!("status: {label}: half-installed\nstatus: {label}: unpacked\n"));
     }
-    (output.into_bytes(), status.into_bytes())
+    (output, status.into_bytes())
 }

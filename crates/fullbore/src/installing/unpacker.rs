@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +15,7 @@ use fullbore_install::database::Lock;
 use fullbore_install::inside::Inside;
 use fullbore_install::resolve::Wanted;
 use fullbore_install::scripts;
-use fullbore_install::unpack::{self, Ahead, Archive, Filters, Options, Root, UnpackError, UnpackedPackage};
+use fullbore_install::unpack::{self, Ahead, Archive, Filters, Options, Root, Script, UnpackError, UnpackedPackage};
 
 use super::log::Log;
 use super::{UnpackTimes, bytecode};
@@ -34,6 +36,9 @@ const UNDERSTOOD: [&str; 9] = [
 
 /// Largest file of dpkg's configuration that is read. A guess: thousands of excluded paths.
 const CONFIGURATION_BYTES_MAX: u64 = 1 << 20;
+
+/// dpkg's, below the root.
+const DATABASE: &str = "var/lib/dpkg";
 
 /// When preinst scripts run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,12 +65,14 @@ pub struct Done {
     pub packages: Vec<UnpackedPackage>,
     /// Files that are dpkg's, in the order asked for, and why.
     pub left: Vec<(PathBuf, String)>,
-    /// Files, links and directories.
-    pub paths: u64,
+    /// Regular files.
+    pub files: u64,
     /// Their bytes.
     pub bytes: u64,
     /// Where the time went.
     pub times: UnpackTimes,
+    /// What the scripts of those packages have said, by name.
+    pub said: HashMap<String, Vec<u8>>,
     /// Packages whose preinst has still to run.
     preinsts: Vec<Archive>,
     /// Packages whose triggers waited before.
@@ -116,12 +123,13 @@ impl<'a> Unpacker<'a> {
     /// this batch is then taken back.
     pub fn unpack(&self, files: &[PathBuf], scripts: Scripts) -> Result<Done, CommandError> {
         let mut done = Done::default();
-        let Some(filters) = self.filters() else {
+        let (filters, is_understood) = self.filters();
+        if !is_understood {
             let reason = "dpkg's configuration has options that only dpkg has";
             files.iter().try_for_each(|file| self.verify(file))?;
             done.left = files.iter().map(|file| (file.clone(), reason.to_owned())).collect();
             return Ok(done);
-        };
+        }
         let root = Root::open(self.inside.root()).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
         let _lock = Lock::database(&root).map_err(|error| CommandError::new(ErrorKind::Locked, error))?;
         let mut archives = Vec::new();
@@ -156,22 +164,22 @@ impl<'a> Unpacker<'a> {
             return Ok(self.sorted(done, files));
         }
         done.pending_before = self.pending().into_iter().map(|pending| pending.label).collect();
-        let mut in_scripts = Duration::ZERO;
-        let mut run = |archive: &Archive| match scripts {
-            Scripts::Before => {
-                let begun = Instant::now();
-                let ended = self.preinst(archive);
-                in_scripts += begun.elapsed();
-                ended
-            }
-            Scripts::After => Ok(()),
+        let (mut in_scripts, mut said) = (Duration::ZERO, HashMap::new());
+        let mut run = |archive: &Archive, script: Script| {
+            let begun = Instant::now();
+            let ended = self.script(archive, script);
+            in_scripts += begun.elapsed();
+            ended.map(|lines| drop(said.insert(archive.name().to_owned(), lines)))
         };
         let ledger = Ledger::new();
         let options = Options {
             filters,
             // One sync for everything, at the end of the run.
             durability: Durability::None,
-            preinst: Some(&mut run),
+            scripts: match scripts {
+                Scripts::Before => unpack::Scripts::Run(&mut run),
+                Scripts::After => unpack::Scripts::Later,
+            },
             ledger: Some(&ledger),
             ..Options::default()
         };
@@ -187,13 +195,7 @@ impl<'a> Unpacker<'a> {
                     done.left.push((file, refusal.reason));
                 }
                 done.packages = unpacked.packages;
-                (done.paths, done.bytes) = (unpacked.paths, unpacked.plain_bytes);
-            }
-            // dpkg runs it again, and knows what has to be done when it fails again.
-            Err(UnpackError::Preinst { package, what }) => {
-                let reason = format!("the batch of {package}, whose preinst failed: {what}");
-                files.iter().try_for_each(|file| self.verify(file))?;
-                done.left = files.iter().map(|file| (file.clone(), reason.clone())).collect();
+                (done.files, done.bytes, done.said) = (unpacked.files, unpacked.plain_bytes, said);
             }
             Err(error) => return Err(failure(&error)),
         }
@@ -205,13 +207,23 @@ impl<'a> Unpacker<'a> {
         Ok(self.sorted(done, files))
     }
 
+    /// Puts the files of a package that is left to dpkg into the root, where dpkg may not be yet.
+    ///
+    /// # Errors
+    /// It cannot be read, or its files not be written.
+    pub fn put_files(&self, file: &Path) -> Result<(), CommandError> {
+        let root = Root::open(self.inside.root()).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
+        let archive = Archive::open(file).map_err(|error| CommandError::new(ErrorKind::Verification, error))?;
+        unpack::put_files(&root, &archive, &self.filters().0).map_err(|error| failure(&error))
+    }
+
     /// Runs the preinst scripts that were put off.
     ///
     /// # Errors
     /// One of them fails.
     pub fn run_preinsts(&self, done: &Done) -> Result<(), CommandError> {
         for archive in &done.preinsts {
-            self.preinst(archive).map_err(|what| {
+            self.script(archive, Script::Preinst).map_err(|what| {
                 CommandError::new(ErrorKind::Partial, format_args!("{}: preinst: {what}", archive.name()))
             })?;
         }
@@ -252,8 +264,7 @@ impl<'a> Unpacker<'a> {
             text.push_str(&format!("{now} status triggers-pending {} {}\n", pending.label, pending.version));
         }
         let path = self.inside.root().join(path.trim_start_matches('/'));
-        let file = fs::File::options().append(true).create(true).open(path);
-        let written = file.and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()));
+        let written = log_of_everybody(&path).and_then(|mut file| file.write_all(text.as_bytes()));
         if let Err(error) = written {
             tracing::warn!("dpkg's log: {error}");
         }
@@ -313,13 +324,19 @@ impl<'a> Unpacker<'a> {
         done
     }
 
-    fn preinst(&self, archive: &Archive) -> Result<(), String> {
-        let command = scripts::preinst(self.inside, archive, &self.dpkg_version).map_err(|error| error.to_string())?;
-        let Some(mut command) = command else { return Ok(()) };
-        self.log.run(&mut command, "preinst").map_err(|error| {
+    /// Gives what it has said.
+    fn script(&self, archive: &Archive, script: Script) -> Result<Vec<u8>, String> {
+        let command = match script {
+            Script::Preinst => scripts::preinst(self.inside, archive, &self.dpkg_version),
+            Script::AbortInstall => scripts::abort_install(self.inside, archive, &self.dpkg_version),
+        };
+        let Some(mut command) = command.map_err(|error| error.to_string())? else { return Ok(Vec::new()) };
+        let log = self.log.another(&self.inside.root().join(DATABASE)).map_err(|error| error.message)?;
+        log.run(&mut command, "preinst").map_err(|error| {
             let said = error.context.last().map(|line| format!(": {line}")).unwrap_or_default();
             format!("{}{said}", error.message)
-        })
+        })?;
+        Ok(log.all())
     }
 
     /// The files of dpkg's configuration, in the order in which it reads them.
@@ -338,20 +355,27 @@ impl<'a> Unpacker<'a> {
         files
     }
 
-    /// dpkg's `path-exclude` and `path-include`; `None` if its configuration has what only dpkg does.
-    fn filters(&self) -> Option<Filters> {
-        let mut filters = Filters::new();
+    /// dpkg's `path-exclude` and `path-include`, and whether that is all that its configuration has for unpacking.
+    fn filters(&self) -> (Filters, bool) {
+        let (mut filters, mut is_all) = (Filters::new(), true);
         for file in self.configuration() {
             if fs::metadata(&file).map_or(0, |status| status.len()) > CONFIGURATION_BYTES_MAX {
-                return None;
+                is_all = false;
+                continue;
             }
             let Ok(text) = fs::read_to_string(&file) else { continue };
-            if !text.lines().all(is_understood) {
-                return None;
-            }
+            is_all &= text.lines().all(is_understood);
             filters.read_configuration(&text);
         }
-        Some(filters)
+        (filters, is_all)
+    }
+}
+
+/// dpkg's log, to be written on; made as dpkg makes it, whatever the user's mask is.
+fn log_of_everybody(path: &Path) -> io::Result<fs::File> {
+    match fs::File::options().append(true).create_new(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => fs::File::options().append(true).open(path),
+        made => made.and_then(|file| file.set_permissions(fs::Permissions::from_mode(0o644)).map(|()| file)),
     }
 }
 

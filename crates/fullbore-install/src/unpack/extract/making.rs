@@ -46,7 +46,7 @@ impl Extraction<'_, '_> {
             let opened = self.directories.open_fresh(parent, base, &place[1..]);
             opened.map_err(|errno| self.failed(place, "open the directory", errno))?;
         } else if !exists && !self.leads_to_directory(place) {
-            return Err(Halt::refused(format!("{} is no directory in the root", show(place))));
+            return Err(self.no_directory(place));
         }
         Ok(())
     }
@@ -66,6 +66,7 @@ impl Extraction<'_, '_> {
             Kind::File => {
                 let written =
                     files::write(parent, &new, wanted, entry, content, self.wants_md5, &self.round.clocks.write);
+                self.work.files += 1;
                 match written {
                     Ok(md5) => Ok(md5),
                     Err(files::WriteError::Archive(error)) => Err(self.damaged(error)),
@@ -73,10 +74,7 @@ impl Extraction<'_, '_> {
                 }
             }
             Kind::HardLink => {
-                let target = listed_path(&entry.link).map_err(|reason| self.strange_path(entry, reason))?;
-                let Some(at) = self.regular_file(&target) else {
-                    return Err(Halt::refused(format!("{} is a hard link to what it does not bring", show(place))));
-                };
+                let at = self.linked(entry, place)?;
                 let target = self.work.placed[at].place().to_vec();
                 let (target_path, target_base) = split(&target);
                 let from = self.directories.open(target_path);
@@ -91,6 +89,13 @@ impl Extraction<'_, '_> {
                 Ok(None)
             }
         }
+    }
+
+    /// Where in `placed` the file is that a hard link names.
+    pub(super) fn linked(&mut self, entry: &Entry, place: &[u8]) -> Result<usize, Halt> {
+        let target = listed_path(&entry.link).map_err(|reason| self.strange_path(entry, reason))?;
+        self.regular_file(&target)
+            .ok_or_else(|| Halt::refused(format!("{} is a hard link to what it does not bring", show(place))))
     }
 
     /// Where in `placed` a regular file of this package is that lies as `.dpkg-new`.

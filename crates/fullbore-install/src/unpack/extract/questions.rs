@@ -36,18 +36,23 @@ impl Extraction<'_, '_> {
         let (parent_path, base) = split(&place);
         let may_lead = matches!(entry.kind, Kind::Directory | Kind::Symlink);
         let parent = match self.directories.open(parent_path) {
-            Ok(parent) => parent,
+            Ok(parent) => Some(parent),
             // Left out with its directory.
             Err(Errno::NOENT | Errno::NOTDIR) if round.filters.skips(&placed.path, may_lead) => {
                 self.work.placed.push(placed);
                 return Ok(());
             }
+            // It will be made.
+            Err(Errno::NOENT | Errno::NOTDIR) if round.only_asks => None,
             // Perhaps another package of this round makes it; dpkg would fail.
             Err(Errno::NOENT | Errno::NOTDIR) => return Err(Halt::Missing(place.clone())),
             Err(errno) => return Err(self.failed(&place, "open the directory of", errno)),
         };
-        let on_disk = self.on_disk(&parent, base, &place)?;
-        if entry.kind != Kind::Directory && on_disk == Some(FileType::Directory) {
+        let on_disk = parent.as_ref().map_or(Ok(None), |parent| self.on_disk(parent, base, &place))?;
+        if let Some(parent) = &parent
+            && entry.kind != Kind::Directory
+            && on_disk == Some(FileType::Directory)
+        {
             let found = round.claims.found_directory(parent.identity, base, self.number);
             found.map_err(|Taken { by }| Halt::Deferred(by))?;
         }
@@ -66,7 +71,12 @@ impl Extraction<'_, '_> {
             return Ok(());
         }
         if entry.kind == Kind::Directory {
-            self.directory(entry, &parent, base, &place, on_disk.is_some() && keeps_directory)?;
+            if on_disk.is_some() && !keeps_directory {
+                return Err(self.no_directory(&place));
+            }
+            if let Some(parent) = parent.filter(|_| !round.only_asks) {
+                self.directory(entry, &parent, base, &place, on_disk.is_some())?;
+            }
             self.work.placed.push(placed);
             return Ok(());
         }
@@ -80,14 +90,22 @@ impl Extraction<'_, '_> {
         if is_conffile && on_disk == Some(FileType::Symlink) {
             return Err(Halt::refused(format!("its conffile {} is a symbolic link in the root", show(&place))));
         }
-        round.claims.other(parent.identity, base, self.number).map_err(|Taken { by }| Halt::Deferred(by))?;
         placed.role = if is_conffile { Role::Conffile } else { Role::New };
+        let Some(parent) = parent.filter(|_| !round.only_asks) else {
+            self.work.placed.push(placed);
+            return if entry.kind == Kind::HardLink { self.linked(entry, &place).map(drop) } else { Ok(()) };
+        };
+        round.claims.other(parent.identity, base, self.number).map_err(|Taken { by }| Halt::Deferred(by))?;
         // Noted before it is made, so that it is taken away if something fails.
         self.work.placed.push(placed);
         let at = self.work.placed.len() - 1;
         let md5 = self.make(entry, content, &parent, base, &place)?;
         self.work.placed[at].md5 = md5;
         Ok(())
+    }
+
+    pub(super) fn no_directory(&self, place: &[u8]) -> Halt {
+        Halt::refused(format!("{} is no directory in the root", show(place)))
     }
 
     /// What has this name now; a directory made in this round has only what was claimed in it.

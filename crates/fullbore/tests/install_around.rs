@@ -1,0 +1,225 @@
+//! `fullbore install` beside what it finds around it: mounts, proxies, disks that fail, the user's own ways.
+
+#![allow(clippy::unwrap_used)]
+
+mod harness {
+    pub mod made;
+    pub mod packages;
+    pub mod roots;
+}
+
+use std::fs;
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use fullbore_install::divert::{self, DivertError};
+use fullbore_testkit::process::clean_command;
+use fullbore_testkit::server::Server;
+use fullbore_testkit::slowdisk::SlowDisk;
+use harness::made::{Archive, Pair, fullbore, inside, install, root_for, summary};
+use harness::packages::well;
+use tempfile::TempDir;
+
+/// An archive with one small package.
+fn needed() -> Archive {
+    let archive = Archive::new();
+    archive.add("needed", "1", "", "mkdir -p usr/share/needed; echo 1 >usr/share/needed/x");
+    archive
+}
+
+/// `fullbore install` after this script, with the root as `$1`, in a mount namespace of its own.
+fn install_after(script: &str, root: &Path, words: &[&str]) -> Output {
+    let mut command = clean_command("unshare");
+    let script = format!("{script}\nroot=$1; shift; exec \"$@\" --root \"$root\"");
+    command.args(["--mount", "sh", "-ec", &script, "sh"]).arg(root).arg(env!("CARGO_BIN_EXE_fullbore"));
+    command.args(["install", "--yes", "--json"]).args(words).stdin(Stdio::null());
+    command.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C.UTF-8");
+    command.output().unwrap()
+}
+
+/// As Debian's own `/run` is.
+#[test]
+fn nothing_need_be_started_from_run() {
+    let archive = needed();
+    let server = archive.serve();
+    let place = root_for(&server, "true");
+    let root = place.path().join("root");
+    let nowhere = "for directory in run var/lib; do
+        mount --bind \"$1/$directory\" \"$1/$directory\" && mount -o remount,bind,noexec \"$1/$directory\"; done";
+    let refused = install_after(nowhere, &root, &["needed"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && said.contains("neither from /run nor from /var/lib"), "{said}");
+    assert!(!root.join("var/cache/apt/archives/needed_1_amd64.deb").exists());
+    let output = install_after("mount -t tmpfs -o noexec tmpfs \"$1/run\"", &root, &["needed"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(summary(&output)["packages"]["unpacked"], 1);
+    let left = fs::read_dir(root.join("var/lib")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(!left.into_iter().any(|name| name.to_string_lossy().starts_with("fullbore")));
+}
+
+/// `/var` is a disk of its own, which fails when all is undone and not yet synced.
+#[test]
+fn i7_a_disk_beneath_the_root_that_fails_fails_divert() {
+    SlowDisk::available().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    for directory in ["usr/bin", "usr/lib", "var"] {
+        fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    let disk = SlowDisk::mount(&root.join("var"), &dir.path().join("backing"), 64 << 20, 1 << 30).unwrap();
+    fs::create_dir_all(root.join("var/lib/dpkg/info")).unwrap();
+    for file in ["usr/bin/dpkg", "usr/helper", "var/lib/dpkg/status", "var/lib/dpkg/diversions"] {
+        fs::write(root.join(file), "").unwrap();
+    }
+    let divert = divert::Root::open(&root).unwrap();
+    divert.on(&[], &root.join("usr/helper"), false, &mut |_| Ok(())).unwrap();
+    let off = divert.off(&[], &mut |step| {
+        if step == "remove the helper" {
+            fs::write(root.join("var/late"), "not on the disk yet")?;
+            disk.set_broken(true);
+        }
+        Ok(())
+    });
+    disk.set_broken(false);
+    let error = off.unwrap_err();
+    let var = root.canonicalize().unwrap().join("var");
+    assert!(matches!(&error, DivertError::File { path, .. } if *path == var), "{error}");
+}
+
+#[test]
+fn who_may_not_filter_with_privileges_is_told() {
+    let archive = needed();
+    let server = archive.serve();
+    let place = root_for(&server, "true");
+    let mut command = clean_command("setpriv");
+    command.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin", env!("CARGO_BIN_EXE_fullbore")]);
+    command.args(["install", "--yes", "--root"]).arg(place.path().join("root")).arg("needed").stdin(Stdio::null());
+    let output = well(command.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C.UTF-8"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.matches("setuid programs run with your own rights only").count(), 1, "{said}");
+}
+
+/// A loop device on a part of a disk that nobody uses; detached in the end.
+struct Loop(String);
+
+impl Loop {
+    fn at_the_end_of(disk: &SlowDisk) -> Loop {
+        let mut command = clean_command("losetup");
+        command.args(["--find", "--show", "--offset", &(60 << 20).to_string()]).arg(disk.below().join("disk"));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Loop(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = clean_command("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+/// dd asks for a sync, is answered, and closes the device, of whose errors nobody is told then. Here, where no other test
+/// runs `nosync`, which would fail as well.
+#[test]
+fn i7_a_block_device_that_fails_fails_nosync() {
+    SlowDisk::available().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("disk")).unwrap();
+    let disk = SlowDisk::mount(&dir.path().join("disk"), &dir.path().join("backing"), 64 << 20, 1 << 30).unwrap();
+    let device = Loop::at_the_end_of(&disk);
+    let run = || {
+        let mut command = fullbore();
+        command.args(["nosync", "--", "dd", "if=/dev/zero", "bs=64k", "count=16", "conv=fsync,notrunc"]);
+        let output = command.args(["status=none", &format!("of={}", device.0)]).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    // Disks of other tests may be in it as well.
+    let failed = format!("{}: final sync: Input/output error", device.0);
+    let (_, said) = run();
+    assert!(!said.contains(&failed), "{said}");
+    disk.set_broken(true);
+    let (status, said) = run();
+    disk.set_broken(false);
+    assert!(status == Some(7) && said.contains(&failed), "{status:?}: {said}");
+}
+
+/// A file system that not even root may look into, as another user's FUSE is to it.
+#[test]
+fn what_dpkg_cannot_reach_is_a_warning() {
+    let archive = needed();
+    let server = archive.serve();
+    let place = root_for(&server, "true");
+    let root = place.path().join("root");
+    // Without a server: whoever is not this user is refused before it is asked.
+    let foreign = "exec 9<>/dev/fuse
+        mount -i -t fuse -o fd=9,rootmode=40000,user_id=65534,group_id=65534 foreign \"$1/opt\"";
+    let output = install_after(foreign, &root, &["needed"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("root/opt: not synced: Permission denied"), "{said}");
+}
+
+/// Sources that are reached over `server` only, of which nothing but the root's apt is told, by this line.
+fn root_behind(server: &Server, configuration: &str) -> TempDir {
+    // Nobody listens there; the test server takes requests for other hosts.
+    let prepare = format!(
+        "sed -i 's|{}|http://127.0.0.1:9|' /etc/apt/sources.list
+         printf '#!/bin/sh\necho {}\n' >/usr/local/bin/find-proxy; chmod 755 /usr/local/bin/find-proxy
+         echo '{configuration}' >/etc/apt/apt.conf.d/proxy",
+        server.url(),
+        server.url()
+    );
+    root_for(server, &prepare)
+}
+
+#[test]
+fn packages_come_on_the_ways_of_the_roots_apt() {
+    let archive = needed();
+    let server = archive.serve();
+    let place = root_behind(&server, &format!("Acquire::http::Proxy \"{}\";", server.url()));
+    let output = well(&mut install(&place.path().join("root"), &["--json", "needed"]));
+    let summary = summary(&output);
+    assert_eq!((&summary["packages"]["unpacked"], &summary["totals"]["files"]), (&1.into(), &1.into()), "{summary}");
+}
+
+#[test]
+fn what_the_wire_cannot_bring_apt_brings() {
+    let archive = needed();
+    let server = archive.serve();
+    // Programs that find a proxy are asked by apt alone.
+    let place = root_behind(&server, "Acquire::http::Proxy-Auto-Detect \"/usr/local/bin/find-proxy\";");
+    let root = place.path().join("root");
+    let output = well(&mut install(&root, &["--json", "needed"]));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("what is missing is left to apt"), "{said}");
+    assert_eq!(summary(&output)["packages"]["unpacked"], 1);
+    let archives = fs::read_dir(root.join("var/cache/apt/archives")).unwrap();
+    let left: Vec<_> = archives.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(!left.iter().any(|name| name.ends_with(".part")), "{left:?}");
+}
+
+#[test]
+fn the_users_mask_and_directory_are_not_the_scripts() {
+    let archive = Archive::new();
+    let script = |name: &str| {
+        format!(
+            "printf '#!/bin/sh\\n(pwd; umask) >/var/lib/{name}.said; mkdir -p /var/lib/{name}.made\\n\
+             echo said by {name}\\n' >DEBIAN/{name}"
+        )
+    };
+    archive.add("asks", "1", "", &format!("{}; {}", script("preinst"), script("postinst")));
+    let server = archive.serve();
+    // What makes the log makes it for everybody.
+    let pair = Pair::new(&server, "rm -f /var/log/dpkg.log");
+    let careful = "umask 077; cd /usr;";
+    let mut ours = clean_command("sh");
+    ours.args(["-ec", &format!("{careful} exec \"$@\""), "sh", env!("CARGO_BIN_EXE_fullbore")]);
+    ours.args(["install", "--yes", "--root"]).arg(pair.ours()).arg("asks").stdin(Stdio::null());
+    let output = well(ours.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C.UTF-8"));
+    inside(&pair.theirs(), &format!("{careful} apt-get --yes install asks"));
+    pair.assert_same();
+    let root = pair.ours();
+    assert_eq!(fs::read_to_string(root.join("var/lib/preinst.said")).unwrap(), "/\n0022\n");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(told.contains("said by preinst\nUnpacking asks (1)") && told.contains("said by postinst"), "{told}");
+}
