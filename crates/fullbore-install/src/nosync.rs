@@ -14,6 +14,7 @@ pub(crate) mod disks;
 pub mod filter;
 
 mod descendants;
+mod devices;
 mod host;
 mod kernel;
 mod mounted;
@@ -39,6 +40,7 @@ pub use self::probe::FlushCost;
 pub use self::tally::Tally;
 
 use self::descendants::descendants;
+use self::devices::Devices;
 use self::disks::Disks;
 use self::kernel::{Signals, Start, StartFailure};
 use self::mounted::Mounted;
@@ -134,7 +136,7 @@ pub struct Outcome {
     pub synced: usize,
     /// How long that took.
     pub sync_time: Duration,
-    /// Where the final sync failed, or told of a write error since the start.
+    /// File systems and block devices where the final sync failed, or told of a write error since the start.
     pub failed: Vec<(PathBuf, io::Error)>,
     /// Mounted since the start: synced, but a write error before that may have gone unseen.
     pub opened_late: Vec<PathBuf>,
@@ -165,6 +167,7 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
     // Before there is any other thread, which a signal could end the process by.
     let signals = Signals::block().map_err(system("cannot watch over signals"))?;
     let mut disks = Disks::open().map_err(system("cannot read which file systems there are"))?;
+    let devices = Devices::look();
     let is_answered = job.counted && probe::is_answered();
     let costs = if job.counted && !is_answered { probe_all(&disks) } else { Vec::new() };
     if job.counted {
@@ -199,6 +202,9 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
     let begin = Instant::now();
     let mut synced =
         if job.sync_later { disks::Synced::default() } else { disks.sync(&mut |path| notify(Notice::Syncing(path))) };
+    if !job.sync_later {
+        synced.failed.extend(devices.sync(&mut |path| notify(Notice::Syncing(path))));
+    }
     let mut present: HashSet<String> = disks.held.iter().map(|disk| disk.device.clone()).collect();
     let mut out_of_sight = Vec::new();
     for process in mounted::other_namespaces(&survivors) {

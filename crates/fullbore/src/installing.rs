@@ -262,7 +262,7 @@ pub struct Flush {
 impl Flush {
     /// Tries it out: a few small writes.
     pub fn probe(directory: &Path) -> Flush {
-        Flush { cost: session::flush_cost(directory).map_or(Duration::ZERO, |FlushCost { fsync, .. }| fsync) }
+        Flush { cost: session::flush_cost(directory).map_or(Duration::ZERO, |FlushCost { flush, .. }| flush) }
     }
 
     /// What to expect, said before packages are unpacked.
@@ -290,12 +290,15 @@ impl Flush {
         self.cost.as_micros() as u64
     }
 
-    /// What dpkg's flushes for so many packages and files would have cost.
+    /// What dpkg's flushes for so many packages and regular files would have cost, one flush for each of its calls.
     pub fn saved_ms(&self, packages: u64, files: u64) -> u64 {
         let flushes = packages * FLUSHES_PER_PACKAGE + files;
         self.cost.saturating_mul(u32::try_from(flushes).unwrap_or(u32::MAX)).as_millis() as u64
     }
 }
+
+/// Told where the filter costs setuid programs their rights.
+pub const NO_NEW_PRIVILEGES: &str = "not privileged: setuid programs run with your own rights only";
 
 /// Told while the final sync lasts.
 pub fn still_syncing(path: &Path) -> String {

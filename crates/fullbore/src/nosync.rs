@@ -11,7 +11,7 @@ use fullbore_install::nosync::{self, Call, Ended, FlushCost, Job, Notice, Outcom
 
 use crate::cli::NosyncArgs;
 use crate::error::{CommandError, ErrorKind, printable};
-use crate::installing::still_syncing;
+use crate::installing::{NO_NEW_PRIVILEGES, still_syncing};
 
 /// As env, nice, timeout and chroot end when it is them that fail, not the command.
 pub const EXIT_NOT_RUN: u8 = 125;
@@ -54,8 +54,8 @@ fn tell(notice: &Notice<'_>) {
         Notice::Probed(costs) => {
             for cost in *costs {
                 // A thousand is about what five packages make.
-                let thousand = duration(cost.fsync.saturating_mul(1000));
-                note(&format!("{}: 1,000 flushes cost about {thousand}, {}", path(cost), gain(cost.fsync)));
+                let thousand = duration(cost.flush.saturating_mul(1000));
+                note(&format!("{}: 1,000 flushes cost about {thousand}, {}", path(cost), gain(cost.flush)));
             }
         }
         Notice::Answered => {
@@ -64,7 +64,7 @@ fn tell(notice: &Notice<'_>) {
             );
         }
         Notice::NoNewPrivileges => {
-            note("not privileged: setuid programs run with your own rights only");
+            note(NO_NEW_PRIVILEGES);
         }
         Notice::Waiting(survivors) => {
             note(&format!("still running, and waited for, because its sync calls are counted: {}", names(survivors)));
@@ -74,12 +74,12 @@ fn tell(notice: &Notice<'_>) {
 }
 
 /// What may be expected, in words.
-fn gain(fsync: Duration) -> &'static str {
+fn gain(flush: Duration) -> &'static str {
     /// Measured with apt-get: flushes of 0.24 ms made it 1.2 times as slow, those of 5 ms 5.7 times.
     /// The bounds between are guesses.
     const CHEAP: Duration = Duration::from_micros(500);
     const EXPENSIVE: Duration = Duration::from_millis(3);
-    match fsync {
+    match flush {
         cost if cost < CHEAP => "a cheap disk to sync: expect little",
         cost if cost < EXPENSIVE => "expect package installation to gain noticeably",
         _ => "expect package installation to be several times as fast",

@@ -62,7 +62,7 @@ const SERVED: &[&str] = &["9p", "afs", "ceph", "cifs", "smb3"];
 const OPENS_WITHIN: Duration = Duration::from_secs(5);
 
 /// How often is told which file system the end of the run waits for.
-const TELLS_EVERY: Duration = Duration::from_secs(30);
+pub(super) const TELLS_EVERY: Duration = Duration::from_secs(30);
 
 /// Directories of a root in which dpkg has nothing: they are the users' and the administrator's, or are empty again after
 /// the next start (hier(7)).
@@ -259,7 +259,7 @@ fn open_in_time(mount: &Mount) -> io::Result<Option<File>> {
 }
 
 /// Does work that may last for ever on a thread of its own, and calls `told` whenever it has lasted so much longer.
-fn telling<T: Send>(
+pub(super) fn telling<T: Send>(
     work: impl FnOnce() -> io::Result<T> + Send,
     every: Duration,
     told: &mut dyn FnMut(),

@@ -45,12 +45,14 @@ pub enum Call {
     Write,
     /// `io_uring_setup`: what goes through the ring is out of sight. Not answered, only counted.
     Ring,
+    /// `io_setup`: `io_submit` takes syncs among many others, in the program's memory. Not answered, only counted.
+    Submissions,
 }
 
 impl Call {
     /// Whether the filter answers it instead of the kernel.
     pub fn is_answered(self) -> bool {
-        !matches!(self, Call::Open | Call::Openat2 | Call::Write | Call::Ring)
+        !matches!(self, Call::Open | Call::Openat2 | Call::Write | Call::Ring | Call::Submissions)
     }
 
     /// Its name, as programs call it.
@@ -66,6 +68,7 @@ impl Call {
             Call::Openat2 => "openat2 with O_SYNC or O_DSYNC",
             Call::Write => "pwritev2 with RWF_SYNC or RWF_DSYNC",
             Call::Ring => "io_uring",
+            Call::Submissions => "io_setup",
         }
     }
 }
@@ -104,6 +107,8 @@ const X86_64: Architecture = Architecture {
         // The same under x32.
         (547, Call::Write, 5),
         (425, Call::Ring, NO_ARGUMENT),
+        (206, Call::Submissions, NO_ARGUMENT),
+        (543, Call::Submissions, NO_ARGUMENT),
     ],
 };
 
@@ -124,6 +129,7 @@ const I386: Architecture = Architecture {
         (437, Call::Openat2, 2),
         (379, Call::Write, 5),
         (425, Call::Ring, NO_ARGUMENT),
+        (245, Call::Submissions, NO_ARGUMENT),
     ],
 };
 
@@ -140,6 +146,7 @@ const GENERIC: &[(u32, Call, u8)] = &[
     (437, Call::Openat2, 2),
     (287, Call::Write, 5),
     (425, Call::Ring, NO_ARGUMENT),
+    (0, Call::Submissions, NO_ARGUMENT),
 ];
 
 const AARCH64: Architecture = Architecture { audit: 0xc000_00b7, ignored_bit: 0, low_half: 0, calls: GENERIC };
@@ -165,6 +172,7 @@ const POWERPC64: Architecture = Architecture {
         (437, Call::Openat2, 2),
         (381, Call::Write, 5),
         (425, Call::Ring, NO_ARGUMENT),
+        (227, Call::Submissions, NO_ARGUMENT),
     ],
 };
 
@@ -185,6 +193,7 @@ const S390X: Architecture = Architecture {
         (437, Call::Openat2, 2),
         (377, Call::Write, 5),
         (425, Call::Ring, NO_ARGUMENT),
+        (243, Call::Submissions, NO_ARGUMENT),
     ],
 };
 
@@ -206,6 +215,7 @@ const ARM: Architecture = Architecture {
         (437, Call::Openat2, 2),
         (393, Call::Write, 5),
         (425, Call::Ring, NO_ARGUMENT),
+        (243, Call::Submissions, NO_ARGUMENT),
     ],
 };
 
@@ -286,7 +296,7 @@ fn call_block(call: Call, argument: u32, low_half: u32, answer: Answer) -> Optio
     // Low halves: descriptors and flags are 32 bits wide.
     let load_argument = load(ARGUMENTS + low_half + 8 * argument);
     Some(match call {
-        Call::Sync | Call::Ring | Call::Openat2 => vec![taken],
+        Call::Sync | Call::Ring | Call::Submissions | Call::Openat2 => vec![taken],
         // fsync(-1) has to fail.
         Call::Fsync | Call::Fdatasync | Call::Syncfs => {
             vec![load_argument, if_any_bit(1 << 31, 0, 1), allow, taken]
@@ -431,6 +441,8 @@ mod tests {
 
     #[test]
     fn what_stays_synchronous_is_counted_and_nothing_else() {
+        assert_eq!(verdict_on(Answer::Counted, X86_64_AUDIT, 206, [0; 6]), SECCOMP_RET_USER_NOTIF);
+        assert_eq!(call(X86_64_AUDIT, 543 | 0x4000_0000), Some(Call::Submissions));
         let open = |flags| verdict_on(Answer::Counted, X86_64_AUDIT, 257, [0, 0, flags, 0, 0, 0]);
         assert_eq!(open(0o4_010_000 | 1), SECCOMP_RET_USER_NOTIF);
         assert_eq!(open(0o10_000 | 1), SECCOMP_RET_USER_NOTIF);

@@ -45,22 +45,19 @@ impl Tally {
         sums.into_iter()
     }
 
-    /// How long the answered calls would about have taken: calls times the cost of a flush, where
-    /// that was probed. `sync_file_range` starts writes and flushes nothing, so that it is left out.
+    /// How long the answered calls would about have taken: one flush for each, where its cost was
+    /// probed. `sync_file_range` starts writes and flushes nothing, so that it is left out.
     pub fn estimate(&self, costs: &[FlushCost]) -> Duration {
         let cost_of = |device: Option<u64>| match device {
             Some(device) => costs.iter().find(|cost| cost.device == device),
-            None => costs.iter().max_by_key(|cost| cost.fsync),
+            None => costs.iter().max_by_key(|cost| cost.flush),
         };
         let mut sum = Duration::ZERO;
         for ((device, call), count) in &self.counts {
             let Some(cost) = cost_of(*device) else { continue };
-            let each = match call {
-                Call::Fsync | Call::Sync | Call::Syncfs => cost.fsync,
-                Call::Fdatasync | Call::Msync => cost.fdatasync,
-                _ => Duration::ZERO,
-            };
-            sum = sum.saturating_add(each.saturating_mul(u32::try_from(*count).unwrap_or(u32::MAX)));
+            if call.is_answered() && *call != Call::SyncFileRange {
+                sum = sum.saturating_add(cost.flush.saturating_mul(u32::try_from(*count).unwrap_or(u32::MAX)));
+            }
         }
         sum
     }
@@ -118,13 +115,8 @@ mod tests {
     #[test]
     fn the_estimate_is_calls_times_cost() {
         let millis = Duration::from_millis;
-        let cost = |device, fsync, fdatasync| FlushCost {
-            path: "/".into(),
-            device,
-            fsync: millis(fsync),
-            fdatasync: millis(fdatasync),
-        };
-        let costs = [cost(1, 10, 5), cost(2, 1, 1)];
+        let cost = |device, flush| FlushCost { path: "/".into(), device, flush: millis(flush) };
+        let costs = [cost(1, 10), cost(2, 1)];
         let mut tally = Tally::default();
         tally.counts.insert((Some(1), Call::Fsync), 100);
         tally.counts.insert((Some(2), Call::Fdatasync), 3);

@@ -1,0 +1,85 @@
+//! Block devices that were written to directly, as by `dd`, and not through a file system.
+//!
+//! Which they are is told by the kernel's counters: whoever is the last to close a device has the kernel write it out, and
+//! nobody is told of errors then. They are synced through descriptors of the end. One from before the start would keep
+//! the device busy: the command could not detach a loop device, or have a partition table read again. An error that
+//! nobody was told of is told to a descriptor that is opened later, too (errseq_t in the kernel's documentation), and
+//! under the filter no sync was told anything.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::disks;
+
+/// All block devices, partitions among them.
+const ALL: &str = "/sys/class/block";
+
+/// Not blocking: a drive may be without a medium.
+const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+/// What had been written at the start: sectors, by the names of devices.
+#[derive(Debug)]
+pub(super) struct Devices(HashMap<OsString, u64>);
+
+impl Devices {
+    pub(super) fn look() -> Devices {
+        let all = fs::read_dir(ALL).into_iter().flatten().flatten();
+        Devices(all.filter_map(|entry| Some((entry.file_name(), written(&entry.file_name())?))).collect())
+    }
+
+    /// Syncs those that were written since, and that nobody has for himself: not those with a mounted file system, which
+    /// is synced as such, or that are part of another device. Where it failed. What may not be opened could not be
+    /// written by the command either.
+    pub(super) fn sync(&self, told: &mut dyn FnMut(&Path)) -> Vec<(PathBuf, io::Error)> {
+        let mut failed = Vec::new();
+        for (name, sectors) in Devices::look().0 {
+            if sectors <= self.0.get(&name).copied().unwrap_or(0) {
+                continue;
+            }
+            let Some((path, device)) = open_free(&name) else { continue };
+            let syncing = || rustix::fs::fsync(&device).map_err(io::Error::from);
+            if let Err(error) = disks::telling(syncing, disks::TELLS_EVERY, &mut || told(&path)) {
+                failed.push((path, error));
+            }
+        }
+        failed
+    }
+}
+
+/// The seventh field of a device's `stat` (Documentation/block/stat.rst).
+fn written(name: &OsStr) -> Option<u64> {
+    let stat = fs::read_to_string(Path::new(ALL).join(name).join("stat")).ok()?;
+    stat.split_whitespace().nth(6)?.parse().ok()
+}
+
+/// A device that is there under its name, and free.
+fn open_free(name: &OsStr) -> Option<(PathBuf, File)> {
+    let number = fs::read_to_string(Path::new(ALL).join(name).join("dev")).ok()?;
+    // As in /sys, where a name has no slash.
+    let path = Path::new("/dev").join(name.to_str()?.replace('!', "/"));
+    let device = File::from(rustix::fs::open(&path, OPEN, Mode::empty()).ok()?);
+    let about = device.metadata().ok()?;
+    let is_it = about.file_type().is_block_device() && disks::device(about.rdev()) == number.trim();
+    // Refused while it is mounted, swapped to, or part of another device (open(2)); given back at once.
+    let is_free = is_it && rustix::fs::open(&path, OPEN | OFlags::EXCL, Mode::empty()).is_ok();
+    is_free.then_some((path, device))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_written_is_left_alone() {
+        let devices = Devices::look();
+        assert!(devices.0.iter().all(|(name, _)| Path::new(ALL).join(name).exists()));
+        let never = Devices(devices.0.into_keys().map(|name| (name, u64::MAX)).collect());
+        assert!(never.sync(&mut |_| ()).is_empty());
+    }
+}
