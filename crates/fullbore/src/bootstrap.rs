@@ -17,6 +17,7 @@ mod pack;
 mod place;
 mod rest;
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::ScopedJoinHandle;
 
@@ -37,9 +38,10 @@ use crate::installing::account::Account;
 use crate::installing::download::Downloads;
 use crate::installing::log::Log;
 use crate::installing::unpacker::Unpacker;
-use crate::installing::{Part, still_syncing};
+use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
 use crate::report::Report;
 use crate::settings::BootstrapSettings;
+use crate::settings::apt_network::as_apt;
 use apt::{PrivateApt, Selection, Shown};
 use place::Place;
 
@@ -61,6 +63,9 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
     let root = place.root().to_owned();
     let session = Arc::new(Session::open(&root).map_err(|error| CommandError::disk(&root, &error))?);
     let mut account = Account::begin("bootstrap", &settings.target, &root, Part::Around, events);
+    if session.gives_up_privileges() {
+        events.note(NO_NEW_PRIVILEGES.to_owned());
+    }
     let log = Log::open(&root, settings.verbose > 0)?;
     let mut may_cut = true;
     loop {
@@ -225,7 +230,10 @@ impl Walk<'_> {
         self.hooks(Moment::Setup, &apt, &Selection::default(), account, events)?;
         account.turn(events, Phase::Indexes, Part::Indexes);
         let configuration = apt.dump()?;
-        indexes::refresh(self.settings, &apt, configuration.clone(), root, events)?;
+        // What the new root's apt is told, beside what this machine's is.
+        let network = as_apt(&self.settings.network, &configuration, Path::new("/"));
+        downloads.reach_by(network.clone());
+        indexes::refresh(self.settings, network, &apt, configuration.clone(), root, events)?;
         self.stop.check()?;
         account.turn(events, Phase::Resolve, Part::Resolve);
         let cut = if self.may_cut { indexes::cut(self.settings, &apt, &configuration, root)? } else { None };

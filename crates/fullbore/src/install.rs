@@ -1,8 +1,8 @@
 //! `fullbore install`: packages into an existing root, as its own apt would install them.
 //!
 //! [`run`] is the walk: the process that will be apt takes dpkg's locks and waits → the root's apt says what is
-//! needed → package files by our wire, into apt's own archives directory → apt installs, as ever, with its locks, hooks
-//! and records; what it wants unpacked it asks of us (`installing::unpacker`), and everything that dpkg and scripts do
+//! needed → package files by our wire, on the ways of the root's apt, into its archives directory → apt fetches what
+//! the wire could not, and installs, as ever, with its locks, hooks and records; what it wants unpacked it asks of us (`installing::unpacker`), and everything that dpkg and scripts do
 //! is without syncs → one sync.
 
 mod plan;
@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use fullbore_apt::acquire::Configuration;
 use fullbore_apt::lists::lock::Lock;
 use fullbore_engine::stage::Ledger;
 use fullbore_install::frontend::{FrontendError, Patience, Waiting};
@@ -30,9 +31,10 @@ use crate::installing::download::Downloads;
 use crate::installing::log::Log;
 use crate::installing::serving::{Serving, of_relay};
 use crate::installing::unpacker::Unpacker;
-use crate::installing::{Part, still_syncing};
+use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
 use crate::report::Report;
-use crate::settings::InstallSettings;
+use crate::settings::apt_network::as_apt;
+use crate::settings::{InstallSettings, NetworkSettings};
 
 /// Where apt keeps package files unless it is configured otherwise.
 const ARCHIVES: &str = "/var/cache/apt/archives";
@@ -62,7 +64,10 @@ pub fn run(settings: &InstallSettings, events: &mut dyn Events) -> Result<Report
     let configured = Configured::ask(settings, &inside, &log)?;
     let mut account =
         Account::begin("install", &settings.root, &settings.root.join("var/lib/dpkg"), Part::Resolve, events);
-    let mut downloads = Downloads::open(&configured.archives, &settings.network, &[], &Ledger::new())?;
+    let mut downloads = Downloads::open(&configured.archives, &configured.network, &[], &Ledger::new())?;
+    if session.gives_up_privileges() {
+        events.note(NO_NEW_PRIVILEGES.to_owned());
+    }
     let stop = downloads.listen();
     let walk = Walk { settings, configured: &configured, inside: &inside, session: &session, log: &log, stop: &stop };
     let result = walk.run(&mut downloads, &mut account, events);
@@ -81,22 +86,22 @@ struct Configured {
     patience: Patience,
     /// Not to ask.
     yes: bool,
+    /// How it reaches its archives.
+    network: NetworkSettings,
 }
 
 impl Configured {
     fn ask(settings: &InstallSettings, inside: &Inside<'_>, log: &Log) -> Result<Configured, CommandError> {
         let mut command = apt(settings, inside, "apt-config", None);
-        command.args(["shell", "ARCHIVES", "Dir::Cache::archives/d", "SECONDS", "DPkg::Lock::Timeout"]);
-        command.args(["YES", "APT::Get::Assume-Yes/b"]);
-        let text = log.read(&mut command, "apt-config")?;
-        let value = |name: &str| {
-            let mut lines = text.lines();
-            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix("='")?.strip_suffix('\''))
-        };
-        let archives = value("ARCHIVES").unwrap_or(ARCHIVES).trim_start_matches('/');
-        let seconds = value("SECONDS").and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
-        let yes = value("YES") == Some("true");
-        Ok(Configured { archives: settings.root.join(archives), patience: Patience::of_seconds(seconds), yes })
+        let dump = log.read(command.args(Configuration::DUMP), "apt-config dump")?;
+        let configuration = Configuration::from_dump(&dump).map_err(CommandError::usage)?;
+        let archives = configuration.path("Dir::Cache::archives").unwrap_or_else(|| PathBuf::from(ARCHIVES));
+        Ok(Configured {
+            archives: settings.root.join(archives.strip_prefix("/").unwrap_or(&archives)),
+            patience: Patience::of_seconds(configuration.number("DPkg::Lock::Timeout", 0)),
+            yes: configuration.bool("APT::Get::Assume-Yes", false),
+            network: as_apt(&settings.network, &configuration, &settings.root),
+        })
     }
 }
 
@@ -157,7 +162,7 @@ impl Walk<'_> {
         })
     }
 
-    /// Package files by our wire.
+    /// Package files by our wire. What it cannot bring is left to apt, which may know another way.
     fn fetch(
         &self,
         wanted: &[Wanted],
@@ -173,8 +178,16 @@ impl Walk<'_> {
         let _lock = Lock::take(&self.configured.archives).map_err(|error| {
             CommandError::new(ErrorKind::Locked, error).hint("another apt-get runs; wait for it to end")
         })?;
-        downloads.fetch(wanted, self.stop, events)?;
-        downloads.finish()
+        let fetched = downloads.fetch(wanted, self.stop, events);
+        downloads.finish()?;
+        let Err(error) = fetched else { return Ok(()) };
+        if !matches!(error.kind, ErrorKind::Network | ErrorKind::Usage) {
+            return Err(error);
+        }
+        downloads.discard_unfinished(wanted)?;
+        let why: Vec<&str> = std::iter::once(&error.message).chain(&error.context).map(String::as_str).collect();
+        events.warn(format!("{}; what is missing is left to apt", why.join(": ")));
+        Ok(())
     }
 
     /// apt-get as it installs, asking us instead of dpkg.

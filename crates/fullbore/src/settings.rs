@@ -7,6 +7,7 @@
 
 pub mod apt;
 pub mod apt_configuration;
+pub mod apt_network;
 pub mod apt_proxy;
 pub mod archive;
 pub mod bootstrap;

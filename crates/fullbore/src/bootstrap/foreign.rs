@@ -1,6 +1,7 @@
 //! Whether programs of the root's architecture run here at all.
 
 use std::fs;
+use std::process::Command;
 
 use crate::error::CommandError;
 use crate::settings::BootstrapSettings;
@@ -24,13 +25,14 @@ const INTERPRETERS: [(&str, &str); 14] = [
     ("hppa", "hppa"),
 ];
 
-/// Machines that run programs of another architecture by themselves.
-const RUNS_TOO: [(&str, &str); 1] = [("amd64", "i386")];
+/// Kernels that run programs of another architecture by themselves, where the processor does: those for servers of arm64
+/// may not.
+const RUNS_TOO: [(&str, &str); 3] = [("amd64", "i386"), ("arm64", "armhf"), ("arm64", "armel")];
 
 /// Refuses an architecture whose programs cannot be run.
 pub fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
     let (own, wanted) = (native_architecture(), settings.architecture());
-    if own == wanted || RUNS_TOO.contains(&(own, wanted)) {
+    if own == wanted || runs_too(own, wanted) {
         return Ok(());
     }
     let Some((_, name)) = INTERPRETERS.iter().find(|(architecture, _)| *architecture == wanted) else {
@@ -49,6 +51,12 @@ pub fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
                 .hint("install qemu-user-static and binfmt-support, or make the root on such a machine"))
         }
     }
+}
+
+/// Whether the kernel itself runs the programs: setarch(8), of an Essential package, asks it for their way of running.
+fn runs_too(own: &str, wanted: &str) -> bool {
+    RUNS_TOO.contains(&(own, wanted))
+        && Command::new("setarch").args(["linux32", "true"]).status().is_ok_and(|status| status.success())
 }
 
 /// What the kernel starts for programs of an architecture.
@@ -77,6 +85,14 @@ impl Interpreter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_of_the_smaller_architecture_run_here_too() {
+        if cfg!(target_arch = "x86_64") {
+            assert!(runs_too("amd64", "i386"));
+        }
+        assert!(!runs_too("amd64", "armhf"));
+    }
 
     #[test]
     fn what_the_kernel_says_of_an_interpreter_is_understood() {

@@ -20,7 +20,7 @@ use crate::cli::Variant;
 use crate::error::CommandError;
 use crate::events::{Event, Events};
 use crate::settings::update::{UpdateSettings, configured_sources, trusted_keyrings};
-use crate::settings::{BootstrapSettings, DurabilityChoice, apt, apt_proxy};
+use crate::settings::{BootstrapSettings, DurabilityChoice, NetworkSettings, apt};
 
 /// Where apt keeps indexes.
 const LISTS: &str = "var/lib/apt/lists";
@@ -41,13 +41,14 @@ const UNDERSTOOD: [&str; 4] =
 /// Fetches and verifies the indexes.
 pub fn refresh(
     settings: &BootstrapSettings,
+    network: NetworkSettings,
     apt: &PrivateApt<'_>,
     configuration: Configuration,
     root: &Path,
     events: &mut dyn Events,
 ) -> Result<(), CommandError> {
     let user = configuration.get("APT::Sandbox::User").and_then(User::by_name);
-    let Some(settings) = ours(settings, configuration, root) else { return apt.update() };
+    let Some(settings) = ours(settings, network, configuration, root) else { return apt.update() };
     crate::update::run(&settings, &mut Within(events))?;
     let partial = settings.lists.join("partial");
     as_apts_own(&partial, user).map_err(|error| CommandError::disk(&partial, &error))
@@ -62,7 +63,12 @@ fn as_apts_own(partial: &Path, user: Option<User>) -> std::io::Result<()> {
 }
 
 /// What `fullbore update` is to do; `None` if it is not certain that it does what apt would.
-fn ours(settings: &BootstrapSettings, configuration: Configuration, root: &Path) -> Option<UpdateSettings> {
+fn ours(
+    settings: &BootstrapSettings,
+    network: NetworkSettings,
+    configuration: Configuration,
+    root: &Path,
+) -> Option<UpdateSettings> {
     let sources = configured_sources(&configuration).ok()?;
     let is_plain = |uri: &String| uri.starts_with("http://") || uri.starts_with("https://");
     let is_ours = settings.architecture() == apt::native_architecture()
@@ -71,8 +77,6 @@ fn ours(settings: &BootstrapSettings, configuration: Configuration, root: &Path)
     if !is_ours {
         return None;
     }
-    let mut network = settings.network.clone();
-    network.proxy = apt_proxy::over(&configuration, &network.proxy);
     Some(UpdateSettings {
         sources,
         lists: root.join(LISTS),

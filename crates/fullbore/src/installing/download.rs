@@ -20,6 +20,7 @@ use fullbore_wire::fetch::{Catalogue, Fetcher, Parts};
 use fullbore_wire::hosts::{Fault, HostSet};
 use fullbore_wire::queue::{Item, ItemId};
 
+use super::log::removed;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Event, Events, Plan};
 use crate::fetching::{Batch, Faults, Job, Progression, Stop, addresses, fetch_options, network_runtime, window};
@@ -87,6 +88,11 @@ impl Downloads {
             totals: Totals::default(),
             ahead: None,
         })
+    }
+
+    /// Hosts are reached like this from now on.
+    pub fn reach_by(&mut self, network: NetworkSettings) {
+        self.network = network;
     }
 
     /// Has each file decompressed as soon as it is there.
@@ -246,7 +252,7 @@ impl Downloads {
     fn copy(&mut self, from: &Path, wanted: &Wanted, sha256: &Sha256) -> Result<(), CommandError> {
         use std::io::Write as _;
         let to = self.archives.join(&wanted.file_name);
-        let part = self.archives.join(format!(".{}.part", wanted.file_name));
+        let part = self.archives.join(part_name(&wanted.file_name));
         let disk = |error: std::io::Error| CommandError::disk(&to, &error);
         let mut file = std::fs::File::create(&part).map_err(disk)?;
         let hash = hash_of(from, &mut |bytes| file.write_all(bytes))?;
@@ -275,6 +281,11 @@ impl Downloads {
             })?;
         }
         Ok(())
+    }
+
+    /// Removes what there is of files that did not come.
+    pub fn discard_unfinished(&self, wanted: &[Wanted]) -> Result<(), CommandError> {
+        wanted.iter().try_for_each(|wanted| removed(&self.archives.join(part_name(&wanted.file_name))))
     }
 
     /// What was moved, and by whom.
@@ -320,6 +331,11 @@ impl Batch for Files {
     fn size(&self, item: ItemId) -> u64 {
         self.0[item as usize].size
     }
+}
+
+/// What a file is called until it is whole.
+fn part_name(file_name: &str) -> String {
+    format!(".{file_name}.part")
 }
 
 /// Whether a file is fetched from a host, by a scheme of ours.

@@ -14,8 +14,12 @@ const AUTO_DETECT: &str = "proxy-auto-detect";
 pub fn over(configuration: &Configuration, environment: &ProxySettings) -> ProxySettings {
     let (http, http_hosts) = scheme(configuration, "http");
     let (https, https_hosts) = scheme(configuration, "https");
-    let own = |host: &String| https_hosts.iter().any(|(other, _)| other == host);
-    let hosts = http_hosts.iter().filter(|(host, _)| !own(host)).chain(&https_hosts).cloned().collect();
+    let mut hosts = https_hosts;
+    for (host, proxy) in http_hosts.iter().chain(&environment.hosts) {
+        if !hosts.iter().any(|(known, _)| known == host) {
+            hosts.push((host.clone(), proxy.clone()));
+        }
+    }
     ProxySettings {
         https: https.or_else(|| http.clone()).or_else(|| environment.https.clone()),
         http: http.or_else(|| environment.http.clone()),
@@ -59,8 +63,13 @@ mod tests {
         );
         assert_eq!(proxies.http.as_deref(), Some("http://a:3142"));
         assert_eq!(proxies.https.as_deref(), Some("http://a:3142"), "as apt, https has what http has");
-        let hosts = [("b.example", "DIRECT"), ("c.example", "http://d:1")];
-        assert_eq!(proxies.hosts, hosts.map(|(host, proxy)| (host.to_owned(), proxy.to_owned())));
+        let pairs = |hosts: &[(&str, &str)]| {
+            hosts.iter().map(|(host, proxy)| (host.to_string(), proxy.to_string())).collect::<Vec<_>>()
+        };
+        assert_eq!(proxies.hosts, pairs(&[("c.example", "http://d:1"), ("b.example", "DIRECT")]));
+        let root = Configuration::from_dump("Acquire::http::Proxy::b.example=http://f:1\n").unwrap();
+        let over_both = over(&root, &proxies).hosts;
+        assert_eq!(over_both, pairs(&[("b.example", "http://f:1"), ("c.example", "http://d:1")]));
         assert_eq!(proxies.no_proxy, ["localhost"]);
         assert_eq!(read("Acquire::http::Proxy=false\n").http.as_deref(), Some("DIRECT"));
     }

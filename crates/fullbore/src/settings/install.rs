@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::resolve::{network, output};
-use super::{Environment, NetworkSettings, OutputSettings, apt_configuration, apt_proxy};
+use super::{Environment, NetworkSettings, OutputSettings};
 use crate::cli::InstallArgs;
 use crate::error::CommandError;
 
@@ -24,7 +24,7 @@ pub struct InstallSettings {
     pub apt_config: Option<String>,
     /// `SOURCE_DATE_EPOCH`
     pub epoch: Option<i64>,
-    /// How to reach the mirrors.
+    /// How to reach the mirrors, beside what the root's apt is configured to.
     pub network: NetworkSettings,
     /// Where to write a trace of the stages.
     pub trace: Option<PathBuf>,
@@ -41,7 +41,7 @@ impl InstallSettings {
     }
 }
 
-/// Resolves flags, environment and apt's configuration.
+/// Resolves flags and environment.
 ///
 /// # Errors
 /// Flags that mean nothing, or a root that is none.
@@ -49,9 +49,9 @@ pub fn install(
     arguments: &InstallArgs,
     environment: &Environment,
 ) -> Result<(InstallSettings, OutputSettings), CommandError> {
-    let configuration = apt_configuration::read()?;
-    let proxy = apt_proxy::over(&configuration, &environment.proxy);
-    let network_environment = Environment { proxy, ..environment.clone() };
+    let mut network = network(&arguments.network, arguments.cacert.as_deref(), environment)?;
+    // Credentials of this machine are not the root's.
+    network.auth_files = arguments.network.auth.iter().cloned().collect();
     let root = arguments
         .root
         .canonicalize()
@@ -71,7 +71,7 @@ pub fn install(
         force: arguments.force,
         apt_config: environment.apt_config.clone(),
         epoch: environment.source_date_epoch,
-        network: network(&arguments.network, arguments.cacert.as_deref(), &network_environment)?,
+        network,
         trace: arguments.output.trace.clone(),
         quiet: arguments.output.quiet,
         json: arguments.output.json,
