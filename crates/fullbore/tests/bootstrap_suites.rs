@@ -74,8 +74,9 @@ fn wanted() -> Vec<&'static str> {
 fn compare(archive: &Packages, variant: &str, include: &[&str], allowed: &[Allowed]) -> usize {
     let (dir, server) = (place(), archive.serve());
     let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
-    well(&mut bootstrap_of(archive, &server, variant, include, &ours, &[]));
-    reference_of(archive, &server, variant, include, &theirs, &[]);
+    let of = ["--arch", archive.architecture];
+    well(&mut bootstrap_of(archive, &server, variant, include, &ours, &of));
+    reference_of(archive, &server, variant, include, &theirs, &of);
     same(&ours, &theirs, &[ALLOWED, ALLOWED_OF_SUITES, allowed].concat());
     assert_eq!(triggers(&ours), triggers(&theirs));
     if !allowed.iter().any(|allowed| allowed.path == STATUS_BEFORE) {
@@ -117,19 +118,19 @@ macro_rules! sets {
             #[test]
             #[ignore = "long"]
             fn minbase() {
-                compare(&archive(Some(RELEASE), &wanted()), "minbase", &[], &[]);
+                compare(&archive(Some(RELEASE), "amd64", &wanted()), "minbase", &[], &[]);
             }
 
             #[test]
             #[ignore = "long"]
             fn server() {
-                compare(&archive(Some(RELEASE), &wanted()), "apt", MORE, &[]);
+                compare(&archive(Some(RELEASE), "amd64", &wanted()), "apt", MORE, &[]);
             }
 
             #[test]
             #[ignore = "long"]
             fn desktop() {
-                let count = compare(&archive(Some(RELEASE), &wanted()), "minbase", DESKTOP, &[]);
+                let count = compare(&archive(Some(RELEASE), "amd64", &wanted()), "minbase", DESKTOP, &[]);
                 assert!(count >= DESKTOP_PACKAGES_MIN, "{count} packages");
             }
         }
@@ -140,12 +141,24 @@ sets!(bookworm);
 sets!(trixie);
 sets!(sid);
 
+/// Of 32 bits, on a machine of 64.
+mod i386 {
+    use super::*;
+
+    #[test]
+    #[ignore = "long"]
+    fn minbase() {
+        let wanted = ["?essential", "?priority(required)", "apt"];
+        compare(&archive(Some("bookworm"), "i386", &wanted), "minbase", &[], &[]);
+    }
+}
+
 /// minbase is above.
 mod variant {
     use super::*;
 
     fn of(variant: &str, include: &[&str], allowed: &[Allowed]) {
-        compare(&archive(Some("bookworm"), &wanted()), variant, include, allowed);
+        compare(&archive(Some("bookworm"), "amd64", &wanted()), variant, include, allowed);
     }
 
     #[test]

@@ -43,6 +43,21 @@ fn packages_of_priority_important_with_options_for_apt_and_dpkg_are_mmdebstraps(
     assert!(option.starts_with("path-exclude="), "{option}");
 }
 
+/// An option that only dpkg has: it unpacks everything, after there was none that could.
+#[test]
+fn what_only_dpkg_unpacks_is_mmdebstraps() {
+    let (dir, server) = (place(), packages().serve());
+    let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+    let options = [SLIM, &["--dpkgopt=force-overwrite"]].concat();
+    let output = well(&mut bootstrap(&server, "essential", &[], &ours, &[&options[..], &["--json"]].concat()));
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let summary: serde_json::Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+    assert_eq!(summary["packages"]["unpacked"], 0, "{summary}");
+    reference_of(packages(), &server, "essential", &[], &theirs, &options);
+    same(&ours, &theirs, &[ALLOWED, ALLOWED_WITHOUT_APT].concat());
+    is_consistent(&ours);
+}
+
 #[test]
 fn a_root_of_a_pattern_is_mmdebstraps() {
     let (dir, server) = (place(), packages().serve());
@@ -104,6 +119,19 @@ fn an_archive_is_not_shown_on_a_terminal() {
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("an archive is nothing for a terminal"), "{told}");
+}
+
+/// Where only the new root's apt is told of a proxy.
+#[test]
+fn a_proxy_for_apt_brings_packages_too() {
+    let (dir, server) = (place(), packages().serve());
+    let (root, archive) = (dir.path().join("root"), packages());
+    let proxy = format!("Acquire::http::Proxy \"{}\"", server.url());
+    let mut command = fullbore();
+    command.args(["bootstrap", "--variant", "essential", "--aptopt", &proxy, "--keyring"]).arg(&archive.key);
+    // Nobody listens there; the test server takes requests for other hosts.
+    well(command.arg(&archive.codename).arg(&root).arg("http://127.0.0.1:9"));
+    is_sound(&root);
 }
 
 #[test]

@@ -52,6 +52,8 @@ pub struct Packages {
     pub directory: PathBuf,
     /// The key that it is signed with.
     pub key: PathBuf,
+    /// Of its packages.
+    pub architecture: &'static str,
 }
 
 impl Packages {
@@ -69,16 +71,16 @@ impl Packages {
 /// The archive, made by the first test that asks for it.
 pub fn packages() -> &'static Packages {
     static PACKAGES: OnceLock<Packages> = OnceLock::new();
-    PACKAGES.get_or_init(|| archive(None, &[REQUIRED, MORE].concat()))
+    PACKAGES.get_or_init(|| archive(None, "amd64", &[REQUIRED, MORE].concat()))
 }
 
 /// An archive with these packages and what they need, of a release of Debian; `None` is the machine's own.
-pub fn archive(release: Option<&str>, wanted: &[&str]) -> Packages {
+pub fn archive(release: Option<&str>, architecture: &'static str, wanted: &[&str]) -> Packages {
     let work = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages");
     fs::create_dir_all(&work).unwrap();
     // Other test programs make it, too.
     let _lock = locked(&work.join("lock"));
-    make(&work, release, wanted)
+    make(&work, release, architecture, wanted)
 }
 
 /// Has a lock once nobody else has it.
@@ -93,18 +95,22 @@ pub fn locked(path: &Path) -> fs::File {
     lock
 }
 
-fn make(work: &Path, release: Option<&str>, wanted: &[&str]) -> Packages {
+fn make(work: &Path, release: Option<&str>, architecture: &'static str, wanted: &[&str]) -> Packages {
     let codename = release.map_or_else(codename, str::to_owned);
-    let directory = work.join(release.map_or_else(|| codename.clone(), |release| format!("{release}-long")));
+    let mut name = release.map_or_else(|| codename.clone(), |release| format!("{release}-long"));
+    if architecture != "amd64" {
+        name.push_str(&format!("-{architecture}"));
+    }
+    let directory = work.join(name);
     let made = directory.join("complete");
     let recipe = format!("{wanted:?} mirrored, {UNDECIDED}");
     if fs::read_to_string(&made).is_ok_and(|text| text == recipe) {
-        return Packages { key: directory.join("key.gpg"), codename, directory };
+        return Packages { key: directory.join("key.gpg"), codename, directory, architecture };
     }
     let pool = directory.join("pool");
     fs::create_dir_all(&pool).unwrap();
-    download(&work.join("apt"), &pool, release, wanted);
-    let index = directory.join("dists").join(&codename).join("main/binary-amd64");
+    download(&work.join("apt"), &pool, release, architecture, wanted);
+    let index = directory.join("dists").join(&codename).join(format!("main/binary-{architecture}"));
     fs::create_dir_all(&index).unwrap();
     made_up(&pool);
     let scanned = well(in_directory("apt-ftparchive", &directory).args(["packages", "pool"]));
@@ -115,7 +121,7 @@ fn make(work: &Path, release: Option<&str>, wanted: &[&str]) -> Packages {
     let release = in_directory("apt-ftparchive", &directory.join("dists").join(&codename))
         .args(["Suite", "Codename"].map(|field| format!("--option=APT::FTPArchive::Release::{field}={codename}")))
         .arg("--option=APT::FTPArchive::Release::Components=main")
-        .arg("--option=APT::FTPArchive::Release::Architectures=amd64")
+        .arg(format!("--option=APT::FTPArchive::Release::Architectures={architecture}"))
         .args(["release", "."])
         .output()
         .unwrap();
@@ -123,11 +129,11 @@ fn make(work: &Path, release: Option<&str>, wanted: &[&str]) -> Packages {
     fs::write(directory.join("dists").join(&codename).join("InRelease"), signer.clearsign(&release.stdout).unwrap())
         .unwrap();
     fs::write(directory.join("key.gpg"), signer.public_key().unwrap()).unwrap();
-    mirrored(&directory, &codename);
+    mirrored(&directory, &codename, architecture);
     // The mirror has them.
     fs::remove_dir_all(pool).unwrap();
     fs::write(made, recipe).unwrap();
-    Packages { key: directory.join("key.gpg"), codename, directory }
+    Packages { key: directory.join("key.gpg"), codename, directory, architecture }
 }
 
 /// A package of which apt, shown all, chooses another provider than if it is shown only what can be reached: of equal ones
@@ -155,10 +161,11 @@ fn made_up(pool: &Path) {
 }
 
 /// What the tests take their packages from is a mirror that we have made of the archive.
-fn mirrored(directory: &Path, codename: &str) {
+fn mirrored(directory: &Path, codename: &str, architecture: &str) {
     let server = Server::start(directory).unwrap();
     let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
-    command.args(["mirror", "--quiet", "--suite", codename, "--arch", "amd64,all", "--from", &server.url()]);
+    let architectures = format!("{architecture},all");
+    command.args(["mirror", "--quiet", "--suite", codename, "--arch", &architectures, "--from", &server.url()]);
     command.arg("--keyring").arg(directory.join("key.gpg")).arg("--to").arg(directory.join(MIRROR));
     well(&mut command);
 }
@@ -176,7 +183,7 @@ fn in_directory(program: &str, directory: &Path) -> Command {
 }
 
 /// Through the sources of this machine's apt, in a state of its own.
-fn download(state: &Path, pool: &Path, release: Option<&str>, wanted: &[&str]) {
+fn download(state: &Path, pool: &Path, release: Option<&str>, architecture: &str, wanted: &[&str]) {
     let archives = state.join("cache/archives");
     for path in [&archives.join("partial"), &state.join("lists/partial")] {
         fs::create_dir_all(path).unwrap();
@@ -198,7 +205,10 @@ fn download(state: &Path, pool: &Path, release: Option<&str>, wanted: &[&str]) {
         }
         command.args(["--option=APT::Sandbox::User=root", "--option=Acquire::Languages=none"]);
         command.args(["--option=Acquire::http::Timeout=30", "--option=Acquire::Retries=2"]);
-        command.args(["--option=APT::Architectures=amd64", "--option=APT::Keep-Downloaded-Packages=true"]);
+        for name in ["APT::Architecture", "APT::Architectures"] {
+            command.arg(format!("--option={name}={architecture}"));
+        }
+        command.arg("--option=APT::Keep-Downloaded-Packages=true");
         command.args(words);
         well(&mut command)
     };

@@ -171,7 +171,7 @@ pub fn differences(ours: &Root, theirs: &Root, packaged: &dyn Fn(&str) -> bool, 
 }
 
 /// Files and links that packages own and that no script has a reason to change, through the links of a merged /usr:
-/// those of the md5sums, and what is a link and in a list of files, where nothing is listed below it: that would be
+/// those of the md5sums, the conffiles (from the status file), and what is a link and in a list of files, where nothing is listed below it: that would be
 /// a directory in the package, as /bin is before the merge.
 pub fn packaged(root: &Path) -> BTreeSet<String> {
     let (mut paths, mut listed) = (BTreeSet::new(), BTreeSet::new());
@@ -189,6 +189,12 @@ pub fn packaged(root: &Path) -> BTreeSet<String> {
             _ => {}
         }
     }
+    let status = fs::read_to_string(root.join("var/lib/dpkg/status")).unwrap();
+    // ` PATH MD5`; those that a package has given up are marked.
+    let conffiles = status.lines().filter(|line| line.starts_with(" /") && !line.ends_with("obsolete"));
+    paths.extend(
+        conffiles.map(|line| merged(line.trim_start_matches([' ', '/']).split(' ').next().unwrap_or_default())),
+    );
     let is_directory = |name: &str| {
         let below = format!("{name}/");
         listed.range(below.clone()..).next().is_some_and(|next| next.starts_with(&below))
