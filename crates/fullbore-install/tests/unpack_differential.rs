@@ -31,7 +31,14 @@ fn i4_differential_mutations_against_dpkg() {
     let bytes = fs::read(&sound).unwrap();
     let place = Archive::open(&sound).unwrap().data();
     let (offset, end) = (place.offset as usize, (place.offset + place.bytes) as usize);
-    let headers: Vec<usize> = (offset..end).step_by(512).filter(|at| &bytes[at + 257..at + 262] == b"ustar").collect();
+    // Headers of tar in data.tar and in control.tar, which begins after the format's version, and those of ar.
+    let of_tar = |from: usize, to: usize| -> Vec<usize> {
+        (from..to - 512).step_by(512).filter(|at| &bytes[at + 257..at + 262] == b"ustar").collect()
+    };
+    let control = CONTROL_OFFSET - 60;
+    let (data, control_tar, members) =
+        (of_tar(offset, end), of_tar(CONTROL_OFFSET, offset - 60), [8, control, offset - 60]);
+    assert!(data.len() > 5 && control_tar.len() > 1);
     let seed = std::env::var("FULLBORE_SEED").ok().and_then(|seed| seed.parse().ok());
     let mut random = Random(seed.unwrap_or(0x2545_f491));
     println!("seed {}", random.0);
@@ -39,6 +46,15 @@ fn i4_differential_mutations_against_dpkg() {
     for case in 0..cases {
         let mut bad = bytes.clone();
         for _ in 0..1 + random.below(2) {
+            let headers = match random.below(6) {
+                0 => {
+                    let at = members[random.below(members.len())];
+                    mutate_member(&mut bad[at..at + 60], &mut random);
+                    continue;
+                }
+                1 => &control_tar,
+                _ => &data,
+            };
             let at = headers[random.below(headers.len())];
             let block: &mut [u8; 512] = (&mut bad[at..at + 512]).try_into().unwrap();
             mutate(block, &mut random);
@@ -57,11 +73,14 @@ fn i4_differential_mutations_against_dpkg() {
         copy_accounts(ours.path());
         let root = Root::open(ours.path()).unwrap();
         // A cut package is refused before anything is unpacked, or fails in unpacking.
-        let Ok(archive) = Archive::open(&deb) else { continue };
+        let Ok(archive) = Archive::open(&deb) else {
+            left += 1;
+            continue;
+        };
         let _locks = (Lock::frontend(&root).unwrap(), Lock::database(&root).unwrap());
         let batch = examine(&root, vec![archive]).unwrap().batch;
         let result = unpack(&root, &batch, options());
-        if !matches!(&result, Ok(unpacked) if unpacked.refused.is_empty()) {
+        if batch.is_empty() || !matches!(&result, Ok(unpacked) if unpacked.refused.is_empty()) {
             left += 1;
             let only = nodes(ours.path()).into_keys().find(|name| !name.starts_with("var") && !name.starts_with("etc"));
             assert_eq!(only, None, "case {case}: something was left");
@@ -81,6 +100,22 @@ fn i4_differential_mutations_against_dpkg() {
     }
     println!("{taken} taken, {left} left to dpkg");
     assert!(taken > cases / 10 && left > cases / 10, "{taken} taken, {left} left");
+}
+
+/// Where `control.tar` begins in a package: after `!<arch>\n`, and `debian-binary` of four bytes.
+const CONTROL_OFFSET: usize = 8 + 60 + 4 + 60;
+
+/// Changes one field of a header of ar (deb(5)).
+fn mutate_member(header: &mut [u8], random: &mut Random) {
+    let (at, length) = [(0, 16), (16, 12), (28, 6), (34, 6), (40, 8), (48, 10), (58, 2)][random.below(7)];
+    let field = &mut header[at..at + length];
+    let place = random.below(length);
+    match random.below(4) {
+        0 => field[place] = b"0123456789/. \0x"[random.below(15)],
+        1 => field[place] ^= 1 << random.below(8),
+        2 => field.fill(b' '),
+        _ => field[0] = [0x80, b' ', b'-', b'9'][random.below(4)],
+    }
 }
 
 /// Changes one field of a header as archivers, old ones and attackers might have it.
