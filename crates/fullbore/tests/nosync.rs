@@ -26,8 +26,10 @@ use tempfile::TempDir;
 /// After which a program is taken to hang; a guess for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Takes away what other tests have mounted, but for `$keep`: not to sync it, and not to keep it mounted.
+/// Takes away what other tests have mounted, but for `$keep`: not to sync it, and not to keep it mounted. Their disks are
+/// not to be synced either, when they are free again.
 const TAKE_AWAY: &str = r#"
+mount -t tmpfs tmpfs /sys/class/block
 awk '$3 ~ /^fuse/ || $1 ~ /^\/dev\/loop/ { print $2 }' /proc/mounts | while read -r path; do
     [ "$path" = "$keep" ] || umount -l "$path" 2>/dev/null
 done
