@@ -33,7 +33,7 @@ use attributes::Attributes;
 use bulk::Bulk;
 use commit::Commit;
 use compare::Comparing;
-use listing::{Listing, Torn};
+use listing::Listing;
 use marker::Marker;
 use room::{Room, Shortage};
 use tree::Tree;
@@ -125,7 +125,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         Err(error) => return Err(CopyError::Usage(format!("{}: {}", path.display(), std::io::Error::from(error)))),
     };
     let boot = journal::boot();
-    let marker = if options.dry_run { None } else { Some(Marker::set(tree.root(), path, &boot)?) };
+    let marker = if options.dry_run { None } else { Some(Marker::set(tree.root(), path)?) };
     let errors = AtomicU64::new(0);
     let failed = Failed::default();
     let problem = |kind: ProblemKind, path: &[u8], text: String| {
@@ -159,10 +159,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         clock: context.ledger.stage("disk write", Kind::Thread),
     };
     let case_insensitive = marker.as_ref().is_some_and(|marker| marker.case_insensitive);
-    let torn = Torn {
-        was: marker.as_ref().is_some_and(|marker| marker.was_there),
-        same_boot: marker.as_ref().is_some_and(|marker| marker.same_boot),
-    };
+    let torn = marker.as_ref().is_some_and(|marker| marker.was_there);
     let mut listing = Listing::new(&writers, Room::of(&tree), case_insensitive, torn);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if options.threads > 0 { options.threads.min(WRITERS) } else { cores.clamp(2, WRITERS) };

@@ -128,3 +128,41 @@ fn what_was_kept_of_a_file_goes_when_the_source_has_it_no_longer() {
     }
     assert!(torn > 2, "cuts came at no time that tests anything");
 }
+
+/// Leaves what a run that was killed leaves of a small file: all of it under no name yet.
+fn leave_part(source: &Path, target: &Path, name: &str, content: &[u8]) {
+    let modified = fs::metadata(source.join("dir/sub").join(name)).unwrap().modified().unwrap();
+    let part = target.join(format!("dir/sub/.{name}.fullbore-part"));
+    fs::write(&part, content).unwrap();
+    fs::File::options().write(true).open(&part).unwrap().set_modified(modified).unwrap();
+}
+
+#[test]
+fn what_was_never_flushed_before_another_boot_is_not_believed_two_runs_later_either() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, target) = (directory.path().join("src"), directory.path().join("dst"));
+    tree(&source, 11);
+    fs::create_dir_all(target.join("dir/sub")).unwrap();
+    fs::write(target.join(".fullbore-copy"), "fullbore copy\n00000000-0000-4000-8000-00000000000b\n").unwrap();
+    // Length and time are on the disk, the data is not.
+    leave_part(&source, &target, "9", &[0; 6300]);
+    let early = options();
+    assert!(!Ends::new(&source, &target, &early).run(|_| Step::Cut));
+    assert!(target.join("dir/sub/.9.fullbore-part").exists() && target.join(".fullbore-copy").exists());
+    assert!(run(&source, &target, u64::MAX, &mut HashSet::new()));
+    equal(&source, &target);
+}
+
+#[test]
+fn a_small_file_that_was_edited_between_runs_and_got_its_time_back_is_sent_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, target) = (directory.path().join("src"), directory.path().join("dst"));
+    tree(&source, 12);
+    fs::create_dir_all(target.join("dir/sub")).unwrap();
+    let boot = fullbore_copy::receiver::journal::boot();
+    let marker = format!("fullbore copy\n{}\n", String::from_utf8_lossy(&boot));
+    fs::write(target.join(".fullbore-copy"), marker).unwrap();
+    leave_part(&source, &target, "9", &[1; 6300]);
+    assert!(run(&source, &target, u64::MAX, &mut HashSet::new()));
+    equal(&source, &target);
+}

@@ -44,7 +44,7 @@ impl Writers<'_> {
         }
         // Before the attributes of directories: it stands in one. What a torn run left is gone on with as long as
         // something is missing.
-        if without_errors || !listing.torn.was {
+        if without_errors || !listing.torn {
             marker.remove(self.tree.root())?;
         }
         let account = self.context.progress.account();

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
-use super::attributes::modified;
 use super::commit::{disk, is_fatal};
 use super::compare::Compare;
 use super::partial::{Found, Partial};
@@ -32,15 +31,6 @@ pub(super) struct LinkLater {
     pub(super) id: u64,
 }
 
-/// Whether an earlier run into this destination was torn.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Torn {
-    /// It was: unfinished files may be found.
-    pub(super) was: bool,
-    /// Under the same kernel: what it wrote is all there.
-    pub(super) same_boot: bool,
-}
-
 /// Something that was made before any content came.
 pub(super) struct Made {
     path: Vec<u8>,
@@ -56,7 +46,8 @@ pub(super) struct Listing<'a> {
     pub(super) writers: &'a Writers<'a>,
     pub(super) room: Room,
     pub(super) case_insensitive: bool,
-    pub(super) torn: Torn,
+    /// An earlier run into this destination was torn: unfinished files may be found.
+    pub(super) torn: bool,
     /// Directories in which an earlier run may have left something.
     pub(super) visited: BTreeSet<Arc<Vec<u8>>>,
     next: u64,
@@ -79,7 +70,7 @@ pub(super) struct Listing<'a> {
 }
 
 impl<'a> Listing<'a> {
-    pub(super) fn new(writers: &'a Writers<'a>, room: Room, case_insensitive: bool, torn: Torn) -> Listing<'a> {
+    pub(super) fn new(writers: &'a Writers<'a>, room: Room, case_insensitive: bool, torn: bool) -> Listing<'a> {
         Listing {
             writers,
             room,
@@ -119,7 +110,7 @@ impl<'a> Listing<'a> {
         let directory = Arc::new(list.directory);
         let folder = self.writers.clock.device(|| self.writers.tree.folder(&directory));
         let mut wanted = Vec::new();
-        if self.torn.was || self.writers.context.options.delete {
+        if self.torn || self.writers.context.options.delete {
             self.visited.insert(directory.clone());
         }
         match folder {
@@ -372,11 +363,6 @@ impl<'a> Listing<'a> {
         if let Some(status) = status {
             self.makes_way(&join(directory, &entry.name), status)?;
         }
-        if let Some(folder) = folder
-            && self.adopt(id, directory, folder, &entry)?
-        {
-            return Ok(None);
-        }
         let old_bytes = there.map(|status| (status.st_blocks as u64).saturating_mul(512));
         self.room.add_file(entry.content_bytes(), old_bytes);
         add(&progress.wanted_files, 1);
@@ -397,8 +383,7 @@ impl<'a> Listing<'a> {
             let pending = if small || self.is_dry() {
                 Pending::Small { directory: directory.clone(), entry, compare }
             } else {
-                let found =
-                    if self.torn.was { Found::look(folder, &entry, &self.writers.boot)? } else { Found::default() };
+                let found = if self.torn { Found::look(folder, &entry, &self.writers.boot)? } else { Found::default() };
                 let partial = Arc::new(Partial::new(id, directory.clone(), entry, found, options.verify));
                 let have_bytes = partial.have_bytes();
                 missing_bytes = missing_bytes.saturating_sub(have_bytes);
@@ -424,32 +409,6 @@ impl<'a> Listing<'a> {
             self.to_compare.push(Compare { id, directory, name, size, partial, awaited: compare });
         }
         Ok(Some(wanted))
-    }
-
-    /// Takes over a small file that an earlier run wrote and did not come to name: its time is set last,
-    /// so one with the source's time is whole.
-    fn adopt(&self, id: u64, directory: &Arc<Vec<u8>>, folder: &Folder, entry: &Entry) -> Result<bool, Errno> {
-        // Its time tells that it is whole, and not that it is still what the source has.
-        let compares = self.writers.context.options.checksum;
-        if !self.torn.same_boot || self.is_dry() || compares || entry.size >= SMALL_BYTES {
-            return Ok(false);
-        }
-        let part = names::part(&entry.name);
-        let Some(status) = folder.status(&part)? else { return Ok(false) };
-        let whole = Kind::of_mode(status.st_mode) == Some(Kind::File)
-            && status.st_size as u64 == entry.size
-            && modified(&status) == entry.modified;
-        if !whole {
-            return Ok(false);
-        }
-        let failures = self.writers.attributes.mend(folder, &part, &status, entry, false).1;
-        let sure = failures.is_empty();
-        for (kind, text) in failures {
-            (self.writers.problem)(kind, &join(directory, &entry.name), text);
-        }
-        add(&self.writers.context.progress.resumed_bytes, entry.size);
-        self.writers.finished(id, directory.clone(), entry, entry.size, false, sure);
-        Ok(true)
     }
 
     /// Makes a link, device, pipe or socket, unless it is there.

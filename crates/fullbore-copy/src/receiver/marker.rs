@@ -1,14 +1,13 @@
 //! The file that says "a copy writes here": a lock while it runs, a sign of a torn copy afterwards.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::attributes::{Grain, TRIAL, modified, times};
-use super::journal::Boot;
 use super::listing::list;
 use super::tree::Folder;
 use crate::entry::Time;
@@ -26,8 +25,6 @@ pub(super) struct Marker {
     _lock: File,
     /// An earlier copy was not finished.
     pub(super) was_there: bool,
-    /// It was under the same kernel that runs now, so nothing that was written is lost.
-    pub(super) same_boot: bool,
     /// The time of the destination itself before it was marked.
     pub(super) before: Time,
     /// Names that differ in case alone are the same here.
@@ -41,12 +38,20 @@ impl Marker {
     ///
     /// # Errors
     /// When another copy has it, or nothing can be written there.
-    pub(super) fn set(root: &Folder, path: &Path, boot: &Boot) -> Result<Marker, CopyError> {
+    pub(super) fn set(root: &Folder, path: &Path) -> Result<Marker, CopyError> {
         let wrong = |error: Errno| CopyError::Disk(format!("{}: {}", path.display(), std::io::Error::from(error)));
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let open = |flags| rustix::fs::openat(root, MARKER, flags, Mode::RUSR | Mode::WUSR).map(File::from);
         let before = modified(&rustix::fs::fstat(root).map_err(wrong)?);
         for _ in 0..TRIES {
-            let mut file = File::from(rustix::fs::openat(root, MARKER, flags, Mode::RUSR | Mode::WUSR).map_err(wrong)?);
+            // Also an empty one is an earlier copy's: the power failed before it was written out.
+            let (mut file, was_there) = match open(flags | OFlags::CREATE | OFlags::EXCL) {
+                Err(Errno::EXIST) => match open(flags) {
+                    Err(Errno::NOENT) => continue,
+                    opened => (opened.map_err(wrong)?, true),
+                },
+                made => (made.map_err(wrong)?, false),
+            };
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => return Err(CopyError::Locked(path.display().to_string())),
@@ -57,22 +62,15 @@ impl Marker {
             if there.is_none_or(|there| there.st_ino != ours.st_ino) {
                 continue;
             }
-            let was_there = ours.st_size > 0;
-            let mut text = String::new();
-            let failed = |error| super::commit::disk(MARKER, error);
-            (&file).take(4096).read_to_string(&mut text).map_err(failed)?;
-            let boot = String::from_utf8_lossy(boot).into_owned();
-            let same_boot = text.lines().nth(1).is_some_and(|line| line == boot) && !boot.starts_with('\0');
-            if !same_boot {
-                rustix::fs::ftruncate(&file, 0).map_err(wrong)?;
-                rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(wrong)?;
-                file.write_all(format!("{TEXT}\n{boot}\n").as_bytes()).map_err(failed)?;
+            if ours.st_size == 0 {
+                let failed = |error| super::commit::disk(MARKER, error);
+                file.write_all(format!("{TEXT}\n").as_bytes()).map_err(failed)?;
             }
             let case_insensitive = ignores_case(root, ours.st_ino).map_err(wrong)?;
             // What the file system makes of a time tells how exactly those of files can be compared.
             let kept = rustix::fs::futimens(&file, &times(TRIAL)).and_then(|()| root.status(MARKER));
             let grain = kept.ok().flatten().map_or(Grain::Unknown, |kept| Grain::of_trial(modified(&kept)));
-            return Ok(Marker { _lock: file, was_there, same_boot, before, case_insensitive, grain });
+            return Ok(Marker { _lock: file, was_there, before, case_insensitive, grain });
         }
         Err(CopyError::Locked(path.display().to_string()))
     }

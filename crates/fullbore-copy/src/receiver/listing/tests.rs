@@ -19,14 +19,14 @@ use crate::session::tests::with_context;
 /// Works with a listing for this destination; gives the problems that were told of.
 fn with_listing(target: &Path, case_insensitive: bool, work: impl FnOnce(&mut Listing<'_>)) -> Vec<Vec<u8>> {
     let options = Options { durability: Durability::None, ..Options::default() };
-    with_options(&options, target, case_insensitive, Torn { was: false, same_boot: false }, work)
+    with_options(&options, target, case_insensitive, false, work)
 }
 
 fn with_options(
     options: &Options,
     target: &Path,
     case_insensitive: bool,
-    torn: Torn,
+    torn: bool,
     work: impl FnOnce(&mut Listing<'_>),
 ) -> Vec<Vec<u8>> {
     with_context(options, |context| {
@@ -115,19 +115,17 @@ fn a_copy_that_is_refused_leaves_the_destination_as_it_was() {
 }
 
 #[test]
-fn what_an_earlier_run_left_is_not_believed_where_content_is_to_be_compared() {
+fn a_small_file_that_an_earlier_run_left_without_a_name_is_not_believed() {
     let directory = tempfile::tempdir().unwrap();
-    let (torn, name) = (Torn { was: true, same_boot: true }, ".file.fullbore-part");
-    for (checksum, expected) in [(false, vec![]), (true, vec![0])] {
-        let part = std::fs::File::create(directory.path().join(name)).unwrap();
-        part.set_len(3).unwrap();
-        part.set_modified(std::time::UNIX_EPOCH).unwrap();
-        let options = Options { durability: Durability::None, checksum, ..Options::default() };
-        with_options(&options, directory.path(), false, torn, |listing| {
-            let answer = listing.take(list(0, "", &[("file", Kind::File)], false)).unwrap();
-            assert_eq!(wanted(answer), expected, "checksum: {checksum}");
-        });
-    }
+    // As long as the source's file and of its time, and all zeros: so a power cut leaves it, and the source's file
+    // may be another one by now.
+    let part = std::fs::File::create(directory.path().join(".file.fullbore-part")).unwrap();
+    part.set_len(3).unwrap();
+    part.set_modified(std::time::UNIX_EPOCH).unwrap();
+    let options = Options { durability: Durability::None, ..Options::default() };
+    with_options(&options, directory.path(), false, true, |listing| {
+        assert_eq!(wanted(listing.take(list(0, "", &[("file", Kind::File)], false)).unwrap()), [0]);
+    });
 }
 
 #[test]
@@ -136,7 +134,7 @@ fn specials_that_are_not_copied_are_not_deleted_either() {
     rustix::fs::mknodat(rustix::fs::CWD, directory.path().join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     std::fs::write(directory.path().join("file"), "x").unwrap();
     let options = Options { durability: Durability::None, delete: true, specials: false, ..Options::default() };
-    with_options(&options, directory.path(), false, Torn { was: false, same_boot: false }, |listing| {
+    with_options(&options, directory.path(), false, false, |listing| {
         listing.take(list(0, "", &[], false)).unwrap();
         assert_eq!(listing.extras[&b""[..]], BTreeSet::from([b"file".to_vec()]));
     });
