@@ -279,3 +279,65 @@ fn with_delete_the_leavings_of_torn_copies_go_and_those_of_others_stay() {
     assert!(!target.join("dir/.gone.fullbore-part").exists());
     assert_eq!(fs::read_dir(target.join("other")).unwrap().count(), 2);
 }
+
+/// Copies while the source changes at the beginning of the content; gives the problems by path.
+fn copy_while(
+    source: &Path,
+    target: &Path,
+    mut change: impl FnMut(&Message) + Send,
+) -> BTreeSet<(String, ProblemKind)> {
+    let problems = Mutex::new(BTreeSet::new());
+    let tell = |event: Event| {
+        if let Event::Problem(problem) = event {
+            problems.lock().unwrap().insert((String::from_utf8(problem.path).unwrap(), problem.kind));
+        }
+    };
+    let look = |message: &Message| {
+        change(message);
+        Step::Pass
+    };
+    Ends::new(source, target, &Options { threads: 1, ..options() }).run_and_tell(look, &tell).unwrap();
+    problems.into_inner().unwrap()
+}
+
+/// Makes directories one within the other, as no path could name them; gives the innermost.
+fn deep(path: &Path, names: &[String]) -> std::os::fd::OwnedFd {
+    use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let mut directory = openat(CWD, path, flags, Mode::empty()).unwrap();
+    for name in names {
+        mkdirat(&directory, name, Mode::RWXU).unwrap();
+        directory = openat(&directory, name, flags, Mode::empty()).unwrap();
+    }
+    directory
+}
+
+#[test]
+fn paths_longer_than_the_system_takes_are_problems_of_their_own() {
+    use rustix::fs::{Mode, OFlags, openat};
+    let (_directory, source, target) = places(17);
+    let names: Vec<String> = (0..20).map(|number| format!("{number:0>250}")).collect();
+    let make = OFlags::WRONLY | OFlags::CREATE;
+    openat(deep(&source, &names), "unreachable", make, Mode::RUSR).unwrap();
+    for _ in 0..2 {
+        let problems = copy_while(&source, &target, |_| {});
+        assert!(!problems.is_empty(), "nothing was said of what cannot be copied");
+        assert!(problems.iter().all(|(path, _)| path.len() >= 4000), "other problems than that of the path");
+        assert!(fs::read(target.join("big")).unwrap() == fs::read(source.join("big")).unwrap());
+    }
+    // A name that makes a path too long, where the directory's own is not: it is reached by the directory.
+    let (_directory, source, target) = places(18);
+    let names: Vec<String> = (0..16).map(|number| format!("{number:0>254}")).collect();
+    let name = "x".repeat(200);
+    openat(deep(&source, &names), format!("copied-{name}"), make, Mode::RUSR).unwrap();
+    openat(deep(&target, &names), format!("extra-{name}"), make, Mode::RUSR).unwrap();
+    let deleted = Mutex::new(0);
+    let look = |message: &Message| {
+        *deleted.lock().unwrap() += u32::from(matches!(message, Message::Deleted { .. }));
+        Step::Pass
+    };
+    let options = Options { delete: true, tell_names: true, ..options() };
+    assert!(Ends::new(&source, &target, &options).run(look));
+    assert_eq!(deleted.into_inner().unwrap(), 1);
+    assert!(Ends::new(&source, &target, &options).run(|_| Step::Pass));
+}

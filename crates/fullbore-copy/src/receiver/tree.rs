@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use rustix::fs::{Access, AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
+use crate::entry::PATH_BYTES;
 use crate::xattrs::{self, Place};
 
 /// Directories kept open: a quarter of the files that this process may have open, within these bounds. What is
@@ -200,6 +201,10 @@ impl Tree {
     }
 
     fn resolve(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        if path.len() >= PATH_BYTES {
+            // As the system says where it takes whole paths.
+            return Err(Errno::NAMETOOLONG);
+        }
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         match rustix::fs::openat2(&self.root.descriptor, path, DIRECTORY, Mode::empty(), resolve) {
             // Before Linux 5.6, or filtered by a container.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::entry::{Entry, Identity, Kind, Time};
+use crate::entry::{Entry, Identity, Kind, PATH_BYTES, Time};
 use crate::error::CopyError;
 use crate::receiver::Destination;
 
@@ -109,6 +109,10 @@ impl Directory {
     pub(super) fn open(&self) -> Result<OwnedFd, Errno> {
         if self.path.is_empty() {
             return rustix::fs::openat(&self.root.descriptor, ".", DIRECTORY, Mode::empty());
+        }
+        if self.path.len() >= PATH_BYTES {
+            // As the system says where it takes whole paths.
+            return Err(Errno::NAMETOOLONG);
         }
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         match rustix::fs::openat2(&self.root.descriptor, &self.path[..], DIRECTORY, Mode::empty(), resolve) {

@@ -114,8 +114,8 @@ impl<'a> Reader<'a> {
                 Message::Visible { ids, last }
             }
             kind::ACCOUNT => Message::Account { last: self.flag()?, account: self.account()? },
-            kind::MADE => Message::Made { path: self.path()? },
-            kind::DELETED => Message::Deleted { path: self.path()? },
+            kind::MADE => Message::Made { path: self.told_path()? },
+            kind::DELETED => Message::Deleted { path: self.told_path()? },
             kind::PROBLEM => Message::Problem(self.problem()?),
             kind::ABORT => Message::Abort { exit_code: self.byte()?, text: self.text()? },
             kind::LIMIT => Message::Limit { bytes_per_s: self.number()? },
@@ -294,7 +294,7 @@ impl<'a> Reader<'a> {
 
     fn problem(&mut self) -> Result<Problem, Wrong> {
         let kind = ProblemKind::ALL.get(usize::from(self.byte()?)).copied().ok_or("a kind of problem")?;
-        Ok(Problem { kind, path: self.path()?, text: self.text()? })
+        Ok(Problem { kind, path: self.told_path()?, text: self.text()? })
     }
 
     fn pack(&mut self) -> Result<Pack, Wrong> {
@@ -364,6 +364,11 @@ impl<'a> Reader<'a> {
     fn path(&mut self) -> Result<Vec<u8>, Wrong> {
         let path = self.bytes(PATH_BYTES)?;
         if entry::is_path(path) { Ok(path.to_vec()) } else { Err("a path") }
+    }
+
+    /// A path that is only shown: nothing is opened by it.
+    fn told_path(&mut self) -> Result<Vec<u8>, Wrong> {
+        self.bytes(PATH_BYTES).map(<[u8]>::to_vec)
     }
 
     fn text(&mut self) -> Result<String, Wrong> {

@@ -136,16 +136,16 @@ impl Writer<'_> {
                 (kind::ACCOUNT, NONE)
             }
             Message::Made { path } => {
-                self.bytes(path);
+                self.told_path(path);
                 (kind::MADE, NONE)
             }
             Message::Deleted { path } => {
-                self.bytes(path);
+                self.told_path(path);
                 (kind::DELETED, NONE)
             }
             Message::Problem(problem) => {
                 self.byte(problem.kind as u8);
-                self.bytes(&problem.path);
+                self.told_path(&problem.path);
                 self.text(&problem.text);
                 (kind::PROBLEM, NONE)
             }
@@ -251,6 +251,17 @@ impl Writer<'_> {
     fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.out.extend_from_slice(bytes);
+    }
+
+    /// A path for a person. One that is longer than the system takes can be there, step by step, and loses its
+    /// middle.
+    fn told_path(&mut self, path: &[u8]) {
+        const ELLIPSIS: &[u8] = b"...";
+        if path.len() <= PATH_BYTES {
+            return self.bytes(path);
+        }
+        let half = (PATH_BYTES - ELLIPSIS.len()) / 2;
+        self.bytes(&[&path[..half], ELLIPSIS, &path[path.len() - half..]].concat());
     }
 
     /// Words, cut where the other end would refuse them.

@@ -14,7 +14,7 @@ use fullbore_copy::queue::{Queue, Taken};
 use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::{self, Source, Sources};
 use fullbore_copy::session::{Brake, Context, Event, Exchange, Link, Progress, RateLimit};
-use fullbore_copy::wire::{Account, Message};
+use fullbore_copy::wire::{Account, Decoder, Message, WireError, encode};
 use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::{Kind, Ledger};
 use fullbore_engine::window::Window;
@@ -73,6 +73,13 @@ impl<'a> Ends<'a> {
                             return;
                         }
                         drop(look);
+                        let message = match carried(&message) {
+                            Ok(message) => message,
+                            Err(error) => {
+                                near_brake.pull(CopyError::Protocol(error));
+                                return;
+                            }
+                        };
                         if to.push(message, &clock).is_err() {
                             // As where a connection is cut: whoever has more to say does not wait.
                             return from.break_off();
@@ -121,6 +128,23 @@ impl<'a> Ends<'a> {
             far.data.break_off();
             received.filter(|_| sending.join().unwrap())
         })
+    }
+}
+
+/// A message as it comes out at the other end of a wire.
+fn carried(message: &Message) -> Result<Message, WireError> {
+    let mut frame = Vec::new();
+    let payload = encode(message, &mut frame).to_vec();
+    frame.extend_from_slice(&payload);
+    let (mut decoder, mut rest) = (Decoder::new(), &frame[..]);
+    loop {
+        let space = decoder.space();
+        let count = space.len().min(rest.len());
+        space[..count].copy_from_slice(&rest[..count]);
+        rest = &rest[count..];
+        if let Some(message) = decoder.filled(count)? {
+            return Ok(message);
+        }
     }
 }
 
