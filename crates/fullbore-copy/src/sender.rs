@@ -11,6 +11,7 @@ mod scan;
 mod source;
 mod wants;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 use fullbore_engine::stage::Kind;
@@ -126,6 +127,10 @@ fn listen(context: &Context<'_>, wants: &Wants, visible: mpsc::Sender<Visible>) 
             Message::Acknowledge { sequence } => wants.acknowledge(sequence)?,
             Message::Account { account, last } => {
                 context.progress.set(&account);
+                if wants.is_listed(account.entries) {
+                    // All has been compared: the totals are final.
+                    context.progress.complete.store(true, Ordering::Relaxed);
+                }
                 if last && !wants.is_finished() {
                     return Err(CopyError::Meaning("the end before all was sent"));
                 }

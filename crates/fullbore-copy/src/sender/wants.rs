@@ -137,6 +137,11 @@ impl Wants {
         self.lock().listed = Some(entries);
     }
 
+    /// Whether everything has been listed, and these are all the entries.
+    pub(super) fn is_listed(&self, entries: u64) -> bool {
+        self.lock().listed == Some(entries)
+    }
+
     /// Content may go.
     pub(super) fn begin(&self) {
         self.lock().begun = true;

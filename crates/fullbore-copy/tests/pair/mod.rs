@@ -90,17 +90,19 @@ impl<'a> Ends<'a> {
             }
         };
         let tell = &tell;
-        let (progress, exchange, limit) = (Progress::default(), Exchange::default(), RateLimit::new(0));
-        let context = |link: &Link, brake: &Brake| Context {
+        let (exchange, limit) = (Exchange::default(), RateLimit::new(0));
+        let (near_progress, far_progress) = (Progress::default(), Progress::default());
+        let ends = [(&near, &near_brake, &near_progress), (&far, &far_brake, &far_progress)];
+        let [sends, receives] = ends.map(|(link, brake, progress)| Context {
             options: self.options,
             link: link.clone(),
             brake: brake.clone(),
             ledger: &ledger,
-            progress: &progress,
+            progress,
             tell,
             exchange: &exchange,
             limit: &limit,
-        };
+        });
         let sources = Sources {
             sources: vec![Source::open(&self.source.join("")).unwrap()],
             only: None,
@@ -114,7 +116,7 @@ impl<'a> Ends<'a> {
             scope.spawn(|| pump(&near.data, &far.data));
             let sending = scope.spawn(|| {
                 let window = Window::new(64 << 20, 1000);
-                let sent = sender::run(&context(&near, &near_brake), &sources, &window);
+                let sent = sender::run(&sends, &sources, &window);
                 near.data.close();
                 near.control_out.close();
                 if let Err(error) = &sent {
@@ -122,11 +124,14 @@ impl<'a> Ends<'a> {
                 }
                 sent.is_ok()
             });
-            let received = receiver::run(&context(&far, &far_brake), &destination);
+            let received = receiver::run(&receives, &destination);
             let received = received.inspect_err(|error| eprintln!("the receiver: {error}")).ok();
             far.control_out.close();
             far.data.break_off();
-            received.filter(|_| sending.join().unwrap())
+            let account = received.filter(|_| sending.join().unwrap())?;
+            // The sender's user sees as well that the totals are final.
+            assert_eq!((near_progress.account(), near_progress.is_complete()), (account, true));
+            Some(account)
         })
     }
 }
