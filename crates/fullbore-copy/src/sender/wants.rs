@@ -16,7 +16,7 @@ use crate::wire::{Answer, Basis, PACK_BYTES, PACK_FILES, SMALL_BYTES};
 
 /// Files listed and not yet done, at most: the listing waits then. About 200 bytes each here and as
 /// many at the receiver; enough that a listing is normally far ahead of the content.
-const FILES: usize = 500_000;
+const FILES: usize = if cfg!(test) { 8 } else { 500_000 };
 
 /// A small file to be read.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ struct State {
 
 impl State {
     fn files(&self) -> usize {
-        self.unanswered.len() + self.small.len() + self.comparing.len()
+        self.unanswered.len() + self.small.len() + self.big.len() + self.comparing.len()
     }
 
     fn has_job(&self) -> bool {
@@ -266,6 +266,8 @@ impl Wants {
         if let Some(place) = state.big.iter().position(|other| Arc::ptr_eq(other, big)) {
             state.big.remove(place);
         }
+        // A listing may wait for fewer files.
+        self.wake(state);
     }
 
     /// Numbers a record and keeps its permit until it is acknowledged.
@@ -329,5 +331,53 @@ impl Wants {
         };
         drop(permits);
         self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use fullbore_engine::stage::{Kind, Ledger};
+
+    use super::super::Source;
+    use super::super::source::Directory;
+    use super::*;
+    use crate::entry::{Identity, Time};
+    use crate::wire::Wanted;
+
+    fn big(path: &Path) -> Box<SourceFile> {
+        let root = Source::open(&path.join("")).unwrap().root;
+        Box::new(SourceFile {
+            directory: Arc::new(Directory { root, path: Vec::new() }),
+            name: b"file".as_slice().into(),
+            size: 3 << 20,
+            sparse: false,
+            modified: Time::default(),
+            identity: Identity::default(),
+        })
+    }
+
+    #[test]
+    fn a_listing_waits_for_big_files_as_for_others_and_goes_on_when_one_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let (wants, clock) = (Wants::default(), Ledger::off().stage("test", Kind::Thread));
+        let ids = 0..FILES as u64;
+        wants.add(0, ids.clone().map(|_| Some(big(directory.path()))).collect(), &clock);
+        let wish = |id| Wanted { id, have: Vec::new(), compare: false, same_size: false };
+        let wanted = ids.map(wish).collect();
+        wants.answer(&Answer { through: FILES as u64, wanted }, false, false).unwrap();
+        wants.begin();
+        assert_eq!(wants.lock().files(), FILES);
+        std::thread::scope(|scope| {
+            let listing = scope.spawn(|| wants.add(FILES as u64, vec![None], &clock));
+            while wants.lock().waiting == 0 {
+                assert!(!listing.is_finished(), "it did not wait");
+                std::thread::yield_now();
+            }
+            let Some(Job::Big(file)) = wants.next(false, &clock) else { panic!("nothing to read") };
+            wants.read_to_its_end(&file);
+            listing.join().unwrap();
+        });
     }
 }
