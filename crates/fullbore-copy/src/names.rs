@@ -11,6 +11,7 @@ const OWN_BYTES: usize = 143;
 pub const MARKER: &[u8] = b".fullbore-copy";
 const PART: &[u8] = b".fullbore-part";
 const BLOCKS: &[u8] = b".fullbore-blocks";
+const NEXT: &[u8] = b".fullbore-next";
 
 /// The unfinished file for a name.
 pub fn part(name: &[u8]) -> Vec<u8> {
@@ -22,9 +23,14 @@ pub fn blocks(name: &[u8]) -> Vec<u8> {
     with_suffix(name, BLOCKS)
 }
 
+/// The journal that takes its place, while it is being written.
+pub fn next_blocks(name: &[u8]) -> Vec<u8> {
+    with_suffix(name, NEXT)
+}
+
 /// Whether a name is one of ours.
 pub fn is_ours(name: &[u8]) -> bool {
-    name == MARKER || name.starts_with(b".") && (name.ends_with(PART) || name.ends_with(BLOCKS))
+    name == MARKER || name.starts_with(b".") && [PART, BLOCKS, NEXT].iter().any(|suffix| name.ends_with(suffix))
 }
 
 fn with_suffix(name: &[u8], suffix: &[u8]) -> Vec<u8> {
@@ -49,6 +55,12 @@ mod tests {
         assert_eq!(part(b"a"), b".a.fullbore-part");
         let (one, two) = ([b'x'; NAME_BYTES], [b'y'; NAME_BYTES]);
         assert!(part(&one).len() <= OWN_BYTES && part(&one) != part(&two) && part(&one) != blocks(&one));
-        assert!(is_ours(&part(&one)) && is_ours(&blocks(b"a")) && is_ours(MARKER) && !is_ours(b"a.fullbore-part"));
+        assert!(
+            is_ours(&part(&one))
+                && is_ours(&blocks(b"a"))
+                && is_ours(&next_blocks(b"a"))
+                && is_ours(MARKER)
+                && !is_ours(b"a.fullbore-part")
+        );
     }
 }

@@ -155,13 +155,21 @@ impl Journal {
         Ok(Journal { file, entered: 0, flushed: 0 })
     }
 
-    /// Goes on with the blocks that were found right, as a new journal in an empty file: it is of this boot.
+    /// Goes on with the blocks that were found right, as a new journal in an empty file: it is of this boot. It is
+    /// on the disk when this returns, and may take the place of the old one.
     pub(super) fn resume(file: File, header: &Header, blocks: &[Entered]) -> io::Result<Journal> {
         let mut journal = Journal::begin(file, header)?;
-        let mut bytes = Vec::with_capacity(blocks.len() * RECORD_BYTES);
-        blocks.iter().for_each(|block| bytes.extend_from_slice(&record(BLOCK, block.index, &block.hash)));
+        let (flushed, others): (Vec<&Entered>, Vec<&Entered>) = blocks.iter().partition(|block| block.flushed);
+        let mut bytes = Vec::with_capacity((blocks.len() + 1) * RECORD_BYTES);
+        let enter = |blocks: &[&Entered], bytes: &mut Vec<u8>| {
+            blocks.iter().for_each(|block| bytes.extend_from_slice(&record(BLOCK, block.index, &block.hash)));
+        };
+        enter(&flushed, &mut bytes);
+        bytes.extend_from_slice(&record(CHECKPOINT, flushed.len() as u64, &[0; 32]));
+        enter(&others, &mut bytes);
         journal.file.write_all(&bytes)?;
-        journal.entered = blocks.len() as u64;
+        journal.file.sync_data()?;
+        (journal.entered, journal.flushed) = (blocks.len() as u64, flushed.len() as u64);
         Ok(journal)
     }
 
@@ -243,6 +251,19 @@ mod tests {
         let blocks: Vec<_> = contents.blocks.iter().map(|block| (block.index, block.hash[0], block.flushed)).collect();
         assert_eq!(blocks, [(3, 3, true), (0, 0, true), (9, 9, false)]);
         assert_eq!(parse(&journal(&[3, 10, 9], 0)).unwrap().blocks.len(), 1, "the file has no block 10");
+    }
+
+    #[test]
+    fn what_was_flushed_is_known_to_be_when_a_journal_is_gone_on_with() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        let entered = |index, flushed| Entered { index, hash: [index as u8; 32], flushed };
+        let blocks = [entered(4, false), entered(2, true), entered(7, true)];
+        let mut journal = Journal::resume(File::create(&path).unwrap(), &header(), &blocks).unwrap();
+        journal.enter(1, &[1; 32]).unwrap();
+        let contents = parse(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(contents.blocks, [entered(2, true), entered(7, true), entered(4, false), entered(1, false)]);
+        assert_eq!(journal.entered(), 4);
     }
 
     proptest! {

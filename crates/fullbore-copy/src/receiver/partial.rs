@@ -81,8 +81,11 @@ impl Found {
         let same_boot = contents.header.boot == *boot && *boot != [0; 36];
         let mut right: Vec<Entered> = Vec::with_capacity(contents.blocks.len());
         for block in contents.blocks {
-            if same_boot || block.flushed || is_right(&file, entry.size, &block) {
+            if same_boot || block.flushed {
                 right.push(block);
+            } else if is_right(&file, entry.size, &block) {
+                // In another boot it can only have been read from the disk.
+                right.push(Entered { flushed: true, ..block });
             }
         }
         Ok(Found { part: Some(file), blocks: right })
@@ -318,21 +321,25 @@ impl Partial {
         }
         let (part, journal) = (names::part(&self.entry.name), names::blocks(&self.entry.name));
         let header = Header::of(&self.entry, *boot);
-        folder.unlink(&journal)?;
+        let private = Mode::from_raw_mode(0o600);
         let file = match state.resumed.take() {
             Some((file, entered)) => {
-                let journal = create(folder, &journal, Mode::from_raw_mode(0o600))?;
-                state.journal = Some(Journal::resume(journal, &header, &entered).map_err(errno)?);
+                // The old one stands until the new one is on the disk: the power may fail again.
+                let next = names::next_blocks(&self.entry.name);
+                let resumed = Journal::resume(create(folder, &next, private)?, &header, &entered).map_err(errno)?;
+                folder.rename(&next, &journal)?;
+                state.journal = Some(resumed);
                 file
             }
             None => {
+                folder.unlink(&journal)?;
                 folder.unlink(&part)?;
                 let file = create(folder, &part, mode)?;
                 rustix::fs::ftruncate(&file, self.entry.size)?;
                 if self.entry.stored.is_none() {
                     reserve(&file, self.entry.size)?;
                 }
-                let journal = create(folder, &journal, Mode::from_raw_mode(0o600))?;
+                let journal = create(folder, &journal, private)?;
                 state.journal = Some(Journal::begin(journal, &header).map_err(errno)?);
                 file
             }
@@ -406,18 +413,58 @@ fn set(bits: &mut [u64], index: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tree::Tree;
     use super::*;
     use crate::entry::Kind;
+    use crate::pool::Pool;
+    use crate::wire::Payload;
+
+    fn write(partial: &Partial, folder: &Folder, boot: &Boot, index: u64, content: &[u8]) {
+        let hash = *blake3::hash(content).as_bytes();
+        let length = content.len() as u32;
+        let (segments, payload) = (Vec::new(), Payload::default());
+        let block = Block { sequence: 0, id: 0, index, hash, length, segments, compressed: false, payload };
+        let bulk = Bulk::new(Pool::default());
+        partial.write(&block, content, folder, Mode::RUSR | Mode::WUSR, boot, &bulk).unwrap();
+    }
 
     #[test]
     fn a_file_that_was_given_up_does_not_make_a_liar_of_the_sender() {
         let directory = tempfile::tempdir().unwrap();
-        let tree = super::super::tree::Tree::open(directory.path()).unwrap();
+        let tree = Tree::open(directory.path()).unwrap();
         let entry = Box::new(Entry { size: 3 << 20, ..Entry::plain(b"file", Kind::File) });
         let partial = Partial::new(0, Arc::default(), entry, Found::default(), false);
         partial.promise(1, [7; 32]);
         assert_eq!((partial.promised(0), partial.promised(1)), (Promised::Nothing, Promised::Hash([7; 32])));
         partial.give_up(tree.root(), false);
         assert_eq!((partial.promised(0), partial.promised(1)), (Promised::Dead, Promised::Dead));
+    }
+
+    #[test]
+    fn what_two_runs_had_flushed_or_found_right_is_not_read_again_by_the_third() {
+        let directory = tempfile::tempdir().unwrap();
+        let tree = Tree::open(directory.path()).unwrap();
+        let folder = tree.root();
+        let entry = || Box::new(Entry { size: 4 << 20, ..Entry::plain(b"file", Kind::File) });
+        let [first, second, third] = [b'1', b'2', b'3'].map(|boot| [boot; 36]);
+        let partial = Partial::new(0, Arc::default(), entry(), Found::default(), false);
+        write(&partial, folder, &first, 0, &[1; 1 << 20]);
+        partial.checkpoint(partial.entered()).unwrap();
+        write(&partial, folder, &first, 1, &[2; 1 << 20]);
+        partial.give_up(folder, true);
+        // The power fails twice; between that, one block comes, and there is no checkpoint.
+        let found = Found::look(folder, &entry(), &second).unwrap();
+        let partial = Partial::new(0, Arc::default(), entry(), found, false);
+        assert_eq!(partial.have(), [Run { first: 0, count: 2 }]);
+        write(&partial, folder, &second, 2, &[3; 1 << 20]);
+        partial.give_up(folder, true);
+        let part = File::options().write(true).open(directory.path().join(".file.fullbore-part")).unwrap();
+        for index in 0..3 {
+            part.write_all_at(b"damaged", index << 20).unwrap();
+        }
+        let found = Found::look(folder, &entry(), &third).unwrap();
+        let have: Vec<u64> = found.blocks.iter().map(|block| block.index).collect();
+        assert_eq!(have, [0, 1], "read again, they would not be right any more");
+        assert!(!directory.path().join(".file.fullbore-next").exists());
     }
 }
