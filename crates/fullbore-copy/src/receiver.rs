@@ -14,6 +14,7 @@ mod listing;
 mod marker;
 mod partial;
 mod room;
+mod runs;
 mod tree;
 mod verify;
 mod write;

@@ -5,132 +5,17 @@ mod pair;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fullbore_copy::entry::{Entry, Kind as EntryKind};
 use fullbore_copy::error::CopyError;
 use fullbore_copy::options::Options;
 use fullbore_copy::queue::Taken;
-use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::{self, Source, Sources};
-use fullbore_copy::session::{Brake, Context, Event, Exchange, Link, Progress, RateLimit};
-use fullbore_copy::wire::{Answer, Block, List, Message, Pack, Packed, Payload, Problem, Run, Wanted};
+use fullbore_copy::wire::{Answer, Message, Pack, Payload, Problem, Run, Wanted, blocks};
 use fullbore_engine::stage::{Kind, Ledger};
 use fullbore_engine::window::Window;
-
-/// Far longer than any of these takes.
-const LONG: Duration = Duration::from_secs(60);
-/// How soon what happens elsewhere is seen.
-const LOOK: Duration = Duration::from_millis(2);
-
-/// An honest end against a script.
-struct Scene {
-    link: Link,
-    options: Options,
-    problems: Mutex<Vec<Problem>>,
-}
-
-impl Scene {
-    fn new() -> Scene {
-        Scene { link: Link::remote(), options: pair::options(), problems: Mutex::default() }
-    }
-
-    fn with<R>(&self, work: impl FnOnce(&Context<'_>) -> R) -> R {
-        let (ledger, progress) = (Ledger::off(), Progress::default());
-        let (exchange, limit) = (Exchange::default(), RateLimit::new(0));
-        let tell = |event: Event| {
-            if let Event::Problem(problem) = event {
-                self.problems.lock().unwrap().push(problem);
-            }
-        };
-        work(&Context {
-            options: &self.options,
-            link: self.link.clone(),
-            brake: Brake::new(&self.link),
-            ledger: &ledger,
-            progress: &progress,
-            tell: &tell,
-            exchange: &exchange,
-            limit: &limit,
-        })
-    }
-
-    /// What the receiver makes of control messages, and of content that comes when it has asked for some.
-    fn receive(
-        &self,
-        target: &Path,
-        control: Vec<Message>,
-        data: Vec<Message>,
-    ) -> Result<(), std::sync::Arc<CopyError>> {
-        let clock = Ledger::off().stage("test", Kind::Thread);
-        let destination = Destination::at(target);
-        std::thread::scope(|scope| {
-            let receiving = scope.spawn(|| self.with(|context| receiver::run(context, &destination)));
-            for message in control {
-                let _ = self.link.control_in.push(message, &clock);
-            }
-            let count = data.len();
-            let (mut acknowledged, mut begun) = (0, false);
-            let mut data = Some(data);
-            let until = Instant::now() + LONG;
-            while !receiving.is_finished() && Instant::now() < until {
-                match self.link.control_out.pop_within(LOOK, &clock) {
-                    Taken::Item(Message::Begin) => begun = true,
-                    Taken::Item(Message::Acknowledge { .. }) => acknowledged += 1,
-                    _ => {}
-                }
-                if begun {
-                    for message in data.take().unwrap_or_default() {
-                        let _ = self.link.data.push(message, &clock);
-                    }
-                    if acknowledged == count {
-                        begun = false;
-                        let _ = self.link.control_in.push(Message::Finish, &clock);
-                    }
-                }
-            }
-            self.end();
-            receiving.join().unwrap().map(drop)
-        })
-    }
-
-    /// Ends whoever has not ended by itself.
-    fn end(&self) {
-        Brake::new(&self.link).pull(CopyError::Interrupted);
-    }
-}
-
-fn file(name: &str, size: u64) -> Entry {
-    Entry { size, ..Entry::plain(name.as_bytes(), EntryKind::File) }
-}
-
-fn list(first: u64, directory: &str, entries: Vec<Entry>) -> Message {
-    Message::List(List { first, directory: directory.into(), complete: false, more: false, entries })
-}
-
-fn pack(id: u64, content: &[u8]) -> Message {
-    Message::Pack(Pack {
-        sequence: 0,
-        hash: *blake3::hash(content).as_bytes(),
-        files: vec![Packed { id, length: content.len() as u32 }],
-        compressed: false,
-        payload: Payload::new(content.to_vec()),
-    })
-}
-
-fn block(id: u64, index: u64, content: &[u8]) -> Message {
-    Message::Block(Block {
-        sequence: 0,
-        id,
-        index,
-        hash: *blake3::hash(content).as_bytes(),
-        length: content.len() as u32,
-        segments: Vec::new(),
-        compressed: false,
-        payload: Payload::new(content.to_vec()),
-    })
-}
+use pair::scene::{LONG, LOOK, Scene, block, file, list, pack};
 
 fn same(id: u64) -> Message {
     Message::Same { sequence: 0, id, run: Run { first: 0, count: 1 } }
@@ -195,6 +80,31 @@ fn a_sender_that_breaks_its_word_is_left() {
         assert!(matches!(*error, CopyError::Meaning(_) | CopyError::Verification { .. }), "{what}: {error}");
         assert!(!directory.path().join("file").exists(), "{what}: a name was given");
     }
+}
+
+#[test]
+fn a_file_that_claims_any_size_is_its_own_problem() {
+    const ANY: u64 = i64::MAX as u64;
+    let directory = tempfile::tempdir().unwrap();
+    // As `truncate -s 7E` makes it on file systems that take it; here several of them.
+    let holes = |number: usize| Entry { stored: Some(0), ..file(&format!("huge-{number}"), ANY) };
+    let mut entries: Vec<Entry> = (0..20).map(holes).collect();
+    entries.push(file("small", 3));
+    let control = vec![list(0, "", entries), Message::Listed { entries: 21, errors: 0 }];
+    let all = Run { first: 0, count: blocks(ANY) };
+    let mut data: Vec<Message> = (0..20).map(|id| Message::Holes { sequence: 0, id, run: all }).collect();
+    data.push(pack(20, b"abc"));
+    let mut scene = Scene::new();
+    scene.options.verify = true;
+    scene.receive(directory.path(), control, data).unwrap();
+    assert_eq!(fs::read(directory.path().join("small")).unwrap(), b"abc");
+    // Each is there, or was named.
+    let there = (0..20).filter(|number| directory.path().join(format!("huge-{number}")).exists()).count();
+    assert_eq!(scene.problems.lock().unwrap().len() + there, 20);
+    // Without holes it is what does not fit.
+    let control = vec![list(0, "", vec![file("huge", ANY)]), Message::Listed { entries: 1, errors: 0 }];
+    let error = Scene::new().receive(directory.path(), control, Vec::new()).unwrap_err();
+    assert!(matches!(*error, CopyError::Disk(_)), "{error}");
 }
 
 fn sources(source: &Path) -> Sources {

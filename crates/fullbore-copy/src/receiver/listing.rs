@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::commit::{disk, is_fatal};
 use super::compare::Compare;
-use super::partial::{Found, Partial};
+use super::partial::{Asked, Found, Partial};
 use super::room::Room;
 use super::tree::Folder;
 use super::write::{Pending, Writers};
@@ -370,21 +370,28 @@ impl<'a> Listing<'a> {
             self.writers.context.tell.tell(Event::Wanted(join(directory, &entry.name)));
         }
         let mut wanted = Wanted { id, have: Vec::new(), compare, same_size };
-        let name = entry.name.clone();
-        let size = entry.size;
+        let (name, size) = (entry.name.clone(), entry.size);
         let old_size = there.map_or(0, |status| status.st_size as u64);
-        let mut comparable = None;
-        let entry = Box::new(entry);
-        let small = entry.size < SMALL_BYTES;
+        let delta = options.delta && !self.is_dry() && size >= SMALL_BYTES && old_size >= BLOCK_BYTES.min(size);
+        let mut begun = None;
         let mut missing_bytes = entry.content_bytes();
         if let Some(folder) = folder
             && (compare || !self.is_dry())
         {
-            let pending = if small || self.is_dry() {
-                Pending::Small { directory: directory.clone(), entry, compare }
+            let is_big = size >= SMALL_BYTES && !self.is_dry();
+            let found = if self.torn && is_big {
+                Found::look(folder, &entry, &self.writers.boot)?
             } else {
-                let found = if self.torn { Found::look(folder, &entry, &self.writers.boot)? } else { Found::default() };
-                let partial = Arc::new(Partial::new(id, directory.clone(), entry, found, options.verify));
+                Found::default()
+            };
+            let asked = Asked { directory: directory.clone(), entry: Box::new(entry), compare };
+            let pending = if !is_big {
+                Pending::Small(asked)
+            } else if found.is_empty() && !compare && !delta {
+                // It takes memory when its first block comes.
+                Pending::Big(asked)
+            } else {
+                let partial = Arc::new(Partial::new(id, asked, found, options.verify));
                 let have_bytes = partial.have_bytes();
                 missing_bytes = missing_bytes.saturating_sub(have_bytes);
                 add(&progress.resumed_bytes, have_bytes);
@@ -397,15 +404,14 @@ impl<'a> Listing<'a> {
                 }
                 wanted.have = partial.have();
                 self.writers.commit.watch(&partial);
-                comparable = Some(partial.clone());
-                Pending::Big(partial)
+                begun = Some(partial.clone());
+                Pending::Begun(partial)
             };
             self.writers.pending.lock().insert(id, pending);
         }
         add(&progress.wanted_bytes, missing_bytes);
-        let delta = options.delta && comparable.is_some() && old_size >= BLOCK_BYTES.min(size);
         if compare || delta {
-            let (directory, partial) = (directory.clone(), comparable);
+            let (directory, partial) = (directory.clone(), begun);
             self.to_compare.push(Compare { id, directory, name, size, partial, awaited: compare });
         }
         Ok(Some(wanted))

@@ -11,10 +11,22 @@ use rustix::io::Errno;
 
 use super::bulk::{BULK_BYTES, Bulk, Target};
 use super::journal::{self, Boot, Entered, Header, Journal};
+use super::runs::Runs;
 use super::tree::Folder;
+use super::verify::Hashes;
 use crate::entry::Entry;
 use crate::names;
 use crate::wire::{Block, Run, block_bytes, block_len, blocks};
+
+/// A file that was asked for.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// Its directory beneath the destination.
+    pub(super) directory: Arc<Vec<u8>>,
+    pub(super) entry: Box<Entry>,
+    /// The sender waits for the hashes of what is there, and may say that it is the same.
+    pub(super) compare: bool,
+}
 
 /// An unfinished file.
 #[derive(Debug)]
@@ -32,8 +44,7 @@ struct State {
     /// Open once more, to be written around the page cache.
     direct: Option<Arc<File>>,
     journal: Option<Journal>,
-    /// A bit for each block that is there.
-    done: Vec<u64>,
+    done: Runs,
     left: u64,
     /// Where the source's file ended when it was read, if earlier than it was listed.
     end: Option<u64>,
@@ -46,7 +57,7 @@ struct State {
     /// The old file, open.
     old: Option<Arc<File>>,
     /// Hashes of what was written, if it is to be read back.
-    hashes: Option<Vec<Option<[u8; 32]>>>,
+    hashes: Option<Hashes>,
 }
 
 /// Blocks of an earlier run that are right.
@@ -57,6 +68,11 @@ pub(super) struct Found {
 }
 
 impl Found {
+    /// Whether nothing was found.
+    pub(super) fn is_empty(&self) -> bool {
+        self.part.is_none()
+    }
+
     /// Looks for what an earlier run left of a file, and removes what is of no use.
     pub(super) fn look(folder: &Folder, entry: &Entry, boot: &Boot) -> Result<Found, Errno> {
         let (part, journal) = (names::part(&entry.name), names::blocks(&entry.name));
@@ -124,18 +140,14 @@ pub(super) enum Promised {
 }
 
 impl Partial {
-    pub(super) fn new(id: u64, directory: Arc<Vec<u8>>, entry: Box<Entry>, found: Found, verify: bool) -> Partial {
-        let count = blocks(entry.size);
-        let mut done = vec![0_u64; count.div_ceil(64) as usize];
-        let mut left = count;
+    pub(super) fn new(id: u64, asked: Asked, found: Found, verify: bool) -> Partial {
+        let Asked { directory, entry, .. } = asked;
+        let mut done = Runs::default();
+        let mut left = blocks(entry.size);
         for block in &found.blocks {
-            left -= u64::from(set(&mut done, block.index));
+            left -= done.add(Run { first: block.index, count: 1 });
         }
-        let hashes = verify.then(|| {
-            let mut hashes = vec![None; count as usize];
-            found.blocks.iter().for_each(|block| hashes[block.index as usize] = Some(block.hash));
-            hashes
-        });
+        let hashes = verify.then(|| found.blocks.iter().map(|block| (block.index, block.hash)).collect());
         let state = State {
             file: None,
             direct: None,
@@ -158,7 +170,7 @@ impl Partial {
 
     /// Whether a block is written.
     pub(super) fn has(&self, index: u64) -> bool {
-        is_set(&self.lock().done, index)
+        self.lock().done.has(index)
     }
 
     /// The sender is about to be told that the old file has this block.
@@ -192,22 +204,14 @@ impl Partial {
     }
 
     /// Where it ends, and the hashes of its blocks if they were kept.
-    pub(super) fn written(&self) -> (u64, Option<Vec<Option<[u8; 32]>>>) {
+    pub(super) fn written(&self) -> (u64, Option<Hashes>) {
         let mut state = self.lock();
         (state.end.unwrap_or(self.entry.size), state.hashes.take())
     }
 
     /// Blocks that are there, for the answer to the sender.
     pub(super) fn have(&self) -> Vec<Run> {
-        let state = self.lock();
-        let mut runs: Vec<Run> = Vec::new();
-        for index in (0..blocks(self.entry.size)).filter(|index| is_set(&state.done, *index)) {
-            match runs.last_mut() {
-                Some(run) if run.first + run.count == index => run.count += 1,
-                _ => runs.push(Run { first: index, count: 1 }),
-            }
-        }
-        runs
+        self.lock().done.iter().collect()
     }
 
     /// Bytes that are there.
@@ -241,7 +245,7 @@ impl Partial {
         let begin = journal::offset(self.entry.size, block.index);
         let file = {
             let mut state = self.lock();
-            if state.dead || is_set(&state.done, block.index) {
+            if state.dead || state.done.has(block.index) {
                 return Ok(Progress::Dead);
             }
             self.open(&mut state, folder, mode, boot)?
@@ -258,8 +262,8 @@ impl Partial {
             }
         }
         let mut state = self.lock();
-        if let Some(hash) = state.hashes.as_mut().and_then(|hashes| hashes.get_mut(block.index as usize)) {
-            *hash = Some(block.hash);
+        if let Some(hashes) = &mut state.hashes {
+            hashes.push((block.index, block.hash));
         }
         if u64::from(block.length) < block_len(self.entry.size, block.index) {
             let end = begin + u64::from(block.length);
@@ -298,9 +302,7 @@ impl Partial {
     }
 
     fn count(&self, state: &mut State, run: Run) -> Result<Progress, Errno> {
-        for index in run.first..run.first + run.count {
-            state.left -= u64::from(set(&mut state.done, index));
-        }
+        state.left -= state.done.add(run);
         if state.left > 0 {
             return Ok(Progress::More);
         }
@@ -399,25 +401,18 @@ fn reserve(file: &File, size: u64) -> Result<(), Errno> {
     }
 }
 
-fn is_set(bits: &[u64], index: u64) -> bool {
-    bits.get((index / 64) as usize).is_none_or(|word| word & 1 << (index % 64) != 0)
-}
-
-/// True if it was not set before.
-fn set(bits: &mut [u64], index: u64) -> bool {
-    let Some(word) = bits.get_mut((index / 64) as usize) else { return false };
-    let before = *word;
-    *word |= 1 << (index % 64);
-    *word != before
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::tree::Tree;
     use super::*;
     use crate::entry::Kind;
     use crate::pool::Pool;
     use crate::wire::Payload;
+
+    pub(in super::super) fn asked(name: &[u8], size: u64) -> Asked {
+        let entry = Box::new(Entry { size, ..Entry::plain(name, Kind::File) });
+        Asked { directory: Arc::default(), entry, compare: false }
+    }
 
     fn write(partial: &Partial, folder: &Folder, boot: &Boot, index: u64, content: &[u8]) {
         let hash = *blake3::hash(content).as_bytes();
@@ -432,8 +427,7 @@ mod tests {
     fn a_file_that_was_given_up_does_not_make_a_liar_of_the_sender() {
         let directory = tempfile::tempdir().unwrap();
         let tree = Tree::open(directory.path()).unwrap();
-        let entry = Box::new(Entry { size: 3 << 20, ..Entry::plain(b"file", Kind::File) });
-        let partial = Partial::new(0, Arc::default(), entry, Found::default(), false);
+        let partial = Partial::new(0, asked(b"file", 3 << 20), Found::default(), false);
         partial.promise(1, [7; 32]);
         assert_eq!((partial.promised(0), partial.promised(1)), (Promised::Nothing, Promised::Hash([7; 32])));
         partial.give_up(tree.root(), false);
@@ -441,20 +435,32 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_any_size_costs_what_has_come_of_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let tree = Tree::open(directory.path()).unwrap();
+        let partial = Partial::new(0, asked(b"file", i64::MAX as u64), Found::default(), true);
+        assert_eq!((partial.have(), partial.have_bytes()), (vec![], 0));
+        // No file system here is that large; it is a matter of this file alone.
+        let all = Run { first: 0, count: blocks(i64::MAX as u64) };
+        let held = partial.holes(all, tree.root(), Mode::RUSR | Mode::WUSR, &[b'x'; 36]);
+        assert!(matches!(held, Err(Errno::FBIG | Errno::INVAL) | Ok(Progress::Whole(_))), "{held:?}");
+    }
+
+    #[test]
     fn what_two_runs_had_flushed_or_found_right_is_not_read_again_by_the_third() {
         let directory = tempfile::tempdir().unwrap();
         let tree = Tree::open(directory.path()).unwrap();
         let folder = tree.root();
-        let entry = || Box::new(Entry { size: 4 << 20, ..Entry::plain(b"file", Kind::File) });
+        let entry = asked(b"file", 4 << 20).entry;
         let [first, second, third] = [b'1', b'2', b'3'].map(|boot| [boot; 36]);
-        let partial = Partial::new(0, Arc::default(), entry(), Found::default(), false);
+        let partial = Partial::new(0, asked(b"file", 4 << 20), Found::default(), false);
         write(&partial, folder, &first, 0, &[1; 1 << 20]);
         partial.checkpoint(partial.entered()).unwrap();
         write(&partial, folder, &first, 1, &[2; 1 << 20]);
         partial.give_up(folder, true);
         // The power fails twice; between that, one block comes, and there is no checkpoint.
-        let found = Found::look(folder, &entry(), &second).unwrap();
-        let partial = Partial::new(0, Arc::default(), entry(), found, false);
+        let found = Found::look(folder, &entry, &second).unwrap();
+        let partial = Partial::new(0, asked(b"file", 4 << 20), found, false);
         assert_eq!(partial.have(), [Run { first: 0, count: 2 }]);
         write(&partial, folder, &second, 2, &[3; 1 << 20]);
         partial.give_up(folder, true);
@@ -462,7 +468,7 @@ mod tests {
         for index in 0..3 {
             part.write_all_at(b"damaged", index << 20).unwrap();
         }
-        let found = Found::look(folder, &entry(), &third).unwrap();
+        let found = Found::look(folder, &entry, &third).unwrap();
         let have: Vec<u64> = found.blocks.iter().map(|block| block.index).collect();
         assert_eq!(have, [0, 1], "read again, they would not be right any more");
         assert!(!directory.path().join(".file.fullbore-next").exists());

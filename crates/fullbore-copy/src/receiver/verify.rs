@@ -7,13 +7,14 @@
 //! copies it again.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use fullbore_engine::stage::Kind as Clock;
-use rustix::fs::{Advice, AtFlags, Mode, OFlags};
+use rustix::fs::{Advice, AtFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::attributes::times;
@@ -22,10 +23,13 @@ use super::tree::{Folder, Tree};
 use crate::entry::{Time, join, shown};
 use crate::error::CopyError;
 use crate::session::{Context, add};
-use crate::wire::{ProblemKind, block_bytes, block_len, blocks};
+use crate::wire::{BLOCK_BYTES, ProblemKind, block_bytes, block_len};
 
 /// What direct reads have to be aligned to, in bytes: the largest logical block of devices in use.
 const ALIGNMENT: usize = 4096;
+
+/// Blocks by their numbers, with their hashes.
+pub(super) type Hashes = Vec<(u64, [u8; 32])>;
 
 /// A file as it was written. A name, and 32 bytes for each block.
 #[derive(Debug)]
@@ -36,8 +40,8 @@ pub(super) struct Written {
     pub(super) size: u64,
     /// Where it ends, if it became shorter while it was read.
     pub(super) end: u64,
-    /// Hashes of its blocks; none for those that are all hole.
-    pub(super) hashes: Vec<Option<[u8; 32]>>,
+    /// Hashes of its blocks; those that are all hole have none.
+    pub(super) hashes: Hashes,
 }
 
 /// What was written so far.
@@ -48,7 +52,8 @@ pub(super) struct Verify {
 
 impl Verify {
     /// Takes note of a file.
-    pub(super) fn note(&self, file: Written) {
+    pub(super) fn note(&self, mut file: Written) {
+        file.hashes.sort_unstable();
         self.files.lock().unwrap_or_else(PoisonError::into_inner).push(file);
     }
 
@@ -119,30 +124,57 @@ fn is_right(folder: &Folder, file: &Written, buffer: &mut Vec<u8>) -> Result<boo
     if rustix::fs::fstat(&open)?.st_size as u64 != file.end {
         return Ok(false);
     }
-    let most = block_bytes(file.size) as usize;
-    buffer.resize(most + 2 * ALIGNMENT, 0);
-    let begin = buffer.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
-    for (index, hash) in (0..blocks(file.size)).zip(&file.hashes) {
-        let offset = index * block_bytes(file.size);
-        let length = block_len(file.size, index).min(file.end.saturating_sub(offset)) as usize;
-        let space = &mut buffer[begin..begin + length.next_multiple_of(ALIGNMENT)];
-        if fill(&open, space, offset, length)? < length {
+    let length = block_bytes(file.size);
+    let mut behind = 0;
+    for (index, hash) in &file.hashes {
+        let offset = index * length;
+        let here = block_len(file.size, *index).min(file.end.saturating_sub(offset)) as usize;
+        let same = |content: &[u8]| blake3::hash(content).as_bytes() == hash;
+        if !is_hole(&open, behind..offset.min(file.end), buffer)?
+            || !read(&open, buffer, offset, here)?.is_some_and(same)
+        {
             return Ok(false);
         }
-        let content = &space[..length];
-        let same = match hash {
-            Some(hash) => blake3::hash(content).as_bytes() == hash,
-            None => content.iter().all(|byte| *byte == 0),
-        };
-        if !same {
+        behind = offset + length;
+    }
+    is_hole(&open, behind..file.end, buffer)
+}
+
+/// Whether there is nothing but zeros between two places, the first of them a block's beginning.
+fn is_hole(file: &File, range: Range<u64>, buffer: &mut Vec<u8>) -> Result<bool, Errno> {
+    let mut at = range.start;
+    while at < range.end {
+        match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(data) if data < range.end => at = data - data % ALIGNMENT as u64,
+            Ok(_) | Err(Errno::NXIO) => return Ok(true),
+            // A file system that does not tell: all of it is read.
+            Err(_) => {}
+        }
+        let length = (range.end - at).min(BLOCK_BYTES) as usize;
+        let zeros = |content: &[u8]| content.iter().all(|byte| *byte == 0);
+        if !read(file, buffer, at, length)?.is_some_and(zeros) {
             return Ok(false);
         }
+        at += length as u64;
     }
     Ok(true)
 }
 
+/// Reads from a file that is [`open`]; none where it ends before.
+pub(super) fn read<'a>(
+    file: &File,
+    buffer: &'a mut Vec<u8>,
+    offset: u64,
+    length: usize,
+) -> Result<Option<&'a [u8]>, Errno> {
+    buffer.resize(buffer.len().max(length + 2 * ALIGNMENT), 0);
+    let begin = buffer.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+    let space = &mut buffer[begin..begin + length.next_multiple_of(ALIGNMENT)];
+    Ok(if fill(file, space, offset, length)? < length { None } else { Some(&space[..length]) })
+}
+
 /// Opens a file so that reading it reads the device.
-fn open(folder: &Folder, name: &[u8]) -> Result<File, Errno> {
+pub(super) fn open(folder: &Folder, name: &[u8]) -> Result<File, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match rustix::fs::openat(folder, name, flags | OFlags::DIRECT, Mode::empty()) {
         Err(Errno::INVAL) => {
@@ -180,8 +212,8 @@ mod tests {
 
     fn written(name: &str, content: &[u8]) -> Written {
         let size = content.len() as u64;
-        let hash = |part: &[u8]| Some(*blake3::hash(part).as_bytes());
-        let hashes = content.chunks(block_bytes(size) as usize).map(hash).collect();
+        let hash = |part: &[u8]| *blake3::hash(part).as_bytes();
+        let hashes = (0..).zip(content.chunks(block_bytes(size) as usize).map(hash)).collect();
         Written { directory: Arc::default(), name: name.into(), size, end: size, hashes }
     }
 
@@ -222,15 +254,79 @@ mod tests {
         assert!(matches!(result, Err(CopyError::Interrupted)), "{result:?}");
     }
 
+    /// ext4 in an image, mounted while it lives.
+    struct Disk {
+        image: std::path::PathBuf,
+        path: std::path::PathBuf,
+    }
+
+    impl Disk {
+        fn new(directory: &Path) -> Disk {
+            assert!(rustix::process::geteuid().is_root(), "mounts an image: run as root (script/test does)");
+            let disk = Disk { image: directory.join("image"), path: directory.join("disk") };
+            std::fs::create_dir(&disk.path).unwrap();
+            std::fs::File::create(&disk.image).unwrap().set_len(16 << 20).unwrap();
+            let run = |program: &str, options: &[&str], paths: &[&Path]| {
+                let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+                let mut command = std::process::Command::new(program);
+                let status = command.env("PATH", path).args(options).args(paths).status();
+                assert!(status.unwrap().success(), "{program}: needs e2fsprogs, mount, loop devices");
+            };
+            run("mkfs.ext4", &["-q", "-F"], &[&disk.image]);
+            run("mount", &["-o", "loop"], &[&disk.image, &disk.path]);
+            disk
+        }
+    }
+
+    impl Drop for Disk {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount").arg(&self.path).status();
+        }
+    }
+
+    #[test]
+    fn what_the_device_has_counts_and_not_what_the_cache_still_has() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = Disk::new(directory.path());
+        let content: Vec<u8> = (0..3 << 18).flat_map(|place: u32| place.to_le_bytes()).collect();
+        let path = disk.path.join("file");
+        std::fs::write(&path, &content).unwrap();
+        rustix::fs::syncfs(std::fs::File::open(&path).unwrap()).unwrap();
+        let file = written("file", &content);
+        assert!(is_right(&disk.path, &file));
+        // The device loses a bit beneath the file system.
+        let image = std::fs::File::options().read(true).write(true).open(&disk.image).unwrap();
+        let (mut bytes, wanted) = (vec![0; 16 << 20], &content[1 << 20..][..4096]);
+        image.read_exact_at(&mut bytes, 0).unwrap();
+        let at = bytes.chunks(1024).position(|chunk| *chunk == wanted[..1024]).expect("its content is in the image");
+        image.write_all_at(&[!wanted[0]], at as u64 * 1024).unwrap();
+        assert!(std::fs::read(&path).unwrap() == content, "the cache has it as it was");
+        assert!(!is_right(&disk.path, &file));
+    }
+
     #[test]
     fn a_hole_has_to_be_zeros() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
-        std::fs::write(&path, vec![0; 3 << 20]).unwrap();
-        let hashes = vec![None, None, None];
-        let file = Written { directory: Arc::default(), name: b"file".into(), size: 3 << 20, end: 3 << 20, hashes };
+        let open = |size: u64| {
+            let file = std::fs::File::options().write(true).create(true).truncate(false).open(&path).unwrap();
+            file.set_len(size).unwrap();
+            file
+        };
+        let content = [7; 1 << 20];
+        open(8 << 20).write_all_at(&content, 2 << 20).unwrap();
+        let hashes = vec![(2, *blake3::hash(&content).as_bytes())];
+        let size = 8 << 20;
+        let file = Written { directory: Arc::default(), name: b"file".into(), size, end: size, hashes };
         assert!(is_right(directory.path(), &file));
-        std::fs::File::options().write(true).open(&path).unwrap().write_at(b"x", 1 << 20).unwrap();
-        assert!(!is_right(directory.path(), &file));
+        // Zeros that are written are no hole, and right.
+        open(size).write_all_at(&[0; 5000], (5 << 20) + 3).unwrap();
+        assert!(is_right(directory.path(), &file));
+        for at in [0, (2 << 20) - 1, 3 << 20, size - 1] {
+            open(size).write_all_at(b"x", at).unwrap();
+            assert!(!is_right(directory.path(), &file), "at {at}");
+            open(size).write_all_at(&[0], at).unwrap();
+        }
+        assert!(is_right(directory.path(), &file));
     }
 }

@@ -19,7 +19,7 @@ use super::bulk::Bulk;
 use super::commit::{Commit, Finished, disk, is_fatal};
 use super::compare::Comparing;
 use super::journal::Boot;
-use super::partial::{self, Partial, Progress, Promised};
+use super::partial::{self, Asked, Found, Partial, Progress, Promised};
 use super::tree::{Folder, Tree};
 use super::verify::{Verify, Written};
 use crate::entry::{Entry, join};
@@ -34,14 +34,11 @@ const PAGE_BYTES: usize = 4096;
 /// A file that was asked for.
 pub(super) enum Pending {
     /// It comes within a record.
-    Small {
-        directory: Arc<Vec<u8>>,
-        entry: Box<Entry>,
-        /// The sender was told what is there, and may say that it is the same.
-        compare: bool,
-    },
-    /// It comes in blocks.
-    Big(Arc<Partial>),
+    Small(Asked),
+    /// It comes in blocks; none has come yet.
+    Big(Asked),
+    /// Some of it is there.
+    Begun(Arc<Partial>),
     /// The sender cannot send it.
     Lost,
 }
@@ -60,7 +57,7 @@ impl PendingFiles {
     /// The sender cannot send it: what still comes of it is thrown away. Gives what has come of a big one.
     pub(super) fn lose(&self, id: u64) -> Option<Arc<Partial>> {
         match self.lock().get_mut(&id).map(|pending| std::mem::replace(pending, Pending::Lost)) {
-            Some(Pending::Big(partial)) => Some(partial),
+            Some(Pending::Begun(partial)) => Some(partial),
             _ => None,
         }
     }
@@ -147,7 +144,7 @@ impl Writers<'_> {
         let mut open: Option<(Arc<Vec<u8>>, Arc<Folder>)> = None;
         let mut begin = 0;
         for (file, packed) in files.into_iter().zip(&pack.files) {
-            let Pending::Small { directory, entry, .. } = file else {
+            let Pending::Small(Asked { directory, entry, .. }) = file else {
                 return Err(CopyError::Meaning("a big file within a record of small ones"));
             };
             let end = begin + packed.length as usize;
@@ -166,7 +163,7 @@ impl Writers<'_> {
                     let sure = failures.is_empty();
                     self.tell(failures, &directory, &entry);
                     if self.context.options.verify {
-                        let hashes = vec![Some(*blake3::hash(&content[begin..end]).as_bytes())];
+                        let hashes = vec![(0, *blake3::hash(&content[begin..end]).as_bytes())];
                         let (name, size) = (entry.name.clone(), u64::from(packed.length));
                         self.verify.note(Written { directory: directory.clone(), name, size, end: size, hashes });
                     }
@@ -221,8 +218,16 @@ impl Writers<'_> {
     }
 
     fn partial(&self, id: u64) -> Result<Option<Arc<Partial>>, CopyError> {
-        match self.pending.lock().get(&id) {
-            Some(Pending::Big(partial)) => Ok(Some(partial.clone())),
+        let mut pending = self.pending.lock();
+        if let Some(Pending::Big(_)) = pending.get(&id)
+            && let Some(Pending::Big(asked)) = pending.remove(&id)
+        {
+            let partial = Arc::new(Partial::new(id, asked, Found::default(), self.context.options.verify));
+            self.commit.watch(&partial);
+            pending.insert(id, Pending::Begun(partial));
+        }
+        match pending.get(&id) {
+            Some(Pending::Begun(partial)) => Ok(Some(partial.clone())),
             Some(Pending::Lost) => Ok(None),
             _ => Err(CopyError::Meaning("a block of a file that nobody asked for")),
         }
@@ -349,8 +354,8 @@ impl Writers<'_> {
         let unasked = CopyError::Meaning("a file is the same that was never compared");
         let pending = self.pending.lock().remove(&id);
         let (directory, entry) = match pending {
-            Some(Pending::Small { directory, entry, compare: true }) => (directory, entry),
-            Some(Pending::Big(partial)) if partial.is_compared() => {
+            Some(Pending::Small(Asked { directory, entry, compare: true, .. })) => (directory, entry),
+            Some(Pending::Begun(partial)) if partial.is_compared() => {
                 if let Ok(folder) = self.tree.folder(&partial.directory) {
                     partial.give_up(&folder, false);
                 }
@@ -378,8 +383,8 @@ impl Writers<'_> {
     /// What is there is not the source's file; said where names are told.
     fn differs(&self, sequence: u64, id: u64) -> Result<(), CopyError> {
         let path = match self.pending.lock().get(&id) {
-            Some(Pending::Small { directory, entry, .. }) => join(directory, &entry.name),
-            Some(Pending::Big(partial)) => join(&partial.directory, &partial.entry.name),
+            Some(Pending::Small(asked) | Pending::Big(asked)) => join(&asked.directory, &asked.entry.name),
+            Some(Pending::Begun(partial)) => join(&partial.directory, &partial.entry.name),
             _ => return Err(CopyError::Meaning("a file differs that nobody asked for")),
         };
         self.context.tell.tell(Event::Wanted(path));
@@ -508,18 +513,18 @@ fn write_sparse(file: &File, content: &[u8]) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::Kind;
+    use partial::tests::asked;
 
     #[test]
     fn what_the_sender_cannot_send_is_known_at_every_moment() {
         let pending = PendingFiles::default();
-        let entry = || Box::new(Entry { size: 3 << 20, ..Entry::plain(b"file", Kind::File) });
-        let partial = Arc::new(Partial::new(0, Arc::default(), entry(), partial::Found::default(), false));
-        pending.lock().insert(0, Pending::Big(partial));
-        pending.lock().insert(1, Pending::Small { directory: Arc::default(), entry: entry(), compare: false });
+        let partial = Arc::new(Partial::new(0, asked(b"file", 3 << 20), Found::default(), false));
+        pending.lock().insert(0, Pending::Begun(partial));
+        pending.lock().insert(1, Pending::Small(asked(b"file", 3)));
+        pending.lock().insert(2, Pending::Big(asked(b"file", 3 << 20)));
         assert!(pending.is_anything_missing());
-        assert!(pending.lose(0).is_some() && pending.lose(1).is_none() && pending.lose(2).is_none());
-        assert!(matches!(pending.lock().get(&0), Some(Pending::Lost)));
+        assert!(pending.lose(0).is_some() && (1..4).all(|id| pending.lose(id).is_none()));
+        assert!((0..3).all(|id| matches!(pending.lock().get(&id), Some(Pending::Lost))));
         assert!(!pending.is_anything_missing());
     }
 }

@@ -1,6 +1,8 @@
 //! Sender and receiver in one process, with somebody between them who sees every message.
 #![allow(dead_code)] // each test takes what it needs
 
+pub mod scene;
+
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
