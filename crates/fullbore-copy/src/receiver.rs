@@ -59,12 +59,20 @@ pub struct Destination {
     pub beside_source: bool,
     /// It was made for this copy.
     pub is_new: bool,
+    /// Directories that were made for it, the innermost first; they go if nothing is copied.
+    pub made: Vec<PathBuf>,
 }
 
 impl Destination {
     /// Into an existing directory, by another machine's source.
     pub fn at(directory: &Path) -> Destination {
-        Destination { directory: directory.to_owned(), rename_to: None, beside_source: false, is_new: false }
+        Destination {
+            directory: directory.to_owned(),
+            rename_to: None,
+            beside_source: false,
+            is_new: false,
+            made: Vec::new(),
+        }
     }
 
     /// By rsync's rules: a directory takes sources in; another name is what the only source, if it is no
@@ -87,17 +95,27 @@ impl Destination {
         if single_file && !many && !bytes.ends_with(b"/") && !bytes.ends_with(b"/.") {
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
             let name = path.file_name().map(|name| name.as_bytes().to_vec());
-            if !parent.is_dir() && !dry_run {
-                std::fs::create_dir_all(parent).map_err(wrong)?;
-            }
-            return Ok(Destination { rename_to: name, ..Destination::at(parent) });
+            let made = if dry_run { Vec::new() } else { make_directories(parent).map_err(wrong)? };
+            return Ok(Destination { rename_to: name, made, ..Destination::at(parent) });
         }
-        if !dry_run {
-            // Without a dot at its end, which the system takes for a directory within one that is not there.
-            std::fs::create_dir_all(path.components().collect::<PathBuf>()).map_err(wrong)?;
-        }
-        Ok(Destination { is_new: true, ..Destination::at(path) })
+        let made = if dry_run { Vec::new() } else { make_directories(path).map_err(wrong)? };
+        Ok(Destination { is_new: true, made, ..Destination::at(path) })
     }
+
+    /// Removes what was made for a copy of which nothing came.
+    fn take_back(&self) {
+        // What is not empty stays, and what is above it.
+        self.made.iter().take_while(|directory| std::fs::remove_dir(directory).is_ok()).for_each(drop);
+    }
+}
+
+/// Makes a directory and those above it; gives those that were not there, the innermost first.
+fn make_directories(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    // Without a dot at its end, which the system takes for a directory within one that is not there.
+    let path: PathBuf = path.components().collect();
+    let is_missing = |directory: &&Path| !directory.as_os_str().is_empty() && !directory.exists();
+    let missing = path.ancestors().take_while(is_missing).map(Path::to_owned).collect();
+    std::fs::create_dir_all(&path).map(|()| missing)
 }
 
 /// Receives until everything is there and flushed.
@@ -106,14 +124,14 @@ impl Destination {
 /// What ended the copy early. What has come by then is kept for another run. Problems of single files
 /// are told as events.
 pub fn run(context: &Context<'_>, destination: &Destination) -> Result<Account, Arc<CopyError>> {
-    match receive(context, destination) {
-        Ok(Some(account)) => Ok(account),
-        Ok(None) => Err(context.brake.verdict()),
-        Err(error) => {
-            context.brake.pull(error);
-            Err(context.brake.verdict())
-        }
-    }
+    let received = receive(context, destination).unwrap_or_else(|error| {
+        context.brake.pull(error);
+        None
+    });
+    received.ok_or_else(|| {
+        destination.take_back();
+        context.brake.verdict()
+    })
 }
 
 fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Account>, CopyError> {
@@ -161,7 +179,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
     };
     let case_insensitive = marker.as_ref().is_some_and(|marker| marker.case_insensitive);
     let torn = marker.as_ref().is_some_and(|marker| marker.was_there);
-    let mut listing = Listing::new(&writers, Room::of(&tree), case_insensitive, torn);
+    let mut listing = Listing::new(&writers, Room::of(tree.root()), case_insensitive, torn);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if options.threads > 0 { options.threads.min(WRITERS) } else { cores.clamp(2, WRITERS) };
     let finished = std::thread::scope(|scope| {
@@ -247,7 +265,7 @@ impl Control<'_, '_> {
             }
             if told.elapsed() >= TELL_TIME {
                 told = Instant::now();
-                if self.begun {
+                if self.begun && !context.progress.is_complete() {
                     self.check_room()?;
                 }
                 self.send(Message::Account { account: context.progress.account(), last: false });
@@ -282,9 +300,7 @@ impl Control<'_, '_> {
                 }
                 add(self.errors, errors);
                 context.progress.complete.store(true, Ordering::Relaxed);
-                if !self.begun {
-                    self.begin()?;
-                }
+                if self.begun { self.check_room()? } else { self.begin()? }
             }
             Message::Lost { id } => self.lost(id),
             Message::Problem(problem) => {
@@ -331,8 +347,10 @@ impl Control<'_, '_> {
     }
 
     fn check_room(&self) -> Result<(), CopyError> {
-        let written = self.writers.context.progress.account().written_bytes;
-        let text = match self.listing.room.shortage(self.writers.tree, written) {
+        if self.writers.context.options.dry_run {
+            return Ok(());
+        }
+        let text = match self.listing.room.shortage() {
             None => return Ok(()),
             Some(Shortage::Bytes { needed, free }) => format!("{needed} more bytes are needed, {free} are free"),
             Some(Shortage::Inodes { needed, free }) => format!("{needed} more files are needed, room is for {free}"),

@@ -274,6 +274,59 @@ fn what_does_not_fit_is_refused_before_the_first_byte() {
 }
 
 #[test]
+fn a_copy_that_is_refused_leaves_no_directory_that_was_made_for_it() {
+    let place = Place::new();
+    fs::create_dir(place.path("src")).unwrap();
+    fs::write(place.path("src/large"), vec![1; 6 << 20]).unwrap();
+    let disk = SmallDisk::new(place.path("disk"), "4m");
+    for arguments in [["src/", "disk/new/deep"], ["src/large", "disk/new/deep/renamed"]] {
+        let output = place.fullbore(&arguments);
+        assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+        assert_eq!(fs::read_dir(&disk.0).unwrap().count(), 0, "{arguments:?}");
+    }
+}
+
+#[test]
+fn room_is_that_of_the_file_system_that_a_file_goes_to() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("src/mount")).unwrap();
+    fs::write(place.path("src/small"), "x").unwrap();
+    fs::write(place.path("src/mount/large"), vec![1; 6 << 20]).unwrap();
+    // Little room at a mount within the destination.
+    fs::create_dir(place.path("dst")).unwrap();
+    let mount = SmallDisk::new(place.path("dst/mount"), "4m");
+    let output = place.fullbore(&["src/", "dst"]);
+    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    assert!(!place.path("dst/small").exists() && fs::read_dir(&mount.0).unwrap().next().is_none());
+    drop(mount);
+    // Much of it there, and little at the destination.
+    let disk = SmallDisk::new(place.path("disk"), "4m");
+    let mount = SmallDisk::new(disk.0.join("mount"), "20m");
+    place.copy(&["src/", "disk"]);
+    assert_same(&place.path("src"), &disk.0);
+    drop(mount);
+}
+
+#[test]
+fn more_files_than_there_are_inodes_are_refused_before_the_first_byte() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("src/dir")).unwrap();
+    for number in 0..30 {
+        fs::write(place.path(&format!("src/dir/{number}")), "x").unwrap();
+    }
+    let disk = SmallDisk::new(place.path("disk"), "4m,nr_inodes=20");
+    let output = place.fullbore(&["src/", "disk"]);
+    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    assert!(said(&output).contains("more files are needed"), "{}", said(&output));
+    assert_eq!(fs::read_dir(&disk.0).unwrap().count(), 0);
+    // Root, marker, directory: these fit to the last one.
+    drop(disk);
+    let disk = SmallDisk::new(place.path("exact"), "4m,nr_inodes=33");
+    place.copy(&["src/", "exact"]);
+    assert_same(&place.path("src"), &disk.0);
+}
+
+#[test]
 fn a_source_is_not_copied_to_itself() {
     let place = Place::new();
     fs::create_dir(place.path("src")).unwrap();

@@ -272,7 +272,7 @@ pub(super) fn tell_visible(context: &Context<'_>, ids: &[u64], last: bool, clock
 /// Flushes every file system that was written to.
 pub(super) fn flush(tree: &Tree, clock: &StageClock) -> Result<(), CopyError> {
     for file_system in tree.file_systems() {
-        clock.device(|| rustix::fs::syncfs(&*file_system)).map_err(|error| disk(b"", error.into()))?;
+        clock.device(|| rustix::fs::syncfs(&file_system.directory)).map_err(|error| disk(b"", error.into()))?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::commit::{disk, is_fatal};
 use super::compare::Compare;
 use super::partial::{Asked, Found, Partial};
-use super::room::Room;
+use super::room::{Room, Share, There};
 use super::tree::Folder;
 use super::write::{Pending, Writers};
 use crate::entry::{Entry, Kind, join};
@@ -250,7 +250,6 @@ impl<'a> Listing<'a> {
                 }
             }
         }
-        self.room.add_entry(there.is_none());
         self.directories.push((path, Box::new(entry)));
         Ok(())
     }
@@ -363,8 +362,6 @@ impl<'a> Listing<'a> {
         if let Some(status) = status {
             self.makes_way(&join(directory, &entry.name), status)?;
         }
-        let old_bytes = there.map(|status| (status.st_blocks as u64).saturating_mul(512));
-        self.room.add_file(entry.content_bytes(), old_bytes);
         add(&progress.wanted_files, 1);
         if options.tell_names && !compare {
             self.writers.context.tell.tell(Event::Wanted(join(directory, &entry.name)));
@@ -384,7 +381,14 @@ impl<'a> Listing<'a> {
             } else {
                 Found::default()
             };
-            let asked = Asked { directory: directory.clone(), entry: Box::new(entry), compare };
+            let (old_bytes, left_bytes) = (there.map(allocated), self.left_bytes(folder, &entry)?);
+            let share = if compare {
+                // It is as long, and probably nothing is written.
+                Share::default()
+            } else {
+                self.room.add_file(folder, entry.content_bytes(), There { old_bytes, left_bytes })
+            };
+            let asked = Asked { directory: directory.clone(), entry: Box::new(entry), share, compare };
             let pending = if !is_big {
                 Pending::Small(asked)
             } else if found.is_empty() && !compare && !delta {
@@ -395,7 +399,6 @@ impl<'a> Listing<'a> {
                 let have_bytes = partial.have_bytes();
                 missing_bytes = missing_bytes.saturating_sub(have_bytes);
                 add(&progress.resumed_bytes, have_bytes);
-                self.room.have(have_bytes);
                 let mode = self.writers.attributes.unfinished_mode(&partial.entry);
                 if let Some(file) = partial.whole(folder, mode, &self.writers.boot)? {
                     // An earlier run was cut between the last block and the name.
@@ -415,6 +418,11 @@ impl<'a> Listing<'a> {
             self.to_compare.push(Compare { id, directory, name, size, partial, awaited: compare });
         }
         Ok(Some(wanted))
+    }
+
+    /// What an earlier run left of a file, in bytes.
+    fn left_bytes(&self, folder: &Folder, entry: &Entry) -> Result<Option<u64>, Errno> {
+        if self.torn { Ok(folder.status(&names::part(&entry.name))?.as_ref().map(allocated)) } else { Ok(None) }
     }
 
     /// Makes a link, device, pipe or socket, unless it is there.
@@ -440,7 +448,6 @@ impl<'a> Listing<'a> {
         if self.is_dry() {
             return Ok(());
         }
-        self.room.add_entry(status.is_none());
         let mut sure = false;
         let is_made = self.put(folder, &path, status, entry, |listing, name| {
             if let Err(error) = make(folder, name, entry) {
@@ -521,6 +528,11 @@ impl<'a> Listing<'a> {
         }
         self.extras.insert(directory.to_vec(), extras);
     }
+}
+
+/// What something takes of its file system, in bytes.
+fn allocated(status: &Stat) -> u64 {
+    (status.st_blocks as u64).saturating_mul(512)
 }
 
 fn is_special(kind: FileType) -> bool {

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::bulk::{BULK_BYTES, Bulk, Target};
 use super::journal::{self, Boot, Entered, Header, Journal};
+use super::room::Share;
 use super::runs::Runs;
 use super::tree::Folder;
 use super::verify::Hashes;
@@ -24,6 +25,8 @@ pub(super) struct Asked {
     /// Its directory beneath the destination.
     pub(super) directory: Arc<Vec<u8>>,
     pub(super) entry: Box<Entry>,
+    /// What it takes of its file system.
+    pub(super) share: Share,
     /// The sender waits for the hashes of what is there, and may say that it is the same.
     pub(super) compare: bool,
 }
@@ -35,6 +38,7 @@ pub(super) struct Partial {
     /// Its directory beneath the destination.
     pub(super) directory: Arc<Vec<u8>>,
     pub(super) entry: Box<Entry>,
+    share: Share,
     state: Mutex<State>,
 }
 
@@ -141,7 +145,7 @@ pub(super) enum Promised {
 
 impl Partial {
     pub(super) fn new(id: u64, asked: Asked, found: Found, verify: bool) -> Partial {
-        let Asked { directory, entry, .. } = asked;
+        let Asked { directory, entry, share, .. } = asked;
         let mut done = Runs::default();
         let mut left = blocks(entry.size);
         for block in &found.blocks {
@@ -161,7 +165,7 @@ impl Partial {
             old: None,
             hashes,
         };
-        Partial { id, directory, entry, state: Mutex::new(state) }
+        Partial { id, directory, entry, share, state: Mutex::new(state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -324,6 +328,8 @@ impl Partial {
         let (part, journal) = (names::part(&self.entry.name), names::blocks(&self.entry.name));
         let header = Header::of(&self.entry, *boot);
         let private = Mode::from_raw_mode(0o600);
+        // Before it is taken: who looks at both must not find it needed and gone.
+        folder.file_system.take(self.share);
         let file = match state.resumed.take() {
             Some((file, entered)) => {
                 // The old one stands until the new one is on the disk: the power may fail again.
@@ -411,7 +417,7 @@ pub(super) mod tests {
 
     pub(in super::super) fn asked(name: &[u8], size: u64) -> Asked {
         let entry = Box::new(Entry { size, ..Entry::plain(name, Kind::File) });
-        Asked { directory: Arc::default(), entry, compare: false }
+        Asked { directory: Arc::default(), entry, share: Share::default(), compare: false }
     }
 
     fn write(partial: &Partial, folder: &Folder, boot: &Boot, index: u64, content: &[u8]) {

@@ -1,19 +1,86 @@
 //! Whether everything fits, before the first byte and while more is being listed.
 //!
-//! What is wanted is compared with what is free. A file that replaces another needs its room while the
-//! old one is still there; at most one group of files is in that state at a time (see `commit`), so the
-//! room for old and new at once is bounded by the group and the largest old file.
+//! What is wanted is compared with what is free, on each file system of the destination by itself. A file that
+//! replaces another needs its room while the old one is still there; at most one group of files is in that state at a
+//! time (see `commit`), so the room for old and new at once is bounded by the group and the largest old file.
+//!
+//! A file's share counts as taken from when it is opened, as its file system sets the room aside then. So what is
+//! open is counted once, and of files whose room cannot be set aside a little less than they will need.
 
-use super::tree::Tree;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::StatVfs;
+
+use super::tree::Folder;
 
 /// See `commit::GROUP_BYTES`: old files that wait to be replaced at any time.
 const GROUP_BYTES: u64 = 1 << 30;
+/// The unit of room where a file system does not tell, in bytes.
+const BLOCK_BYTES: u64 = 4096;
 
-/// What is needed of the destination's file system.
+/// A file system of the destination.
+#[derive(Debug)]
+pub(super) struct FileSystem {
+    /// Its number.
+    pub(super) device: u64,
+    /// A directory in it, opened before anything was written to it.
+    pub(super) directory: OwnedFd,
+    /// What has been taken of what was announced.
+    taken_bytes: AtomicU64,
+    taken_replaced_bytes: AtomicU64,
+    taken_inodes: AtomicU64,
+}
+
+impl FileSystem {
+    pub(super) fn new(device: u64, directory: OwnedFd) -> FileSystem {
+        let (taken_bytes, taken_replaced_bytes, taken_inodes) = Default::default();
+        FileSystem { device, directory, taken_bytes, taken_replaced_bytes, taken_inodes }
+    }
+
+    /// A file that was announced is about to be made.
+    pub(super) fn take(&self, share: Share) {
+        self.taken_bytes.fetch_add(share.bytes, Ordering::AcqRel);
+        self.taken_replaced_bytes.fetch_add(share.replaced_bytes, Ordering::AcqRel);
+        self.taken_inodes.fetch_add(share.inodes, Ordering::AcqRel);
+    }
+
+    fn status(&self) -> Option<StatVfs> {
+        rustix::fs::fstatvfs(&self.directory).ok()
+    }
+}
+
+/// What a file adds to what its file system holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Share {
+    bytes: u64,
+    replaced_bytes: u64,
+    inodes: u64,
+}
+
+/// What is there already of a file that is wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct There {
+    /// What the file that it replaces takes, in bytes.
+    pub(super) old_bytes: Option<u64>,
+    /// What an earlier run has left of it, in bytes.
+    pub(super) left_bytes: Option<u64>,
+}
+
+/// What is needed of the destination's file systems.
 #[derive(Debug, Default)]
 pub(super) struct Room {
-    /// Longest name that it takes.
+    /// Longest name that the destination itself takes, in bytes.
     pub(super) longest_name: Option<u64>,
+    needs: HashMap<u64, Needs>,
+}
+
+/// What is needed of one of them.
+#[derive(Debug)]
+struct Needs {
+    file_system: Arc<FileSystem>,
     block_bytes: u64,
     growth_bytes: u64,
     replaced_bytes: u64,
@@ -29,49 +96,59 @@ pub(super) enum Shortage {
 }
 
 impl Room {
-    pub(super) fn of(tree: &Tree) -> Room {
-        let file_system = rustix::fs::fstatvfs(tree.root()).ok();
-        let longest_name = file_system.as_ref().map(|file_system| file_system.f_namemax).filter(|longest| *longest > 0);
-        let block_bytes = file_system.map_or(4096, |file_system| file_system.f_frsize.max(1));
-        Room { longest_name, block_bytes, ..Room::default() }
+    pub(super) fn of(root: &Folder) -> Room {
+        let longest_name = root.file_system.status().map(|status| status.f_namemax).filter(|longest| *longest > 0);
+        Room { longest_name, needs: HashMap::new() }
     }
 
-    /// A file is wanted; `old_bytes` are what the one that it replaces takes.
-    pub(super) fn add_file(&mut self, bytes: u64, old_bytes: Option<u64>) {
-        let new_bytes = bytes.div_ceil(self.block_bytes).saturating_mul(self.block_bytes);
-        let old = old_bytes.unwrap_or(0);
-        self.growth_bytes = self.growth_bytes.saturating_add(new_bytes.saturating_sub(old));
-        self.replaced_bytes = self.replaced_bytes.saturating_add(old);
-        self.largest_replaced_bytes = self.largest_replaced_bytes.max(old);
-        self.inodes += u64::from(old_bytes.is_none());
+    /// A file is wanted in this directory.
+    pub(super) fn add_file(&mut self, folder: &Folder, bytes: u64, there: There) -> Share {
+        let file_system = &folder.file_system;
+        let needs = self.needs.entry(file_system.device).or_insert_with(|| Needs {
+            file_system: file_system.clone(),
+            block_bytes: file_system.status().map_or(BLOCK_BYTES, |status| status.f_frsize.max(1)),
+            growth_bytes: 0,
+            replaced_bytes: 0,
+            largest_replaced_bytes: 0,
+            inodes: 0,
+        });
+        let (old, left) = (there.old_bytes.unwrap_or(0), there.left_bytes.unwrap_or(0));
+        let new = bytes.div_ceil(needs.block_bytes).saturating_mul(needs.block_bytes);
+        let is_new = there.old_bytes.is_none() && there.left_bytes.is_none();
+        let bytes = new.saturating_sub(old).saturating_sub(left);
+        let share = Share { bytes, replaced_bytes: old, inodes: u64::from(is_new) };
+        needs.growth_bytes = needs.growth_bytes.saturating_add(share.bytes);
+        needs.replaced_bytes = needs.replaced_bytes.saturating_add(old);
+        needs.largest_replaced_bytes = needs.largest_replaced_bytes.max(old);
+        needs.inodes += share.inodes;
+        share
     }
 
-    /// A directory, link or device is made.
-    pub(super) fn add_entry(&mut self, is_new: bool) {
-        self.inodes += u64::from(is_new);
+    /// Whether what has been listed so far fits.
+    pub(super) fn shortage(&self) -> Option<Shortage> {
+        self.needs.values().find_map(Needs::shortage)
     }
+}
 
-    /// So much of what is wanted is there already, in unfinished files.
-    pub(super) fn have(&mut self, bytes: u64) {
-        self.growth_bytes = self.growth_bytes.saturating_sub(bytes);
-    }
-
-    /// Whether what has been listed so far fits; `written_bytes` of it are there.
-    pub(super) fn shortage(&self, tree: &Tree, written_bytes: u64) -> Option<Shortage> {
-        let file_system = rustix::fs::fstatvfs(tree.root()).ok()?;
-        if file_system.f_blocks == 0 {
+impl Needs {
+    fn shortage(&self) -> Option<Shortage> {
+        // What is free is looked at first: what is taken after that is at worst missed.
+        let status = self.file_system.status()?;
+        if status.f_blocks == 0 {
             // One that tells no sizes, as ramfs.
             return None;
         }
-        let free = file_system.f_bavail.saturating_mul(file_system.f_frsize);
-        let both = self.replaced_bytes.min(GROUP_BYTES.saturating_add(self.largest_replaced_bytes));
-        let needed = self.growth_bytes.saturating_add(both).saturating_sub(written_bytes);
+        let taken = |taken: &AtomicU64| taken.load(Ordering::Acquire);
+        let free = status.f_bavail.saturating_mul(status.f_frsize);
+        let replaced = self.replaced_bytes.saturating_sub(taken(&self.file_system.taken_replaced_bytes));
+        let both = replaced.min(GROUP_BYTES.saturating_add(self.largest_replaced_bytes));
+        let needed = self.growth_bytes.saturating_sub(taken(&self.file_system.taken_bytes)).saturating_add(both);
         if needed > free {
             return Some(Shortage::Bytes { needed, free });
         }
         // File systems that make inodes as they go have none to count.
-        let inodes = file_system.f_favail;
-        let counted = file_system.f_files > 0 && written_bytes == 0;
-        (counted && self.inodes > inodes).then_some(Shortage::Inodes { needed: self.inodes, free: inodes })
+        let needed = self.inodes.saturating_sub(taken(&self.file_system.taken_inodes));
+        let short = status.f_files > 0 && needed > status.f_favail;
+        short.then_some(Shortage::Inodes { needed, free: status.f_favail })
     }
 }

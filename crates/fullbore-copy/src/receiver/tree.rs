@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use rustix::fs::{Access, AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
+use super::room::FileSystem;
 use crate::entry::PATH_BYTES;
 use crate::xattrs::{self, Place};
 
@@ -29,13 +30,15 @@ pub(super) struct Folder {
     /// New files get an ACL.
     pub(super) gives_acl: bool,
     pub(super) device: u64,
+    pub(super) file_system: Arc<FileSystem>,
     /// Whether names can be made in it, once somebody has asked.
     writable: OnceLock<Result<(), Errno>>,
 }
 
 impl Folder {
-    fn of(descriptor: OwnedFd) -> Result<Folder, Errno> {
+    fn of(descriptor: OwnedFd, open: &Mutex<Open>) -> Result<Folder, Errno> {
         let status = rustix::fs::fstat(&descriptor)?;
+        let file_system = locked(open).file_system(status.st_dev, &descriptor)?;
         let mut space = [0_u8; 8];
         let acl = rustix::fs::fgetxattr(&descriptor, xattrs::ACL_DEFAULT, &mut space[..]);
         let gives_acl = matches!(acl, Ok(1..) | Err(Errno::RANGE));
@@ -44,6 +47,7 @@ impl Folder {
             gives_group: status.st_mode & 0o2000 != 0,
             gives_acl,
             device: status.st_dev,
+            file_system,
             writable: OnceLock::new(),
         })
     }
@@ -146,20 +150,19 @@ pub(super) struct Tree {
 struct Open {
     folders: HashMap<Vec<u8>, (Arc<Folder>, u64)>,
     clock: u64,
-    /// One descriptor per file system met.
-    file_systems: Vec<(u64, Arc<OwnedFd>)>,
+    /// Those met so far.
+    file_systems: Vec<Arc<FileSystem>>,
 }
 
 impl Tree {
     /// Opens an existing directory. Its own path is the user's and may hold links.
     pub(super) fn open(path: &Path) -> Result<Tree, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = Folder::of(rustix::fs::open(path, flags, Mode::empty())?)?;
+        let open = Mutex::default();
+        let root = Arc::new(Folder::of(rustix::fs::open(path, flags, Mode::empty())?, &open)?);
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
         let most_open = (limit / 4).clamp(*OPEN_DIRECTORIES.start(), *OPEN_DIRECTORIES.end()) as usize;
-        let tree = Tree { root: Arc::new(root), nowhere: false, open: Mutex::default(), most_open };
-        tree.note_file_system(&tree.root)?;
-        Ok(tree)
+        Ok(Tree { root, nowhere: false, open, most_open })
     }
 
     /// A destination that does not exist, to compare with.
@@ -183,8 +186,7 @@ impl Tree {
         if let Some(folder) = self.lock().get(path) {
             return Ok(folder);
         }
-        let folder = Arc::new(Folder::of(self.resolve(path)?)?);
-        self.note_file_system(&folder)?;
+        let folder = Arc::new(Folder::of(self.resolve(path)?, &self.open)?);
         self.lock().put(path, folder.clone(), self.most_open);
         Ok(folder)
     }
@@ -195,9 +197,9 @@ impl Tree {
         self.lock().folders.retain(|other, _| !is_below(other));
     }
 
-    /// One descriptor per file system met so far, each opened before anything was written to it.
-    pub(super) fn file_systems(&self) -> Vec<Arc<OwnedFd>> {
-        self.lock().file_systems.iter().map(|(_, descriptor)| descriptor.clone()).collect()
+    /// Those met so far.
+    pub(super) fn file_systems(&self) -> Vec<Arc<FileSystem>> {
+        self.lock().file_systems.clone()
     }
 
     fn resolve(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
@@ -219,21 +221,27 @@ impl Tree {
         }
     }
 
-    fn note_file_system(&self, folder: &Folder) -> Result<(), Errno> {
-        let mut open = self.lock();
-        if !open.file_systems.iter().any(|(device, _)| *device == folder.device) {
-            let own = rustix::fs::openat(folder, ".", DIRECTORY, Mode::empty())?;
-            open.file_systems.push((folder.device, Arc::new(own)));
-        }
-        Ok(())
-    }
-
     fn lock(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.open)
     }
 }
 
+fn locked(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
+    open.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Open {
+    /// The file system of this number; it is met by this directory, if for the first time.
+    fn file_system(&mut self, device: u64, directory: &OwnedFd) -> Result<Arc<FileSystem>, Errno> {
+        if let Some(known) = self.file_systems.iter().find(|file_system| file_system.device == device) {
+            return Ok(known.clone());
+        }
+        let own = rustix::fs::openat(directory, ".", DIRECTORY, Mode::empty())?;
+        let met = Arc::new(FileSystem::new(device, own));
+        self.file_systems.push(met.clone());
+        Ok(met)
+    }
+
     fn get(&mut self, path: &[u8]) -> Option<Arc<Folder>> {
         self.clock += 1;
         let (folder, used) = self.folders.get_mut(path)?;

@@ -144,7 +144,7 @@ impl Writers<'_> {
         let mut open: Option<(Arc<Vec<u8>>, Arc<Folder>)> = None;
         let mut begin = 0;
         for (file, packed) in files.into_iter().zip(&pack.files) {
-            let Pending::Small(Asked { directory, entry, .. }) = file else {
+            let Pending::Small(Asked { directory, entry, share, .. }) = file else {
                 return Err(CopyError::Meaning("a big file within a record of small ones"));
             };
             let end = begin + packed.length as usize;
@@ -156,6 +156,7 @@ impl Writers<'_> {
             let folder = known.map_or_else(|| self.tree.folder(&directory), Ok);
             let written = folder.and_then(|folder| {
                 open = Some((directory.clone(), folder.clone()));
+                folder.file_system.take(share);
                 self.small(&folder, &entry, &content[begin..end])
             });
             match written {

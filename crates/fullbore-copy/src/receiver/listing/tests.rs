@@ -50,7 +50,7 @@ fn with_options(
             problem: &problem,
             clock: context.ledger.stage("disk write", Clock::Thread),
         };
-        work(&mut Listing::new(&writers, Room::of(&tree), case_insensitive, torn));
+        work(&mut Listing::new(&writers, Room::of(tree.root()), case_insensitive, torn));
         problems.into_inner().unwrap()
     })
 }
