@@ -178,14 +178,14 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         clock: context.ledger.stage("disk write", Kind::Thread),
     };
     let case_insensitive = marker.as_ref().is_some_and(|marker| marker.case_insensitive);
-    let torn = marker.as_ref().is_some_and(|marker| marker.was_there);
+    let torn = marker.as_ref().and_then(|marker| marker.torn);
     let mut listing = Listing::new(&writers, Room::of(tree.root()), case_insensitive, torn);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if options.threads > 0 { options.threads.min(WRITERS) } else { cores.clamp(2, WRITERS) };
     let finished = std::thread::scope(|scope| {
         let committing = scope.spawn(|| commit.run(context, &tree, &problem));
         // A checksum of everything is work for all cores; a delta is to cost no more than one.
-        let comparers = match (options.checksum, options.delta) {
+        let comparers = match (options.checksum || listing.compares(), options.delta) {
             (true, _) => threads,
             (false, delta) => usize::from(delta),
         };
@@ -212,7 +212,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         if let Some(marker) = marker.filter(|_| listing.made.is_some()) {
             // No content has come: nothing shall be left of it.
             listing.take_back();
-            if !marker.was_there {
+            if marker.torn.is_none() {
                 let _ = marker.remove(tree.root());
             }
         }

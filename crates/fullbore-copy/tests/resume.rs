@@ -5,9 +5,13 @@ mod pair;
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
+use fullbore_copy::options::Options;
 use fullbore_copy::wire::Message;
+use pair::scene::{LONG, LOOK};
 use pair::{Ends, Step, equal, options, tree};
 
 /// A small generator of numbers (splitmix64), so that a failure can be repeated.
@@ -164,5 +168,130 @@ fn a_small_file_that_was_edited_between_runs_and_got_its_time_back_is_sent_again
     fs::write(target.join(".fullbore-copy"), marker).unwrap();
     leave_part(&source, &target, "9", &[1; 6300]);
     assert!(run(&source, &target, u64::MAX, &mut HashSet::new()));
+    equal(&source, &target);
+}
+
+/// Files with content below a directory that are not our own.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
+        let (path, status) = (entry.path(), entry.metadata().unwrap());
+        if status.is_dir() {
+            all.extend(files(&path));
+        } else if status.len() > 0 && !entry.file_name().to_string_lossy().contains("fullbore-") {
+            all.push(path);
+        }
+    }
+    all
+}
+
+/// Other content of the same length and time: as a disk does it that loses what it was given.
+fn damage(path: &Path) {
+    let modified = fs::metadata(path).unwrap().modified().unwrap();
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 0).unwrap();
+    file.write_all_at(&[!byte[0]], 0).unwrap();
+    file.set_modified(modified).unwrap();
+}
+
+/// Waits until what is written has another change time than what is there: the kernel's clock for them has coarse ticks.
+fn until_the_clock_ticks(directory: &Path) {
+    let path = directory.join("tick");
+    let now = || {
+        fs::write(&path, "x").unwrap();
+        let status = fs::metadata(&path).unwrap();
+        (status.ctime(), status.ctime_nsec())
+    };
+    let before = now();
+    let until = Instant::now() + LONG;
+    while now() == before {
+        assert!(Instant::now() < until, "the clock stands still");
+    }
+    fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn what_a_torn_run_named_and_had_no_time_to_read_back_the_next_one_reads_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, target) = (directory.path().join("src"), directory.path().join("dst"));
+    tree(&source, 13);
+    fs::create_dir(&target).unwrap();
+    // There before: the torn run has nothing to do with it.
+    let earlier = source.join("dir/earlier");
+    fs::create_dir_all(&earlier).unwrap();
+    fs::create_dir_all(target.join("dir")).unwrap();
+    for number in 0..5 {
+        fs::write(earlier.join(number.to_string()), "finished").unwrap();
+    }
+    assert!(
+        Ends::new(
+            &earlier,
+            &{
+                let path = target.join("dir/earlier");
+                fs::create_dir(&path).unwrap();
+                path
+            },
+            &options()
+        )
+        .run(|_| Step::Pass)
+    );
+    until_the_clock_ticks(directory.path());
+    let verifying = Options { verify: true, ..options() };
+    let mut records = 0;
+    let ended = Ends::new(&source, &target, &verifying).run(|message| {
+        records += u32::from(matches!(message, Message::Acknowledge { .. }));
+        if records == 4 { Step::Cut } else { Step::Pass }
+    });
+    let mut named = files(&target);
+    named.retain(|path| !path.starts_with(target.join("dir/earlier")));
+    assert!(!ended && !named.is_empty());
+    damage(&named[0]);
+    let (mut compared, mut paths) = (Vec::new(), Vec::new());
+    let look = |message: &Message| {
+        match message {
+            Message::List(list) => {
+                paths.extend(list.entries.iter().map(|entry| [&list.directory[..], b"/", &entry.name].concat()));
+            }
+            Message::Answer(answer) => {
+                let ids = answer.wanted.iter().filter(|wanted| wanted.compare).map(|wanted| wanted.id as usize);
+                compared.extend(ids.map(|id| String::from_utf8(paths[id].clone()).unwrap()));
+            }
+            _ => {}
+        }
+        Step::Pass
+    };
+    let account = Ends::new(&source, &target, &verifying).run_and_tell(look, &|_| {}).unwrap();
+    equal(&source, &target);
+    let not_compared = named.iter().filter(|path| {
+        let path = path.strip_prefix(&target).unwrap().to_str().unwrap();
+        !compared.iter().any(|compared| compared.trim_start_matches('/') == path)
+    });
+    assert_eq!(not_compared.count(), 0, "{compared:?}");
+    assert!(!compared.iter().any(|path| path.contains("earlier")), "{compared:?}");
+    let total: u64 = files(&source).iter().map(|path| fs::metadata(path).unwrap().len()).sum();
+    assert_eq!(account.verified_bytes, total - 5 * 8);
+}
+
+#[test]
+fn a_run_that_ends_while_it_reads_back_is_not_finished() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, target) = (directory.path().join("src"), directory.path().join("dst"));
+    tree(&source, 14);
+    fs::create_dir(&target).unwrap();
+    let options = Options { verify: true, group_time_ms: 1, ..options() };
+    let ended = Ends::new(&source, &target, &options).run(|message| {
+        if matches!(message, Message::Finish) {
+            let until = Instant::now() + LONG;
+            while !target.join("dir/medium").exists() && Instant::now() < until {
+                std::thread::sleep(LOOK);
+            }
+            damage(&target.join("dir/medium"));
+        }
+        Step::Pass
+    });
+    assert!(!ended && target.join(".fullbore-copy").exists());
+    assert!(Ends::new(&source, &target, &options).run(|_| Step::Pass));
+    assert!(!target.join(".fullbore-copy").exists());
     equal(&source, &target);
 }

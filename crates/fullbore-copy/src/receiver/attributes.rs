@@ -313,6 +313,11 @@ pub(super) fn modified(status: &Stat) -> Time {
     Time { seconds: status.st_mtime, nanoseconds: status.st_mtime_nsec as u32 }
 }
 
+/// The time of last change of content or attributes in a status.
+pub(super) fn changed(status: &Stat) -> Time {
+    Time { seconds: status.st_ctime, nanoseconds: status.st_ctime_nsec as u32 }
+}
+
 /// What a file system keeps times in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Grain {

@@ -4,9 +4,10 @@
 //! With `--checksum` the sender waits for them. Else they are a race: while a changed file waits to be read,
 //! hashes of the old one overtake it on any link that is slower than this disk; on one that is not, the sender
 //! does not wait, and the comparing stops. So a delta is never slower than sending the whole.
+//!
+//! With `--verify` what the sender waits for is read from the device: what is the same is then as good as read back.
 
 use std::fs::File;
-use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,7 @@ use rustix::io::Errno;
 
 use super::partial::{Partial, errno};
 use super::tree::{Folder, Tree};
+use super::verify;
 use crate::entry::Kind;
 use crate::queue::{Closed, Queue};
 use crate::session::Context;
@@ -74,12 +76,24 @@ impl Comparing {
                 Err(Closed) => return self.queue.break_off(),
             }
             spent += since.elapsed();
-            let come = context.progress.account().written_bytes as f64 / began.elapsed().as_secs_f64().max(0.001);
-            if hashed_bytes >= JUDGED_BYTES && (hashed_bytes as f64) < AHEAD * come * spent.as_secs_f64() {
+            if is_outrun(hashed_bytes, spent, context.progress.account().written_bytes, began.elapsed()) {
                 self.outrun.store(true, Ordering::Relaxed);
             }
         }
     }
+}
+
+/// Whether the comparing, which hashed so much while it was at work, is not fast enough for content that comes in at
+/// this rate.
+fn is_outrun(hashed_bytes: u64, spent: Duration, come_bytes: u64, elapsed: Duration) -> bool {
+    let come_bytes_per_s = come_bytes as f64 / elapsed.as_secs_f64().max(0.001);
+    hashed_bytes >= JUDGED_BYTES && (hashed_bytes as f64) < AHEAD * come_bytes_per_s * spent.as_secs_f64()
+}
+
+/// What the destination has under a name, open.
+struct Old {
+    file: File,
+    from_device: bool,
 }
 
 struct Comparer<'a> {
@@ -95,19 +109,24 @@ impl Comparer<'_> {
 
     /// Tells what is there of one file; gives how many bytes were hashed.
     fn file(&self, file: &Compare, tree: &Tree) -> Result<u64, Closed> {
-        let opened = || tree.folder(&file.directory).and_then(|folder| open(&folder, &file.name));
+        let from_device = file.awaited && self.context.options.verify;
+        let opened = || {
+            let folder = tree.folder(&file.directory)?;
+            let opened = if from_device { verify::open(&folder, &file.name) } else { open(&folder, &file.name) };
+            opened.map(|file| Old { file, from_device })
+        };
         let Ok(old) = self.clock.device(opened) else {
             // Nothing that could be the same.
             return if file.awaited { self.say(file.id, 0, Vec::new(), true).map(|()| 0) } else { Ok(0) };
         };
         if file.size < SMALL_BYTES {
-            let hash = self.clock.device(|| whole(&old));
+            let hash = self.clock.device(|| whole(&old, file.size, self.context));
             return self.say(file.id, 0, hash.into_iter().collect(), true).map(|()| file.size);
         }
         self.big(file, &old)
     }
 
-    fn big(&self, file: &Compare, old: &File) -> Result<u64, Closed> {
+    fn big(&self, file: &Compare, old: &Old) -> Result<u64, Closed> {
         let (mut first, mut hashes, mut hashed_bytes) = (0, Vec::new(), 0);
         for index in 0..blocks(file.size) {
             if self.context.brake.is_pulled() || !file.awaited && self.outrun.load(Ordering::Relaxed) {
@@ -144,21 +163,25 @@ pub(super) fn open(folder: &Folder, name: &[u8]) -> Result<File, Errno> {
     if kind == Some(Kind::File) { Ok(File::from(file)) } else { Err(Errno::INVAL) }
 }
 
-/// The hash of a small file.
-fn whole(old: &File) -> Option<[u8; 32]> {
-    let mut content = Vec::new();
-    let length = old.take(SMALL_BYTES).read_to_end(&mut content).ok()? as u64;
-    (length < SMALL_BYTES).then(|| *blake3::hash(&content).as_bytes())
+/// The hash of a small file; none if it has another size by now.
+fn whole(old: &Old, size: u64, context: &Context<'_>) -> Option<[u8; 32]> {
+    let same_size = rustix::fs::fstat(&old.file).is_ok_and(|status| status.st_size as u64 == size);
+    if same_size { block(old, size, 0, context).ok().map(|(hash, _)| hash) } else { None }
 }
 
 /// The hash of a block of the old file, and its length; an error where it has no such block.
-fn block(old: &File, size: u64, index: u64, context: &Context<'_>) -> Result<([u8; 32], u64), Errno> {
-    let length = block_len(size, index);
+fn block(old: &Old, size: u64, index: u64, context: &Context<'_>) -> Result<([u8; 32], u64), Errno> {
+    let (offset, length) = (index * block_bytes(size), block_len(size, index));
     let mut buffer = context.link.pool.take(length as usize);
-    let read = old.read_exact_at(&mut buffer, index * block_bytes(size)).map_err(errno);
-    let hash = *blake3::hash(&buffer).as_bytes();
+    let hash = |content: &[u8]| *blake3::hash(content).as_bytes();
+    let read = if old.from_device {
+        let read = verify::read(&old.file, &mut buffer, offset, length as usize);
+        read.and_then(|content| content.map(hash).ok_or(Errno::NODATA))
+    } else {
+        old.file.read_exact_at(&mut buffer, offset).map_err(errno).map(|()| hash(&buffer))
+    };
     context.link.pool.give(buffer);
-    read.map(|()| (hash, length))
+    read.map(|hash| (hash, length))
 }
 
 #[cfg(test)]
@@ -168,6 +191,24 @@ mod tests {
     use super::*;
     use crate::options::Options;
     use crate::session::tests::with_context;
+
+    #[test]
+    fn comparing_goes_on_where_it_is_well_ahead_of_what_comes_and_not_where_content_outruns_it() {
+        let (second, enough) = (Duration::from_secs(1), JUDGED_BYTES);
+        // A gigabyte per second hashed: a fast network outruns that, a slow one does not.
+        for (hashed_bytes, spent, come_bytes, elapsed, outrun) in [
+            (enough, second / 10, enough * 4, second, false),
+            (enough, second / 10, enough * 6, second, true),
+            (enough - 1, second / 10, enough * 6, second, false),
+            (enough * 10, second, enough * 40, second * 10, false),
+            (enough * 10, second, enough * 60, second * 10, true),
+            // Nothing has come, and no time has passed.
+            (enough, second, 0, Duration::ZERO, false),
+        ] {
+            let judged = is_outrun(hashed_bytes, spent, come_bytes, elapsed);
+            assert_eq!(judged, outrun, "{hashed_bytes} in {spent:?}, {come_bytes} in {elapsed:?}");
+        }
+    }
 
     #[test]
     fn where_nobody_hears_of_hashes_nobody_waits_to_have_files_compared() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fullbore_engine::durability::Durability;
-use fullbore_engine::stage::Kind as Clock;
+use fullbore_engine::stage::{Kind as Clock, StageClock};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
@@ -42,9 +42,17 @@ impl Writers<'_> {
         if without_errors {
             self.clean(listing);
         }
+        let clock = self.context.ledger.stage("sync", Clock::Thread);
+        // While the marker stands: who goes on with a run that was cut here has to read back all that it named.
+        let verified = if self.context.options.verify {
+            self.flush(&clock)?;
+            self.verify.run(self.context, self.tree, threads, self.problem)
+        } else {
+            Ok(())
+        };
         // Before the attributes of directories: it stands in one. What a torn run left is gone on with as long as
         // something is missing.
-        if without_errors || !listing.torn {
+        if verified.is_ok() && (without_errors || listing.torn.is_none()) {
             marker.remove(self.tree.root())?;
         }
         let account = self.context.progress.account();
@@ -53,18 +61,20 @@ impl Writers<'_> {
             let _ = rustix::fs::futimens(self.tree.root(), &times(marker.before));
         }
         self.directories(listing);
-        let clock = self.context.ledger.stage("sync", Clock::Thread);
-        if self.context.options.durability != Durability::None {
-            let began = Instant::now();
-            commit::flush(self.tree, &clock)?;
-            add(&self.context.progress.sync_us, u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
-        }
-        if self.context.options.verify {
-            self.verify.run(self.context, self.tree, threads, self.problem)?;
-        }
+        self.flush(&clock)?;
+        verified?;
         if self.context.options.remove_source_files {
             commit::tell_visible(self.context, &self.commit.take_named(), true, &clock);
             return self.hear_removed();
+        }
+        Ok(())
+    }
+
+    fn flush(&self, clock: &StageClock) -> Result<(), CopyError> {
+        if self.context.options.durability != Durability::None {
+            let began = Instant::now();
+            commit::flush(self.tree, clock)?;
+            add(&self.context.progress.sync_us, u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
         }
         Ok(())
     }

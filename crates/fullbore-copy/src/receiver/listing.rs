@@ -7,13 +7,14 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
+use super::attributes::changed;
 use super::commit::{disk, is_fatal};
 use super::compare::Compare;
 use super::partial::{Asked, Found, Partial};
 use super::room::{Room, Share, There};
 use super::tree::Folder;
 use super::write::{Pending, Writers};
-use crate::entry::{Entry, Kind, join};
+use crate::entry::{Entry, Kind, Time, join};
 use crate::error::CopyError;
 use crate::names;
 use crate::session::{Event, add};
@@ -46,8 +47,8 @@ pub(super) struct Listing<'a> {
     pub(super) writers: &'a Writers<'a>,
     pub(super) room: Room,
     pub(super) case_insensitive: bool,
-    /// An earlier run into this destination was torn: unfinished files may be found.
-    pub(super) torn: bool,
+    /// An earlier run into this destination was torn, which began then: unfinished files may be found.
+    pub(super) torn: Option<Time>,
     /// Directories in which an earlier run may have left something.
     pub(super) visited: BTreeSet<Arc<Vec<u8>>>,
     next: u64,
@@ -70,7 +71,7 @@ pub(super) struct Listing<'a> {
 }
 
 impl<'a> Listing<'a> {
-    pub(super) fn new(writers: &'a Writers<'a>, room: Room, case_insensitive: bool, torn: bool) -> Listing<'a> {
+    pub(super) fn new(writers: &'a Writers<'a>, room: Room, case_insensitive: bool, torn: Option<Time>) -> Listing<'a> {
         Listing {
             writers,
             room,
@@ -110,7 +111,7 @@ impl<'a> Listing<'a> {
         let directory = Arc::new(list.directory);
         let folder = self.writers.clock.device(|| self.writers.tree.folder(&directory));
         let mut wanted = Vec::new();
-        if self.torn || self.writers.context.options.delete {
+        if self.torn.is_some() || self.writers.context.options.delete {
             self.visited.insert(directory.clone());
         }
         match folder {
@@ -347,18 +348,21 @@ impl<'a> Listing<'a> {
         let there = status.filter(|status| Kind::of_mode(status.st_mode) == Some(Kind::File));
         let options = self.writers.context.options;
         let same_size = there.is_some_and(|status| status.st_size as u64 == entry.size);
+        let mut compare = options.checksum && same_size;
         if let (Some(status), Some(folder), false) = (there, folder, options.checksum)
             && same_size
             && self.writers.attributes.same_time(folder, &entry, status)
         {
-            self.writers.mend(id, &join(directory, &entry.name), folder, status, &entry);
-            return Ok(None);
+            if !self.is_unverified(status) {
+                self.writers.mend(id, &join(directory, &entry.name), folder, status, &entry);
+                return Ok(None);
+            }
+            compare = true;
         }
         if let Some(folder) = folder {
             // Said now, and not when its content has come.
             folder.is_writable()?;
         }
-        let compare = options.checksum && same_size;
         if let Some(status) = status {
             self.makes_way(&join(directory, &entry.name), status)?;
         }
@@ -376,10 +380,9 @@ impl<'a> Listing<'a> {
             && (compare || !self.is_dry())
         {
             let is_big = size >= SMALL_BYTES && !self.is_dry();
-            let found = if self.torn && is_big {
-                Found::look(folder, &entry, &self.writers.boot)?
-            } else {
-                Found::default()
+            let found = match self.torn {
+                Some(_) if is_big => Found::look(folder, &entry, &self.writers.boot)?,
+                _ => Found::default(),
             };
             let (old_bytes, left_bytes) = (there.map(allocated), self.left_bytes(folder, &entry)?);
             let share = if compare {
@@ -420,9 +423,22 @@ impl<'a> Listing<'a> {
         Ok(Some(wanted))
     }
 
+    /// Whether files are to be compared by their content as no run has read them back yet.
+    pub(super) fn compares(&self) -> bool {
+        self.writers.context.options.verify && self.torn.is_some()
+    }
+
+    /// Whether what is there was written by a run that was to read it back and was torn before.
+    fn is_unverified(&self, status: &Stat) -> bool {
+        self.compares() && self.torn.is_some_and(|began| changed(status) >= began)
+    }
+
     /// What an earlier run left of a file, in bytes.
     fn left_bytes(&self, folder: &Folder, entry: &Entry) -> Result<Option<u64>, Errno> {
-        if self.torn { Ok(folder.status(&names::part(&entry.name))?.as_ref().map(allocated)) } else { Ok(None) }
+        match self.torn {
+            Some(_) => Ok(folder.status(&names::part(&entry.name))?.as_ref().map(allocated)),
+            None => Ok(None),
+        }
     }
 
     /// Makes a link, device, pipe or socket, unless it is there.

@@ -1,13 +1,13 @@
 //! The file that says "a copy writes here": a lock while it runs, a sign of a torn copy afterwards.
 
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::attributes::{Grain, TRIAL, modified, times};
+use super::attributes::{Grain, TRIAL, changed, modified, times};
 use super::listing::list;
 use super::tree::Folder;
 use crate::entry::Time;
@@ -15,6 +15,9 @@ use crate::error::CopyError;
 use crate::names::MARKER;
 
 const TEXT: &str = "fullbore copy: not finished; run it again to go on";
+const BEGAN: &str = "began ";
+/// More than the text has, in bytes.
+const TEXT_BYTES: u64 = 4096;
 /// A copy that ends just now takes its marker away while we wait for it; then another is made.
 const TRIES: usize = 8;
 
@@ -23,8 +26,9 @@ const TRIES: usize = 8;
 pub(super) struct Marker {
     /// Holds the lock until it is dropped.
     _lock: File,
-    /// An earlier copy was not finished.
-    pub(super) was_there: bool,
+    /// An earlier copy was not finished; it, or the first of several, began at this time, by the clock that gives
+    /// files there their change times. What that copy wrote was changed since then.
+    pub(super) torn: Option<Time>,
     /// The time of the destination itself before it was marked.
     pub(super) before: Time,
     /// Names that differ in case alone are the same here.
@@ -62,15 +66,23 @@ impl Marker {
             if there.is_none_or(|there| there.st_ino != ours.st_ino) {
                 continue;
             }
-            if ours.st_size == 0 {
-                let failed = |error| super::commit::disk(MARKER, error);
-                file.write_all(format!("{TEXT}\n").as_bytes()).map_err(failed)?;
-            }
+            let failed = |error| super::commit::disk(MARKER, error);
+            let mut text = Vec::new();
+            (&file).take(TEXT_BYTES).read_to_end(&mut text).map_err(failed)?;
+            // Of one that does not tell, everything there may be.
+            let torn = was_there.then(|| parse(&String::from_utf8_lossy(&text)).unwrap_or_default());
             let case_insensitive = ignores_case(root, ours.st_ino).map_err(wrong)?;
             // What the file system makes of a time tells how exactly those of files can be compared.
             let kept = rustix::fs::futimens(&file, &times(TRIAL)).and_then(|()| root.status(MARKER));
-            let grain = kept.ok().flatten().map_or(Grain::Unknown, |kept| Grain::of_trial(modified(&kept)));
-            return Ok(Marker { _lock: file, was_there, before, case_insensitive, grain });
+            let kept = kept.ok().flatten();
+            let grain = kept.as_ref().map_or(Grain::Unknown, |kept| Grain::of_trial(modified(kept)));
+            if text.is_empty() {
+                // Behind the trial: where changes have no time of their own this is the trial's, which is before all.
+                let began = torn.unwrap_or_else(|| kept.as_ref().map(changed).unwrap_or_default());
+                let text = format!("{TEXT}\n{BEGAN}{}.{:09}\n", began.seconds, began.nanoseconds);
+                file.write_all(text.as_bytes()).map_err(failed)?;
+            }
+            return Ok(Marker { _lock: file, torn, before, case_insensitive, grain });
         }
         Err(CopyError::Locked(path.display().to_string()))
     }
@@ -79,6 +91,12 @@ impl Marker {
     pub(super) fn remove(&self, root: &Folder) -> Result<(), CopyError> {
         root.unlink(MARKER).map_err(|error| super::commit::disk(MARKER, error.into()))
     }
+}
+
+/// When the copy began that a marker tells of.
+fn parse(text: &str) -> Option<Time> {
+    let (seconds, nanoseconds) = text.lines().find_map(|line| line.strip_prefix(BEGAN))?.split_once('.')?;
+    Some(Time { seconds: seconds.parse().ok()?, nanoseconds: nanoseconds.parse().ok()? })
 }
 
 /// Whether the marker, which has this inode, is there by its name in capitals as well. File systems of FUSE may
@@ -90,5 +108,34 @@ fn ignores_case(root: &Folder, inode: u64) -> Result<bool, Errno> {
         Ok(Some(_)) => Ok(!list(root)?.iter().any(|(name, _)| *name == capitals)),
         // What cannot have such a name has no other either.
         Ok(None) | Err(_) => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::Tree;
+    use super::*;
+
+    #[test]
+    fn the_beginning_of_the_first_of_torn_copies_is_kept_until_one_is_finished() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, text) = (directory.path(), directory.path().join(".fullbore-copy"));
+        let tree = Tree::open(path).unwrap();
+        // The lock goes with it.
+        let torn = || Marker::set(tree.root(), path).unwrap().torn;
+        std::fs::write(path.join("before"), "x").unwrap();
+        assert_eq!(torn(), None);
+        let began = torn().unwrap();
+        let changed = |name: &[u8]| changed(&tree.root().status(name).unwrap().unwrap());
+        std::fs::write(path.join("since"), "x").unwrap();
+        assert!(changed(b"before") <= began && began <= changed(b"since"), "{began:?}");
+        assert_eq!(torn(), Some(began));
+        Marker::set(tree.root(), path).unwrap().remove(tree.root()).unwrap();
+        assert_eq!(torn(), None);
+        // One of which nothing was written out before the power failed, and one of another kind.
+        for content in ["", "fullbore copy"] {
+            std::fs::write(&text, content).unwrap();
+            assert_eq!([torn(), torn()], [Some(Time::default()); 2], "{content}");
+        }
     }
 }

@@ -39,6 +39,8 @@ pub(super) struct Partial {
     pub(super) directory: Arc<Vec<u8>>,
     pub(super) entry: Box<Entry>,
     share: Share,
+    /// What is there was compared before anything was sent.
+    pub(super) compare: bool,
     state: Mutex<State>,
 }
 
@@ -145,7 +147,7 @@ pub(super) enum Promised {
 
 impl Partial {
     pub(super) fn new(id: u64, asked: Asked, found: Found, verify: bool) -> Partial {
-        let Asked { directory, entry, share, .. } = asked;
+        let Asked { directory, entry, share, compare } = asked;
         let mut done = Runs::default();
         let mut left = blocks(entry.size);
         for block in &found.blocks {
@@ -165,7 +167,7 @@ impl Partial {
             old: None,
             hashes,
         };
-        Partial { id, directory, entry, share, state: Mutex::new(state) }
+        Partial { id, directory, entry, share, compare, state: Mutex::new(state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -354,13 +354,13 @@ impl Writers<'_> {
     fn identical(&self, sequence: u64, id: u64) -> Result<(), CopyError> {
         let unasked = CopyError::Meaning("a file is the same that was never compared");
         let pending = self.pending.lock().remove(&id);
-        let (directory, entry) = match pending {
-            Some(Pending::Small(Asked { directory, entry, compare: true, .. })) => (directory, entry),
+        let (directory, entry, compare) = match pending {
+            Some(Pending::Small(Asked { directory, entry, compare: true, .. })) => (directory, entry, true),
             Some(Pending::Begun(partial)) if partial.is_compared() => {
                 if let Ok(folder) = self.tree.folder(&partial.directory) {
                     partial.give_up(&folder, false);
                 }
-                (partial.directory.clone(), partial.entry.clone())
+                (partial.directory.clone(), partial.entry.clone(), partial.compare)
             }
             Some(Pending::Lost) => {
                 self.acknowledge(sequence, Payload::default());
@@ -371,6 +371,10 @@ impl Writers<'_> {
         let progress = self.context.progress;
         progress.wanted_files.fetch_sub(1, Ordering::Relaxed);
         progress.wanted_bytes.fetch_sub(entry.content_bytes(), Ordering::Relaxed);
+        if compare && self.context.options.verify {
+            // It was read from the device (see `compare`).
+            add(&progress.verified_bytes, entry.size);
+        }
         let folder = self.tree.folder(&directory);
         let there = folder.and_then(|folder| Ok((folder.status(&entry.name)?.ok_or(Errno::NOENT)?, folder)));
         match there {

@@ -19,14 +19,14 @@ use crate::session::tests::with_context;
 /// Works with a listing for this destination; gives the problems that were told of.
 fn with_listing(target: &Path, case_insensitive: bool, work: impl FnOnce(&mut Listing<'_>)) -> Vec<Vec<u8>> {
     let options = Options { durability: Durability::None, ..Options::default() };
-    with_options(&options, target, case_insensitive, false, work)
+    with_options(&options, target, case_insensitive, None, work)
 }
 
 fn with_options(
     options: &Options,
     target: &Path,
     case_insensitive: bool,
-    torn: bool,
+    torn: Option<Time>,
     work: impl FnOnce(&mut Listing<'_>),
 ) -> Vec<Vec<u8>> {
     with_context(options, |context| {
@@ -123,7 +123,7 @@ fn a_small_file_that_an_earlier_run_left_without_a_name_is_not_believed() {
     part.set_len(3).unwrap();
     part.set_modified(std::time::UNIX_EPOCH).unwrap();
     let options = Options { durability: Durability::None, ..Options::default() };
-    with_options(&options, directory.path(), false, true, |listing| {
+    with_options(&options, directory.path(), false, Some(Time::default()), |listing| {
         assert_eq!(wanted(listing.take(list(0, "", &[("file", Kind::File)], false)).unwrap()), [0]);
     });
 }
@@ -134,7 +134,7 @@ fn specials_that_are_not_copied_are_not_deleted_either() {
     rustix::fs::mknodat(rustix::fs::CWD, directory.path().join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     std::fs::write(directory.path().join("file"), "x").unwrap();
     let options = Options { durability: Durability::None, delete: true, specials: false, ..Options::default() };
-    with_options(&options, directory.path(), false, false, |listing| {
+    with_options(&options, directory.path(), false, None, |listing| {
         listing.take(list(0, "", &[], false)).unwrap();
         assert_eq!(listing.extras[&b""[..]], BTreeSet::from([b"file".to_vec()]));
     });
