@@ -300,6 +300,59 @@ fn copy_while(
     problems.into_inner().unwrap()
 }
 
+#[test]
+fn files_that_shrink_grow_or_vanish_before_they_are_read_are_named_and_come_right_with_the_next_run() {
+    let (_directory, source, target) = places(15);
+    for name in ["shrinks", "grows", "vanishes"] {
+        fs::write(source.join(name), vec![1; 5000]).unwrap();
+        fs::write(source.join(format!("big-{name}")), vec![2; 3 << 20]).unwrap();
+    }
+    let resize = |name: &str, length: u64| {
+        let file = fs::File::options().write(true).open(source.join(name)).unwrap();
+        file.set_len(length).unwrap();
+        file.write_all_at(b"edited", 0).unwrap();
+    };
+    let problems = copy_while(&source, &target, |message| {
+        if matches!(message, Message::Begin) {
+            resize("shrinks", 1000);
+            resize("big-shrinks", (1 << 20) + 1);
+            resize("grows", 9000);
+            resize("big-grows", 4 << 20);
+            fs::remove_file(source.join("vanishes")).unwrap();
+            fs::remove_file(source.join("big-vanishes")).unwrap();
+        }
+    });
+    let expected = ["shrinks", "grows", "vanishes"].into_iter().flat_map(|name| {
+        let kind = if name == "vanishes" { ProblemKind::Vanished } else { ProblemKind::Changed };
+        [(name.to_owned(), kind), (format!("big-{name}"), kind)]
+    });
+    assert_eq!(problems, expected.collect());
+    let length = |name: &str| fs::metadata(target.join(name)).unwrap().len();
+    assert_eq!([length("shrinks"), length("big-shrinks")], [1000, (1 << 20) + 1]);
+    assert_eq!([length("grows"), length("big-grows")], [5000, 3 << 20], "as long as they were listed");
+    assert!(!target.join("vanishes").exists() && !target.join("big-vanishes").exists());
+    copy(&source, &target, &options());
+    equal(&source, &target);
+}
+
+#[test]
+fn a_file_that_shrinks_in_the_middle_of_being_read_is_copied_as_far_as_it_goes() {
+    let (_directory, source, target) = places(16);
+    let path = source.join("huge");
+    // More than is on its way between the ends at any time.
+    fs::write(&path, vec![3; 80 << 20]).unwrap();
+    let end = (75 << 20) + 5;
+    let problems = copy_while(&source, &target, |message| {
+        if matches!(message, Message::Acknowledge { .. }) && fs::metadata(&path).unwrap().len() > end {
+            fs::File::options().write(true).open(&path).unwrap().set_len(end).unwrap();
+        }
+    });
+    assert_eq!(problems, BTreeSet::from([("huge".to_owned(), ProblemKind::Changed)]));
+    assert!(fs::read(target.join("huge")).unwrap() == fs::read(&path).unwrap());
+    copy(&source, &target, &options());
+    equal(&source, &target);
+}
+
 /// Makes directories one within the other, as no path could name them; gives the innermost.
 fn deep(path: &Path, names: &[String]) -> std::os::fd::OwnedFd {
     use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};

@@ -327,6 +327,82 @@ fn more_files_than_there_are_inodes_are_refused_before_the_first_byte() {
 }
 
 #[test]
+fn mounts_are_crossed_but_with_x_and_views_of_the_kernel_never() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("src/proc")).unwrap();
+    fs::create_dir(place.path("src/sys")).unwrap();
+    let mount = SmallDisk::new(place.path("src/mount"), "4m");
+    fs::write(mount.0.join("file"), "x").unwrap();
+    // In namespaces of its own: this machine's mounts stay as they are.
+    let script = "mount -t proc none src/proc && mount -t sysfs none src/sys && exec \"$0\" copy \"$@\"";
+    for arguments in [&["src/", "all"][..], &["-x", "src/", "one"]] {
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--mount", "--pid", "--fork", "sh", "-c", script, env!("CARGO_BIN_EXE_fullbore")]);
+        let output = command.args(arguments).current_dir(place.path("")).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    }
+    let count = |name: &str| fs::read_dir(place.path(name)).unwrap().count();
+    assert_eq!([count("all"), count("all/mount"), count("all/proc"), count("all/sys")], [3, 1, 0, 0]);
+    assert_eq!([count("one"), count("one/mount"), count("one/proc"), count("one/sys")], [3, 0, 0, 0]);
+}
+
+#[test]
+fn owners_are_mapped_by_their_names_and_with_numeric_ids_by_their_numbers() {
+    let place = Place::new();
+    fs::create_dir(place.path("src")).unwrap();
+    for (name, id) in [("known", 2001), ("unknown", 2009)] {
+        fs::write(place.path("src").join(name), name).unwrap();
+        std::os::unix::fs::chown(place.path("src").join(name), Some(id), Some(id + 100)).unwrap();
+    }
+    let acl = ["-m", "u:2001:r", "known"];
+    let set = std::process::Command::new("setfacl").args(acl).current_dir(place.path("src")).status();
+    assert!(set.unwrap().success(), "needs the package acl");
+    // Two machines that call the same person by other numbers.
+    for (end, id) in [("near", 2001), ("far", 3001)] {
+        let group = format!("people:x:{}:\n", id + 100);
+        fs::write(place.path(&format!("{end}.passwd")), format!("alice:x:{id}:{}::/:/bin/sh\n", id + 100)).unwrap();
+        fs::write(place.path(&format!("{end}.group")), group).unwrap();
+    }
+    let directory = place.path("");
+    let as_end = |end: &str, rest: &str| {
+        let bind = |name: &str| format!("mount --bind '{0}/{end}.{name}' /etc/{name}", directory.display());
+        format!("{} && {} && {rest}", bind("passwd"), bind("group"))
+    };
+    // In the place of ssh: HOST COMMAND.
+    let rsh = format!(
+        "#!/bin/sh\nexport COMMAND=\"$2\"\nexec unshare --mount sh -c \"{}\"\n",
+        as_end("far", "eval \\\"\\$COMMAND\\\"")
+    );
+    fs::write(place.path("rsh"), rsh).unwrap();
+    fs::set_permissions(place.path("rsh"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let program = env!("CARGO_BIN_EXE_fullbore");
+    let copy = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &as_end("near", "exec \"$0\" copy \"$@\""), program, "--ssh-only"]);
+        command.args(["-e", "./rsh", "--remote-path", program]).args(arguments).current_dir(&directory);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    };
+    let owner = |path: &str| {
+        let status = fs::metadata(place.path(path)).unwrap();
+        (status.uid(), status.gid())
+    };
+    let there = |name: &str| format!("host:{}", place.path(name).display());
+    let in_acl = |path: &str| {
+        let output = std::process::Command::new("getfacl").args(["-n", path]).current_dir(&directory).output();
+        said(&output.unwrap()).lines().find_map(|line| line.strip_prefix("user:")?.strip_suffix(":r--")?.parse().ok())
+    };
+    copy(&["src/", &there("pushed")]);
+    assert_eq!([owner("pushed/known"), owner("pushed/unknown")], [(3001, 3101), (2009, 2109)]);
+    assert_eq!(in_acl("pushed/known"), Some(3001));
+    copy(&[&there("pushed/"), "pulled"]);
+    assert_eq!([owner("pulled/known"), owner("pulled/unknown")], [(2001, 2101), (2009, 2109)]);
+    copy(&["--numeric-ids", "src/", &there("numeric")]);
+    assert_eq!([owner("numeric/known"), owner("numeric/unknown")], [(2001, 2101), (2009, 2109)]);
+    assert_eq!(in_acl("numeric/known"), Some(2001));
+}
+
+#[test]
 fn a_source_is_not_copied_to_itself() {
     let place = Place::new();
     fs::create_dir(place.path("src")).unwrap();
