@@ -14,6 +14,7 @@ pub mod feed;
 pub mod filter;
 pub mod fingerprint;
 pub mod foreign;
+pub mod here;
 pub mod indexes;
 pub mod join;
 pub mod layout;
@@ -143,6 +144,13 @@ fn walk(
     account.phase(events, session, Phase::Release);
     let offers = offer::fetch(settings, session, &state, now, stop, &mut |line| account.warn(events, line))?;
     account.offered(&offers);
+    if offers.iter().any(|offer| offer.overtaken) {
+        state.overtaken = true;
+        // What it had begun to delete may be wanted again by now.
+        if state.header.removal == state::Removal::Begun {
+            state.header.removal = state::Removal::None;
+        }
+    }
     let due = settings.keep.clean != Clean::Nothing && state.header.clean_due.is_some_and(|due| due <= now);
     let news = |offer: &Offered| offer.novelty != Novelty::Unchanged || due || settings.keep.clean == Clean::Foreign;
     let mut offers: Vec<Offered> = offers.into_iter().filter(|offer| news(offer)).collect();

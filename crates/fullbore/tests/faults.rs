@@ -404,6 +404,28 @@ fn m10_rollback_and_expiry() {
     verified(&mirror.to, &archive, 1);
 }
 
+/// The tree itself tells how new it is: one of another program, or one whose state was lost.
+#[test]
+fn m10_rollback_without_a_state() {
+    let (_directory, archive) = own_archive(|builder| builder);
+    let (mirror, server) = updating(&archive);
+    mirror.run(&[&server]).exits(0);
+    let before = mirror.tree();
+    server.switch_root(&archive.state(0).root);
+    std::fs::remove_dir_all(mirror.to.join(".fullbore")).unwrap();
+    let refused = || mirror.run(&[&server]).exits(5).says("older than the one mirrored");
+    refused().says("nothing was published or deleted");
+    assert_eq!(before, mirror.tree());
+    // The same where only the detached signature is left.
+    let suite = mirror.to.join("dists/trixie");
+    std::fs::remove_file(suite.join("InRelease")).unwrap();
+    refused();
+    // What is not validly signed forbids nothing.
+    faults::flip_bit(&suite.join("Release"), 200).unwrap();
+    mirror.run(&[&server]).exits(0);
+    verified(&mirror.to, &archive, 0);
+}
+
 #[test]
 fn m10_expiry_behind_not_modified() {
     let (_directory, archive) = own_archive(|builder| builder.states(1));

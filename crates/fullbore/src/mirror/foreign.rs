@@ -14,6 +14,7 @@ use fullbore_engine::files::{FileError, Kind, Root};
 
 use super::clean::walk;
 use super::feed::{FeedError, read_index};
+use super::here::Here;
 use super::plan::{Plan, PlanBuilder};
 use super::select::Reading;
 use super::state::State;
@@ -57,14 +58,22 @@ impl Foreign {
     }
 }
 
-/// Finds and reads the suites below `dists/` that are not in the state (and not among
+/// Finds and reads the suites below `dists/` that are not in the state as they lie there (and not among
 /// `ours`, the directories of this run).
 ///
 /// # Errors
 /// See [`ForeignError`]: then nothing may be deleted.
 pub fn read(root: &Root, state: &State, ours: &[String]) -> Result<Foreign, ForeignError> {
     let mut directories = suite_directories(root)?;
-    directories.retain(|directory| state.suite(directory).is_none() && !ours.contains(directory));
+    directories.retain(|directory| !ours.contains(directory));
+    let mut foreign = Vec::new();
+    for directory in directories {
+        let recorded = state.suite(&directory).map(|suite| suite.inrelease);
+        if recorded.is_none() || Here::read(root, &directory)?.map(|here| here.identity()) != recorded {
+            foreign.push(directory);
+        }
+    }
+    let directories = foreign;
     if directories.is_empty() {
         return Ok(Foreign { directories, plan: None });
     }

@@ -15,6 +15,7 @@ use fullbore_wire::fetch::{Get, Watch};
 use fullbore_wire::hosts::HostId;
 
 use super::fingerprint::fingerprint;
+use super::here::Here;
 use super::join::{Candidate, Wish, join, wishes};
 use super::layout::{Layout, layout, lost_links};
 use super::select::{Selection, check_suite};
@@ -66,6 +67,8 @@ pub struct Offered {
     pub identity: Sha256,
     /// Settings that decide which files are mirrored.
     pub fingerprint: Sha256,
+    /// What lies here is validly signed, and not what the state tells of.
+    pub overtaken: bool,
     /// The files themselves: name and content.
     pub files: Vec<(&'static str, Vec<u8>)>,
     /// When the origin says it last changed, Unix seconds: what makes the next request conditional.
@@ -289,12 +292,21 @@ fn judge(
     let Candidate { requested: suite, host, selections, layout: place, received, verifier } = candidate;
     let Received { files, modified, tag, text, release } = received;
     let fingerprint = fingerprint(&selections, &settings.filters);
+    let here = unrecorded(session, state, &place.directory, verifier.as_ref())?;
+    // Of a run that was killed while it published the log tells.
+    let overtaken = here.is_some() && state.suite(&place.directory).is_some() && !state.marked;
+    if overtaken {
+        warn(format!(
+            "{suite}: the Release here is not the one that the state tells of; files are read again instead of believed"
+        ));
+    }
     let offer = Offer {
         directory: &place.directory,
         inrelease: identity,
         date: release.date.unwrap_or_default(),
         signed: text.is_verified(),
         fingerprint,
+        here,
     };
     let refused = |error: StateError| match error {
         StateError::Older { .. } => state_error(&error).context(format_args!("from {}", shown(settings, host))),
@@ -322,12 +334,27 @@ fn judge(
         novelty,
         identity,
         fingerprint,
+        overtaken,
         files,
         modified: modified.unwrap_or(date_of_release),
         tag,
         text,
         verifier,
     })
+}
+
+/// The date of a validly signed Release that lies in the directory and is not the one that the state tells of.
+fn unrecorded(
+    session: &Session,
+    state: &State,
+    directory: &str,
+    verifier: Option<&Verifier>,
+) -> Result<Option<i64>, CommandError> {
+    let Some(here) = Here::read(&session.root, directory).map_err(|error| disk(&error))? else { return Ok(None) };
+    if state.suite(directory).is_some_and(|suite| suite.inrelease == here.identity()) {
+        return Ok(None);
+    }
+    here.date(&session.root, verifier).map_err(|error| disk(&error))
 }
 
 /// The signed files that do not lie in their place as they were published (M4).
@@ -428,7 +455,9 @@ pub fn state_error(error: &StateError) -> CommandError {
     match error {
         StateError::Older { .. } => CommandError::new(ErrorKind::Stale, error)
             .context("nothing was published or deleted")
-            .hint("this mirror is behind; another origin may be up to date"),
+            .hint(
+                "this mirror is behind; another origin may be up to date (to go back on purpose: a directory of its own)",
+            ),
         StateError::Conflict { .. } => CommandError::new(ErrorKind::Verification, error),
         StateError::Newer { .. } => CommandError::usage(error),
         other => disk(other),

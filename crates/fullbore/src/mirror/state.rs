@@ -195,6 +195,8 @@ pub struct Offer<'a> {
     pub signed: bool,
     /// Of the settings of this run.
     pub fingerprint: Sha256,
+    /// `Date` of the Release that lies in the directory, where it is another than the state tells of.
+    pub here: Option<i64>,
 }
 
 /// What an offer means for what is here.
@@ -225,10 +227,14 @@ pub struct State {
     pub lost: Option<String>,
     /// The last run was not completed.
     pub unfinished: bool,
+    /// It was killed, or failed, with its changes begun: the log tells what it did.
+    pub marked: bool,
     /// Some of what it fetched was accepted without a signature.
     pub unfinished_unsigned: bool,
     /// The list can be believed: synced, or of this boot.
     pub trusted: bool,
+    /// The tree is of another state than this one: files are as they are found.
+    pub overtaken: bool,
 }
 
 impl State {
@@ -239,20 +245,20 @@ impl State {
     /// Refusals of the system, a state of a later version.
     pub fn open(root: &Root, boot_id: &str) -> Result<State, StateError> {
         let mark = root.read(MARK_PATH, MARK_UNSIGNED.len() as u64)?;
-        let unfinished = mark.is_some();
+        let marked = mark.is_some();
         let unfinished_unsigned = mark.is_some_and(|mark| mark == MARK_UNSIGNED);
         let Some(text) = root.read(STATE_PATH, HEADER_BYTES_MAX)? else {
-            return Ok(State { unfinished, unfinished_unsigned, ..State::default() });
+            return Ok(State { unfinished: marked, marked, unfinished_unsigned, ..State::default() });
         };
         match parse(&text) {
             Ok(header) => {
                 let trusted = header.synced || header.boot_id == boot_id;
-                let unfinished = unfinished || header.removal == Removal::Begun || !trusted;
-                Ok(State { header, lost: None, unfinished, unfinished_unsigned, trusted })
+                let unfinished = marked || header.removal == Removal::Begun || !trusted;
+                Ok(State { header, unfinished, marked, unfinished_unsigned, trusted, ..State::default() })
             }
             Err(Damage::Newer(found)) => Err(StateError::Newer { found }),
             Err(Damage::Text(reason)) => {
-                Ok(State { lost: Some(reason), unfinished: true, unfinished_unsigned, ..State::default() })
+                Ok(State { lost: Some(reason), unfinished: true, marked, unfinished_unsigned, ..State::default() })
             }
         }
     }
@@ -289,16 +295,13 @@ impl State {
     /// # Errors
     /// [`StateError::Older`] for a rollback (M10), unless `older_allowed`.
     pub fn judge(&self, offer: &Offer<'_>, older_allowed: bool) -> Result<Novelty, StateError> {
-        let Some(suite) = self.suite(offer.directory) else { return Ok(Novelty::NewSuite) };
+        let suite = self.suite(offer.directory);
         // An unsigned Release must not be able to forbid the signed ones that follow by a far date.
-        let binding = suite.signed || !offer.signed;
-        if binding && offer.date < suite.date && !older_allowed {
-            return Err(StateError::Older {
-                directory: offer.directory.to_owned(),
-                offered: offer.date,
-                have: suite.date,
-            });
+        let recorded = suite.filter(|suite| suite.signed || !offer.signed).map(|suite| suite.date);
+        if let Some(have) = recorded.max(offer.here).filter(|have| offer.date < *have && !older_allowed) {
+            return Err(StateError::Older { directory: offer.directory.to_owned(), offered: offer.date, have });
         }
+        let Some(suite) = suite else { return Ok(Novelty::NewSuite) };
         Ok(if offer.signed && !suite.signed {
             Novelty::NowSigned
         } else if offer.inrelease != suite.inrelease {
@@ -474,6 +477,7 @@ pub(super) mod tests {
             date: suite.date,
             signed: suite.signed,
             fingerprint: suite.fingerprint,
+            here: None,
         }
     }
 
@@ -501,6 +505,11 @@ pub(super) mod tests {
             "dists/trixie: the Release offered is of 1970-01-12T13:46:39Z, older than the one mirrored, of 1970-01-12T13:46:40Z"
         );
         assert_eq!(state.judge(&older, true).unwrap(), Novelty::NewRelease);
+        // What lies in the directory counts as well, with a state or without one.
+        for state in [&state, &State::default()] {
+            let older = Offer { here: Some(suite.date + 1), ..offer(&suite) };
+            assert!(matches!(state.judge(&older, false), Err(StateError::Older { have: 1_000_001, .. })));
+        }
     }
 
     #[test]

@@ -125,6 +125,8 @@ impl Subtraction {
     pub fn adopted(&mut self, id: FileId, right: bool) {
         if right {
             self.done.insert(id);
+            // What the state thought to be there is not; the file has its name.
+            self.replace.remove(id);
         } else {
             self.replace.insert(id);
             self.fetch.push(id);
@@ -147,6 +149,8 @@ pub struct Comparison<'a> {
     /// Files that are on disk, but whose content must be read again.
     doubtful: FileSet,
     log_unsigned: bool,
+    /// The state is of another tree than this one.
+    overtaken: bool,
 }
 
 impl<'a> Comparison<'a> {
@@ -161,7 +165,14 @@ impl<'a> Comparison<'a> {
             orphans: Vec::new(),
             damage: None,
         };
-        Comparison { plan, suites, result, doubtful: FileSet::new(plan.len()), log_unsigned: state.unfinished_unsigned }
+        Comparison {
+            plan,
+            suites,
+            result,
+            doubtful: FileSet::new(plan.len()),
+            log_unsigned: state.unfinished_unsigned,
+            overtaken: state.overtaken,
+        }
     }
 
     /// Takes a file that an earlier run which was killed had finished; `durable`: it is on
@@ -169,7 +180,7 @@ impl<'a> Comparison<'a> {
     pub fn logged(&mut self, logged: LoggedFile, durable: bool) {
         match self.plan.find(&logged.path) {
             Some(file) if file.is(logged.size, logged.sha256) => {
-                if durable && !(self.log_unsigned && self.needs_signature(&file)) {
+                if durable && !self.overtaken && !(self.log_unsigned && self.needs_signature(&file)) {
                     self.result.done.insert(file.id);
                 } else {
                     self.doubtful.insert(file.id);
@@ -248,7 +259,7 @@ impl<'a> Comparison<'a> {
 
     fn compare_record(&mut self, file: &PlanFile<'_>, record: &Record<'_>, state: &State) -> Result<(), StateError> {
         let standing = &state.header.standings[record.standing as usize];
-        let unread = !state.trusted || (standing.unsigned && self.needs_signature(file));
+        let unread = !state.trusted || state.overtaken || (standing.unsigned && self.needs_signature(file));
         let result = &mut self.result;
         if (standing.expired && state.header.removal != Removal::None)
             || result.done.contains(file.id)
@@ -268,7 +279,7 @@ impl<'a> Comparison<'a> {
                 })));
             }
             // After a killed run the disk may be ahead of the state: look before fetching.
-            if state.unfinished {
+            if state.unfinished || state.overtaken {
                 self.doubtful.insert(file.id);
             }
             result.replace.insert(file.id);

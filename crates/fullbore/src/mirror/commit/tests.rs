@@ -178,6 +178,7 @@ fn the_second_run_fetches_only_what_is_new() {
         date: suite.date,
         signed: true,
         fingerprint: suite.fingerprint,
+        here: None,
     };
     assert_eq!(mirror.state().judge(&offer, false).unwrap(), Novelty::Unchanged);
 }
