@@ -92,7 +92,8 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
     let mut session =
         Session::open(places, &settings.origins, settings.origin_only, &settings.network, settings.durability)?;
     let stop = Stop::listen(&session.runtime);
-    let mut result = walk(settings, &mut session, &stop, &mut account, events);
+    let mut result = snapshot_name_is_free(settings, &session)
+        .and_then(|()| walk(settings, &mut session, &stop, &mut account, events));
     for _ in 1..ROUNDS_MAX {
         // Somebody pushed while we were at it: what we have may be old already (ftpsync).
         let done = settings.dry_run || result.is_err();
@@ -101,6 +102,7 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
         }
         result = walk(settings, &mut session, &stop, &mut account, events);
     }
+    let result = result.and(snapshot_of(settings, &session, &mut account, events));
     session.fetcher.halt();
     let ended = session.landing.finish().map_err(|error| disk(&error));
     let report = account.report(&mut session);
@@ -133,9 +135,7 @@ fn walk(
 ) -> Result<(), CommandError> {
     let now = jiff::Timestamp::now().as_second();
     let root = session.root.clone();
-    if let Some(name) = &settings.snapshot {
-        snapshot::check_name(&root, name).map_err(CommandError::usage)?;
-    }
+    account.complete = false;
     let mut state = State::open(&root, &boot_id()).map_err(|error| state_error(&error))?;
     if let Some(reason) = state.lost.take() {
         account.warn(events, format!("{reason}; files on the disk are read again instead of fetched"));
@@ -155,7 +155,8 @@ fn walk(
     let news = |offer: &Offered| offer.novelty != Novelty::Unchanged || due || settings.keep.clean == Clean::Foreign;
     let mut offers: Vec<Offered> = offers.into_iter().filter(|offer| news(offer)).collect();
     if offers.is_empty() {
-        return snapshot_of(settings, session, &state);
+        account.complete = true;
+        return Ok(());
     }
     session.fetcher.warm(!settings.dry_run);
 
@@ -210,9 +211,9 @@ fn walk(
 
     account.phase(events, session, Phase::Publish);
     let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, now };
-    let state = run.publish(session, state, wanted, &came, account, events)?;
-    let complete = (0..offers.len()).all(|place| run.is_complete(place, &came));
-    run.finish(session, &state, complete, above, account, events)?;
+    run.publish(session, state, wanted, &came, account, events)?;
+    account.complete = (0..offers.len()).all(|place| run.is_complete(place, &came));
+    run.finish(session, above, account, events);
     account.missing(came.missing, came.why)
 }
 
@@ -236,8 +237,8 @@ impl Run<'_> {
         came: &Came,
         account: &mut Account,
         events: &mut dyn Events,
-    ) -> Result<State, CommandError> {
-        let root = &session.root;
+    ) -> Result<(), CommandError> {
+        let (root, was_killed) = (&session.root, state.marked);
         let complete = |place: usize| self.is_complete(place, came);
         let mut publications = Vec::new();
         for place in (0..self.offers.len()).filter(|place| complete(*place)) {
@@ -282,7 +283,7 @@ impl Run<'_> {
         account.deleted(clean::remove_foreign(root, &strangers).map_err(|error| disk(&error))?);
         clean::stale_parts(root, &session.journal.unfinished(), self.plan).map_err(|error| disk(&error))?;
         store::sweep(root).map_err(|error| disk(&error))?;
-        Ok(state)
+        Ok(())
     }
 
     /// What suites of others in the directory name, and whether anything is to be deleted at all: not
@@ -400,31 +401,44 @@ impl Run<'_> {
         !came.incomplete.contains(&self.ids[place]) && self.suites[place].missing().is_none()
     }
 
-    /// Trace files, if all suites were `complete`, and the snapshot.
+    /// Trace files, which tell when the mirror was last complete.
     fn finish(
         &self,
         session: &Session,
-        state: &State,
-        complete: bool,
         above: Option<upstream::Asked>,
         account: &mut Account,
         events: &mut dyn Events,
-    ) -> Result<(), CommandError> {
+    ) {
         let above = above.map(|asked| upstream::take(asked, session)).unwrap_or_default();
-        // They tell when the mirror was last complete.
-        if complete {
+        if account.complete {
             let trace = account.trace(self.settings, self.offers, &session.fetcher.hosts(), above);
             if let Err(error) = trace_files::write(&session.root, &trace) {
                 account.warn(events, format!("trace files: {error}"));
             }
         }
-        snapshot_of(self.settings, session, state)
     }
 }
 
-fn snapshot_of(settings: &MirrorSettings, session: &Session, state: &State) -> Result<(), CommandError> {
+/// Asked before the run, which would come to nothing at its end.
+fn snapshot_name_is_free(settings: &MirrorSettings, session: &Session) -> Result<(), CommandError> {
+    let Some(name) = &settings.snapshot else { return Ok(()) };
+    snapshot::check_name(&session.root, name).map_err(CommandError::usage)
+}
+
+/// The snapshot, of what the last round left, if that is complete.
+fn snapshot_of(
+    settings: &MirrorSettings,
+    session: &Session,
+    account: &mut Account,
+    events: &mut dyn Events,
+) -> Result<(), CommandError> {
     let (Some(name), false) = (&settings.snapshot, settings.dry_run) else { return Ok(()) };
-    snapshot::make(&session.root, state, name).map_err(|error| disk(&error))?;
+    if !account.complete {
+        account.warn(events, format!("there is no snapshot {name}: the run was not complete"));
+        return Ok(());
+    }
+    let state = State::open(&session.root, &boot_id()).map_err(|error| state_error(&error))?;
+    snapshot::make(&session.root, &state, name).map_err(|error| disk(&error))?;
     sync(session).map_err(StateOr::into_command)
 }
 

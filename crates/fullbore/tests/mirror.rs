@@ -605,6 +605,55 @@ fn a_snapshot_stays() {
 }
 
 #[test]
+fn a_snapshot_is_of_a_complete_run() {
+    let (mirror, server) = mirrored();
+    server.switch_root(&common().state(1).root);
+    server.add_fault(FaultRule::pool(1.0, Fault::Status(404)));
+    let snapshot = mirror.to.join("snapshots/s");
+    mirror.run_with(&[&server], &["--snapshot", "s"]).exits(2).says("warning: there is no snapshot s");
+    assert!(!snapshot.exists());
+    server.change(|behaviour| behaviour.faults.clear());
+    mirror.run_with(&[&server], &["--snapshot", "s"]).exits(0);
+    verified(&snapshot, common(), 1);
+}
+
+#[test]
+fn a_snapshot_of_a_run_that_goes_round_twice() {
+    let (mirror, server) = mirrored();
+    server.switch_root(&common().state(1).root);
+    let wish = mirror.to.join("Archive-Update-Required-h.example");
+    std::fs::write(&wish, "").unwrap();
+    server.take_log();
+    mirror.run_with(&[&server], &["--snapshot", "s", "--trace-host", "h.example"]).exits(0);
+    let asked = server.take_log().iter().filter(|entry| entry.path.ends_with("/InRelease")).count();
+    assert!(asked == 2 && !wish.exists(), "{asked} rounds");
+    verified(&mirror.to.join("snapshots/s"), common(), 1);
+}
+
+#[test]
+fn a_wish_for_another_run_that_comes_during_one_is_fulfilled() {
+    let server = Server::start(&common().state(0).root).unwrap();
+    // Slow until the wish is there, so that it comes in the midst of the first round.
+    server.change(|behaviour| behaviour.connection_rate_bytes_per_s = Some(20_000));
+    let mirror = Mirror::new(common());
+    let wish = mirror.to.join("Archive-Update-Required-h.example");
+    let ran = std::thread::scope(|scope| {
+        let run = scope.spawn(|| mirror.run_with(&[&server], &["--trace-host", "h.example"]));
+        while !server.log().iter().any(|entry| entry.path.starts_with("/pool/")) {
+            assert!(!run.is_finished(), "{:?}", run.join());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        std::fs::write(&wish, "").unwrap();
+        server.switch_root(&common().state(1).root);
+        server.change(|behaviour| behaviour.connection_rate_bytes_per_s = None);
+        run.join().unwrap()
+    });
+    ran.exits(0);
+    assert!(!wish.exists());
+    verified(&mirror.to, common(), 1);
+}
+
+#[test]
 fn a_tree_of_another_program_is_adopted() {
     let (mirror, server) = mirrored();
     std::fs::remove_dir_all(mirror.to.join(".fullbore")).unwrap();

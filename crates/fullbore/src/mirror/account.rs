@@ -28,6 +28,8 @@ const MISSING_NAMED: usize = 8;
 pub struct Account {
     /// Name of this mirror in trace files.
     pub host: String,
+    /// Whether the last round brought all that its suites need.
+    pub complete: bool,
     summary: Summary,
     phases: Vec<(u64, Phase)>,
     started: Instant,
@@ -53,6 +55,7 @@ impl Account {
                 .trace_host
                 .clone()
                 .unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned()),
+            complete: false,
             summary,
             phases: Vec::new(),
             started: Instant::now(),
