@@ -22,8 +22,8 @@ use rustix::io::Errno;
 
 pub use directory::Directory;
 use directory::{Directories, Resolve};
-pub use name::{is_part_name, part_name};
-pub use part::PartFile;
+pub use name::{PART_ENDING, is_part_name, part_name};
+pub use part::{PREALLOCATE_BYTES, PartFile};
 
 const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
 

@@ -13,7 +13,7 @@ use super::{Directory, FILE_MODE, FileError, Root, name};
 
 /// Files from this size get their blocks reserved at once: fewer extents, and a full
 /// disk shows before the transfer. Below it the extra call costs more than it gives.
-const PREALLOCATE_BYTES: u64 = 1 << 20;
+pub const PREALLOCATE_BYTES: u64 = 1 << 20;
 
 /// What file systems keep data in; those with larger blocks have multiples of it.
 const BLOCK_BYTES: u64 = 4096;
@@ -120,14 +120,26 @@ impl Root {
     /// As [`Root::stat`].
     pub fn part_size(&self, path: &str) -> Result<Option<u64>, FileError> {
         let (_, final_name) = name::split_final(path)?;
+        Ok(self.part_status(path, final_name)?.map(|status| u64::try_from(status.st_size).unwrap_or(0)))
+    }
+
+    /// Bytes of the disk that the unfinished file for `path` takes, reserved ones included; 0 when there is none.
+    ///
+    /// # Errors
+    /// As [`Root::stat`].
+    pub fn part_room(&self, path: &str) -> Result<u64, FileError> {
+        let (_, final_name) = name::split_final(path)?;
+        // Blocks are counted by 512 bytes, whatever the file system's are (inode(7)).
+        let blocks = self.part_status(path, final_name)?.map_or(0, |status| status.st_blocks);
+        Ok(u64::try_from(blocks).unwrap_or(0).saturating_mul(512))
+    }
+
+    fn part_status(&self, path: &str, final_name: &str) -> Result<Option<rustix::fs::Stat>, FileError> {
         let Some((directory, _)) = self.existing(path)? else {
             return Ok(None);
         };
-        let part_name = name::part_name(final_name);
-        match rustix::fs::statat(&directory, &*part_name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(status) if FileType::from_raw_mode(status.st_mode) == FileType::RegularFile => {
-                Ok(Some(u64::try_from(status.st_size).unwrap_or(0)))
-            }
+        match rustix::fs::statat(&directory, &*name::part_name(final_name), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(status) if FileType::from_raw_mode(status.st_mode) == FileType::RegularFile => Ok(Some(status)),
             Ok(_) | Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(FileError::io("look at unfinished", path, errno)),
         }

@@ -55,6 +55,16 @@ fn old_part_is_replaced_and_resumed_only_when_ours() {
     });
 }
 
+#[test]
+fn an_unfinished_file_takes_the_room_that_is_reserved() {
+    both_ways(|_, root| {
+        let part = root.create_part("x", 3 * PREALLOCATE_BYTES).unwrap();
+        // The file system under the tests may have no reservation.
+        let room = rustix::fs::fstat(&part).unwrap().st_blocks as u64 * 512;
+        assert_eq!((part.size().unwrap(), root.part_room("x").unwrap(), root.part_room("y").unwrap()), (0, room, 0));
+    });
+}
+
 /// M7: neither names nor links lead outside, for reading or for writing.
 #[test]
 fn m7_sentinel_outside_stays() {

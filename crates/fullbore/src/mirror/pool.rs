@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fullbore_engine::digest::Sha256;
+use fullbore_engine::files::{FileError, PREALLOCATE_BYTES};
 use fullbore_wire::dispatcher::GivenUp;
 use fullbore_wire::hosts::Fault;
 
@@ -30,6 +31,8 @@ pub struct Wanted {
     pub fetch: Tally,
     /// Of these, bytes that an earlier run left.
     pub resumed_bytes: u64,
+    /// Bytes of the disk that its unfinished files take: room for a large one is reserved as a whole.
+    pub reserved_bytes: u64,
 }
 
 /// Subtracts what is there from the plan; hashes what is there and unknown. `suites` are those of
@@ -54,16 +57,23 @@ pub fn need(
     stop.check()?;
     let learned = learn_sizes(plan, &mut subtraction.fetch, session, stop, warn)?;
     let mut fetch = Tally::default();
-    let mut resumed_bytes = 0;
+    let (mut resumed_bytes, mut reserved_bytes) = (0, 0);
     for id in &subtraction.fetch {
         let file = plan.file(*id);
         let size = file.known_size().or_else(|| size_of(&learned, *id)).unwrap_or(0);
         let path = subtraction.landing_path(plan, *id);
         let present = session.present(&path, size, file.sha256).map_err(|error| disk(&error))?;
-        resumed_bytes += present.iter().map(|range| range.end - range.start).sum::<u64>();
+        let resumed = present.iter().map(|range| range.end - range.start).sum::<u64>();
+        resumed_bytes += resumed;
+        // Of the many small ones nothing is reserved: no look at each is needed.
+        let reserved = match size {
+            PREALLOCATE_BYTES.. => session.root.part_room(&path).map_err(|error| disk(&error))?.min(size),
+            _ => 0,
+        };
+        reserved_bytes += reserved.max(resumed);
         fetch.add(size);
     }
-    Ok(Wanted { subtraction, learned, fetch, resumed_bytes })
+    Ok(Wanted { subtraction, learned, fetch, resumed_bytes, reserved_bytes })
 }
 
 fn size_of(learned: &[(FileId, u64)], id: FileId) -> Option<u64> {
@@ -134,7 +144,7 @@ pub fn room(need: &Wanted, indexes: &[StoredIndex], session: &Session) -> Result
     super::room::measure(
         &session.places.volume,
         Need {
-            bytes: (need.fetch.bytes + index_bytes).saturating_sub(need.resumed_bytes),
+            bytes: (need.fetch.bytes + index_bytes).saturating_sub(need.reserved_bytes),
             files: need.fetch.files + indexes.len() as u64,
             // A source package has a directory of its own and three files; indexes get three names.
             directories: need.fetch.files / 3 + 3 * indexes.len() as u64,
