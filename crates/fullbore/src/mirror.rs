@@ -282,6 +282,9 @@ impl Run<'_> {
         account.deleted(removed);
         account.deleted(clean::remove_foreign(root, &strangers).map_err(|error| disk(&error))?);
         clean::stale_parts(root, &session.journal.unfinished(), self.plan).map_err(|error| disk(&error))?;
+        if was_killed {
+            clean::abandoned_parts(root, self.plan, &wanted.subtraction.done).map_err(|error| disk(&error))?;
+        }
         store::sweep(root).map_err(|error| disk(&error))?;
         Ok(())
     }

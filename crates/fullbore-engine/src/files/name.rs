@@ -12,7 +12,7 @@ const PATH_BYTES: usize = 4095;
 /// Most directories in a path. A guess: an archive has fewer than ten.
 const PATH_DEPTH: usize = 64;
 /// Ending of every unfinished file; the name starts with a dot.
-const PART_ENDING: &str = ".part";
+pub const PART_ENDING: &str = ".part";
 
 /// Splits a path into the directory ("" for the top) and the name in it.
 ///

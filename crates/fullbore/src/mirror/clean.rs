@@ -8,12 +8,12 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use fullbore_engine::files::{FileError, Kind, Root, is_part_name};
+use fullbore_engine::files::{FileError, Kind, PART_ENDING, Root, is_part_name};
 
 use super::commit::PathSet;
 use super::plan::Plan;
 use super::state::{Removal, State, StateError, SuiteRecord};
-use super::subtract::Tally;
+use super::subtract::{FileSet, Tally};
 
 /// Directories below `dists/` and `pool/` that are gone through; a guess: an archive has ten levels.
 const DEPTH_MAX: usize = 32;
@@ -126,6 +126,39 @@ pub fn stale_parts(root: &Root, unfinished: &[String], plan: &Plan) -> Result<u6
         }
     }
     Ok(removed)
+}
+
+/// Removes the unfinished files that a run which was killed left and that nobody wants: those of small files are in
+/// no journal, so the tree is gone through. Those of files that the plan wants still stay.
+///
+/// # Errors
+/// Refusals of the system.
+pub fn abandoned_parts(root: &Root, plan: &Plan, done: &FileSet) -> Result<u64, FileError> {
+    let mut tops: BTreeSet<&str> = ["dists", "pool"].into();
+    // Flat repositories have their files where they like.
+    tops.extend(plan.files().filter_map(|file| Some(file.path.split_once('/')?.0)));
+    let mut parts = Vec::new();
+    let mut note = |path: &str, name: &str| {
+        let Some(stem) = name.strip_prefix('.').and_then(|name| name.strip_suffix(PART_ENDING)) else { return };
+        let planned = plan.find(&format!("{}{stem}", &path[..path.len() - name.len()]));
+        if planned.is_none_or(|file| done.contains(file.id)) {
+            parts.push(path.to_owned());
+        }
+    };
+    for (name, kind) in root.list("")? {
+        if let (Some(name), Kind::File) = (name.to_str(), kind) {
+            note(name, name);
+        }
+    }
+    for top in tops {
+        walk(root, top, 0, &mut |path, name, kind| {
+            if kind == Kind::File {
+                note(path, name);
+            }
+            Ok(())
+        })?;
+    }
+    parts.iter().map(|path| root.unlink(path).map(u64::from)).sum()
 }
 
 /// Finds files in `dists/` and `pool/` that are neither among `known`, the paths of the state,
