@@ -18,6 +18,7 @@ pub mod here;
 pub mod indexes;
 pub mod join;
 pub mod layout;
+pub mod links;
 pub mod lock;
 pub mod offer;
 pub mod places;

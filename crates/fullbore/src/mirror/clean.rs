@@ -11,6 +11,7 @@ use std::collections::{BTreeSet, HashSet};
 use fullbore_engine::files::{FileError, Kind, PART_ENDING, Root, is_part_name};
 
 use super::commit::PathSet;
+use super::links;
 use super::plan::Plan;
 use super::state::{Removal, State, StateError, SuiteRecord};
 use super::subtract::{FileSet, Tally};
@@ -82,7 +83,7 @@ fn each_expired(
 
 /// Removes a regular file; anything else of that name is not ours.
 fn remove_file(root: &Root, path: &str) -> Result<bool, FileError> {
-    match root.stat(path)? {
+    match links::stat(root, path)? {
         Some(status) if status.kind == Kind::File => root.unlink(path),
         _ => Ok(false),
     }

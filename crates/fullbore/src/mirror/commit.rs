@@ -13,6 +13,7 @@ use std::iter::Peekable;
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, PartFile, Root};
 
+use super::links;
 use super::plan::Plan;
 use super::records::{Record, RecordWriter};
 use super::retention::{DeleteGuard, GuardError, Retention};
@@ -427,7 +428,7 @@ impl<'a> Merge<'a> {
             let size = match (file.known_size(), &merged) {
                 (Some(size), _) => size,
                 (None, Some(old)) if old.sha256 == file.sha256 => old.size,
-                (None, _) => self.commit.root.stat(path)?.map_or(0, |status| status.size),
+                (None, _) => links::follow(self.commit.root, path)?.map_or(0, |(status, _)| status.size),
             };
             self.name(&mut merged, size, file.sha256, file.suites);
         }

@@ -12,6 +12,7 @@ use fullbore_engine::digest::Sha256;
 
 use super::batch::{Files, StoredIndex};
 use super::feed::{plain_bytes_max, read_index};
+use super::links;
 use super::offer::Offered;
 use super::plan::{Plan, PlanBuilder};
 use super::publish::StoredFile;
@@ -101,8 +102,14 @@ fn is_here(offer: &Offered, want: &IndexWant, session: &Session) -> Result<bool,
     let (directory, _) = published.rsplit_once('/').unwrap_or_default();
     let slash = if directory.is_empty() { "" } else { "/" };
     let by_hash = format!("{directory}{slash}by-hash/SHA256/{}", want.sha256);
-    Ok(store::adopt(&session.root, &published, want.sha256, want.size)?
-        || store::adopt(&session.root, &by_hash, want.sha256, want.size)?)
+    for name in [published, by_hash] {
+        if let Some((_, behind)) = links::follow(&session.root, &name)?
+            && store::adopt(&session.root, &behind.unwrap_or(name), want.sha256, want.size)?
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Where mirrors have an index.

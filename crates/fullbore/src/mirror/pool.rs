@@ -16,7 +16,7 @@ use super::room::{Need, Room, RoomError};
 use super::session::{Session, Stop, disk};
 use super::sizes;
 use super::standing::SuiteId;
-use super::state::State;
+use super::state::{State, index_path};
 use super::subtract::{Comparison, FileSet, Subtraction, Tally};
 use crate::error::{CommandError, ErrorKind};
 use crate::events::Events;
@@ -53,7 +53,7 @@ pub fn need(
     if let Some(damage) = &subtraction.damage {
         warn(format!("the list of files was damaged ({damage}); what it did not tell was read from the disk"));
     }
-    adopt_known(plan, &mut subtraction, session, stop);
+    adopt_known(plan, &mut subtraction, session, stop).map_err(|error| disk(&error))?;
     stop.check()?;
     let learned = learn_sizes(plan, &mut subtraction.fetch, session, stop, warn)?;
     let mut fetch = Tally::default();
@@ -81,28 +81,55 @@ fn size_of(learned: &[(FileId, u64)], id: FileId) -> Option<u64> {
 }
 
 /// Reads files that are there but unknown: an archive that somebody else mirrored, a lost state.
-fn adopt_known(plan: &Plan, subtraction: &mut Subtraction, session: &Session, stop: &Stop) {
-    let found = Mutex::new(Vec::new());
-    let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get());
-    {
-        let adopt = &subtraction.adopt;
-        let jobs = |number: usize| {
-            let file = plan.file(*adopt.get(number)?);
-            Some(Job { id: file.id, path: file.path, size: file.known_size(), sha256: file.sha256 })
-        };
-        adopt::read_all(&session.root, jobs, threads, &session.scan, stop.flag(), &|id, outcome| {
-            let right = matches!(outcome, Outcome::Right(_));
-            found.lock().unwrap_or_else(PoisonError::into_inner).push((id, right));
-        });
-    }
-    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-    found.sort_unstable();
+fn adopt_known(plan: &Plan, subtraction: &mut Subtraction, session: &Session, stop: &Stop) -> Result<(), FileError> {
+    let adopt = std::mem::take(&mut subtraction.adopt);
+    let found = hash_known(plan, session, stop, &|number| {
+        let id = *adopt.get(number)?;
+        Some((id, plan.file(id).path))
+    });
     for (id, right) in found {
         subtraction.adopted(id, right);
         if right {
             subtraction.present.add(plan.file(id).known_size().unwrap_or(0));
         }
     }
+    let behind = std::mem::take(&mut subtraction.behind);
+    let found = hash_known(plan, session, stop, &|number| behind.get(number).map(|(id, path)| (*id, path.as_str())));
+    for (id, right) in found {
+        let file = plan.file(id);
+        let path = behind.binary_search_by_key(&id, |(id, _)| *id).ok().map(|at| &behind[at].1);
+        if let Some(path) = path.filter(|_| right && !session.places.is_untouched()) {
+            session.root.hard_link(path, &index_path(file.sha256))?;
+        }
+        subtraction.adopted_behind(id, right);
+        if right {
+            subtraction.present.add(file.known_size().unwrap_or(0));
+        }
+    }
+    Ok(())
+}
+
+/// Hashes files of the plan that lie at these paths; gives back which are right, in order.
+fn hash_known<'a>(
+    plan: &'a Plan,
+    session: &Session,
+    stop: &Stop,
+    known: &(dyn Fn(usize) -> Option<(FileId, &'a str)> + Sync),
+) -> Vec<(FileId, bool)> {
+    let found = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get());
+    let jobs = |number: usize| {
+        let (id, path) = known(number)?;
+        let file = plan.file(id);
+        Some(Job { id, path, size: file.known_size(), sha256: file.sha256 })
+    };
+    adopt::read_all(&session.root, jobs, threads, &session.scan, stop.flag(), &|id, outcome| {
+        let right = matches!(outcome, Outcome::Right(_));
+        found.lock().unwrap_or_else(PoisonError::into_inner).push((id, right));
+    });
+    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    found.sort_unstable();
+    found
 }
 
 /// Asks for the sizes of installer images, whose index tells none. Those of which no mirror tells it are

@@ -8,12 +8,15 @@
 //! `InRelease` find its indexes by hash, and its packages in the pool, until retention ends.
 //! The engine's `Target` gives the names in this order, with a barrier before and after.
 
+use std::collections::{BTreeSet, HashSet};
+
 use fullbore_engine::digest::Sha256;
-use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::files::{FileError, Kind, Root};
 use fullbore_engine::target::Name;
 
 use super::commit::PublishedFile;
 use super::layout::{Layout, link_target};
+use super::links;
 use super::plan::{FileId, Plan};
 use super::standing::SuiteId;
 use super::state::{SuiteRecord, index_path};
@@ -144,7 +147,7 @@ pub fn names(
             match publication.signed_files().find(|file| file.path == name) {
                 Some(file) => link_unless_same(root, &mut names, file, path)?,
                 // The archive has it no more: an old one beside the new would contradict it.
-                None if root.stat(&path)?.is_some() => names.push(Name::Remove { path }),
+                None if links::stat(root, &path)?.is_some() => names.push(Name::Remove { path }),
                 None => {}
             }
         }
@@ -161,7 +164,28 @@ pub fn names(
             names.push(Name::Remove { path: link.clone() });
         }
     }
-    Ok(names)
+    let mut ordered = in_the_way(root, publications, &names)?;
+    ordered.append(&mut names);
+    Ok(ordered)
+}
+
+/// Takes away the symbolic links below the suites' directories behind which one of the names would lie.
+fn in_the_way(root: &Root, publications: &[Publication], names: &[Name]) -> Result<Vec<Name>, FileError> {
+    let (mut seen, mut links) = (HashSet::new(), BTreeSet::new());
+    for name in names {
+        let Name::Link { to, .. } = name else { continue };
+        let Some((directory, _)) = to.rsplit_once('/').filter(|(directory, _)| seen.insert(*directory)) else {
+            continue;
+        };
+        let suites = publications.iter().map(|publication| publication.layout.directory.as_str());
+        let Some(suite) =
+            suites.filter(|suite| directory.starts_with(&format!("{suite}/"))).max_by_key(|suite| suite.len())
+        else {
+            continue;
+        };
+        links.extend(links::on_the_way(root, suite, to)?);
+    }
+    Ok(links.into_iter().map(|link| Name::Remove { path: link.to_owned() }).collect())
 }
 
 /// Links of these suites that none has any more: `stable`, when the suite became `oldstable`.
@@ -180,7 +204,7 @@ fn given_up<'a>(publications: &'a [Publication], before: &'a [SuiteRecord]) -> i
 
 fn link_unless_same(root: &Root, names: &mut Vec<Name>, file: &StoredFile, to: String) -> Result<(), FileError> {
     let from = index_path(file.sha256);
-    let inode = |path: &str| Ok::<_, FileError>(root.stat(path)?.map(|status| status.inode));
+    let inode = |path: &str| Ok::<_, FileError>(links::stat(root, path)?.map(|status| status.inode));
     let there = inode(&to)?;
     if there.is_none() || there != inode(&from)? {
         names.push(Name::Link { from, to });
@@ -189,6 +213,11 @@ fn link_unless_same(root: &Root, names: &mut Vec<Name>, file: &StoredFile, to: S
 }
 
 fn has_other_content(root: &Root, path: &str, index: &StoredFile) -> Result<bool, FileError> {
+    match links::stat(root, path)? {
+        None => return Ok(false),
+        Some(status) if status.kind != Kind::File => return Ok(status.kind == Kind::Symlink),
+        Some(_) => {}
+    }
     let Some((file, status)) = root.open_file(path)? else { return Ok(false) };
     if status.size != index.size {
         return Ok(true);

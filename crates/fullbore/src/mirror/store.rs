@@ -10,6 +10,7 @@ use std::io::{self, Read};
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::files::{FileError, Kind, Root};
 
+use super::links;
 use super::state::{INDEX_DIRECTORY, StateError, index_path};
 
 /// Bytes read at once when hashing. Large enough that calls do not count, small enough for
@@ -62,7 +63,7 @@ pub fn has(root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
 /// Refusals of the system.
 pub fn adopt(root: &Root, path: &str, sha256: Sha256, size: u64) -> Result<bool, StateError> {
     // A link or a device of that name is not ours to follow, and no index.
-    if !root.stat(path)?.is_some_and(|status| status.kind == Kind::File && status.size == size) {
+    if !links::stat(root, path)?.is_some_and(|status| status.kind == Kind::File && status.size == size) {
         return Ok(false);
     }
     let Some((file, _)) = root.open_file(path)? else { return Ok(false) };

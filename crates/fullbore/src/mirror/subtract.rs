@@ -9,6 +9,7 @@
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Kind, Root};
 
+use super::links;
 use super::plan::{FileId, Plan, PlanFile};
 use super::records::Record;
 use super::standing::SuiteId;
@@ -111,6 +112,9 @@ pub struct Subtraction {
     pub fetch: Vec<FileId>,
     /// There with the right size, but unknown: to be hashed, in order of path.
     pub adopt: Vec<FileId>,
+    /// There behind a symbolic link, with the path at which they lie: to be hashed. Their own path is free only
+    /// when their suite is published.
+    pub behind: Vec<(FileId, String)>,
     /// Files whose path holds other content now. They must not get their name before
     /// their suite is published: fetch them to [`super::state::index_path`].
     pub replace: FileSet,
@@ -129,6 +133,15 @@ impl Subtraction {
             self.replace.remove(id);
         } else {
             self.replace.insert(id);
+            self.fetch.push(id);
+        }
+    }
+
+    /// As [`Subtraction::adopted`], of a file behind a link whose content is in the store now.
+    pub fn adopted_behind(&mut self, id: FileId, right: bool) {
+        if right {
+            self.done.insert(id);
+        } else {
             self.fetch.push(id);
         }
     }
@@ -161,6 +174,7 @@ impl<'a> Comparison<'a> {
             present: Tally::default(),
             fetch: Vec::new(),
             adopt: Vec::new(),
+            behind: Vec::new(),
             replace: FileSet::new(plan.len()),
             orphans: Vec::new(),
             damage: None,
@@ -223,9 +237,17 @@ impl<'a> Comparison<'a> {
                     Found::File(size) if file.known_size().is_none_or(|known| known == size) => {
                         result.adopt.push(file.id)
                     }
-                    Found::File(_) => {
+                    Found::File(_) | Found::Link => {
                         result.replace.insert(file.id);
                         result.fetch.push(file.id);
+                    }
+                    Found::Behind(size, path) => {
+                        result.replace.insert(file.id);
+                        if file.known_size().is_none_or(|known| known == size) {
+                            result.behind.push((file.id, path));
+                        } else {
+                            result.fetch.push(file.id);
+                        }
                     }
                 }
             }
@@ -295,6 +317,10 @@ impl<'a> Comparison<'a> {
 enum Found {
     Nothing,
     File(u64),
+    /// A symbolic link is on the way, and behind it a file of this size at that path.
+    Behind(u64, String),
+    /// A symbolic link is on the way, and nothing behind it.
+    Link,
 }
 
 /// Looks for files in order of path and skips what lies in directories that are missing:
@@ -310,7 +336,17 @@ impl Disk<'_> {
         if !self.missing.is_empty() && path.starts_with(&self.missing) {
             return Ok(Found::Nothing);
         }
-        match self.root.stat(path)? {
+        let status = match self.root.stat(path) {
+            // Only there it is known whose the link is, and may be replaced.
+            Err(FileError::Symlink { .. }) if path.starts_with("dists/") => {
+                return Ok(match links::follow(self.root, path)? {
+                    Some((status, Some(real))) if status.kind == Kind::File => Found::Behind(status.size, real),
+                    _ => Found::Link,
+                });
+            }
+            other => other?,
+        };
+        match status {
             Some(status) if status.kind == Kind::File => Ok(Found::File(status.size)),
             // A link or a directory where a file belongs; landing will say so.
             Some(_) => Ok(Found::Nothing),

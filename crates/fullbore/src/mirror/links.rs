@@ -1,0 +1,118 @@
+//! Symbolic links that others put below a suite's directory.
+//!
+//! Debian's `installer-ARCH/current` is a link to a directory called after a date; whoever mirrors by rsync has
+//! it as it is. Nothing is ever written through a link. What lies behind one, still beneath the mirror's
+//! directory, is read there (its hash decides); when the suite is published directories take the links' place.
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+
+use fullbore_engine::files::{FileError, Kind, Root, Status};
+
+/// Links followed on one way; Linux has the same limit (path_resolution(7)).
+const LINKS_MAX: usize = 40;
+
+/// The same file's path without links; `None` when nothing is there, or it lies outside.
+///
+/// # Errors
+/// Refusals of the system.
+pub fn resolve(root: &Root, path: &str) -> Result<Option<String>, FileError> {
+    let mut ahead: VecDeque<String> = path.split('/').map(str::to_owned).collect();
+    let mut real: Vec<String> = Vec::new();
+    let mut links = 0;
+    while let Some(part) = ahead.pop_front() {
+        match part.as_str() {
+            "" | "." => continue,
+            ".." if real.pop().is_none() => return Ok(None),
+            ".." => continue,
+            _ => real.push(part),
+        }
+        let target = match root.read_link(&real.join("/")) {
+            Ok(Some(target)) => target,
+            Ok(None) => continue,
+            Err(error) if error.kind() == Some(ErrorKind::NotADirectory) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        links += 1;
+        if target.starts_with('/') || links > LINKS_MAX {
+            return Ok(None);
+        }
+        real.pop();
+        target.split('/').rev().for_each(|part| ahead.push_front(part.to_owned()));
+    }
+    Ok((!real.is_empty()).then(|| real.join("/")))
+}
+
+/// What a name leads to, with its path where it leads there by links.
+///
+/// # Errors
+/// Refusals of the system.
+pub fn follow(root: &Root, path: &str) -> Result<Option<(Status, Option<String>)>, FileError> {
+    match root.stat(path) {
+        Ok(Some(status)) if status.kind == Kind::Symlink => {}
+        Err(FileError::Symlink { .. }) => {}
+        other => return Ok(other?.map(|status| (status, None))),
+    }
+    let Some(real) = resolve(root, path)? else { return Ok(None) };
+    Ok(root.stat(&real)?.map(|status| (status, Some(real))))
+}
+
+/// As [`Root::stat`]; behind a link there is nothing.
+///
+/// # Errors
+/// Refusals of the system.
+pub fn stat(root: &Root, path: &str) -> Result<Option<Status>, FileError> {
+    match root.stat(path) {
+        Err(FileError::Symlink { .. }) => Ok(None),
+        other => other,
+    }
+}
+
+/// The link on the way from `directory` to a path below it, if there is one.
+///
+/// # Errors
+/// Refusals of the system.
+pub fn on_the_way<'p>(root: &Root, directory: &str, path: &'p str) -> Result<Option<&'p str>, FileError> {
+    let below = if directory.is_empty() { 0 } else { directory.len() + 1 };
+    for (slash, _) in path.match_indices('/').filter(|(slash, _)| *slash > below) {
+        if root.read_link(&path[..slash])?.is_some() {
+            return Ok(Some(&path[..slash]));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_read_through_as_long_as_they_stay_inside() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        root.write_part("dists/x/i/2025/images/a", b"content").unwrap().finish().unwrap();
+        let link = |target: &str, name: &str| {
+            std::os::unix::fs::symlink(target, directory.path().join("dists/x/i").join(name)).unwrap();
+        };
+        link("2025", "current");
+        link("./current/../current", "latest");
+        link("/etc", "absolute");
+        link("../../../..", "outside");
+        link("round", "round");
+        link("2025/images/a", "file");
+        let real = "dists/x/i/2025/images/a";
+        for path in ["current/images/a", "latest/images/a", "file"] {
+            let (status, found) = follow(&root, &format!("dists/x/i/{path}")).unwrap().unwrap();
+            assert_eq!((status.size, found.as_deref()), (7, Some(real)), "{path}");
+        }
+        assert_eq!(follow(&root, real).unwrap().unwrap().1, None);
+        for path in ["absolute/hosts", "outside/etc/hosts", "round/a", "current/none", "2025/images/a/b", "none/a"] {
+            let path = format!("dists/x/i/{path}");
+            assert!(!matches!(follow(&root, &path), Ok(Some(_))), "{path}");
+        }
+        assert!(stat(&root, "dists/x/i/current/images/a").unwrap().is_none());
+        let way = |path: &'static str| on_the_way(&root, "dists/x", path).unwrap();
+        assert_eq!(way("dists/x/i/latest/images/a"), Some("dists/x/i/latest"));
+        assert_eq!((way(real), way("dists/x/i/file")), (None, None));
+    }
+}
