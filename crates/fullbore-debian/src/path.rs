@@ -201,11 +201,11 @@ impl ArchivePath {
     }
 
     /// The file of the same content under its hash: `DIRECTORY/by-hash/SHA256/HEX`, as
-    /// `Acquire-By-Hash: yes` in a `Release` announces.
-    pub fn by_hash(&self, sha256_hex: &str) -> Result<Self, PathError> {
+    /// `Acquire-By-Hash: yes` in a `Release` announces. The algorithm is called as its list is.
+    pub fn by_hash(&self, algorithm: &str, hex: &str) -> Result<Self, PathError> {
         let directory = self.directory();
         let slash = if directory.is_empty() { "" } else { "/" };
-        Self::parse(&format!("{directory}{slash}by-hash/SHA256/{sha256_hex}"))
+        Self::parse(&format!("{directory}{slash}by-hash/{algorithm}/{hex}"))
     }
 
     /// The path as it goes into a request, percent-encoded where RFC 3986 section 3.3 asks for it.
@@ -361,10 +361,10 @@ mod tests {
     #[test]
     fn by_hash_stands_beside_the_index() {
         let path = ArchivePath::parse("main/binary-amd64/Packages.xz").expect("legal");
-        let hashed = path.by_hash("00ff").expect("legal");
+        let hashed = path.by_hash("SHA256", "00ff").expect("legal");
         assert_eq!(hashed.as_str(), "main/binary-amd64/by-hash/SHA256/00ff");
-        let flat = ArchivePath::parse("Packages").expect("legal").by_hash("00ff").expect("legal");
-        assert_eq!(flat.as_str(), "by-hash/SHA256/00ff");
+        let flat = ArchivePath::parse("Packages").expect("legal").by_hash("SHA512", "00ff").expect("legal");
+        assert_eq!(flat.as_str(), "by-hash/SHA512/00ff");
     }
 
     proptest! {

@@ -31,6 +31,18 @@ pub struct IndexEntry {
     pub size: u64,
     /// Of the file as it is served, compressed or not.
     pub sha256: Sha256,
+    /// The same file's SHA-512 in hex, where the suite has indexes by hash and a list with these: clients ask by
+    /// the strongest hash that is listed. Nothing is verified by it.
+    pub sha512: Option<Box<str>>,
+}
+
+impl IndexEntry {
+    /// The names by hash under which clients may ask for it.
+    pub fn by_hash(&self) -> Result<Vec<ArchivePath>, PathError> {
+        let sha256 = self.path.by_hash("SHA256", self.sha256.to_hex().as_str());
+        let sha512 = self.sha512.as_ref().map(|hex| self.path.by_hash("SHA512", hex));
+        std::iter::once(sha256).chain(sha512).collect()
+    }
 }
 
 /// A parsed `Release`.
@@ -149,6 +161,11 @@ impl Release {
             let weaker = ["MD5Sum", "SHA1"].into_iter().filter(|field| stanza.get(field).is_some());
             return Err(ReleaseError::NoSha256 { found: weaker.collect() });
         };
+        let acquire_by_hash = yes("Acquire-By-Hash")?;
+        let mut entries = entries(sha256)?;
+        if let Some(sha512) = text("SHA512")?.filter(|_| acquire_by_hash) {
+            add_sha512(&mut entries, sha512);
+        }
         Ok(Release {
             origin: owned("Origin")?,
             label: owned("Label")?,
@@ -160,12 +177,12 @@ impl Release {
             valid_until: date("Valid-Until")?,
             architectures: words("Architectures")?,
             components: words("Components")?,
-            acquire_by_hash: yes("Acquire-By-Hash")?,
+            acquire_by_hash,
             no_support_for_architecture_all: words("No-Support-for-Architecture-all")?
                 .iter()
                 .any(|word| word == "Packages"),
             signed_by: list(text("Signed-By")?, |c| c == ',' || c.is_whitespace()),
-            entries: entries(sha256)?,
+            entries,
         })
     }
 
@@ -206,7 +223,7 @@ fn entries(list: &str) -> Result<Vec<IndexEntry>, ReleaseError> {
         }
     }
     let mut entries: Vec<_> =
-        entries.into_iter().map(|(path, (size, sha256))| IndexEntry { path, size, sha256 }).collect();
+        entries.into_iter().map(|(path, (size, sha256))| IndexEntry { path, size, sha256, sha512: None }).collect();
     entries.sort_unstable_by(|left, right| left.path.cmp(&right.path));
     Ok(entries)
 }
@@ -221,7 +238,24 @@ fn entry(line: &str, number: usize) -> Result<IndexEntry, ReleaseError> {
     let size = parse_size(size.as_bytes()).filter(|&size| size <= INDEX_BYTES_MAX);
     let size = size.ok_or_else(|| fault("the size is no number, or beyond every index"))?;
     let path = ArchivePath::parse_dotted(path).map_err(|source| ReleaseError::Path { number, source })?;
-    Ok(IndexEntry { path, size, sha256 })
+    Ok(IndexEntry { path, size, sha256, sha512: None })
+}
+
+/// Notes the hashes of a second list. It only gives names, so a line that is none, or of another file, is passed over.
+fn add_sha512(entries: &mut [IndexEntry], list: &str) {
+    for line in list.lines().take(ENTRIES_MAX) {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(hex), Some(size), Some(path), None) = (words.next(), words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        let is_hash = hex.len() == 128 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let Some(path) = ArchivePath::parse_dotted(path).ok().filter(|_| is_hash) else { continue };
+        if let Ok(at) = entries.binary_search_by(|entry| entry.path.cmp(&path))
+            && parse_size(size.as_bytes()) == Some(entries[at].size)
+        {
+            entries[at].sha512 = Some(hex.into());
+        }
+    }
 }
 
 /// Digits only: `u64::from_str` would take a `+`.
@@ -299,6 +333,20 @@ mod tests {
         let release = parse(&format!("SHA256:\n {HASH} 10 ./Packages.gz\n")).expect("valid");
         assert_eq!(release.entries[0].path.as_str(), "Packages.gz");
         assert_eq!(release.date, None);
+    }
+
+    #[test]
+    fn names_by_the_strongest_hash() {
+        let strong = HASH.repeat(2);
+        let lists = |head: &str| {
+            let lines = format!("\n {strong} 10 a/x\n {strong} 11 b\n {HASH} 10 b\n {strong} 1 ../c\n nonsense\n");
+            parse(&format!("{head}SHA256:\n {HASH} 10 a/x\n {HASH} 10 b\nSHA512:{lines}")).expect("valid")
+        };
+        let release = lists("Acquire-By-Hash: yes\n");
+        let names: Vec<String> = release.entries[0].by_hash().expect("legal").iter().map(ToString::to_string).collect();
+        assert_eq!(names, [format!("a/by-hash/SHA256/{HASH}"), format!("a/by-hash/SHA512/{strong}")]);
+        assert_eq!(release.entries[1].sha512, None, "of another size, or no SHA-512");
+        assert!(lists("").entries.iter().all(|entry| entry.sha512.is_none()));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fullbore_debian::signature::Verifier;
-use fullbore_engine::files::Root;
+use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::stage::{Kind, Ledger};
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 
@@ -27,6 +27,7 @@ use crate::mirror::places::Places;
 use crate::mirror::session::{Session, Stop, boot_id, disk};
 use crate::mirror::sizes;
 use crate::mirror::state::{OWN_DIRECTORY, State, StateError, index_path};
+use crate::mirror::store;
 use crate::report::{Report, Summary, Timeline, VerdictReport, units};
 use crate::settings::{CheckSettings, DurabilityChoice, SignedBy};
 use local::{CheckError, Fault, Findings, Options, Problem, SuiteFault};
@@ -264,8 +265,17 @@ fn repair(
         }
     }
     // What is as signed and cannot be understood is not mended by fetching it again.
-    let wrong: Vec<&Problem> = findings.problems.iter().filter(|problem| problem.fault.is_of_content()).collect();
+    let mut wrong: Vec<&Problem> = Vec::new();
+    for problem in findings.problems.iter().filter(|problem| problem.fault.is_of_content()) {
+        if let Some(bytes) = from_here(&root, problem).map_err(|error| state_error(&error))? {
+            events.emit(Event::Repaired { path: problem.path.clone(), bytes });
+            repaired.push(problem.path.clone());
+        } else {
+            wrong.push(problem);
+        }
+    }
     if wrong.is_empty() {
+        store::sweep(&root).map_err(|error| disk(&error))?;
         return Ok(repaired);
     }
     let known = || state.header.suites.iter().flat_map(|suite| suite.origins.iter().cloned()).collect::<Vec<_>>();
@@ -286,7 +296,8 @@ fn repair(
     for problem in &wrong {
         let Some(size) = problem.size.or_else(|| learned.next().flatten()) else { continue };
         if wanted.iter().all(|other| other.sha256 != problem.sha256) {
-            wanted.push(StoredIndex { path: problem.path.clone(), other_path: None, size, sha256: problem.sha256 });
+            let (path, other_path) = remote_names(problem);
+            wanted.push(StoredIndex { path, other_path, size, sha256: problem.sha256 });
         }
     }
     let files = Arc::new(Files::of_indexes(wanted));
@@ -296,14 +307,38 @@ fn repair(
     let came: Vec<&StoredIndex> = fetched.verified.iter().filter_map(|item| files.index(*item)).collect();
     for problem in wrong {
         let Some(index) = came.iter().find(|index| index.sha256 == problem.sha256) else { continue };
-        root.hard_link(&index_path(problem.sha256), &problem.path).map_err(|error| disk(&error))?;
+        match root.hard_link(&index_path(problem.sha256), &problem.path) {
+            // A `fullbore mirror` run puts directories in the place of links; what lies behind is not ours to change.
+            Err(FileError::Symlink { .. }) => continue,
+            other => other.map_err(|error| disk(&error))?,
+        };
         events.emit(Event::Repaired { path: problem.path.clone(), bytes: index.size });
         repaired.push(problem.path.clone());
     }
-    crate::mirror::store::sweep(&root).map_err(|error| disk(&error))?;
+    store::sweep(&root).map_err(|error| disk(&error))?;
     session.journal.compact().map_err(|error| disk(&error))?;
     account::transferred(summary, &mut session, started, &[(0, Phase::Fetch)]);
     Ok(repaired)
+}
+
+/// Mends an index from another of its names, or from the store; gives back its size if that had it.
+fn from_here(root: &Root, problem: &Problem) -> Result<Option<u64>, StateError> {
+    let (Some(names), Some(size)) = (&problem.names, problem.size) else { return Ok(None) };
+    if !store::verify(root, problem.sha256, size)? && !names.adopt(root, problem.sha256, size)? {
+        return Ok(None);
+    }
+    match root.hard_link(&index_path(problem.sha256), &problem.path) {
+        Err(FileError::Symlink { .. }) => Ok(None),
+        other => Ok(other.map(|_| Some(size))?),
+    }
+}
+
+/// Where mirrors have a file. An index is asked for by its hash: under its own name a mirror may have the next by now.
+fn remote_names(problem: &Problem) -> (String, Option<String>) {
+    match problem.names.as_ref().and_then(|names| Some((names.by_hash.first()?, &names.canonical))) {
+        Some((by_hash, canonical)) => (by_hash.clone(), Some(canonical.clone())),
+        None => (problem.path.clone(), None),
+    }
 }
 
 /// What may help against what is wrong.

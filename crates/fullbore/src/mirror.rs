@@ -352,7 +352,10 @@ impl Run<'_> {
         for (name, content) in &offer.files {
             let sha256 = store::put_dated(&session.places.work, content, Some(offer.modified))
                 .map_err(|error| state_error(&error))?;
-            stored.insert(*name, StoredFile { path: (*name).to_owned(), size: content.len() as u64, sha256 });
+            stored.insert(
+                *name,
+                StoredFile { path: (*name).to_owned(), size: content.len() as u64, sha256, sha512: None },
+            );
         }
         let mut files = self.suites[place].stored();
         files.sort_by(|a, b| a.path.cmp(&b.path));
@@ -361,7 +364,12 @@ impl Run<'_> {
             .entries
             .iter()
             .filter(|entry| files.binary_search_by(|file| file.path.as_str().cmp(entry.path.as_str())).is_err())
-            .map(|entry| StoredFile { path: entry.path.as_str().to_owned(), size: entry.size, sha256: entry.sha256 })
+            .map(|entry| StoredFile {
+                path: entry.path.as_str().to_owned(),
+                size: entry.size,
+                sha256: entry.sha256,
+                sha512: None,
+            })
             .collect();
         Ok(Publication {
             id: self.ids[place],

@@ -70,6 +70,28 @@ fn both_names_of_a_wrong_index_are_mended() {
     verified(&mirror.to, common(), 0);
 }
 
+/// The archive has gone on, and has the index by its hash only.
+#[test]
+fn an_index_of_an_older_state_is_mended() {
+    let (_directory, archive) = own_archive(|builder| builder.churn(1.0));
+    let (mirror, server) = mirrored(&archive);
+    server.switch_root(&archive.state(1).root);
+    let directory = mirror.to.join("dists/trixie/main/binary-amd64");
+    let index = directory.join("Packages.xz");
+    // Its other name has it.
+    std::fs::remove_file(&index).unwrap();
+    server.take_log();
+    mirror.check(&["--repair"]).exits(0);
+    assert!(server.take_log().is_empty(), "nothing is fetched that is here");
+    verified(&mirror.to, &archive, 0);
+    // No name has it, nor has the store: they are one file.
+    faults::flip_bit(&index, 10).unwrap();
+    mirror.check(&["--repair"]).exits(0);
+    let asked: Vec<String> = server.take_log().into_iter().map(|entry| entry.path).collect();
+    assert!(asked.len() == 1 && asked[0].contains("/by-hash/SHA256/"), "{asked:?}");
+    verified(&mirror.to, &archive, 0);
+}
+
 #[test]
 fn the_link_of_a_suite_is_part_of_the_mirror() {
     let (mirror, server) = mirrored(common());

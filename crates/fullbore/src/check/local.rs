@@ -23,10 +23,12 @@ use crate::mirror::adopt::{Job, Outcome, read_all};
 use crate::mirror::feed::{plain_bytes_max, read_index};
 use crate::mirror::foreign::suite_directories;
 use crate::mirror::layout::lost_links;
-use crate::mirror::plan::{Plan, PlanBuilder, PlanFile};
+use crate::mirror::links;
+use crate::mirror::plan::{FileId, Plan, PlanBuilder, PlanFile};
 use crate::mirror::select::Reading;
 use crate::mirror::standing::{Standing, SuiteId};
 use crate::mirror::state::{State, StateError};
+use crate::mirror::store;
 use crate::mirror::subtract::Tally;
 use crate::settings::Filters;
 use crate::signed_release::contradiction;
@@ -150,6 +152,36 @@ pub struct Problem {
     pub sha256: Sha256,
     /// What is wrong.
     pub fault: Fault,
+    /// Of an index, all names under which it may be had.
+    pub names: Option<IndexNames>,
+}
+
+/// The names of an index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexNames {
+    /// That in the Release.
+    pub canonical: String,
+    /// Those by hash, if the suite has them.
+    pub by_hash: Vec<String>,
+}
+
+impl IndexNames {
+    fn all(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.canonical).chain(&self.by_hash).map(String::as_str)
+    }
+
+    /// Takes the content into the store from whichever name has it.
+    ///
+    /// # Errors
+    /// Refusals of the system.
+    pub fn adopt(&self, root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
+        for name in self.all() {
+            if store::adopt(root, name, sha256, size)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }
 
 impl std::fmt::Display for Problem {
@@ -275,10 +307,19 @@ struct Checker<'a> {
 /// An index as the Release names it, found under a name.
 struct IndexCopy {
     path: String,
+    /// Where it lies, if that is behind a symbolic link.
+    behind: Option<String>,
     size: u64,
     sha256: Sha256,
-    /// Another name of the same file, which need not be read again.
-    twin: Option<String>,
+    /// Other names of the same file, which need not be read again.
+    twins: Vec<String>,
+    names: IndexNames,
+}
+
+impl IndexCopy {
+    fn place(&self) -> &str {
+        self.behind.as_deref().unwrap_or(&self.path)
+    }
 }
 
 impl<'a> Checker<'a> {
@@ -385,7 +426,7 @@ impl<'a> Checker<'a> {
             // Files named in an index lie relative to its own name, not to its by-hash one.
             let path = format!("{}{}", below(directory, stem), form.extension());
             let limit = plain_bytes_max(release, stem, copy.size);
-            let Some((file, _)) = self.root.open_file(&copy.path)? else { continue };
+            let Some((file, _)) = self.root.open_file(copy.place())? else { continue };
             let fed = match plan.index(&path, suite) {
                 Ok(id) => read_index(plan, id, reading, &path, form, limit, BufReader::new(file)).map(drop),
                 Err(error) => Err(error.into()),
@@ -406,24 +447,27 @@ impl<'a> Checker<'a> {
     ) -> Result<(Vec<IndexCopy>, Vec<Problem>), CheckError> {
         let (mut copies, mut missing) = (Vec::<IndexCopy>::new(), Vec::new());
         for entry in &release.entries {
-            let canonical = below(directory, entry.path.as_str());
-            let by_hash = entry.path.by_hash(&entry.sha256.to_string()).map(|path| below(directory, path.as_str()));
-            let names = [Some(canonical), by_hash.ok().filter(|_| release.acquire_by_hash)];
+            let by_hash = if release.acquire_by_hash { entry.by_hash().unwrap_or_default() } else { Vec::new() };
+            let names = IndexNames {
+                canonical: below(directory, entry.path.as_str()),
+                by_hash: by_hash.iter().map(|path| below(directory, path.as_str())).collect(),
+            };
             let mut inode = None;
-            for path in names.into_iter().flatten() {
+            for path in names.all().map(str::to_owned) {
                 // What is left of it belongs to an earlier state; the Release's hash may be another.
                 if self.was_given_up(&path, suite) {
                     continue;
                 }
-                let there = self.root.stat(&path)?;
+                let there = links::follow(self.root, &path)?;
+                let (size, sha256, names) = (entry.size, entry.sha256, names.clone());
                 if there.is_none() && self.is_known(&path) {
-                    self.findings.wanted.add(entry.size);
-                    missing.push(Problem { path, size: Some(entry.size), sha256: entry.sha256, fault: Fault::Missing });
-                } else if let Some(there) = there {
+                    self.findings.wanted.add(size);
+                    missing.push(Problem { path, size: Some(size), sha256, fault: Fault::Missing, names: Some(names) });
+                } else if let Some((there, behind)) = there {
                     self.indexes.insert(path.clone());
                     match copies.last_mut() {
-                        Some(copy) if inode == Some(there.inode) => copy.twin = Some(path),
-                        _ => copies.push(IndexCopy { path, size: entry.size, sha256: entry.sha256, twin: None }),
+                        Some(copy) if inode == Some(there.inode) => copy.twins.push(path),
+                        _ => copies.push(IndexCopy { path, behind, size, sha256, twins: Vec::new(), names }),
                     }
                     inode = Some(there.inode);
                 }
@@ -463,7 +507,7 @@ impl<'a> Checker<'a> {
     fn read_copies(&mut self, copies: &[IndexCopy]) -> Vec<bool> {
         let job = |at: usize| {
             let copy = copies.get(at)?;
-            Some(Job { id: at as u32, path: &copy.path, size: Some(copy.size), sha256: copy.sha256 })
+            Some(Job { id: at as u32, path: copy.place(), size: Some(copy.size), sha256: copy.sha256 })
         };
         let mut right = vec![false; copies.len()];
         for (id, outcome) in self.read(&job) {
@@ -473,9 +517,11 @@ impl<'a> Checker<'a> {
             let judged = self.findings.problems.len();
             self.judge(&copy.path, Some(copy.size), copy.sha256, outcome);
             // What is wrong with one name of a file is wrong with the other.
-            if let (Some(twin), Some(problem)) = (&copy.twin, self.findings.problems.get(judged)) {
-                let problem = Problem { path: twin.clone(), ..problem.clone() };
-                self.findings.problems.push(problem);
+            if let Some(problem) = self.findings.problems.get_mut(judged) {
+                problem.names = Some(copy.names.clone());
+                let problem = problem.clone();
+                let of_twin = |twin: &String| Problem { path: twin.clone(), ..problem.clone() };
+                self.findings.problems.extend(copy.twins.iter().map(of_twin));
             }
         }
         right
@@ -483,20 +529,26 @@ impl<'a> Checker<'a> {
 
     /// Every file that the indexes name.
     fn files(&mut self, plan: &Plan) -> Result<(), CheckError> {
-        let mut chosen = Vec::new();
+        let mut chosen: Vec<(FileId, Option<String>)> = Vec::new();
         for file in plan.files() {
-            let there = self.root.stat(file.path)?;
+            // A pool behind a link is on another disk, say, and nothing is known of it.
+            let there = match file.path.starts_with("dists/") {
+                true => links::follow(self.root, file.path)?,
+                false => self.root.stat(file.path)?.map(|status| (status, None)),
+            };
             if there.is_none() && self.is_left_out(&file) {
                 continue;
             }
             self.findings.wanted.add(file.known_size().unwrap_or(0));
             let fault = match there {
                 None => Fault::Missing,
-                Some(status) if status.kind != Kind::File => Fault::Unreadable("not a regular file".to_owned()),
-                Some(status) if file.known_size().is_some_and(|size| size != status.size) => Fault::Size(status.size),
-                Some(_) => {
+                Some((status, _)) if status.kind != Kind::File => Fault::Unreadable("not a regular file".to_owned()),
+                Some((status, _)) if file.known_size().is_some_and(|size| size != status.size) => {
+                    Fault::Size(status.size)
+                }
+                Some((_, behind)) => {
                     if is_chosen(file.path, self.options.seed, self.options.read_share) {
-                        chosen.push(file.id);
+                        chosen.push((file.id, behind));
                     } else {
                         (self.options.progress)(0);
                     }
@@ -507,8 +559,14 @@ impl<'a> Checker<'a> {
             self.problem(file.path, file.known_size(), file.sha256, fault);
         }
         let job = |at: usize| {
-            let file = plan.file(*chosen.get(at)?);
-            Some(Job { id: file.id, path: file.path, size: file.known_size(), sha256: file.sha256 })
+            let (id, behind) = chosen.get(at)?;
+            let file = plan.file(*id);
+            Some(Job {
+                id: file.id,
+                path: behind.as_deref().unwrap_or(file.path),
+                size: file.known_size(),
+                sha256: file.sha256,
+            })
         };
         for (id, outcome) in self.read(&job) {
             let file = plan.file(id);
@@ -550,7 +608,7 @@ impl<'a> Checker<'a> {
     }
 
     fn problem(&mut self, path: &str, size: Option<u64>, sha256: Sha256, fault: Fault) {
-        self.findings.problems.push(Problem { path: path.to_owned(), size, sha256, fault });
+        self.findings.problems.push(Problem { path: path.to_owned(), size, sha256, fault, names: None });
     }
 
     fn damaged(&mut self, path: &str, sha256: Sha256, error: &dyn std::error::Error) {

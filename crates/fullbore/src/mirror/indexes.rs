@@ -49,7 +49,12 @@ impl SuiteIndexes {
         self.wants
             .iter()
             .filter(|want| self.has(want))
-            .map(|want| StoredFile { path: want.path.clone(), size: want.size, sha256: want.sha256 })
+            .map(|want| StoredFile {
+                path: want.path.clone(),
+                size: want.size,
+                sha256: want.sha256,
+                sha512: want.sha512.clone(),
+            })
             .collect()
     }
 

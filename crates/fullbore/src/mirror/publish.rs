@@ -30,6 +30,8 @@ pub struct StoredFile {
     pub size: u64,
     /// Hash of the content: its name in the store.
     pub sha256: Sha256,
+    /// Its SHA-512 in hex, where clients may ask for it by that.
+    pub sha512: Option<Box<str>>,
 }
 
 /// One suite to be published.
@@ -59,10 +61,16 @@ impl Publication {
         [&self.release_gpg, &self.release, &self.inrelease].into_iter().flatten()
     }
 
-    fn by_hash_path(&self, index: &StoredFile) -> String {
+    fn by_hash_paths(&self, index: &StoredFile) -> Vec<String> {
+        if !self.by_hash {
+            return Vec::new();
+        }
         let directory = index.path.rsplit_once('/').map_or("", |(directory, _)| directory);
         let slash = if directory.is_empty() { "" } else { "/" };
-        self.layout.path(&format!("{directory}{slash}by-hash/SHA256/{}", index.sha256))
+        let path =
+            |algorithm: &str, hex: &str| self.layout.path(&format!("{directory}{slash}by-hash/{algorithm}/{hex}"));
+        let sha512 = index.sha512.as_ref().map(|hex| path("SHA512", hex));
+        std::iter::once(path("SHA256", index.sha256.to_hex().as_str())).chain(sha512).collect()
     }
 
     /// What is published, for the state.
@@ -73,9 +81,10 @@ impl Publication {
             sha256: file.sha256,
             suite: self.id,
         };
-        let by_hash = self.by_hash;
-        let by_hash =
-            self.indexes.iter().filter(move |_| by_hash).map(move |file| named(self.by_hash_path(file), file));
+        let by_hash = self
+            .indexes
+            .iter()
+            .flat_map(move |file| self.by_hash_paths(file).into_iter().map(move |path| named(path, file)));
         let canonical = self.indexes.iter().chain(self.signed_files());
         by_hash.chain(canonical.map(move |file| named(self.layout.path(&file.path), file)))
     }
@@ -119,9 +128,11 @@ pub fn names(
     replaced: impl IntoIterator<Item = FileId>,
 ) -> Result<Vec<Name>, FileError> {
     let mut names = Vec::new();
-    for publication in publications.iter().filter(|publication| publication.by_hash) {
+    for publication in publications {
         for index in &publication.indexes {
-            link_unless_same(root, &mut names, index, publication.by_hash_path(index))?;
+            for path in publication.by_hash_paths(index) {
+                link_unless_same(root, &mut names, index, path)?;
+            }
         }
     }
     for id in replaced {

@@ -73,6 +73,8 @@ pub struct IndexWant {
     pub size: u64,
     /// Hash of the file as served.
     pub sha256: Sha256,
+    /// The same by SHA-512, where clients may ask by it.
+    pub sha512: Option<Box<str>>,
     /// The form.
     pub form: Form,
     /// What it means when no host has it.
@@ -203,6 +205,7 @@ fn add_group(
             path: entry.path.as_str().to_owned(),
             size: entry.size,
             sha256: entry.sha256,
+            sha512: entry.sha512.clone(),
             form: name.form,
             need: need(&name, number),
             reading: reading(&name),

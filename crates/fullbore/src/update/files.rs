@@ -33,7 +33,7 @@ impl File {
     /// A file that a Release names. `name` is its own in the lists directory.
     pub fn of_release(repository: &Repository, entry: &IndexEntry, by_hash: bool, name: &str, of: usize) -> File {
         let plain = format!("{}{}", repository.directory, entry.path);
-        let hashed = entry.path.by_hash(entry.sha256.to_hex().as_str()).ok().filter(|_| by_hash);
+        let hashed = entry.path.by_hash("SHA256", entry.sha256.to_hex().as_str()).ok().filter(|_| by_hash);
         let hashed = hashed.map(|path| format!("{}{path}", repository.directory));
         File {
             other_path: hashed.is_some().then(|| plain.clone()),

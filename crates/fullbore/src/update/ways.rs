@@ -198,7 +198,8 @@ mod tests {
     }
 
     fn whole_file(size: u64) -> Option<Way> {
-        let entry = IndexEntry { path: ArchivePath::parse("Packages.gz").unwrap(), size, sha256: Sha256::EMPTY };
+        let entry =
+            IndexEntry { path: ArchivePath::parse("Packages.gz").unwrap(), size, sha256: Sha256::EMPTY, sha512: None };
         whole(&[(Form::Gz, entry)], &[], Some(size * 5), Network::UNKNOWN)
     }
 
@@ -206,7 +207,7 @@ mod tests {
     fn a_plain_file_is_asked_for_where_no_other_form_is_left() {
         let entry = |name: &str, size| {
             let path = ArchivePath::parse(name).unwrap();
-            IndexEntry { path, size, sha256: Sha256::EMPTY }
+            IndexEntry { path, size, sha256: Sha256::EMPTY, sha512: None }
         };
         let forms = [
             (Form::Xz, entry("Packages.xz", 224)),

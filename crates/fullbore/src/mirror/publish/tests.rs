@@ -57,6 +57,7 @@ impl Archive {
             path: path.to_owned(),
             size: content.len() as u64,
             sha256: store::put(root, content.as_bytes()).unwrap(),
+            sha512: None,
         };
         let inrelease = self.inrelease(suite);
         Publication {
@@ -241,7 +242,7 @@ fn a_wrong_file_of_the_right_size_gives_up_its_by_hash_name() {
     let publish = |publications: &[Publication]| names(&tree.root, publications, &[], &empty_plan(), []).unwrap();
     assert_eq!(publish(&publications), []);
     let index = &publications[0].indexes[0];
-    let path = publications[0].by_hash_path(index);
+    let path = publications[0].by_hash_paths(index).remove(0);
     tree.root.write_part(&path, &vec![b'x'; index.size as usize]).unwrap().finish().unwrap();
     assert_eq!(publish(&publications), [Name::Link { from: index_path(index.sha256), to: path }]);
 }

@@ -1,0 +1,149 @@
+//! `fullbore mirror` of several suites in one directory, and of indexes by more than one hash.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod harness;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use fullbore_testkit::archive::{Archive, SuiteSpec};
+use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server};
+use fullbore_testkit::verify;
+use harness::{Mirror, own_archive, verified};
+
+const SOON: [&str; 5] = ["--keep-generations", "0", "--keep-hours", "0", "--force-delete"];
+
+fn two_suites() -> (tempfile::TempDir, Archive) {
+    own_archive(|builder| {
+        let suites = vec![SuiteSpec::main("trixie", "stable"), SuiteSpec::updates("trixie-updates", "stable-updates")];
+        builder.suites(suites).sources(24).churn(0.6)
+    })
+}
+
+/// Panics unless all of a suite's state is in the mirror.
+#[track_caller]
+fn has(mirror: &Path, archive: &Archive, suite: &str, state: usize) {
+    let state = archive.state(state);
+    let files = state.select(|file| file.suite == suite);
+    assert!(!files.is_empty());
+    let mut problems = verify::suite(mirror, state, suite);
+    problems.extend(verify::files(mirror, &files));
+    problems.extend(verify::leftovers(mirror));
+    assert!(problems.is_empty(), "{suite}: {problems:#?}");
+}
+
+#[test]
+fn two_suites_in_one_run() {
+    let (_directory, archive) = two_suites();
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let mirror = Mirror::new(&archive).suite("trixie,trixie-updates");
+    for state in [0, 1] {
+        server.switch_root(&archive.state(state).root);
+        mirror.run(&[&server]).exits(0);
+        for suite in ["trixie", "trixie-updates"] {
+            has(&mirror.to, &archive, suite, state);
+        }
+        mirror.check(&[]).exits(0).prints("all as signed.");
+    }
+    mirror.run_with(&[&server], &["--changed-exit"]).exits(10);
+}
+
+/// Cleaning after one suite leaves what the other names, of which it knows by the state alone.
+#[test]
+fn two_suites_one_after_the_other() {
+    let (_directory, archive) = two_suites();
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let mirror = Mirror::new(&archive).suite("trixie");
+    mirror.run(&[&server]).exits(0);
+    let mirror = mirror.suite("trixie-updates");
+    mirror.run_with(&[&server], &SOON).exits(0);
+    has(&mirror.to, &archive, "trixie", 0);
+    has(&mirror.to, &archive, "trixie-updates", 0);
+    server.switch_root(&archive.state(1).root);
+    let mirror = mirror.suite("trixie");
+    let deleted = mirror.run_with(&[&server], &SOON).exits(0).number("totals.deleted_files");
+    assert!(deleted > 0, "the test needs files that are deleted");
+    has(&mirror.to, &archive, "trixie", 1);
+    has(&mirror.to, &archive, "trixie-updates", 0);
+    let mirror = mirror.suite("trixie-updates");
+    mirror.run_with(&[&server], &SOON).exits(0);
+    has(&mirror.to, &archive, "trixie", 1);
+    has(&mirror.to, &archive, "trixie-updates", 1);
+    mirror.check(&[]).exits(0).prints("all as signed.");
+}
+
+#[test]
+fn one_of_two_suites_is_incomplete() {
+    let (_directory, archive) = two_suites();
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let mirror = Mirror::new(&archive).suite("trixie,trixie-updates");
+    mirror.run(&[&server]).exits(0);
+    let state = archive.state(1);
+    let of = |suite: &str| state.select(|file| file.suite == suite).into_keys().collect::<BTreeSet<_>>();
+    let (main, updates) = (of("trixie"), of("trixie-updates"));
+    let before = archive.state(0).select(|_| true);
+    let only = updates.iter().find(|path| !main.contains(*path) && !before.contains_key(*path));
+    let missing = *only.expect("a new file of the one suite");
+    server.switch_root(&state.root);
+    server.add_fault(FaultRule::always(PathMatch::Exact(format!("/{missing}")), Fault::Status(404)));
+    mirror.run_with(&[&server], &SOON).exits(2).says(missing);
+    has(&mirror.to, &archive, "trixie", 1);
+    has(&mirror.to, &archive, "trixie-updates", 0);
+    server.change(|behaviour| behaviour.faults.clear());
+    server.take_log();
+    mirror.run(&[&server]).exits(0);
+    let pool: Vec<String> =
+        server.take_log().into_iter().map(|entry| entry.path).filter(|path| path.starts_with("/pool/")).collect();
+    assert_eq!(pool, [format!("/{missing}")], "the rest came before");
+    has(&mirror.to, &archive, "trixie-updates", 1);
+}
+
+/// Lists the indexes of a state by SHA-512 as well; gives back path and hash of each that is there.
+fn list_sha512(archive: &Archive, state: usize) -> Vec<(String, String)> {
+    harness::need("sha512sum", "coreutils");
+    let forge = archive.forge(state, "trixie");
+    let (state, mut list) = (archive.state(state), Vec::new());
+    let mut text = forge.release().unwrap() + "SHA512:\n";
+    for index in state.indexes.iter().filter(|index| index.present) {
+        let output = Command::new("sha512sum").arg(state.root.join("dists/trixie").join(&index.path)).output().unwrap();
+        let hash = String::from_utf8(output.stdout).unwrap().split(' ').next().unwrap().to_owned();
+        text.push_str(&format!(" {hash} {} {}\n", index.size, index.path));
+        list.push((index.path.clone(), hash));
+    }
+    forge.set_release(&text).unwrap();
+    list
+}
+
+/// apt asks for an index by the strongest hash that the Release lists.
+#[test]
+fn indexes_by_sha512() {
+    let (_directory, archive) = own_archive(|builder| builder.churn(1.0));
+    let lists = [0, 1].map(|state| list_sha512(&archive, state));
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let mirror = Mirror::new(&archive);
+    let name = |(path, hash): &(String, String)| {
+        mirror.to.join("dists/trixie").join(path).with_file_name("by-hash").join("SHA512").join(hash)
+    };
+    let right = |list: &[(String, String)]| {
+        for entry in list {
+            let output = Command::new("sha512sum").arg(name(entry)).output().unwrap();
+            assert!(output.stdout.starts_with(entry.1.as_bytes()), "{entry:?}: {output:?}");
+        }
+    };
+    mirror.run(&[&server]).exits(0);
+    right(&lists[0]);
+    let one = name(&lists[0][0]);
+    std::fs::remove_file(&one).unwrap();
+    mirror.check(&[]).exits(4).says("by-hash/SHA512");
+    mirror.check(&["--repair"]).exits(0);
+    assert!(one.exists());
+    server.switch_root(&archive.state(1).root);
+    mirror.run(&[&server]).exits(0);
+    lists.iter().for_each(|list| right(list));
+    verified(&mirror.to, &archive, 1);
+    mirror.run_with(&[&server], &[&SOON[..], &["--exclude", "no-such-file"]].concat()).exits(0);
+    right(&lists[1]);
+    assert!(!name(&lists[0][0]).exists(), "an index of an older state");
+    mirror.check(&[]).exits(0).prints("all as signed.");
+}
