@@ -101,6 +101,8 @@ pub struct SourceSpec {
     pub binaries: bool,
     /// Whether source packages are wanted.
     pub sources: bool,
+    /// Languages of translated descriptions, perhaps none, if the source says so itself: `Languages`.
+    pub languages: Option<Vec<String>>,
     /// Who must have signed.
     pub signed_by: SignedBy,
     /// Whether an expired Release is refused: `Check-Valid-Until`.

@@ -399,6 +399,36 @@ fn sources_of_apt_are_reached_through_its_proxies() {
     mirror.finish(command).exits(0);
 }
 
+/// `Signed-By` of apt's sources: an inline key, and keys by their fingerprint.
+#[test]
+fn sources_tell_who_must_have_signed() {
+    let server = Server::start(&common().state(0).root).unwrap();
+    let run = |signed_by: &str| {
+        let mirror = Mirror::new(common()).suite("").no_keyring();
+        let sources = mirror.to.with_extension("sources");
+        let entry =
+            format!("Types: deb\nURIs: {}\nSuites: trixie\nComponents: main\nSigned-By: {signed_by}\n", server.url());
+        std::fs::write(&sources, entry).unwrap();
+        let ran = mirror.run_with(&[], &["--sources", sources.to_str().unwrap()]);
+        (mirror, ran)
+    };
+    let inline = |key: Vec<u8>| {
+        let lines = |line: &str| if line.is_empty() { "\n .".to_owned() } else { format!("\n {line}") };
+        String::from_utf8(key).unwrap().lines().map(lines).collect::<String>()
+    };
+    let (key, ours) = (common().key().display().to_string(), harness::signer());
+    for signed_by in [inline(ours.public_key_armored().unwrap()), format!("{key} {}", ours.fingerprint())] {
+        let (mirror, ran) = run(&signed_by);
+        ran.exits(0);
+        verified_binaries(&mirror);
+    }
+    for signed_by in [inline(stranger().public_key_armored().unwrap()), format!("{key} {}", stranger().fingerprint())] {
+        let (mirror, ran) = run(&signed_by);
+        ran.exits(4).says("nothing was published");
+        assert!(mirror.tree().is_empty());
+    }
+}
+
 /// Two lines of sources for one suite that want different parts of it.
 fn one_suite_in_two_sources(lines: [&str; 2], half: impl Fn(&ArchiveFile) -> bool) {
     let (_directory, archive) = own_archive(|builder| {

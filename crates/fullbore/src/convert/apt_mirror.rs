@@ -20,7 +20,11 @@ struct Line {
     components: Vec<String>,
     /// Architectures, or `source`.
     architectures: Vec<String>,
+    /// Files and fingerprints.
     keyring: Vec<String>,
+    trusted: bool,
+    /// Options that are not taken over.
+    left: Vec<String>,
 }
 
 /// Suites of one archive that are taken alike.
@@ -29,6 +33,7 @@ struct Group {
     components: Vec<String>,
     architectures: Vec<String>,
     keyring: Vec<String>,
+    trusted: bool,
 }
 
 pub(super) fn convert(text: &str) -> Draft {
@@ -81,6 +86,9 @@ pub(super) fn convert(text: &str) -> Draft {
 
     let mut archives: Vec<(String, Vec<Line>)> = Vec::new();
     for (number, mut line) in lines {
+        for option in &line.left {
+            draft.note(number, format!("[{option}]"), "has no counterpart for a single line");
+        }
         if !line.uri.starts_with("http://") && !line.uri.starts_with("https://") {
             draft.note(number, &line.uri, "only http and https archives can be mirrored");
             continue;
@@ -129,16 +137,15 @@ pub(super) fn convert(text: &str) -> Draft {
 fn sources_line(keyword: &str, rest: &str) -> Option<Line> {
     let mut rest = rest.trim();
     let mut architectures = Vec::new();
-    let mut keyring = Vec::new();
+    let (mut keyring, mut trusted, mut left) = (Vec::new(), false, Vec::new());
     if let Some(inside) = rest.strip_prefix('[') {
         let (inside, after) = inside.split_once(']')?;
         for option in inside.split_whitespace() {
             match option.split_once('=') {
                 Some(("arch", value)) => architectures = names(value),
-                Some(("signed-by", value)) => {
-                    keyring = names(value).into_iter().filter(|key| key.starts_with('/')).collect()
-                }
-                _ => {}
+                Some(("signed-by", value)) => keyring = names(value),
+                Some(("trusted", value)) => trusted = value == "yes",
+                _ => left.push(option.to_owned()),
             }
         }
         rest = after;
@@ -151,7 +158,7 @@ fn sources_line(keyword: &str, rest: &str) -> Option<Line> {
     let mut words = rest.split_whitespace().map(str::to_owned);
     let uri = words.next()?.trim_end_matches('/').to_owned();
     let suite = words.next()?;
-    Some(Line { uri, suite, components: words.collect(), architectures, keyring })
+    Some(Line { uri, suite, components: words.collect(), architectures, keyring, trusted, left })
 }
 
 /// Lines of one archive, put together where only suite or architecture differ.
@@ -161,15 +168,20 @@ fn groups(lines: Vec<Line>) -> Vec<Group> {
         let (components, _) = without_installer(line.components);
         let same = suites.iter_mut().find(|group| {
             group.suites[0] == line.suite
+                && group.trusted == line.trusted
                 && (group.components == components || components.is_empty() && !line.suite.ends_with('/'))
         });
         match same {
-            Some(group) => merge(&mut group.architectures, line.architectures),
+            Some(group) => {
+                merge(&mut group.architectures, line.architectures);
+                merge(&mut group.keyring, line.keyring);
+            }
             None => suites.push(Group {
                 suites: vec![line.suite],
                 components,
                 architectures: line.architectures,
                 keyring: line.keyring,
+                trusted: line.trusted,
             }),
         }
     }
@@ -183,6 +195,7 @@ fn groups(lines: Vec<Line>) -> Vec<Group> {
             group.components == suite.components
                 && group.architectures == suite.architectures
                 && group.keyring == suite.keyring
+                && group.trusted == suite.trusted
         });
         match twin {
             Some(group) => merge(&mut group.suites, suite.suites),
@@ -209,6 +222,7 @@ fn source_values(group: &Group) -> Vec<(&'static str, toml::Value)> {
     ]
     .into_iter()
     .filter_map(|(key, values)| super::list_value(values).map(|value| (key, value)))
+    .chain(group.trusted.then_some(("trusted", toml::Value::Boolean(true))))
     .collect()
 }
 
@@ -327,6 +341,25 @@ frobnicate
                 .unwrap()
                 .render("mirror.list", ForeignFormat::AptMirror)
         );
+    }
+
+    #[test]
+    fn options_of_lines() {
+        let fingerprint = "0123456789ABCDEF0123456789ABCDEF01234567";
+        let text = format!(
+            "deb [arch=amd64 trusted=yes lang=de] http://x/y s main\n\
+             deb [arch=amd64 signed-by=/k.gpg,{fingerprint}] http://x/z s main\ndeb-src http://x/z s main\n"
+        );
+        let draft = crate::convert::convert(ForeignFormat::AptMirror, &text).unwrap();
+        let value = |mirror: usize, name: &str| {
+            let values = &draft.mirrors[mirror].values;
+            values.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
+        };
+        assert_eq!((value(0, "trusted").as_deref(), value(0, "keyring")), (Some("true"), None));
+        assert_eq!(value(1, "keyring"), Some(format!("[\"/k.gpg\", \"{fingerprint}\"]")));
+        assert_eq!((value(1, "arch").as_deref(), value(1, "trusted")), (Some(r#"["amd64", "source", "all"]"#), None));
+        let notes: Vec<String> = draft.notes.iter().map(ToString::to_string).collect();
+        assert_eq!(notes, ["line 1: [lang=de]: has no counterpart for a single line"]);
     }
 
     #[test]

@@ -173,6 +173,7 @@ mod tests {
             architectures: Vec::new(),
             binaries: true,
             sources: false,
+            languages: None,
             signed_by,
             check_valid_until: true,
             valid_until_max_s: None,

@@ -22,7 +22,7 @@ use super::select::{Selection, check_suite};
 use super::session::{Session, Stop, disk};
 use super::state::{Novelty, OWN_DIRECTORY, Offer, State, StateError};
 use crate::error::{CommandError, ErrorKind};
-use crate::settings::{MirrorSettings, SignedBy, SourceSpec, without_credentials};
+use crate::settings::{Kind, MirrorSettings, SignedBy, SourceSpec, without_credentials};
 use crate::signed_release::{
     HINT_ABSENT, HINT_ABSENT_FLAT, HINT_BUSY, HINT_CERTIFICATE, HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_OTHER_AUTHORITY,
     HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Question, Received, Refusal, accept, contradiction, get_patiently,
@@ -265,15 +265,19 @@ fn candidate(
         }
         warn(format!("{suite}: accepted although valid only until {}", date(until)));
     }
-    let selection = |source: &&SourceSpec| Selection {
-        flat: suite.ends_with('/'),
-        components: source.components.clone(),
-        architectures: source.architectures.clone(),
-        binaries: source.binaries,
-        sources: source.sources,
-        without: settings.without.clone(),
-        languages: settings.languages.clone(),
-        formats: settings.index_formats.clone(),
+    let selection = |source: &&SourceSpec| {
+        let own = source.languages.as_ref().filter(|_| settings.languages.is_empty());
+        let no_language = own.is_some_and(Vec::is_empty);
+        Selection {
+            flat: suite.ends_with('/'),
+            components: source.components.clone(),
+            architectures: source.architectures.clone(),
+            binaries: source.binaries,
+            sources: source.sources,
+            without: settings.without.iter().copied().chain(no_language.then_some(Kind::Translations)).collect(),
+            languages: own.unwrap_or(&settings.languages).clone(),
+            formats: settings.index_formats.clone(),
+        }
     };
     let layout = layout(suite, release, &session.root, state).map_err(|error| disk(&error))?;
     let selections = wish.sources.iter().map(selection).collect();

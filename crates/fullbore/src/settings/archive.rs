@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use fullbore_debian::keys::KeySource;
-use fullbore_debian::sources_list::{ArchiveSource, ListOption};
+use fullbore_debian::sources_list::{ArchiveSource, ByHash, ListOption};
 
 use super::file::{Section, SourceSection};
 use super::keys::{keys_or_default, readable, signed_by};
@@ -66,6 +66,7 @@ pub(super) fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
             components,
             binaries: wanted.is_empty() || !architectures.is_empty(),
             sources: wanted.is_empty() || with_sources,
+            languages: None,
             architectures,
             signed_by: if trusted && keyrings.is_empty() { SignedBy::Trusted } else { signed_by(&keyrings)? },
             check_valid_until: true,
@@ -124,6 +125,7 @@ fn apt_archives(entries: Vec<ArchiveSource>, wishes: &Section, path: &Path) -> R
             architectures,
             binaries: entry.binary && (wishes.arch.0.is_empty() || !wanted_architectures.is_empty()),
             sources: entry.source || wanted_sources,
+            languages: entry.languages.set.is_some().then(|| languages(&entry.languages)),
             signed_by: apt_signed_by(&entry, &wishes.keyring.0)?,
             check_valid_until: entry.check_valid_until,
             valid_until_max_s: entry.valid_until_max_s,
@@ -150,6 +152,11 @@ fn apt_archives(entries: Vec<ArchiveSource>, wishes: &Section, path: &Path) -> R
     Ok(archives)
 }
 
+/// The languages that an entry names. `none` is none of them, as in `Acquire::Languages` (apt.conf(5)).
+fn languages(named: &ListOption) -> Vec<String> {
+    named.resolve(&[]).into_iter().filter(|language| language != "none").collect()
+}
+
 /// Whether what apt calls so lies on this machine.
 fn is_local(scheme: &str) -> bool {
     ["cdrom", "file", "copy"].iter().any(|local| scheme.eq_ignore_ascii_case(local))
@@ -162,6 +169,14 @@ fn without_effect(entry: &ArchiveSource, path: &Path) -> Option<String> {
     if targets.set.is_some() || !targets.add.is_empty() || !targets.remove.is_empty() {
         fields.push("Targets".to_owned());
     }
+    // Without a list of its own an entry has all languages here, and apt's defaults there.
+    let of_languages = &entry.languages;
+    if of_languages.set.is_none() && (!of_languages.add.is_empty() || !of_languages.remove.is_empty()) {
+        fields.push("Languages".to_owned());
+    }
+    if entry.by_hash != ByHash::Announced {
+        fields.push("By-Hash".to_owned());
+    }
     let chooses = |name: &&String| matches!(name.as_str(), "include" | "exclude");
     fields
         .extend(entry.ignored.iter().filter(chooses).map(|name| format!("{}{}", name[..1].to_uppercase(), &name[1..])));
@@ -170,7 +185,7 @@ fn without_effect(entry: &ArchiveSource, path: &Path) -> Option<String> {
     }
     let (path, line) = (path.display(), entry.line);
     Some(format!(
-        "{path}:{line}: without effect on a mirror: {} (see --include, --exclude and --without)",
+        "{path}:{line}: without effect on a mirror: {} (see --include, --exclude, --languages and --without)",
         fields.join(", ")
     ))
 }
@@ -208,7 +223,10 @@ fn apt_signed_by(entry: &ArchiveSource, keyrings: &[PathBuf]) -> Result<SignedBy
 /// `deb` and `deb-src` lines of one-line files become one source.
 fn merge_source(sources: &mut Vec<SourceSpec>, spec: SourceSpec) {
     let twin = sources.iter_mut().find(|other| {
-        other.suites == spec.suites && other.components == spec.components && other.signed_by == spec.signed_by
+        other.suites == spec.suites
+            && other.components == spec.components
+            && other.languages == spec.languages
+            && other.trusts_like(&spec)
     });
     match twin {
         Some(other) if other.architectures == spec.architectures || !(other.binaries && spec.binaries) => {
@@ -328,7 +346,27 @@ mod tests {
         let archives = apt_archives(entries, &Section::default(), Path::new("x.sources")).unwrap();
         assert_eq!(
             archives[0].notes,
-            ["x.sources:1: without effect on a mirror: Targets, Include (see --include, --exclude and --without)"]
+            [
+                "x.sources:1: without effect on a mirror: Targets, Include (see --include, --exclude, --languages and --without)"
+            ]
         );
+    }
+
+    #[test]
+    fn languages_of_an_entry() {
+        let archives = |fields: &str| {
+            let text = format!(
+                "Types: deb\nURIs: http://host/debian\nSuites: trixie\nComponents: main\nTrusted: yes\n{fields}"
+            );
+            let entries = fullbore_debian::sources_list::parse_deb822(&text, "amd64").unwrap();
+            let archive = apt_archives(entries, &Section::default(), Path::new("x")).unwrap().remove(0);
+            (archive.sources[0].languages.clone(), archive.notes.concat())
+        };
+        let list = |words: &[&str]| Some(words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
+        assert_eq!(archives(""), (None, String::new()));
+        assert_eq!(archives("Languages: en de\n"), (list(&["en", "de"]), String::new()));
+        assert_eq!(archives("Languages: none\n"), (list(&[]), String::new()));
+        let (languages, note) = archives("Languages-Remove: de\nBy-Hash: no\n");
+        assert!(languages.is_none() && note.contains("without effect on a mirror: Languages, By-Hash "), "{note}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fullbore_debian::keys::KeySource;
+use fullbore_debian::keys::{Fingerprint, KeySource};
 
 use super::SignedBy;
 use crate::error::CommandError;
@@ -14,9 +14,17 @@ const DEFAULT_KEYRINGS: &[&str] = &[
     "/usr/share/keyrings/ubuntu-archive-keyring.gpg",
 ];
 
-/// Any key of the keyrings named, or of the system's.
-pub(super) fn signed_by(keyrings: &[PathBuf]) -> Result<SignedBy, CommandError> {
-    Ok(SignedBy::Keys { keys: keys_or_default(keyrings)?, fingerprints: Vec::new() })
+/// Any key of the keyrings named, or of the system's. As in apt's `Signed-By`, a fingerprint may stand among
+/// them (a file of such a name would be `./NAME`): then only the keys named so.
+pub(super) fn signed_by(named: &[PathBuf]) -> Result<SignedBy, CommandError> {
+    let (mut keyrings, mut fingerprints) = (Vec::new(), Vec::new());
+    for word in named {
+        match word.to_str().and_then(|word| word.parse::<Fingerprint>().ok()) {
+            Some(fingerprint) => fingerprints.push(fingerprint),
+            None => keyrings.push(word.clone()),
+        }
+    }
+    Ok(SignedBy::Keys { keys: keys_or_default(&keyrings)?, fingerprints })
 }
 
 /// The keyrings named, which must be readable, or those of the system.
@@ -46,4 +54,24 @@ pub(super) fn readable(file: &Path) -> Result<(), CommandError> {
 
 pub(super) fn absolute(path: &Path) -> Result<PathBuf, CommandError> {
     std::path::absolute(path).map_err(|error| CommandError::usage(format_args!("{}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fingerprint_among_the_keyrings_chooses_keys() {
+        let directory = tempfile::tempdir().unwrap();
+        let keyring = directory.path().join("key.gpg");
+        std::fs::write(&keyring, "").unwrap();
+        let hex = "0123456789abcdef0123456789ABCDEF01234567";
+        let named = signed_by(&[keyring.clone(), format!("{hex}!").into()]).unwrap();
+        let expected = SignedBy::Keys {
+            keys: vec![KeySource::File(keyring)],
+            fingerprints: vec![format!("{hex}!").parse().unwrap()],
+        };
+        assert_eq!(named, expected);
+        assert!(signed_by(&[format!("./{hex}").into()]).is_err(), "a file that is not there");
+    }
 }
