@@ -67,7 +67,7 @@ impl Limits {
 #[derive(Debug, Error)]
 pub enum Deb822Error {
     /// The reader failed; also how a decompressor reports its limit.
-    #[error("line {line}: cannot read on")]
+    #[error("line {line}: cannot read on: {source}")]
     Read {
         /// Line that was being read.
         line: u64,

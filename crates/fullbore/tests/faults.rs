@@ -311,15 +311,44 @@ fn m8_bomb() {
     }
 }
 
+/// An index that can be read, and goes on.
+#[test]
+fn m8_bomb_of_packages() {
+    for form in [Form::Gz, Form::Xz, Form::Zst] {
+        let (_directory, archive) = own_archive(|builder| builder.forms(&[form]));
+        let (mirror, server) = updating(&archive);
+        let before = mirror.tree();
+        let forge = archive.forge(1, "trixie");
+        let text = forge.index(PACKAGES).unwrap();
+        let one = text.split("\n\n").next().unwrap();
+        let endless = compressed(form, &format!("yes '{one}\n' | head -c {}", 24 << 20));
+        forge.set_index_form(&format!("{PACKAGES}{}", form.suffix()), &endless).unwrap();
+        let limit = format!("content goes on after the {} bytes that were announced", text.len());
+        mirror.run(&[&server]).exits(4).says(&limit);
+        // The Release does not tell the plain size: a guess from the compressed one counts.
+        let release = forge.release().unwrap();
+        let lines = release.lines().filter(|line| !line.ends_with(&format!(" {PACKAGES}")));
+        forge.set_release(&lines.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+        let ran = mirror.run(&[&server]).exits(4).says("content goes on after the ");
+        assert!(!ran.stderr.contains(&limit), "{}", ran.stderr);
+        assert_eq!(before, mirror.tree(), "{form:?}");
+    }
+}
+
 /// So many zeros, compressed.
 fn zeros(form: Form, bytes: u64) -> Vec<u8> {
+    compressed(form, &format!("head -c {bytes} /dev/zero"))
+}
+
+/// What a command of the shell writes, compressed.
+fn compressed(form: Form, command: &str) -> Vec<u8> {
     let program = match form {
         Form::Xz => ("xz", "xz-utils"),
         Form::Zst => ("zstd", "zstd"),
         _ => ("gzip", "gzip"),
     };
     harness::need(program.0, program.1);
-    let pipe = format!("head -c {bytes} /dev/zero | {} -1", program.0);
+    let pipe = format!("{command} | {} -1", program.0);
     let output = Command::new("sh").args(["-c", &pipe]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     output.stdout
