@@ -4,7 +4,7 @@
 #![no_main]
 
 use fullbore_wire::auth::AuthConf;
-use fullbore_wire::conditional::Validator;
+use fullbore_wire::conditional::{EntityTag, parse_http_date};
 use fullbore_wire::range::ContentRange;
 use fullbore_wire::retry_after::RetryAfter;
 use fullbore_wire::url::Url;
@@ -20,9 +20,10 @@ fuzz_target!(|text: &str| {
             assert!(format!("{found:?}").ends_with("password hidden)"));
         }
     }
-    if let Some(validator) = Validator::parse(text) {
-        assert_eq!(Validator::parse(&validator.to_string()), Some(validator));
+    if let Some(tag) = EntityTag::parse(text) {
+        assert_eq!(EntityTag::parse(&tag.to_string()), Some(tag));
     }
+    let _ = parse_http_date(text);
     let _ = ContentRange::parse(text);
     if let Some(delay) = RetryAfter::parse(text) {
         let _ = delay.delay_s(None, 0);

@@ -1,7 +1,7 @@
-//! Entity tags, HTTP dates and what `If-Range` may carry (RFC 9110, sections 5.6.7,
-//! 8.8 and 13.1).
+//! Entity tags and HTTP dates (RFC 9110, sections 5.6.7 and 8.8).
 //!
-//! A validator is only good for the host that sent it: mirrors make their own.
+//! A tag is only good for the host that sent it: mirrors make their own. `If-Range` is never sent; why is in
+//! `docs/design/0004-pull-scheduling.md`.
 
 use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
@@ -45,36 +45,6 @@ impl fmt::Display for EntityTag {
     }
 }
 
-/// What identifies the bytes of a file on one host.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Validator {
-    /// A strong entity tag.
-    EntityTag(EntityTag),
-    /// Last-Modified, unix seconds.
-    LastModified(i64),
-}
-
-impl Validator {
-    /// Reads back what `Display` wrote, e.g. from a journal.
-    pub fn parse(text: &str) -> Option<Self> {
-        match EntityTag::parse(text) {
-            Some(tag) if !tag.weak => Some(Self::EntityTag(tag)),
-            Some(_) => None,
-            None => parse_http_date(text).map(Self::LastModified),
-        }
-    }
-}
-
-/// The value of an If-Range field.
-impl fmt::Display for Validator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::EntityTag(tag) => tag.fmt(f),
-            Self::LastModified(time) => f.write_str(&http_date(*time).unwrap_or_default()),
-        }
-    }
-}
-
 /// Any of the three HTTP date forms, as unix seconds.
 pub fn parse_http_date(text: &str) -> Option<i64> {
     let time = httpdate::parse_http_date(text.trim_ascii()).ok()?;
@@ -100,17 +70,6 @@ mod tests {
             assert_eq!(EntityTag::parse(text), None, "{text:?}");
         }
         assert_eq!(EntityTag::parse(&format!("\"{}\"", "x".repeat(600))), None);
-    }
-
-    #[test]
-    fn validators_come_back_from_text() {
-        for validator in
-            [Validator::EntityTag(EntityTag::parse("\"5f-3a\"").unwrap()), Validator::LastModified(784_111_777)]
-        {
-            assert_eq!(Validator::parse(&validator.to_string()), Some(validator));
-        }
-        assert_eq!(Validator::parse("W/\"weak\""), None);
-        assert_eq!(Validator::parse("nonsense"), None);
     }
 
     #[test]

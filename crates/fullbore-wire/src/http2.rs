@@ -384,9 +384,6 @@ fn to_http(request: &RequestHead, scheme: Scheme, body: BodyLength) -> Result<ht
     add(header::ACCEPT_ENCODING, "identity")?;
     if let Some(range) = &request.range {
         add(header::RANGE, &range.to_string())?;
-        if let Some(validator) = &request.if_range {
-            add(header::IF_RANGE, &validator.to_string())?;
-        }
     }
     if let Some(tag) = &request.if_none_match {
         add(header::IF_NONE_MATCH, &tag.to_string())?;

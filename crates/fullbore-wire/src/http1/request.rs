@@ -4,7 +4,7 @@
 //! field values with line breaks, NUL or other controls are refused.
 
 use crate::auth::Authorization;
-use crate::conditional::{EntityTag, Validator, http_date};
+use crate::conditional::{EntityTag, http_date};
 use crate::range::ByteRange;
 use bytes::BytesMut;
 use std::fmt::Write;
@@ -91,8 +91,6 @@ pub struct RequestHead {
     pub host: String,
     /// Range.
     pub range: Option<ByteRange>,
-    /// If-Range: the whole file instead of the range if it changed. Needs `range`.
-    pub if_range: Option<Validator>,
     /// If-None-Match.
     pub if_none_match: Option<EntityTag>,
     /// If-Modified-Since, unix seconds.
@@ -189,7 +187,6 @@ impl RequestHead {
             target: target.into(),
             host: host.into(),
             range: None,
-            if_range: None,
             if_none_match: None,
             if_modified_since: None,
             authorization: None,
@@ -243,9 +240,6 @@ impl RequestHead {
         }
         if let Some(range) = &self.range {
             field(out, "Range", &range.to_string())?;
-            if let Some(validator) = &self.if_range {
-                field(out, "If-Range", &validator.to_string())?;
-            }
         }
         if let Some(tag) = &self.if_none_match {
             field(out, "If-None-Match", &tag.to_string())?;
@@ -343,7 +337,6 @@ mod tests {
     fn writes_every_field() {
         let mut head = RequestHead::get("mirror.example:8080", "/debian/a");
         head.range = ByteRange::new(5, Some(9));
-        head.if_range = Some(Validator::LastModified(784_111_777));
         head.if_none_match = EntityTag::parse("W/\"x\"");
         head.if_modified_since = Some(784_111_777);
         head.authorization = Some(Credentials::new("apt", "debian").basic());
@@ -355,7 +348,7 @@ mod tests {
             format!(
                 "GET /debian/a HTTP/1.1\r\nHost: mirror.example:8080\r\nUser-Agent: {USER_AGENT}\r\n\
                  Accept-Encoding: identity\r\nRange: bytes=5-9\r\n\
-                 If-Range: Sun, 06 Nov 1994 08:49:37 GMT\r\nIf-None-Match: W/\"x\"\r\n\
+                 If-None-Match: W/\"x\"\r\n\
                  If-Modified-Since: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
                  Authorization: Basic YXB0OmRlYmlhbg==\r\nProxy-Authorization: Basic cDpx\r\n\
                  Cache-Control: no-cache\r\nConnection: close\r\n\r\n"

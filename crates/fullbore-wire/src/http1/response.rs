@@ -2,7 +2,7 @@
 //! delimited (RFC 9112, section 6.3).
 
 use super::{HEADERS_MAX, Http1Error, Method};
-use crate::conditional::{EntityTag, Validator, parse_http_date};
+use crate::conditional::{EntityTag, parse_http_date};
 use crate::range::ContentRange;
 use crate::retry_after::RetryAfter;
 use std::mem::MaybeUninit;
@@ -70,18 +70,6 @@ impl ResponseHead {
     /// The value of an object store's field; `name` in lower case.
     pub fn store_field(&self, name: &str) -> Option<&str> {
         self.store_fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str())
-    }
-
-    /// What `If-Range` may carry to the same host later: a strong ETag, else a
-    /// Last-Modified that is strong (RFC 9110, 8.8.2.2: at least a second before Date).
-    pub fn validator(&self) -> Option<Validator> {
-        if let Some(tag) = self.etag.as_ref().filter(|tag| !tag.weak) {
-            return Some(Validator::EntityTag(tag.clone()));
-        }
-        match (self.last_modified, self.date) {
-            (Some(modified), Some(date)) if modified < date => Some(Validator::LastModified(modified)),
-            _ => None,
-        }
     }
 
     /// Whether the body's bytes are those of the file `path` as stored: no
@@ -387,8 +375,6 @@ mod tests {
                 store_fields: vec![("x-amz-checksum-sha256".into(), "x=".into())],
             }
         );
-        // The ETag is weak, so the date serves, as it is a second older than the answer.
-        assert_eq!(head.validator(), Some(Validator::LastModified(784_111_777)));
         assert!(head.is_stored_form("dists/x/Packages.gz"));
         assert!(!head.is_stored_form("dists/x/Packages"));
     }

@@ -1,5 +1,4 @@
 use super::*;
-use crate::conditional::{EntityTag, Validator};
 use crate::range::{ByteRange, ContentRange};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -364,7 +363,6 @@ fn requests_and_answers_are_said_in_both_protocols() {
     let mut request = get("/pool/a%2Bb_1~2.deb?x=1");
     request.host = "mirror.example.org:8443".to_owned();
     request.range = ByteRange::new(5, Some(9));
-    request.if_range = Some(Validator::EntityTag(EntityTag::parse("\"e\"").unwrap()));
     request.if_modified_since = Some(784_111_777);
     request.authorization = Some(crate::auth::Authorization::new("Basic c2VjcmV0"));
     request.close = true;
@@ -375,7 +373,6 @@ fn requests_and_answers_are_said_in_both_protocols() {
         head.headers().iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
     for expected in [
         "range: bytes=5-9",
-        "if-range: \"e\"",
         "if-modified-since: Sun, 06 Nov 1994 08:49:37 GMT",
         "accept-encoding: identity",
         "authorization: Basic c2VjcmV0",
@@ -383,7 +380,7 @@ fn requests_and_answers_are_said_in_both_protocols() {
     ] {
         assert!(fields.iter().any(|field| field == expected), "{fields:?}");
     }
-    assert_eq!(fields.len(), 7, "and the user agent: {fields:?}");
+    assert_eq!(fields.len(), 6, "and the user agent: {fields:?}");
     assert!(!format!("{head:?}").contains("c2VjcmV0"));
     let put = RequestHead::new(Method::Put, "h", "/");
     let head = to_http(&put, Scheme::Http, BodyLength::None).unwrap();
