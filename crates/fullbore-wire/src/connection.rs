@@ -4,8 +4,10 @@
 //! host is wanted, opens it, serves it to its end, and starts over. What a connection does while it
 //! is open is in `http1` and `http2` below this.
 
+mod detour;
 mod http1;
 mod http2;
+mod io;
 mod part;
 mod plus;
 
@@ -21,10 +23,11 @@ use crate::fetch::{Base, GetError, PendingGet, Reply, Shared, lock};
 use crate::hosts::{Fault, HostId};
 use crate::http1::RequestHead;
 use crate::proxy::Route;
-use crate::redirect::{self, REDIRECTS_MAX};
+use crate::redirect::{REDIRECTS_MAX, Redirects};
 use crate::tls::Protocol;
-use crate::url::{self, Plus, Url, UrlError};
+use crate::url::{self, Url};
 
+pub(crate) use detour::{Detour, keep_detours};
 pub(crate) use plus::PlusForm;
 
 /// How often a waiting task looks whether a connection is wanted although nobody woke it: work
@@ -135,7 +138,7 @@ async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Conne
     shared.host_clocks[host as usize].round_trip(rtt);
     let serving = async {
         match connected.protocol {
-            Protocol::Http1 => http1::serve(shared, host, id, base, connected).await,
+            Protocol::Http1 => http1::serve(shared, host, id, base, connected, http1::Work::Queue).await,
             Protocol::Http2 => http2::serve(shared, host, id, base, connected).await,
         }
     };
@@ -171,50 +174,55 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// A request for a path below the host's address.
-fn request(base: &Base, path: &str, plus: Plus, absolute: bool) -> Result<RequestHead, UrlError> {
-    let url = base.url_of(path, plus)?;
+/// A request for this address. Credentials go with it only where they are known for this very address.
+fn request(base: &Base, url: &Url, absolute: bool) -> RequestHead {
     let target = if absolute { url.to_string() } else { url.target().to_owned() };
     let mut head = RequestHead::get(url.host_field(), target);
     head.user_agent = base.user_agent.clone();
-    head.authorization = base.auth.as_ref().and_then(|auth| auth.lookup(&url)).map(|own| own.basic());
+    head.authorization = base.auth.as_ref().and_then(|auth| auth.lookup(url)).map(|own| own.basic());
     if absolute && let Route::Forward(proxy) = &base.route {
         head.proxy_authorization = proxy.credentials.as_ref().map(|own| own.basic());
     }
-    Ok(head)
+    head
 }
 
-/// A host that sends its files elsewhere is followed there; credentials are not, unless those of the
-/// new place are known too. `None` is success: what was asked for is asked for again.
-fn follow(shared: &Shared, host: HostId, asked: &Base, path: &str, plus: Plus, location: &str) -> Option<Fault> {
-    let wrong = |why: String| Some(Fault::WrongAnswer(why));
-    let from = match asked.url_of(path, plus) {
-        Ok(from) => from,
-        Err(error) => return wrong(error.to_string()),
-    };
-    let to = match redirect::resolve(&from, location) {
-        Ok(to) if to == from => return wrong(format!("redirect of {from} to itself")),
-        Ok(to) => to,
+/// Where a redirect leads.
+pub(crate) enum Followed {
+    /// The whole host is elsewhere: what was asked for is asked for again there.
+    Moved,
+    /// This one file is.
+    Elsewhere(Box<Redirects>),
+    /// Nowhere that we go.
+    Refused(Fault),
+}
+
+/// Follows a redirect. `chain` has led to the address that was asked, `base` is where that connection goes.
+fn follow(shared: &Shared, host: HostId, base: &Base, mut chain: Redirects, location: &str) -> Followed {
+    let wrong = |why: String| Followed::Refused(Fault::WrongAnswer(why));
+    let is_first = chain.is_at_first();
+    let from = chain.current().clone();
+    let to = match chain.follow(Some(location)) {
+        Ok(to) => to.clone(),
         Err(error) => return wrong(error.to_string()),
     };
     if !shared.options.follow_redirects {
-        return Some(Fault::Elsewhere(to.to_string()));
+        return Followed::Refused(Fault::Elsewhere(to.to_string()));
     }
-    let mut bases = lock(&shared.bases);
-    let base = &mut bases[host as usize];
-    if base.moves != asked.moves {
-        // Another connection has followed already.
-        return None;
-    }
-    if base.moves >= REDIRECTS_MAX {
-        return wrong(format!("more than {REDIRECTS_MAX} redirects, the last of {path}"));
-    }
-    let Some(url) = moved_base(&asked.url, &from, &to) else {
-        return Some(Fault::Elsewhere(to.to_string()));
+    let Some(url) = moved_base(&base.url, &from, &to).filter(|_| is_first) else {
+        return Followed::Elsewhere(Box::new(chain));
     };
-    tracing::info!(from = %base.url, to = %url, "mirror redirects");
-    *base = Base { moves: base.moves + 1, ..Base::at(url, &shared.options) };
-    None
+    let mut bases = lock(&shared.bases);
+    let present = &mut bases[host as usize];
+    if present.moves != base.moves {
+        // Another connection has followed already.
+        return Followed::Moved;
+    }
+    if present.moves >= REDIRECTS_MAX {
+        return wrong(format!("more than {REDIRECTS_MAX} redirects, the last from {from}"));
+    }
+    tracing::info!(from = %present.url, to = %url, "mirror redirects");
+    *present = Base { moves: present.moves + 1, ..Base::at(url, &shared.options) };
+    Followed::Moved
 }
 
 /// The address below which the same files are found, if a redirect kept the file's path.

@@ -9,6 +9,7 @@
 //! fast connection takes over the rear parts of what a measurably slower one still owes.
 
 mod answers;
+mod detours;
 mod files;
 mod flight;
 mod hedge;
@@ -16,13 +17,13 @@ mod hedge;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+pub use self::detours::Ticket;
 use self::files::History;
 pub use self::files::{GivenUp, Remedy};
 use self::flight::{Asked, Connection};
 use crate::hosts::{FAILURES_UNTIL_DEAD, Fault, Host, HostId, HostSet, Occasion, Standing};
 use crate::http1::PIPELINE_DEPTH;
 use crate::queue::{Item, ItemId, Lane, Queue, Segment, Wish};
-use crate::rate::Rate;
 
 /// Number of a connection, never used twice in a run.
 pub type ConnectionId = u64;
@@ -158,6 +159,9 @@ pub struct Dispatcher {
     next_connection: ConnectionId,
     /// Connections that are being opened, per host.
     opening: Vec<usize>,
+    /// Requests whose answer is at another address, and whose host they are; until somebody asks there.
+    detours: BTreeMap<Ticket, (HostId, Asked)>,
+    next_ticket: Ticket,
     /// Who gets nothing more for the moment, for a trial.
     held: Option<Hold>,
     /// Only files with a history: an ordinary file never gets here.
@@ -180,6 +184,8 @@ impl Dispatcher {
             queue: Queue::default(),
             connections: BTreeMap::new(),
             next_connection: 0,
+            detours: BTreeMap::new(),
+            next_ticket: 0,
             held: None,
             histories: BTreeMap::new(),
             planned_bytes: 0,
@@ -192,6 +198,7 @@ impl Dispatcher {
     pub fn begin(&mut self, name_of: Option<NameOf>) {
         self.name_of = name_of;
         self.recent.iter_mut().for_each(VecDeque::clear);
+        self.detours.clear();
         for asked in self.connections.values_mut().flat_map(|connection| &mut connection.asked) {
             asked.is_of_before = true;
         }
@@ -224,9 +231,9 @@ impl Dispatcher {
         &mut self.hosts[host as usize]
     }
 
-    /// Open connections to a host.
+    /// Open connections to a host itself.
     pub fn connections_to(&self, host: HostId) -> usize {
-        self.connections.values().filter(|connection| connection.host == host).count()
+        self.connections.values().filter(|connection| connection.host == host && !connection.is_detour).count()
     }
 
     /// Notes a fault of a host, with a file of the present ones where it is about one.
@@ -258,7 +265,7 @@ impl Dispatcher {
             return false;
         }
         // A connection that was opened for nothing costs the server more than us.
-        if self.connections.values().any(|c| c.host == host && !c.owes()) {
+        if self.connections.values().any(|c| c.host == host && !c.is_detour && !c.owes()) {
             return false;
         }
         let opening: usize = self.opening.iter().sum();
@@ -275,29 +282,18 @@ impl Dispatcher {
 
     /// A connection is open.
     pub fn opened(&mut self, host: HostId, rtt: Duration, now: Instant) -> ConnectionId {
-        let id = self.next_connection;
-        self.next_connection += 1;
         self.opening[host as usize] = self.opening[host as usize].saturating_sub(1);
         let entry = &mut self.hosts[host as usize];
         entry.saw_rtt(rtt);
         let explores = entry.requests_on_next_connection();
-        entry.totals.connections += 1;
-        self.connections.insert(
-            id,
-            Connection {
-                host,
-                small_due: 0.0,
-                asked: VecDeque::new(),
-                next_tag: 0,
-                answered: 0,
-                explores,
-                hedge_again: now,
-                rate: Rate::new(now),
-                opened: now,
-                last_byte: now,
-                current: None,
-            },
-        );
+        self.add_connection(Connection { explores, ..Connection::to(host, now) })
+    }
+
+    fn add_connection(&mut self, connection: Connection) -> ConnectionId {
+        let id = self.next_connection;
+        self.next_connection += 1;
+        self.hosts[connection.host as usize].totals.connections += 1;
+        self.connections.insert(id, connection);
         id
     }
 
@@ -323,6 +319,9 @@ impl Dispatcher {
             return Next::Close;
         }
         let depth = host.depth().min(self.limits.pipeline_depth.max(1));
+        if self.has_enough_detours(connection.host) {
+            return Next::Wait;
+        }
         if connection.asked.len() >= depth || connection.outstanding() >= self.ahead_bytes(connection) {
             return Next::Wait;
         }
@@ -368,7 +367,7 @@ impl Dispatcher {
 
     /// The slowest of several busy connections to a host, which a trial can spare best.
     pub fn sparable(&self, host: HostId) -> Option<ConnectionId> {
-        let busy = || self.connections.iter().filter(move |(_, c)| c.host == host && c.owes());
+        let busy = || self.connections.iter().filter(move |(_, c)| c.host == host && !c.is_detour && c.owes());
         let slowest =
             busy().min_by(|(_, a), (_, b)| a.rate.average().unwrap_or(0.0).total_cmp(&b.rate.average().unwrap_or(0.0)));
         slowest.filter(|_| busy().count() >= 2).map(|(id, _)| *id)

@@ -83,8 +83,8 @@ pub struct FetchOptions {
     pub user_agent: Option<Arc<str>>,
     /// Paths are %-encoded already and may have a query; otherwise they are names from an index.
     pub paths_are_encoded: bool,
-    /// Whether a host that redirects its files, paths kept, is followed there. If not, each file it
-    /// redirects has [`Fault::Elsewhere`](crate::hosts::Fault::Elsewhere).
+    /// Whether redirects are followed: with the whole host where paths are kept, otherwise for the one file.
+    /// If not, each file that is redirected has [`Fault::Elsewhere`](crate::hosts::Fault::Elsewhere).
     pub follow_redirects: bool,
     /// Whether to find out what limits the run, by asking now and then less of a host.
     pub trials: bool,
@@ -206,6 +206,9 @@ impl Fetcher {
             dispatcher: Mutex::new(Dispatcher::new(hosts, options.limits)),
             bases: Mutex::new(bases),
             gets: Mutex::new((0..count).map(|_| VecDeque::new()).collect()),
+            detours: Mutex::new((0..count).map(|_| VecDeque::new()).collect()),
+            detoured: Notify::new(),
+            slots: Mutex::default(),
             catalogue: Mutex::new(Arc::new(Nothing)),
             landing: parts.landing,
             window: parts.window,
@@ -226,6 +229,7 @@ impl Fetcher {
         for host in 0..count as HostId {
             for slot in 0..connections_per_host {
                 tasks.spawn(connection::keep(shared.clone(), host, slot));
+                tasks.spawn(connection::keep_detours(shared.clone(), host));
             }
         }
         Fetcher { shared, outcomes: parts.outcomes, tasks }

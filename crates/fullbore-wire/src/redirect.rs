@@ -80,6 +80,11 @@ impl Redirects {
         self.chain.last().expect("the chain begins with one URL")
     }
 
+    /// Whether no redirect was followed yet.
+    pub fn is_at_first(&self) -> bool {
+        self.chain.len() == 1
+    }
+
     /// The URL first asked for.
     pub fn first(&self) -> &Url {
         self.chain.first().expect("the chain begins with one URL")
@@ -88,11 +93,11 @@ impl Redirects {
     /// Takes the next step and gives the URL to ask.
     pub fn follow(&mut self, location: Option<&str>) -> Result<&Url, RedirectError> {
         let current = self.current();
-        let from = current.to_string();
+        let from = shown(current);
         let location = location.ok_or_else(|| RedirectError::NoLocation { from: from.clone() })?;
         let next = resolve(current, location)?;
         if self.chain.contains(&next) {
-            return Err(RedirectError::Loop { to: next.to_string() });
+            return Err(RedirectError::Loop { to: shown(&next) });
         }
         if self.chain.len() > REDIRECTS_MAX {
             return Err(RedirectError::TooMany { from });
@@ -111,13 +116,14 @@ impl Redirects {
 
 /// Resolves a Location against the URL it answered.
 pub fn resolve(base: &Url, location: &str) -> Result<Url, RedirectError> {
-    let from = base.to_string();
+    let from = shown(base);
     let refused = |error| RedirectError::Url { from: from.clone(), error };
     if location.len() > URL_BYTES_MAX {
         return Err(refused(UrlError::TooLong { bytes: location.len() }));
     }
     let location = location.trim_matches([' ', '\t']);
-    let control = || RedirectError::Control { from: from.clone(), location: location.chars().take(100).collect() };
+    let control =
+        || RedirectError::Control { from: from.clone(), location: without_query(location).chars().take(100).collect() };
     if location.chars().any(char::is_control) {
         return Err(control());
     }
@@ -141,9 +147,18 @@ pub fn resolve(base: &Url, location: &str) -> Result<Url, RedirectError> {
     // Dot segments of absolute and scheme-relative forms go too (RFC 3986, 5.2.2).
     let next = next.with_target(remove_dot_segments(next.target())).map_err(refused)?;
     if base.scheme() == Scheme::Https && next.scheme() == Scheme::Http {
-        return Err(RedirectError::Downgrade { from, to: next.to_string() });
+        return Err(RedirectError::Downgrade { from, to: shown(&next) });
     }
     Ok(next)
+}
+
+/// An address as errors may tell it. Behind a `?` may stand what opens the place to whoever reads it.
+fn shown(url: &Url) -> String {
+    without_query(&url.to_string()).to_owned()
+}
+
+fn without_query(address: &str) -> &str {
+    address.split('?').next().unwrap_or_default()
 }
 
 /// The reference has a scheme we do not speak: letters before a colon, before any slash.
@@ -341,6 +356,19 @@ mod tests {
         assert!(matches!(chain.follow(Some("http://H:80/0")), Err(RedirectError::Loop { .. })));
         assert!(matches!(chain.follow(None), Err(RedirectError::NoLocation { .. })));
         assert_eq!(chain.current().target(), "/1");
+    }
+
+    #[test]
+    fn errors_keep_to_themselves_what_opens_an_address() {
+        let signed = "http://store/x?signature=secret";
+        let mut chain = Redirects::from(url("http://h/0"));
+        chain.follow(Some(signed)).unwrap();
+        let around = chain.follow(Some(signed)).unwrap_err();
+        let down = resolve(&url("https://h/0"), signed).unwrap_err();
+        let injected = resolve(&url("http://h/0"), "http://store/x?signature=secret%0a").unwrap_err();
+        for error in [around, down, injected] {
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
     }
 
     #[test]

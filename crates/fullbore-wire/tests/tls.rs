@@ -127,6 +127,38 @@ fn small_files_beside_one_that_is_redirected_are_asked_for_at_the_new_place() {
 }
 
 #[test]
+fn files_that_are_redirected_one_by_one_over_tls() {
+    let authority = TestCa::new().unwrap();
+    let tree = Tree::of(&archive());
+    std::os::unix::fs::symlink(".", tree.directory.path().join("store")).unwrap();
+    for http2 in [false, true] {
+        let store = secure(&tree, &authority, http2).start().unwrap();
+        let server = secure(&tree, &authority, http2).start().unwrap();
+        // Some lead to another server, some to another path of this one.
+        let there = Fault::RedirectSigned(store.url());
+        server.add_fault(FaultRule::always(PathMatch::Suffix("0".into()), there));
+        let here = Fault::RedirectSigned(format!("{}/store", server.url()));
+        server.add_fault(FaultRule::always(PathMatch::Prefix("/pool/".into()), here));
+        let ran = arrives(&tree, &authority, &[&server]);
+        assert_eq!(ran.hosts[0].totals.faults, 0, "{ran:#?}");
+        assert!(store.counters().requests > 0);
+    }
+}
+
+#[test]
+fn a_redirect_from_https_to_http_is_not_followed() {
+    let authority = TestCa::new().unwrap();
+    let tree = Tree::of(&[1000; 3]);
+    let plain = tree.good();
+    let fault = FaultRule::always(PathMatch::Any, Fault::RedirectSigned(plain.url()));
+    let server = secure(&tree, &authority, false).fault(fault).start().unwrap();
+    let ran = trusting(&authority).client(&[server.url()]).fetch(&tree);
+    assert_eq!((ran.given_up.len(), plain.counters().requests), (3, 0), "{ran:#?}");
+    let fault = &ran.hosts[0].totals.seen_faults[0].fault;
+    assert!(fault.contains("would leave https") && !fault.contains("Signature"), "{fault}");
+}
+
+#[test]
 fn what_waits_for_our_disk_when_the_connection_ends_is_not_lost() {
     let authority = TestCa::new().unwrap();
     let tree = Tree::of(&[MIB]);

@@ -316,8 +316,8 @@ pub const HINT_ABSENT: &str = "check the address and the name of the suite: FROM
 /// The same of a flat repository.
 pub const HINT_ABSENT_FLAT: &str =
     "check the address and the name of the suite: a flat repository must have FROM/SUITE/InRelease";
-/// Something answers, and leads to a place where the archive's other files are not, or round in a circle.
-pub const HINT_ELSEWHERE: &str = "only a redirect that keeps the paths of an archive is followed: \
+/// Something answers, and leads to where we do not go.
+pub const HINT_ELSEWHERE: &str = "a redirect is not followed from https to http, in a circle or more than five times: \
      name the address that it leads to, if that has all of the archive";
 /// Something answers, but has no time for us, or trouble of its own.
 pub const HINT_BUSY: &str = "the mirror is overloaded or out of order for the moment: run again later, or name another \

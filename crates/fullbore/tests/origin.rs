@@ -101,6 +101,22 @@ fn a_dead_origin_is_replaced_by_the_newest_of_the_others() {
 }
 
 #[test]
+fn an_archive_behind_signed_addresses_is_mirrored() {
+    let archive = common();
+    let store = Server::start(&archive.state(0).root).unwrap();
+    let rule = FaultRule::always(PathMatch::Any, Fault::RedirectSigned(store.url()));
+    let server = Server::builder(&archive.state(0).root).fault(rule).start().unwrap();
+    let mirror = Mirror::new(archive);
+    let ran = mirror.run(&[&server]).exits(0);
+    verified(&mirror.to, archive, 0);
+    assert_eq!(ran.report["summary"]["hosts"][0]["strikes"], 0, "{ran:?}");
+    // Nothing new: the question is conditional there as well.
+    store.take_log();
+    mirror.run(&[&server]).exits(0);
+    assert_eq!(store.take_log().iter().map(|entry| entry.status).collect::<Vec<_>>(), [304]);
+}
+
+#[test]
 fn a_refused_release_names_the_mirror_that_it_came_from() {
     let (_directory, archive) = own_archive(|builder| builder);
     let (mirror, server) = updating(&archive);

@@ -171,6 +171,10 @@ fn whole(behaviour: &Behaviour, request: &Request, fault: Option<&Fault>, random
             let to = format!("{}{}", base.trim_end_matches('/'), encode(&request.path));
             return short(302, vec![header("Location", to)], b"moved\n");
         }
+        Some(Fault::RedirectSigned(base)) => {
+            let to = format!("{}{}?X-Signature=abc%2F1", base.trim_end_matches('/'), encode(&request.path));
+            return short(302, vec![header("Location", to)], b"moved\n");
+        }
         Some(Fault::RedirectLoop) => {
             return short(302, vec![header("Location", encode(&request.path))], b"moved\n");
         }

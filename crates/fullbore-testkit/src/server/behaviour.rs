@@ -59,6 +59,8 @@ pub enum Fault {
     LongLength,
     /// 302 to the same path at this base URL.
     Redirect(String),
+    /// 302 to the same path at this base URL, with a signature behind it: good for this one file.
+    RedirectSigned(String),
     /// 302 to itself.
     RedirectLoop,
     /// 302 whose `Location` holds encoded newlines and forged lines behind them (CVE-2019-3462).
@@ -113,6 +115,7 @@ impl Fault {
             Fault::ShortLength => "short-length",
             Fault::LongLength => "long-length",
             Fault::Redirect(_) => "redirect",
+            Fault::RedirectSigned(_) => "redirect-signed",
             Fault::RedirectLoop => "redirect-loop",
             Fault::RedirectInjection => "redirect-injection",
             Fault::Stall => "stall",

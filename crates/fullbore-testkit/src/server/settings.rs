@@ -12,7 +12,7 @@ pub const HELP: &str = "\
 settings: KEY=VALUE
   faults, KEY=[PATHS:]PROBABILITY (PATHS: /prefix, *suffix or * for all; default /pool/):
     status:CODE retry:SECONDS reset truncate corrupt corrupt-ranges portal short-length long-length
-    redirect:URL redirect-loop redirect-injection stall hang drip:BYTES_PER_S delay:MS close chunked
+    redirect:URL redirect-signed:URL redirect-loop redirect-injection stall hang drip:BYTES_PER_S delay:MS close chunked
     until-close http10 gzip-encoding endless ignore-range wrong-range lying-range not-modified
     big-header:BYTES from:DIR
   clear=1                 forget all faults
@@ -91,6 +91,7 @@ fn fault(key: &str) -> Option<Fault> {
         "short-length" => Fault::ShortLength,
         "long-length" => Fault::LongLength,
         "redirect" => Fault::Redirect(argument.to_string()),
+        "redirect-signed" => Fault::RedirectSigned(argument.to_string()),
         "redirect-loop" => Fault::RedirectLoop,
         "redirect-injection" => Fault::RedirectInjection,
         "stall" => Fault::Stall,

@@ -5,20 +5,17 @@
 //! fills the window, then the socket's buffer, then the sender waits.
 
 use std::collections::VecDeque;
-use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
-use fullbore_engine::stage::StageClock;
+use bytes::{Bytes, BytesMut};
 use fullbore_engine::window::{Permit, Place};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::io::{Turn, read_now, turn};
 use super::part::{FilePart, Part, SmallPart, land};
-use super::{Busy, follow};
+use super::{Busy, Detour, Followed};
 use crate::answer::{Answer, judge};
 use crate::connect::Connected;
 use crate::dispatcher::{ConnectionId, Ended, Keep, Next};
@@ -39,6 +36,14 @@ const IDLE: Duration = Duration::from_secs(1);
 /// A body that is not wanted is read to its end only if that is cheaper than a new connection.
 const DISCARD_BYTES: u64 = 64 << 10;
 
+/// Where a connection gets its work from.
+pub(super) enum Work {
+    /// The queue: a connection to the host itself.
+    Queue,
+    /// What the host has redirected to this address, and the first of it. See [`super::detour`].
+    Detours(Option<Detour>),
+}
+
 /// Serves one connection until it ends.
 pub(super) async fn serve(
     shared: &Arc<Shared>,
@@ -46,9 +51,11 @@ pub(super) async fn serve(
     id: ConnectionId,
     base: &Base,
     connected: Connected,
+    work: Work,
 ) -> Ended {
     let mut serving = Serving {
         shared,
+        work,
         host,
         id,
         base,
@@ -56,6 +63,7 @@ pub(super) async fn serve(
         http: Http1::new(Limits::default()),
         parts: VecDeque::new(),
         gets: 0,
+        skipped_bytes: 0,
         moved: false,
         busy: Busy::new(&shared.host_clocks[host as usize]),
         idle_since: Instant::now(),
@@ -72,6 +80,7 @@ pub(super) async fn serve(
 
 struct Serving<'a> {
     shared: &'a Arc<Shared>,
+    work: Work,
     host: HostId,
     id: ConnectionId,
     base: &'a Base,
@@ -81,6 +90,8 @@ struct Serving<'a> {
     parts: VecDeque<(u64, Part)>,
     /// Tags of small files count down from the top, those of the dispatcher up from 0.
     gets: u64,
+    /// Of an answer that is not wanted.
+    skipped_bytes: u64,
     /// The host is somewhere else now: this connection ends when it is idle.
     moved: bool,
     busy: Busy<'a>,
@@ -116,6 +127,9 @@ impl Serving<'_> {
                     if let Some(fault) = shared.dispatcher().overdue(self.id, Instant::now()) {
                         return Ended::Fault(fault);
                     }
+                    if self.is_left() {
+                        return Ended::Ours;
+                    }
                     continue;
                 }
             }
@@ -137,18 +151,13 @@ impl Serving<'_> {
 
     /// Queues requests for all that may be asked for now. `Some` ends the connection.
     fn ask(&mut self) -> Option<Ended> {
+        if let Work::Detours(first) = &mut self.work {
+            let first = first.take();
+            return self.ask_detour(first);
+        }
         while self.http.room() > 0 && !self.http.is_closing() {
             let Some(pending) = lock(&self.shared.gets)[self.host as usize].pop_front() else { break };
-            self.gets += 1;
-            let tag = u64::MAX - self.gets;
-            let small = SmallPart::new(pending);
-            match small.request(self.base, self.absolute).and_then(|head| self.queue_request(&head, tag)) {
-                Ok(()) => {
-                    self.shared.dispatcher().host_mut(self.host).totals.requests += 1;
-                    self.parts.push_back((tag, Part::Small(small)));
-                }
-                Err(reason) => small.fail(GetError::Unreachable { host: self.base.url.host_and_port(), reason }),
-            }
+            self.ask_small(SmallPart::new(pending));
         }
         if self.moved {
             return self.parts.is_empty().then_some(Ended::Ours);
@@ -158,19 +167,66 @@ impl Serving<'_> {
             match next {
                 Next::Ask { tag, segment } => {
                     let path = self.shared.begin(segment.item);
-                    let mut part = FilePart::new(segment, path);
-                    if let Err(reason) =
-                        part.request(self.base, self.absolute).and_then(|head| self.queue_request(&head, tag))
-                    {
-                        return Some(Ended::Fault(Fault::WrongAnswer(reason)));
+                    if let Some(how) = self.ask_file(tag, FilePart::new(segment, path)) {
+                        return Some(how);
                     }
-                    self.parts.push_back((tag, Part::File(part)));
                 }
                 Next::Wait => break,
                 Next::Close => return self.no_gets().then_some(Ended::Ours),
             }
         }
         None
+    }
+
+    /// One request at a time, of what was redirected to this address. `Some` ends the connection.
+    fn ask_detour(&mut self, mut first: Option<Detour>) -> Option<Ended> {
+        while self.parts.is_empty() && !self.http.is_closing() {
+            match first.take().or_else(|| self.shared.next_detour(self.host, &self.base.url)) {
+                Some(Detour::Small(small, _)) if small.is_waited_for() => self.ask_small(*small),
+                Some(Detour::Small(..)) => {}
+                Some(Detour::File(ticket, part, _)) => {
+                    let tag = self.shared.dispatcher().take_detour(ticket, self.id, Instant::now());
+                    if let Some(how) = tag.and_then(|tag| self.ask_file(tag, *part)) {
+                        return Some(how);
+                    }
+                }
+                None => {
+                    let is_over = self.idle_since.elapsed() > IDLE;
+                    let is_over = is_over || self.shared.is_detour_in_the_way(self.host, &self.base.url);
+                    return is_over.then_some(Ended::Ours);
+                }
+            }
+        }
+        None
+    }
+
+    fn ask_small(&mut self, small: SmallPart) {
+        self.gets += 1;
+        let tag = u64::MAX - self.gets;
+        match small.request(self.base, self.absolute).and_then(|head| self.queue_request(&head, tag)) {
+            Ok(()) => {
+                self.shared.dispatcher().host_mut(self.host).totals.requests += 1;
+                self.parts.push_back((tag, Part::Small(small)));
+            }
+            Err(reason) => small.fail(GetError::Unreachable { host: self.base.url.host_and_port(), reason }),
+        }
+    }
+
+    /// Asks for a part of a file. `Some` ends the connection.
+    fn ask_file(&mut self, tag: u64, mut part: FilePart) -> Option<Ended> {
+        match part.request(self.base, self.absolute).and_then(|head| self.queue_request(&head, tag)) {
+            Ok(()) => {
+                self.parts.push_back((tag, Part::File(part)));
+                None
+            }
+            Err(reason) => Some(Ended::Fault(Fault::WrongAnswer(reason))),
+        }
+    }
+
+    /// Whether nobody waits any more for the one small file that this connection is about.
+    fn is_left(&self) -> bool {
+        let small = |part: &Part| matches!(part, Part::Small(small) if !small.is_waited_for());
+        matches!(self.work, Work::Detours(_)) && self.parts.front().is_some_and(|(_, part)| small(part))
     }
 
     fn queue_request(&mut self, head: &RequestHead, tag: u64) -> Result<(), String> {
@@ -260,17 +316,26 @@ impl Serving<'_> {
         }
         let mixed = self.is_of_another(&head);
         self.after_idle = false;
-        let (_, part) = self.parts.front_mut()?;
+        self.skipped_bytes = 0;
+        let is_long = head.content_length.is_some_and(|length| length > DISCARD_BYTES);
+        let (tag, part) = self.parts.front_mut()?;
         let part = match part {
             Part::Small(small) => {
-                // Elsewhere: asked for there again, by `give_up`.
-                if small.follow(self.shared, self.host, self.base, &head) {
-                    return Some(Ended::Ours);
+                match small.follow(self.shared, self.host, self.base, &head) {
+                    // Asked for there again, by `give_up`.
+                    Some(Followed::Moved) => return Some(Ended::Ours),
+                    Some(Followed::Elsewhere(to)) => {
+                        if let Part::Small(small) = std::mem::replace(part, Part::Over) {
+                            self.shared.detour(self.host, small.elsewhere(to));
+                        }
+                        return is_long.then(|| self.refuse_front());
+                    }
+                    _ => small.head(head),
                 }
-                small.head(head);
                 return None;
             }
             Part::File(part) => part,
+            Part::Over => return None,
         };
         match judge(&head, &part.path, &part.segment, unix_now_s()) {
             Answer::Body => {
@@ -280,24 +345,48 @@ impl Serving<'_> {
                 }
                 return None;
             }
-            Answer::Redirect(location) => {
-                part.fault = follow(self.shared, self.host, self.base, &part.path, part.asked_as, &location);
-                if part.fault.is_none() {
+            Answer::Redirect(location) => match part.follow(self.shared, self.host, self.base, &location) {
+                Followed::Moved => {
                     // Asked again at the new place; what else is in flight here is answered alike.
                     self.moved = true;
                     return Some(Ended::Ours);
                 }
-            }
+                Followed::Elsewhere(to) => {
+                    part.again = to.current().same_origin(&self.base.url);
+                    part.to = Some(to);
+                    if !part.again {
+                        let tag = *tag;
+                        self.detour_front(tag);
+                    }
+                }
+                Followed::Refused(fault) => part.fault = Some(fault),
+            },
             Answer::Fault(fault) => part.fault = Some(fault),
         }
         // This host mixes up pipelined answers.
         if mixed {
             return Some(Ended::Fault(Fault::CannotPipeline));
         }
-        if head.content_length.is_none_or(|length| length > DISCARD_BYTES) && !matches!(head.status, 304 | 204) {
+        if is_long && !matches!(head.status, 304 | 204) {
             return Some(self.refuse_front());
         }
         None
+    }
+
+    /// The part that is answered now is elsewhere: others ask for it there.
+    fn detour_front(&mut self, tag: u64) {
+        let Some((_, front)) = self.parts.front_mut() else { return };
+        if let Part::File(part) = std::mem::replace(front, Part::Over) {
+            self.detour(tag, part);
+        }
+    }
+
+    fn detour(&mut self, tag: u64, mut part: FilePart) {
+        part.again = false;
+        let ticket = self.shared.dispatcher().detour(self.id, tag, Instant::now());
+        if let Some((ticket, to)) = ticket.zip(part.to.as_ref().map(|to| to.current().clone())) {
+            self.shared.detour(self.host, Detour::File(ticket, Box::new(part), to));
+        }
     }
 
     /// Whether the answer has the place and the length of another request in flight, and not those of
@@ -310,7 +399,7 @@ impl Serving<'_> {
         };
         let fits = |part: &Part| match part {
             Part::File(part) => part.segment.start == first && head.content_length == Some(part.segment.len()),
-            Part::Small(_) => false,
+            Part::Small(_) | Part::Over => false,
         };
         let own = self.parts.front().is_some_and(|(_, part)| fits(part));
         !own && self.parts.iter().skip(1).any(|(_, part)| fits(part))
@@ -318,11 +407,13 @@ impl Serving<'_> {
 
     /// The front answer is useless and too long to be read to its end.
     fn refuse_front(&mut self) -> Ended {
-        if let Some((tag, Part::File(part))) = self.parts.pop_front()
-            && let Some(fault) = part.fault
-        {
-            self.shared.dispatcher().refused(self.id, tag, fault, Instant::now());
-            self.shared.attention.notify_one();
+        match self.parts.pop_front() {
+            Some((tag, Part::File(part))) if part.again => self.detour(tag, part),
+            Some((tag, Part::File(FilePart { fault: Some(fault), .. }))) => {
+                self.shared.dispatcher().refused(self.id, tag, fault, Instant::now());
+                self.shared.attention.notify_one();
+            }
+            _ => {}
         }
         Ended::Ours
     }
@@ -337,11 +428,12 @@ impl Serving<'_> {
                 }
                 return Some(Ended::Ours);
             }
-            Part::File(part) => part,
+            Part::File(part) if part.fault.is_none() && !part.again => part,
+            Part::File(_) | Part::Over => {
+                self.skipped_bytes += data.len() as u64;
+                return (self.skipped_bytes > DISCARD_BYTES).then(|| self.refuse_front());
+            }
         };
-        if part.fault.is_some() {
-            return None;
-        }
         if data.len() as u64 > part.segment.end - part.at {
             part.fault = Some(Fault::WrongAnswer("answer is longer than the file".into()));
             return Some(self.refuse_front());
@@ -364,13 +456,11 @@ impl Serving<'_> {
         let mut good = true;
         match part {
             Part::Small(small) => small.done().await,
+            Part::Over => {}
+            Part::File(part) if part.again && !keep_alive => self.detour(tag, part),
             Part::File(mut part) => {
-                if keep_alive && part.try_other_form(self.base) {
-                    match part.request(self.base, self.absolute).and_then(|head| self.queue_request(&head, tag)) {
-                        Ok(()) => self.parts.push_back((tag, Part::File(part))),
-                        Err(reason) => return Some(Ended::Fault(Fault::WrongAnswer(reason))),
-                    }
-                    return None;
+                if part.again || keep_alive && part.try_other_form(self.base) {
+                    return self.ask_file(tag, part);
                 }
                 if matches!(part.fault, Some(Fault::Missing(_))) {
                     part.note_form(self.base, false);
@@ -394,6 +484,9 @@ impl Serving<'_> {
     }
 
     fn cannot_pipeline(&self) {
+        if matches!(self.work, Work::Detours(_)) {
+            return;
+        }
         let mut dispatcher = self.shared.dispatcher();
         let host = dispatcher.host_mut(self.host);
         if host.depth() > 1 {
@@ -416,64 +509,6 @@ impl Serving<'_> {
             }
         }
     }
-}
-
-/// What a connection could do.
-enum Turn {
-    /// Something is there to be read.
-    Readable,
-    /// Requests were written.
-    Written,
-}
-
-/// Writes what waits to be written, or waits until something is there to be read.
-async fn turn(stream: &mut Stream, http: &mut Http1, tls: &StageClock) -> io::Result<Turn> {
-    poll_fn(|cx| {
-        if http.outgoing().has_remaining() {
-            match pin!(stream.write_buf(http.outgoing())).poll(cx) {
-                Poll::Ready(Ok(_)) => return Poll::Ready(Ok(Turn::Written)),
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => {}
-            }
-        }
-        // Over TLS this decrypts a first record.
-        let readable = if stream.is_tls() { tls.work(|| stream.poll_readable(cx)) } else { stream.poll_readable(cx) };
-        readable.map_ok(|()| Turn::Readable)
-    })
-    .await
-}
-
-/// Reads what is there, at most what the buffer has room for: bytes read, and whether that was the
-/// end. Does not wait.
-async fn read_now(stream: &mut Stream, inbox: &mut BytesMut, tls: &StageClock) -> io::Result<(usize, bool)> {
-    if stream.is_tls() {
-        return tls.work(|| read_records(stream, inbox));
-    }
-    let room = inbox.capacity() - inbox.len();
-    let mut limited = (&mut *inbox).limit(room);
-    // `poll_read` and not `try_read`: after a short read it knows that the socket is empty, which
-    // saves a system call that would only say so.
-    let read = poll_fn(|cx| match pin!(stream.read_buf(&mut limited)).poll(cx) {
-        Poll::Ready(read) => Poll::Ready(read),
-        Poll::Pending => Poll::Ready(Err(io::ErrorKind::WouldBlock.into())),
-    });
-    let bytes = read.await?;
-    Ok((bytes, bytes == 0 && room > 0))
-}
-
-/// Reads TLS records until there is none or the buffer is full.
-fn read_records(stream: &mut Stream, inbox: &mut BytesMut) -> io::Result<(usize, bool)> {
-    let mut total = 0;
-    while inbox.capacity() > inbox.len() {
-        match stream.try_read_buf(inbox) {
-            Ok(0) => return Ok((total, true)),
-            Ok(bytes) => total += bytes,
-            // What came before the error is good; the next read meets the error again.
-            Err(_) if total > 0 => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok((total, false))
 }
 
 fn broken(error: &io::Error) -> Ended {

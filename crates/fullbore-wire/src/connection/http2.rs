@@ -17,13 +17,14 @@ use fullbore_engine::window::{Place, Work};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::part::{FilePart, SmallPart};
-use super::{Busy, follow};
+use super::{Busy, Detour, Followed};
 use crate::answer::{Answer, judge};
 use crate::connect::{Connected, Scheme};
 use crate::dispatcher::{ConnectionId, Ended, Keep, Next};
 use crate::fetch::{Base, GetError, Shared, lock};
 use crate::hosts::{Fault, HostId};
 use crate::http2::{Http2, Http2Body, Http2Error, Http2Response};
+use crate::redirect::Redirects;
 use crate::url;
 
 /// How often a connection looks whether it is overdue.
@@ -41,8 +42,9 @@ enum StreamEnd {
     Superseded,
     /// This connection is to end.
     Connection(Ended),
-    /// Not there: to be asked for once more, with `+` written in the other form.
-    OtherForm(u64, Box<FilePart>),
+    /// Not there: to be asked for once more, under another name (with `+` written in the other form, or where a
+    /// redirect leads).
+    OtherName(u64, Box<FilePart>),
 }
 
 /// Serves one connection until it ends.
@@ -139,7 +141,7 @@ impl Serving<'_> {
                     // Why is known; the others may still have what came for them.
                     Ok(StreamEnd::Connection(_)) if self.is_over => {}
                     Ok(StreamEnd::Connection(how)) => return how,
-                    Ok(StreamEnd::OtherForm(tag, part)) => {
+                    Ok(StreamEnd::OtherName(tag, part)) => {
                         let silence = shared.options.limits.silence;
                         let ended = match tokio::time::timeout(silence, self.http.ready()).await {
                             Ok(Ok(())) => self.send(tag, *part),
@@ -316,10 +318,16 @@ impl SmallStream {
             Ok(answer) => answer,
             Err(error) => return self.failed(&error),
         };
-        if small.follow(&self.shared, self.host, &self.base, &head) {
-            return StreamEnd::Connection(Ended::Ours);
+        match small.follow(&self.shared, self.host, &self.base, &head) {
+            Some(Followed::Moved) => return StreamEnd::Connection(Ended::Ours),
+            Some(Followed::Elsewhere(to)) => {
+                if let Some(small) = self.small.take() {
+                    self.shared.detour(self.host, small.elsewhere(to));
+                }
+                return StreamEnd::Answered;
+            }
+            _ => small.head(head),
         }
-        small.head(head);
         let mut release = body.release();
         loop {
             match body.chunk().await {
@@ -415,17 +423,16 @@ impl Stream {
                     self.shared.landing.set_mtime(self.part.segment.item, modified);
                 }
             }
-            Answer::Redirect(location) => {
-                match follow(&self.shared, self.host, &self.base, &self.part.path, self.part.asked_as, &location) {
-                    None => return StreamEnd::Connection(Ended::Ours),
-                    Some(fault) => return self.refused(fault),
-                }
-            }
+            Answer::Redirect(location) => match self.part.follow(&self.shared, self.host, &self.base, &location) {
+                Followed::Moved => return StreamEnd::Connection(Ended::Ours),
+                Followed::Elsewhere(to) => return self.elsewhere(to),
+                Followed::Refused(fault) => return self.refused(fault),
+            },
             Answer::Fault(fault) => {
                 let missing = matches!(fault, Fault::Missing(_));
                 self.part.fault = Some(fault.clone());
                 if self.part.try_other_form(&self.base) {
-                    return StreamEnd::OtherForm(self.tag, Box::new(self.part));
+                    return StreamEnd::OtherName(self.tag, Box::new(self.part));
                 }
                 if missing {
                     self.part.note_form(&self.base, false);
@@ -434,6 +441,20 @@ impl Stream {
             }
         }
         self.body(body).await
+    }
+
+    /// The part is at another address, perhaps of this very server.
+    fn elsewhere(mut self, to: Box<Redirects>) -> StreamEnd {
+        let target = to.current().clone();
+        self.part.to = Some(to);
+        if target.same_origin(&self.base.url) {
+            return StreamEnd::OtherName(self.tag, Box::new(self.part));
+        }
+        let ticket = self.shared.dispatcher().detour(self.id, self.tag, Instant::now());
+        if let Some(ticket) = ticket {
+            self.shared.detour(self.host, Detour::File(ticket, Box::new(self.part), target));
+        }
+        StreamEnd::Answered
     }
 
     async fn body(&mut self, mut body: Http2Body) -> StreamEnd {

@@ -6,13 +6,14 @@ use bytes::Bytes;
 use fullbore_engine::landing::Chunk;
 use fullbore_engine::window::{Permit, Place, Work};
 
-use super::{follow, request};
+use super::{Detour, Followed, follow, request};
 use crate::answer::range_of;
 use crate::fetch::{Base, Get, GetError, Got, PendingGet, Piece, Reply, Shared};
 use crate::hosts::{Fault, HostId};
 use crate::http1::{Method, RequestHead, ResponseHead};
 use crate::queue::Segment;
-use crate::url::Plus;
+use crate::redirect::{Redirects, is_redirect};
+use crate::url::{Plus, Url, UrlError};
 
 /// The answer to one request, as far as it has come.
 #[derive(Debug)]
@@ -23,11 +24,13 @@ pub(super) enum Part {
     File(FilePart),
     /// A small file, gathered in memory.
     Small(SmallPart),
+    /// Asked for elsewhere: what is left of this answer is read and thrown away.
+    Over,
 }
 
 /// A part of a file.
 #[derive(Debug)]
-pub(super) struct FilePart {
+pub(crate) struct FilePart {
     pub segment: Segment,
     pub path: String,
     /// Further fields of the request.
@@ -36,6 +39,10 @@ pub(super) struct FilePart {
     pub asked_as: Plus,
     /// It was not there under its name with `+`, and is asked for with `%2B`.
     pub other_form: bool,
+    /// Where redirects have led; `None` for where its host has it.
+    pub to: Option<Box<Redirects>>,
+    /// The last of them led to another address of the same server: it is asked again on this connection.
+    pub again: bool,
     /// Offset in the file of the next byte.
     pub at: u64,
     /// The answer is not the file: its body is read and thrown away.
@@ -44,7 +51,17 @@ pub(super) struct FilePart {
 
 impl FilePart {
     pub fn new(segment: Segment, (path, fields): (String, Vec<(String, String)>)) -> Self {
-        FilePart { at: segment.start, segment, path, fields, asked_as: Plus::Raw, other_form: false, fault: None }
+        FilePart {
+            at: segment.start,
+            segment,
+            path,
+            fields,
+            asked_as: Plus::Raw,
+            other_form: false,
+            to: None,
+            again: false,
+            fault: None,
+        }
     }
 
     /// How `+` is written in the request.
@@ -56,6 +73,7 @@ impl FilePart {
     pub fn try_other_form(&mut self, base: &Base) -> bool {
         let again = matches!(self.fault, Some(Fault::Missing(_)))
             && !base.paths_are_encoded
+            && self.to.is_none()
             && self.asked_as == Plus::Raw
             && base.plus.is_worth_a_try(&self.path);
         if again {
@@ -75,10 +93,27 @@ impl FilePart {
     /// The request for it.
     pub fn request(&mut self, base: &Base, absolute: bool) -> Result<RequestHead, String> {
         self.asked_as = self.plus(base);
-        let mut head = request(base, &self.path, self.asked_as, absolute).map_err(|error| error.to_string())?;
+        self.again = false;
+        let url = self.url(base).map_err(|error| error.to_string())?;
+        let mut head = request(base, &url, absolute);
         head.range = range_of(&self.segment);
         head.fields.clone_from(&self.fields);
         Ok(head)
+    }
+
+    fn url(&self, base: &Base) -> Result<Url, UrlError> {
+        match &self.to {
+            Some(to) => Ok(to.current().clone()),
+            None => base.url_of(&self.path, self.asked_as),
+        }
+    }
+
+    /// Where the redirect leads that answered it.
+    pub fn follow(&self, shared: &Shared, host: HostId, base: &Base, location: &str) -> Followed {
+        match self.url(base) {
+            Ok(url) => follow(shared, host, base, chain(&self.to, url), location),
+            Err(error) => Followed::Refused(Fault::WrongAnswer(error.to_string())),
+        }
     }
 
     /// Why the answer, being over, is not what was asked for.
@@ -88,10 +123,17 @@ impl FilePart {
     }
 }
 
+/// The redirects so far of what was asked for at this address.
+fn chain(so_far: &Option<Box<Redirects>>, url: Url) -> Redirects {
+    so_far.as_deref().cloned().unwrap_or_else(|| Redirects::from(url))
+}
+
 /// A file that comes in one piece.
 #[derive(Debug)]
-pub(super) struct SmallPart {
+pub(crate) struct SmallPart {
     pub get: Get,
+    /// Where redirects have led; `None` for where its host has it.
+    pub to: Option<Box<Redirects>>,
     reply: Reply,
     head: Option<ResponseHead>,
     body: Vec<u8>,
@@ -100,7 +142,7 @@ pub(super) struct SmallPart {
 
 /// Why the rest of a body is not wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unwanted {
+pub(crate) enum Unwanted {
     /// It is larger than it may be.
     TooLarge,
     /// Nobody waits for it any more.
@@ -109,12 +151,13 @@ pub(super) enum Unwanted {
 
 impl SmallPart {
     pub fn new(pending: PendingGet) -> Self {
-        SmallPart { get: pending.get, reply: pending.reply, head: None, body: Vec::new(), received: 0 }
+        SmallPart { get: pending.get, to: None, reply: pending.reply, head: None, body: Vec::new(), received: 0 }
     }
 
     /// The request for it.
     pub fn request(&self, base: &Base, absolute: bool) -> Result<RequestHead, String> {
-        let mut head = request(base, &self.get.path, base.plus.form(), absolute).map_err(|error| error.to_string())?;
+        let url = self.url(base).map_err(|error| error.to_string())?;
+        let mut head = request(base, &url, absolute);
         if self.get.head_only {
             head.method = Method::Head;
         }
@@ -124,11 +167,25 @@ impl SmallPart {
         Ok(head)
     }
 
-    /// Whether the answer says that the whole mirror is elsewhere, and it can be followed there.
-    pub fn follow(&self, shared: &Shared, host: HostId, base: &Base, head: &ResponseHead) -> bool {
-        let moved = matches!(head.status, 301 | 302 | 303 | 307 | 308);
-        let location = head.location.as_deref().filter(|_| moved);
-        location.is_some_and(|to| follow(shared, host, base, &self.get.path, base.plus.form(), to).is_none())
+    fn url(&self, base: &Base) -> Result<Url, UrlError> {
+        match &self.to {
+            Some(to) => Ok(to.current().clone()),
+            None => base.url_of(&self.get.path, base.plus.form()),
+        }
+    }
+
+    /// Where it is if the answer says that it is elsewhere, and that can be followed.
+    pub fn follow(&self, shared: &Shared, host: HostId, base: &Base, head: &ResponseHead) -> Option<Followed> {
+        let location = head.location.as_deref().filter(|_| is_redirect(head.status))?;
+        let followed = follow(shared, host, base, chain(&self.to, self.url(base).ok()?), location);
+        (!matches!(followed, Followed::Refused(_))).then_some(followed)
+    }
+
+    /// It is to be asked for there.
+    pub fn elsewhere(mut self, to: Box<Redirects>) -> Detour {
+        let target = to.current().clone();
+        self.to = Some(to);
+        Detour::Small(Box::new(self), target)
     }
 
     pub fn head(&mut self, head: ResponseHead) {
@@ -173,12 +230,17 @@ impl SmallPart {
     /// To be asked again on another connection. What has come of a stream cannot come again: it has
     /// failed then. Nor is it asked for again if nobody waits for it any more.
     pub fn again(self) -> Option<PendingGet> {
-        let is_waited_for = match &self.reply {
+        let is_untouched = !matches!(self.reply, Reply::Stream(None, _));
+        (is_untouched && self.is_waited_for()).then_some(PendingGet { get: self.get, reply: self.reply })
+    }
+
+    /// Whether whoever asked for it still waits.
+    pub fn is_waited_for(&self) -> bool {
+        match &self.reply {
             Reply::Whole(reply) => !reply.is_closed(),
             Reply::Stream(Some(head), _) => !head.is_closed(),
-            Reply::Stream(None, _) => false,
-        };
-        is_waited_for.then_some(PendingGet { get: self.get, reply: self.reply })
+            Reply::Stream(None, pieces) => !pieces.is_closed(),
+        }
     }
 
     /// The body will not come as it should.

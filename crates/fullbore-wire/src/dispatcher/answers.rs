@@ -101,7 +101,7 @@ impl Dispatcher {
 
     /// What of a part did not arrive goes back to the queue; or to the connection that it was taken
     /// from, if that one is still at it, so that nothing comes twice.
-    fn give_back(&mut self, asked: &Asked, now: Instant) {
+    pub(super) fn give_back(&mut self, asked: &Asked, now: Instant) {
         let Some(rest) = asked.rest() else { return };
         let excluded = self.queue.excluded(rest.item);
         let giver = self
@@ -143,13 +143,18 @@ impl Dispatcher {
         let host = connection.host;
         let Some(place) = connection.asked.iter().position(|asked| asked.tag == tag) else { return };
         let asked = connection.asked.remove(place).expect("position was just found");
+        self.settle(host, &asked, &fault, now);
+    }
+
+    /// What a fault of a host with one request means for the file and for the host.
+    pub(super) fn settle(&mut self, host: HostId, asked: &Asked, fault: &Fault, now: Instant) {
         let item = asked.item_now();
         // A file that a host has wrong is one fault of it, however many parts of it were asked for.
         let is_known = matches!(fault, Fault::WrongAnswer(_) | Fault::Elsewhere(_))
             && item.and_then(|item| self.histories.get(&item)).is_some_and(|history| history.failed.contains(host));
         if let Some(rest) = asked.rest() {
             self.histories.entry(rest.item).or_default().faults.insert(host, fault.clone());
-            match &fault {
+            match fault {
                 Fault::Missing(_) => {
                     self.queue.exclude(rest.item, rest.size, host);
                     self.histories.entry(rest.item).or_default().misses.insert(host);
@@ -168,10 +173,10 @@ impl Dispatcher {
                 }
                 _ => {}
             }
-            self.give_back(&asked, now);
+            self.give_back(asked, now);
         }
         if !is_known && (self.limits.redirects_are_faults || !matches!(fault, Fault::Elsewhere(_))) {
-            self.fault(host, item, &fault, now);
+            self.fault(host, item, fault, now);
         }
     }
 
@@ -190,6 +195,8 @@ impl Dispatcher {
         let host = &mut self.hosts[connection.host as usize];
         host.saw_connection_rate(connection.rate.average(), connection.rate.at_least());
         match how {
+            // How many requests another address takes says nothing of the host's own.
+            Ended::Clean if connection.is_detour => {}
             Ended::Clean => host.closed_after(connection.answered),
             Ended::Ours => {}
             Ended::Fault(fault) => {

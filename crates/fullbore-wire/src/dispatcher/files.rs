@@ -84,6 +84,9 @@ impl Dispatcher {
                 connection.current = None;
             }
         }
+        for (_, asked) in self.detours.values_mut().filter(|(_, asked)| asked.segment.item == item) {
+            asked.until = asked.until.min(asked.at());
+        }
         for host in culprits.iter().filter(|host| !history.blamed.contains(**host)) {
             self.fault(*host, Some(item), &Fault::WrongBytes, now);
         }

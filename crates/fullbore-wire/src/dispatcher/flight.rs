@@ -61,9 +61,29 @@ pub(super) struct Connection {
     pub(super) opened: Instant,
     pub(super) last_byte: Instant,
     pub(super) current: Option<ItemId>,
+    /// It is one to another address than the host's own, to which the host redirects.
+    pub(super) is_detour: bool,
 }
 
 impl Connection {
+    /// One that was opened just now.
+    pub(super) fn to(host: HostId, now: Instant) -> Connection {
+        Connection {
+            host,
+            small_due: 0.0,
+            asked: VecDeque::new(),
+            next_tag: 0,
+            answered: 0,
+            explores: None,
+            hedge_again: now,
+            rate: Rate::new(now),
+            opened: now,
+            last_byte: now,
+            current: None,
+            is_detour: false,
+        }
+    }
+
     /// Wanted bytes that were asked for and did not arrive yet.
     pub(super) fn owed(&self) -> u64 {
         self.asked.iter().map(Asked::wanted).sum()

@@ -479,3 +479,76 @@ fn a_file_that_comes_wrong_in_many_parts_is_one_fault_and_has_its_name() {
     assert!(!host.is_out() && host.totals.faults == 1, "{:?}", host.totals);
     assert_eq!(host.totals.seen_faults[0].path.as_deref(), Some("pool/f3"));
 }
+
+/// A small file whose host redirects it, and a ticket for it.
+fn redirected() -> (Dispatcher, ConnectionId, Ticket, Instant) {
+    let now = Instant::now();
+    let mut dispatcher = Dispatcher::new(vec![Host::new("a")], Limits::default());
+    dispatcher.add(vec![Item { id: 5, size: 1000, ..Item::default() }]);
+    let main = dispatcher.opened(0, Duration::from_millis(1), now);
+    assert!(matches!(dispatcher.next(main, now), Next::Ask { tag: 0, .. }));
+    let ticket = dispatcher.detour(main, 0, now).expect("it is wanted");
+    (dispatcher, main, ticket, now)
+}
+
+#[test]
+fn a_redirected_part_is_asked_for_once_and_counts_for_its_host() {
+    let (mut dispatcher, main, ticket, now) = redirected();
+    assert_eq!(dispatcher.next(main, now), Next::Wait, "nobody else is asked for it");
+    assert!(dispatcher.hopeless().is_empty());
+    assert_eq!(dispatcher.overdue(main, now + Duration::from_secs(60)), None, "the host has answered");
+    let there = dispatcher.opened_detour(0, now);
+    let tag = dispatcher.take_detour(ticket, there, now).expect("still wanted");
+    assert_eq!(dispatcher.take_detour(ticket, there, now), None);
+    assert_eq!(dispatcher.connections_to(0), 1, "the other connection is not to the host itself");
+    assert_eq!(dispatcher.received(there, tag, 1000, now), Keep::First { wanted: 1000 });
+    dispatcher.answered(there, tag);
+    dispatcher.ended(there, &Ended::Clean, now);
+    dispatcher.verified(5, &[0], &[], now);
+    let host = &dispatcher.hosts()[0];
+    assert_eq!((host.totals.received_bytes, host.totals.requests), (1000, 2));
+    assert_eq!(host.requests_per_connection(), u64::MAX, "that the store closes says nothing of the host");
+}
+
+#[test]
+fn a_redirected_part_goes_back_if_its_address_fails() {
+    let (mut dispatcher, main, ticket, now) = redirected();
+    dispatcher.lost_detour(ticket, &Fault::Broken("refused".into()), now);
+    assert_eq!(dispatcher.unasked_bytes(), 1000);
+    let later = now + Duration::from_secs(1);
+    assert!(matches!(dispatcher.next(main, later), Next::Ask { tag: 1, .. }));
+    let ticket = dispatcher.detour(main, 1, later).expect("it is wanted");
+    let there = dispatcher.opened_detour(0, later);
+    assert!(dispatcher.take_detour(ticket, there, later).is_some());
+    dispatcher.ended(there, &Ended::Fault(Fault::Slow), later);
+    assert_eq!(dispatcher.unasked_bytes(), 1000);
+    assert_eq!(dispatcher.hosts()[0].totals.faults, 2);
+}
+
+#[test]
+fn a_redirected_part_that_nobody_wants_any_more_is_not_asked_for() {
+    let (mut dispatcher, _, ticket, now) = redirected();
+    dispatcher.abandon(5, now);
+    let there = dispatcher.opened_detour(0, now);
+    assert_eq!(dispatcher.take_detour(ticket, there, now), None);
+    let (mut dispatcher, _, ticket, now) = redirected();
+    dispatcher.begin(None);
+    let there = dispatcher.opened_detour(0, now);
+    assert_eq!(dispatcher.take_detour(ticket, there, now), None);
+}
+
+#[test]
+fn a_host_that_redirects_faster_than_files_come_is_asked_for_no_more() {
+    let now = Instant::now();
+    let mut dispatcher = Dispatcher::new(vec![Host::new("a")], Limits::default());
+    dispatcher.add((0..500).map(|id| Item { id, size: 100, ..Item::default() }).collect());
+    let main = dispatcher.opened(0, Duration::from_millis(1), now);
+    let mut tickets = Vec::new();
+    while let Next::Ask { tag, .. } = dispatcher.next(main, now) {
+        tickets.extend(dispatcher.detour(main, tag, now));
+    }
+    assert!((16..100).contains(&tickets.len()), "{}", tickets.len());
+    let there = dispatcher.opened_detour(0, now);
+    dispatcher.take_detour(tickets[0], there, now);
+    assert!(matches!(dispatcher.next(main, now), Next::Ask { .. }));
+}

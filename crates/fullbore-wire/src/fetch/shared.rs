@@ -1,6 +1,6 @@
 //! What the connections of a run share.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -10,12 +10,13 @@ use fullbore_engine::digest::Sha256;
 use fullbore_engine::landing::Landing;
 use fullbore_engine::stage::{HostClock, Ledger, StageClock};
 use fullbore_engine::window::Window;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use super::{Catalogue, FetchOptions, PendingGet};
 use crate::auth::AuthConf;
-use crate::connection::PlusForm;
+use crate::connection::{Detour, PlusForm};
 use crate::dispatcher::Dispatcher;
+use crate::hosts::HostId;
 use crate::proxy::Route;
 use crate::queue::ItemId;
 use crate::rate_limit::RateLimit;
@@ -63,6 +64,13 @@ pub(crate) struct Shared {
     pub(super) dispatcher: Mutex<Dispatcher>,
     pub bases: Mutex<Vec<Base>>,
     pub gets: Mutex<Vec<VecDeque<PendingGet>>>,
+    /// Per host, what it has redirected and nobody asks for yet. Bounded by the dispatcher, and for small files
+    /// by who asks for them.
+    pub(super) detours: Mutex<Vec<VecDeque<Detour>>>,
+    /// Wakes those who take them.
+    pub detoured: Notify,
+    /// Room for connections to each address that hosts redirect to.
+    pub(super) slots: Mutex<BTreeMap<String, Arc<Semaphore>>>,
     pub catalogue: Mutex<Arc<dyn Catalogue>>,
     pub landing: Landing,
     pub window: Window,
@@ -85,6 +93,43 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// A host has redirected this request to an address of its own.
+    pub fn detour(&self, host: HostId, detour: Detour) {
+        lock(&self.detours)[host as usize].push_back(detour);
+        self.detoured.notify_waiters();
+        self.wake.notify_waiters();
+    }
+
+    /// Where the next request is to go that this host has redirected.
+    pub fn next_detour_target(&self, host: HostId) -> Option<Url> {
+        lock(&self.detours)[host as usize].front().map(|detour| detour.target().clone())
+    }
+
+    /// The next request that this host has redirected to this address.
+    pub fn next_detour(&self, host: HostId, to: &Url) -> Option<Detour> {
+        let waiting = &mut lock(&self.detours)[host as usize];
+        let place = waiting.iter().position(|detour| detour.target().same_origin(to))?;
+        waiting.remove(place)
+    }
+
+    /// Whether others would make better use of an idle connection to this address: requests of its host that go
+    /// elsewhere, or those of other hosts that come here.
+    pub fn is_detour_in_the_way(&self, host: HostId, to: &Url) -> bool {
+        let is_elsewhere = |of: usize, detour: &Detour| (of == host as usize) != detour.target().same_origin(to);
+        let detours = lock(&self.detours);
+        detours.iter().enumerate().any(|(of, waiting)| waiting.iter().any(|detour| is_elsewhere(of, detour)))
+    }
+
+    /// Room for as many connections to this address as one host may have, whichever hosts redirect to it.
+    pub fn slots_at(&self, to: &Url) -> Arc<Semaphore> {
+        let mut slots = lock(&self.slots);
+        // Those that nobody uses are made anew when they are wanted.
+        slots.retain(|_, slot| Arc::strong_count(slot) > 1);
+        let most = self.options.limits.connections_per_host.max(1);
+        let name = format!("{}://{}", to.scheme().as_str(), to.host_and_port());
+        slots.entry(name).or_insert_with(|| Arc::new(Semaphore::new(most))).clone()
+    }
+
     pub fn dispatcher(&self) -> MutexGuard<'_, Dispatcher> {
         lock(&self.dispatcher)
     }

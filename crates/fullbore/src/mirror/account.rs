@@ -186,10 +186,6 @@ impl Account {
                 "what came is not what the archive signed: its storage or a cache in between may be at fault; \
                  add another --from"
             }
-            Why::Elsewhere => {
-                "these hosts send each file to an address of its own, which is not followed; \
-                 name a mirror that has the files itself"
-            }
             Why::Various => "the mirrors may be half-way through an update: run again later, or add another --from",
         }))
     }

@@ -195,18 +195,14 @@ pub enum Why {
     Various,
     /// Wrong bytes.
     Corrupt,
-    /// Each was to be had at an address of its own.
-    Elsewhere,
 }
 
 impl Why {
     fn of<'a>(mut faults: impl Iterator<Item = &'a Fault> + Clone) -> Why {
         if faults.clone().next().is_none() {
             Why::Various
-        } else if faults.clone().all(|fault| *fault == Fault::WrongBytes) {
+        } else if faults.all(|fault| *fault == Fault::WrongBytes) {
             Why::Corrupt
-        } else if faults.all(|fault| matches!(fault, Fault::Elsewhere(_))) {
-            Why::Elsewhere
         } else {
             Why::Various
         }
@@ -300,10 +296,8 @@ mod tests {
 
     #[test]
     fn one_reason_for_all_or_none() {
-        let elsewhere = Fault::Elsewhere("http://b/1".to_owned());
         assert_eq!(Why::of([].iter()), Why::Various);
         assert_eq!(Why::of([Fault::WrongBytes, Fault::WrongBytes].iter()), Why::Corrupt);
-        assert_eq!(Why::of([elsewhere.clone()].iter()), Why::Elsewhere);
-        assert_eq!(Why::of([elsewhere, Fault::WrongBytes].iter()), Why::Various);
+        assert_eq!(Why::of([Fault::Slow, Fault::WrongBytes].iter()), Why::Various);
     }
 }

@@ -1,0 +1,95 @@
+//! Connections to the addresses that hosts redirect single files to, such as storage behind signed addresses.
+//!
+//! They are served as those to a host are, but for three things. What is asked for comes from the redirects and
+//! not from the queue. It is asked for one by one: stores answer pipelined requests in any order (LP #948461),
+//! and it is the number of connections that keeps many small files flowing. And they speak HTTP/1.1.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::part::{FilePart, SmallPart};
+use super::{endpoint, http1};
+use crate::connect::{ConnectError, ConnectOptions, Connected, Endpoint, connect};
+use crate::dispatcher::{Ended, Ticket};
+use crate::fetch::{Base, GetError, Shared};
+use crate::hosts::{Fault, HostId};
+use crate::tls::Offer;
+use crate::url::Url;
+
+/// A request that its host has redirected.
+#[derive(Debug)]
+pub(crate) enum Detour {
+    /// A part of a file, which waits in the dispatcher under this ticket.
+    File(Ticket, Box<FilePart>, Url),
+    /// A small file.
+    Small(Box<SmallPart>, Url),
+}
+
+impl Detour {
+    /// Where it is now.
+    pub fn target(&self) -> &Url {
+        match self {
+            Detour::File(_, _, to) | Detour::Small(_, to) => to,
+        }
+    }
+}
+
+/// Opens a connection whenever there is something that this host has redirected, and serves it until there is
+/// nothing more for it.
+pub(crate) async fn keep_detours(shared: Arc<Shared>, host: HostId) {
+    loop {
+        let woken = shared.detoured.notified();
+        tokio::pin!(woken);
+        woken.as_mut().enable();
+        let Some(to) = shared.next_detour_target(host) else {
+            woken.await;
+            continue;
+        };
+        let base = Base::at(to, &shared.options);
+        // Nobody closes the semaphore; and without its leave nothing is opened.
+        let Ok(_slot) = shared.slots_at(&base.url).acquire_owned().await else { return };
+        // Other connections may have brought it meanwhile.
+        let Some(first) = shared.next_detour(host, &base.url) else { continue };
+        let endpoint = endpoint(&base);
+        let options = ConnectOptions { offer: Offer::Http1, ..shared.options.connect_to(&base.url) };
+        match connect(&endpoint, &options).await {
+            Ok(connected) => serve(&shared, host, &base, connected, first).await,
+            Err(error) => fail(&shared, host, first, &endpoint, &error),
+        }
+        shared.wake.notify_waiters();
+        shared.attention.notify_one();
+    }
+}
+
+async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Connected, first: Detour) {
+    let id = shared.dispatcher().opened_detour(host, Instant::now());
+    let serving = http1::serve(shared, host, id, base, connected, http1::Work::Detours(Some(first)));
+    let at = |why: String| format!("{}: {why}", base.url.host_and_port());
+    let how = match shared.network.watch(serving).await {
+        Ended::Fault(Fault::Broken(why)) => Ended::Fault(Fault::Broken(at(why))),
+        Ended::Fault(Fault::WrongAnswer(why)) => Ended::Fault(Fault::WrongAnswer(at(why))),
+        how => how,
+    };
+    if let Ended::Fault(fault) = &how {
+        tracing::debug!(at = %base.url.host_and_port(), %fault, "connection ended");
+    }
+    shared.dispatcher().ended(id, &how, Instant::now());
+}
+
+/// Nothing of what is to be had there will come.
+fn fail(shared: &Shared, host: HostId, first: Detour, endpoint: &Endpoint, error: &ConnectError) {
+    let why = error.to_string();
+    // It is this address that cannot be trusted; the host itself was.
+    let fault = if error.is_untrusted() { Fault::WrongAnswer(why.clone()) } else { Fault::Broken(why.clone()) };
+    let to = first.target().clone();
+    let mut next = Some(first);
+    while let Some(detour) = next {
+        match detour {
+            Detour::File(ticket, ..) => shared.dispatcher().lost_detour(ticket, &fault, Instant::now()),
+            Detour::Small(small, _) => {
+                small.fail(GetError::Unreachable { host: endpoint.host.clone(), reason: why.clone() })
+            }
+        }
+        next = shared.next_detour(host, &to);
+    }
+}
