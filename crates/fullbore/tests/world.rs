@@ -244,6 +244,77 @@ fn other_programs_find_nothing_missing() {
         let found = found.unwrap_or_else(|| panic!("{plain} is not in the mirror"));
         assert!(std::fs::read(found).unwrap() == std::fs::read(deb).unwrap(), "{name} differs");
     }
+    installed(directory.path(), &to, &key, &debs);
+}
+
+/// Real apt and dpkg install from the mirror, served as it is, what has no scripts of its own; all that it needs
+/// passes for installed.
+fn installed(directory: &Path, mirror: &Path, key: &Path, debs: &[PathBuf]) {
+    const INSTALLED: usize = 5;
+    assert!(rustix::process::geteuid().is_root(), "dpkg gives files to root: run as root (script/test does)");
+    let field = |deb: &Path, name: &str| run(Command::new("dpkg-deb").arg("-f").arg(deb).arg(name)).trim().to_owned();
+    let scripts = |deb: &Path| {
+        let list = "dpkg-deb --ctrl-tarfile \"$1\" | tar -t";
+        let names = run(Command::new("sh").args(["-c", list, "sh"]).arg(deb));
+        ["preinst", "postinst", "triggers"].iter().any(|name| names.lines().any(|line| line.ends_with(name)))
+    };
+    let plain = |deb: &&PathBuf| !scripts(deb) && field(deb, "Essential") != "yes";
+    let mut debs = debs.to_vec();
+    debs.sort();
+    let chosen: Vec<&PathBuf> = debs.iter().filter(plain).take(INSTALLED).collect();
+    assert_eq!(chosen.len(), INSTALLED, "packages without scripts");
+
+    let root = directory.join("root");
+    for part in ["var/lib/dpkg/info", "var/lib/dpkg/updates", "lists/partial", "archives/partial"] {
+        std::fs::create_dir_all(root.join(part)).unwrap();
+    }
+    let status = |deb: &PathBuf| {
+        let fields = run(Command::new("dpkg-deb").arg("-f").arg(deb));
+        fields.trim_end().replacen('\n', "\nStatus: install ok installed\n", 1) + "\n\n"
+    };
+    let others: String = debs.iter().filter(|deb| !chosen.contains(deb)).map(status).collect();
+    std::fs::write(root.join("var/lib/dpkg/status"), others).unwrap();
+    std::fs::create_dir(directory.join("served")).unwrap();
+    let (_nginx, served) = nginx(&directory.join("served"), mirror);
+    let source = format!("deb [arch=amd64 signed-by={}] {served} trixie main\n", key.display());
+    std::fs::write(root.join("sources.list"), source).unwrap();
+    let get = |words: &[&str]| {
+        let at = |part: &str| root.join(part).display().to_string();
+        let mut command = clean_command("apt-get");
+        for option in [
+            format!("Dir::Etc::sourcelist={}", at("sources.list")),
+            "Dir::Etc::sourceparts=-".to_owned(),
+            format!("Dir::State::lists={}", at("lists")),
+            format!("Dir::State::status={}", at("var/lib/dpkg/status")),
+            format!("Dir::State::extended_states={}", at("extended")),
+            format!("Dir::Cache::archives={}", at("archives")),
+            "Dir::Cache::pkgcache=".to_owned(),
+            "Dir::Cache::srcpkgcache=".to_owned(),
+            "APT::Architecture=amd64".to_owned(),
+            "APT::Architectures=amd64".to_owned(),
+            "APT::Sandbox::User=root".to_owned(),
+            "APT::Update::Error-Mode=any".to_owned(),
+            "APT::Install-Recommends=false".to_owned(),
+            "Acquire::http::Proxy=false".to_owned(),
+            "Debug::NoLocking=true".to_owned(),
+            format!("DPkg::Options::=--root={}", root.display()),
+            "DPkg::Options::=--force-unsafe-io".to_owned(),
+        ] {
+            command.arg("-o").arg(option);
+        }
+        run(command.args(words).env("LC_ALL", "C.UTF-8"))
+    };
+    get(&["update"]);
+    let names: Vec<String> = chosen.iter().map(|deb| field(deb, "Package")).collect();
+    let words: Vec<&str> = ["--yes", "install"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    get(&words);
+    for (deb, name) in chosen.iter().zip(&names) {
+        let root = format!("--root={}", root.display());
+        let format = "--showformat=${Version} ${db:Status-Status}";
+        let there = run(Command::new("dpkg-query").args([&root, "--show", format, name]));
+        assert_eq!(there, format!("{} installed", field(deb, "Version")), "{name}");
+        assert_eq!(run(Command::new("dpkg").args([&root, "--verify", name])), "", "{name}");
+    }
 }
 
 fn walk(root: &Path) -> Vec<PathBuf> {
