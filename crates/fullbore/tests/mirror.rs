@@ -429,6 +429,24 @@ fn sources_tell_who_must_have_signed() {
     }
 }
 
+#[test]
+fn languages_of_sources_count() {
+    let (_directory, archive) = own_archive(|builder| builder.extras(true).states(1));
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let translations = |languages: &str, more: &[&str]| {
+        let mirror = Mirror::new(&archive).suite("");
+        let sources = mirror.to.with_extension("sources");
+        let uri = server.url();
+        let entry = format!("Types: deb\nURIs: {uri}\nSuites: trixie\nComponents: main\n{languages}");
+        std::fs::write(&sources, entry).unwrap();
+        mirror.run_with(&[], &[&["--sources", sources.to_str().unwrap()], more].concat()).exits(0);
+        mirror.tree().keys().filter(|path| path.contains("/Translation-en")).count()
+    };
+    assert!(translations("", &[]) > 0 && translations("Languages: de en\n", &[]) > 0);
+    assert_eq!([translations("Languages: none\n", &[]), translations("Languages: de\n", &[])], [0, 0]);
+    assert!(translations("Languages: none\n", &["--languages", "en"]) > 0, "flags come first");
+}
+
 /// Two lines of sources for one suite that want different parts of it.
 fn one_suite_in_two_sources(lines: [&str; 2], half: impl Fn(&ArchiveFile) -> bool) {
     let (_directory, archive) = own_archive(|builder| {
