@@ -79,11 +79,24 @@ impl World {
         World { servers, segment_max: 128 << 10, key, grid, stop: watch::Sender::new(false) }
     }
 
-    async fn put(&self, data: &[u8], encoding: [u16; 3], journal: Option<Journal>) -> Result<Stored, PutError> {
+    /// What files of one run share.
+    fn uploader(&self) -> Uploader {
         let workshop =
             Workshop { pool: Pool::new(2), memory: Window::new(16 << 20, u32::MAX), meter: Arc::new(Meter::default()) };
-        let lease = LeaseSecrets::new(b"lease");
-        let uploader = Uploader::new(Arc::clone(&self.grid), workshop, lease, self.stop.subscribe());
+        Uploader::new(Arc::clone(&self.grid), workshop, LeaseSecrets::new(b"lease"), self.stop.subscribe())
+    }
+
+    async fn put(&self, data: &[u8], encoding: [u16; 3], journal: Option<Journal>) -> Result<Stored, PutError> {
+        self.put_by(&self.uploader(), data, encoding, journal).await
+    }
+
+    async fn put_by(
+        &self,
+        uploader: &Uploader,
+        data: &[u8],
+        encoding: [u16; 3],
+        journal: Option<Journal>,
+    ) -> Result<Stored, PutError> {
         let options = PutOptions {
             encoding: Encoding::new(encoding[0], encoding[1], encoding[2]).unwrap(),
             segment_max: self.segment_max,
@@ -379,6 +392,22 @@ async fn a_run_that_is_interrupted_on_a_slow_link_gives_up_its_places_or_knows_t
     process.shutdown_background();
     let stored = tokio::time::timeout(LONG, world.put(&data, [3, 5, 5], journal())).await.expect("places are free");
     assert_eq!((stored.unwrap().happiness, world.complete(), world.incomplete()), (5, 5, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn equal_files_of_a_run_are_put_once() {
+    let servers = World::new(&[Fault::None; 5], LONG).await.servers;
+    // So slow that all of them are asked for while the first is on its way.
+    let world = World::limited(servers, LONG, Some(2_000_000));
+    let (uploader, data) = (world.uploader(), content(1_000_000));
+    let put = || world.put_by(&uploader, &data, [3, 5, 5], None);
+    let (a, b, c) = tokio::join!(put(), put(), put());
+    let (a, b, c) = (a.unwrap(), b.unwrap(), c.unwrap());
+    assert!(a.cap == b.cap && b.cap == c.cap);
+    assert_eq!([a.happiness, b.happiness, c.happiness], [5; 3]);
+    assert_eq!((world.complete(), world.incomplete()), (5, 0));
+    let asked: usize = world.servers.iter().map(|server| server.asked_for_room()).sum();
+    assert_eq!(asked, 5, "each server once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,9 +1,10 @@
 //! Files into a grid: many at once, each share of each file on its way to its own server.
 //!
 //! [`Grid`] has the servers and their connections, [`Uploader`] what files share: threads, memory,
-//! secrets. [`Uploader::put`] is one file: its key, its servers, its shares (`file`), and at the end the
-//! proof that enough of them are where they should be. Only then there is a cap.
+//! secrets. [`Uploader::put`] is one file: its key, whether an equal one is on its way (`equal`), its servers, its shares
+//! (`file`), and at the end the proof that enough of them are where they should be. Only then there is a cap.
 
+mod equal;
 mod file;
 pub mod journal;
 pub mod produce;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::watch;
 
-use super::cap::{Cap, LITERAL_BYTES_MAX, StorageIndex};
+use super::cap::{Cap, Key, LITERAL_BYTES_MAX, StorageIndex, storage_index};
 use super::code::Code;
 use super::gbs::flow::FlowReading;
 use super::gbs::link::{Link, LinkOptions};
@@ -119,6 +120,7 @@ pub struct Uploader {
     /// Becomes true when the run is to end.
     stop: watch::Receiver<bool>,
     codes: Mutex<BTreeMap<(u16, u16), Arc<Code>>>,
+    equals: equal::Equals,
 }
 
 /// A file that is in the grid.
@@ -178,7 +180,7 @@ pub enum PutError {
 impl Uploader {
     /// Joins what is needed. `stop` becomes true when the run is to end.
     pub fn new(grid: Arc<Grid>, workshop: Workshop, lease: LeaseSecrets, stop: watch::Receiver<bool>) -> Uploader {
-        Uploader { grid, workshop, lease, stop, codes: Mutex::default() }
+        Uploader { grid, workshop, lease, stop, codes: Mutex::default(), equals: equal::Equals::default() }
     }
 
     /// The grid.
@@ -221,21 +223,43 @@ impl Uploader {
             return Err(PutError::TooFewServers { usable, happy: encoding.happy });
         }
         let geometry = Geometry::new(encoding, size, options.segment_max)?;
-        let key = match &options.key {
-            KeyChoice::Random => journal.as_ref().and_then(Journal::random_key).unwrap_or_else(random::<16>),
-            KeyChoice::Convergent(secret) => {
-                let (workshop, source, secret) = (self.workshop.clone(), source.clone(), secret.clone());
-                let stop = self.stop.clone();
-                let key = blocking(move || workshop.key(&source, &geometry, &secret, &stop)).await?;
-                key.ok_or(PutError::Interrupted)?
+        match &options.key {
+            KeyChoice::Random => {
+                let key = journal.as_ref().and_then(Journal::random_key).unwrap_or_else(random::<16>);
+                if let Some(journal) = &mut journal {
+                    journal.begin(&key, true);
+                }
+                self.send(source, geometry, key, journal).await
             }
-        };
-        if let Some(journal) = &mut journal {
-            journal.begin(&key, matches!(options.key, KeyChoice::Random));
+            KeyChoice::Convergent(secret) => {
+                let (workshop, read, secret) = (self.workshop.clone(), source.clone(), secret.clone());
+                let stop = self.stop.clone();
+                let key = blocking(move || workshop.key(&read, &geometry, &secret, &stop)).await?;
+                let key = key.ok_or(PutError::Interrupted)?;
+                let put = || {
+                    if let Some(journal) = &mut journal {
+                        journal.begin(&key, false);
+                    }
+                    self.send(source, geometry, key, journal)
+                };
+                self.equals.once((storage_index(&key), encoding.happy), put).await
+            }
         }
-        let code = self.code(encoding);
-        let upload = file::Upload::new(self, source, geometry, key, code, journal);
-        upload.run().await
+    }
+
+    async fn send(
+        &self,
+        source: Source,
+        geometry: Geometry,
+        key: Key,
+        journal: Option<Journal>,
+    ) -> Result<Stored, PutError> {
+        // Others may have been waited for.
+        if *self.stop.borrow() {
+            return Err(PutError::Interrupted);
+        }
+        let code = self.code(geometry.encoding);
+        file::Upload::new(self, source, geometry, key, code, journal).run().await
     }
 
     async fn literal(&self, source: &Source, size: u64) -> Result<Stored, PutError> {

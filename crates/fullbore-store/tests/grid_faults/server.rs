@@ -125,6 +125,11 @@ impl GbsServer {
         self.state.lock().unwrap()
     }
 
+    /// Questions for room that came.
+    pub fn asked_for_room(&self) -> usize {
+        self.state().log.iter().filter(|line| line.starts_with("POST ")).count()
+    }
+
     async fn serve(&self, stream: TcpStream, acceptor: TlsAcceptor) -> Option<()> {
         let mut stream = acceptor.accept(stream).await.ok()?;
         {
