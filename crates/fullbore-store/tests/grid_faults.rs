@@ -4,6 +4,7 @@
 #[path = "grid_faults/server.rs"]
 mod server;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,13 +13,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::window::Window;
-use fullbore_store::lafs::cap::{Cap, Chk};
+use fullbore_store::lafs::cap::{Cap, Chk, storage_index};
 use fullbore_store::lafs::download::{Downloader, GetError, Got};
+use fullbore_store::lafs::encode::convergent_key;
 use fullbore_store::lafs::gbs::link::LinkOptions;
-use fullbore_store::lafs::geometry::Encoding;
+use fullbore_store::lafs::geometry::{Encoding, Geometry};
 use fullbore_store::lafs::secrets::LeaseSecrets;
 use fullbore_store::lafs::servers::Announcements;
-use fullbore_store::lafs::upload::journal::Journal;
+use fullbore_store::lafs::upload::journal::{Journal, Known};
 use fullbore_store::lafs::upload::produce::{Meter, Pool, SourceError, Workshop};
 use fullbore_store::lafs::upload::source::Source;
 use fullbore_store::lafs::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
@@ -32,6 +34,10 @@ const SHORT: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(60);
 /// Whatever takes longer does not end.
 const LIMIT: Duration = Duration::from_secs(240);
+
+/// From which keys are made, unless a test says otherwise.
+const SECRET: &[u8] = b"secret";
+const SEGMENT_BYTES: u64 = 128 << 10;
 
 struct World {
     servers: Vec<GbsServer>,
@@ -75,34 +81,29 @@ impl World {
         let options = LinkOptions { resolver: Arc::default(), patience, limit, ledger: Ledger::off() };
         let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
         assert_eq!(grid.servers().len(), servers.len(), "{:?}", grid.unusable);
-        let key = KeyChoice::Convergent(b"secret".to_vec());
-        World { servers, segment_max: 128 << 10, key, grid, stop: watch::Sender::new(false) }
+        let key = KeyChoice::Convergent(SECRET.to_vec());
+        World { servers, segment_max: SEGMENT_BYTES, key, grid, stop: watch::Sender::new(false) }
     }
 
     /// What files of one run share.
-    fn uploader(&self) -> Uploader {
+    fn uploader(&self, journal: Option<Arc<Journal>>) -> Uploader {
         let workshop =
             Workshop { pool: Pool::new(2), memory: Window::new(16 << 20, u32::MAX), meter: Arc::new(Meter::default()) };
-        Uploader::new(Arc::clone(&self.grid), workshop, LeaseSecrets::new(b"lease"), self.stop.subscribe())
+        Uploader::new(Arc::clone(&self.grid), workshop, LeaseSecrets::new(b"lease"), self.stop.subscribe(), journal)
     }
 
-    async fn put(&self, data: &[u8], encoding: [u16; 3], journal: Option<Journal>) -> Result<Stored, PutError> {
-        self.put_by(&self.uploader(), data, encoding, journal).await
+    async fn put(&self, data: &[u8], encoding: [u16; 3], journal: Option<Arc<Journal>>) -> Result<Stored, PutError> {
+        self.put_by(&self.uploader(journal), data, encoding).await
     }
 
-    async fn put_by(
-        &self,
-        uploader: &Uploader,
-        data: &[u8],
-        encoding: [u16; 3],
-        journal: Option<Journal>,
-    ) -> Result<Stored, PutError> {
+    async fn put_by(&self, uploader: &Uploader, data: &[u8], encoding: [u16; 3]) -> Result<Stored, PutError> {
         let options = PutOptions {
             encoding: Encoding::new(encoding[0], encoding[1], encoding[2]).unwrap(),
             segment_max: self.segment_max,
             key: self.key.clone(),
         };
-        let put = uploader.put(Source::Memory(data.to_vec().into()), data.len() as u64, &options, journal);
+        let source = Source::Memory(data.to_vec().into());
+        let put = uploader.put(source, data.len() as u64, &options, Some("one"));
         tokio::time::timeout(LIMIT, put).await.expect("the upload ends")
     }
 
@@ -139,6 +140,13 @@ fn chk(stored: &Stored) -> Chk {
         Cap::Chk(chk) => chk.clone(),
         other => panic!("{other:?}"),
     }
+}
+
+/// Shares of a file that an interrupted run put 3-of-5.
+fn known_shares(journals: &Path, data: &[u8]) -> Vec<Known> {
+    let geometry = Geometry::new(Encoding::new(3, 5, 5).unwrap(), data.len() as u64, SEGMENT_BYTES).unwrap();
+    let index = storage_index(&convergent_key(&geometry, SECRET, data));
+    Journal::open(journals).unwrap().begin(&index, None).shares()
 }
 
 /// Five servers of which one has a fault.
@@ -302,7 +310,7 @@ async fn an_answer_is_read_to_its_end_although_the_connection_ends_with_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upload_that_failed_goes_on_where_servers_stand() {
     let journals = tempfile::tempdir().unwrap();
-    let journal = || Journal::open(journals.path(), &[b"one"]).unwrap();
+    let journal = || Some(Journal::open(journals.path()).unwrap());
     let data = content(24_000_000);
     let world = World::new(&[Fault::Dies { from: 6_500_000 }; 5], SHORT).await;
     let error = world.put(&data, [3, 5, 5], journal()).await.unwrap_err();
@@ -312,7 +320,7 @@ async fn an_upload_that_failed_goes_on_where_servers_stand() {
         let path = format!("/{share}/abort");
         world.servers.iter().any(|server| server.state().log.iter().any(|line| line.ends_with(&path)))
     };
-    let known = journal().unwrap().shares();
+    let known = known_shares(journals.path(), &data);
     let there: u64 = known.iter().filter(|known| !aborted(known.share)).map(|known| known.acknowledged).sum();
     assert!(there > 0 || (0..5).any(aborted), "{known:?}");
     for server in &world.servers {
@@ -336,12 +344,12 @@ async fn an_upload_that_failed_goes_on_where_servers_stand() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_random_key_is_for_one_content() {
     let journals = tempfile::tempdir().unwrap();
-    let journal = || Journal::open(journals.path(), &[b"one"]).unwrap();
+    let journal = || Some(Journal::open(journals.path()).unwrap());
     let mut data = content(24_000_000);
     let mut world = World::new(&[Fault::Dies { from: 6_500_000 }; 5], SHORT).await;
     world.key = KeyChoice::Random;
     world.put(&data, [3, 5, 5], journal()).await.unwrap_err();
-    let key = journal().unwrap().random_key().expect("it is kept, to go on with");
+    let key = journal().unwrap().random_key("one").expect("it is kept, to go on with");
     world.servers.iter().for_each(|server| server.state().fault = Fault::None);
     let mut world = World::of(world.servers.clone(), LONG);
     world.key = KeyChoice::Random;
@@ -353,9 +361,26 @@ async fn a_random_key_is_for_one_content() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cap_by_chance_that_nobody_was_told_is_known_to_the_next_run() {
+    let journals = tempfile::tempdir().unwrap();
+    let journal = || Journal::open(journals.path()).unwrap();
+    let mut world = World::new(&[Fault::None; 5], LONG).await;
+    world.key = KeyChoice::Random;
+    let data = content(300_000);
+    let put = |journal| world.put(&data, [3, 5, 5], Some(journal));
+    let first = put(journal()).await.unwrap();
+    let again = journal();
+    assert!(put(Arc::clone(&again)).await.unwrap().cap == first.cap);
+    assert_eq!(world.complete(), 5, "nothing was sent for it");
+    again.all_told();
+    drop(again);
+    assert!(put(journal()).await.unwrap().cap != first.cap, "a key of its own");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_place_that_a_killed_run_left_is_taken_up_although_nothing_is_there() {
     let journals = tempfile::tempdir().unwrap();
-    let journal = || Journal::open(journals.path(), &[b"one"]).unwrap();
+    let journal = || Some(Journal::open(journals.path()).unwrap());
     let data = content(300_000);
     // No write is ever answered: all that remains is a place on each server, under a secret.
     let world = World::new(&[Fault::Dies { from: 0 }; 5], SHORT).await;
@@ -373,7 +398,7 @@ async fn a_place_that_a_killed_run_left_is_taken_up_although_nothing_is_there() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_is_interrupted_on_a_slow_link_gives_up_its_places_or_knows_them() {
     let journals = tempfile::tempdir().unwrap();
-    let journal = || Journal::open(journals.path(), &[b"one"]).unwrap();
+    let journal = || Some(Journal::open(journals.path()).unwrap());
     let data = content(20_000_000);
     let servers = World::new(&[Fault::None; 5], LONG).await.servers;
     // In a runtime of its own: what is left of it ends with it, as with a process.
@@ -399,8 +424,8 @@ async fn equal_files_of_a_run_are_put_once() {
     let servers = World::new(&[Fault::None; 5], LONG).await.servers;
     // So slow that all of them are asked for while the first is on its way.
     let world = World::limited(servers, LONG, Some(2_000_000));
-    let (uploader, data) = (world.uploader(), content(1_000_000));
-    let put = || world.put_by(&uploader, &data, [3, 5, 5], None);
+    let (uploader, data) = (world.uploader(None), content(1_000_000));
+    let put = || world.put_by(&uploader, &data, [3, 5, 5]);
     let (a, b, c) = tokio::join!(put(), put(), put());
     let (a, b, c) = (a.unwrap(), b.unwrap(), c.unwrap());
     assert!(a.cap == b.cap && b.cap == c.cap);

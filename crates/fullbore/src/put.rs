@@ -45,7 +45,7 @@ pub fn run(arguments: &PutArgs) -> Result<u8, CommandError> {
     let mut list = List::open(arguments.caps.as_deref())?;
     let workplace = Workplace::new(arguments, &settings)?;
     let result = put(arguments, &workplace, &mut list, begun);
-    workplace.end();
+    workplace.end(matches!(result, Ok(0)));
     result
 }
 

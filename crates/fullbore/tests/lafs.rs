@@ -9,6 +9,7 @@ mod grid;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -31,6 +32,7 @@ fn a_real_grid() {
     a_full_server_and_one_of_another_key(&grid);
     refusals_of_servers(&grid);
     a_killed_run_is_taken_up(&grid);
+    places_of_a_killed_run_are_not_blocked(&grid);
     an_interrupted_run_leaves_nothing_behind(&grid);
     a_pipe_that_gives_nothing_can_be_interrupted(&grid);
     caps_that_nobody_takes_are_an_error(&grid);
@@ -306,6 +308,8 @@ fn refusals_of_servers(grid: &Grid) {
 }
 
 fn a_killed_run_is_taken_up(grid: &Grid) {
+    // Of runs that failed before, and lost servers without hearing that they give places up.
+    grid.journals().iter().for_each(|journal| fs::remove_file(journal).unwrap());
     let data = content(60_000_000, 11);
     let file = grid.file("killed", &data);
     let mut run = grid.begin(["put", "-q", "--limit-rate", "12M", "--node", grid.node(), file.to_str().unwrap()]);
@@ -328,6 +332,28 @@ fn a_killed_run_is_taken_up(grid: &Grid) {
     assert_eq!(grid.stock_get(&cap), data);
     assert!(grid.journals().is_empty());
     assert_eq!(grid.incoming(), 0);
+}
+
+/// Of files and pipes of some megabytes, too, and when the file has another time by then.
+fn places_of_a_killed_run_are_not_blocked(grid: &Grid) {
+    let data = content(3_000_000, 19);
+    let file = grid.file("killed-small", &data);
+    for path in [file.to_str().unwrap(), "-"] {
+        let mut run = grid.begin(["put", "-q", "--limit-rate", "1M", "--node", grid.node(), path]);
+        if path == "-" {
+            run.stdin.take().unwrap().write_all(&content(3_000_000, 20)).unwrap();
+        }
+        grid.wait("shares under way", || grid.incoming() == 5);
+        run.kill().unwrap();
+        run.wait().unwrap();
+        // The same bytes, written later.
+        fs::write(&file, &data).unwrap();
+        let again = grid.fullbore_with(["put", "--node", grid.node(), path], &content(3_000_000, 20));
+        assert_eq!(again.code, 0, "{}", again.stderr);
+        assert!(!again.stderr.contains("takes no share"), "{}", again.stderr);
+        assert_eq!(grid.incoming(), 0);
+        assert!(grid.journals().is_empty());
+    }
 }
 
 fn an_interrupted_run_leaves_nothing_behind(grid: &Grid) {

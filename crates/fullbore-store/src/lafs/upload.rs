@@ -23,7 +23,7 @@ use super::gbs::link::{Link, LinkOptions};
 use super::geometry::{Encoding, Geometry, GeometryError};
 use super::secrets::{LeaseSecrets, random};
 use super::servers::{Server, Servers, Unusable, permuted};
-use journal::Journal;
+use journal::{Journal, Notes};
 use produce::{SourceError, Workshop};
 use source::Source;
 
@@ -119,6 +119,7 @@ pub struct Uploader {
     lease: LeaseSecrets,
     /// Becomes true when the run is to end.
     stop: watch::Receiver<bool>,
+    journal: Option<Arc<Journal>>,
     codes: Mutex<BTreeMap<(u16, u16), Arc<Code>>>,
     equals: equal::Equals,
 }
@@ -178,9 +179,17 @@ pub enum PutError {
 }
 
 impl Uploader {
-    /// Joins what is needed. `stop` becomes true when the run is to end.
-    pub fn new(grid: Arc<Grid>, workshop: Workshop, lease: LeaseSecrets, stop: watch::Receiver<bool>) -> Uploader {
-        Uploader { grid, workshop, lease, stop, codes: Mutex::default(), equals: equal::Equals::default() }
+    /// Joins what is needed. `stop` becomes true when the run is to end; with a journal an interrupted run can be
+    /// taken up.
+    pub fn new(
+        grid: Arc<Grid>,
+        workshop: Workshop,
+        lease: LeaseSecrets,
+        stop: watch::Receiver<bool>,
+        journal: Option<Arc<Journal>>,
+    ) -> Uploader {
+        let (codes, equals) = (Mutex::default(), equal::Equals::default());
+        Uploader { grid, workshop, lease, stop, journal, codes, equals }
     }
 
     /// The grid.
@@ -195,7 +204,8 @@ impl Uploader {
         Arc::clone(codes.entry((needed, total)).or_insert_with(|| Arc::new(Code::new(needed, total))))
     }
 
-    /// Puts one file of `size` bytes. `journal` makes it resumable.
+    /// Puts one file of `size` bytes. By `name`, which another run would give to the same content and to no other, a
+    /// file with a random key is known to the journal; one whose key comes from the content needs none.
     ///
     /// # Errors
     /// [`PutError`]; what was begun on servers is given up.
@@ -204,7 +214,7 @@ impl Uploader {
         source: Source,
         size: u64,
         options: &PutOptions,
-        mut journal: Option<Journal>,
+        name: Option<&str>,
     ) -> Result<Stored, PutError> {
         if *self.stop.borrow() {
             return Err(PutError::Interrupted);
@@ -225,24 +235,30 @@ impl Uploader {
         let geometry = Geometry::new(encoding, size, options.segment_max)?;
         match &options.key {
             KeyChoice::Random => {
-                let key = journal.as_ref().and_then(Journal::random_key).unwrap_or_else(random::<16>);
-                if let Some(journal) = &mut journal {
-                    journal.begin(&key, true);
+                // Without a name nobody could find what would be noted.
+                let Some((journal, name)) = self.journal.as_ref().zip(name) else {
+                    return self.send(source, geometry, random(), None).await;
+                };
+                if let Some(stored) = journal.untold(name) {
+                    return Ok(stored);
                 }
-                self.send(source, geometry, key, journal).await
+                let key = journal.random_key(name).unwrap_or_else(random);
+                let notes = journal.begin(&storage_index(&key), Some((name, &key)));
+                let stored = self.send(source, geometry, key, Some(notes)).await?;
+                journal.stored(name, &stored);
+                Ok(stored)
             }
             KeyChoice::Convergent(secret) => {
                 let (workshop, read, secret) = (self.workshop.clone(), source.clone(), secret.clone());
                 let stop = self.stop.clone();
                 let key = blocking(move || workshop.key(&read, &geometry, &secret, &stop)).await?;
                 let key = key.ok_or(PutError::Interrupted)?;
+                let index = storage_index(&key);
                 let put = || {
-                    if let Some(journal) = &mut journal {
-                        journal.begin(&key, false);
-                    }
-                    self.send(source, geometry, key, journal)
+                    let notes = self.journal.as_ref().map(|journal| journal.begin(&index, None));
+                    self.send(source, geometry, key, notes)
                 };
-                self.equals.once((storage_index(&key), encoding.happy), put).await
+                self.equals.once((index, encoding.happy), put).await
             }
         }
     }
@@ -252,14 +268,14 @@ impl Uploader {
         source: Source,
         geometry: Geometry,
         key: Key,
-        journal: Option<Journal>,
+        notes: Option<Notes>,
     ) -> Result<Stored, PutError> {
         // Others may have been waited for.
         if *self.stop.borrow() {
             return Err(PutError::Interrupted);
         }
         let code = self.code(geometry.encoding);
-        file::Upload::new(self, source, geometry, key, code, journal).run().await
+        file::Upload::new(self, source, geometry, key, code, notes).run().await
     }
 
     async fn literal(&self, source: &Source, size: u64) -> Result<Stored, PutError> {

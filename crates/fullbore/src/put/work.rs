@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fullbore_engine::digest::Sha256;
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
@@ -16,6 +17,7 @@ use fullbore_store::lafs::cap::{Cap, LITERAL_BYTES_MAX};
 use fullbore_store::lafs::code::Code;
 use fullbore_store::lafs::directory::Directory;
 use fullbore_store::lafs::geometry::Geometry;
+use fullbore_store::lafs::hash::netstring;
 use fullbore_store::lafs::secrets::random;
 use fullbore_store::lafs::upload::journal::Journal;
 use fullbore_store::lafs::upload::produce::{Meter, Pool, SourceError, Workshop};
@@ -37,9 +39,6 @@ use crate::program::process_costs;
 
 /// Memory for blocks that are not acknowledged. 64 MiB carry 1 Gbit/s over half a second.
 const MEMORY_BYTES: u64 = 64 << 20;
-
-/// Files of this size or less have no journal: they are sent again faster than it is written.
-const JOURNAL_FROM_BYTES: u64 = 8 << 20;
 
 /// What became of one item.
 pub struct Done {
@@ -64,7 +63,7 @@ pub struct Workplace<'a> {
     threads: usize,
     grid: Option<Arc<Grid>>,
     uploader: Option<Arc<Uploader>>,
-    journals: Option<PathBuf>,
+    journal: Option<Arc<Journal>>,
     sampler: Cell<Option<Sampler>>,
 }
 
@@ -92,8 +91,11 @@ impl<'a> Workplace<'a> {
         let limit = arguments.limit_rate.map(|rate| Arc::new(RateLimit::new(rate.0, Instant::now())));
         let place = settings.place.as_ref().filter(|_| !arguments.dry_run);
         let grid = place.map(|place| Arc::new(connect(&arguments.grid, place, limit, &ledger)));
+        let journals = arguments.journals.clone().or_else(crate::bucket::state_directory);
+        let journal = journals.filter(|_| grid.is_some()).and_then(|directory| open_journal(&directory));
         let uploader = place.zip(grid.as_ref()).map(|(place, grid)| {
-            Arc::new(Uploader::new(Arc::clone(grid), workshop.clone(), place.lease.clone(), stop.subscribe()))
+            let (grid, workshop, lease) = (Arc::clone(grid), workshop.clone(), place.lease.clone());
+            Arc::new(Uploader::new(grid, workshop, lease, stop.subscribe(), journal.clone()))
         });
         if let Some(grid) = &grid {
             for server in &grid.unusable {
@@ -102,10 +104,9 @@ impl<'a> Workplace<'a> {
             let _inside = runtime.enter();
             grid.warm(2 * usize::from(settings.options.encoding.total));
         }
-        let journals = arguments.journals.clone().or_else(crate::bucket::state_directory);
         let options = settings.options.clone();
         let sampler = Cell::new(Some(sampler));
-        Ok(Workplace { arguments, options, runtime, stop, workshop, threads, grid, uploader, journals, sampler })
+        Ok(Workplace { arguments, options, runtime, stop, workshop, threads, grid, uploader, journal, sampler })
     }
 
     /// Puts everything; `each` hears of every item, in the order in which arguments were given.
@@ -193,8 +194,15 @@ impl<'a> Workplace<'a> {
         Err(error)
     }
 
-    /// Ends what is left. A thread may wait for a pipe that gives nothing: it is not waited for.
-    pub fn end(self) {
+    /// Ends what is left. A thread may wait for a pipe that gives nothing: it is not waited for. `all_told`: everything
+    /// is in the grid, and whoever wanted its caps has them.
+    pub fn end(self, all_told: bool) {
+        if let Some(journal) = &self.journal {
+            if all_told {
+                journal.all_told();
+            }
+            journal.close();
+        }
         self.runtime.shutdown_background();
     }
 
@@ -224,8 +232,19 @@ impl<'a> Workplace<'a> {
             options: self.options.clone(),
             uploader: self.uploader.clone(),
             workshop: self.workshop.clone(),
-            journals: self.journals.clone(),
+            has_journal: self.journal.is_some(),
             stop: self.stop.subscribe(),
+        }
+    }
+}
+
+/// The journal of this run. Without one everything is put all the same.
+fn open_journal(directory: &Path) -> Option<Arc<Journal>> {
+    match Journal::open(directory) {
+        Ok(journal) => Some(journal),
+        Err((path, error)) => {
+            tracing::warn!(path = %path.display(), %error, "no journal: this run cannot be taken up");
+            None
         }
     }
 }
@@ -319,7 +338,7 @@ struct Putter {
     options: PutOptions,
     uploader: Option<Arc<Uploader>>,
     workshop: Workshop,
-    journals: Option<PathBuf>,
+    has_journal: bool,
     stop: watch::Receiver<bool>,
 }
 
@@ -335,33 +354,23 @@ impl Putter {
             // A pipe or device by name: read as stdin is.
             return self.reader(file, None).await;
         }
-        let journal = self.journal(path, &metadata);
-        (size, self.put(Source::File(Arc::new(file)), size, journal).await)
+        let name = self.name(path, &metadata);
+        (size, self.put(Source::File(Arc::new(file)), size, name.as_deref()).await)
     }
 
-    /// The journal of a large file; without one it is put all the same.
-    fn journal(&self, path: &Path, metadata: &std::fs::Metadata) -> Option<Journal> {
-        let directory = self.journals.as_deref().filter(|_| metadata.len() >= JOURNAL_FROM_BYTES)?;
-        self.uploader.as_ref()?;
-        let path = std::fs::canonicalize(path).ok()?;
-        let encoding = self.options.encoding;
-        let how = format!(
-            "{} {} {} {} {} {} {:?}",
-            metadata.len(),
-            metadata.mtime(),
-            metadata.mtime_nsec(),
-            encoding.needed,
-            encoding.total,
-            self.options.segment_max,
-            self.options.key
-        );
-        match Journal::open(directory, &[path.as_os_str().as_bytes(), how.as_bytes()]) {
-            Ok(journal) => journal,
-            Err((path, error)) => {
-                tracing::warn!(path = %path.display(), %error, "no journal: this upload cannot be taken up");
-                None
-            }
+    /// What a file with a random key is called in the journal: by what no other content of it has.
+    fn name(&self, path: &Path, metadata: &std::fs::Metadata) -> Option<String> {
+        if !self.has_journal || !matches!(self.options.key, KeyChoice::Random) {
+            return None;
         }
+        let path = std::fs::canonicalize(path).ok()?;
+        let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
+        let PutOptions { encoding, segment_max, .. } = &self.options;
+        let how = format!("{} {times:?} {encoding:?} {segment_max}", metadata.len());
+        let mut name = Vec::new();
+        netstring(&mut name, path.as_os_str().as_bytes());
+        netstring(&mut name, how.as_bytes());
+        Some(Sha256::of(&name).to_hex().as_str().to_owned())
     }
 
     async fn stdin(self, size: Option<u64>) -> Outcome {
@@ -393,9 +402,9 @@ impl Putter {
         (size, self.put(Source::Memory(packed.into()), size, None).await)
     }
 
-    async fn put(&self, source: Source, size: u64, journal: Option<Journal>) -> Result<Stored, CommandError> {
+    async fn put(&self, source: Source, size: u64, name: Option<&str>) -> Result<Stored, CommandError> {
         let stored = match &self.uploader {
-            Some(uploader) => uploader.put(source, size, &self.options, journal).await,
+            Some(uploader) => uploader.put(source, size, &self.options, name).await,
             None => {
                 let (workshop, options, stop) = (self.workshop.clone(), self.options.clone(), self.stop.clone());
                 let mut end = stop.clone();

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::journal::Journal;
+use super::journal::Notes;
 use super::produce::{Piece, SourceError};
 use super::source::Source;
 use super::{PutError, Stored, Uploader, stopped};
@@ -83,7 +83,8 @@ pub(super) struct Upload<'a> {
     blocked: bool,
     /// Some server has shares of the file: what is sent waits until it is known which ones are there.
     found: bool,
-    journal: Option<Journal>,
+    /// For a run that takes this one up.
+    notes: Option<Notes>,
     /// Answers that are awaited. What is asked and not sent is not sent any more when these end.
     answers: JoinSet<()>,
     /// On their way: whether the server has heard.
@@ -97,7 +98,7 @@ impl<'a> Upload<'a> {
         geometry: Geometry,
         key: Key,
         code: Arc<Code>,
-        journal: Option<Journal>,
+        notes: Option<Notes>,
     ) -> Upload<'a> {
         let index = storage_index(&key);
         let layout = Layout::new(&geometry);
@@ -125,7 +126,7 @@ impl<'a> Upload<'a> {
             sent_bytes: 0,
             blocked: false,
             found: false,
-            journal,
+            notes,
             answers: JoinSet::new(),
             aborts: JoinSet::new(),
         }
@@ -134,13 +135,14 @@ impl<'a> Upload<'a> {
     pub(super) async fn run(mut self) -> Result<Stored, PutError> {
         let result = self.passes().await;
         let is_given_up = self.abort().await;
-        if let Some(journal) = self.journal.take() {
+        if let Some(notes) = self.notes.take() {
             match &result {
                 // With another content the key is another one as well.
-                Ok(_) | Err(PutError::Source(SourceError::Changed)) => journal.remove(),
+                Ok(_) | Err(PutError::Source(SourceError::Changed)) => notes.ended(),
                 // There is nothing to take up where the servers have heard that it is given up. The others keep its
-                // places for whoever has the secrets.
-                Err(PutError::Interrupted | PutError::Source(_)) if is_given_up => journal.remove(),
+                // places for whoever has the secrets. Without its random key nobody finds the shares that are complete.
+                Err(PutError::Interrupted | PutError::Source(_)) if is_given_up => notes.ended(),
+                Err(_) if is_given_up && !notes.is_random() => notes.ended(),
                 Err(_) => {}
             }
         }
@@ -166,8 +168,8 @@ impl<'a> Upload<'a> {
 
     /// Shares that the journal knows: they go on where they stood.
     fn take_up(&mut self) {
-        let Some(journal) = &self.journal else { return };
-        for known in journal.shares() {
+        let Some(notes) = &self.notes else { return };
+        for known in notes.shares() {
             let server = self.order.iter().position(|&server| self.uploader.grid.servers()[server].id == known.server);
             let (Some(server), Some(share)) = (server, self.shares.get_mut(usize::from(known.share))) else { continue };
             share.standing = Standing::Allocated;
@@ -248,10 +250,10 @@ impl<'a> Upload<'a> {
                 share.push(block);
             }
         }
-        let known = self.journal.as_mut().is_none_or(|journal| journal.segment(segment, leaf));
+        let known = self.notes.as_mut().is_none_or(|notes| notes.segment(segment, leaf));
         if !known {
             // A key is for one content: with both under the same one, what is in them could be told.
-            if self.journal.as_ref().is_some_and(|journal| journal.random_key() == Some(self.key)) {
+            if self.notes.as_ref().is_some_and(Notes::is_random) {
                 return Err(SourceError::Changed.into());
             }
             // The file is another one than the interrupted run read: nothing of that run counts.
@@ -314,7 +316,7 @@ mod tests {
         let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
         let memory = Window::new(1 << 20, u32::MAX);
         let workshop = Workshop { pool: Pool::new(1), memory, meter: Arc::new(Meter::default()) };
-        Uploader::new(grid, workshop, LeaseSecrets::new(b"lease"), watch::channel(false).1)
+        Uploader::new(grid, workshop, LeaseSecrets::new(b"lease"), watch::channel(false).1, None)
     }
 
     #[test]

@@ -1,28 +1,43 @@
-//! What an interrupted upload left behind: by which secrets, on which servers, how far.
+//! What interrupted runs left behind: by which secrets, on which servers, how far, and under which random keys.
 //!
-//! One file per upload, lines of JSON, appended as things happen, mode 0600 (the secrets are the right to
-//! write, a random key the right to read). It is not synced: after a power cut the last lines may be
-//! missing, and what they said is sent again. It goes when the upload ends.
+//! One file per run, lines of JSON, appended as things happen, mode 0600 (the secrets are the right to write, keys and
+//! caps the right to read). A file whose lock can be taken is one of a run that is gone: the next run takes over what
+//! is in it. It is not synced: after a power cut the last lines may be missing, and what they said is sent again.
 //!
-//! A share's acknowledged bytes count only for the same bytes: of a convergent file the key says so; of
-//! another one a chained hash over the segments that were read.
+//! An upload is found by its storage index, whatever its file is called by now. Under a random key that says nothing;
+//! there the caller has a name for the file.
+//!
+//! A share's acknowledged bytes count only for the same bytes: of a convergent file the key says so; of another one a
+//! chained hash over the segments that were read.
 
-use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use fullbore_engine::digest::Sha256;
 use serde::{Deserialize, Serialize};
 
+use super::Stored;
 use crate::lafs::base32;
-use crate::lafs::cap::{Key, storage_index};
+use crate::lafs::cap::{Cap, Key, StorageIndex};
 use crate::lafs::gbs::UploadSecret;
 
-/// Bytes of a journal that are read: an upload of 1 TiB to 10 servers in writes of 1 MiB makes 400 MB, of
-/// which only each share's last line counts; it is rewritten when it is opened.
-const JOURNAL_BYTES_MAX: u64 = 1 << 30;
+/// How the files are called.
+const SUFFIX: &str = ".grid-uploads";
+
+/// Bytes of one file that are read; more than one that was rewritten in time has.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
+/// A file is rewritten, with what still counts, when it has so many bytes more than twice what counted the last time.
+const REWRITE_BYTES: u64 = 16 << 20;
+
+/// What is older is forgotten. Stock servers keep the place of a share for half an hour after its last byte; complete
+/// shares of an upload that was not ended are of use for longer.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Acknowledgements of a share are noted when so many more bytes are there.
 const NOTE_EVERY_BYTES: u64 = 1 << 20;
@@ -43,14 +58,18 @@ pub struct Known {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
-    /// The file: its storage index, and its key where that is random.
-    File { index: String, key: Option<String> },
-    /// A share was asked for.
-    Asked { share: u16, server: String, secret: String },
+    /// An upload begins, or goes on. Times are seconds since 1970. With a random key: the caller's name, and the key.
+    Upload { index: String, at: u64, random: Option<(String, String)> },
+    /// Shares were asked for.
+    Asked { index: String, server: String, shares: BTreeSet<u16>, secret: String },
     /// Bytes are there; they come from so many segments, whose chained hash is this.
-    There { share: u16, bytes: u64, segments: u64, chain: String },
+    There { index: String, share: u16, bytes: u64, segments: u64, chain: String },
     /// A share is complete.
-    Done { share: u16 },
+    Done { index: String, share: u16 },
+    /// Nothing of an upload is left to take up.
+    Ended { index: String },
+    /// A file with a random key is in the grid, and its cap has not been told to anybody.
+    Stored { name: String, at: u64, cap: String, happiness: usize },
 }
 
 #[derive(Debug, Default, Clone)]
@@ -61,134 +80,358 @@ struct Share {
     noted: u64,
 }
 
-/// The journal of one upload.
-#[derive(Debug)]
-pub struct Journal {
-    path: PathBuf,
-    file: File,
-    index: Option<String>,
-    key: Option<Key>,
+/// What counts of one upload.
+#[derive(Debug, Default)]
+struct Upload {
+    at: u64,
+    /// This run has begun it.
+    is_own: bool,
+    random: Option<(String, Key)>,
     shares: BTreeMap<u16, Share>,
     /// Of the run before: segments read, and their chained hash.
     read_before: (u64, String),
-    /// Of this run: the chain after each segment.
-    chain: Vec<Sha256>,
+}
+
+/// A cap that nobody was told.
+#[derive(Debug)]
+struct Untold {
+    at: u64,
+    /// This run put it, or will tell it.
+    is_own: bool,
+    cap: String,
+    happiness: usize,
+}
+
+/// The journal of a run.
+#[derive(Debug)]
+pub struct Journal {
+    directory: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Made when the first line is written.
+    file: Option<(PathBuf, File)>,
+    bytes: u64,
+    /// Bytes at which the file is rewritten.
+    rewrite_at: u64,
+    uploads: BTreeMap<String, Upload>,
+    untold: BTreeMap<String, Untold>,
 }
 
 impl Journal {
-    /// Opens the journal of what `identity` names, in a directory of journals that is made when needed.
-    /// `None`: another run has it.
+    /// The journal of this run in a directory of journals, with what runs that are gone left there. Their files are
+    /// removed, and those that are too old.
     ///
     /// # Errors
     /// The system's, for the path it is about.
-    pub fn open(directory: &Path, identity: &[&[u8]]) -> Result<Option<Journal>, (PathBuf, io::Error)> {
-        let mut name = Vec::new();
-        identity.iter().for_each(|part| crate::lafs::hash::netstring(&mut name, part));
-        let path = directory.join(format!("{}.journal", Sha256::of(&name).to_hex().as_str()));
-        let at = |error| (path.clone(), error);
-        std::fs::create_dir_all(directory).map_err(at)?;
-        let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&path).map_err(at)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(std::fs::TryLockError::WouldBlock) => return Ok(None),
-            Err(std::fs::TryLockError::Error(error)) => return Err(at(error)),
-        }
-        let mut text = String::new();
-        let _ = (&mut file).take(JOURNAL_BYTES_MAX).read_to_string(&mut text);
-        let mut journal = Journal {
-            path: path.clone(),
-            file,
-            index: None,
-            key: None,
-            shares: BTreeMap::new(),
-            read_before: (0, String::new()),
-            chain: Vec::new(),
+    pub fn open(directory: &Path) -> Result<Arc<Journal>, (PathBuf, io::Error)> {
+        let mut state = State { rewrite_at: REWRITE_BYTES, ..State::default() };
+        let mut taken_over = Vec::new();
+        let entries: Vec<_> = match fs::read_dir(directory) {
+            Ok(entries) => entries.collect(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err((directory.to_owned(), error)),
         };
-        // A line that was cut by a crash says nothing, and neither do those behind it.
-        text.lines().map_while(|line| serde_json::from_str(line).ok()).for_each(|line| journal.replay(line));
-        Ok(Some(journal))
+        for entry in entries {
+            let path = entry.map_err(|error| (directory.to_owned(), error))?.path();
+            if path.to_string_lossy().ends_with(SUFFIX)
+                && let Ok(file) = File::open(&path)
+                // The lock is held until the file is gone.
+                && file.try_lock().is_ok()
+            {
+                state.merge(State::read(&file));
+                taken_over.push((path, file));
+            }
+        }
+        let oldest = now().saturating_sub(KEPT.as_secs());
+        state.uploads.retain(|_, upload| upload.at >= oldest);
+        state.untold.retain(|_, untold| untold.at >= oldest);
+        let journal = Journal { directory: directory.to_owned(), state: Mutex::new(state) };
+        if !journal.lock().is_empty() {
+            let rewritten = journal.lock().rewrite(directory);
+            rewritten.map_err(|error| (directory.to_owned(), error))?;
+        }
+        for (path, _file) in taken_over {
+            let _ = fs::remove_file(path);
+        }
+        Ok(Arc::new(journal))
     }
 
-    fn replay(&mut self, line: Line) {
-        match line {
-            Line::File { index, key } => {
-                self.index = Some(index);
-                self.key = key.and_then(|key| base32::decode_array(&key).ok());
-                self.shares.clear();
-                self.read_before = (0, String::new());
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A journal that cannot be written makes no upload fail; it is of no use then.
+    fn write(&self, state: &mut State, line: &Line) {
+        if let Err(error) = state.append(&self.directory, line) {
+            tracing::warn!(directory = %self.directory.display(), %error, "the journal cannot be written");
+        }
+    }
+
+    /// The key by which an interrupted run began the file of this name.
+    pub fn random_key(&self, name: &str) -> Option<Key> {
+        let state = self.lock();
+        let mut earlier = state.uploads.values().filter(|upload| !upload.is_own).filter_map(|one| one.random.as_ref());
+        earlier.find(|(known, _)| known == name).map(|(_, key)| *key)
+    }
+
+    /// The file of this name, with a random key, which an earlier run put that did not come to telling its cap.
+    pub fn untold(&self, name: &str) -> Option<Stored> {
+        let mut state = self.lock();
+        let untold = state.untold.get_mut(name).filter(|untold| !untold.is_own)?;
+        let (cap, happiness) = (Cap::parse(&untold.cap).ok()?, untold.happiness);
+        untold.is_own = true;
+        Some(Stored { cap, happiness, shares: (0, 0), sent_bytes: 0, troubles: Vec::new() })
+    }
+
+    /// A file with a random key is in the grid. Its cap is kept until all is told.
+    pub fn stored(&self, name: &str, stored: &Stored) {
+        let (at, cap, happiness) = (now(), stored.cap.to_text(), stored.happiness);
+        let mut state = self.lock();
+        self.write(&mut state, &Line::Stored { name: name.to_owned(), at, cap: cap.clone(), happiness });
+        state.untold.insert(name.to_owned(), Untold { at, is_own: true, cap, happiness });
+    }
+
+    /// Whoever wanted this run's caps has them.
+    pub fn all_told(&self) {
+        let mut state = self.lock();
+        let before = state.untold.len();
+        state.untold.retain(|_, untold| !untold.is_own);
+        if state.untold.len() < before
+            && let Err(error) = state.rewrite(&self.directory)
+        {
+            tracing::warn!(directory = %self.directory.display(), %error, "the journal cannot be written");
+        }
+    }
+
+    /// The run ends: the file goes if nothing is left to take up.
+    pub fn close(&self) {
+        let mut state = self.lock();
+        if state.is_empty()
+            && let Some((path, _)) = state.file.take()
+        {
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    /// An upload begins; with a random key under the name that the caller has for the file.
+    pub fn begin(self: &Arc<Self>, index: &StorageIndex, random: Option<(&str, &Key)>) -> Notes {
+        let (index, at) = (base32::encode(index), now());
+        let mut state = self.lock();
+        let line = Line::Upload {
+            index: index.clone(),
+            at,
+            random: random.map(|(n, key)| (n.to_owned(), base32::encode(key))),
+        };
+        self.write(&mut state, &line);
+        let upload = state.uploads.entry(index.clone()).or_default();
+        (upload.at, upload.is_own) = (at, true);
+        upload.random = random.map(|(name, key)| (name.to_owned(), *key));
+        drop(state);
+        Notes { journal: Arc::clone(self), index, is_random: random.is_some(), chain: Vec::new() }
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+impl State {
+    fn is_empty(&self) -> bool {
+        self.uploads.is_empty() && self.untold.is_empty()
+    }
+
+    fn read(file: &File) -> State {
+        let mut state = State::default();
+        let lines = BufReader::new(file.take(FILE_BYTES_MAX)).lines();
+        // A line that was cut by a crash says nothing, and neither do those behind it.
+        lines.map_while(|line| serde_json::from_str(&line.ok()?).ok()).for_each(|line| state.apply(line));
+        state
+    }
+
+    fn merge(&mut self, other: State) {
+        for (index, upload) in other.uploads {
+            let own = self.uploads.entry(index).or_default();
+            if upload.at >= own.at {
+                (own.at, own.random) = (upload.at, upload.random);
             }
-            Line::Asked { share, server, secret } => {
-                if let Ok(secret) = base32::decode_array(&secret) {
-                    self.shares.insert(share, Share { server, secret, bytes: 0, noted: 0 });
+            if upload.read_before.0 >= own.read_before.0 {
+                own.read_before = upload.read_before;
+            }
+            own.shares.extend(upload.shares);
+        }
+        self.untold.extend(other.untold);
+    }
+
+    fn apply(&mut self, line: Line) {
+        match line {
+            Line::Upload { index, at, random } => {
+                let upload = self.uploads.entry(index).or_default();
+                upload.at = at;
+                upload.random = random.and_then(|(name, key)| Some((name, base32::decode_array(&key).ok()?)));
+            }
+            Line::Asked { index, server, shares, secret } => {
+                if let (Some(upload), Ok(secret)) = (self.uploads.get_mut(&index), base32::decode_array(&secret)) {
+                    upload.asked(&server, &shares, &secret);
                 }
             }
-            Line::There { share, bytes, segments, chain } => {
-                if let Some(share) = self.shares.get_mut(&share) {
+            Line::There { index, share, bytes, segments, chain } => {
+                let Some(upload) = self.uploads.get_mut(&index) else { return };
+                if let Some(share) = upload.shares.get_mut(&share) {
                     share.bytes = bytes;
                 }
-                if segments >= self.read_before.0 {
-                    self.read_before = (segments, chain);
+                if segments >= upload.read_before.0 {
+                    upload.read_before = (segments, chain);
                 }
             }
-            Line::Done { share } => {
-                self.shares.remove(&share);
+            Line::Done { index, share } => {
+                if let Some(upload) = self.uploads.get_mut(&index) {
+                    upload.shares.remove(&share);
+                }
+            }
+            Line::Ended { index } => {
+                self.uploads.remove(&index);
+            }
+            Line::Stored { name, at, cap, happiness } => {
+                self.untold.insert(name, Untold { at, is_own: false, cap, happiness });
             }
         }
     }
 
-    /// The random key of the interrupted run.
-    pub fn random_key(&self) -> Option<Key> {
-        self.key
+    fn append(&mut self, directory: &Path, line: &Line) -> io::Result<()> {
+        if self.bytes >= self.rewrite_at {
+            self.rewrite(directory)?;
+        }
+        let mut text = serde_json::to_vec(line)?;
+        text.push(b'\n');
+        self.file(directory)?.write_all(&text)?;
+        self.bytes += text.len() as u64;
+        Ok(())
+    }
+
+    fn file(&mut self, directory: &Path) -> io::Result<&mut File> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => create(directory)?,
+        };
+        Ok(&mut self.file.insert(file).1)
+    }
+
+    /// Only what counts, in a file of its own, which then is this run's.
+    fn rewrite(&mut self, directory: &Path) -> io::Result<()> {
+        let mut text = Vec::new();
+        for line in self.lines() {
+            serde_json::to_writer(&mut text, &line)?;
+            text.push(b'\n');
+        }
+        let (path, mut file) = create(directory)?;
+        file.write_all(&text)?;
+        if let Some((before, _)) = self.file.replace((path, file)) {
+            fs::remove_file(before)?;
+        }
+        self.bytes = text.len() as u64;
+        self.rewrite_at = 2 * self.bytes + REWRITE_BYTES;
+        Ok(())
+    }
+
+    fn lines(&self) -> impl Iterator<Item = Line> + '_ {
+        let uploads = self.uploads.iter().flat_map(|(index, upload)| {
+            let random = upload.random.as_ref().map(|(name, key)| (name.clone(), base32::encode(key)));
+            let first = Line::Upload { index: index.clone(), at: upload.at, random };
+            let shares = upload.shares.iter().flat_map(move |(&share, known)| {
+                let (server, secret) = (known.server.clone(), base32::encode(&known.secret));
+                let asked = Line::Asked { index: index.clone(), server, shares: [share].into(), secret };
+                let (segments, chain) = upload.read_before.clone();
+                let there = Line::There { index: index.clone(), share, bytes: known.bytes, segments, chain };
+                [asked, there]
+            });
+            std::iter::once(first).chain(shares)
+        });
+        let untold = self.untold.iter().map(|(name, untold)| {
+            let Untold { at, cap, happiness, .. } = untold;
+            Line::Stored { name: name.clone(), at: *at, cap: cap.clone(), happiness: *happiness }
+        });
+        uploads.chain(untold)
+    }
+}
+
+/// A new file, whose lock is held.
+fn create(directory: &Path) -> io::Result<(PathBuf, File)> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    loop {
+        let number = u64::from_le_bytes(crate::lafs::secrets::random());
+        let path = directory.join(format!("{number:016x}{SUFFIX}"));
+        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
+        file.lock()?;
+        // Before it had its lock another run may have taken it for one that is left over, and removed it.
+        if file.metadata()?.nlink() > 0 {
+            return Ok((path, file));
+        }
+    }
+}
+
+impl Upload {
+    fn asked(&mut self, server: &str, shares: &BTreeSet<u16>, secret: &UploadSecret) {
+        for &share in shares {
+            self.shares.insert(share, Share { server: server.to_owned(), secret: *secret, bytes: 0, noted: 0 });
+        }
+    }
+}
+
+/// What is noted of one upload.
+#[derive(Debug)]
+pub struct Notes {
+    journal: Arc<Journal>,
+    index: String,
+    is_random: bool,
+    /// Of this run: the chained hash after each segment.
+    chain: Vec<Sha256>,
+}
+
+impl Notes {
+    /// Has the upload as it is known, and gives a line to be written.
+    fn note(&self, change: impl FnOnce(&mut Upload) -> Option<Line>) {
+        let mut state = self.journal.lock();
+        if let Some(line) = state.uploads.get_mut(&self.index).and_then(change) {
+            self.journal.write(&mut state, &line);
+        }
+    }
+
+    /// The key was not made from the content.
+    pub fn is_random(&self) -> bool {
+        self.is_random
     }
 
     /// Shares that were begun and not completed. Also those of which nothing is known to be there: the server
     /// holds their place for whoever has the secret, and gives it to nobody else for half an hour.
     pub fn shares(&self) -> Vec<Known> {
+        let state = self.journal.lock();
+        let Some(upload) = state.uploads.get(&self.index) else { return Vec::new() };
         let known = |(&share, state): (&u16, &Share)| Known {
             server: state.server.clone(),
             share,
             secret: state.secret,
             acknowledged: state.bytes,
         };
-        self.shares.iter().map(known).collect()
+        upload.shares.iter().map(known).collect()
     }
 
-    /// The upload begins. What was noted of a file with another key is forgotten.
-    pub fn begin(&mut self, key: &Key, random: bool) {
-        let index = base32::encode(&storage_index(key));
-        if self.index.as_deref() != Some(&index) {
-            self.shares.clear();
-            self.read_before = (0, String::new());
-            self.index = Some(index.clone());
-        }
-        let known = std::mem::take(&mut self.shares);
-        let _ = self.file.set_len(0).and_then(|()| self.file.rewind());
-        self.write(&Line::File { index, key: random.then(|| base32::encode(key)) });
-        for (number, share) in &known {
-            self.write(&Line::Asked {
-                share: *number,
-                server: share.server.clone(),
-                secret: base32::encode(&share.secret),
-            });
-            let (segments, chain) = self.read_before.clone();
-            self.write(&Line::There { share: *number, bytes: share.bytes, segments, chain });
-        }
-        self.shares = known;
-    }
-
-    /// A journal that cannot be written makes no upload fail; it is of no use then.
-    fn write(&mut self, line: &Line) {
-        let Ok(mut text) = serde_json::to_vec(line) else { return };
-        text.push(b'\n');
-        if let Err(error) = self.file.write_all(&text) {
-            tracing::warn!(path = %self.path.display(), %error, "the journal cannot be written");
-        }
-    }
-
-    /// A share is asked for.
-    pub fn asked(&mut self, server: &str, share: u16, secret: &UploadSecret) {
-        self.shares.insert(share, Share { server: server.to_owned(), secret: *secret, bytes: 0, noted: 0 });
-        self.write(&Line::Asked { share, server: server.to_owned(), secret: base32::encode(secret) });
+    /// Shares are asked for.
+    pub fn asked(&self, server: &str, shares: &BTreeSet<u16>, secret: &UploadSecret) {
+        self.note(|upload| {
+            upload.asked(server, shares, secret);
+            let (index, server) = (self.index.clone(), server.to_owned());
+            Some(Line::Asked { index, server, shares: shares.clone(), secret: base32::encode(secret) })
+        });
     }
 
     /// A segment was read and has this hash. False when the interrupted run read something else.
@@ -200,42 +443,40 @@ impl Journal {
         let before = self.chain.last().map_or([0; 32], |last| last.0);
         let next = Sha256::of(&[before, *leaf].concat());
         self.chain.push(next);
-        let (segments, chain) = &self.read_before;
+        let state = self.journal.lock();
+        let Some(upload) = state.uploads.get(&self.index) else { return true };
+        let (segments, chain) = &upload.read_before;
         index + 1 != *segments || next.to_hex().as_str() == chain
     }
 
     /// The bytes of a share up to here are there. `data` is where its blocks begin.
-    pub fn acknowledged(&mut self, share: u16, bytes: u64, data: u64, block_size: u64) {
-        let Some(state) = self.shares.get_mut(&share) else { return };
-        if bytes < state.noted + NOTE_EVERY_BYTES {
-            return;
-        }
-        let segments = bytes.saturating_sub(data).div_ceil(block_size.max(1)).min(self.chain.len() as u64);
-        let Some(chain) = segments.checked_sub(1).and_then(|last| self.chain.get(last as usize)) else { return };
-        let chain = chain.to_hex().as_str().to_owned();
-        state.noted = bytes;
-        state.bytes = bytes;
-        self.write(&Line::There { share, bytes, segments, chain });
+    pub fn acknowledged(&self, share: u16, bytes: u64, data: u64, block_size: u64) {
+        self.note(|upload| {
+            let state = upload.shares.get_mut(&share)?;
+            if bytes < state.noted + NOTE_EVERY_BYTES {
+                return None;
+            }
+            let segments = bytes.saturating_sub(data).div_ceil(block_size.max(1)).min(self.chain.len() as u64);
+            let chain = self.chain.get(usize::try_from(segments.checked_sub(1)?).ok()?)?;
+            let chain = chain.to_hex().as_str().to_owned();
+            (state.noted, state.bytes) = (bytes, bytes);
+            Some(Line::There { index: self.index.clone(), share, bytes, segments, chain })
+        });
     }
 
     /// A share is complete, or somewhere else already.
-    pub fn done(&mut self, share: u16) {
-        if self.shares.remove(&share).is_some() {
-            self.write(&Line::Done { share });
-        }
+    pub fn done(&self, share: u16) {
+        self.note(|upload| {
+            upload.shares.remove(&share)?;
+            Some(Line::Done { index: self.index.clone(), share })
+        });
     }
 
     /// Nothing is left to take up.
-    pub fn remove(self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-impl Drop for Journal {
-    fn drop(&mut self) {
-        // Nothing was begun: an empty file would be left.
-        if self.index.is_none() {
-            let _ = std::fs::remove_file(&self.path);
+    pub fn ended(self) {
+        let mut state = self.journal.lock();
+        if state.uploads.remove(&self.index).is_some() {
+            self.journal.write(&mut state, &Line::Ended { index: self.index.clone() });
         }
     }
 }
@@ -245,72 +486,137 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn open(directory: &Path) -> Journal {
-        Journal::open(directory, &[b"file", b"1"]).unwrap().unwrap()
+    const INDEX: StorageIndex = [1; 16];
+
+    fn open(directory: &Path) -> Arc<Journal> {
+        Journal::open(directory).unwrap()
     }
 
-    fn interrupted(directory: &Path, key: &Key, random: bool) {
-        let mut journal = open(directory);
-        journal.begin(key, random);
-        journal.asked("v0-a", 3, &[7; 20]);
-        journal.asked("v0-b", 4, &[8; 20]);
+    fn files(directory: &Path) -> Vec<PathBuf> {
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+
+    fn interrupted(directory: &Path, random: Option<(&str, &Key)>) {
+        let mut notes = open(directory).begin(&INDEX, random);
+        notes.asked("v0-a", &[3].into(), &[7; 20]);
+        notes.asked("v0-b", &[4, 5].into(), &[8; 20]);
         for segment in 0..4 {
-            assert!(journal.segment(segment, &[segment as u8; 32]));
+            assert!(notes.segment(segment, &[segment as u8; 32]));
         }
-        journal.acknowledged(3, 3 << 20, 36, 1 << 20);
-        journal.done(4);
+        notes.acknowledged(3, 3 << 20, 36, 1 << 20);
+        notes.done(4);
+        notes.done(5);
+    }
+
+    fn known() -> Known {
+        Known { server: "v0-a".into(), share: 3, secret: [7; 20], acknowledged: 3 << 20 }
     }
 
     #[test]
     fn what_was_acknowledged_is_known_to_the_next_run() {
         let directory = tempfile::tempdir().unwrap();
-        interrupted(directory.path(), &[1; 16], true);
-        let mut journal = open(directory.path());
-        assert_eq!(journal.random_key(), Some([1; 16]));
-        let known = Known { server: "v0-a".into(), share: 3, secret: [7; 20], acknowledged: 3 << 20 };
-        assert_eq!(journal.shares(), std::slice::from_ref(&known));
-        journal.begin(&[1; 16], true);
-        assert_eq!(journal.shares(), [known]);
+        let random = Some(("file", &[2; 16]));
+        interrupted(directory.path(), random);
+        let journal = open(directory.path());
+        assert_eq!(journal.random_key("file"), Some([2; 16]));
+        assert_eq!(journal.random_key("another"), None);
+        let mut notes = journal.begin(&INDEX, random);
+        assert_eq!(notes.shares(), [known()]);
         // The same file, and another one.
-        assert!((0..4).all(|segment| journal.segment(segment, &[segment as u8; 32])));
-        drop(journal);
-        let mut journal = open(directory.path());
-        assert!(!(0..4).all(|segment| journal.segment(segment, &[9; 32])));
-        let path = journal.path.clone();
-        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        journal.remove();
-        assert!(!path.exists());
+        assert!((0..4).all(|segment| notes.segment(segment, &[segment as u8; 32])));
+        drop((journal, notes));
+        let mut notes = open(directory.path()).begin(&INDEX, random);
+        assert!(!(0..4).all(|segment| notes.segment(segment, &[9; 32])));
+        let [file] = &files(directory.path())[..] else { panic!("one file") };
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        notes.ended();
+        assert!(files(directory.path()).is_empty(), "nothing is left to take up");
+    }
+
+    #[test]
+    fn another_content_knows_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        interrupted(directory.path(), None);
+        let journal = open(directory.path());
+        assert!(journal.begin(&[9; 16], None).shares().is_empty());
+        assert_eq!(journal.begin(&INDEX, None).shares(), [known()]);
     }
 
     #[test]
     fn an_upload_that_never_began_leaves_no_file() {
         let directory = tempfile::tempdir().unwrap();
         drop(open(directory.path()));
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        assert!(files(directory.path()).is_empty());
     }
 
     #[test]
-    fn another_content_knows_nothing() {
+    fn a_run_that_is_under_way_keeps_its_own_and_a_cut_line_is_nothing() {
         let directory = tempfile::tempdir().unwrap();
-        interrupted(directory.path(), &[1; 16], false);
-        let mut journal = open(directory.path());
-        assert_eq!(journal.random_key(), None);
-        journal.begin(&[2; 16], false);
-        assert!(journal.shares().is_empty());
-    }
-
-    #[test]
-    fn a_second_run_has_none_and_a_cut_line_is_nothing() {
-        let directory = tempfile::tempdir().unwrap();
-        interrupted(directory.path(), &[1; 16], true);
-        let first = open(directory.path());
-        assert!(Journal::open(directory.path(), &[b"file", b"1"]).unwrap().is_none());
-        let path = first.path.clone();
+        let first = open(directory.path()).begin(&INDEX, None);
+        first.asked("v0-a", &[3].into(), &[7; 20]);
+        assert!(open(directory.path()).begin(&INDEX, None).shares().is_empty(), "another run has it");
         drop(first);
-        let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::write(&path, &text[..text.len() - 40]).unwrap();
-        let _ = open(directory.path()).shares();
-        std::fs::write(&path, b"\xff\xff").unwrap();
-        assert!(open(directory.path()).shares().is_empty());
+        // Both files have the upload; the second run asked for nothing.
+        let notes = open(directory.path()).begin(&INDEX, None);
+        assert_eq!(notes.shares().len(), 1);
+        drop(notes);
+        let [path] = &files(directory.path())[..] else { panic!("one file") };
+        let text = fs::read_to_string(path).unwrap();
+        let asked = text.find("asked").unwrap();
+        fs::write(path, &text[..asked + 40]).unwrap();
+        assert!(open(directory.path()).begin(&INDEX, None).shares().is_empty());
+    }
+
+    #[test]
+    fn what_is_old_is_swept() {
+        let directory = tempfile::tempdir().unwrap();
+        let old = Line::Upload { index: base32::encode(&INDEX), at: now() - KEPT.as_secs() - 10, random: None };
+        fs::write(directory.path().join(format!("1{SUFFIX}")), serde_json::to_vec(&old).unwrap()).unwrap();
+        fs::write(directory.path().join("1.other"), b"").unwrap();
+        drop(open(directory.path()));
+        assert_eq!(files(directory.path()), [directory.path().join("1.other")]);
+    }
+
+    #[test]
+    fn caps_are_kept_until_they_are_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let cap = Cap::Literal(b"content".to_vec());
+        let stored = Stored { cap: cap.clone(), happiness: 4, shares: (5, 0), sent_bytes: 9, troubles: Vec::new() };
+        open(directory.path()).stored("file", &stored);
+        let journal = open(directory.path());
+        let known = journal.untold("file").expect("it was not told");
+        assert!(known.cap == cap && known.happiness == 4 && known.sent_bytes == 0);
+        assert!(journal.untold("another").is_none());
+        assert!(journal.untold("file").is_none(), "each file of a run has a cap of its own");
+        drop(journal);
+        // A run that is about other files.
+        let journal = open(directory.path());
+        journal.all_told();
+        drop(journal);
+        let journal = open(directory.path());
+        assert!(journal.untold("file").is_some());
+        journal.all_told();
+        drop(journal);
+        assert!(files(directory.path()).is_empty());
+    }
+
+    #[test]
+    fn a_long_run_does_not_fill_the_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = open(directory.path());
+        let kept = journal.begin(&INDEX, None);
+        kept.asked("v0-a", &[3].into(), &[7; 20]);
+        journal.lock().rewrite_at = 10_000;
+        for _ in 0..100 {
+            let notes = journal.begin(&[2; 16], None);
+            notes.asked("v0-b", &(0..100).collect(), &[8; 20]);
+            notes.ended();
+        }
+        let [file] = &files(directory.path())[..] else { panic!("one file") };
+        let text = fs::read_to_string(file).unwrap();
+        assert_eq!(text.lines().filter(|line| line.contains("v0-a")).count(), 1);
+        assert!(journal.lock().rewrite_at > 10_000, "it was rewritten");
+        drop((journal, kept));
+        assert_eq!(open(directory.path()).begin(&INDEX, None).shares().len(), 1);
     }
 }

@@ -120,6 +120,9 @@ impl<'a> Upload<'a> {
             Ok(Ok(pending)) => pending,
             Err(error) => return self.lose_server(server, &error.reason),
         };
+        if let Some(notes) = &self.notes {
+            notes.asked(&self.uploader.grid.servers()[self.order[server]].id, shares, &secret);
+        }
         let mut asked = BTreeMap::new();
         for &number in shares {
             let share = &mut self.shares[usize::from(number)];
@@ -132,9 +135,6 @@ impl<'a> Upload<'a> {
             share.acknowledged = 0;
             share.early_error = None;
             asked.insert(number, share.attempt);
-            if let Some(journal) = &mut self.journal {
-                journal.asked(&self.uploader.grid.servers()[self.order[server]].id, number, &secret);
-            }
         }
         let events = self.events.0.clone();
         self.answers.spawn(async move {

@@ -175,9 +175,9 @@ impl<'a> Upload<'a> {
                     self.peers[server].candidate.holds.insert(number);
                     return self.done(number);
                 }
-                if let Some(journal) = &mut self.journal {
+                if let Some(notes) = &self.notes {
                     let from = written.required.iter().map(|gap| gap.0).min().unwrap_or(self.share_len);
-                    journal.acknowledged(number, from, self.layout.data, self.layout.block_size);
+                    notes.acknowledged(number, from, self.layout.data, self.layout.block_size);
                 }
                 if all_sent && share.open_writes == 0 {
                     let gaps = written.required.len();
@@ -234,8 +234,8 @@ impl<'a> Upload<'a> {
         let share = &mut self.shares[usize::from(number)];
         share.standing = Standing::Done;
         share.clear();
-        if let Some(journal) = &mut self.journal {
-            journal.done(number);
+        if let Some(notes) = &self.notes {
+            notes.done(number);
         }
     }
 }
