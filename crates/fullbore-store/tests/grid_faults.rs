@@ -65,8 +65,17 @@ impl World {
 
     /// As `of`, with so many bytes per second to all of them.
     fn limited(servers: Vec<GbsServer>, patience: Duration, bytes_per_s: Option<u64>) -> World {
-        let mut yaml = "storage:\n".to_owned();
-        for (number, server) in servers.iter().enumerate() {
+        World::named(servers.into_iter().enumerate(), patience, bytes_per_s)
+    }
+
+    /// As `limited`, with numbers that stand for names.
+    fn named(
+        servers: impl Iterator<Item = (usize, GbsServer)>,
+        patience: Duration,
+        bytes_per_s: Option<u64>,
+    ) -> World {
+        let (mut yaml, mut all) = ("storage:\n".to_owned(), Vec::new());
+        for (number, server) in servers {
             let tub = "abcdefghijklmnopqrstuvwxyz234567".chars().nth(number).unwrap().to_string().repeat(32);
             yaml += &format!(
                 "  server-{number}:\n    ann:\n      nickname: s{number}\n      \
@@ -74,15 +83,16 @@ impl World {
                  permutation-seed-base32: {tub}\n      anonymous-storage-NURLs:\n      - {}\n",
                 server.nurl
             );
+            all.push(server);
         }
         let mut announcements = Announcements::default();
         announcements.add_servers_yaml(&yaml).unwrap();
         let limit = bytes_per_s.map(|rate| Arc::new(RateLimit::new(rate, Instant::now())));
         let options = LinkOptions { resolver: Arc::default(), patience, limit, ledger: Ledger::off() };
         let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
-        assert_eq!(grid.servers().len(), servers.len(), "{:?}", grid.unusable);
+        assert_eq!(grid.servers().len(), all.len(), "{:?}", grid.unusable);
         let key = KeyChoice::Convergent(SECRET.to_vec());
-        World { servers, segment_max: SEGMENT_BYTES, key, grid, stop: watch::Sender::new(false) }
+        World { servers: all, segment_max: SEGMENT_BYTES, key, grid, stop: watch::Sender::new(false) }
     }
 
     /// What files of one run share.
@@ -417,6 +427,24 @@ async fn a_run_that_is_interrupted_on_a_slow_link_gives_up_its_places_or_knows_t
     process.shutdown_background();
     let stored = tokio::time::timeout(LONG, world.put(&data, [3, 5, 5], journal())).await.expect("places are free");
     assert_eq!((stored.unwrap().happiness, world.complete(), world.incomplete()), (5, 5, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shares_on_servers_that_get_none_are_found() {
+    let servers = World::new(&[Fault::None; 8], LONG).await.servers;
+    let data = content(3_000_000);
+    let geometry = Geometry::new(Encoding::new(3, 5, 5).unwrap(), data.len() as u64, SEGMENT_BYTES).unwrap();
+    let index = storage_index(&convergent_key(&geometry, SECRET, &data));
+    // It was put when only the last five of its order were there.
+    let order = World::of(servers.clone(), LONG).grid.order(&index);
+    let of_old = World::named(order[3..].iter().map(|&number| (number, servers[number].clone())), LONG, None);
+    let first = of_old.put(&data, [3, 5, 5], None).await.unwrap();
+    assert_eq!(of_old.complete(), 5);
+    // Slower than the answers are.
+    let world = World::limited(servers, LONG, Some(1_000_000));
+    let stored = world.put(&data, [3, 5, 5], None).await.unwrap();
+    assert!(stored.cap == first.cap);
+    assert_eq!((stored.happiness, world.complete(), world.incomplete()), (5, 5, 0), "no second copies");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -50,6 +50,7 @@ enum Happened {
     Allocated { server: usize, asked: BTreeMap<u16, u32>, result: Result<Reply, LinkError> },
     Wrote { share: u16, attempt: u32, range: (u64, u64), result: Result<Reply, LinkError> },
     Listed { share: u16, attempt: u32, result: Result<Reply, LinkError> },
+    Held { server: usize, result: Result<Reply, LinkError> },
 }
 
 /// A server of this file.
@@ -83,6 +84,8 @@ pub(super) struct Upload<'a> {
     blocked: bool,
     /// Some server has shares of the file: what is sent waits until it is known which ones are there.
     found: bool,
+    /// The servers that get no share were asked what they have.
+    looked: bool,
     /// For a run that takes this one up.
     notes: Option<Notes>,
     /// Answers that are awaited. What is asked and not sent is not sent any more when these end.
@@ -126,6 +129,7 @@ impl<'a> Upload<'a> {
             sent_bytes: 0,
             blocked: false,
             found: false,
+            looked: false,
             notes,
             answers: JoinSet::new(),
             aborts: JoinSet::new(),
@@ -198,6 +202,7 @@ impl<'a> Upload<'a> {
         let result = loop {
             self.blocked = false;
             self.assign();
+            self.look_elsewhere();
             self.send(all_out, flush);
             if self.is_hopeless() {
                 break Ok(());

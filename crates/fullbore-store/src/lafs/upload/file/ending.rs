@@ -57,8 +57,9 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// Tells a server that a share will not be completed.
+    /// Tells a server that a share will not be completed. What is queued of it is not sent first.
     pub(super) fn give_up_share(&mut self, server: usize, number: u16, secret: &UploadSecret) {
+        self.shares[usize::from(number)].waiting.drain(..).for_each(|waiting| waiting.abort());
         let link = self.link(server).clone();
         if link.given_up().is_none() {
             let call = link.requests().abort(&self.index, number, secret);

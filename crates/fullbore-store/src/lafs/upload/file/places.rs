@@ -161,6 +161,25 @@ impl<'a> Upload<'a> {
         }
     }
 
+    /// Asks the servers that get no share which ones they have, as the stock client does: the file may have been put
+    /// when others came first in its order. Nobody waits for their answers, and what was begun is given up for what
+    /// turns out to be there. Small shares are complete before these could come.
+    pub(super) fn look_elsewhere(&mut self) {
+        if self.looked || self.share_len <= SPECULATIVE_BYTES {
+            return;
+        }
+        self.looked = true;
+        for server in (0..self.peers.len()).filter(|&server| !self.peers[server].asked) {
+            let link = self.link(server).clone();
+            let call = link.requests().shares(&self.index);
+            let events = self.events.0.clone();
+            self.answers.spawn(async move {
+                let result = link.call(call).await;
+                let _ = events.send(Happened::Held { server, result });
+            });
+        }
+    }
+
     /// Some server has not said yet whether it takes a share.
     pub(super) fn is_asking(&self) -> bool {
         self.shares.iter().any(|share| share.standing == Standing::Asked)

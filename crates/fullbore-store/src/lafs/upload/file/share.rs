@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use tokio::task::AbortHandle;
 
 use crate::lafs::gbs::UploadSecret;
 
@@ -39,6 +40,8 @@ pub(super) struct Share {
     /// Writes that are not answered, and bytes that are acknowledged.
     pub open_writes: u32,
     pub acknowledged: u64,
+    /// Those that wait for answers of writes: what is not sent when they end is not sent any more.
+    pub waiting: Vec<AbortHandle>,
     /// Taken from the journal: these bytes are there and are not sent again.
     pub skip: u64,
     /// Its place is one that the journal knew, and the server has not confirmed it yet.
@@ -60,6 +63,7 @@ impl Share {
             speculated: 0,
             open_writes: 0,
             acknowledged: 0,
+            waiting: Vec::new(),
             skip: 0,
             taken_up: false,
             early_error: None,

@@ -74,10 +74,11 @@ impl<'a> Upload<'a> {
         share.open_writes += 1;
         let attempt = share.attempt;
         let events = self.events.0.clone();
-        self.answers.spawn(async move {
+        share.waiting.retain(|waiting| !waiting.is_finished());
+        share.waiting.push(self.answers.spawn(async move {
             let result = pending.reply().await;
             let _ = events.send(Happened::Wrote { share: number, attempt, range: (from, from + length), result });
-        });
+        }));
         true
     }
 
@@ -103,6 +104,7 @@ impl<'a> Upload<'a> {
                     self.listed(share, result);
                 }
             }
+            Happened::Held { server, result } => self.held(server, result),
         }
     }
 
@@ -227,6 +229,18 @@ impl<'a> Upload<'a> {
             }
             Ok(_) => self.lose_share(number, &format!("share {number}: the server has forgotten it")),
             Err(error) => self.lose_share(number, &format!("share {number}: {error}")),
+        }
+    }
+
+    /// What a server has that was asked for no share. One that says nothing is none that the file needs.
+    fn held(&mut self, server: usize, result: Result<Reply, LinkError>) {
+        let held = result.ok().and_then(|reply| held_shares(&reply.answer).ok()).unwrap_or_default();
+        if !held.is_empty() {
+            self.peers[server].candidate.holds.extend(held);
+            self.found = true;
+            if !self.is_asking() {
+                self.spare();
+            }
         }
     }
 
