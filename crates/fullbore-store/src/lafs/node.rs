@@ -63,6 +63,17 @@ pub enum NodeError {
         /// `tahoe.cfg`.
         path: PathBuf,
     },
+    /// The node does not connect to servers directly, and here nothing else is done.
+    #[error(
+        "{}: {setting}: the node does not show its address to servers, and fullbore would, as it connects to them directly",
+        path.display()
+    )]
+    Hidden {
+        /// `tahoe.cfg`.
+        path: PathBuf,
+        /// What says so.
+        setting: String,
+    },
 }
 
 impl NodeError {
@@ -100,6 +111,9 @@ impl Node {
         let settings = Settings::parse(&needed(&settings_path)?);
         if settings.has_section("grid_managers") {
             return Err(NodeError::GridManager { path: settings_path });
+        }
+        if let Some(setting) = settings.hides() {
+            return Err(NodeError::Hidden { path: settings_path, setting });
         }
         let private = directory.join("private");
         let mut announcements = Announcements::default();
@@ -162,8 +176,8 @@ fn caches(private: &Path) -> Result<Vec<PathBuf>, NodeError> {
 #[derive(Debug, Default)]
 struct Settings {
     sections: Vec<String>,
-    /// Of `[client]`.
-    client: Vec<(String, String)>,
+    /// Section, name, value.
+    values: Vec<(String, String, String)>,
 }
 
 impl Settings {
@@ -175,9 +189,9 @@ impl Settings {
                 settings.sections.push(name.trim().to_owned());
             } else if let Some((name, value)) = line.split_once(['=', ':'])
                 && !line.starts_with(['#', ';'])
-                && settings.sections.last().is_some_and(|section| section == "client")
+                && let Some(section) = settings.sections.last()
             {
-                settings.client.push((name.trim().to_lowercase(), value.trim().to_owned()));
+                settings.values.push((section.clone(), name.trim().to_lowercase(), value.trim().to_owned()));
             }
         }
         settings
@@ -187,8 +201,24 @@ impl Settings {
         self.sections.iter().any(|section| section == name)
     }
 
+    fn value(&self, section: &str, name: &str) -> Option<&str> {
+        let mut values = self.values.iter().rev();
+        values.find(|(of, key, _)| of == section && key == name).map(|(.., value)| value.as_str())
+    }
+
     fn client(&self, name: &str) -> Option<&str> {
-        self.client.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.value("client", name)
+    }
+
+    /// The setting by which the node keeps servers from seeing its address, if there is one.
+    fn hides(&self) -> Option<String> {
+        if let Some(value) = self.value("node", "reveal-ip-address")
+            && !["1", "yes", "true", "on"].contains(&value.to_lowercase().as_str())
+        {
+            return Some(format!("[node] reveal-IP-address = {value}"));
+        }
+        let value = self.value("connections", "tcp").filter(|value| !value.eq_ignore_ascii_case("tcp"))?;
+        Some(format!("[connections] tcp = {value}"))
     }
 
     fn encoding(&self) -> Result<Encoding, String> {
@@ -225,7 +255,7 @@ mod tests {
     #[test]
     fn a_node_is_read() {
         let directory = node(
-            "[node]\nshares.needed = 9\n[client]\n# shares.needed = 8\nshares.needed = 2\nshares.happy=4\n\
+            "[node]\nshares.needed = 9\nreveal-IP-address = True\n[connections]\ntcp = tcp\n[client]\n# shares.needed = 8\nshares.needed = 2\nshares.happy=4\n\
             shares.total: 5\npeers.preferred = a, b\n[storage]\nshares.needed = 7\n",
         );
         let node = Node::read(directory.path()).unwrap();
@@ -241,6 +271,10 @@ mod tests {
             ("[client]\nshares.needed = x\n", "tahoe.cfg"),
             ("[client]\nshares.needed = 9\nshares.total = 8\n", "tahoe.cfg"),
             ("[grid_managers]\nm = pub-v0-x\n", "grid manager"),
+            ("[node]\nreveal-IP-address = false\n", "[node] reveal-IP-address = false"),
+            ("[node]\nreveal-IP-address: No\n[client]\n", "[node] reveal-IP-address = No"),
+            ("[connections]\ntcp = tor\n", "[connections] tcp = tor"),
+            ("[connections]\ntcp = disabled\n", "does not show its address"),
         ];
         for (settings, expected) in cases {
             let directory = node(settings);
