@@ -69,11 +69,7 @@ impl World {
     }
 
     /// As `limited`, with numbers that stand for names.
-    fn named(
-        servers: impl Iterator<Item = (usize, GbsServer)>,
-        patience: Duration,
-        bytes_per_s: Option<u64>,
-    ) -> World {
+    fn named(servers: impl Iterator<Item = (usize, GbsServer)>, patience: Duration, bytes_per_s: Option<u64>) -> World {
         let (mut yaml, mut all) = ("storage:\n".to_owned(), Vec::new());
         for (number, server) in servers {
             let tub = "abcdefghijklmnopqrstuvwxyz234567".chars().nth(number).unwrap().to_string().repeat(32);

@@ -381,6 +381,17 @@ fn a_pipe_that_gives_nothing_can_be_interrupted(grid: &Grid) {
         drop(stdin);
     }
     grid.wait("aborted shares", || grid.incoming() == 0);
+    // More of them than there are threads, by names, and nobody has opened the other ends.
+    let pipes: Vec<_> = (0..8).map(|number| grid.dir.path().join(format!("pipe-{number}"))).collect();
+    for pipe in &pipes {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        mknodat(CWD, pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    }
+    let names = pipes.iter().map(|pipe| pipe.to_str().unwrap());
+    let mut run = grid.begin(["put", "-q", "--node", grid.node()].into_iter().chain(names));
+    grid::interrupt(&run);
+    grid.wait("end", || run.try_wait().unwrap().is_some());
+    assert_eq!(run.wait().unwrap().code(), Some(130));
 }
 
 fn caps_that_nobody_takes_are_an_error(grid: &Grid) {

@@ -344,10 +344,12 @@ struct Putter {
 
 impl Putter {
     async fn file(self, path: &Path) -> Outcome {
-        let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
-        let (metadata, file) = match opened {
-            Ok(opened) => opened,
-            Err(error) => return (0, Err(CommandError::disk(path, &error))),
+        let own = path.to_owned();
+        let opening = move || File::open(&own).and_then(|file| Ok((file.metadata()?, file)));
+        let (metadata, file) = match self.unless_stopped(opening).await {
+            Ok(Ok(opened)) => opened,
+            Ok(Err(error)) => return (0, Err(CommandError::disk(path, &error))),
+            Err(error) => return (0, Err(error)),
         };
         let size = metadata.len();
         if !metadata.is_file() {
@@ -382,17 +384,24 @@ impl Putter {
         if let (Some(size), KeyChoice::Random) = (size, &self.options.key) {
             return (size, self.put(Source::stream(reader), size, None).await);
         }
-        let spooling = tokio::task::spawn_blocking(move || spool(reader, &std::env::temp_dir()));
+        match self.unless_stopped(move || spool(reader, &std::env::temp_dir())).await.and_then(|spooled| spooled) {
+            Ok((file, size)) => (size, self.put(Source::File(Arc::new(file)), size, None).await),
+            Err(error) => (0, Err(error)),
+        }
+    }
+
+    /// Does what may wait for ever, on a thread of its own: a pipe that nobody writes to gives nothing, and one that has
+    /// a name is not even opened.
+    async fn unless_stopped<R: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<R, CommandError> {
         let mut stop = self.stop.clone();
-        let spooled = tokio::select! {
-            spooled = spooling => spooled,
-            // A pipe may give nothing for ever.
-            () = stopped(&mut stop) => return (0, Err(explain(&PutError::Interrupted))),
-        };
-        match spooled {
-            Ok(Ok((file, size))) => (size, self.put(Source::File(Arc::new(file)), size, None).await),
-            Ok(Err(error)) => (0, Err(error)),
-            Err(error) => (0, Err(CommandError::new(ErrorKind::Internal, error))),
+        tokio::select! {
+            done = tokio::task::spawn_blocking(work) => {
+                done.map_err(|error| CommandError::new(ErrorKind::Internal, error))
+            }
+            () = stopped(&mut stop) => Err(explain(&PutError::Interrupted)),
         }
     }
 
