@@ -1,159 +1,28 @@
 //! Uploads to and downloads from servers that misbehave: each ends on other servers, or in an error that
 //! names servers and counts, and leaves nothing half-done behind.
 
+#[path = "oracle/client.rs"]
+mod client;
+#[path = "grid_faults/flight.rs"]
+mod flight;
 #[path = "grid_faults/server.rs"]
 mod server;
+#[path = "grid_faults/world.rs"]
+mod world;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use bytes::Bytes;
-use fullbore_engine::stage::Ledger;
-use fullbore_engine::window::Window;
-use fullbore_store::lafs::cap::{Cap, Chk, storage_index};
-use fullbore_store::lafs::download::{Downloader, GetError, Got};
+use fullbore_store::lafs::cap::{Chk, storage_index};
 use fullbore_store::lafs::encode::convergent_key;
-use fullbore_store::lafs::gbs::link::LinkOptions;
 use fullbore_store::lafs::geometry::{Encoding, Geometry};
-use fullbore_store::lafs::secrets::LeaseSecrets;
-use fullbore_store::lafs::servers::Announcements;
-use fullbore_store::lafs::upload::journal::{Journal, Known};
-use fullbore_store::lafs::upload::produce::{Meter, Pool, SourceError, Workshop};
-use fullbore_store::lafs::upload::source::Source;
-use fullbore_store::lafs::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
-use fullbore_wire::rate_limit::RateLimit;
+use fullbore_store::lafs::upload::journal::Journal;
+use fullbore_store::lafs::upload::produce::SourceError;
+use fullbore_store::lafs::upload::{KeyChoice, PutError, Stored};
 use server::{Fault, GbsServer};
-use tokio::sync::{mpsc, watch};
-
-/// Time without progress until a server is given up, where a test waits for that.
-const SHORT: Duration = Duration::from_secs(10);
-/// Where it must not come to that.
-const LONG: Duration = Duration::from_secs(60);
-/// Whatever takes longer does not end.
-const LIMIT: Duration = Duration::from_secs(240);
-
-/// From which keys are made, unless a test says otherwise.
-const SECRET: &[u8] = b"secret";
-const SEGMENT_BYTES: u64 = 128 << 10;
-
-struct World {
-    servers: Vec<GbsServer>,
-    /// Bytes of a segment of what is put. Readers expect 1 MiB.
-    segment_max: u64,
-    key: KeyChoice,
-    grid: Arc<Grid>,
-    /// Becomes true when a run is to end.
-    stop: watch::Sender<bool>,
-}
-
-impl World {
-    async fn new(faults: &[Fault], patience: Duration) -> World {
-        let mut servers = Vec::new();
-        for fault in faults {
-            servers.push(GbsServer::start(*fault).await);
-        }
-        World::of(servers, patience)
-    }
-
-    /// The same servers, and no connection to them yet.
-    fn of(servers: Vec<GbsServer>, patience: Duration) -> World {
-        World::limited(servers, patience, None)
-    }
-
-    /// As `of`, with so many bytes per second to all of them.
-    fn limited(servers: Vec<GbsServer>, patience: Duration, bytes_per_s: Option<u64>) -> World {
-        World::named(servers.into_iter().enumerate(), patience, bytes_per_s)
-    }
-
-    /// As `limited`, with numbers that stand for names.
-    fn named(servers: impl Iterator<Item = (usize, GbsServer)>, patience: Duration, bytes_per_s: Option<u64>) -> World {
-        let (mut yaml, mut all) = ("storage:\n".to_owned(), Vec::new());
-        for (number, server) in servers {
-            let tub = "abcdefghijklmnopqrstuvwxyz234567".chars().nth(number).unwrap().to_string().repeat(32);
-            yaml += &format!(
-                "  server-{number}:\n    ann:\n      nickname: s{number}\n      \
-                 anonymous-storage-FURL: pb://{tub}@tcp:127.0.0.1:1/x\n      \
-                 permutation-seed-base32: {tub}\n      anonymous-storage-NURLs:\n      - {}\n",
-                server.nurl
-            );
-            all.push(server);
-        }
-        let mut announcements = Announcements::default();
-        announcements.add_servers_yaml(&yaml).unwrap();
-        let limit = bytes_per_s.map(|rate| Arc::new(RateLimit::new(rate, Instant::now())));
-        let options = LinkOptions { resolver: Arc::default(), patience, limit, ledger: Ledger::off() };
-        let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
-        assert_eq!(grid.servers().len(), all.len(), "{:?}", grid.unusable);
-        let key = KeyChoice::Convergent(SECRET.to_vec());
-        World { servers: all, segment_max: SEGMENT_BYTES, key, grid, stop: watch::Sender::new(false) }
-    }
-
-    /// What files of one run share.
-    fn uploader(&self, journal: Option<Arc<Journal>>) -> Uploader {
-        let workshop =
-            Workshop { pool: Pool::new(2), memory: Window::new(16 << 20, u32::MAX), meter: Arc::new(Meter::default()) };
-        Uploader::new(Arc::clone(&self.grid), workshop, LeaseSecrets::new(b"lease"), self.stop.subscribe(), journal)
-    }
-
-    async fn put(&self, data: &[u8], encoding: [u16; 3], journal: Option<Arc<Journal>>) -> Result<Stored, PutError> {
-        self.put_by(&self.uploader(journal), data, encoding).await
-    }
-
-    async fn put_by(&self, uploader: &Uploader, data: &[u8], encoding: [u16; 3]) -> Result<Stored, PutError> {
-        let options = PutOptions {
-            encoding: Encoding::new(encoding[0], encoding[1], encoding[2]).unwrap(),
-            segment_max: self.segment_max,
-            key: self.key.clone(),
-        };
-        let source = Source::Memory(data.to_vec().into());
-        let put = uploader.put(source, data.len() as u64, &options, Some("one"));
-        tokio::time::timeout(LIMIT, put).await.expect("the upload ends")
-    }
-
-    async fn get(&self, cap: &Chk) -> (Vec<u8>, Result<Got, GetError>) {
-        let downloader = Downloader::new(Arc::clone(&self.grid), Pool::new(2), self.stop.subscribe());
-        let (out, mut pieces) = mpsc::channel::<Bytes>(2);
-        let collect = async {
-            let mut data = Vec::new();
-            while let Some(piece) = pieces.recv().await {
-                data.extend_from_slice(&piece);
-            }
-            data
-        };
-        let get = async move { downloader.get(cap, &out).await };
-        tokio::time::timeout(LIMIT, async { tokio::join!(collect, get) }).await.expect("the download ends")
-    }
-
-    /// Shares that were begun and are not complete, on all servers.
-    fn incomplete(&self) -> usize {
-        self.servers.iter().map(|server| server.state().incomplete()).sum()
-    }
-
-    fn complete(&self) -> usize {
-        self.servers.iter().map(|server| server.state().shares.len()).sum::<usize>() - self.incomplete()
-    }
-}
-
-fn content(size: usize) -> Vec<u8> {
-    (0..size as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
-}
-
-fn chk(stored: &Stored) -> Chk {
-    match &stored.cap {
-        Cap::Chk(chk) => chk.clone(),
-        other => panic!("{other:?}"),
-    }
-}
-
-/// Shares of a file that an interrupted run put 3-of-5.
-fn known_shares(journals: &Path, data: &[u8]) -> Vec<Known> {
-    let geometry = Geometry::new(Encoding::new(3, 5, 5).unwrap(), data.len() as u64, SEGMENT_BYTES).unwrap();
-    let index = storage_index(&convergent_key(&geometry, SECRET, data));
-    Journal::open(journals).unwrap().begin(&index, None).shares()
-}
+use world::{LONG, SECRET, SEGMENT_BYTES, SHORT, World, chk, content, known_shares};
 
 /// Five servers of which one has a fault.
 fn one_of_five(fault: Fault) -> [Fault; 5] {

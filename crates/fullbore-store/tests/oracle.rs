@@ -1,11 +1,15 @@
-//! Our encoder beside the stock one: the same caps, and shares that are the same byte for byte.
+//! Ours beside the stock code: the same caps, shares that are the same byte for byte, the same secrets of leases, the
+//! same order of servers.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+#[path = "oracle/client.rs"]
+mod client;
+
+use std::path::Path;
 use std::sync::Arc;
 
+use client::Oracle;
 use fullbore_engine::digest::Sha256;
+use fullbore_store::lafs::base32;
 use fullbore_store::lafs::cap::Cap;
 use fullbore_store::lafs::code::Code;
 use fullbore_store::lafs::encode::{convergent_key, encode_whole};
@@ -13,57 +17,9 @@ use fullbore_store::lafs::extension::Extension;
 use fullbore_store::lafs::geometry::{Encoding, Geometry};
 use fullbore_store::lafs::layout::Layout;
 use fullbore_store::lafs::merkle::proof_nodes;
-use serde_json::{Value, json};
-
-/// The Python that has tahoe-lafs: `script/test` makes it.
-fn python() -> PathBuf {
-    let venv = match std::env::var_os("FULLBORE_TAHOE_VENV") {
-        Some(venv) => PathBuf::from(venv),
-        None => Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tahoe-venv"),
-    };
-    let python = venv.join("bin/python");
-    assert!(
-        python.exists(),
-        "the stock client is needed at {}: `script/tahoe-venv` makes it, FULLBORE_TAHOE_VENV names another place",
-        venv.display()
-    );
-    python
-}
-
-struct Oracle {
-    child: Child,
-    ask: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Oracle {
-    fn start() -> Oracle {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle.py");
-        let mut child = Command::new(python())
-            .arg(script)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("Python of the venv starts");
-        let ask = child.stdin.take().unwrap();
-        let answers = BufReader::new(child.stdout.take().unwrap());
-        Oracle { child, ask, answers }
-    }
-
-    fn ask(&mut self, request: &Value) -> Value {
-        writeln!(self.ask, "{request}").unwrap();
-        let mut line = String::new();
-        self.answers.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap_or_else(|_| panic!("the oracle failed at {request}"))
-    }
-}
-
-impl Drop for Oracle {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use fullbore_store::lafs::secrets::LeaseSecrets;
+use fullbore_store::lafs::servers::{Announcements, Server, permuted};
+use serde_json::json;
 
 /// Bytes that look like chance and are always the same.
 fn content(size: usize) -> Vec<u8> {
@@ -79,12 +35,16 @@ fn content(size: usize) -> Vec<u8> {
     bytes
 }
 
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn compare(oracle: &mut Oracle, dir: &Path, (needed, total): (u16, u16), size: usize, segment: u64, secret: &[u8]) {
     let data = content(size);
     let file = dir.join("file");
     std::fs::write(&file, &data).unwrap();
-    let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-    let answer = oracle.ask(&json!({"file": file, "k": needed, "n": total, "segment": segment, "secret": hex}));
+    let secret_hex = hex(secret);
+    let answer = oracle.ask(&json!({"file": file, "k": needed, "n": total, "segment": segment, "secret": secret_hex}));
     let geometry = Geometry::new(Encoding::new(needed, 1, total).unwrap(), size as u64, segment).unwrap();
     let key = convergent_key(&geometry, secret, &data);
     let (cap, shares) = encode_whole(geometry, key, Arc::new(Code::new(needed, total)), &data).unwrap();
@@ -135,7 +95,71 @@ fn headers_of_huge_shares_are_those_of_the_stock_layout() {
             Extension::length(geometry),
         ];
         let answer = oracle.ask(&json!({"header": numbers}));
-        let hex: String = layout.header().iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(answer["header"], json!(hex));
+        assert_eq!(answer["header"], json!(hex(&layout.header())));
+    }
+}
+
+/// Servers whose seeds come from all that they may come from: a seed of 20 bytes as old nodes have it and of another
+/// length, a key as the id, and ids that are none.
+fn servers() -> (serde_json::Map<String, serde_json::Value>, Vec<Server>) {
+    let pin = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
+    let mut announced = serde_json::Map::new();
+    for number in 0..24_u8 {
+        let bytes = content(1000)[usize::from(number) * 40..].to_vec();
+        let id = match number % 4 {
+            0 => format!("server-{number}"),
+            1 => format!("v0-{}", base32::encode(&bytes[..20])),
+            _ => format!("v0-{}", base32::encode(&bytes[..32])),
+        };
+        let mut ann = json!({
+            "nickname": format!("s{number}"),
+            "anonymous-storage-FURL": format!("pb://{}@tcp:h:{number}/x", base32::encode(&bytes[..20])),
+            "anonymous-storage-NURLs": [format!("pb://{pin}@h:{}/swissnum#v=1", 1000 + u32::from(number))],
+        });
+        let length = [None, None, None, None, Some(20), Some(32), Some(7)][usize::from(number) % 7];
+        if let Some(length) = length {
+            ann["permutation-seed-base32"] = base32::encode(&bytes[1..=length]).into();
+        }
+        announced.insert(id, ann);
+    }
+    // JSON is YAML.
+    let entries: serde_json::Map<_, _> = announced.iter().map(|(id, ann)| (id.clone(), json!({"ann": ann}))).collect();
+    let mut announcements = Announcements::default();
+    announcements.add_servers_yaml(&json!({"storage": entries}).to_string()).unwrap();
+    let servers = announcements.servers();
+    assert!(servers.unusable.is_empty(), "{:?}", servers.unusable);
+    (announced, servers.usable)
+}
+
+#[test]
+fn servers_are_in_the_order_of_the_stock_client() {
+    let mut oracle = Oracle::start();
+    let (announced, servers) = servers();
+    let some: Vec<&str> = [3, 17, 8].iter().map(|&number: &usize| servers[number].id.as_str()).collect();
+    for index in 0..20_u8 {
+        let index = [index.wrapping_mul(37); 16];
+        for preferred in [&[][..], &some] {
+            let ask = json!({"servers": announced, "index": hex(&index), "preferred": preferred});
+            let names: Vec<String> = preferred.iter().map(|id| (*id).to_owned()).collect();
+            let order = permuted(&servers, &index, &names);
+            let ids: Vec<&str> = order.into_iter().map(|number| servers[number].id.as_str()).collect();
+            assert_eq!(oracle.ask(&ask)["order"], json!(ids));
+        }
+    }
+}
+
+#[test]
+fn leases_have_the_secrets_of_the_stock_client() {
+    let mut oracle = Oracle::start();
+    let (announced, servers) = servers();
+    for (number, secret) in [&b""[..], b"a node's secret", &[0xff; 32]].into_iter().enumerate() {
+        let index = [number as u8; 16];
+        for server in &servers {
+            let ann = &announced[&server.id];
+            let ask = json!({"lease": {"id": server.id, "ann": ann}, "secret": hex(secret), "index": hex(&index)});
+            let lease = LeaseSecrets::new(secret).lease(&index, &server.lease_seed);
+            let expected = json!({"renew": hex(&lease.renew), "cancel": hex(&lease.cancel)});
+            assert_eq!(oracle.ask(&ask), expected, "{}", server.id);
+        }
     }
 }

@@ -41,6 +41,10 @@ pub enum Fault {
     Restarts { from: u64 },
     /// Ends every connection but the first.
     OneConnection,
+    /// So much later each answer comes.
+    Delays(Duration),
+    /// From now on answers nothing until so many requests have come on a connection.
+    Holds { requests: usize },
     /// Closes the connection after each answer to a read, and says so in its head, long before the body.
     ClosesAfterReads,
 }
@@ -143,6 +147,7 @@ impl GbsServer {
             state.connections += 1;
         }
         let mut inbox = Vec::new();
+        let (mut requests, mut held) = (0, Vec::new());
         loop {
             let idle = match self.state().fault {
                 Fault::ClosesIdle(time) => time,
@@ -163,7 +168,19 @@ impl GbsServer {
                 }
                 Act::Answer(status, body) => {
                     let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n", body.len());
-                    stream.write_all(&[head.as_bytes(), &body].concat()).await.ok()?;
+                    held.extend([head.as_bytes(), &body].concat());
+                    let fault = self.state().fault;
+                    match fault {
+                        Fault::Holds { requests: all } => {
+                            requests += 1;
+                            if requests < all {
+                                continue;
+                            }
+                        }
+                        Fault::Delays(time) => tokio::time::sleep(time).await,
+                        _ => {}
+                    }
+                    stream.write_all(&std::mem::take(&mut held)).await.ok()?;
                     stream.flush().await.ok()?;
                 }
                 Act::Break => return None,
@@ -294,6 +311,11 @@ impl State {
 }
 
 impl Share {
+    /// One that is complete.
+    pub fn whole(bytes: Vec<u8>) -> Share {
+        Share { there: vec![(0, bytes.len() as u64)], bytes, complete: true }
+    }
+
     fn missing(&self) -> Vec<(u64, u64)> {
         let (mut there, mut at, mut missing) = (self.there.clone(), 0, Vec::new());
         there.sort_unstable();

@@ -1,0 +1,102 @@
+//! What is on its way at once, and what a run says that limited it; and shares in the layout for huge files.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fullbore_store::lafs::base32;
+use fullbore_store::lafs::cap::Cap;
+use fullbore_store::lafs::verdict::{Facts, Verdict, judge};
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::client::Oracle;
+use crate::server::{Fault, Share};
+use crate::world::{LONG, SECRET, World, content};
+
+const FILES: usize = 10;
+
+/// Puts ten small files at once.
+async fn put_small(world: &Arc<World>) {
+    let uploader = Arc::new(world.uploader(None));
+    let mut puts = JoinSet::new();
+    for number in 0..FILES {
+        let (world, uploader) = (Arc::clone(world), Arc::clone(&uploader));
+        puts.spawn(async move { world.put_by(&uploader, &content(200 + number), [3, 5, 5]).await });
+    }
+    while let Some(stored) = puts.join_next().await {
+        assert_eq!(stored.unwrap().unwrap().happiness, 5);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_files_cost_one_round_trip_or_three_with_the_handshakes() {
+    // The question for room and the write of each file: no answer comes before all of them are there.
+    let all = Fault::Holds { requests: 2 * FILES };
+    let cold = Arc::new(World::new(&[all; 5], LONG).await);
+    put_small(&cold).await;
+    let warm = Arc::new(World::new(&[Fault::None; 5], LONG).await);
+    warm.put(&content(1000), [3, 5, 5], None).await.unwrap();
+    warm.servers.iter().for_each(|server| server.state().fault = all);
+    put_small(&warm).await;
+    for world in [cold, warm] {
+        assert!(world.servers.iter().all(|server| server.state().connections == 1));
+    }
+}
+
+fn verdict(world: &World, begun: Instant, rate_limit: Option<u64>) -> Verdict {
+    let (wall, servers) = (begun.elapsed(), world.grid.readings());
+    judge(&Facts { wall, cores: 2, threads: 2, servers, rate_limit, ..Facts::default() })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_server_is_named() {
+    let delays = Fault::Delays(Duration::from_millis(50));
+    let world = Arc::new(World::new(&crate::one_of_five(delays), LONG).await);
+    let begun = Instant::now();
+    put_small(&world).await;
+    let verdict = verdict(&world, begun, None);
+    let limit = &verdict.limit;
+    assert!(limit.starts_with("server s2 (") && limit.ends_with("(turn-around)"), "{verdict:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_over_several_servers_is_named() {
+    let rate = 500_000;
+    let servers = World::new(&[Fault::None; 5], LONG).await.servers;
+    let world = World::limited(servers, LONG, Some(rate));
+    let begun = Instant::now();
+    world.put(&content(900_000), [3, 5, 5], None).await.unwrap();
+    let verdict = verdict(&world, begun, Some(rate));
+    assert_eq!(verdict.limit, "the rate limit", "{verdict:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shares_in_the_layout_for_huge_files_are_proven_and_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, data) = (directory.path().join("file"), content(500_000));
+    std::fs::write(&file, &data).unwrap();
+    let secret: String = SECRET.iter().map(|byte| format!("{byte:02x}")).collect();
+    let answer = Oracle::start().ask(&json!({
+        "file": file, "k": 3, "n": 10, "segment": 128 << 10, "secret": secret, "v2": true, "out": directory.path(),
+    }));
+    let Cap::Chk(cap) = Cap::parse(answer["cap"].as_str().unwrap()).unwrap() else { panic!("{answer}") };
+    let world = World::new(&[Fault::None; 10], LONG).await;
+    let name = base32::encode(&cap.storage_index());
+    let order = world.grid.order(&cap.storage_index());
+    for (number, &server) in order.iter().enumerate() {
+        let bytes = std::fs::read(directory.path().join(number.to_string())).unwrap();
+        assert_eq!(bytes[..4], [0, 0, 0, 2], "version 2");
+        world.servers[server].state().shares.insert((name.clone(), number as u16), Share::whole(bytes));
+    }
+    let (got, result) = world.get(&cap).await;
+    assert!(got == data, "{result:?}");
+    assert!(result.unwrap().troubles.is_empty());
+    // In each block of the first.
+    for share in world.servers[order[0]].state().shares.values_mut() {
+        (100..160_000).step_by(10_000).for_each(|at| share.bytes[at] ^= 1);
+    }
+    let (got, result) = world.get(&cap).await;
+    assert!(got == data, "{result:?}");
+    let troubles = result.unwrap().troubles;
+    assert!(troubles.iter().any(|trouble| trouble.starts_with("share 0 on ")), "{troubles:?}");
+}
