@@ -154,11 +154,6 @@ impl Encoder {
         storage_index(&self.key)
     }
 
-    /// Bytes of memory that a segment takes when it is encoded.
-    pub fn segment_memory(&self) -> u64 {
-        self.geometry.block_size() * u64::from(self.geometry.encoding.total)
-    }
-
     /// Takes the next segment of the file and encrypts it. `guard` is kept until the last of its blocks is
     /// gone: a permit for its memory.
     ///

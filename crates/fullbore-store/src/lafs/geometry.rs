@@ -120,6 +120,11 @@ impl Geometry {
         self.segment_size / self.needed()
     }
 
+    /// Bytes of memory that a segment takes when it is encoded: all its blocks.
+    pub fn segment_memory(&self) -> u64 {
+        self.block_size() * u64::from(self.encoding.total)
+    }
+
     /// Bytes of the file in a segment.
     pub fn segment_len(&self, segment: u64) -> u64 {
         self.size.saturating_sub(segment.saturating_mul(self.segment_size)).min(self.segment_size)

@@ -1,16 +1,26 @@
 //! What `put` was asked for: encoding, key, grid.
 
 use fullbore_store::lafs::base32;
-use fullbore_store::lafs::geometry::{DEFAULT_ENCODING, Encoding, SEGMENT_BYTES};
+use fullbore_store::lafs::geometry::{DEFAULT_ENCODING, Encoding, Geometry, SEGMENT_BYTES};
 use fullbore_store::lafs::node::read_convergence;
 use fullbore_store::lafs::upload::{KeyChoice, PutOptions};
 
 use crate::cli::PutArgs;
 use crate::error::CommandError;
-use crate::grid::{Place, place, unreadable};
+use crate::grid::{Place, place, say, unreadable};
+use crate::report::units::bytes;
+
+/// Memory for blocks that are not acknowledged. 64 MiB carry 1 Gbit/s over half a second.
+const MEMORY_BYTES: u64 = 64 << 20;
+
+/// The most that the blocks of one segment may need, all of which are in memory at once. A guess at what a person would
+/// rather hear of before.
+const SEGMENT_MEMORY_MAX: u64 = 1 << 30;
 
 /// Resolved settings.
 pub struct PutSettings {
+    /// Memory for blocks that are not acknowledged, bytes.
+    pub memory_bytes: u64,
     /// How files are encoded.
     pub options: PutOptions,
     /// The grid; none is needed for `--dry-run`.
@@ -59,8 +69,33 @@ impl PutSettings {
                 }
             },
         };
-        Ok(PutSettings { options: PutOptions { encoding, segment_max: arguments.segment_size, key }, place })
+        let memory_bytes = memory(encoding, arguments.segment_size)?;
+        if memory_bytes > MEMORY_BYTES {
+            let warning = format!(
+                "warning: the blocks of a segment are {} with this encoding, and so much memory is used; a smaller \
+                 --segment-size makes them smaller (and gives other caps)",
+                bytes(memory_bytes)
+            );
+            say(&arguments.grid, &warning);
+        }
+        let options = PutOptions { encoding, segment_max: arguments.segment_size, key };
+        Ok(PutSettings { memory_bytes, options, place })
     }
+}
+
+/// Memory for blocks: as usual, or what one segment needs.
+fn memory(encoding: Encoding, segment_max: u64) -> Result<u64, CommandError> {
+    let segment = Geometry::new(encoding, segment_max, segment_max).map_err(CommandError::usage)?.segment_memory();
+    if segment > SEGMENT_MEMORY_MAX {
+        let Encoding { needed, total, .. } = encoding;
+        return Err(CommandError::usage(format_args!(
+            "{needed} of {total} shares and segments of {}: the blocks of a segment would be {} in memory",
+            bytes(segment_max),
+            bytes(segment)
+        ))
+        .hint("a smaller --segment-size"));
+    }
+    Ok(segment.max(MEMORY_BYTES))
 }
 
 /// `K,H,N`.
@@ -70,4 +105,18 @@ fn encoding(text: &str) -> Result<Encoding, CommandError> {
         return Err(CommandError::usage(format_args!("--encoding {text}: three numbers are needed, such as 3,7,10")));
     };
     Encoding::new(needed, happy, total).map_err(|error| CommandError::usage(format_args!("--encoding {text}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_memory_for_one_segment_or_it_is_refused() {
+        let of = |needed, total, segment_max| memory(Encoding::new(needed, 1, total).unwrap(), segment_max);
+        assert_eq!(of(3, 10, 1 << 20).unwrap(), MEMORY_BYTES);
+        assert_eq!(of(1, 256, 1 << 20).unwrap(), 256 << 20);
+        let error = of(1, 256, 64 << 20).unwrap_err();
+        assert!(error.message.contains("1 of 256"), "{}", error.message);
+    }
 }

@@ -37,9 +37,6 @@ use crate::fetching::Stop;
 use crate::grid::{FILES_AT_ONCE, connect, runtime, say};
 use crate::program::process_costs;
 
-/// Memory for blocks that are not acknowledged. 64 MiB carry 1 Gbit/s over half a second.
-const MEMORY_BYTES: u64 = 64 << 20;
-
 /// What became of one item.
 pub struct Done {
     pub path: PathBuf,
@@ -76,7 +73,7 @@ impl<'a> Workplace<'a> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let workshop = Workshop {
             pool: Pool::new(threads),
-            memory: Window::new(MEMORY_BYTES, u32::MAX),
+            memory: Window::new(settings.memory_bytes, u32::MAX),
             meter: Arc::new(Meter::new(&ledger)),
         };
         ledger.watch_window(&workshop.memory);

@@ -270,7 +270,7 @@ impl Workshop {
     ) -> Result<Option<Finished>, SourceError> {
         let mut encoder = Encoder::new(geometry, key, code);
         let mut under_way: VecDeque<threads::Receiver<Encoded>> = VecDeque::new();
-        let memory = encoder.segment_memory();
+        let memory = geometry.segment_memory();
         let hand_out = |encoder: &mut Encoder, encoded: Encoded| {
             encoder.add(&encoded.hashes);
             out.blocking_send(Piece::Blocks(encoded)).is_ok()
