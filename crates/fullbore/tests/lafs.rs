@@ -12,6 +12,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use grid::{Grid, content};
@@ -37,6 +38,7 @@ fn a_real_grid() {
     a_pipe_that_gives_nothing_can_be_interrupted(&grid);
     caps_that_nobody_takes_are_an_error(&grid);
     a_stalled_server_is_given_up(&grid);
+    a_server_that_stops_under_way(&grid);
     a_server_that_is_killed_under_way(&grid);
     too_few_servers(&grid);
 }
@@ -118,6 +120,19 @@ fn directories_are_read_by_the_stock_client(grid: &Grid) {
     assert_eq!(fs::read_to_string(caps).unwrap().lines().count(), 6, "three files, three directories");
     let empty = grid.fullbore(["put", "-q", "--node", grid.node(), root.join("sub/empty").to_str().unwrap()]);
     assert_eq!(empty.stdout_line(), "URI:DIR2-LIT:");
+    // Copied as a whole; and one that is small enough to be a literal with something in it.
+    let little = grid.dir.path().join("little");
+    fs::create_dir(&little).unwrap();
+    fs::write(little.join("a"), b"").unwrap();
+    let literal = grid.fullbore(["put", "-q", "--node", grid.node(), little.to_str().unwrap()]).stdout_line();
+    assert!(literal.len() > "URI:DIR2-LIT:".len() && literal.starts_with("URI:DIR2-LIT:"), "{literal}");
+    assert_eq!(grid.tahoe(["ls", &literal]), "a\n");
+    for (cap, root) in [(&cap, &root), (&literal, &little)] {
+        let copy = root.with_extension("copy");
+        grid.tahoe(["cp", "-r", cap, copy.to_str().unwrap()]);
+        let differences = Command::new("diff").arg("-r").args([root, &copy]).output().unwrap();
+        assert!(differences.status.success(), "{}", String::from_utf8_lossy(&differences.stdout));
+    }
 }
 
 fn caps_go_to_the_list_and_to_stdout_alone(grid: &Grid) {
@@ -259,14 +274,16 @@ fn a_full_server_and_one_of_another_key(grid: &Grid) {
         bad.stderr
     );
     assert_eq!(grid.incoming(), 0, "what was begun is aborted");
-    // A server that is read-only, as a full one is.
-    grid.restart(0, |settings| settings.replace("reserved_space = 0", "reserved_space = 0\nreadonly = true"));
-    let file = grid.file("full", &content(400_001, 9));
-    let put = grid.fullbore(["put", "--node", grid.node(), file.to_str().unwrap()]);
-    assert_eq!(put.code, 0, "{}", put.stderr);
-    assert!(put.stderr.contains("takes no share"), "{}", put.stderr);
-    assert_eq!(grid.stock_get(&put.stdout_line()), content(400_001, 9));
-    grid.restart(0, |settings| settings.replace("\nreadonly = true", ""));
+    // Servers that are read-only, or full: more is to be left to others than there is.
+    for (size, setting) in [(400_001, "readonly = true"), (400_002, "reserved_space = 1000000G")] {
+        grid.restart(0, |settings| settings.replace("reserved_space = 0", setting));
+        let file = grid.file("full", &content(size, 9));
+        let put = grid.fullbore(["put", "--node", grid.node(), file.to_str().unwrap()]);
+        assert_eq!(put.code, 0, "{setting}: {}", put.stderr);
+        assert!(put.stderr.contains("takes no share"), "{setting}: {}", put.stderr);
+        assert_eq!(grid.stock_get(&put.stdout_line()), content(size, 9), "{setting}");
+        grid.restart(0, |settings| settings.replace(setting, "reserved_space = 0"));
+    }
 }
 
 fn refusals_of_servers(grid: &Grid) {
@@ -426,6 +443,23 @@ fn a_stalled_server_is_given_up(grid: &Grid) {
     assert!(lasted >= Duration::from_secs(4), "{lasted:?}");
     assert!(got.code == 0 || got.stderr.contains("/dev"), "{}", got.stderr);
     assert_eq!(grid.stock_get(&put.stdout_line()), data);
+}
+
+fn a_server_that_stops_under_way(grid: &Grid) {
+    let data = content(20_000_000, 21);
+    let file = grid.file("stopped-server", &data);
+    let limited = ["put", "--limit-rate", "8M", "--timeout", "4", "--node", grid.node(), file.to_str().unwrap()];
+    let run = grid.begin(limited);
+    grid.wait("shares under way", || grid.incoming() == 5);
+    grid.stop(3);
+    let output = run.wait_with_output().unwrap();
+    grid.go_on(3);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stderr.contains("s3 ("), "the stopped server is named: {stderr}");
+    assert_eq!(grid.stock_get(String::from_utf8(output.stdout).unwrap().trim()), data);
+    // It has the beginning of a share, which a server drops when it starts.
+    grid.restart(3, ToOwned::to_owned);
 }
 
 fn a_server_that_is_killed_under_way(grid: &Grid) {
