@@ -22,7 +22,7 @@ use fullbore_store::lafs::upload::journal::Journal;
 use fullbore_store::lafs::upload::produce::SourceError;
 use fullbore_store::lafs::upload::{KeyChoice, PutError, Stored};
 use server::{Fault, GbsServer};
-use world::{LONG, SECRET, SEGMENT_BYTES, SHORT, World, chk, content, known_shares};
+use world::{LONG, SECRET, SEGMENT_BYTES, SHORT, World, chk, content, known_shares, process};
 
 /// Five servers of which one has a fault.
 fn one_of_five(fault: Fault) -> [Fault; 5] {
@@ -187,9 +187,14 @@ async fn an_upload_that_failed_goes_on_where_servers_stand() {
     let journals = tempfile::tempdir().unwrap();
     let journal = || Some(Journal::open(journals.path()).unwrap());
     let data = content(24_000_000);
-    let world = World::new(&[Fault::Dies { from: 6_500_000 }; 5], SHORT).await;
-    let error = world.put(&data, [3, 5, 5], journal()).await.unwrap_err();
+    let servers = World::new(&[Fault::Dies { from: 6_500_000 }; 5], SHORT).await.servers;
+    let (world, process) = (World::of(servers.clone(), SHORT), process());
+    let (content, first) = (data.clone(), journal());
+    let put = process.spawn(async move { world.put(&content, [3, 5, 5], first).await });
+    let error = put.await.unwrap().unwrap_err();
     assert!(matches!(error, PutError::Unhappy { .. }), "{error}");
+    process.shutdown_background();
+    let world = World::of(servers, LONG);
     // A server that had not died when happiness was lost was told to give its share up.
     let aborted = |share: u16| {
         let path = format!("/{share}/abort");
@@ -202,8 +207,6 @@ async fn an_upload_that_failed_goes_on_where_servers_stand() {
         server.state().fault = Fault::None;
         server.state().writes.clear();
     }
-    // Another process would have connections of its own.
-    let world = World::of(world.servers.clone(), LONG);
     let stored = world.put(&data, [3, 5, 5], journal()).await.unwrap();
     let sent: u64 = world.servers.iter().flat_map(|s| s.state().writes.clone()).map(|(_, from, to)| to - from).sum();
     let all: u64 = world
@@ -276,8 +279,7 @@ async fn a_run_that_is_interrupted_on_a_slow_link_gives_up_its_places_or_knows_t
     let journal = || Some(Journal::open(journals.path()).unwrap());
     let data = content(20_000_000);
     let servers = World::new(&[Fault::None; 5], LONG).await.servers;
-    // In a runtime of its own: what is left of it ends with it, as with a process.
-    let process = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let process = process();
     let world = World::limited(servers.clone(), LONG, Some(50_000));
     let (stop, content, first) = (world.stop.clone(), data.clone(), journal());
     let put = process.spawn(async move { world.put(&content, [3, 5, 5], first).await });
@@ -306,7 +308,7 @@ async fn shares_on_servers_that_get_none_are_found() {
     let first = of_old.put(&data, [3, 5, 5], None).await.unwrap();
     assert_eq!(of_old.complete(), 5);
     // Slower than the answers are.
-    let world = World::limited(servers, LONG, Some(1_000_000));
+    let world = World::limited(servers, LONG, Some(200_000));
     let stored = world.put(&data, [3, 5, 5], None).await.unwrap();
     assert!(stored.cap == first.cap);
     assert_eq!((stored.happiness, world.complete(), world.incomplete()), (5, 5, 0), "no second copies");

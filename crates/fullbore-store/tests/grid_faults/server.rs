@@ -275,11 +275,13 @@ impl State {
         };
         self.writes.push((number, from, to));
         if !forgets {
-            let range = from as usize..to as usize;
-            if share.there.iter().any(|&(a, b)| a < to && from < b) && share.bytes[range.clone()] != *body {
+            // Where it meets what is there, the bytes have to be the same.
+            let mut meets = share.there.iter().map(|&(a, b)| (a.max(from), b.min(to))).filter(|(a, b)| a < b);
+            let at = |range: (u64, u64), start: u64| (range.0 - start) as usize..(range.1 - start) as usize;
+            if meets.any(|range| share.bytes[at(range, 0)] != body[at(range, from)]) {
                 return Act::Answer(409, Vec::new());
             }
-            share.bytes[range].copy_from_slice(body);
+            share.bytes[from as usize..to as usize].copy_from_slice(body);
             share.there.push((from, to));
         }
         let required = share.missing();

@@ -19,6 +19,7 @@ use fullbore_store::lafs::upload::produce::{Meter, Pool, Workshop};
 use fullbore_store::lafs::upload::source::Source;
 use fullbore_store::lafs::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
 use fullbore_wire::rate_limit::RateLimit;
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
 use crate::server::{Fault, GbsServer};
@@ -140,6 +141,11 @@ impl World {
     pub fn complete(&self) -> usize {
         self.servers.iter().map(|server| server.state().shares.len()).sum::<usize>() - self.incomplete()
     }
+}
+
+/// A runtime for a run of its own: what is left of it ends with it, as with a process.
+pub fn process() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
 pub fn content(size: usize) -> Vec<u8> {
