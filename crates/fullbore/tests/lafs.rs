@@ -34,6 +34,7 @@ fn a_real_grid() {
     refusals_of_servers(&grid);
     a_killed_run_is_taken_up(&grid);
     places_of_a_killed_run_are_not_blocked(&grid);
+    caps_by_chance_survive_a_killed_run(&grid);
     an_interrupted_run_leaves_nothing_behind(&grid);
     a_pipe_that_gives_nothing_can_be_interrupted(&grid);
     caps_that_nobody_takes_are_an_error(&grid);
@@ -371,6 +372,29 @@ fn places_of_a_killed_run_are_not_blocked(grid: &Grid) {
         assert_eq!(grid.incoming(), 0);
         assert!(grid.journals().is_empty());
     }
+}
+
+fn caps_by_chance_survive_a_killed_run(grid: &Grid) {
+    let root = grid.dir.path().join("chance");
+    fs::create_dir(&root).unwrap();
+    fs::write(root.join("small"), content(300, 22)).unwrap();
+    fs::write(root.join("large"), content(20_000_000, 22)).unwrap();
+    let caps = grid.dir.path().join("chance.caps");
+    let put = ["put", "-q", "--random-key", "--caps", caps.to_str().unwrap(), "--node", grid.node()];
+    let mut run = grid.begin(put.into_iter().chain(["--limit-rate", "4M", root.to_str().unwrap()]));
+    let journal =
+        || grid.journals().iter().map(|path| fs::read_to_string(path).unwrap_or_default()).collect::<String>();
+    let stored = || journal().lines().find(|line| line.starts_with("{\"stored\"")).map(ToOwned::to_owned);
+    grid.wait("a complete file", || stored().is_some());
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let stored: serde_json::Value = serde_json::from_str(&stored().unwrap()).unwrap();
+    let again = grid.fullbore(put.into_iter().chain([root.to_str().unwrap()]));
+    assert_eq!(again.code, 0, "{}", again.stderr);
+    let list = fs::read_to_string(caps).unwrap();
+    assert!(list.contains(stored["stored"]["cap"].as_str().unwrap()), "the small file keeps its cap");
+    assert_eq!(grid.stock_get(&format!("{}/large", again.stdout_line())), content(20_000_000, 22));
+    assert!(grid.journals().is_empty(), "all caps are told");
 }
 
 fn an_interrupted_run_leaves_nothing_behind(grid: &Grid) {
