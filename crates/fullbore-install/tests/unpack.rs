@@ -446,6 +446,19 @@ fn a_preinst_whose_package_is_left_to_dpkg_is_undone() {
     let expected = ["failing Preinst", "failing AbortInstall", "fine Preinst", "late Preinst", "late AbortInstall"];
     assert_eq!(seen, expected);
     assert!(!root.path().join("usr/bin/failing").exists());
+    // Nothing of a batch is left.
+    let stopped = AtomicBool::new(false);
+    let mut seen = Vec::new();
+    let mut run = |archive: &Archive, script: Script| {
+        seen.push(format!("{} {script:?}", archive.name()));
+        stopped.store(true, Ordering::Relaxed);
+        Ok(())
+    };
+    let another = with_preinst("another", "usr/bin/another");
+    let batch = examine(&handle, open(&[another])).unwrap().batch;
+    let options = Options { scripts: Scripts::Run(&mut run), stop: Some(&stopped), ..options() };
+    assert!(matches!(unpack(&handle, &batch, options), Err(UnpackError::Stopped)));
+    assert_eq!(seen, ["another Preinst", "another AbortInstall"]);
 }
 
 /// Where dpkg is not there yet: links stay and lead no further than the root, filters hold.

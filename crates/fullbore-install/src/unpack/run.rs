@@ -21,6 +21,15 @@ use crate::root::{Root, RootError};
 /// # Errors
 /// See [`UnpackError`].
 pub fn unpack(root: &Root, batch: &Batch, mut options: Options<'_>) -> Result<Unpacked, UnpackError> {
+    let mut begun = Begun { batch, numbers: BTreeSet::new() };
+    let unpacked = walk(root, batch, &mut options, &mut begun);
+    if unpacked.is_err() {
+        begun.abort(&mut options.scripts, |_| true);
+    }
+    unpacked
+}
+
+fn walk(root: &Root, batch: &Batch, options: &mut Options<'_>, begun: &mut Begun<'_>) -> Result<Unpacked, UnpackError> {
     let off = Ledger::off();
     let (stop, nobody_counts) = (AtomicBool::new(false), AtomicU64::new(0));
     let clocks = Clocks::new(options.ledger.unwrap_or(&off));
@@ -38,7 +47,6 @@ pub fn unpack(root: &Root, batch: &Batch, mut options: Options<'_>) -> Result<Un
         done_bytes: options.done_bytes.unwrap_or(&nobody_counts),
     };
     let mut refused = BTreeMap::new();
-    let mut begun = Begun { batch, numbers: BTreeSet::new() };
     let has_preinst = |number: &u32| batch.packages[*number as usize].archive.has_preinst();
     let scripted: Vec<u32> = (0..batch.packages.len() as u32).filter(has_preinst).collect();
     match &mut options.scripts {
@@ -71,14 +79,7 @@ pub fn unpack(root: &Root, batch: &Batch, mut options: Options<'_>) -> Result<Un
     let mut schedule = Schedule::new(wanted);
     while let Some(numbers) = schedule.next_round() {
         let round = ground.round(&numbers, &database, &owners);
-        let finished = match finish_round(round, &numbers, schedule.rounds > 1, &mut made) {
-            Ok(finished) => finished,
-            Err(error) => {
-                let not_done = |number: &u32| !done.contains_key(number);
-                begun.abort(&mut options.scripts, not_done);
-                return Err(error);
-            }
-        };
+        let finished = finish_round(round, &numbers, schedule.rounds > 1, &mut made)?;
         for (number, reason) in finished.refused {
             begun.abort(&mut options.scripts, |begun| *begun == number);
             refused.insert(number, reason);
