@@ -116,6 +116,8 @@ struct State {
     bytes: u64,
     /// Bytes at which the file is rewritten.
     rewrite_at: u64,
+    /// A line could not be written: those behind it would say nothing.
+    is_broken: bool,
     uploads: BTreeMap<String, Upload>,
     untold: BTreeMap<String, Untold>,
 }
@@ -165,8 +167,12 @@ impl Journal {
 
     /// A journal that cannot be written makes no upload fail; it is of no use then.
     fn write(&self, state: &mut State, line: &Line) {
-        if let Err(error) = state.append(&self.directory, line) {
-            tracing::warn!(directory = %self.directory.display(), %error, "the journal cannot be written");
+        if !state.is_broken
+            && let Err(error) = state.append(&self.directory, line)
+        {
+            state.is_broken = true;
+            let directory = self.directory.display();
+            tracing::warn!(%directory, %error, "the journal cannot be written: this run cannot be taken up");
         }
     }
 
@@ -565,6 +571,18 @@ mod tests {
         let asked = text.find("asked").unwrap();
         fs::write(path, &text[..asked + 40]).unwrap();
         assert!(open(directory.path()).begin(&INDEX, None).shares().is_empty());
+    }
+
+    #[test]
+    fn a_journal_that_cannot_be_written_stops_nothing() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("journals");
+        let journal = open(&directory);
+        fs::write(&directory, b"in its place").unwrap();
+        let notes = journal.begin(&INDEX, None);
+        notes.asked("v0-a", &[3].into(), &[7; 20]);
+        assert_eq!(notes.shares().len(), 1);
+        assert!(journal.lock().is_broken);
     }
 
     #[test]
