@@ -158,7 +158,7 @@ fn report(outcome: &Outcome, tally: &Tally, sync_later: bool) {
             let calls = if answered == 1 { "call" } else { "calls" };
             note(&format!("{} sync {calls} answered at once: {}", grouped(answered), list(true)));
             if !outcome.costs.is_empty() {
-                note(&format!("they would have cost about {}", duration(tally.estimate(&outcome.costs))));
+                note(&format!("they would have cost at least about {}", duration(tally.estimate(&outcome.costs))));
             }
         }
     }

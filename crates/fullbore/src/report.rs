@@ -166,7 +166,7 @@ pub struct PackageTotals {
     pub file_bytes: u64,
     /// What one flush costs here, in microseconds; 0 if that could not be found out.
     pub flush_us: u64,
-    /// What dpkg's own flushes would have cost, by an estimate: one for each regular file, and 20 for each package.
+    /// What dpkg's own flushes would have cost at least, by an estimate: one for each regular file, 20 for each package.
     /// Scripts' are not in it, nor the files of packages that dpkg unpacked.
     pub saved_ms: u64,
     /// Wall time by part, in the order of the run.

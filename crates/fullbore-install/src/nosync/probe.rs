@@ -1,7 +1,9 @@
 //! What a flush costs: a few small writes to a nameless file, each waited for.
 //!
 //! The file keeps its size. The sync of one that grows writes the journal as well and waits for two flushes; by that cost
-//! dpkg's calls were said to have cost 1.8 times what was saved without them (measured by bench/nosync).
+//! dpkg's calls were said to have cost 1.8 times what was saved without them, where a flush takes 5 ms. By one flush for
+//! each it is nine tenths there, and a quarter where a flush takes 0.2 ms, as other work is most of a call then: so much
+//! is saved at least (measured, single runs).
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
