@@ -78,15 +78,30 @@ fn credentials_stay_with_the_host_they_are_for() {
 #[test]
 fn a_store_with_wrong_bytes_or_none_is_a_fault_of_the_host_that_led_there() {
     let tree = Tree::of(&[20_000; 20]);
-    for fault in [Fault::Corrupt, Fault::Status(404), Fault::Portal, Fault::Truncate] {
+    let good = tree.slow(4 * MIB);
+    for fault in [Fault::Corrupt, Fault::Status(404), Fault::Portal] {
         let store = tree.faulty(fault.clone());
         let bad = leads_to(&tree, &store);
-        // Slow enough that the bad one is asked as well.
-        let good = tree.slow(MIB);
-        let ran = all_arrives(&tree, &[&bad, &good]);
+        let ran = Client::new(&[&bad]).fetch(&tree);
         let totals = &ran.hosts[0].totals;
-        assert!(totals.faults + totals.missing > 0 && ran.hosts[1].totals.faults == 0, "{fault:?}: {ran:#?}");
+        assert_eq!((ran.given_up.len(), totals.faults + totals.missing), (20, 20), "{fault:?}: {ran:#?}");
+        let ran = all_arrives(&tree, &[&bad, &good]);
+        assert_eq!(ran.hosts[1].totals.faults, 0, "{fault:?}: {ran:#?}");
     }
+}
+
+#[test]
+fn a_chain_of_redirects_is_followed_to_its_end_and_a_circle_is_not() {
+    let tree = Tree::of(&[20_000; 12]);
+    let store = tree.good();
+    let between = leads_to(&tree, &store);
+    let server = leads_to(&tree, &between);
+    let ran = all_arrives(&tree, &[&server]);
+    assert_eq!(ran.hosts[0].totals.faults, 0, "{ran:#?}");
+    store.add_fault(FaultRule::always(PathMatch::Any, Fault::RedirectSigned(between.url())));
+    let ran = Client::new(&[&server]).fetch(&tree);
+    assert_eq!((ran.verified.len(), ran.given_up.len()), (0, 12), "{ran:#?}");
+    assert!(ran.hosts[0].totals.seen_faults[0].fault.contains("redirect loop"), "{ran:#?}");
 }
 
 #[test]

@@ -223,10 +223,16 @@ impl Serving<'_> {
         }
     }
 
+    /// Whether this is a connection to where the host redirects. With nothing asked for behind an answer that is over,
+    /// nobody would notice that its rest does not come: such a connection is closed then.
+    fn is_detour(&self) -> bool {
+        matches!(self.work, Work::Detours(_))
+    }
+
     /// Whether nobody waits any more for the one small file that this connection is about.
     fn is_left(&self) -> bool {
         let small = |part: &Part| matches!(part, Part::Small(small) if !small.is_waited_for());
-        matches!(self.work, Work::Detours(_)) && self.parts.front().is_some_and(|(_, part)| small(part))
+        self.is_detour() && self.parts.front().is_some_and(|(_, part)| small(part))
     }
 
     fn queue_request(&mut self, head: &RequestHead, tag: u64) -> Result<(), String> {
@@ -328,7 +334,7 @@ impl Serving<'_> {
                         if let Part::Small(small) = std::mem::replace(part, Part::Over) {
                             self.shared.detour(self.host, small.elsewhere(to));
                         }
-                        return is_long.then(|| self.refuse_front());
+                        return (is_long || self.is_detour()).then(|| self.refuse_front());
                     }
                     _ => small.head(head),
                 }
@@ -354,10 +360,12 @@ impl Serving<'_> {
                 Followed::Elsewhere(to) => {
                     part.again = to.current().same_origin(&self.base.url);
                     part.to = Some(to);
-                    if !part.again {
+                    let stays = part.again;
+                    if !stays {
                         let tag = *tag;
                         self.detour_front(tag);
                     }
+                    return (is_long || !stays && self.is_detour()).then(|| self.refuse_front());
                 }
                 Followed::Refused(fault) => part.fault = Some(fault),
             },
@@ -367,7 +375,7 @@ impl Serving<'_> {
         if mixed {
             return Some(Ended::Fault(Fault::CannotPipeline));
         }
-        if is_long && !matches!(head.status, 304 | 204) {
+        if (is_long || head.content_length.is_none()) && !matches!(head.status, 304 | 204) {
             return Some(self.refuse_front());
         }
         None
@@ -484,7 +492,7 @@ impl Serving<'_> {
     }
 
     fn cannot_pipeline(&self) {
-        if matches!(self.work, Work::Detours(_)) {
+        if self.is_detour() {
             return;
         }
         let mut dispatcher = self.shared.dispatcher();
