@@ -355,7 +355,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l node -d 'Take 
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l servers -d 'Take the servers from this file, in the form of a node\'s private/servers.yaml' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l timeout -d 'Give a server up after so many seconds in which nothing moves' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l encoding -d 'Shares needed, servers that must hold one, shares made (default: the node\'s, or 3,7,10)' -r
-complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l segment-size -d 'Bytes of a segment at most; another value than the stock client\'s gives other caps' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l segment-size -d 'Bytes of a segment at most; another value than the stock client\'s gives other caps [default: 1048576]' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l convergence -d 'Convergence secret in base32, for --dry-run only: everybody on the machine can see it' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l convergence-file -d 'Read the convergence secret from this file instead of the node\'s private/convergence' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l size -d 'Stdin has exactly so many bytes and is sent as it comes; needs --random-key' -r
@@ -371,7 +371,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l addressing -d 
 path\t'<https://host/bucket/key>'
 virtual\t'<https://bucket.host/key>'"
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l cacert -d 'Trust the authorities in this PEM file as well' -r -F
-complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l connections -d 'Connections to the store at most' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l connections -d 'Connections to the store at most [default: 64]' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l content-type -d 'Content-Type of all objects (default: by the name of each file)' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l cache-control -d 'Cache-Control of all objects, such as max-age=300' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l metadata -d 'Metadata of all objects; may be repeated' -r
@@ -401,7 +401,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l addressing -d 
 path\t'<https://host/bucket/key>'
 virtual\t'<https://bucket.host/key>'"
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l cacert -d 'Trust the authorities in this PEM file as well' -r -F
-complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l connections -d 'Connections to the store at most' -r
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l connections -d 'Connections to the store at most [default: 64]' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l json -d 'Write events and totals as lines of JSON to stdout; caps are among them'
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s q -l quiet -d 'Say nothing but errors'
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s v -l verbose -d 'Log more to stderr; repeat for more still. Never shows caps'

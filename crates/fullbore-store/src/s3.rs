@@ -7,6 +7,7 @@
 pub mod address;
 pub mod client;
 pub mod compare;
+pub mod conditions;
 pub mod credentials;
 pub mod download;
 pub mod journal;
@@ -15,6 +16,8 @@ pub mod listing;
 pub mod parts;
 pub mod remove;
 pub mod sign;
+pub mod spool;
 pub mod upload;
 pub mod verdict;
+pub mod work;
 pub mod xml;

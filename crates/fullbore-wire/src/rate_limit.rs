@@ -22,6 +22,11 @@ impl RateLimit {
         RateLimit { bytes_per_s: bytes_per_s.max(1) as f64, paid_until: Mutex::new(now) }
     }
 
+    /// What is worth one read or write under this limit: a burst, and some segments at least.
+    pub fn burst_bytes(&self) -> u64 {
+        ((self.bytes_per_s * BURST.as_secs_f64()) as u64).max(4 << 10)
+    }
+
     /// Accounts for bytes received and says how long to wait before the next read.
     pub fn pay(&self, bytes: u64, now: Instant) -> Duration {
         let mut paid_until = self.paid_until.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fullbore_engine::stage::Ledger;
 use fullbore_store::s3::address::{Addressing, Bucket, Location, SCHEME};
 use fullbore_store::s3::client::{CallError, Client, Options, TRY_FOR};
 use fullbore_store::s3::credentials::{Aws, CredentialsError, Keeper};
@@ -21,6 +22,9 @@ use crate::settings::Environment;
 
 /// The region that is spoken to when nobody says which; a bucket elsewhere answers where it is.
 const REGION: &str = "us-east-1";
+
+/// Connections at most, unless told otherwise.
+pub const CONNECTIONS: u16 = 64;
 
 /// Unsent bytes in the kernel at most; on slow paths less.
 const UNSENT_BYTES_MAX: u32 = 128 << 10;
@@ -43,6 +47,7 @@ pub fn open(
     location: &Location,
     limit: Option<Arc<RateLimit>>,
     stop: watch::Receiver<bool>,
+    ledger: &Ledger,
 ) -> Result<Client, CommandError> {
     let lookup = |name: &str| std::env::var(name).ok();
     let aws = Aws::find(&lookup, arguments.profile.as_deref()).map_err(|error| explain_credentials(&error))?;
@@ -71,10 +76,11 @@ pub fn open(
     let socket = SocketOptions { unsent_low_water_bytes: Some(UNSENT_BYTES_MAX), ..SocketOptions::default() };
     let options = Options {
         connect: ConnectOptions { socket, ..connect },
-        connections: usize::from(arguments.connections),
+        connections: usize::from(arguments.connections.unwrap_or(CONNECTIONS)),
         patience: Duration::from_secs(common.timeout),
         try_for: TRY_FOR,
         limit,
+        ledger: ledger.clone(),
     };
     Ok(Client::new(bucket, keeper, options, stop))
 }

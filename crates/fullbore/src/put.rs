@@ -113,7 +113,7 @@ fn conclude(
     failed: usize,
 ) -> Result<(), CommandError> {
     let verdict = judge(facts);
-    report::write(arguments, totals, facts, &verdict, &workplace.given_up(), failed)?;
+    report::write(arguments, || report::of_grid(totals, facts, &verdict, &workplace.given_up(), failed))?;
     let Verdict { limit, reason, .. } = &verdict;
     if arguments.grid.json {
         let (cpu_ms, peak_rss_bytes) = process_costs();

@@ -114,7 +114,7 @@ impl Bucket {
         if region.is_empty() || !region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
             return Err(AddressError::Region { name: region.to_owned() });
         }
-        let suffix = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+        let suffix = amazons(region);
         let text = endpoint.map_or_else(|| format!("https://s3.{region}.{suffix}"), str::to_owned);
         let bad = |reason: String| AddressError::Endpoint { text: text.clone(), reason };
         let url = Url::parse(&text).map_err(|error| bad(error.to_string()))?;
@@ -163,10 +163,21 @@ impl Bucket {
         path
     }
 
+    /// The store that the bucket is in, whatever the region, which may be known only after the first answer: names of
+    /// Amazon's buckets are unique among all regions of a partition.
+    pub fn store(&self) -> &str {
+        if self.is_default { amazons(&self.region) } else { &self.host }
+    }
+
     /// Whether the content is protected on its way by TLS.
     pub fn is_encrypted(&self) -> bool {
         self.endpoint.scheme == Scheme::Https
     }
+}
+
+/// What the names of Amazon's hosts end with.
+fn amazons(region: &str) -> &'static str {
+    if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" }
 }
 
 #[cfg(test)]
@@ -183,6 +194,16 @@ mod tests {
         {
             assert!(Location::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_store_is_the_same_in_all_regions() {
+        let store =
+            |endpoint, region| Bucket::new("bucket", endpoint, region, Addressing::Auto).unwrap().store().to_owned();
+        assert_eq!(store(None, "us-east-1"), store(None, "eu-west-1"));
+        assert_ne!(store(None, "us-east-1"), store(None, "cn-north-1"));
+        let own = Some("https://store.example:9000");
+        assert_eq!(store(own, "us-east-1"), "store.example:9000");
     }
 
     #[test]

@@ -5,18 +5,19 @@
 //! connections, 5xx, pleas to slow down (with fewer requests at once, see [`pace`]), credentials that ended, a clock
 //! that is wrong, a bucket of another region, content that arrived damaged. Everything else is the caller's.
 
+mod budget;
 mod connection;
 pub mod measure;
 pub mod pace;
 mod queue;
 
-use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
+use fullbore_engine::stage::Ledger;
 use fullbore_wire::auth::Authorization;
 use fullbore_wire::connect::{ConnectOptions, Scheme};
 use fullbore_wire::http1::{Method, RequestHead, ResponseHead};
@@ -29,6 +30,7 @@ use super::address::{Addressing, Bucket};
 use super::credentials::{CredentialsError, Keeper, unix_now};
 pub use super::sign::Identity;
 use super::sign::{Signable, Signer, UNSIGNED_PAYLOAD, amz_date, hex, query_string};
+use super::spool::Kept;
 use super::xml::{self, ServiceError, XmlError};
 use crate::lafs::secrets::random;
 use measure::{Meter, Reading};
@@ -65,6 +67,8 @@ pub struct Options {
     pub try_for: Duration,
     /// Bytes per second over all connections.
     pub limit: Option<Arc<RateLimit>>,
+    /// Hears of what is sent.
+    pub ledger: Ledger,
 }
 
 /// The body of a request.
@@ -75,7 +79,7 @@ pub enum Body {
     /// A part of a file, read as it is sent.
     File {
         /// Which.
-        file: Arc<File>,
+        file: Arc<Kept>,
         /// From where, bytes.
         offset: u64,
         /// How many bytes.
@@ -182,6 +186,8 @@ pub struct Answer {
     pub head: Box<ResponseHead>,
     /// The body.
     pub body: Bytes,
+    /// How often the request was sent: an earlier copy may have been carried out, and its answer lost.
+    pub times_sent: u32,
 }
 
 impl Answer {
@@ -361,6 +367,7 @@ struct Tries {
     moved: u32,
     clock: u32,
     damaged: u32,
+    explained: bool,
 }
 
 /// What follows an outcome.
@@ -372,13 +379,14 @@ enum Next {
 impl Client {
     /// The way to a bucket. Ends with its last clone; `stop` becomes true when no more requests are to be made.
     pub fn new(bucket: Bucket, keeper: Keeper, options: Options, stop: watch::Receiver<bool>) -> Client {
+        let meter = Meter::new(&options.ledger, &bucket.endpoint.host);
         let shared = Shared {
             bucket: RwLock::new(Arc::new(bucket)),
             keeper,
             signer: Signer::new("s3"),
             queue: Queue::new(options.connections),
             options,
-            meter: Meter::default(),
+            meter,
             clock_offset_s: AtomicI64::new(0),
             checks: AtomicBool::new(false),
         };
@@ -446,9 +454,21 @@ impl Client {
             if tries.sent > 1 {
                 self.shared.meter.repeated();
             }
-            let next = match self.once(&call, identity.clone()).await? {
+            let mut outcome = self.once(&call, identity.clone()).await?;
+            if let Ok(answer) = &mut outcome
+                && call.method == Method::Head
+                && matches!(answer.head.status, 400 | 403)
+                && !std::mem::replace(&mut tries.explained, true)
+                && let Some(reason) = self.explain(&call, identity.clone()).await?
+            {
+                *answer = reason;
+            }
+            let next = match outcome {
                 Ok(answer) => match self.judge(&call, answer, &mut tries) {
-                    Ok(answer) => return Ok(answer),
+                    Ok(mut answer) => {
+                        answer.times_sent += tries.sent - 1;
+                        return Ok(answer);
+                    }
                     Err(next) => next,
                 },
                 Err(reason) => {
@@ -478,6 +498,14 @@ impl Client {
         }
     }
 
+    /// Why a HEAD is refused, which only an answer with a body says: that to a GET of nearly nothing, if it is refused too.
+    async fn explain(&self, head: &Call, identity: Option<Arc<Identity>>) -> Result<Option<Answer>, CallError> {
+        let mut get = Call { method: Method::Get, range: ByteRange::of(&(0..1)), ..head.clone() };
+        get.answer_bytes_max = SMALL_ANSWER;
+        let answer = self.once(&Arc::new(get), identity).await?.ok();
+        Ok(answer.filter(|answer| matches!(answer.head.status, 400 | 403)))
+    }
+
     /// Sends it once: the answer, or what broke.
     async fn once(
         &self,
@@ -485,10 +513,9 @@ impl Client {
         identity: Option<Arc<Identity>>,
     ) -> Result<Result<Answer, String>, CallError> {
         let (reply, receiver) = oneshot::channel();
-        let order = Order { call: Arc::clone(call), identity, reply };
-        if self.shared.queue.push(order).map_err(CallError::GivenUp)? {
-            tokio::spawn(connection::serve(Arc::clone(&self.shared)));
-        }
+        let order = Order { call: Arc::clone(call), identity, reply, times_sent: 0 };
+        let open = self.shared.queue.push(order).map_err(CallError::GivenUp)?;
+        connection::open(&self.shared, open);
         match receiver.await {
             Ok(outcome) => Ok(outcome),
             Err(_) => match self.shared.queue.given_up() {
@@ -507,7 +534,7 @@ impl Client {
             _ => Some(xml::service_error(&answer.body).unwrap_or_default()),
         };
         let Some(mut error) = error else {
-            // A HEAD that is refused has no body to say why; 404 and 412 say all by themselves.
+            // 404 and 412 say all by themselves.
             return self.compare(call, answer, tries);
         };
         error.message = error.message.chars().take(300).collect();

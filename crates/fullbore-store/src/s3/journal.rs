@@ -23,8 +23,8 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 /// An upload in parts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Open {
-    /// The Host field of the store.
-    pub host: String,
+    /// The store, see [`super::address::Bucket::store`].
+    pub store: String,
     /// The bucket.
     pub bucket: String,
     /// The object.
@@ -127,7 +127,7 @@ pub struct Orphans {
 
 impl Orphans {
     /// Looks for them. What cannot be read is left alone.
-    pub fn find(directory: &Path, host: &str, bucket: &str) -> Orphans {
+    pub fn find(directory: &Path, store: &str, bucket: &str) -> Orphans {
         let mut orphans = Orphans::default();
         let Ok(entries) = fs::read_dir(directory) else { return orphans };
         for path in entries.flatten().map(|entry| entry.path()) {
@@ -141,20 +141,20 @@ impl Orphans {
             let open = read(&path).unwrap_or_default();
             if open.is_empty() {
                 let _ = fs::remove_file(&path);
-            } else if open.iter().any(|open| open.host == host && open.bucket == bucket) {
+            } else if open.iter().any(|open| open.store == store && open.bucket == bucket) {
                 orphans.files.push((path, file, open));
             }
         }
         for (_, _, open) in &mut orphans.files {
-            open.sort_by_key(|open| (open.host != host || open.bucket != bucket, open.upload_id.clone()));
+            open.sort_by_key(|open| (open.store != store || open.bucket != bucket, open.upload_id.clone()));
         }
         orphans
     }
 
     /// All of this bucket.
-    pub fn uploads<'a>(&'a self, host: &'a str, bucket: &'a str) -> impl Iterator<Item = &'a Open> {
+    pub fn uploads<'a>(&'a self, store: &'a str, bucket: &'a str) -> impl Iterator<Item = &'a Open> {
         let all = self.files.iter().flat_map(|(_, _, open)| open);
-        all.filter(move |open| open.host == host && open.bucket == bucket)
+        all.filter(move |open| open.store == store && open.bucket == bucket)
     }
 
     /// Notes that an upload is no more.
@@ -177,10 +177,11 @@ impl Orphans {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::s3::address::{Addressing, Bucket};
     use std::os::unix::fs::PermissionsExt;
 
     fn open(bucket: &str, upload_id: &str) -> Open {
-        Open { host: "h".into(), bucket: bucket.into(), key: "k\n".into(), upload_id: upload_id.into() }
+        Open { store: "h".into(), bucket: bucket.into(), key: "k\n".into(), upload_id: upload_id.into() }
     }
 
     #[test]
@@ -207,6 +208,17 @@ mod tests {
         assert_eq!(other.uploads("h", "other").count(), 1);
         other.ended("3");
         assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_was_begun_before_the_bucket_was_found_in_another_region_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let bucket = |region| Bucket::new("bucket", None, region, Addressing::Auto).unwrap();
+        let (asked, moved) = (bucket("us-east-1"), bucket("eu-west-1"));
+        assert_ne!(asked.host, moved.host);
+        Journal::new(directory.path()).begun(&Open { store: moved.store().into(), ..open("bucket", "1") }).unwrap();
+        let orphans = Orphans::find(directory.path(), asked.store(), "bucket");
+        assert_eq!(orphans.uploads(asked.store(), "bucket").count(), 1);
     }
 
     #[test]

@@ -17,8 +17,20 @@ pub const PARTS_MAX: u64 = 10_000;
 /// servers more (each is a file of its own in many of them).
 pub const PART_BYTES: u64 = 8 << 20;
 
-/// Parts of a pipe after which they double.
-const DOUBLE_AFTER: u64 = 1000;
+/// How parts of a pipe grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Growth {
+    /// Bytes of the first part.
+    pub first_bytes: u64,
+    /// Parts after which they double.
+    pub double_after: u64,
+}
+
+impl Default for Growth {
+    fn default() -> Growth {
+        Growth { first_bytes: PART_BYTES, double_after: 1000 }
+    }
+}
 
 /// Files up to this size are put by one request.
 pub const WHOLE_BYTES_MAX: u64 = 16 << 20;
@@ -28,8 +40,8 @@ pub const WHOLE_BYTES_MAX: u64 = 16 << 20;
 pub enum Cut {
     /// All parts of this many bytes, but the last.
     Even(u64),
-    /// As pipes are: doubling every thousand parts.
-    Growing,
+    /// As pipes are.
+    Growing(Growth),
 }
 
 impl Cut {
@@ -43,7 +55,7 @@ impl Cut {
     pub fn part_bytes(self, number: u64) -> u64 {
         match self {
             Cut::Even(bytes) => bytes.max(1),
-            Cut::Growing => PART_BYTES << (number / DOUBLE_AFTER).min(16),
+            Cut::Growing(growth) => growth.first_bytes.max(1) << (number / growth.double_after.max(1)).min(16),
         }
     }
 
@@ -51,7 +63,7 @@ impl Cut {
     pub fn count(self, size: u64) -> u64 {
         match self {
             Cut::Even(bytes) => size.div_ceil(bytes.max(1)).max(1),
-            Cut::Growing => {
+            Cut::Growing(_) => {
                 let (mut count, mut reached) = (0, 0);
                 while reached < size {
                     reached += self.part_bytes(count);
@@ -66,7 +78,7 @@ impl Cut {
     /// `first` is what is known of the first part's size.
     pub fn guess(size: u64, parts: u64, first: Option<u64>) -> Option<Cut> {
         let even = first.into_iter().chain([PART_BYTES]).map(Cut::Even);
-        even.chain([Cut::of(size), Cut::Growing])
+        even.chain([Cut::of(size), Cut::Growing(Growth::default())])
             .find(|cut| cut.count(size) == parts && first.is_none_or(|first| cut.part_bytes(0).min(size) == first))
     }
 }
@@ -138,10 +150,11 @@ mod tests {
             let Cut::Even(bytes) = Cut::of(size) else { panic!("not even") };
             assert!(size.div_ceil(bytes) <= PARTS_MAX && bytes % (1 << 20) == 0, "{size}");
         }
-        let all: u64 = (0..PARTS_MAX).map(|number| Cut::Growing.part_bytes(number)).sum();
-        assert!(all >= OBJECT_BYTES_MAX && Cut::Growing.count(OBJECT_BYTES_MAX) <= PARTS_MAX);
+        let growing = Cut::Growing(Growth::default());
+        let all: u64 = (0..PARTS_MAX).map(|number| growing.part_bytes(number)).sum();
+        assert!(all >= OBJECT_BYTES_MAX && growing.count(OBJECT_BYTES_MAX) <= PARTS_MAX);
         // A part may have 5 GiB.
-        assert!(Cut::Growing.part_bytes(PARTS_MAX - 1) <= 5 << 30);
+        assert!(growing.part_bytes(PARTS_MAX - 1) <= 5 << 30);
     }
 
     #[test]
@@ -167,6 +180,6 @@ mod tests {
         assert_eq!(Cut::guess(size, 7, None), None);
         let pipe = PART_BYTES * 1001;
         assert_eq!(Cut::guess(pipe, 1001, Some(PART_BYTES)), Some(Cut::Even(PART_BYTES)));
-        assert_eq!(Cut::guess(pipe + PART_BYTES, 1001, Some(PART_BYTES)), Some(Cut::Growing));
+        assert_eq!(Cut::guess(pipe + PART_BYTES, 1001, Some(PART_BYTES)), Some(Cut::Growing(Growth::default())));
     }
 }

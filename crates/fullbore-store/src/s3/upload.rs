@@ -2,17 +2,13 @@
 //!
 //! Content is read in order, a part is hashed while others are sent, and memory is bounded by the window's permits.
 //! Parts too large for memory, which only objects of more than 80 GB (files) or 16 GB (pipes) have, are sent from the
-//! file, or from one without a name that a pipe is kept in. An upload in parts that fails is given up on the server; one
+//! file, or from one without a name that a pipe is kept in ([`super::spool`]). An upload in parts that fails is given up on the server; one
 //! that cannot be is in the journal.
-
-mod spool;
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
@@ -23,9 +19,12 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::client::{Answer, Body, CHECKSUM_FIELD, Call, CallError, Client};
-use super::compare::sum_of;
+use super::compare::{composite_etag, sum_of};
+use super::conditions::Conditions;
 use super::journal::{Journal, Open};
-use super::parts::{Cut, OBJECT_BYTES_MAX, PARTS_MAX, WHOLE_BYTES_MAX, base64, composite};
+use super::parts::{Cut, Growth, OBJECT_BYTES_MAX, PARTS_MAX, WHOLE_BYTES_MAX, base64, composite};
+use super::spool::{Kept, Spool};
+use super::work::Work;
 use super::xml::{self, XmlError};
 
 /// Parts up to this size are in memory; four of them in the usual window.
@@ -65,27 +64,6 @@ pub enum UploadError {
     },
 }
 
-/// Where our time went, nanoseconds of all threads together.
-#[derive(Debug, Default)]
-pub struct Work {
-    /// Reading files.
-    pub source_ns: AtomicU64,
-    /// Hashing.
-    pub hash_ns: AtomicU64,
-    /// Waiting for the window.
-    pub window_ns: AtomicU64,
-}
-
-impl Work {
-    /// Times a piece of work.
-    pub fn time<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
-        let begun = Instant::now();
-        let done = work();
-        counter.fetch_add(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-        done
-    }
-}
-
 /// What uploads need.
 #[derive(Debug, Clone)]
 pub struct Uploader {
@@ -98,7 +76,11 @@ pub struct Uploader {
     /// For uploads in parts.
     pub journal: Option<Arc<Journal>>,
     /// Where a pipe's large parts are kept.
-    pub spool: PathBuf,
+    pub spool: Spool,
+    /// How a pipe's parts grow.
+    pub growth: Growth,
+    /// Whether the store keeps to conditions.
+    pub conditions: Arc<Conditions>,
 }
 
 /// An object that is there now.
@@ -118,7 +100,10 @@ pub enum Whole {
     /// It is there.
     Stored(Stored),
     /// It was to be put only where there is none, and there is one.
-    Exists,
+    Exists {
+        /// The request was sent more than once: it may be the one that was put by an earlier copy, whose answer was lost.
+        resent: bool,
+    },
 }
 
 impl Uploader {
@@ -143,19 +128,35 @@ impl Uploader {
         let answer = match self.client.call(call.clone()).await {
             // A store without conditions: what is there is replaced.
             Err(CallError::Refused { status: 501, .. }) if only_if_absent => {
+                self.conditions.ignored();
                 call.fields.pop();
                 self.client.call(call).await?
             }
-            Err(CallError::Refused { status: 409, .. }) if only_if_absent => return Ok(Whole::Exists),
+            // Somebody else puts the same object right now.
+            Err(CallError::Refused { status: 409, .. }) if only_if_absent => {
+                return Ok(Whole::Exists { resent: false });
+            }
             answer => answer?,
         };
         match answer.head.status {
-            412 if only_if_absent => Ok(Whole::Exists),
+            412 if only_if_absent => {
+                self.conditions.refused();
+                Ok(Whole::Exists { resent: answer.times_sent > 1 })
+            }
             200..300 => {
                 let confirmed = answer.head.store_field(CHECKSUM_FIELD).is_some();
                 Ok(Whole::Stored(Stored { size, checksum: base64(&hash), confirmed }))
             }
             _ => Err(refused(&format!("PUT {key}"), &answer).into()),
+        }
+    }
+
+    /// Puts an object that was just put once more, on the condition that it is not there: now it is known whether the
+    /// store keeps to that.
+    pub async fn ask_for_conditions(&self, key: &str, fields: Vec<(String, String)>, content: Bytes, hash: Sha256) {
+        if let Ok(Whole::Stored(_)) = self.whole(key, fields, content, hash, true).await {
+            tracing::info!("the store does not keep to conditions; each object is asked for");
+            self.conditions.ignored();
         }
     }
 
@@ -200,7 +201,7 @@ impl Uploader {
         let permit = self.window.acquire(WHOLE_BYTES_MAX).await;
         let begun = tokio::task::spawn_blocking(move || {
             let mut first = Vec::new();
-            let read = Work::time(&work.source_ns, || (&mut from).take(WHOLE_BYTES_MAX).read_to_end(&mut first));
+            let read = work.read(|| (&mut from).take(WHOLE_BYTES_MAX).read_to_end(&mut first));
             read.map(|_| (Bytes::from(first), from))
         });
         let (first, mut from) = tokio::select! {
@@ -213,11 +214,12 @@ impl Uploader {
             let hash = Sha256::of(&first);
             return match self.whole(key, fields, first, hash, false).await? {
                 Whole::Stored(stored) => Ok(stored),
-                Whole::Exists => Err(UploadError::Changed),
+                Whole::Exists { .. } => Err(UploadError::Changed),
             };
         }
         let (parts, ready) = mpsc::channel(1);
-        let reading = Reading { work: Arc::clone(&self.work), window: self.window.clone(), cut: Cut::Growing, parts };
+        let cut = Cut::Growing(self.growth);
+        let reading = Reading { work: Arc::clone(&self.work), window: self.window.clone(), cut, parts };
         let spool = self.spool.clone();
         // Parts have permits of their own; with this one beside them, some pipes at once would wait for one another.
         drop(permit);
@@ -247,7 +249,8 @@ impl Uploader {
         }
         let upload_id = read_answer(&format!("POST {key}?uploads"), xml::upload_id(&answer.body))?;
         let bucket = self.client.bucket();
-        let open = Open { host: bucket.host.clone(), bucket: bucket.name.clone(), key: key.to_owned(), upload_id };
+        let open =
+            Open { store: bucket.store().to_owned(), bucket: bucket.name.clone(), key: key.to_owned(), upload_id };
         if let Some(journal) = &self.journal
             && let Err(error) = journal.begun(&open)
         {
@@ -342,11 +345,11 @@ struct Reading {
 
 impl Reading {
     fn permit(&self, bytes: u64) -> Permit {
-        Work::time(&self.work.window_ns, || self.window.acquire_blocking(bytes))
+        self.work.wait(|| self.window.acquire_blocking(bytes))
     }
 
-    /// Content in order, into memory; parts too large for it into files of `spool`.
-    fn in_order(&self, from: &mut dyn Read, spool: Option<&std::path::Path>) -> io::Result<()> {
+    /// Content in order, into memory; parts too large for it into files of the spool.
+    fn in_order(&self, from: &mut dyn Read, spool: Option<&Spool>) -> io::Result<()> {
         for number in 0.. {
             if number >= PARTS_MAX {
                 // One byte more is too much.
@@ -356,13 +359,13 @@ impl Reading {
             let ready = match spool.filter(|_| bytes > IN_MEMORY_BYTES_MAX) {
                 Some(spool) => {
                     let permit = self.permit(FROM_FILE_BYTES);
-                    let (file, length, hash) = Work::time(&self.work.source_ns, || spool::keep(from, bytes, spool))?;
+                    let (file, length, hash) = spool.keep(from, bytes, &self.work)?;
                     Ready { number, body: Body::File { file, offset: 0, length }, hash: Some(hash), permit }
                 }
                 None => {
                     let mut permit = self.permit(bytes);
                     let mut content = Vec::with_capacity(usize::try_from(bytes).unwrap_or(usize::MAX));
-                    Work::time(&self.work.source_ns, || from.take(bytes).read_to_end(&mut content))?;
+                    self.work.read(|| from.take(bytes).read_to_end(&mut content))?;
                     permit.shrink(content.len() as u64);
                     Ready { number, body: Body::Memory(content.into()), hash: None, permit }
                 }
@@ -379,6 +382,7 @@ impl Reading {
     /// Parts of a file that are too large for memory: hashed here, and sent from the file.
     fn by_place(&self, file: &Arc<File>, size: u64) -> io::Result<()> {
         let mut buffer = vec![0; FROM_FILE_BYTES as usize / 2];
+        let kept = Kept::file(Arc::clone(file));
         for number in 0..self.cut.count(size) {
             let permit = self.permit(FROM_FILE_BYTES);
             let offset = number * self.cut.part_bytes(0);
@@ -388,13 +392,11 @@ impl Reading {
             while done < length {
                 let now = usize::try_from((length - done).min(buffer.len() as u64)).unwrap_or(buffer.len());
                 let piece = &mut buffer[..now];
-                Work::time(&self.work.source_ns, || {
-                    std::os::unix::fs::FileExt::read_exact_at(&**file, piece, offset + done)
-                })?;
-                Work::time(&self.work.hash_ns, || hasher.update(piece));
+                self.work.read(|| kept.read_exact_at(piece, offset + done))?;
+                self.work.hash(|| hasher.update(piece));
                 done += now as u64;
             }
-            let body = Body::File { file: Arc::clone(file), offset, length };
+            let body = Body::File { file: Arc::clone(&kept), offset, length };
             let ready = Ready { number, body, hash: Some(hasher.finish()), permit };
             if self.parts.blocking_send(ready).is_err() {
                 return Ok(());
@@ -451,7 +453,7 @@ impl Multipart {
             (Some(hash), _) => hash,
             (None, Body::Memory(content)) => {
                 let (content, work) = (content.clone(), Arc::clone(&self.uploader.work));
-                let hashed = tokio::task::spawn_blocking(move || Work::time(&work.hash_ns, || Sha256::of(&content)));
+                let hashed = tokio::task::spawn_blocking(move || work.hash(|| Sha256::of(&content)));
                 joined(hashed.await)?
             }
             (None, Body::File { .. }) => return Err(UploadError::Changed),
@@ -515,22 +517,28 @@ impl Multipart {
             }
             // The answer to an earlier copy of the request was lost, and the upload is complete.
             Ok(answer) if answer.head.status == 404 => {
-                self.is_there(&stored).await.map_err(|()| refused(&what, &answer))?;
+                self.is_there(&stored, parts).await.map_err(|()| refused(&what, &answer))?;
             }
             Ok(answer) => return Err(refused(&what, &answer).into()),
-            Err(error) if error.code() == "NoSuchUpload" => self.is_there(&stored).await.map_err(|()| error)?,
+            Err(error) if error.code() == "NoSuchUpload" => self.is_there(&stored, parts).await.map_err(|()| error)?,
             Err(error) => return Err(error.into()),
         }
         self.ended();
         Ok(stored)
     }
 
-    /// Whether the object is there as it should be.
-    async fn is_there(&self, stored: &Stored) -> Result<(), ()> {
+    /// Whether the object is there as it should be: by its checksum, and of a store that has none by its ETag, which is
+    /// made from those of these very parts.
+    async fn is_there(&self, stored: &Stored, parts: &[Part]) -> Result<(), ()> {
         let present = super::compare::head(&self.uploader.client, &self.open.key).await.ok().flatten().ok_or(())?;
-        let theirs = present.checksum.as_deref().map(sum_of);
-        let same = present.size == stored.size && theirs == Some(sum_of(&stored.checksum));
-        if same { Ok(()) } else { Err(()) }
+        let same = match &present.checksum {
+            Some(theirs) => sum_of(theirs) == sum_of(&stored.checksum),
+            None => {
+                let ours = composite_etag(parts.iter().map(|part| part.etag.as_str()));
+                ours.is_some() && present.etag.map(|etag| etag.to_ascii_lowercase()) == ours
+            }
+        };
+        if same && present.size == stored.size { Ok(()) } else { Err(()) }
     }
 
     fn ended(&self) {

@@ -8,12 +8,18 @@ use std::time::Duration;
 use super::client::measure::Reading;
 
 /// What limited a run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     /// The part: "server s3 (turn-around)".
     pub limit: String,
     /// Why it is thought to be that: "busy 91 % of the time".
     pub reason: String,
+    /// A single part could be named.
+    pub confident: bool,
+    /// All parts, and the share of the time that each was at work; the largest first.
+    pub shares: Vec<(String, f64)>,
+    /// Measured facts, one line each.
+    pub evidence: Vec<String>,
 }
 
 /// A part is named when it was at work for so much of the time.
@@ -49,16 +55,61 @@ pub struct Facts {
     pub rate_limit: Option<u64>,
 }
 
+const MIXED: &str = "mixed";
+
 /// Judges a run.
 pub fn judge(facts: &Facts) -> Verdict {
+    let (limit, reason) = limit(facts);
+    Verdict { confident: limit != MIXED, limit, reason, shares: shares(facts), evidence: evidence(facts) }
+}
+
+/// How much of the time each part was at work; of connections and threads the mean one.
+fn shares(facts: &Facts) -> Vec<(String, f64)> {
+    let (threads, connections) = (facts.threads.max(1), facts.connections.connections_at_once.max(1));
+    let wall = facts.wall.as_secs_f64().max(1e-6);
+    let share = |time: Duration, over: f64| (time.as_secs_f64() / over / wall).min(1.0);
+    let mut shares = vec![
+        ("source".to_owned(), share(facts.source, threads as f64)),
+        ("hash".to_owned(), share(facts.hash, threads as f64)),
+        ("target".to_owned(), share(facts.target, 1.0)),
+        ("path".to_owned(), share(facts.connections.path, connections as f64)),
+        (format!("server {} (turn-around)", facts.store), share(facts.connections.server, connections as f64)),
+    ];
+    shares.retain(|(_, share)| *share > 0.0);
+    shares.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+    shares
+}
+
+fn evidence(facts: &Facts) -> Vec<String> {
+    let Reading { answers, connections, connections_at_once, repeated, path, server, round_trip, .. } =
+        facts.connections.clone();
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let mean = |time: Duration| ms(time) / answers.max(1) as f64;
+    let mut lines = vec![
+        format!("{answers} answers over {connections} connections, at most {connections_at_once} at once"),
+        format!("of a request, {:.1} ms on the path and {:.1} ms at the server, in the mean", mean(path), mean(server)),
+    ];
+    lines.extend(round_trip.map(|time| format!("smallest round trip {:.1} ms", ms(time))));
+    if repeated > 0 {
+        lines.push(format!("{repeated} requests were sent again"));
+    }
+    if facts.slowed > 0 {
+        lines.push(format!("the store asked {} times for fewer requests", facts.slowed));
+    }
+    lines
+}
+
+fn limit(facts: &Facts) -> (String, String) {
     let wall = facts.wall.as_secs_f64().max(1e-6);
     let share = |time: Duration| time.as_secs_f64() / wall;
     let percent = |part: f64| (part * 100.0).round().clamp(0.0, 100.0);
     let moved = facts.connections.sent_bytes + facts.connections.received_bytes;
+    let Reading { path, server, limited, open, .. } = facts.connections.clone();
     if let Some(limit) = facts.rate_limit
-        && moved as f64 / wall >= 0.9 * limit as f64
+        && (moved as f64 / wall >= 0.9 * limit as f64 || limited.as_secs_f64() >= NAMED * (path + server).as_secs_f64())
+        && moved > 0
     {
-        return Verdict { limit: "the rate limit".into(), reason: "the rate is the one that was allowed".into() };
+        return ("the rate limit".into(), "the rate is the one that was allowed".into());
     }
     let threads = facts.threads.max(1) as u32;
     let stages = [("source", facts.source / threads), ("hash", facts.hash / threads), ("target", facts.target)];
@@ -68,21 +119,20 @@ pub fn judge(facts: &Facts) -> Verdict {
     if processor >= PROCESSOR_FULL {
         let stage = if busy >= 0.3 { stage } else { "send" };
         let reason = format!("{} cores {} % busy with it", facts.cores, percent(processor));
-        return Verdict { limit: format!("our processor ({stage})"), reason };
+        return (format!("our processor ({stage})"), reason);
     }
     if busy >= NAMED {
         let reason = format!("our threads were at it {} % of the time", percent(busy));
-        return Verdict { limit: format!("our side ({stage})"), reason };
+        return (format!("our side ({stage})"), reason);
     }
-    let Reading { path, server, open, .. } = facts.connections.clone();
     if facts.slowed > 0 && share(path + server) / (facts.connections.connections_at_once.max(1) as f64) < NAMED {
         let reason = format!("it asked {} times for fewer requests", facts.slowed);
-        return Verdict { limit: format!("server {} (SlowDown)", facts.store), reason };
+        return (format!("server {} (SlowDown)", facts.store), reason);
     }
     let at_work = (path + server).as_secs_f64() / open.as_secs_f64().max(1e-9);
     if at_work < NAMED || open.is_zero() {
         let reason = format!("{stage} {} %, connections {} % of the time", percent(busy), percent(at_work));
-        return Verdict { limit: "mixed".into(), reason };
+        return (MIXED.into(), reason);
     }
     let at_server = server.as_secs_f64() / (path + server).as_secs_f64().max(1e-9);
     let connections = facts.connections.connections_at_once;
@@ -94,7 +144,7 @@ pub fn judge(facts: &Facts) -> Verdict {
     let plural = if connections == 1 { "connection" } else { "connections" };
     let reason =
         format!("{connections} {plural} busy {} % of the time, {} % of that with it", percent(at_work), percent(part));
-    Verdict { limit, reason }
+    (limit, reason)
 }
 
 #[cfg(test)]
@@ -124,12 +174,21 @@ mod tests {
 
     #[test]
     fn what_is_named_is_what_was_busy() {
-        assert_eq!(judge(&facts(300, 3500)).limit, "server s3 (turn-around)");
+        let slow = judge(&facts(300, 3500));
+        assert_eq!((slow.limit.as_str(), slow.confident), ("server s3 (turn-around)", true));
+        assert_eq!(slow.shares[0], ("server s3 (turn-around)".to_owned(), 3500.0 / 4.0 / 1000.0));
         assert_eq!(judge(&facts(3500, 300)).limit, "the path to s3, or our link");
         assert_eq!(judge(&facts(300, 300)).limit, "mixed");
         let mut limited = facts(300, 3500);
         limited.rate_limit = Some(1000);
         assert_eq!(judge(&limited).limit, "the rate limit");
+        limited.rate_limit = Some(10_000);
+        assert_eq!(judge(&limited).limit, "server s3 (turn-around)");
+        let held = Reading { limited: Duration::from_millis(3000), ..facts(3500, 300).connections };
+        assert_eq!(
+            judge(&Facts { connections: held, rate_limit: Some(10_000), ..facts(3500, 300) }).limit,
+            "the rate limit"
+        );
         let mut slow = facts(300, 300);
         slow.slowed = 7;
         assert_eq!(judge(&slow).limit, "server s3 (SlowDown)");

@@ -49,9 +49,9 @@ pub struct S3Args {
     #[arg(long, value_name = "FILE", help_heading = STORE)]
     pub cacert: Option<PathBuf>,
 
-    /// Connections to the store at most
-    #[arg(long, value_name = "NUMBER", help_heading = STORE, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub connections: u16,
+    /// Connections to the store at most [default: 64]
+    #[arg(long, value_name = "NUMBER", help_heading = STORE, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub connections: Option<u16>,
 }
 
 impl S3Args {
@@ -62,6 +62,8 @@ impl S3Args {
             || self.profile.is_some()
             || self.addressing != AddressingChoice::Auto
             || self.no_sign_request
+            || self.cacert.is_some()
+            || self.connections.is_some()
     }
 }
 

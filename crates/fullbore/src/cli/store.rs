@@ -105,9 +105,9 @@ pub struct PutArgs {
     #[arg(long, value_name = "K,H,N", help_heading = HOW)]
     pub encoding: Option<String>,
 
-    /// Bytes of a segment at most; another value than the stock client's gives other caps
-    #[arg(long, value_name = "BYTES", help_heading = HOW, default_value_t = 1 << 20)]
-    pub segment_size: u64,
+    /// Bytes of a segment at most; another value than the stock client's gives other caps [default: 1048576]
+    #[arg(long, value_name = "BYTES", help_heading = HOW)]
+    pub segment_size: Option<u64>,
 
     /// Convergence secret in base32, for --dry-run only: everybody on the machine can see it
     #[arg(long, value_name = "B32", help_heading = HOW, requires = "dry_run", conflicts_with_all = ["random_key", "convergence_file"])]

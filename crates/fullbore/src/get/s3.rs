@@ -28,9 +28,10 @@ pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, Command
         return Err(CommandError::usage(format_args!("{SCHEME}{}/{}: which object?", location.bucket, location.key)));
     }
     let begun = Instant::now();
-    let runtime = runtime(&Ledger::new())?;
+    let ledger = Ledger::off();
+    let runtime = runtime(&ledger)?;
     let stop = Stop::listen(&runtime);
-    let client = bucket::open(&arguments.s3, &arguments.grid, &location, None, stop.watch())?;
+    let client = bucket::open(&arguments.s3, &arguments.grid, &location, None, stop.watch(), &ledger)?;
     let mut sink = Sink::open(arguments.output.as_deref())?;
     let (out, mut pieces) = mpsc::channel::<Bytes>(PIECES);
     let window = Window::new(RANGE_BYTES * u64::from(RANGES_AT_ONCE), RANGES_AT_ONCE);
@@ -60,7 +61,7 @@ pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, Command
     let wall = begun.elapsed();
     let reading = client.reading();
     let (cpu_ms, peak_rss_bytes) = process_costs();
-    let Verdict { limit, reason } = judge(&Facts {
+    let Verdict { limit, reason, .. } = judge(&Facts {
         wall,
         processor: Duration::from_millis(cpu_ms),
         cores: threads(),

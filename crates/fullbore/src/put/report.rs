@@ -12,19 +12,17 @@ use crate::output::write_atomically;
 use crate::program::process_costs;
 use crate::report::{self, HostReport, Report, Summary, Timeline, VerdictReport, html, json, perfetto};
 
+/// Whether one of them is wanted.
+pub fn is_wanted(arguments: &PutArgs) -> bool {
+    arguments.report.is_some() || arguments.trace.is_some()
+}
+
 /// Writes what was asked for.
-pub fn write(
-    arguments: &PutArgs,
-    totals: &Totals,
-    facts: &Facts,
-    verdict: &Verdict,
-    given_up: &[(String, String)],
-    failed: usize,
-) -> Result<(), CommandError> {
-    if arguments.report.is_none() && arguments.trace.is_none() {
+pub fn write(arguments: &PutArgs, gather: impl FnOnce() -> Report) -> Result<(), CommandError> {
+    if !is_wanted(arguments) {
         return Ok(());
     }
-    let report = gather(totals, facts, verdict, given_up, failed);
+    let report = gather();
     if let Some(path) = &arguments.report {
         let as_json = path.extension().is_some_and(|extension| extension == "json");
         put(path, &if as_json { json::render(&report) } else { html::render(&report) })?;
@@ -39,8 +37,29 @@ fn put(path: &Path, text: &str) -> Result<(), CommandError> {
     write_atomically(path, text.as_bytes()).map_err(|error| CommandError::disk(path, &error))
 }
 
-fn gather(totals: &Totals, facts: &Facts, verdict: &Verdict, given_up: &[(String, String)], failed: usize) -> Report {
+/// What every report of `put` says: where to, and what it cost.
+pub fn summary(place: String, wall: Duration) -> Summary {
     let (cpu_ms, peak_rss_bytes) = process_costs();
+    Summary {
+        command: "put".to_owned(),
+        version: crate::VERSION.to_owned(),
+        dir: place,
+        started_unix_s: jiff::Timestamp::now().as_second() - wall.as_secs() as i64,
+        duration_ms: wall.as_millis() as u64,
+        cpu_ms,
+        peak_rss_bytes,
+        ..Summary::default()
+    }
+}
+
+/// The report of a run to a grid.
+pub fn of_grid(
+    totals: &Totals,
+    facts: &Facts,
+    verdict: &Verdict,
+    given_up: &[(String, String)],
+    failed: usize,
+) -> Report {
     let hosts = facts.servers.iter().map(|(name, reading)| HostReport {
         host: name.clone(),
         protocol: if reading.answers > 0 { "HTTP/1.1".to_owned() } else { String::new() },
@@ -55,14 +74,8 @@ fn gather(totals: &Totals, facts: &Facts, verdict: &Verdict, given_up: &[(String
         ..HostReport::default()
     });
     let hosts: Vec<HostReport> = hosts.collect();
+    let place = format!("a grid of {} servers", hosts.len());
     let summary = Summary {
-        command: "put".to_owned(),
-        version: crate::VERSION.to_owned(),
-        dir: format!("a grid of {} servers", hosts.len()),
-        started_unix_s: jiff::Timestamp::now().as_second() - facts.wall.as_secs() as i64,
-        duration_ms: facts.wall.as_millis() as u64,
-        cpu_ms,
-        peak_rss_bytes,
         changed: totals.sent_bytes > 0,
         totals: report::Totals {
             files: totals.files + totals.directories,
@@ -86,7 +99,7 @@ fn gather(totals: &Totals, facts: &Facts, verdict: &Verdict, given_up: &[(String
             advice: verdict.advice.clone(),
             evidence: verdict.evidence.clone(),
         }),
-        ..Summary::default()
+        ..summary(place, facts.wall)
     };
     let timeline = facts.engine.as_ref().map(|engine| Timeline::of(engine, &[])).unwrap_or_default();
     Report { summary, timeline }

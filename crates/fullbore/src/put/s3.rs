@@ -8,21 +8,27 @@ mod delete;
 mod fields;
 mod known;
 mod plan;
+mod report;
 mod send;
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::Ledger;
+use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
 use fullbore_store::s3::address::{Location, SCHEME};
 use fullbore_store::s3::client::Client;
+use fullbore_store::s3::conditions::Conditions;
 use fullbore_store::s3::journal::{Journal, Orphans};
-use fullbore_store::s3::upload::{Uploader, Work};
+use fullbore_store::s3::parts::Growth;
+use fullbore_store::s3::spool::Spool;
+use fullbore_store::s3::upload::Uploader;
 use fullbore_store::s3::verdict::{Facts, Verdict, judge};
+use fullbore_store::s3::work::Work;
 use fullbore_wire::rate_limit::RateLimit;
 use serde_json::json;
 
@@ -67,36 +73,47 @@ pub fn run(arguments: &PutArgs, address: &std::ffi::OsStr) -> Result<u8, Command
     if arguments.s3_put.delete && plan.prefix.is_none() {
         return Err(CommandError::usage("--delete needs a directory among the files: what is not in it is deleted"));
     }
-    let runtime = runtime(&Ledger::new())?;
-    let result = put(arguments, &location, &plan, common_fields, &mut list, &runtime, begun);
+    // Clocks of stages are looked at where somebody wants to see them: judging needs sums alone.
+    let ledger = if super::report::is_wanted(arguments) { Ledger::new() } else { Ledger::off() };
+    let runtime = runtime(&ledger)?;
+    let run = Run { arguments, location: &location, plan: &plan, ledger: &ledger, runtime: &runtime, begun };
+    let result = put(&run, common_fields, &mut list);
     // A thread may wait for a pipe that gives nothing: it is not waited for.
     runtime.shutdown_background();
     result
 }
 
-/// The walk, from the plan on.
-fn put(
-    arguments: &PutArgs,
-    location: &Location,
-    plan: &Plan,
-    common_fields: Vec<(String, String)>,
-    list: &mut List,
-    runtime: &tokio::runtime::Runtime,
+/// What a run is about.
+struct Run<'a> {
+    arguments: &'a PutArgs,
+    location: &'a Location,
+    plan: &'a Plan,
+    ledger: &'a Ledger,
+    runtime: &'a tokio::runtime::Runtime,
     begun: Instant,
-) -> Result<u8, CommandError> {
+}
+
+/// The walk, from the plan on.
+fn put(run: &Run<'_>, common_fields: Vec<(String, String)>, list: &mut List) -> Result<u8, CommandError> {
+    let Run { arguments, location, plan, ledger, runtime, begun } = *run;
+    let sampler = super::report::is_wanted(arguments).then(|| watch(ledger)).transpose()?;
     let stop = Stop::listen(runtime);
     let limit = arguments.limit_rate.map(|rate| Arc::new(RateLimit::new(rate.0, Instant::now())));
-    let client = bucket::open(&arguments.s3, &arguments.grid, location, limit, stop.watch())?;
+    ledger.set_rate_limit(arguments.limit_rate.map_or(0, |rate| rate.0));
+    let client = bucket::open(&arguments.s3, &arguments.grid, location, limit, stop.watch(), ledger)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
     let journals = arguments.journals.clone().or_else(bucket::state_directory);
-    let items = u32::from(arguments.s3.connections).saturating_mul(4) + READY;
+    let items = u32::try_from(client.connections()).unwrap_or(u32::MAX).saturating_mul(4).saturating_add(READY);
     let uploader = Uploader {
         client: client.clone(),
         window: Window::new(WINDOW_BYTES, items),
-        work: Arc::new(Work::default()),
+        work: Arc::new(Work::new(ledger)),
         journal: journals.as_deref().filter(|_| !arguments.dry_run).map(|path| Arc::new(Journal::new(path))),
-        spool: std::env::temp_dir(),
+        spool: Spool::new(&spool_directory()),
+        growth: Growth::default(),
+        conditions: Arc::new(Conditions::of(client.bucket().is_default)),
     };
+    ledger.watch_window(&uploader.window);
     if let Some(path) = journals.as_deref().filter(|_| !arguments.dry_run) {
         runtime.block_on(give_up_orphans(arguments, &uploader, path));
     }
@@ -111,6 +128,7 @@ fn put(
     let sending = Arc::new(Sending {
         client: client.clone(),
         uploader,
+        asks_for_conditions: known.leaves_many(&plan.objects),
         known,
         handle: runtime.handle().clone(),
         stop: stop.watch(),
@@ -142,7 +160,11 @@ fn put(
         deleted = runtime.block_on(delete(arguments, &client, plan));
     }
     let facts = facts(&sending, &client, begun.elapsed(), arguments.limit_rate.map(|rate| rate.0));
-    conclude(arguments, &totals, &facts, failed.len() + untried, *deleted.as_ref().unwrap_or(&0))?;
+    let verdict = judge(&facts);
+    super::report::write(arguments, || {
+        report::of_store(location, &totals, &facts, &verdict, failed.len() + untried, sampler.map(Sampler::finish))
+    })?;
+    conclude(arguments, &totals, &facts, &verdict, failed.len() + untried, *deleted.as_ref().unwrap_or(&0))?;
     if let Some(error) = told_error {
         return Err(error);
     }
@@ -170,6 +192,8 @@ fn refuse_flags_of_grids(arguments: &PutArgs) -> Result<(), CommandError> {
         ("--encoding", arguments.encoding.is_some()),
         ("--convergence", arguments.convergence.is_some()),
         ("--convergence-file", arguments.convergence_file.is_some()),
+        ("--size", arguments.size.is_some()),
+        ("--segment-size", arguments.segment_size.is_some()),
         ("--random-key", arguments.random_key),
     ];
     match given.iter().find(|(_, given)| *given) {
@@ -178,11 +202,27 @@ fn refuse_flags_of_grids(arguments: &PutArgs) -> Result<(), CommandError> {
     }
 }
 
+/// Begins to look at the stages.
+fn watch(ledger: &Ledger) -> Result<Sampler, CommandError> {
+    // Bytes that the store acknowledged are what is delivered.
+    let config = SamplerConfig { delivery_stage: "send".to_owned(), ..SamplerConfig::default() };
+    Sampler::start(ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))
+}
+
+/// Where large parts of pipes are kept. Not /tmp, unless TMPDIR says so: it may be in memory.
+fn spool_directory() -> PathBuf {
+    let usual = Path::new("/var/tmp");
+    match std::env::var_os("TMPDIR") {
+        None if usual.is_dir() => usual.to_owned(),
+        _ => std::env::temp_dir(),
+    }
+}
+
 /// Uploads in parts that runs which are gone have left.
 async fn give_up_orphans(arguments: &PutArgs, uploader: &Uploader, journals: &Path) {
     let bucket = uploader.client.bucket();
-    let mut orphans = Orphans::find(journals, &bucket.host, &bucket.name);
-    let uploads: Vec<_> = orphans.uploads(&bucket.host, &bucket.name).cloned().collect();
+    let mut orphans = Orphans::find(journals, bucket.store(), &bucket.name);
+    let uploads: Vec<_> = orphans.uploads(bucket.store(), &bucket.name).cloned().collect();
     for open in uploads {
         match uploader.abort(&open.key, &open.upload_id).await {
             Ok(()) => {
@@ -319,14 +359,13 @@ async fn delete(arguments: &PutArgs, client: &Client, plan: &Plan) -> Result<usi
 }
 
 fn facts(sending: &Sending, client: &Client, wall: Duration, rate_limit: Option<u64>) -> Facts {
-    let time = |counter: &std::sync::atomic::AtomicU64| Duration::from_nanos(counter.load(Ordering::Relaxed));
     Facts {
         wall,
         processor: Duration::from_millis(process_costs().0),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         threads: sending.threads,
-        source: time(&sending.uploader.work.source_ns),
-        hash: time(&sending.uploader.work.hash_ns),
+        source: sending.uploader.work.source_time(),
+        hash: sending.uploader.work.hash_time(),
         target: Duration::ZERO,
         connections: client.reading(),
         store: client.bucket().endpoint.host.clone(),
@@ -340,10 +379,11 @@ fn conclude(
     arguments: &PutArgs,
     totals: &Totals,
     facts: &Facts,
+    verdict: &Verdict,
     failed: usize,
     deleted: usize,
 ) -> Result<(), CommandError> {
-    let Verdict { limit, reason } = judge(facts);
+    let Verdict { limit, reason, confident, shares, evidence } = verdict;
     let connections = &facts.connections;
     if arguments.grid.json {
         let (cpu_ms, peak_rss_bytes) = process_costs();
@@ -363,7 +403,9 @@ fn conclude(
                 "turn_around_ms": ms(connections.server), "mean_turn_around_ms": ms(connections.server / answers),
                 "round_trip_ms": connections.round_trip.map(ms),
             },
-            "verdict": {"limit": limit, "reason": reason},
+            "verdict": {
+                "limit": limit, "reason": reason, "confident": confident, "shares": shares, "evidence": evidence,
+            },
         }));
     }
     let plural = |count: u64| if count == 1 { "" } else { "s" };
@@ -386,5 +428,8 @@ fn conclude(
         text.push_str("; the store does not say what checksums it has");
     }
     say(&arguments.grid, &format!("{text}. Limited by: {limit} ({reason})."));
+    if arguments.grid.verbose > 0 {
+        evidence.iter().for_each(|line| say(&arguments.grid, &format!("  {line}")));
+    }
     Ok(())
 }

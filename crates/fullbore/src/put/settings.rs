@@ -17,6 +17,9 @@ const MEMORY_BYTES: u64 = 64 << 20;
 /// rather hear of before.
 const SEGMENT_MEMORY_MAX: u64 = 1 << 30;
 
+/// Bytes of a segment at most, as the stock client has it.
+const DEFAULT_SEGMENT_BYTES: u64 = 1 << 20;
+
 /// Resolved settings.
 pub struct PutSettings {
     /// Memory for blocks that are not acknowledged, bytes.
@@ -40,12 +43,11 @@ impl PutSettings {
             Some(text) => encoding(text)?,
             None => node.map_or(DEFAULT_ENCODING, |node| node.encoding),
         };
-        if !SEGMENT_BYTES.contains(&arguments.segment_size) {
+        let segment_max = arguments.segment_size.unwrap_or(DEFAULT_SEGMENT_BYTES);
+        if !SEGMENT_BYTES.contains(&segment_max) {
             let (least, most) = (SEGMENT_BYTES.start(), SEGMENT_BYTES.end());
-            return Err(CommandError::usage(format_args!(
-                "--segment-size {}: {least} to {most} bytes are possible",
-                arguments.segment_size
-            )));
+            let text = format_args!("--segment-size {segment_max}: {least} to {most} bytes are possible");
+            return Err(CommandError::usage(text));
         }
         if arguments.size.is_some() && !arguments.paths.iter().any(|path| path.as_os_str() == "-") {
             return Err(CommandError::usage("--size is about stdin, and `-` is not among the files"));
@@ -69,7 +71,7 @@ impl PutSettings {
                 }
             },
         };
-        let memory_bytes = memory(encoding, arguments.segment_size)?;
+        let memory_bytes = memory(encoding, segment_max)?;
         if memory_bytes > MEMORY_BYTES {
             let warning = format!(
                 "warning: the blocks of a segment are {} with this encoding, and so much memory is used; a smaller \
@@ -78,7 +80,7 @@ impl PutSettings {
             );
             say(&arguments.grid, &warning);
         }
-        let options = PutOptions { encoding, segment_max: arguments.segment_size, key };
+        let options = PutOptions { encoding, segment_max, key };
         Ok(PutSettings { memory_bytes, options, place })
     }
 }

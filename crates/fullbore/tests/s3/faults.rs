@@ -9,11 +9,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
+use fullbore_engine::stage::Ledger;
 use fullbore_engine::window::Window;
 use fullbore_store::s3::address::{Addressing, Bucket};
 use fullbore_store::s3::client::Options;
 use fullbore_store::s3::credentials::Keeper;
-use fullbore_store::s3::upload::{UploadError, Uploader};
+use fullbore_store::s3::parts::Growth;
+use fullbore_store::s3::spool::Spool;
+use fullbore_store::s3::upload::{UploadError, Uploader, Whole};
 use fullbore_wire::connect::ConnectOptions;
 use tokio::sync::watch;
 
@@ -106,6 +109,56 @@ fn a_pipe_that_gives_nothing_can_be_interrupted() {
         drop(stdin);
     }
     assert_eq!((store.open_uploads(), store.keys().len()), (0, 0));
+}
+
+#[test]
+fn a_fifo_that_nobody_writes_into_can_be_interrupted() {
+    let store = Store::start(well());
+    let client = Client::new(&store.url);
+    let fifo = client.home.path().join("fifo");
+    let status = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(status.success());
+    let beside = client.file("beside", b"x");
+    let arguments = ["put", beside.to_str().unwrap(), fifo.to_str().unwrap(), "s3://bucket/p/"];
+    let child = client.command(arguments).spawn().unwrap();
+    // Its turn comes with that of the file, or right after it.
+    let begun = std::time::Instant::now();
+    while store.keys().is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nothing is put");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    interrupt(&child);
+    assert_eq!(finish(child).code, 130);
+    // And one with a writer is read.
+    let child = client.command(arguments).spawn().unwrap();
+    fs::write(&fifo, content(3000, 1)).unwrap();
+    let done = finish(child);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert_eq!(store.object("p/fifo").unwrap().content, content(3000, 1));
+}
+
+#[test]
+fn a_report_and_a_trace_are_written_without_names() {
+    let (store, client, tree) = with_files(20, |_| Fault::Delay(Duration::from_millis(20)));
+    let [report, trace] = ["r.json", "t.json"].map(|name| client.home.path().join(name));
+    let flags = ["--report", report.to_str().unwrap(), "--trace", trace.to_str().unwrap(), "--connections", "2"];
+    let done = put(&client, &tree, &flags);
+    assert_eq!((done.code, store.keys().len()), (0, 20), "{}", done.stderr);
+    let [report, trace] = [report, trace].map(|path| fs::read_to_string(path).unwrap());
+    assert!(!report.contains("t/1") && !trace.contains("t/1"), "names of files");
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let summary = &report["summary"];
+    assert_eq!((summary["totals"]["files"].as_u64(), summary["hosts"][0]["requests"].as_u64()), (Some(20), Some(21)));
+    assert_eq!(summary["verdict"]["limit"], "server 127.0.0.1 (turn-around)", "{summary}");
+    let stages: Vec<_> = report["timeline"]["stages"].as_array().unwrap().iter().map(|lane| &lane["stage"]).collect();
+    assert!(stages.iter().any(|stage| *stage == "send"), "{stages:?}");
+    let trace: serde_json::Value = serde_json::from_str(&trace).unwrap();
+    assert!(!trace["traceEvents"].as_array().unwrap().is_empty());
+    let slow = done.summary()["verdict"].clone();
+    assert_eq!(
+        (slow["limit"].as_str(), slow["confident"].as_bool()),
+        (Some("server 127.0.0.1 (turn-around)"), Some(true))
+    );
 }
 
 #[test]
@@ -203,26 +256,97 @@ fn a_wrong_clock_and_another_region_are_put_right() {
 }
 
 #[test]
-fn few_objects_are_put_if_they_are_new() {
+fn few_objects_are_asked_for_and_put_if_they_are_new() {
     let (store, client, tree) = with_files(2, well());
     assert_eq!(put(&client, &tree, &[]).code, 0);
-    let first = store.requests();
-    assert_eq!(first.len(), 2, "one request each: {first:?}");
-    assert!(first.iter().all(|request| request.is_put() && request.field("if-none-match") == "*"));
+    let methods = |store: &Store| {
+        let mut methods: Vec<_> = store.requests().into_iter().map(|request| request.method).collect();
+        methods.sort();
+        methods
+    };
+    assert_eq!(methods(&store), ["HEAD", "HEAD", "PUT", "PUT"]);
     let again = put(&client, &tree, &[]);
     assert_eq!(again.summary()["present"], 2, "{}", again.stdout);
+    assert_eq!(methods(&store), ["HEAD", "HEAD"], "nothing is sent in vain");
     client.file("tree/1", &content(300, 77));
     let changed = put(&client, &tree, &[]);
     assert_eq!((changed.summary()["stored"].as_u64(), changed.summary()["present"].as_u64()), (Some(1), Some(1)));
     assert_eq!(store.object("t/1").unwrap().content, content(300, 77));
-    // A store that does not know conditions.
-    store.script(|request| match request.field("if-none-match") {
+}
+
+/// A store that may not be listed, and what else goes wrong.
+fn unlisted(mut script: impl FnMut(&Request) -> Fault + Send + 'static) -> impl FnMut(&Request) -> Fault + Send {
+    move |request| match request.query.contains("list-type") {
+        true => Fault::Answer(403, "", "<Error><Code>AccessDenied</Code></Error>"),
+        false => script(request),
+    }
+}
+
+#[test]
+fn conditions_are_relied_on_when_the_store_has_refused_by_one() {
+    let one_at_a_time = ["--connections", "1"];
+    let (store, client, tree) = with_files(200, unlisted(well()));
+    let first = put(&client, &tree, &one_at_a_time);
+    assert_eq!((first.code, first.summary()["stored"].as_u64()), (0, Some(200)), "{}", first.stderr);
+    let requests = store.requests();
+    let conditional = requests.iter().filter(|request| request.field("if-none-match") == "*").count();
+    let asked = requests.iter().filter(|request| request.method == "HEAD").count();
+    // Files that were read before the refusal came are asked for.
+    assert!(conditional > 1 && asked < 200, "{conditional} put on condition, {asked} asked for");
+    // One that ignores them: nothing is put that is there, again and again.
+    store.script(unlisted(|_| Fault::Unconditional));
+    let again = put(&client, &tree, &one_at_a_time);
+    assert_eq!(again.summary()["present"], 200, "{}", again.stdout);
+    assert!(store.requests().iter().all(|request| !request.is_put()));
+    client.file("tree/1", &content(300, 77));
+    assert_eq!(put(&client, &tree, &one_at_a_time).summary()["stored"], 1);
+    let sent: Vec<_> = store.requests().into_iter().filter(Request::is_put).collect();
+    let conditional = sent.iter().filter(|request| request.field("if-none-match") == "*").count();
+    assert_eq!((sent.len(), conditional), (2, 1), "it is asked once whether it keeps to conditions");
+    // One that does not know them.
+    store.script(unlisted(|request| match request.field("if-none-match") {
         "" => Fault::None,
         _ => Fault::Answer(501, "", "<Error><Code>NotImplemented</Code></Error>"),
-    });
+    }));
     client.file("tree/1", &content(300, 78));
-    assert_eq!(put(&client, &tree, &[]).code, 0);
+    assert_eq!(put(&client, &tree, &one_at_a_time).code, 0);
     assert_eq!(store.object("t/1").unwrap().content, content(300, 78));
+}
+
+#[test]
+fn what_was_put_on_condition_and_not_answered_is_stored() {
+    // The answer to the object's first copy is lost; the second one is refused, because the first is there.
+    let mut lost = false;
+    let store =
+        Store::start(move |request| match request.is_put() && !std::mem::replace(&mut lost, request.is_put()) {
+            true => Fault::ResetAfter,
+            false => Fault::None,
+        });
+    let (uploader, _stop) = uploader(&store, Duration::from_secs(300));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let put = |only_if_absent| {
+        let content = Bytes::from_static(b"x");
+        runtime.block_on(uploader.whole("object", Vec::new(), content, Sha256::of(b"x"), only_if_absent)).unwrap()
+    };
+    assert_eq!(put(true), Whole::Exists { resent: true });
+    assert!(uploader.conditions.are_kept());
+    assert_eq!(put(true), Whole::Exists { resent: false });
+    assert!(matches!(put(false), Whole::Stored(_)));
+    // The program tells of it as stored: it is what was sent.
+    let mut puts = 0;
+    let (store, client, tree) = with_files(
+        200,
+        unlisted(move |request| {
+            puts += usize::from(request.field("if-none-match") == "*");
+            match request.field("if-none-match") == "*" && puts % 16 == 2 {
+                true => Fault::ResetAfter,
+                false => Fault::None,
+            }
+        }),
+    );
+    let done = self::put(&client, &tree, &["--connections", "1"]);
+    assert_eq!((done.code, done.summary()["stored"].as_u64()), (0, Some(200)), "{}", done.stderr);
+    assert_eq!(store.keys().len(), 200);
 }
 
 #[test]
@@ -351,18 +475,69 @@ fn parts_that_fail_are_sent_again_or_all_is_given_up() {
     assert_eq!(client.run(["put", "--resend", &file, "s3://bucket/large"]).code, 0);
 }
 
+#[test]
+fn an_upload_whose_end_was_not_answered_is_complete_by_its_etag() {
+    let large = content(40 << 20, 3);
+    let mut lost = false;
+    let (store, client, _) = with_files(0, move |request| {
+        let completes = request.method == "POST" && request.query.starts_with("uploadId");
+        match completes && !std::mem::replace(&mut lost, completes) {
+            true => Fault::ResetAfter,
+            false => Fault::None,
+        }
+    });
+    store.has_only_md5();
+    let file = client.file("large", &large).to_str().unwrap().to_owned();
+    let done = client.run(["put", "--json", &file, "s3://bucket/large"]);
+    assert_eq!((done.code, done.summary()["unconfirmed"].as_u64()), (0, Some(1)), "{}", done.stderr);
+    assert!(store.object("large").unwrap().content == large);
+    // Another object is there under that name: the upload is not complete.
+    let mut replaced = false;
+    store.script(move |request| {
+        let completes = request.method == "POST" && request.query.starts_with("uploadId");
+        match completes && !std::mem::replace(&mut replaced, completes) {
+            true => Fault::Answer(404, "", "<Error><Code>NoSuchUpload</Code></Error>"),
+            false => Fault::None,
+        }
+    });
+    let other = client.file("other", &content(40 << 20, 4)).to_str().unwrap().to_owned();
+    let failed = client.run(["put", "--resend", &other, "s3://bucket/large"]);
+    assert!(failed.code == 1 && failed.stderr.contains("NoSuchUpload"), "{}", failed.stderr);
+}
+
+#[test]
+fn pipes_in_grown_parts_arrive_as_they_were() {
+    let store = Store::start(well());
+    let (mut uploader, _stop) = uploader(&store, Duration::from_secs(300));
+    // 8, 16, 32, 64 MiB: the last two are kept in files.
+    uploader.growth = Growth { double_after: 1, ..Growth::default() };
+    let piped = content(70 << 20, 5);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let put = runtime.block_on(uploader.pipe("piped", Vec::new(), io::Cursor::new(piped.clone()))).unwrap();
+    assert_eq!((put.size, put.confirmed), (70 << 20, true));
+    assert!(store.object("piped").unwrap().content == piped);
+    let mut parts: Vec<usize> =
+        store.requests().iter().filter(|request| request.is_put()).map(|part| part.body.len()).collect();
+    parts.sort_unstable();
+    assert_eq!(parts, [8 << 20, 14 << 20, 16 << 20, 32 << 20]);
+}
+
 /// The library on its own.
 fn uploader(store: &Store, try_for: Duration) -> (Uploader, watch::Sender<bool>) {
     let bucket = Bucket::new("bucket", Some(&store.url), "us-east-1", Addressing::Path).unwrap();
     let patience = Duration::from_secs(60);
-    let options = Options { connect: ConnectOptions::default(), connections: 4, patience, try_for, limit: None };
+    let ledger = Ledger::off();
+    let options =
+        Options { connect: ConnectOptions::default(), connections: 4, patience, try_for, limit: None, ledger };
     let (stop, stopped) = watch::channel(false);
     let uploader = Uploader {
         client: fullbore_store::s3::client::Client::new(bucket, Keeper::anonymous(), options, stopped),
         window: Window::new(64 << 20, u32::MAX),
         work: Arc::default(),
         journal: None,
-        spool: std::env::temp_dir(),
+        spool: Spool::new(&std::env::temp_dir()),
+        growth: Growth::default(),
+        conditions: Arc::default(),
     };
     (uploader, stop)
 }
@@ -490,6 +665,22 @@ fn connections_are_kept_and_bounded() {
 }
 
 #[test]
+fn a_limit_on_the_rate_is_that_of_all_connections_together() {
+    let (_store, client, _) = with_files(0, well());
+    for number in 0..8 {
+        client.file(&format!("tree/{number}"), &content(256 << 10, number));
+    }
+    let tree = client.home.path().join("tree").to_str().unwrap().to_owned();
+    let done = put(&client, &tree, &["--limit-rate", "1M"]);
+    let summary = done.summary();
+    let seconds = summary["duration_ms"].as_f64().unwrap() / 1e3;
+    // A burst, and what was written when it was overdrawn, are over the limit; slower it may be.
+    assert!(summary["sent_bytes"].as_f64().unwrap() / seconds < 1.3e6, "{summary}");
+    assert!(summary["server"]["connections_at_once"].as_u64().unwrap() > 1, "{summary}");
+    assert_eq!(summary["verdict"]["limit"], "the rate limit", "{summary}");
+}
+
+#[test]
 fn nobody_listens() {
     let client = Client::new("http://127.0.0.1:1");
     let file = client.file("f", b"x");
@@ -511,6 +702,9 @@ fn flags_that_do_not_go_together() {
         output.stderr
     };
     assert!(error(&["put", "--random-key", file, "s3://bucket/f"]).contains("--random-key"));
+    assert!(error(&["put", "--random-key", "--size", "1", "-", "s3://bucket/f"]).contains("--size"));
+    assert!(error(&["put", "--segment-size", "131072", file, "s3://bucket/f"]).contains("--segment-size"));
+    assert!(error(&["put", "--connections", "2", file]).contains("s3://"));
     assert!(error(&["put", "--delete", file, "s3://bucket/f"]).contains("directory"));
     assert!(error(&["put", "--acl", "private", file]).contains("s3://"));
     assert!(error(&["put", "s3://bucket/f"]).contains("what is to be put"));

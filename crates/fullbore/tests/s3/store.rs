@@ -11,6 +11,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fullbore_testkit::digest::Digest;
+use md5::{Digest as _, Md5};
 
 /// A request as it came.
 #[derive(Debug, Clone)]
@@ -45,6 +46,8 @@ pub enum Fault {
     ResetAfter,
     /// The checksum in the answer is another.
     WrongChecksum,
+    /// `If-None-Match` is ignored: what is there is replaced.
+    Unconditional,
     /// No answer for so long.
     Stall(Duration),
     /// Slowly.
@@ -59,6 +62,8 @@ pub struct Object {
     pub content: Vec<u8>,
     pub fields: BTreeMap<String, String>,
     pub checksum: String,
+    /// Where it is not made from the checksum.
+    pub etag: Option<String>,
 }
 
 #[derive(Default)]
@@ -67,6 +72,7 @@ struct Kept {
     uploads: BTreeMap<String, (String, BTreeMap<u32, Object>)>,
     requests: Vec<Request>,
     uploads_begun: usize,
+    only_md5: bool,
 }
 
 pub struct Store {
@@ -118,6 +124,11 @@ impl Store {
         self.kept.lock().unwrap().objects.insert(key.to_owned(), object);
     }
 
+    /// From now on it has no SHA-256 sums: ETags are MD5, and of objects in parts what is made from theirs.
+    pub fn has_only_md5(&self) {
+        self.kept.lock().unwrap().only_md5 = true;
+    }
+
     pub fn open_uploads(&self) -> usize {
         self.kept.lock().unwrap().uploads.len()
     }
@@ -132,6 +143,10 @@ impl Store {
     }
 }
 
+fn md5(content: &[u8]) -> String {
+    Md5::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 pub fn checksum(content: &[u8]) -> String {
     STANDARD.encode(Digest::of(content).0)
 }
@@ -141,13 +156,15 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
     while let Some(request) = read(&mut stream) {
         let together = now.fetch_add(1, Ordering::SeqCst) + 1;
         most.fetch_max(together, Ordering::SeqCst);
+        let mut obeyed = request.clone();
         let fault = (script.lock().unwrap())(&request);
         let (mut after, mut wrong) = (false, false);
         match fault {
             Fault::Answer(status, fields, body) => {
                 now.fetch_sub(1, Ordering::SeqCst);
+                let is_head = request.method == "HEAD";
                 kept.lock().unwrap().requests.push(request);
-                answer(&mut stream, status, fields, body.as_bytes(), false);
+                answer(&mut stream, status, fields, body.as_bytes(), is_head);
                 continue;
             }
             Fault::Reset => {
@@ -157,10 +174,13 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
             }
             Fault::ResetAfter => after = true,
             Fault::WrongChecksum => wrong = true,
+            Fault::Unconditional => {
+                obeyed.fields.remove("if-none-match");
+            }
             Fault::Stall(time) | Fault::Delay(time) => std::thread::sleep(time),
             Fault::None => {}
         }
-        let (status, fields, body) = act(&mut kept.lock().unwrap(), &request, wrong);
+        let (status, fields, body) = act(&mut kept.lock().unwrap(), &obeyed, wrong);
         let is_head = request.method == "HEAD";
         kept.lock().unwrap().requests.push(request);
         now.fetch_sub(1, Ordering::SeqCst);
@@ -226,25 +246,33 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
     let key = decode(key);
     let sum = |content: &[u8]| if wrong { checksum(b"other") } else { checksum(content) };
     let none = |status| (status, String::new(), Vec::new());
+    let only_md5 = kept.only_md5;
+    let sum_field = |sum: &str| if only_md5 { String::new() } else { format!("x-amz-checksum-sha256: {sum}\r\n") };
     let upload = parameter(&request.query, "uploadId").map(decode);
     match (request.method.as_str(), upload) {
         ("PUT", Some(upload)) => {
             let Some((_, parts)) = kept.uploads.get_mut(&upload) else { return none(404) };
             let number = parameter(&request.query, "partNumber").unwrap().parse().unwrap();
-            let fields = format!("ETag: \"part{number}\"\r\nx-amz-checksum-sha256: {}\r\n", sum(&request.body));
+            let etag = if only_md5 { md5(&request.body) } else { format!("part{number}") };
+            let fields = format!("ETag: \"{etag}\"\r\n{}", sum_field(&sum(&request.body)));
             parts.insert(number, Object { content: request.body.clone(), ..Object::default() });
             (200, fields, Vec::new())
         }
         ("POST", Some(upload)) => {
             let Some((key, parts)) = kept.uploads.remove(&upload) else { return none(404) };
             let mut object = Object { fields: request.fields.clone(), ..Object::default() };
-            let mut sums = Vec::new();
+            let (mut sums, mut md5s) = (Vec::new(), Vec::new());
             for part in parts.values() {
                 object.content.extend_from_slice(&part.content);
                 sums.extend_from_slice(&Digest::of(&part.content).0);
+                md5s.extend_from_slice(&Md5::digest(&part.content));
             }
             object.checksum = format!("{}-{}", checksum(&sums), parts.len());
-            let body = format!("<R><ETag>\"x-1\"</ETag><ChecksumSHA256>{}</ChecksumSHA256></R>", object.checksum);
+            object.etag = only_md5.then(|| format!("{}-{}", md5(&md5s), parts.len()));
+            let body = match only_md5 {
+                true => "<R><ETag>\"x-1\"</ETag></R>".to_owned(),
+                false => format!("<R><ETag>\"x-1\"</ETag><ChecksumSHA256>{}</ChecksumSHA256></R>", object.checksum),
+            };
             kept.objects.insert(key, object);
             (200, String::new(), body.into_bytes())
         }
@@ -269,11 +297,12 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
             if request.field("if-none-match") == "*" && kept.objects.contains_key(&key) {
                 return none(412);
             }
-            let fields = format!("ETag: \"e\"\r\nx-amz-checksum-sha256: {}\r\n", sum(&request.body));
+            let fields = format!("ETag: \"e\"\r\n{}", sum_field(&sum(&request.body)));
             let object = Object {
                 content: request.body.clone(),
                 fields: request.fields.clone(),
                 checksum: checksum(&request.body),
+                etag: only_md5.then(|| md5(&request.body)),
             };
             kept.objects.insert(key, object);
             (200, fields, Vec::new())
@@ -293,13 +322,10 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
         ("GET" | "HEAD", None) => {
             let Some(object) = kept.objects.get(&key) else { return none(404) };
             let content = &object.content;
-            let etag = format!("ETag: \"{}\"\r\n", checksum(content).replace('/', "_"));
+            let etag = object.etag.clone().unwrap_or_else(|| checksum(content).replace('/', "_"));
+            let etag = format!("ETag: \"{etag}\"\r\n");
             if request.method == "HEAD" {
-                let fields = format!(
-                    "{etag}Content-Length: {}\r\nx-amz-checksum-sha256: {}\r\n",
-                    content.len(),
-                    object.checksum
-                );
+                let fields = format!("{etag}Content-Length: {}\r\n{}", content.len(), sum_field(&object.checksum));
                 return (200, fields, Vec::new());
             }
             let Some(range) = request.field("range").strip_prefix("bytes=") else {

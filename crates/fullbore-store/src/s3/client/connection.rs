@@ -3,27 +3,24 @@
 //! A request is signed when it is written, so that it is of that moment however long it waited. Bodies that are files
 //! are read piece by piece as the socket takes them. What breaks is told to whoever asked, and asked again there.
 
+mod writing;
+
 use std::collections::VecDeque;
-use std::fs::File;
-use std::future::{Future, poll_fn};
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 use fullbore_wire::connect::{Connected, connect};
 use fullbore_wire::http1::{BodyLength, Event, Http1, Limits, ResponseHead};
-use fullbore_wire::stream::Stream;
 use fullbore_wire::tcp_info::{Arrival, TcpInfo};
-use tokio::io::AsyncWriteExt;
 use tokio::task::JoinHandle;
 
 use super::measure::Answered;
 use super::queue::{Order, PIPELINE_DEPTH, Take};
 use super::{Answer, Body, Shared};
+use crate::s3::spool::Kept;
+use writing::{Turn, unsent_allowed, write_or_wait};
 
 /// Bytes handed to the connection and not yet written.
 const OUTGOING_BYTES: usize = 512 << 10;
@@ -34,9 +31,14 @@ const PIECE_BYTES: u64 = 512 << 10;
 /// Bytes read from the socket at once.
 const READ_BYTES: usize = 256 << 10;
 
-/// How often the kernel's counters are looked at while a large body is under way, and otherwise.
+/// How often the kernel's counters are looked at while a large body is under way or somebody waits for room in the
+/// sockets, while the kernel has bytes of ours, and otherwise.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+const LOOK_OFTEN: Duration = Duration::from_millis(100);
 const LOOK_SELDOM: Duration = Duration::from_millis(500);
+
+/// Bytes of a connection that moves nothing for so long are not counted as the path's any more: others need the room.
+const STUCK: Duration = Duration::from_secs(2);
 
 /// Idle time after which a connection is closed before the server does: Amazon's ends after some 20 s without a
 /// request (measured by others, not documented), and a request that crosses the close has to be repeated.
@@ -69,16 +71,25 @@ pub(super) async fn serve(shared: Arc<Shared>) {
             }
             Ok(connected) => {
                 shared.queue.connected();
-                shared.meter.opened();
                 let begun = Instant::now();
+                shared.meter.opened(begun);
                 let host = Host { field: bucket.host.clone(), generation: Arc::clone(&bucket) };
                 let was_idle = Connection::new(&shared, connected, host).run().await;
-                shared.meter.closed(begun.elapsed());
-                if !shared.queue.closed(was_idle) {
-                    return;
+                shared.meter.closed(begun);
+                match shared.queue.closed(was_idle) {
+                    0 => return,
+                    // This task serves the first.
+                    others => open(&shared, others - 1),
                 }
             }
         }
+    }
+}
+
+/// Opens so many connections.
+pub(super) fn open(shared: &Arc<Shared>, count: usize) {
+    for _ in 0..count {
+        tokio::spawn(serve(Arc::clone(shared)));
     }
 }
 
@@ -105,7 +116,7 @@ struct Asked {
 /// A body that is read from a file as it goes.
 struct Feeding {
     tag: u64,
-    file: Arc<File>,
+    file: Arc<Kept>,
     offset: u64,
     remaining: u64,
     reading: Option<JoinHandle<io::Result<Bytes>>>,
@@ -126,16 +137,11 @@ struct Connection<'a> {
     progress: (u64, Instant),
     info: TcpInfo,
     not_before: Option<Instant>,
+    /// Time that the limit on the rate has held the present request back.
+    limited: Duration,
     flushed: bool,
-}
-
-/// What moved.
-enum Turn {
-    Written,
-    Readable,
-    Arrived,
-    Fed(io::Result<Bytes>),
-    Look,
+    /// Bytes of ours that count in the budget: written, and not known to be at the other end.
+    unconfirmed: u64,
 }
 
 impl<'a> Connection<'a> {
@@ -155,7 +161,9 @@ impl<'a> Connection<'a> {
             last_answer: now,
             progress: (0, now),
             not_before: None,
+            limited: Duration::ZERO,
             flushed: true,
+            unconfirmed: 0,
         }
     }
 
@@ -197,6 +205,7 @@ impl<'a> Connection<'a> {
     fn end(mut self, ended: Ended) -> bool {
         let was_idle = self.asked.is_empty();
         let queue = &self.shared.queue;
+        queue.budget.give_back(self.unconfirmed);
         match ended {
             // What the server did not look at is asked again, elsewhere, and nobody has to know.
             Ended::Quietly => queue.push_back(self.asked.drain(..).map(|asked| asked.order)),
@@ -225,9 +234,7 @@ impl<'a> Connection<'a> {
             let all_small = self.asked.iter().all(|asked| asked.order.is_small());
             let now = Instant::now();
             let (take, open) = self.shared.queue.take(self.asked.len(), all_small, now);
-            if open {
-                tokio::spawn(serve(Arc::clone(self.shared)));
-            }
+            self::open(self.shared, open);
             match take {
                 Take::Order(order) => self.hand_over(*order, now)?,
                 Take::Nothing => break,
@@ -237,7 +244,7 @@ impl<'a> Connection<'a> {
         Ok(None)
     }
 
-    fn hand_over(&mut self, order: Order, now: Instant) -> Result<(), String> {
+    fn hand_over(&mut self, mut order: Order, now: Instant) -> Result<(), String> {
         let before = self.http.outgoing().len() as u64;
         self.tags += 1;
         let tag = self.tags;
@@ -248,6 +255,7 @@ impl<'a> Connection<'a> {
             // Silence until now was nobody's fault.
             self.progress.1 = now;
         }
+        order.times_sent += 1;
         let call = Arc::clone(&order.call);
         self.asked.push_back(Asked {
             order,
@@ -314,24 +322,39 @@ impl<'a> Connection<'a> {
         }
     }
 
+    /// Bytes that the limit on the rate lets go at once. Where others have overdrawn it, that is waited for here as well.
+    fn under_the_limit(&mut self, now: Instant) -> u64 {
+        let waits = self.http.outgoing().has_remaining();
+        let Some(limit) = self.shared.options.limit.as_ref().filter(|_| waits) else { return u64::MAX };
+        let wait = limit.pay(0, now);
+        if self.not_before.is_none() && !wait.is_zero() {
+            self.not_before = Some(now + wait);
+        }
+        limit.burst_bytes()
+    }
+
     async fn turn(&mut self, held: Option<Instant>) -> io::Result<Turn> {
         let now = Instant::now();
         if self.not_before.is_some_and(|until| until <= now) {
             self.not_before = None;
         }
+        let waiting = self.http.outgoing().has_remaining();
+        let burst = self.under_the_limit(now);
+        let is_limited = self.not_before.is_some() && waiting;
         let allowed = unsent_allowed(&self.info);
         let watched = self.asked.iter().any(|asked| asked.order.call.body.len() >= WATCHED_BYTES);
         let has_room = !watched || u64::from(self.info.unsent_bytes) < allowed;
         let may_write = self.not_before.is_none() && has_room;
-        let look = match (self.asked.is_empty(), watched) {
-            (true, _) => IDLE,
-            (false, true) => LOOK_EVERY,
-            (false, false) => LOOK_SELDOM,
+        let look = match (self.asked.is_empty(), watched || (waiting && may_write), self.unconfirmed) {
+            (true, ..) => IDLE,
+            (false, true, _) => LOOK_EVERY,
+            (false, false, 0) => LOOK_SELDOM,
+            (false, false, _) if !self.shared.queue.budget.has_room() => LOOK_EVERY,
+            (false, false, _) => LOOK_OFTEN,
         };
         let until = [self.not_before, held].into_iter().flatten().min();
         let wait = until.map_or(look, |until| look.min(until.saturating_duration_since(now)));
-        let most =
-            if watched { usize::try_from(allowed).unwrap_or(usize::MAX).min(OUTGOING_BYTES) } else { OUTGOING_BYTES };
+        let most = burst.min(if watched { allowed } else { u64::MAX }).min(OUTGOING_BYTES as u64);
         let wants_more = held.is_none()
             && self.feeding.is_none()
             && self.http.room() > 0
@@ -340,12 +363,14 @@ impl<'a> Connection<'a> {
                 || (self.asked.iter().all(|asked| asked.order.is_small()) && self.shared.queue.may_pipeline()));
         let reading = self.feeding.as_mut().and_then(|feeding| feeding.reading.as_mut());
         let (stream, http, flushed) = (&mut self.connected.stream, &mut self.http, &mut self.flushed);
+        let budget = &self.shared.queue.budget;
         let turn = tokio::select! {
             biased;
-            turn = write_or_wait(stream, http, flushed, may_write.then_some(most)) => {
+            turn = write_or_wait(stream, http, flushed, budget, may_write.then_some(most)) => {
                 let (written, turn) = turn?;
+                self.unconfirmed += written;
                 if written > 0 && let Some(limit) = &self.shared.options.limit {
-                    let wait = limit.pay(written as u64, Instant::now());
+                    let wait = limit.pay(written, Instant::now());
                     self.not_before = (!wait.is_zero()).then(|| Instant::now() + wait);
                 }
                 turn
@@ -354,6 +379,9 @@ impl<'a> Connection<'a> {
             () = self.shared.queue.arrived.notified(), if wants_more => Turn::Arrived,
             () = tokio::time::sleep(wait) => Turn::Look,
         };
+        if is_limited {
+            self.limited += now.elapsed();
+        }
         if matches!(turn, Turn::Written) {
             self.note_written();
         }
@@ -448,6 +476,9 @@ impl<'a> Connection<'a> {
         if self.asked.is_empty() {
             self.feeding = None;
         }
+        // The server has all of it, and of those after it what was written.
+        let written = self.handed - self.http.outgoing().len() as u64;
+        self.confirm(written.saturating_sub(asked.end), now);
         let round_trip = Some(self.info.path_rtt()).filter(|time| !time.is_zero());
         // The server's turn begins when it has the request, and is done with the one before.
         let there =
@@ -459,6 +490,7 @@ impl<'a> Connection<'a> {
             received_bytes: asked.body.len() as u64,
             path: whole.saturating_sub(turn),
             server: turn.min(whole),
+            limited: std::mem::take(&mut self.limited).min(whole),
             round_trip,
         });
         self.last_answer = now;
@@ -470,7 +502,11 @@ impl<'a> Connection<'a> {
         }
         if let Some(head) = asked.head {
             // Whoever asked may have gone.
-            let _ = asked.order.reply.send(Ok(Answer { head, body: asked.body.freeze() }));
+            let _ = asked.order.reply.send(Ok(Answer {
+                head,
+                body: asked.body.freeze(),
+                times_sent: asked.order.times_sent,
+            }));
         }
     }
 
@@ -479,11 +515,24 @@ impl<'a> Connection<'a> {
         let Some(info) = self.connected.tcp.read() else { return };
         self.info = info;
         let now = Instant::now();
+        self.confirm(info.in_kernel_bytes(), now);
+        if !info.path_rtt().is_zero() {
+            self.shared.queue.budget.round_trip(info.path_rtt());
+        }
         for asked in &mut self.asked {
             if asked.written.is_none() || !self.flushed {
                 break;
             }
             asked.arrival.look(&info, now);
+        }
+    }
+
+    /// Of what was written no more than this is still on its way.
+    fn confirm(&mut self, under_way: u64, now: Instant) {
+        let arrived = self.unconfirmed.saturating_sub(under_way);
+        if arrived > 0 {
+            self.unconfirmed -= arrived;
+            self.shared.queue.budget.delivered(arrived, now);
         }
     }
 
@@ -500,25 +549,17 @@ impl<'a> Connection<'a> {
         }
         self.see();
         let moved = self.info.bytes_acknowledged + self.info.bytes_received;
-        if moved != self.progress.0 || self.not_before.is_some() {
+        // What waits for its turn does not stall.
+        let holds_nothing = self.info.in_kernel_bytes() == 0 && self.http.outgoing().has_remaining();
+        if moved != self.progress.0 || self.not_before.is_some() || holds_nothing {
             self.progress = (moved, now);
+        }
+        if now.saturating_duration_since(self.progress.1) >= STUCK {
+            self.shared.queue.budget.give_back(std::mem::take(&mut self.unconfirmed));
         }
         let patience = self.shared.options.patience;
         (now.saturating_duration_since(self.progress.1) >= patience)
             .then(|| Ended::Broken(format!("stalled: nothing moved for {} s", patience.as_secs())))
-    }
-}
-
-/// Unsent bytes in the kernel that a path of this speed may have. Where it is slow half a second of it, so that a slow
-/// uplink is not taken for a stalled one; elsewhere also twice the congestion window, or slow start would find
-/// nothing to send.
-fn unsent_allowed(info: &TcpInfo) -> u64 {
-    const LEAST: u64 = 4 << 10;
-    const SLOW_BYTES_PER_S: u64 = 64 << 10;
-    let window = u64::from(info.congestion_window_segments) * u64::from(info.segment_bytes);
-    match info.delivery_rate_bytes_per_s {
-        1..SLOW_BYTES_PER_S => (info.delivery_rate_bytes_per_s / 2).max(LEAST),
-        rate => (rate / 2).max(2 * window).max(LEAST),
     }
 }
 
@@ -527,41 +568,4 @@ async fn wait_for(reading: Option<&mut JoinHandle<io::Result<Bytes>>>) -> io::Re
         Some(reading) => reading.await.unwrap_or_else(|error| Err(io::Error::other(error))),
         None => std::future::pending().await,
     }
-}
-
-/// Writes at most `most` bytes of what waits (`None`: nothing now), or waits until something is there to be read.
-async fn write_or_wait(
-    stream: &mut Stream,
-    http: &mut Http1,
-    flushed: &mut bool,
-    most: Option<usize>,
-) -> io::Result<(usize, Turn)> {
-    poll_fn(|cx| {
-        if let Some(most) = most
-            && http.outgoing().has_remaining()
-        {
-            let mut limited = http.outgoing().take(most);
-            match pin!(stream.write_buf(&mut limited)).poll(cx) {
-                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Ok(written)) => {
-                    *flushed = false;
-                    return Poll::Ready(Ok((written, Turn::Written)));
-                }
-                // A refusal may have come before all of it was taken: it is read first.
-                Poll::Ready(Err(error)) => match stream.poll_readable(cx) {
-                    Poll::Ready(Ok(())) => return Poll::Ready(Ok((0, Turn::Readable))),
-                    _ => return Poll::Ready(Err(error)),
-                },
-                Poll::Pending => {}
-            }
-        } else if !*flushed {
-            match pin!(stream.flush()).poll(cx) {
-                Poll::Ready(Ok(())) => *flushed = true,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => {}
-            }
-        }
-        stream.poll_readable(cx).map_ok(|()| (0, Turn::Readable))
-    })
-    .await
 }

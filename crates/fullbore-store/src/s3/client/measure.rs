@@ -1,7 +1,9 @@
 //! Where the time of the connections went, for the verdict.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use fullbore_engine::stage::{HostClock, Kind, Ledger, StageClock};
 
 /// What was measured of all connections together.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -16,6 +18,8 @@ pub struct Reading {
     pub path: Duration,
     /// Time in which the server had a whole request and its answer was awaited.
     pub server: Duration,
+    /// Part of `path` in which the limit on the rate held bytes back.
+    pub limited: Duration,
     /// Time in which connections existed.
     pub open: Duration,
     /// Connections opened.
@@ -28,10 +32,22 @@ pub struct Reading {
     pub round_trip: Option<Duration>,
 }
 
-/// Adds up.
-#[derive(Debug, Default)]
+/// Adds up, and tells the run's ledger.
+#[derive(Debug)]
 pub struct Meter {
-    state: Mutex<(Reading, u64)>,
+    state: Mutex<(Reading, Open)>,
+    /// From when on times are counted.
+    origin: Instant,
+    send: Arc<StageClock>,
+    store: Arc<HostClock>,
+}
+
+/// Connections that there are.
+#[derive(Debug, Default)]
+struct Open {
+    count: u32,
+    /// When they were opened, all added up.
+    since: Duration,
 }
 
 /// One answer, as its connection saw it.
@@ -45,45 +61,62 @@ pub struct Answered {
     pub path: Duration,
     /// The server's turn.
     pub server: Duration,
+    /// Held back by the limit on the rate.
+    pub limited: Duration,
     /// The smallest round trip so far.
     pub round_trip: Option<Duration>,
 }
 
 impl Meter {
-    fn with<T>(&self, change: impl FnOnce(&mut Reading, &mut u64) -> T) -> T {
+    /// Counts in this ledger what goes to this store, and what comes from it: stage `send`.
+    pub fn new(ledger: &Ledger, store: &str) -> Meter {
+        let (send, store) = (ledger.stage("send", Kind::Task), ledger.host(store));
+        Meter { state: Mutex::default(), origin: Instant::now(), send, store }
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut Reading, &mut Open) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (reading, now) = &mut *state;
-        change(reading, now)
+        let (reading, open) = &mut *state;
+        change(reading, open)
     }
 
     /// An answer.
     pub fn answered(&self, answered: &Answered) {
+        let moved = answered.sent_bytes + answered.received_bytes;
+        self.send.add_items(1, moved);
+        self.store.received(moved);
+        if let Some(time) = answered.round_trip {
+            self.store.round_trip(time);
+        }
         self.with(|reading, _| {
             reading.answers += 1;
             reading.sent_bytes += answered.sent_bytes;
             reading.received_bytes += answered.received_bytes;
             reading.path += answered.path;
             reading.server += answered.server;
+            reading.limited += answered.limited;
             if let Some(time) = answered.round_trip {
                 reading.round_trip = Some(reading.round_trip.map_or(time, |before| before.min(time)));
             }
         });
     }
 
-    /// A connection was opened.
-    pub fn opened(&self) {
-        self.with(|reading, now| {
+    /// A connection was opened then.
+    pub fn opened(&self, at: Instant) {
+        self.with(|reading, open| {
+            open.count += 1;
+            open.since += at.saturating_duration_since(self.origin);
             reading.connections += 1;
-            *now += 1;
-            reading.connections_at_once = reading.connections_at_once.max(*now);
+            reading.connections_at_once = reading.connections_at_once.max(u64::from(open.count));
         });
     }
 
-    /// It ended after this time.
-    pub fn closed(&self, lasted: Duration) {
-        self.with(|reading, now| {
-            reading.open += lasted;
-            *now = now.saturating_sub(1);
+    /// One that was opened then has ended.
+    pub fn closed(&self, opened: Instant) {
+        self.with(|reading, open| {
+            open.count = open.count.saturating_sub(1);
+            open.since = open.since.saturating_sub(opened.saturating_duration_since(self.origin));
+            reading.open += opened.elapsed();
         });
     }
 
@@ -92,8 +125,11 @@ impl Meter {
         self.with(|reading, _| reading.repeated += 1);
     }
 
-    /// What was measured so far.
+    /// What was measured so far, connections that are open included.
     pub fn reading(&self) -> Reading {
-        self.with(|reading, _| reading.clone())
+        self.with(|reading, open| {
+            let lasted = (open.count * self.origin.elapsed()).saturating_sub(open.since);
+            Reading { open: reading.open + lasted, ..reading.clone() }
+        })
     }
 }

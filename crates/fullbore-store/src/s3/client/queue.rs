@@ -2,7 +2,8 @@
 //!
 //! Connections take from one queue, so that a slow one holds back what it has and nothing else. One that has a request
 //! under way takes another only when all have one, both are small, and the store is known to answer with what it
-//! was given (see [`Queue::pipeline`]): an answer must be known by its content.
+//! was given (see [`Queue::pipeline`]): an answer must be known by its content. None is begun, and no connection
+//! opened for it, while those that are begun fill the path ([`Budget`]).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, oneshot};
 
+use super::budget::Budget;
 use super::pace::Pace;
 use super::{Answer, Call, Identity};
 
@@ -27,6 +29,12 @@ const FIRST_CONTACT: Duration = Duration::from_secs(4);
 /// And for so long later: servers are restarted.
 const LATER_CONTACT: Duration = Duration::from_secs(60);
 
+/// Connections before anything was answered: on a slow uplink the rest would wait for one another.
+const FIRST_CONNECTIONS: usize = 16;
+
+/// Time until the budget is asked again: as often as sockets are looked at.
+const ROOM_WAIT: Duration = Duration::from_millis(10);
+
 /// Wait between attempts to connect; each is twice as long, up to the second.
 const CONNECT_WAIT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
 
@@ -36,6 +44,8 @@ pub(super) struct Order {
     pub call: Arc<Call>,
     pub identity: Option<Arc<Identity>>,
     pub reply: oneshot::Sender<Result<Answer, String>>,
+    /// Times that it was written to a connection, or begun to be.
+    pub times_sent: u32,
 }
 
 impl Order {
@@ -60,6 +70,8 @@ pub(super) struct Queue {
     pub arrived: Notify,
     pipeline: AtomicBool,
     connections_max: usize,
+    /// What the sockets may hold.
+    pub budget: Budget,
 }
 
 #[derive(Debug)]
@@ -99,6 +111,7 @@ impl Queue {
             arrived: Notify::new(),
             pipeline: AtomicBool::new(false),
             connections_max: connections_max.max(1),
+            budget: Budget::default(),
         }
     }
 
@@ -111,15 +124,15 @@ impl Queue {
         self.pipeline.store(allowed, Ordering::Relaxed);
     }
 
-    /// Puts a request in; true: one more connection is to be opened, and is counted already. The reason comes back
-    /// when the store was given up.
-    pub fn push(&self, order: Order) -> Result<bool, String> {
+    /// Puts a request in; the result is how many connections are to be opened, which are counted already. The reason
+    /// comes back when the store was given up.
+    pub fn push(&self, order: Order) -> Result<usize, String> {
         let mut state = self.state();
         if let Some(reason) = &state.given_up {
             return Err(reason.clone());
         }
         state.waiting.push_back(order);
-        let open = self.open_another(&mut state);
+        let open = self.open_others(&mut state);
         drop(state);
         self.arrived.notify_one();
         Ok(open)
@@ -136,12 +149,17 @@ impl Queue {
         self.arrived.notify_one();
     }
 
-    fn open_another(&self, state: &mut State) -> bool {
-        let open = state.waiting.len() > state.idle && state.connections < self.connections_max;
-        if open {
-            state.connections += 1;
-            state.idle += 1;
-        }
+    fn open_others(&self, state: &mut State) -> usize {
+        let most = match (self.budget.is_measured(), self.budget.has_room()) {
+            (true, true) => self.connections_max,
+            (true, false) => state.connections,
+            (false, _) => self.connections_max.min(FIRST_CONNECTIONS),
+        };
+        // One at least, or nothing would ever be delivered.
+        let most = most.max(1);
+        let open = state.waiting.len().saturating_sub(state.idle).min(most.saturating_sub(state.connections));
+        state.connections += open;
+        state.idle += open;
         open
     }
 
@@ -154,15 +172,15 @@ impl Queue {
         self.pipelines(&self.state())
     }
 
-    /// For a connection with so many requests under way, all of them small or not. True beside it: another
-    /// connection is to be opened, and is counted already.
-    pub fn take(&self, under_way: usize, all_small: bool, now: Instant) -> (Take, bool) {
+    /// For a connection with so many requests under way, all of them small or not. Beside it: how many connections are
+    /// to be opened, which are counted already.
+    pub fn take(&self, under_way: usize, all_small: bool, now: Instant) -> (Take, usize) {
         let mut state = self.state();
         let state = &mut *state;
         while state.waiting.front().is_some_and(|order| order.reply.is_closed()) {
             state.waiting.pop_front();
         }
-        let Some(first) = state.waiting.front() else { return (Take::Nothing, false) };
+        let Some(first) = state.waiting.front() else { return (Take::Nothing, 0) };
         if under_way > 0 {
             let allowed = under_way < PIPELINE_DEPTH && self.pipelines(state);
             if !allowed || !all_small || !first.is_small() {
@@ -170,20 +188,23 @@ impl Queue {
                     // The call may have been for one that has nothing to do.
                     self.arrived.notify_one();
                 }
-                return (Take::Nothing, false);
+                return (Take::Nothing, 0);
             }
+        }
+        if !self.budget.has_room() {
+            return (Take::Until(now + ROOM_WAIT), 0);
         }
         match state.pace.may(state.in_flight, now) {
             Ok(()) => {}
-            Err(Some(until)) => return (Take::Until(until), false),
-            Err(None) => return (Take::Nothing, false),
+            Err(Some(until)) => return (Take::Until(until), 0),
+            Err(None) => return (Take::Nothing, 0),
         }
         state.in_flight += 1;
         if under_way == 0 {
             state.idle = state.idle.saturating_sub(1);
         }
         let order = state.waiting.pop_front();
-        let open = self.open_another(state);
+        let open = self.open_others(state);
         if !state.waiting.is_empty() && state.idle > 0 {
             // One call may have stood for several requests.
             self.arrived.notify_one();
@@ -266,15 +287,15 @@ impl Queue {
         Some((CONNECT_WAIT.0 * 2_u32.pow(attempts.min(8))).min(CONNECT_WAIT.1))
     }
 
-    /// A connection ended; `was_idle` when it had nothing under way. True: another is to be opened in its place.
-    pub fn closed(&self, was_idle: bool) -> bool {
+    /// A connection ended; `was_idle` when it had nothing under way. The result is how many are to be opened in its place.
+    pub fn closed(&self, was_idle: bool) -> usize {
         let mut state = self.state();
         state.connections -= 1;
         state.connected -= 1;
         if was_idle {
             state.idle = state.idle.saturating_sub(1);
         }
-        self.open_another(&mut state)
+        self.open_others(&mut state)
     }
 
     /// Why the store was given up, if it was.
@@ -288,12 +309,12 @@ mod tests {
     use super::*;
     use fullbore_wire::http1::Method;
 
-    fn push(queue: &Queue) -> bool {
+    fn push(queue: &Queue) -> usize {
         let (reply, receiver) = oneshot::channel();
         // Somebody waits for the answer, for ever.
         std::mem::forget(receiver);
         queue
-            .push(Order { call: Arc::new(Call::new(Method::Get, None)), identity: None, reply })
+            .push(Order { call: Arc::new(Call::new(Method::Get, None)), identity: None, reply, times_sent: 0 })
             .expect("the store is not given up")
     }
 
@@ -301,27 +322,39 @@ mod tests {
     fn a_store_that_refuses_further_connections_is_not_given_up() {
         let queue = Queue::new(2);
         let now = Instant::now();
-        assert!(push(&queue));
+        assert_eq!(push(&queue), 1);
         queue.connected();
-        assert!(matches!(queue.take(0, true, now), (Take::Order(_), false)));
+        assert!(matches!(queue.take(0, true, now), (Take::Order(_), 0)));
         for minute in 0..5 {
             // One connection is busy, and a second one is wanted.
-            assert!(push(&queue), "minute {minute}");
+            assert_eq!(push(&queue), 1, "minute {minute}");
             assert_eq!(queue.not_connected("refused", false, now + Duration::from_secs(60 * minute)), None);
             assert_eq!(queue.given_up(), None, "minute {minute}");
         }
+    }
+
+    #[test]
+    fn a_few_connections_until_something_was_delivered_and_then_as_many_as_wanted() {
+        let (queue, now) = (Queue::new(64), Instant::now());
+        let opened: usize = (0..40).map(|_| push(&queue)).sum();
+        assert_eq!(opened, FIRST_CONNECTIONS);
+        queue.connected();
+        let granted = queue.budget.reserve(30_000, now);
+        assert!(matches!(queue.take(0, true, now), (Take::Until(_), 0)), "the path is full");
+        queue.budget.delivered(granted, now + Duration::from_millis(20));
+        assert!(matches!(queue.take(0, true, now), (Take::Order(_), 24)), "as many as there are requests");
     }
 
     #[tokio::test]
     async fn a_call_that_a_busy_connection_heard_is_passed_on() {
         let queue = Queue::new(2);
         let now = Instant::now();
-        assert!(push(&queue));
+        assert_eq!(push(&queue), 1);
         queue.connected();
         assert!(matches!(queue.take(0, true, now), (Take::Order(_), _)));
         queue.arrived.notified().await;
         // The second connection waits, and the first hears of the second request.
-        assert!(push(&queue));
+        assert_eq!(push(&queue), 1);
         queue.connected();
         queue.arrived.notified().await;
         assert!(matches!(queue.take(1, true, now), (Take::Nothing, _)));

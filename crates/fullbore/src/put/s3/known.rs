@@ -88,6 +88,11 @@ impl Known {
         Ok(known)
     }
 
+    /// Whether nothing is known of so many objects that a request more to find out about conditions is well spent.
+    pub fn leaves_many(&self, objects: &[Planned]) -> bool {
+        objects.len() >= LIST_FROM && !matches!(self.through, Some(Through::End)) && !self.resend
+    }
+
     /// What is known of an object that is to have this size.
     pub fn of(&self, key: &str, size: u64) -> Presence {
         if self.resend {

@@ -1,11 +1,12 @@
 //! Files read and hashed by a few threads, and put by the network's tasks as they come.
 //!
 //! A thread reads a small file whole under a permit of the window, hashes it, and leaves it to a task that asks for what
-//! is there, where that is not known, and puts it. Large files go to tasks that read them part by part.
+//! is there, where that is not known, and puts it. Large files go to tasks that read them part by part, and so do pipes,
+//! which are opened there: that waits for a writer, and must not keep the run from its end.
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -15,8 +16,8 @@ use fullbore_engine::digest::Sha256;
 use fullbore_engine::window::{Permit, Window};
 use fullbore_store::s3::client::Client;
 use fullbore_store::s3::compare::{self, Checker};
-use fullbore_store::s3::parts::WHOLE_BYTES_MAX;
-use fullbore_store::s3::upload::{Stored, UploadError, Uploader, Whole, Work};
+use fullbore_store::s3::parts::{self, WHOLE_BYTES_MAX};
+use fullbore_store::s3::upload::{Stored, UploadError, Uploader, Whole};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -25,8 +26,8 @@ use super::plan::Planned;
 use crate::bucket::{explain, is_fatal};
 use crate::error::{CommandError, ErrorKind};
 
-/// Objects of which nothing is known are put on the condition that they are new, up to this size: the bytes that are
-/// sent in vain, if they are not, cost less than a question before.
+/// Objects of which nothing is known are put on the condition that they are new, up to this size, where the store is known
+/// to keep to that: the bytes that are sent in vain, if they are not, cost less than a question before.
 const CONDITIONAL_BYTES_MAX: u64 = 64 << 10;
 
 /// Large files on their way at once: their parts share the window.
@@ -64,6 +65,8 @@ pub struct Sending {
     pub client: Client,
     pub uploader: Uploader,
     pub known: Known,
+    /// Finds out whether the store keeps to conditions, when that is not known.
+    pub asks_for_conditions: bool,
     pub handle: Handle,
     pub stop: watch::Receiver<bool>,
     pub threads: usize,
@@ -117,25 +120,27 @@ impl Sending {
             let _ = done.send(Done { number, size, result });
         };
         if object.path.as_os_str() == "-" {
-            self.spawn_large(object, number, None, done);
+            self.spawn_large(object, number, Origin::Stdin, done);
             return;
         }
-        let opened = Work::time(&self.uploader.work.source_ns, || {
+        let work = &self.uploader.work;
+        let opened = work.read(|| {
+            if !std::fs::metadata(&object.path)?.is_file() {
+                return Ok(None);
+            }
             let file = File::open(&object.path)?;
-            Ok((file.metadata()?, file))
+            Ok(Some((file.metadata()?.len(), file)))
         });
-        let (about, file) = match opened {
-            Ok(opened) => opened,
+        let (size, file) = match opened {
+            Ok(Some(opened)) => opened,
+            Ok(None) => return self.spawn_large(object, number, Origin::Pipe(object.path.clone()), done),
             Err(error) => return tell(0, Err(self.failure(CommandError::disk(&object.path, &error)))),
         };
-        if !about.is_file() || about.len() > WHOLE_BYTES_MAX {
-            self.spawn_large(object, number, Some((file, about.is_file().then_some(about.len()))), done);
-            return;
+        if size > WHOLE_BYTES_MAX {
+            return self.spawn_large(object, number, Origin::File(file, size), done);
         }
-        let size = about.len();
-        let permit =
-            Work::time(&self.uploader.work.window_ns, || self.uploader.window.acquire_blocking(size + FILE_BYTES));
-        let content = Work::time(&self.uploader.work.source_ns, || read(&file, size));
+        let permit = work.wait(|| self.uploader.window.acquire_blocking(size + FILE_BYTES));
+        let content = work.read(|| read(&file, size));
         let content = match content {
             Ok(content) if content.len() as u64 == size => Bytes::from(content),
             Ok(_) => return tell(size, Err(self.failure(changed(&object.path)))),
@@ -144,12 +149,12 @@ impl Sending {
         let presence = self.known.of(&object.key, size);
         let same = |etag: &String| compare::is_md5(etag) && compare::md5_hex(&content) == etag.to_ascii_lowercase();
         if let Presence::SameSize(etag) = &presence
-            && Work::time(&self.uploader.work.hash_ns, || same(etag))
+            && work.hash(|| same(etag))
         {
             self.succeeded.fetch_add(1, Ordering::Relaxed);
             return tell(size, Ok(Outcome::Present));
         }
-        let hash = Work::time(&self.uploader.work.hash_ns, || Sha256::of(&content));
+        let hash = work.hash(|| Sha256::of(&content));
         let (this, key, path, done) = (Arc::clone(self), object.key.clone(), object.path.clone(), done.clone());
         self.handle.spawn(async move {
             let result = this.small(&key, content, hash, presence).await;
@@ -175,11 +180,14 @@ impl Sending {
 
     async fn small(&self, key: &str, content: Bytes, hash: Sha256, presence: Presence) -> Result<Outcome, UploadError> {
         let size = content.len() as u64;
+        let conditions = &self.uploader.conditions;
         let conditional = presence == Presence::Unknown && size <= CONDITIONAL_BYTES_MAX && !self.dry_run;
-        if conditional {
+        // What is there may be what an earlier copy of our request has put.
+        let mut perhaps_ours = false;
+        if conditional && conditions.are_kept() {
             match self.uploader.whole(key, self.fields(key), content.clone(), hash, true).await? {
                 Whole::Stored(stored) => return Ok(Outcome::Stored(stored)),
-                Whole::Exists => {}
+                Whole::Exists { resent } => perhaps_ours = resent,
             }
         }
         if presence != Presence::Absent
@@ -189,15 +197,22 @@ impl Sending {
             let mut checker = Checker::new(compare::proof(&self.client, key, &present).await?);
             checker.update(&content);
             if checker.finish() == Some(true) {
-                return Ok(Outcome::Present);
+                let stored = Stored { size, checksum: parts::base64(&hash), confirmed: present.checksum.is_some() };
+                return Ok(if perhaps_ours { Outcome::Stored(stored) } else { Outcome::Present });
             }
         }
         if self.dry_run {
             return Ok(Outcome::Wanted);
         }
-        match self.uploader.whole(key, self.fields(key), content, hash, false).await? {
-            Whole::Stored(stored) => Ok(Outcome::Stored(stored)),
-            Whole::Exists => Err(UploadError::Changed),
+        let fields = self.fields(key);
+        match self.uploader.whole(key, fields.clone(), content.clone(), hash, false).await? {
+            Whole::Stored(stored) => {
+                if conditional && self.asks_for_conditions && conditions.ask_once() {
+                    self.uploader.ask_for_conditions(key, fields, content, hash).await;
+                }
+                Ok(Outcome::Stored(stored))
+            }
+            Whole::Exists { .. } => Err(UploadError::Changed),
         }
     }
 
@@ -207,21 +222,14 @@ impl Sending {
         fields
     }
 
-    /// A large file, a pipe by name (without a size), or stdin (without a file).
-    fn spawn_large(
-        self: &Arc<Self>,
-        object: &Planned,
-        number: usize,
-        file: Option<(File, Option<u64>)>,
-        done: &mpsc::Sender<Done>,
-    ) {
+    fn spawn_large(self: &Arc<Self>, object: &Planned, number: usize, from: Origin, done: &mpsc::Sender<Done>) {
         let permit = self.large.acquire_blocking(0);
         let (this, key, path, done) = (Arc::clone(self), object.key.clone(), object.path.clone(), done.clone());
         self.handle.spawn(async move {
-            let (size, result) = match file {
-                Some((file, Some(size))) => (size, this.large_file(&key, file, size).await),
-                Some((file, None)) => sized(this.pipe(&key, file).await),
-                None => sized(this.pipe(&key, io::stdin()).await),
+            let (size, result) = match from {
+                Origin::File(file, size) => (size, this.large_file(&key, file, size).await),
+                Origin::Pipe(path) => sized(this.pipe(&key, Named { path, file: None }).await),
+                Origin::Stdin => sized(this.pipe(&key, io::stdin()).await),
             };
             let result = result.map_err(|error| this.explained(&path, &error));
             this.finish(number, size, result, permit, &done);
@@ -237,7 +245,7 @@ impl Sending {
             let file = file.try_clone().map_err(UploadError::Source)?;
             let work = Arc::clone(&self.uploader.work);
             let compared = tokio::task::spawn_blocking(move || {
-                let same = Work::time(&work.hash_ns, || compare::file_matches(&file, proof))?;
+                let same = work.hash(|| compare::file_matches(&file, proof))?;
                 io::Seek::rewind(&mut &file).map(|()| same)
             });
             if compared.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(UploadError::Source)? {
@@ -280,6 +288,29 @@ impl Sending {
             self.over.store(true, Ordering::Relaxed);
         }
         error
+    }
+}
+
+/// What has no end that is known, or is large.
+enum Origin {
+    File(File, u64),
+    Pipe(PathBuf),
+    Stdin,
+}
+
+/// A pipe by its name. It is opened when it is read, which waits until somebody writes into it.
+struct Named {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl Read for Named {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            closed => closed.insert(File::open(&self.path)?),
+        };
+        file.read(into)
     }
 }
 
