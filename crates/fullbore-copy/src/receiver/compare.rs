@@ -128,14 +128,15 @@ impl Comparer<'_> {
 
     fn big(&self, file: &Compare, old: &Old) -> Result<u64, Closed> {
         let (mut first, mut hashes, mut hashed_bytes) = (0, Vec::new(), 0);
-        for index in 0..blocks(file.size) {
+        let mut next = 0;
+        while next < blocks(file.size) {
             if self.context.brake.is_pulled() || !file.awaited && self.outrun.load(Ordering::Relaxed) {
                 break;
             }
             // Of an earlier run, or the sender has overtaken us.
-            if file.partial.as_ref().is_some_and(|partial| partial.has(index)) {
-                continue;
-            }
+            let missing = file.partial.as_ref().map_or(Some(next), |partial| partial.missing_from(next));
+            let Some(index) = missing else { break };
+            next = index + 1;
             let Ok((hash, length)) = self.clock.device(|| block(old, file.size, index, self.context)) else { break };
             hashed_bytes += length;
             if let Some(partial) = &file.partial {

@@ -174,9 +174,11 @@ impl Partial {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a block is written.
-    pub(super) fn has(&self, index: u64) -> bool {
-        self.lock().done.has(index)
+    /// The first block from this one on that has not come; none if nothing more is to come.
+    pub(super) fn missing_from(&self, index: u64) -> Option<u64> {
+        let state = self.lock();
+        let next = state.done.missing_from(index);
+        (!state.dead && next < blocks(self.entry.size)).then_some(next)
     }
 
     /// The sender is about to be told that the old file has this block.
@@ -448,10 +450,14 @@ pub(super) mod tests {
         let tree = Tree::open(directory.path()).unwrap();
         let partial = Partial::new(0, asked(b"file", i64::MAX as u64), Found::default(), true);
         assert_eq!((partial.have(), partial.have_bytes()), (vec![], 0));
+        assert_eq!(partial.missing_from(7), Some(7));
         // No file system here is that large; it is a matter of this file alone.
         let all = Run { first: 0, count: blocks(i64::MAX as u64) };
         let held = partial.holes(all, tree.root(), Mode::RUSR | Mode::WUSR, &[b'x'; 36]);
         assert!(matches!(held, Err(Errno::FBIG | Errno::INVAL) | Ok(Progress::Whole(_))), "{held:?}");
+        // Who compares it with an old one does not go on for as many blocks as it has.
+        partial.give_up(tree.root(), false);
+        assert_eq!(partial.missing_from(7), None);
     }
 
     #[test]

@@ -32,6 +32,11 @@ impl Runs {
         self.runs.range(..=index).next_back().is_some_and(|(_, end)| index < *end)
     }
 
+    /// The first block from this one on that is not there.
+    pub(super) fn missing_from(&self, index: u64) -> u64 {
+        self.runs.range(..=index).next_back().map_or(index, |(_, end)| index.max(*end))
+    }
+
     /// All of them, ascending.
     pub(super) fn iter(&self) -> impl Iterator<Item = Run> + '_ {
         self.runs.iter().map(|(first, end)| Run { first: *first, count: end - first })
@@ -55,6 +60,8 @@ mod tests {
                 prop_assert_eq!(runs.add(Run { first, count }), new);
             }
             prop_assert!((0..90).all(|index| runs.has(index) == set.contains(&index)));
+            let missing = |index| (index..).find(|index| !set.contains(index)).unwrap();
+            prop_assert!((0..90).all(|index| runs.missing_from(index) == missing(index)));
             let all: Vec<Run> = runs.iter().collect();
             prop_assert!(all.iter().flat_map(|run| run.first..run.first + run.count).eq(set));
             prop_assert!(all.windows(2).all(|pair| pair[0].first + pair[0].count < pair[1].first), "{:?}", all);
