@@ -274,6 +274,27 @@ fn what_does_not_fit_is_refused_before_the_first_byte() {
 }
 
 #[test]
+fn a_file_of_exbibytes_that_is_nearly_all_hole_is_a_small_one() {
+    use std::os::unix::fs::FileExt as _;
+    let place = Place::new();
+    // In memory files may be as long as numbers are.
+    let disk = SmallDisk::new(place.path("disk"), "16m");
+    fs::create_dir(disk.0.join("src")).unwrap();
+    let (size, island) = (7 << 60, 3 << 60);
+    let file = fs::File::create(disk.0.join("src/huge")).unwrap();
+    file.set_len(size).unwrap();
+    file.write_all_at(b"island", island).unwrap();
+    fs::write(disk.0.join("src/small"), "x").unwrap();
+    place.copy(&["--verify", "disk/src/", "disk/dst"]);
+    let copied = fs::File::open(disk.0.join("dst/huge")).unwrap();
+    let (mut content, status) = ([0; 8], copied.metadata().unwrap());
+    copied.read_exact_at(&mut content, island - 1).unwrap();
+    assert_eq!((&content, status.len()), (b"\0island\0", size));
+    assert!(status.blocks() * 512 <= 4 << 20, "{} blocks", status.blocks());
+    assert!(place.copy(&["disk/src/", "disk/dst"]).starts_with("nothing to copy"));
+}
+
+#[test]
 fn a_copy_that_is_refused_leaves_no_directory_that_was_made_for_it() {
     let place = Place::new();
     fs::create_dir(place.path("src")).unwrap();

@@ -134,6 +134,40 @@ fn a_cut_connection_is_dialled_again_and_the_copy_goes_on() {
 }
 
 #[test]
+fn what_was_named_before_a_connection_was_cut_is_read_back_before_the_source_goes() {
+    let (place, lab) = (Place::new(), Lab::new());
+    for directory in ["src", "whole"] {
+        fs::create_dir(place.path(directory)).unwrap();
+    }
+    for number in 0..4 {
+        fs::write(place.path(&format!("src/{number}")), vec![number; 8 << 20]).unwrap();
+    }
+    place.copy(&["src/", "whole"]);
+    let (source, target) = (format!("{}/", place.path("src").display()), place.path("dst"));
+    let verifying = ["--verify", "--remove-source-files", "--group-time", "100", "--bwlimit", "8M"];
+    let mut command = lab.command(&verifying);
+    let command = command.args([&source, &lab.there(&target)]);
+    let copy = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let until = Instant::now() + LONG;
+    while !target.join("0").exists() {
+        assert!(Instant::now() < until, "no file gets its name");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // The disk loses what it was given; time and length are as they were.
+    let file = fs::File::options().write(true).open(target.join("0")).unwrap();
+    let modified = file.metadata().unwrap().modified().unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"lost", 5 << 20).unwrap();
+    file.set_modified(modified).unwrap();
+    lab.cut();
+    let output = copy.wait_with_output().unwrap();
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("dialling again") && text.contains("Read back from the device: 33"), "{text}");
+    assert_same(&place.path("whole"), &target);
+    assert_eq!(fs::read_dir(place.path("src")).unwrap().count(), 0);
+}
+
+#[test]
 fn what_the_far_end_refuses_is_told_here() {
     let (place, lab) = (Place::new(), Lab::new());
     let output = lab.command(&[&lab.there(&place.path("nothing")), "."]).output().unwrap();
