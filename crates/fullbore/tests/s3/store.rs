@@ -52,7 +52,12 @@ pub enum Fault {
     Stall(Duration),
     /// Slowly.
     Delay(Duration),
+    /// Refused with a plea for less when more than so many are asked at once, and slowly otherwise.
+    SlowAbove(usize, Duration),
 }
+
+/// A plea for less.
+pub const SLOW: &str = "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>";
 
 type Script = Box<dyn FnMut(&Request) -> Fault + Send>;
 
@@ -159,6 +164,11 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
         let mut obeyed = request.clone();
         let fault = (script.lock().unwrap())(&request);
         let (mut after, mut wrong) = (false, false);
+        let fault = match fault {
+            Fault::SlowAbove(most, _) if together > most => Fault::Answer(503, "", SLOW),
+            Fault::SlowAbove(_, time) => Fault::Delay(time),
+            fault => fault,
+        };
         match fault {
             Fault::Answer(status, fields, body) => {
                 now.fetch_sub(1, Ordering::SeqCst);
@@ -178,7 +188,7 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
                 obeyed.fields.remove("if-none-match");
             }
             Fault::Stall(time) | Fault::Delay(time) => std::thread::sleep(time),
-            Fault::None => {}
+            Fault::SlowAbove(..) | Fault::None => {}
         }
         let (status, fields, body) = act(&mut kept.lock().unwrap(), &obeyed, wrong);
         let is_head = request.method == "HEAD";

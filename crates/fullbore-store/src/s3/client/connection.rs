@@ -341,6 +341,7 @@ impl<'a> Connection<'a> {
         let waiting = self.http.outgoing().has_remaining();
         let burst = self.under_the_limit(now);
         let is_limited = self.not_before.is_some() && waiting;
+        let waits_for_room = held.is_some() && self.asked.is_empty() && !self.shared.queue.budget.has_room();
         let allowed = unsent_allowed(&self.info);
         let watched = self.asked.iter().any(|asked| asked.order.call.body.len() >= WATCHED_BYTES);
         let has_room = !watched || u64::from(self.info.unsent_bytes) < allowed;
@@ -381,6 +382,9 @@ impl<'a> Connection<'a> {
         };
         if is_limited {
             self.limited += now.elapsed();
+        }
+        if waits_for_room {
+            self.shared.meter.waited_for_room(now.elapsed());
         }
         if matches!(turn, Turn::Written) {
             self.note_written();

@@ -14,7 +14,8 @@ pub struct Reading {
     pub sent_bytes: u64,
     /// Bytes of bodies received.
     pub received_bytes: u64,
-    /// Time in which bytes waited to be sent, were on the path, or came back on it.
+    /// Time in which bytes waited to be sent, were on the path, or came back on it, and in which a connection was not given
+    /// a request because the path was full.
     pub path: Duration,
     /// Time in which the server had a whole request and its answer was awaited.
     pub server: Duration,
@@ -118,6 +119,11 @@ impl Meter {
             open.since = open.since.saturating_sub(opened.saturating_duration_since(self.origin));
             reading.open += opened.elapsed();
         });
+    }
+
+    /// A connection was not given a request, because others fill the path.
+    pub fn waited_for_room(&self, time: Duration) {
+        self.with(|reading, _| reading.path += time);
     }
 
     /// A request is sent once more.
