@@ -15,6 +15,17 @@ pub(super) const FLOOR_BYTES: u64 = 48 << 10;
 /// Time that bytes may be held for.
 const HELD_FOR: Duration = Duration::from_secs(1);
 
+/// Another request is begun while those before it need no longer than this. TCP sends again what is not acknowledged in
+/// 200 ms on a connection that has not met the queue yet (Linux, `TCP_RTO_MIN`), and spends a slow link on copies.
+const QUEUED_FOR: Duration = Duration::from_millis(200);
+
+/// Another one is begun in any case beside so much: a request or two of small objects; and half the floor as long as no
+/// round was large enough to tell a slow path.
+const BESIDE_BYTES: u64 = 8 << 10;
+
+/// Bytes of a round that tell how fast the path is, not how much there was to send.
+const TELLING_BYTES: u64 = 16 << 10;
+
 /// Growth of the budget in a round at most: one round may be measured wrongly by a burst of acknowledgements.
 const GROWTH: u64 = 4;
 
@@ -44,6 +55,8 @@ struct State {
     rates: VecDeque<(Instant, f64)>,
     /// The smallest round trip of all connections.
     round_trip: Option<Duration>,
+    /// A round was large enough.
+    is_told: bool,
 }
 
 /// A time in which as much as was held at its beginning was delivered, whoever held it; or twice the time that it may
@@ -60,7 +73,8 @@ struct Round {
 impl Default for Budget {
     fn default() -> Budget {
         let (rates, allowed) = (VecDeque::with_capacity(ROUNDS), FLOOR_BYTES);
-        Budget(Mutex::new(State { held: 0, delivered: 0, allowed, round: None, rates, round_trip: None }))
+        let state = State { held: 0, delivered: 0, allowed, round: None, rates, round_trip: None, is_told: false };
+        Budget(Mutex::new(state))
     }
 }
 
@@ -112,6 +126,7 @@ impl Budget {
             return;
         }
         let rate = (state.delivered - from) as f64 / lasted.max(ROUND_LEAST).as_secs_f64();
+        state.is_told |= state.delivered - from >= TELLING_BYTES;
         state.measured(rate, now);
         state.round = None;
         if state.held > 0 {
@@ -128,7 +143,7 @@ impl Budget {
     /// Whether another request may be begun: those that are come first.
     pub fn has_room(&self) -> bool {
         let state = self.state();
-        state.held < state.allowed / 2
+        state.held < state.beside()
     }
 
     /// Whether anything was delivered yet.
@@ -147,14 +162,25 @@ impl State {
         HELD_FOR.max(2 * self.round_trip.unwrap_or_default())
     }
 
+    /// The rate of the best round that counts, bytes per second.
+    fn best(&self) -> f64 {
+        self.rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max)
+    }
+
+    /// What others may hold when a request is begun.
+    fn beside(&self) -> u64 {
+        let time = QUEUED_FOR.max(2 * self.round_trip.unwrap_or_default());
+        let worth = (self.best() * time.as_secs_f64()) as u64;
+        worth.max(if self.is_told { BESIDE_BYTES } else { FLOOR_BYTES / 2 }).min(self.allowed / 2)
+    }
+
     fn measured(&mut self, rate: f64, now: Instant) {
         let old = |(ended, _): &(Instant, f64)| now.saturating_duration_since(*ended) > REMEMBERED_FOR;
         while self.rates.len() == ROUNDS || self.rates.front().is_some_and(old) {
             self.rates.pop_front();
         }
         self.rates.push_back((now, rate));
-        let best = self.rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
-        let worth = (best * self.held_for().as_secs_f64()) as u64;
+        let worth = (self.best() * self.held_for().as_secs_f64()) as u64;
         self.allowed = worth.min(self.allowed.saturating_mul(GROWTH)).max(FLOOR_BYTES);
     }
 }
@@ -215,6 +241,26 @@ mod tests {
             let of_it = delivered as f64 / (rate * seconds) as f64;
             assert!(of_it > 0.6, "{of_it:.2} of {rate} bytes/s at {trip_ms} ms");
         }
+    }
+
+    #[test]
+    fn requests_on_a_slow_uplink_do_not_wait_until_tcp_sends_them_again() {
+        let (budget, begun) = (Budget::default(), Instant::now());
+        let (mut queued, mut most, mut done) = (0_u64, 0, 0);
+        for step in 0..1000 {
+            let now = begun + step * STEP;
+            while budget.has_room() {
+                queued += budget.reserve(4800, now);
+            }
+            // The first burst is what it is: nothing is known yet.
+            most = if step > 200 { queued.max(most) } else { 0 };
+            let leaves = queued.min(500);
+            queued -= leaves;
+            done += leaves;
+            budget.delivered(leaves, now + STEP);
+        }
+        assert!(most <= 15_000, "{most} bytes are 200 ms and the request that is begun");
+        assert_eq!(done, 500_000, "the link is never idle");
     }
 
     #[test]
