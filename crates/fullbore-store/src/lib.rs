@@ -7,3 +7,4 @@
 
 pub mod lafs;
 pub mod s3;
+mod stage;

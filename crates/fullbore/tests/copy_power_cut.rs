@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fullbore_copy::receiver::journal;
-use fullbore_testkit::power_cut::AfterCut;
+use fullbore_testkit::power_cut::{AfterCut, BlockLog};
 use fullbore_testkit::random::Random;
 use fullbore_testkit::slowdisk::SlowDisk;
 use harness::{Place, assert_same, said};
@@ -71,6 +71,25 @@ fn goes_on(place: &Place, target: &Path) -> String {
     text
 }
 
+/// Cuts the power at every flush and at random points, mounts what is there then, and looks at the destination:
+/// names are of whole files, and `look`, given the point and the directory.
+fn after_each_cut(place: &Place, log: &BlockLog, random: &mut Random, mut look: impl FnMut(usize, &Path)) {
+    let mut points = log.flushes();
+    points.extend((0..CUTS).map(|_| random.below(log.len() as u64 + 1) as usize));
+    for (number, point) in points.into_iter().enumerate() {
+        // The kernel may still hold the one before.
+        let image = place.path(&format!("image-{number}"));
+        let share = [0.0, 0.5, 1.0][random.below(3) as usize];
+        log.image(point, &mut || random.chance(share), &image).unwrap();
+        let cut = AfterCut::mount(&image, &place.path("after")).unwrap_or_else(|error| panic!("at {point}: {error}"));
+        let target = place.path("after/dst");
+        names_are_of_whole_files(&place.path("src"), &target);
+        look(point, &target);
+        drop(cut);
+        fs::remove_file(image).unwrap();
+    }
+}
+
 #[test]
 fn after_a_power_cut_names_are_of_whole_files_and_blocks_that_are_right_are_kept() {
     SlowDisk::available().unwrap();
@@ -87,24 +106,13 @@ fn after_a_power_cut_names_are_of_whole_files_and_blocks_that_are_right_are_kept
     let log = disk.recorded().unwrap();
     drop(disk);
 
-    let mut points = log.flushes();
-    assert!(points.len() > 3, "no checkpoints: {log:?}");
-    points.extend((0..CUTS).map(|_| random.below(log.len() as u64 + 1) as usize));
+    assert!(log.flushes().len() > 3, "no checkpoints: {log:?}");
     let mut resumed = 0;
-    for (number, point) in points.into_iter().enumerate() {
-        // The kernel may still hold the last one.
-        let image = place.path(&format!("image-{number}"));
-        let share = [0.0, 0.5, 1.0][random.below(3) as usize];
-        log.image(point, &mut || random.chance(share), &image).unwrap();
-        let cut = AfterCut::mount(&image, &place.path("after")).unwrap_or_else(|error| panic!("at {point}: {error}"));
-        let target = place.path("after/dst");
-        names_are_of_whole_files(&place.path("src"), &target);
-        let text = goes_on(&place, &target);
+    after_each_cut(&place, &log, &mut random, |_, target| {
+        let text = goes_on(&place, target);
         resumed += u32::from(text.contains("were there from an earlier run"));
-        assert_same(&place.path("src"), &target);
-        drop(cut);
-        fs::remove_file(image).unwrap();
-    }
+        assert_same(&place.path("src"), target);
+    });
     assert!(resumed > 2, "blocks were taken over in {resumed} cases only");
 }
 
@@ -146,22 +154,12 @@ fn after_a_second_power_cut_what_was_there_after_the_first_one_is_still_gone_on_
     let log = disk.recorded().unwrap();
     drop(disk);
 
-    let mut points = log.flushes();
-    points.extend((0..CUTS).map(|_| random.below(log.len() as u64 + 1) as usize));
     let mut unfinished = 0;
-    for (number, point) in points.into_iter().enumerate() {
-        let image = place.path(&format!("image-{number}"));
-        let share = [0.0, 0.5, 1.0][random.below(3) as usize];
-        log.image(point, &mut || random.chance(share), &image).unwrap();
-        let cut = AfterCut::mount(&image, &place.path("after")).unwrap_or_else(|error| panic!("at {point}: {error}"));
-        let target = place.path("after/dst");
-        names_are_of_whole_files(&place.path("src"), &target);
+    after_each_cut(&place, &log, &mut random, |point, target| {
         for name in begun.iter().filter(|name| !target.join(name).exists()) {
             unfinished += 1;
-            assert!(entered(&target, name).1 >= 2, "{name} is begun anew after a cut at {point} of {log:?}");
+            assert!(entered(target, name).1 >= 2, "{name} is begun anew after a cut at {point} of {log:?}");
         }
-        drop(cut);
-        fs::remove_file(image).unwrap();
-    }
+    });
     assert!(unfinished > 2, "cuts came at no time that tests anything: {log:?}");
 }

@@ -194,29 +194,7 @@ fn other_programs_find_nothing_missing() {
         |kind: &str| format!("{kind} [arch=amd64 signed-by={}] file:{} trixie main\n", key.display(), to.display());
     let source = source("deb") + &source("deb-src");
     std::fs::write(apt.join("etc/sources.list"), source).unwrap();
-    let get = || {
-        let at = |part: &str| apt.join(part).display().to_string();
-        let mut command = clean_command("apt-get");
-        for option in [
-            format!("Dir::Etc::sourcelist={}", at("etc/sources.list")),
-            "Dir::Etc::sourceparts=-".to_owned(),
-            format!("Dir::State::lists={}", at("lists")),
-            format!("Dir::State::status={}", at("status")),
-            format!("Dir::Cache::archives={}", at("archives")),
-            "Dir::Cache::pkgcache=".to_owned(),
-            "Dir::Cache::srcpkgcache=".to_owned(),
-            "APT::Architecture=amd64".to_owned(),
-            "APT::Architectures=amd64".to_owned(),
-            "APT::Sandbox::User=root".to_owned(),
-            "APT::Update::Error-Mode=any".to_owned(),
-            "APT::Install-Recommends=false".to_owned(),
-            "Debug::NoLocking=true".to_owned(),
-        ] {
-            command.arg("-o").arg(option);
-        }
-        command.env("LC_ALL", "C.UTF-8").current_dir(&apt);
-        command
-    };
+    let get = || private_apt(&apt, &apt.join("etc/sources.list"), &apt.join("status"));
     run(get().arg("update"));
     let names: Vec<String> = debs
         .iter()
@@ -279,30 +257,16 @@ fn installed(directory: &Path, mirror: &Path, key: &Path, debs: &[PathBuf]) {
     let source = format!("deb [arch=amd64 signed-by={}] {served} trixie main\n", key.display());
     std::fs::write(root.join("sources.list"), source).unwrap();
     let get = |words: &[&str]| {
-        let at = |part: &str| root.join(part).display().to_string();
-        let mut command = clean_command("apt-get");
+        let mut apt = private_apt(&root, &root.join("sources.list"), &root.join("var/lib/dpkg/status"));
         for option in [
-            format!("Dir::Etc::sourcelist={}", at("sources.list")),
-            "Dir::Etc::sourceparts=-".to_owned(),
-            format!("Dir::State::lists={}", at("lists")),
-            format!("Dir::State::status={}", at("var/lib/dpkg/status")),
-            format!("Dir::State::extended_states={}", at("extended")),
-            format!("Dir::Cache::archives={}", at("archives")),
-            "Dir::Cache::pkgcache=".to_owned(),
-            "Dir::Cache::srcpkgcache=".to_owned(),
-            "APT::Architecture=amd64".to_owned(),
-            "APT::Architectures=amd64".to_owned(),
-            "APT::Sandbox::User=root".to_owned(),
-            "APT::Update::Error-Mode=any".to_owned(),
-            "APT::Install-Recommends=false".to_owned(),
+            format!("Dir::State::extended_states={}", root.join("extended").display()),
             "Acquire::http::Proxy=false".to_owned(),
-            "Debug::NoLocking=true".to_owned(),
             format!("DPkg::Options::=--root={}", root.display()),
             "DPkg::Options::=--force-unsafe-io".to_owned(),
         ] {
-            command.arg("-o").arg(option);
+            apt.arg("-o").arg(option);
         }
-        run(command.args(words).env("LC_ALL", "C.UTF-8"))
+        run(apt.args(words))
     };
     get(&["update"]);
     let names: Vec<String> = chosen.iter().map(|deb| field(deb, "Package")).collect();
@@ -315,6 +279,30 @@ fn installed(directory: &Path, mirror: &Path, key: &Path, debs: &[PathBuf]) {
         assert_eq!(there, format!("{} installed", field(deb, "Version")), "{name}");
         assert_eq!(run(Command::new("dpkg").args([&root, "--verify", name])), "", "{name}");
     }
+}
+
+/// An `apt-get` that keeps everything below this directory and knows of no other source and package.
+fn private_apt(directory: &Path, sources: &Path, status: &Path) -> Command {
+    let mut command = clean_command("apt-get");
+    for option in [
+        format!("Dir::Etc::sourcelist={}", sources.display()),
+        "Dir::Etc::sourceparts=-".to_owned(),
+        format!("Dir::State::lists={}", directory.join("lists").display()),
+        format!("Dir::State::status={}", status.display()),
+        format!("Dir::Cache::archives={}", directory.join("archives").display()),
+        "Dir::Cache::pkgcache=".to_owned(),
+        "Dir::Cache::srcpkgcache=".to_owned(),
+        "APT::Architecture=amd64".to_owned(),
+        "APT::Architectures=amd64".to_owned(),
+        "APT::Sandbox::User=root".to_owned(),
+        "APT::Update::Error-Mode=any".to_owned(),
+        "APT::Install-Recommends=false".to_owned(),
+        "Debug::NoLocking=true".to_owned(),
+    ] {
+        command.arg("-o").arg(option);
+    }
+    command.env("LC_ALL", "C.UTF-8").current_dir(directory);
+    command
 }
 
 fn walk(root: &Path) -> Vec<PathBuf> {

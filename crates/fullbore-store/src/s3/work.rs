@@ -1,36 +1,16 @@
 //! Where our own time goes: reading and hashing, on clocks of the run's ledger.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fullbore_engine::stage::{Kind, Ledger, StageClock};
+use fullbore_engine::stage::Ledger;
+
+use crate::stage::Stage;
 
 /// The clocks.
 #[derive(Debug)]
 pub struct Work {
     source: Stage,
     hash: Stage,
-}
-
-#[derive(Debug)]
-struct Stage {
-    clock: Arc<StageClock>,
-    worked_ns: AtomicU64,
-}
-
-impl Stage {
-    fn time<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _role = self.clock.enter();
-        let begun = Instant::now();
-        let done = work();
-        self.worked_ns.fetch_add(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-        done
-    }
-
-    fn worked(&self) -> Duration {
-        Duration::from_nanos(self.worked_ns.load(Ordering::Relaxed))
-    }
 }
 
 impl Default for Work {
@@ -42,18 +22,17 @@ impl Default for Work {
 impl Work {
     /// Counts in this ledger: stages `source` and `hash`.
     pub fn new(ledger: &Ledger) -> Work {
-        let stage = |name| Stage { clock: ledger.stage(name, Kind::Thread), worked_ns: AtomicU64::new(0) };
-        Work { source: stage("source"), hash: stage("hash") }
+        Work { source: Stage::new(ledger, "source"), hash: Stage::new(ledger, "hash") }
     }
 
     /// Times reading, and keeping what was read.
     pub fn read<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.source.time(work)
+        self.source.timed(work)
     }
 
     /// Times hashing.
     pub fn hash<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.hash.time(work)
+        self.hash.timed(work)
     }
 
     /// Notes a reader's wait for room in the window, or on the disk.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc as threads};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fullbore_engine::stage::{Kind, Ledger, StageClock};
+use fullbore_engine::stage::Ledger;
 use fullbore_engine::window::Window;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -18,6 +18,7 @@ use crate::lafs::cap::Key;
 use crate::lafs::code::Code;
 use crate::lafs::encode::{EncodeError, Encoded, Encoder, Finished, KeyHasher};
 use crate::lafs::geometry::Geometry;
+use crate::stage::Stage;
 
 /// Bytes read at once for the key.
 const KEY_READ_BYTES: usize = 256 << 10;
@@ -31,26 +32,6 @@ pub struct Meter {
     encode: Stage,
     plaintext: AtomicU64,
     memory_ns: AtomicU64,
-}
-
-#[derive(Debug)]
-struct Stage {
-    clock: Arc<StageClock>,
-    worked_ns: AtomicU64,
-}
-
-impl Stage {
-    fn timed<R>(&self, work: impl FnOnce() -> R) -> R {
-        let _role = self.clock.enter();
-        let begun = Instant::now();
-        let result = work();
-        self.worked_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        result
-    }
-
-    fn worked(&self) -> Duration {
-        Duration::from_nanos(self.worked_ns.load(Ordering::Relaxed))
-    }
 }
 
 impl Default for Meter {
@@ -77,11 +58,10 @@ pub struct Costs {
 impl Meter {
     /// Counts in this ledger: stages `source`, `hash` and `encode`.
     pub fn new(ledger: &Ledger) -> Meter {
-        let stage = |name| Stage { clock: ledger.stage(name, Kind::Thread), worked_ns: AtomicU64::new(0) };
         Meter {
-            source: stage("source"),
-            hash: stage("hash"),
-            encode: stage("encode"),
+            source: Stage::new(ledger, "source"),
+            hash: Stage::new(ledger, "hash"),
+            encode: Stage::new(ledger, "encode"),
             plaintext: AtomicU64::new(0),
             memory_ns: AtomicU64::new(0),
         }
