@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::flight::Asked;
 use super::hedge::SILENCE_UNTIL_HEDGED;
 use super::{ConnectionId, DRAIN_BYTES, Dispatcher, Ended, Keep, SEGMENT_MIN_BYTES};
-use crate::hosts::{Fault, HostId};
+use crate::hosts::{Fault, HostId, Standing};
 use crate::queue::ItemId;
 
 /// The same while another host delivers: long enough for a disk to spin up.
@@ -135,6 +135,12 @@ impl Dispatcher {
         }
     }
 
+    /// False when the host is left alone already: a server that goes takes all its connections with it, and
+    /// they may all have been at the same file.
+    fn is_new_incident(&mut self, host: HostId, now: Instant) -> bool {
+        matches!(self.hosts[host as usize].standing(now), Standing::Up)
+    }
+
     /// An answer was a fault; the connection goes on.
     pub fn refused(&mut self, id: ConnectionId, tag: u64, fault: Fault, now: Instant) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -168,7 +174,7 @@ impl Dispatcher {
                     self.trouble(rest.item, rest.size, host, TROUBLES_PER_BUSY_HOST);
                 }
                 Fault::Busy { .. } => self.trouble(rest.item, rest.size, host, TROUBLES_PER_HOST),
-                Fault::Broken(_) if asked.received < PROGRESS_BYTES => {
+                Fault::Broken(_) if asked.received < PROGRESS_BYTES && self.is_new_incident(host, now) => {
                     self.trouble(rest.item, rest.size, host, TROUBLES_PER_HOST);
                 }
                 _ => {}
@@ -186,6 +192,7 @@ impl Dispatcher {
         if let (Ended::Fault(fault), Some(front)) = (how, connection.asked.front())
             && front.received < PROGRESS_BYTES
             && front.rest().is_some()
+            && self.is_new_incident(connection.host, now)
         {
             let history = self.histories.entry(front.segment.item).or_default();
             history.faults.insert(connection.host, fault.clone());

@@ -480,6 +480,25 @@ fn a_file_that_comes_wrong_in_many_parts_is_one_fault_and_has_its_name() {
     assert_eq!(host.totals.seen_faults[0].path.as_deref(), Some("pool/f3"));
 }
 
+#[test]
+fn a_file_that_all_connections_of_a_host_were_at_when_it_went_down_is_asked_for_again() {
+    let mut now = Instant::now();
+    let mut dispatcher = Dispatcher::new(vec![Host::new("a")], Limits::default());
+    dispatcher.add(vec![Item { id: 3, size: 8 << 20, ..Item::default() }]);
+    let mut incident = |dispatcher: &mut Dispatcher| {
+        now += Duration::from_secs(60);
+        let connections: Vec<_> = (0..4).map(|_| dispatcher.opened(0, Duration::from_millis(1), now)).collect();
+        for id in &connections {
+            assert!(matches!(dispatcher.next(*id, now), Next::Ask { segment, .. } if segment.item == 3));
+        }
+        for id in connections {
+            dispatcher.ended(id, &Ended::Fault(Fault::Broken("reset".into())), now);
+        }
+        dispatcher.hopeless().len()
+    };
+    assert_eq!([(); 3].map(|()| incident(&mut dispatcher)), [0, 0, 1], "each time is one trouble");
+}
+
 /// A small file whose host redirects it, and a ticket for it.
 fn redirected() -> (Dispatcher, ConnectionId, Ticket, Instant) {
     let now = Instant::now();
