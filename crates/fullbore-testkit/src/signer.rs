@@ -5,10 +5,9 @@
 
 use std::{
     io::{self, Seek, SeekFrom, Write},
-    process::{Command, Stdio},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
 };
-
-use tempfile::TempDir;
 
 /// Why a key or a signature could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -29,10 +28,15 @@ pub enum SignerError {
     Home(#[source] io::Error),
 }
 
+/// Waits for the end of its input, which comes with the end of our process, however that ends. Then it ends the agent and
+/// removes the key: a static value is never dropped.
+const KEEPER: &str = r#"trap "" HUP INT TERM; cat; gpgconf --homedir "$1" --kill all; rm -rf "$1""#;
+
 /// A throw-away ed25519 key without a passphrase.
 #[derive(Debug)]
 pub struct Signer {
-    home: TempDir,
+    home: PathBuf,
+    keeper: Child,
     fingerprint: String,
 }
 
@@ -40,7 +44,15 @@ impl Signer {
     /// Makes a key under the given name. About 0.1 s.
     pub fn new(name: &str) -> Result<Signer, SignerError> {
         let home = tempfile::Builder::new().prefix("fbkey.").tempdir_in("/tmp").map_err(SignerError::Home)?;
-        let mut signer = Signer { home, fingerprint: String::new() };
+        let keeper = Command::new("sh")
+            .args(["-c", KEEPER, "sh"])
+            .arg(home.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(SignerError::Home)?;
+        let mut signer = Signer { home: home.keep(), keeper, fingerprint: String::new() };
         let identity = format!("{name} <{}@example.org>", name.replace(' ', "-").to_lowercase());
         let made = signer.gpg(&["--status-fd", "1", "--quick-gen-key", &identity, "ed25519", "sign", "never"], b"")?;
         let status = String::from_utf8_lossy(&made);
@@ -53,8 +65,8 @@ impl Signer {
     }
 
     /// GnuPG's home with the secret key, for programs that sign by themselves.
-    pub fn home(&self) -> &std::path::Path {
-        self.home.path()
+    pub fn home(&self) -> &Path {
+        &self.home
     }
 
     /// The key's fingerprint, 40 hex digits.
@@ -90,11 +102,11 @@ impl Signer {
     fn gpg(&self, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>, SignerError> {
         let failed = |message: String| SignerError::Failed { arguments: arguments.join(" "), message };
         // The input is a file: with two pipes a long text could block both sides for ever.
-        let mut text = tempfile::tempfile_in(self.home.path()).map_err(SignerError::Home)?;
+        let mut text = tempfile::tempfile_in(&self.home).map_err(SignerError::Home)?;
         text.write_all(input).and_then(|()| text.seek(SeekFrom::Start(0))).map_err(SignerError::Home)?;
         let output = Command::new("gpg")
             .arg("--homedir")
-            .arg(self.home.path())
+            .arg(&self.home)
             .args(["--batch", "--quiet", "--no-tty", "--no-options", "--allow-weak-digest-algos"])
             .args(["--pinentry-mode", "loopback", "--passphrase", ""])
             .args(arguments)
@@ -113,15 +125,9 @@ impl Signer {
 
 impl Drop for Signer {
     fn drop(&mut self) {
-        // The agent would end by itself once its directory is gone, but only after a minute.
-        let _ = Command::new("gpgconf")
-            .arg("--homedir")
-            .arg(self.home.path())
-            .args(["--kill", "all"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
+        drop(self.keeper.stdin.take());
+        // What it could not do is no worse for us.
+        let _ = self.keeper.wait();
     }
 }
 
@@ -138,5 +144,9 @@ mod tests {
         assert!(signer.detached(b"a\n").unwrap().starts_with(b"-----BEGIN PGP SIGNATURE-----"));
         assert!(!signer.public_key().unwrap().is_empty());
         assert_eq!(signer.fingerprint().len(), 40);
+        let home = signer.home().to_owned();
+        assert!(home.is_dir());
+        drop(signer);
+        assert!(!home.exists(), "nothing is left of the key");
     }
 }
