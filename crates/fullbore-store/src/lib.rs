@@ -8,3 +8,4 @@
 pub mod lafs;
 pub mod s3;
 mod stage;
+pub mod verdict;

@@ -15,7 +15,8 @@ use fullbore_store::lafs::cap::{Cap, Chk};
 use fullbore_store::lafs::download::{Downloader, GetError, Got};
 use fullbore_store::lafs::upload::Grid;
 use fullbore_store::lafs::upload::produce::Pool;
-use fullbore_store::lafs::verdict::{DownloadCosts, Facts, Verdict, judge};
+use fullbore_store::lafs::verdict::{DownloadCosts, Facts, judge};
+use fullbore_store::verdict::Verdict;
 use serde_json::json;
 use tokio::sync::mpsc;
 

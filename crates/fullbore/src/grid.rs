@@ -12,7 +12,7 @@ use fullbore_store::lafs::node::{Node, NodeError, read_servers};
 use fullbore_store::lafs::secrets::{LeaseSecrets, random};
 use fullbore_store::lafs::servers::Servers;
 use fullbore_store::lafs::upload::Grid;
-use fullbore_store::lafs::verdict::Verdict;
+use fullbore_store::verdict::Verdict;
 use fullbore_wire::rate_limit::RateLimit;
 use serde_json::{Value, json};
 

@@ -14,7 +14,8 @@ mod work;
 
 use std::time::{Duration, Instant};
 
-use fullbore_store::lafs::verdict::{Facts, Verdict, judge};
+use fullbore_store::lafs::verdict::{Facts, judge};
+use fullbore_store::verdict::Verdict;
 use serde_json::json;
 
 use crate::bucket;

@@ -10,6 +10,7 @@ use fullbore_engine::verdict::{self as engine, Limit};
 
 use super::gbs::flow::{FlowReading, Sending};
 use super::upload::produce::Costs;
+use crate::verdict::Verdict;
 
 /// A part is named when it was at work for so much of the time.
 const NAMED: f64 = 0.6;
@@ -56,23 +57,6 @@ pub struct DownloadCosts {
     pub decode: Duration,
     /// Writing the content.
     pub target: Duration,
-}
-
-/// What limited a run.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
-    /// The part: "server s3 (turn-around)".
-    pub limit: String,
-    /// Why it is thought to be that: "busy 91 % of the time".
-    pub reason: String,
-    /// A single part could be named.
-    pub confident: bool,
-    /// All parts, and the share of the time that each was at work; the largest first.
-    pub shares: Vec<(String, f64)>,
-    /// Measured facts, one line each.
-    pub evidence: Vec<String>,
-    /// What would help; may be empty.
-    pub advice: String,
 }
 
 /// Judges a run.

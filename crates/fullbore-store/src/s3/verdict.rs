@@ -6,21 +6,7 @@
 use std::time::Duration;
 
 use super::client::measure::Reading;
-
-/// What limited a run.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
-    /// The part: "server s3 (turn-around)".
-    pub limit: String,
-    /// Why it is thought to be that: "busy 91 % of the time".
-    pub reason: String,
-    /// A single part could be named.
-    pub confident: bool,
-    /// All parts, and the share of the time that each was at work; the largest first.
-    pub shares: Vec<(String, f64)>,
-    /// Measured facts, one line each.
-    pub evidence: Vec<String>,
-}
+use crate::verdict::Verdict;
 
 /// A part is named when it was at work for so much of the time.
 const NAMED: f64 = 0.6;
@@ -60,7 +46,14 @@ const MIXED: &str = "mixed";
 /// Judges a run.
 pub fn judge(facts: &Facts) -> Verdict {
     let (limit, reason) = limit(facts);
-    Verdict { confident: limit != MIXED, limit, reason, shares: shares(facts), evidence: evidence(facts) }
+    Verdict {
+        confident: limit != MIXED,
+        limit,
+        reason,
+        shares: shares(facts),
+        evidence: evidence(facts),
+        advice: String::new(),
+    }
 }
 
 /// How much of the time each part was at work; of connections and threads the mean one.

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use fullbore_store::lafs::base32;
 use fullbore_store::lafs::cap::Cap;
-use fullbore_store::lafs::verdict::{Facts, Verdict, judge};
+use fullbore_store::lafs::verdict::{Facts, judge};
+use fullbore_store::verdict::Verdict;
 use serde_json::json;
 use tokio::task::JoinSet;
 

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use fullbore_store::lafs::verdict::{Facts, Verdict};
+use fullbore_store::lafs::verdict::Facts;
+use fullbore_store::verdict::Verdict;
 
 use super::Totals;
 use crate::cli::PutArgs;
@@ -52,6 +53,20 @@ pub fn summary(place: String, wall: Duration) -> Summary {
     }
 }
 
+/// The verdict in the report's own form.
+pub fn verdict_report(verdict: &Verdict) -> VerdictReport {
+    VerdictReport {
+        limit: verdict.limit.clone(),
+        reason: verdict.reason.clone(),
+        confident: verdict.confident,
+        share: verdict.shares.first().map_or(0.0, |(_, share)| *share),
+        shares: verdict.shares.clone(),
+        next: None,
+        advice: verdict.advice.clone(),
+        evidence: verdict.evidence.clone(),
+    }
+}
+
 /// The report of a run to a grid.
 pub fn of_grid(
     totals: &Totals,
@@ -89,16 +104,7 @@ pub fn of_grid(
             ..report::Totals::default()
         },
         hosts,
-        verdict: Some(VerdictReport {
-            limit: verdict.limit.clone(),
-            reason: verdict.reason.clone(),
-            confident: verdict.confident,
-            share: verdict.shares.first().map_or(0.0, |(_, share)| *share),
-            shares: verdict.shares.clone(),
-            next: None,
-            advice: verdict.advice.clone(),
-            evidence: verdict.evidence.clone(),
-        }),
+        verdict: Some(verdict_report(verdict)),
         ..summary(place, facts.wall)
     };
     let timeline = facts.engine.as_ref().map(|engine| Timeline::of(engine, &[])).unwrap_or_default();

@@ -27,8 +27,9 @@ use fullbore_store::s3::journal::{Journal, Orphans};
 use fullbore_store::s3::parts::Growth;
 use fullbore_store::s3::spool::Spool;
 use fullbore_store::s3::upload::Uploader;
-use fullbore_store::s3::verdict::{Facts, Verdict, judge};
+use fullbore_store::s3::verdict::{Facts, judge};
 use fullbore_store::s3::work::Work;
+use fullbore_store::verdict::Verdict;
 use fullbore_wire::rate_limit::RateLimit;
 use serde_json::json;
 
@@ -383,7 +384,7 @@ fn conclude(
     failed: usize,
     deleted: usize,
 ) -> Result<(), CommandError> {
-    let Verdict { limit, reason, confident, shares, evidence } = verdict;
+    let Verdict { limit, reason, confident, shares, evidence, .. } = verdict;
     let connections = &facts.connections;
     if arguments.grid.json {
         let (cpu_ms, peak_rss_bytes) = process_costs();

@@ -2,11 +2,12 @@
 
 use fullbore_engine::verdict as engine;
 use fullbore_store::s3::address::{Location, SCHEME};
-use fullbore_store::s3::verdict::{Facts, Verdict};
+use fullbore_store::s3::verdict::Facts;
+use fullbore_store::verdict::Verdict;
 
 use super::Totals;
-use crate::put::report::summary;
-use crate::report::{self, HostReport, Report, Summary, Timeline, VerdictReport};
+use crate::put::report::{summary, verdict_report};
+use crate::report::{self, HostReport, Report, Summary, Timeline};
 
 /// Gathers it.
 pub fn of_store(
@@ -42,15 +43,7 @@ pub fn of_store(
             ..report::Totals::default()
         },
         hosts: vec![host],
-        verdict: Some(VerdictReport {
-            limit: verdict.limit.clone(),
-            reason: verdict.reason.clone(),
-            confident: verdict.confident,
-            share: verdict.shares.first().map_or(0.0, |(_, share)| *share),
-            shares: verdict.shares.clone(),
-            evidence: verdict.evidence.clone(),
-            ..VerdictReport::default()
-        }),
+        verdict: Some(verdict_report(verdict)),
         ..summary(format!("{SCHEME}{}", location.bucket), facts.wall)
     };
     Report { summary, timeline: stages.map(|stages| Timeline::of(&stages, &[])).unwrap_or_default() }

@@ -1,0 +1,18 @@
+//! What limited a run to a grid or to a store, and why that is thought.
+
+/// What limited a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// The part: "server s3 (turn-around)".
+    pub limit: String,
+    /// Why it is thought to be that: "busy 91 % of the time".
+    pub reason: String,
+    /// A single part could be named.
+    pub confident: bool,
+    /// All parts, and the share of the time that each was at work; the largest first.
+    pub shares: Vec<(String, f64)>,
+    /// Measured facts, one line each.
+    pub evidence: Vec<String>,
+    /// What would help; may be empty.
+    pub advice: String,
+}
