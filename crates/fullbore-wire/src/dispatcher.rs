@@ -241,6 +241,15 @@ impl Dispatcher {
         let path = item.and_then(|item| self.name_of.as_ref().map(|name_of| name_of(item)));
         let alone = self.usable().iter().all(|usable| usable == host);
         self.hosts[host as usize].fault_on(fault, Occasion { path, alone }, now);
+        if !self.may_be_asked(host, now) {
+            self.take_back_detours(host, now);
+        }
+    }
+
+    /// Whether a connection that is open may go on asking this host.
+    fn may_be_asked(&mut self, host: HostId, now: Instant) -> bool {
+        let host = &mut self.hosts[host as usize];
+        !host.is_out() && !host.is_told_to_wait(now)
     }
 
     /// When a paused host may be asked again; `None` if it is not paused.
@@ -272,7 +281,9 @@ impl Dispatcher {
         if self.queue.requests_at_least(opening + 1, SEGMENT_MIN_BYTES) {
             return true;
         }
-        self.queue.is_drained() && opening == 0 && self.hedge_candidate(host, None, now).is_some()
+        let may_take_over =
+            || self.waiting_elsewhere(host).is_some() || self.hedge_candidate(host, None, now).is_some();
+        self.queue.is_drained() && opening == 0 && may_take_over()
     }
 
     /// A connection is being opened; [`Dispatcher::opened`] or [`Dispatcher::not_opened`] follows.
@@ -338,7 +349,8 @@ impl Dispatcher {
             ranges: host.answers_ranges(),
             current: connection.current,
         };
-        match self.queue.take(&wish).or_else(|| self.hedge(id, now)) {
+        let taken = self.queue.take(&wish).or_else(|| self.take_from_detours(&wish, now));
+        match taken.or_else(|| self.hedge(id, now)) {
             Some(segment) => {
                 let due = if lane == Lane::Bulk { segment.len() as f64 * small_per_byte } else { -1.0 };
                 let next = self.ask(id, segment, now);

@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::part::{FilePart, SmallPart};
 use super::{endpoint, http1};
 use crate::connect::{ConnectError, ConnectOptions, Connected, Endpoint, connect};
-use crate::dispatcher::{Ended, Ticket};
+use crate::dispatcher::{Dispatcher, Ended, Ticket};
 use crate::fetch::{Base, GetError, Shared};
 use crate::hosts::{Fault, HostId};
 use crate::tls::Offer;
@@ -30,6 +30,14 @@ impl Detour {
     pub fn target(&self) -> &Url {
         match self {
             Detour::File(_, _, to) | Detour::Small(_, to) => to,
+        }
+    }
+
+    /// Whether it is still to be asked for.
+    pub fn is_waited_for(&self, dispatcher: &Dispatcher) -> bool {
+        match self {
+            Detour::File(ticket, ..) => dispatcher.awaits_detour(*ticket),
+            Detour::Small(small, _) => small.is_waited_for(),
         }
     }
 }

@@ -124,15 +124,17 @@ impl Dispatcher {
         }
     }
 
-    /// A host broke off a file, or has trouble with it. After some times another one is asked.
-    fn trouble(&mut self, item: ItemId, size: u64, host: HostId, limit: u32) {
+    /// A host broke off a file, or has trouble with it. After some times another one is asked: then it is true.
+    fn trouble(&mut self, item: ItemId, size: u64, host: HostId, limit: u32) -> bool {
         let history = self.histories.entry(item).or_default();
         let troubles = history.troubles.entry(host).or_default();
         *troubles += 1;
-        if *troubles >= limit {
+        let was_last = *troubles >= limit;
+        if was_last {
             history.failed.insert(host);
             self.queue.exclude(item, size, host);
         }
+        was_last
     }
 
     /// False when the host is left alone already: a server that goes takes all its connections with it, and
@@ -146,10 +148,20 @@ impl Dispatcher {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.answered += 1;
         connection.last_byte = now;
-        let host = connection.host;
+        let (host, is_detour) = (connection.host, connection.is_detour);
         let Some(place) = connection.asked.iter().position(|asked| asked.tag == tag) else { return };
         let asked = connection.asked.remove(place).expect("position was just found");
+        // A store says the same of a file that it does not have and of an address that was good for a while: the
+        // host gives another one.
+        if is_detour && fault == Fault::Missing(403) && !self.is_last_trouble(host, &asked) {
+            self.give_back(&asked, now);
+            return;
+        }
         self.settle(host, &asked, &fault, now);
+    }
+
+    fn is_last_trouble(&mut self, host: HostId, asked: &Asked) -> bool {
+        asked.rest().is_none_or(|rest| self.trouble(rest.item, rest.size, host, TROUBLES_PER_HOST))
     }
 
     /// What a fault of a host with one request means for the file and for the host.
@@ -173,7 +185,7 @@ impl Dispatcher {
                 Fault::Busy { status: 429 | 503, .. } => {
                     self.trouble(rest.item, rest.size, host, TROUBLES_PER_BUSY_HOST);
                 }
-                Fault::Busy { .. } => self.trouble(rest.item, rest.size, host, TROUBLES_PER_HOST),
+                Fault::Busy { .. } => drop(self.trouble(rest.item, rest.size, host, TROUBLES_PER_HOST)),
                 Fault::Broken(_) if asked.received < PROGRESS_BYTES && self.is_new_incident(host, now) => {
                     self.trouble(rest.item, rest.size, host, TROUBLES_PER_HOST);
                 }

@@ -1,13 +1,16 @@
 //! Files that a host sends from another address: redirected one by one.
 //!
 //! The request leaves the connection on which it was answered with the redirect, and waits until a connection to
-//! that address takes it over. It stays the host's: bytes, faults and silence there count as its own.
+//! that address takes it over. It stays the host's: bytes, faults and silence there count as its own. But while it
+//! waits it is no more than promised: another host that has nothing else to do takes it, and it is forgotten when
+//! its host is to be left alone, for the address may not be good any more afterwards.
 
 use std::time::Instant;
 
 use super::flight::Connection;
 use super::{ConnectionId, Dispatcher};
 use crate::hosts::{Fault, HostId};
+use crate::queue::{Segment, Wish};
 
 /// Names a request that waits for a connection to its new address; never used twice.
 pub type Ticket = u64;
@@ -18,7 +21,7 @@ const DETOURS_MAX: usize = 32;
 const DETOUR_BYTES_MAX: u64 = 32 << 20;
 
 impl Dispatcher {
-    /// The answer is that the part is at another address. `None` if nobody wants it any more.
+    /// The answer is that the part is at another address. `None` if nobody wants it any more, or not from this host.
     pub fn detour(&mut self, id: ConnectionId, tag: u64, now: Instant) -> Option<Ticket> {
         let connection = self.connections.get_mut(&id)?;
         connection.answered += 1;
@@ -27,6 +30,10 @@ impl Dispatcher {
         let asked = connection.asked.remove(place).expect("position was just found");
         let host = connection.host;
         asked.rest()?;
+        if !self.may_be_asked(host, now) {
+            self.give_back(&asked, now);
+            return None;
+        }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.detours.insert(ticket, (host, asked));
@@ -57,6 +64,38 @@ impl Dispatcher {
         connection.asked.push_back(asked);
         self.hosts[host as usize].totals.requests += 1;
         Some(tag)
+    }
+
+    /// Whether the part is still to be asked for at its address.
+    pub fn awaits_detour(&self, ticket: Ticket) -> bool {
+        self.detours.get(&ticket).is_some_and(|(_, asked)| asked.rest().is_some())
+    }
+
+    /// What waits of this host goes back to the queue.
+    pub(super) fn take_back_detours(&mut self, host: HostId, now: Instant) {
+        let own = self.detours.iter().filter(|(_, (of, _))| *of == host).map(|(ticket, _)| *ticket);
+        for ticket in own.collect::<Vec<Ticket>>() {
+            if let Some((_, asked)) = self.detours.remove(&ticket) {
+                self.give_back(&asked, now);
+            }
+        }
+    }
+
+    /// A part that waits for an address to which another host redirects, the last that would be asked for there, and
+    /// that this host may be asked for instead.
+    pub(super) fn waiting_elsewhere(&self, host: HostId) -> Option<Ticket> {
+        let ranges = self.hosts[host as usize].answers_ranges();
+        let is_for_us = |part: Segment| (ranges || part.is_whole()) && !self.queue.excluded(part.item).contains(host);
+        let of_others = self.detours.iter().rev().filter(|(_, (of, _))| *of != host);
+        of_others.filter(|(_, (_, asked))| asked.rest().is_some_and(is_for_us)).map(|(ticket, _)| *ticket).next()
+    }
+
+    /// Such a part.
+    pub(super) fn take_from_detours(&mut self, wish: &Wish, now: Instant) -> Option<Segment> {
+        let ticket = self.waiting_elsewhere(wish.host)?;
+        let (_, asked) = self.detours.remove(&ticket)?;
+        self.give_back(&asked, now);
+        self.queue.take(wish)
     }
 
     /// The address cannot be reached.

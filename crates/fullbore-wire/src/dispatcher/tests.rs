@@ -571,3 +571,65 @@ fn a_host_that_redirects_faster_than_files_come_is_asked_for_no_more() {
     dispatcher.take_detour(tickets[0], there, now);
     assert!(matches!(dispatcher.next(main, now), Next::Ask { .. }));
 }
+
+/// A host that redirects what it is asked for, and one that has nothing to do beside it; the tickets.
+fn redirected_beside_another(files: u32) -> (Dispatcher, ConnectionId, Vec<Ticket>, Instant) {
+    let mut dispatcher = Dispatcher::new(vec![Host::new("a"), Host::new("b")], Limits::default());
+    let now = Instant::now();
+    dispatcher.add((0..files).map(|id| Item { id, size: 100_000, ..Item::default() }).collect());
+    let main = dispatcher.opened(0, Duration::from_millis(1), now);
+    let mut tickets = Vec::new();
+    while let Next::Ask { tag, .. } = dispatcher.next(main, now) {
+        tickets.extend(dispatcher.detour(main, tag, now));
+    }
+    (dispatcher, main, tickets, now)
+}
+
+#[test]
+fn redirected_parts_are_not_asked_for_while_their_host_wants_to_be_left_alone() {
+    let (mut dispatcher, main, tickets, now) = redirected_beside_another(8);
+    assert_eq!((tickets.len(), dispatcher.unasked_bytes()), (8, 0));
+    let there = dispatcher.opened_detour(0, now);
+    let tag = dispatcher.take_detour(tickets[0], there, now).expect("it is wanted");
+    let busy = Fault::Busy { status: 429, retry_after: Some(Duration::from_secs(30)) };
+    dispatcher.refused(there, tag, busy, now);
+    assert_eq!(dispatcher.unasked_bytes(), 800_000, "they are for others now");
+    assert_eq!(dispatcher.take_detour(tickets[1], there, now), None);
+    assert_eq!(dispatcher.next(main, now), Next::Wait);
+    let later = now + Duration::from_secs(31);
+    let Next::Ask { tag, .. } = dispatcher.next(main, later) else { panic!("asked for again") };
+    assert!(dispatcher.detour(main, tag, later).is_some());
+}
+
+#[test]
+fn what_waits_behind_a_slow_store_is_taken_by_a_host_without_work() {
+    let (mut dispatcher, _, tickets, now) = redirected_beside_another(8);
+    let there = dispatcher.opened_detour(0, now);
+    assert!(dispatcher.take_detour(tickets[0], there, now).is_some());
+    assert!(dispatcher.wants_connection(1, now));
+    let other = dispatcher.opened(1, Duration::from_millis(1), now);
+    let mut taken = 0;
+    while let Next::Ask { tag, segment } = dispatcher.next(other, now) {
+        dispatcher.received(other, tag, segment.len(), now);
+        dispatcher.answered(other, tag);
+        taken += segment.len();
+    }
+    assert_eq!(taken, 700_000, "all but what the store sends already");
+    assert!(!tickets.iter().any(|ticket| dispatcher.awaits_detour(*ticket)));
+}
+
+#[test]
+fn an_address_that_is_good_no_more_is_asked_for_anew() {
+    let (mut dispatcher, main, mut ticket, now) = redirected();
+    let there = dispatcher.opened_detour(0, now);
+    for times in 1.. {
+        let tag = dispatcher.take_detour(ticket, there, now).expect("it is wanted");
+        dispatcher.refused(there, tag, Fault::Missing(403), now);
+        let Next::Ask { tag, .. } = dispatcher.next(main, now) else {
+            assert_eq!(times, 3, "then it is believed");
+            break;
+        };
+        ticket = dispatcher.detour(main, tag, now).expect("it is wanted");
+    }
+    assert!(dispatcher.hopeless()[0].missing);
+}

@@ -100,9 +100,11 @@ impl Shared {
         self.wake.notify_waiters();
     }
 
-    /// Where the next request is to go that this host has redirected.
+    /// Where the next request is to go that this host has redirected; what nobody waits for any more is forgotten.
     pub fn next_detour_target(&self, host: HostId) -> Option<Url> {
-        lock(&self.detours)[host as usize].front().map(|detour| detour.target().clone())
+        let waiting = &mut lock(&self.detours)[host as usize];
+        waiting.retain(|detour| detour.is_waited_for(&self.dispatcher()));
+        waiting.front().map(|detour| detour.target().clone())
     }
 
     /// The next request that this host has redirected to this address.
