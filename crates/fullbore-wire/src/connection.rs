@@ -225,8 +225,12 @@ fn follow(shared: &Shared, host: HostId, base: &Base, mut chain: Redirects, loca
     Followed::Moved
 }
 
-/// The address below which the same files are found, if a redirect kept the file's path.
+/// The address below which the same files are found, if a redirect kept the file's path. One in a query says
+/// nothing of where the next file is.
 fn moved_base(base: &Url, from: &Url, to: &Url) -> Option<Url> {
+    if to.target() != to.path() {
+        return None;
+    }
     let below = from.target().strip_prefix(base.path().trim_end_matches('/'))?;
     let prefix = to.target().strip_suffix(below)?;
     Url::parse(&format!("{}://{}{prefix}/", to.scheme().as_str(), to.host_field())).ok()
@@ -246,6 +250,8 @@ mod tests {
         let from = url("http://a.example/debian/pool/x.deb");
         let moved = moved_base(&base, &from, &url("https://b.example/mirror/debian/pool/x.deb"));
         assert_eq!(moved, Some(url("https://b.example/mirror/debian/")));
-        assert_eq!(moved_base(&base, &from, &url("http://portal.example/login")), None);
+        for elsewhere in ["http://portal.example/login", "http://b.example/get?file=/pool/x.deb"] {
+            assert_eq!(moved_base(&base, &from, &url(elsewhere)), None, "{elsewhere}");
+        }
     }
 }
