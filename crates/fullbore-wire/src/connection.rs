@@ -42,11 +42,26 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
         let woken = shared.wake.notified();
         tokio::pin!(woken);
         woken.as_mut().enable();
-        if !begin_opening(&shared, host, slot) {
+        let reason = reason_to_open(&shared, host, slot);
+        let base = lock(&shared.bases)[host as usize].clone();
+        let room = match reason {
+            None => None,
+            // Nobody makes room for a connection that may be needed some time.
+            Some(Reason::Warmth) => shared.addresses.free_slot(&base.url),
+            Some(Reason::Work) => {
+                let room = shared.addresses.slot(&base.url, &shared.wake);
+                let Ok(room) = tokio::time::timeout(LOOK_AGAIN, room).await else { continue };
+                room
+            }
+        };
+        let Some(room) = room else {
             let _ = tokio::time::timeout(LOOK_AGAIN, woken).await;
             continue;
+        };
+        // Others may have opened one meanwhile.
+        if !begin_opening(&shared, host, slot) {
+            continue;
         }
-        let base = lock(&shared.bases)[host as usize].clone();
         let endpoint = endpoint(&base);
         let (how, was_used) = match connect(&endpoint, &shared.options.connect_to(&base.url)).await {
             Ok(connected) => serve(&shared, host, &base, connected).await,
@@ -63,6 +78,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
                 continue;
             }
         };
+        drop(room);
         // What this connection owed is free for others now; the run sees whether it is hopeless.
         if let Ended::Fault(fault) = &how {
             tracing::debug!(host = %base.url, %fault, "connection ended");
@@ -77,20 +93,41 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
     }
 }
 
-/// Whether one more connection is wanted; if so, the dispatcher knows that it is being opened.
-fn begin_opening(shared: &Shared, host: HostId, slot: usize) -> bool {
-    let now = Instant::now();
-    let got = slot == 0 && !lock(&shared.gets)[host as usize].is_empty();
-    let warm = shared.warm.load(Ordering::Relaxed);
+/// What one more connection is for.
+enum Reason {
+    /// There is something to ask for.
+    Work,
+    /// There will be.
+    Warmth,
+}
+
+fn reason_to_open(shared: &Shared, host: HostId, slot: usize) -> Option<Reason> {
     let mut dispatcher = shared.dispatcher();
     if slot == 0 {
-        shared.host_clocks[host as usize].set_capped(dispatcher.host_mut(host).is_told_to_wait(now));
+        let is_capped = dispatcher.host_mut(host).is_told_to_wait(Instant::now());
+        shared.host_clocks[host as usize].set_capped(is_capped);
     }
-    let wanted = got || warm && may_warm(shared, &mut dispatcher, host, now) || dispatcher.wants_connection(host, now);
+    reason(shared, &mut dispatcher, host, slot)
+}
+
+/// Whether there is a reason still; if so, the dispatcher knows that a connection is being opened.
+fn begin_opening(shared: &Shared, host: HostId, slot: usize) -> bool {
+    let mut dispatcher = shared.dispatcher();
+    let wanted = reason(shared, &mut dispatcher, host, slot).is_some();
     if wanted {
         dispatcher.opening(host);
     }
     wanted
+}
+
+fn reason(shared: &Shared, dispatcher: &mut Dispatcher, host: HostId, slot: usize) -> Option<Reason> {
+    let now = Instant::now();
+    let got = slot == 0 && !lock(&shared.gets)[host as usize].is_empty();
+    if got || dispatcher.wants_connection(host, now) {
+        return Some(Reason::Work);
+    }
+    let warm = shared.warm.load(Ordering::Relaxed) && may_warm(shared, dispatcher, host, now);
+    warm.then_some(Reason::Warmth)
 }
 
 fn may_warm(shared: &Shared, dispatcher: &mut Dispatcher, host: HostId, now: Instant) -> bool {

@@ -5,6 +5,7 @@
 //! which hashes and writes; the landing's outcomes come back here and go to the dispatcher. So a byte
 //! travels socket → connection → landing → file, and everything else only decides.
 
+mod addresses;
 mod get;
 mod shared;
 
@@ -34,6 +35,7 @@ use crate::rate_limit::RateLimit;
 use crate::tls::{Protocol, Tls};
 use crate::trial::{Seen, Step, Subject, TICK, Trials};
 use crate::url::{self, Url};
+use addresses::Addresses;
 pub use get::{Get, GetError, Got, Piece, Streamed, Watch};
 pub(crate) use get::{PendingGet, Reply};
 pub(crate) use shared::{Base, Shared, lock};
@@ -208,7 +210,7 @@ impl Fetcher {
             gets: Mutex::new((0..count).map(|_| VecDeque::new()).collect()),
             detours: Mutex::new((0..count).map(|_| VecDeque::new()).collect()),
             detoured: Notify::new(),
-            slots: Mutex::default(),
+            addresses: Addresses::new(connections_per_host),
             catalogue: Mutex::new(Arc::new(Nothing)),
             landing: parts.landing,
             window: parts.window,

@@ -11,6 +11,7 @@ pub mod auth;
 pub mod conditional;
 pub mod connect;
 mod connection;
+mod counted;
 pub mod dispatcher;
 pub mod fetch;
 mod forward;

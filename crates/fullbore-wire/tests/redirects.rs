@@ -48,11 +48,35 @@ fn two_hosts_that_lead_to_one_store_open_no_more_connections_to_it_than_one() {
     let store = tree.server().behaviour(|own| own.delay = Duration::from_millis(5)).start().unwrap();
     let servers = [leads_to(&tree, &store), leads_to(&tree, &store)];
     all_arrives(&tree, &[&servers[0], &servers[1]]);
-    // A server sees a closed connection a little later than we do; so what counts is what it was asked at a time.
-    let log = store.log();
-    let at_once = |now| log.iter().filter(|entry| (entry.at..=entry.at + entry.took).contains(&now)).count();
-    let most = log.iter().map(|entry| at_once(entry.at)).max();
-    assert!(most <= Some(4), "{most:?} requests at a time");
+    assert!(most_at_once(&store) <= 4, "{} connections at a time", most_at_once(&store));
+}
+
+/// Connections on which a server was asked for something at a time: it sees later than we do that one is closed.
+fn most_at_once(server: &Server) -> usize {
+    let log = server.log();
+    let at_once = |now| {
+        let asked = log.iter().filter(|entry| (entry.at..=entry.at + entry.took).contains(&now));
+        asked.map(|entry| entry.connection).collect::<std::collections::BTreeSet<_>>().len()
+    };
+    log.iter().map(|entry| at_once(entry.at)).max().unwrap_or_default()
+}
+
+#[test]
+fn two_mirrors_that_turn_out_to_be_one_are_asked_as_one() {
+    let tree = Tree::of(&sizes());
+    let one = tree.server().behaviour(|own| own.delay = Duration::from_millis(5)).start().unwrap();
+    let names = [tree.faulty(Fault::Redirect(one.url())), tree.faulty(Fault::Redirect(one.url()))];
+    all_arrives(&tree, &[&names[0], &names[1]]);
+    assert!(most_at_once(&one) <= 4, "{} connections at a time", most_at_once(&one));
+}
+
+#[test]
+fn a_mirror_that_redirects_to_another_of_the_run_has_no_more_connections_there_than_that() {
+    let tree = Tree::of(&sizes());
+    let one = tree.server().behaviour(|own| own.delay = Duration::from_millis(5)).start().unwrap();
+    let other = leads_to(&tree, &one);
+    Client::new(&[&other, &one]).fetch(&tree).all_verified(&tree);
+    assert!(most_at_once(&one) <= 4, "{} connections at a time", most_at_once(&one));
 }
 
 #[test]
@@ -127,6 +151,39 @@ fn another_path_of_the_same_server_needs_no_further_connections() {
     server.add_fault(FaultRule::always(PathMatch::Prefix("/pool/".into()), Fault::RedirectSigned(to)));
     let ran = all_arrives(&tree, &[&server]);
     assert_eq!(ran.hosts[0].totals.faults, 0, "{ran:#?}");
+}
+
+#[test]
+fn a_server_that_closes_after_each_redirect_to_itself_has_no_more_connections_than_any() {
+    let tree = Tree::of(&sizes());
+    std::os::unix::fs::symlink(".", tree.directory.path().join("store")).unwrap();
+    let habits = |own: &mut fullbore_testkit::server::Behaviour| {
+        own.requests_per_connection = Some(1);
+        own.delay = Duration::from_millis(5);
+    };
+    let server = tree.server().behaviour(habits).start().unwrap();
+    let to = format!("{}/store", server.url());
+    server.add_fault(FaultRule::always(PathMatch::Prefix("/pool/".into()), Fault::RedirectSigned(to)));
+    all_arrives(&tree, &[&server]);
+    assert!(most_at_once(&server) <= 4, "{} connections at a time", most_at_once(&server));
+}
+
+#[test]
+fn a_store_that_asks_for_a_pause_is_left_alone_for_so_long() {
+    let tree = Tree::of(&[20_000; 20]);
+    let store = tree.server().behaviour(|own| own.delay = Duration::from_millis(50)).start().unwrap();
+    let busy = Fault::RetryAfter { status: 429, seconds: 2 };
+    store.add_fault(FaultRule::once(PathMatch::Exact("/pool/f3".into()), busy));
+    let server = leads_to(&tree, &store);
+    let mut setup = Setup::default();
+    setup.options.limits.connections_per_host = 1;
+    setup.client(&[server.url()]).fetch(&tree).all_verified(&tree);
+    let log = store.log();
+    let told = log.iter().find(|entry| entry.status == 429).unwrap();
+    let pause = (told.at + told.took + Duration::from_millis(100))..(told.at + Duration::from_millis(1900));
+    let within: Vec<_> = log.iter().filter(|entry| pause.contains(&entry.at)).collect();
+    assert!(within.is_empty(), "{within:?}");
+    assert!(log.iter().any(|entry| entry.at > pause.end), "the pause is over some time");
 }
 
 #[test]

@@ -54,8 +54,7 @@ pub(crate) async fn keep_detours(shared: Arc<Shared>, host: HostId) {
             continue;
         };
         let base = Base::at(to, &shared.options);
-        // Nobody closes the semaphore; and without its leave nothing is opened.
-        let Ok(_slot) = shared.slots_at(&base.url).acquire_owned().await else { return };
+        let Some(_slot) = shared.addresses.slot(&base.url, &shared.wake).await else { return };
         // Other connections may have brought it meanwhile.
         let Some(first) = shared.next_detour(host, &base.url) else { continue };
         let endpoint = endpoint(&base);

@@ -175,7 +175,8 @@ impl Serving<'_> {
                 Next::Close => return self.no_gets().then_some(Ended::Ours),
             }
         }
-        None
+        let is_in_the_way = self.parts.is_empty() && self.shared.addresses.is_wanted(&self.base.url);
+        is_in_the_way.then_some(Ended::Ours)
     }
 
     /// One request at a time, of what was redirected to this address. `Some` ends the connection.

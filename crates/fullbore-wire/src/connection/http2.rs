@@ -20,6 +20,7 @@ use super::part::{FilePart, SmallPart};
 use super::{Busy, Detour, Followed};
 use crate::answer::{Answer, judge};
 use crate::connect::{Connected, Scheme};
+use crate::counted::Counted;
 use crate::dispatcher::{ConnectionId, Ended, Keep, Next};
 use crate::fetch::{Base, GetError, Shared, lock};
 use crate::hosts::{Fault, HostId};
@@ -132,6 +133,9 @@ impl Serving<'_> {
                 && let Some(how) = self.closing.take()
             {
                 return how;
+            }
+            if self.streams.is_empty() && shared.addresses.is_wanted(&self.base.url) {
+                return Ended::Ours;
             }
             tokio::select! {
                 Some(ended) = self.streams.join_next() => match ended {
@@ -394,22 +398,6 @@ struct Stream {
     part: FilePart,
 }
 
-/// Counts a stream as one that waits for our own side.
-struct ForUs(Arc<AtomicUsize>);
-
-impl ForUs {
-    fn begin(count: &Arc<AtomicUsize>) -> ForUs {
-        count.fetch_add(1, Ordering::Relaxed);
-        ForUs(count.clone())
-    }
-}
-
-impl Drop for ForUs {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Stream {
     async fn run(mut self, response: Http2Response) -> StreamEnd {
         let (head, body) = match response.await {
@@ -473,7 +461,7 @@ impl Stream {
             shared.network.add_items(0, bytes as u64);
             shared.host_clocks[self.host as usize].received(bytes as u64);
             let item = self.part.segment.item;
-            let _for_us = ForUs::begin(&self.for_us);
+            let _for_us = Counted::one_more(&self.for_us);
             let mut permit = shared.network.blocked(shared.window.acquire_bytes(bytes as u64)).await;
             permit.at(Place::Wire);
             let room = shared.landing.room(item).await;

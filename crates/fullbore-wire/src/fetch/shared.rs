@@ -1,6 +1,6 @@
 //! What the connections of a run share.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -10,8 +10,9 @@ use fullbore_engine::digest::Sha256;
 use fullbore_engine::landing::Landing;
 use fullbore_engine::stage::{HostClock, Ledger, StageClock};
 use fullbore_engine::window::Window;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 
+use super::addresses::Addresses;
 use super::{Catalogue, FetchOptions, PendingGet};
 use crate::auth::AuthConf;
 use crate::connection::{Detour, PlusForm};
@@ -69,8 +70,8 @@ pub(crate) struct Shared {
     pub(super) detours: Mutex<Vec<VecDeque<Detour>>>,
     /// Wakes those who take them.
     pub detoured: Notify,
-    /// Room for connections to each address that hosts redirect to.
-    pub(super) slots: Mutex<BTreeMap<String, Arc<Semaphore>>>,
+    /// Room for connections.
+    pub addresses: Addresses,
     pub catalogue: Mutex<Arc<dyn Catalogue>>,
     pub landing: Landing,
     pub window: Window,
@@ -115,21 +116,12 @@ impl Shared {
     }
 
     /// Whether others would make better use of an idle connection to this address: requests of its host that go
-    /// elsewhere, or those of other hosts that come here.
+    /// elsewhere, those of other hosts that come here, or whoever waits for room there.
     pub fn is_detour_in_the_way(&self, host: HostId, to: &Url) -> bool {
         let is_elsewhere = |of: usize, detour: &Detour| (of == host as usize) != detour.target().same_origin(to);
         let detours = lock(&self.detours);
-        detours.iter().enumerate().any(|(of, waiting)| waiting.iter().any(|detour| is_elsewhere(of, detour)))
-    }
-
-    /// Room for as many connections to this address as one host may have, whichever hosts redirect to it.
-    pub fn slots_at(&self, to: &Url) -> Arc<Semaphore> {
-        let mut slots = lock(&self.slots);
-        // Those that nobody uses are made anew when they are wanted.
-        slots.retain(|_, slot| Arc::strong_count(slot) > 1);
-        let most = self.options.limits.connections_per_host.max(1);
-        let name = format!("{}://{}", to.scheme().as_str(), to.host_and_port());
-        slots.entry(name).or_insert_with(|| Arc::new(Semaphore::new(most))).clone()
+        self.addresses.is_wanted(to)
+            || detours.iter().enumerate().any(|(of, waiting)| waiting.iter().any(|detour| is_elsewhere(of, detour)))
     }
 
     pub fn dispatcher(&self) -> MutexGuard<'_, Dispatcher> {
