@@ -90,6 +90,11 @@ impl Checkpoints {
         if locked(&self.failure).is_none() {
             (self.take)();
         }
+        self.so_far()
+    }
+
+    /// What became of those until now.
+    pub(super) fn so_far(&self) -> Result<(), LandingError> {
         match &*locked(&self.failure) {
             Some(error) => Err(LandingError::Sync(error.clone())),
             None => Ok(()),

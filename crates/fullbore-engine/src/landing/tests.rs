@@ -317,6 +317,13 @@ fn a_sync_that_failed_once_is_not_forgotten() {
     assert!(matches!(run.landing.finish(), Err(LandingError::Sync(_))));
 }
 
+#[test]
+fn where_nothing_came_nothing_is_synced() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = local(directory.path(), Fault::ErrorFrom { n: 1, errno: libc::EIO });
+    run.finish();
+}
+
 // ---- any order, any split, any liar ----
 
 #[derive(Debug, Clone)]
