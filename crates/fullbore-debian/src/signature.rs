@@ -6,6 +6,7 @@
 //! checked first (`clearsign`), `gpgv` writes the text it verified to a file,
 //! and that text, and no other, is handed out.
 
+mod checked;
 mod process;
 mod room;
 
@@ -13,6 +14,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -21,6 +23,7 @@ use crate::clearsign::{self, FrameFault};
 pub use crate::gpgv_status::Signer;
 use crate::gpgv_status::{self, Standing};
 use crate::keys::{Fingerprint, KeySource};
+use checked::Checked;
 use process::run_bounded;
 use room::Room;
 pub use room::sweep;
@@ -191,7 +194,8 @@ impl From<FrameFault> for SignatureError {
     }
 }
 
-/// Checks signatures with `gpgv` against a set of keys.
+/// Checks signatures with `gpgv` against a set of keys: the same bytes once, however often it (or a clone of it) is
+/// asked, so that a check can be begun before it is known to be needed.
 #[derive(Debug, Clone)]
 pub struct Verifier {
     gpgv: PathBuf,
@@ -199,6 +203,7 @@ pub struct Verifier {
     keys: Vec<KeySource>,
     fingerprints: Vec<Fingerprint>,
     time_limit: Duration,
+    checked: Arc<Checked>,
 }
 
 impl Verifier {
@@ -211,6 +216,7 @@ impl Verifier {
             keys,
             fingerprints: Vec::new(),
             time_limit: GPGV_TIME_LIMIT,
+            checked: Arc::default(),
         }
     }
 
@@ -218,7 +224,7 @@ impl Verifier {
     #[must_use]
     pub fn with_gpgv(mut self, path: impl Into<PathBuf>) -> Self {
         self.gpgv = path.into();
-        self
+        self.afresh()
     }
 
     /// Accepts only these keys out of the keyrings (`Signed-By` with fingerprints); an empty
@@ -226,6 +232,12 @@ impl Verifier {
     #[must_use]
     pub fn with_fingerprints(mut self, fingerprints: Vec<Fingerprint>) -> Self {
         self.fingerprints = fingerprints;
+        self.afresh()
+    }
+
+    /// What another set of rules found valid counts for nothing.
+    fn afresh(mut self) -> Self {
+        self.checked = Arc::default();
         self
     }
 
@@ -238,6 +250,10 @@ impl Verifier {
 
     /// Checks a clear-signed `InRelease`.
     pub fn verify_inrelease(&self, bytes: &[u8]) -> Result<SignedText, SignatureError> {
+        self.checked.once(&[bytes], || self.check_inrelease(bytes))
+    }
+
+    fn check_inrelease(&self, bytes: &[u8]) -> Result<SignedText, SignatureError> {
         let message = bounded_text(bytes)?;
         let expected = clearsign::text_within(message).map_err(|fault| match fault {
             FrameFault::NotClearsigned => SignatureError::NotClearsigned { start: message.chars().take(60).collect() },
@@ -258,6 +274,10 @@ impl Verifier {
 
     /// Checks a `Release` with its detached, armoured `Release.gpg`.
     pub fn verify_detached(&self, release: &[u8], signature: &[u8]) -> Result<SignedText, SignatureError> {
+        self.checked.once(&[release, signature], || self.check_detached(release, signature))
+    }
+
+    fn check_detached(&self, release: &[u8], signature: &[u8]) -> Result<SignedText, SignatureError> {
         let text = bounded_text(release)?.to_owned();
         if signature.len() > SIGNATURE_BYTES_MAX {
             let bytes = signature.len();

@@ -17,6 +17,7 @@ pub mod foreign;
 pub mod here;
 pub mod indexes;
 pub mod join;
+pub mod kept;
 pub mod layout;
 pub mod links;
 pub mod lock;

@@ -259,6 +259,35 @@ fn detached_signatures() {
 }
 
 #[test]
+fn the_same_files_are_checked_once_unless_that_fails() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let lab = Lab::new();
+    let fingerprint = lab.key("one", "never");
+    let message = lab.clearsign(TEXT, &["-u", "one"]);
+    let (program, log) = (lab.path("gpgv-counted"), lab.path("runs"));
+    let text = format!("#!/bin/sh\necho run >> {}\nexec gpgv \"$@\"\n", log.display());
+    fs::write(&program, text).expect("script");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("script");
+    let runs = || fs::read_to_string(&log).map_or(0, |log| log.lines().count());
+    let verifier = lab.verifier(vec![lab.keyring("one.gpg", &["one"])]).with_gpgv(program);
+    std::thread::scope(|scope| {
+        let checks: Vec<_> = (0..3).map(|_| scope.spawn(|| verifier.clone().verify_inrelease(&message))).collect();
+        for check in checks {
+            assert_eq!(check.join().expect("it ends").expect("good").as_str(), TEXT);
+        }
+    });
+    assert_eq!(runs(), 1);
+    let other = String::from_utf8(message.clone()).expect("ASCII").replace("Origin: Test", "Origin: Best");
+    for _ in 0..2 {
+        assert!(matches!(verifier.verify_inrelease(other.as_bytes()), Err(SignatureError::Bad { .. })));
+    }
+    assert_eq!(runs(), 3);
+    let strict = verifier.with_fingerprints(vec!["A".repeat(40).parse().expect("fingerprint")]);
+    let error = strict.verify_inrelease(&message).expect_err("another key");
+    assert!(matches!(error, SignatureError::OtherKey { found } if found == [fingerprint.clone()]));
+}
+
+#[test]
 fn m6_trusted_is_explicit_and_marked() {
     let signed = SignedText::trusted(TEXT.as_bytes()).expect("text");
     assert!(!signed.is_verified());

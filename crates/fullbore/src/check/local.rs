@@ -22,7 +22,7 @@ use fullbore_engine::stage::StageClock;
 use crate::mirror::adopt::{Job, Outcome, read_all};
 use crate::mirror::feed::{plain_bytes_max, read_index};
 use crate::mirror::foreign::suite_directories;
-use crate::mirror::layout::lost_links;
+use crate::mirror::layout::{below, lost_links};
 use crate::mirror::links;
 use crate::mirror::plan::{FileId, Plan, PlanBuilder, PlanFile};
 use crate::mirror::select::Reading;
@@ -286,10 +286,6 @@ fn signed_text(root: &Root, directory: &str, verifier: Option<&Verifier>) -> Res
             (Some(_), None) => return Err(SuiteFault::NoSignature),
         }
     })
-}
-
-fn below(directory: &str, path: &str) -> String {
-    if directory.is_empty() { path.to_owned() } else { format!("{directory}/{path}") }
 }
 
 struct Checker<'a> {

@@ -13,6 +13,7 @@ use std::iter::Peekable;
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, PartFile, Root};
 
+use super::layout::below;
 use super::links;
 use super::plan::Plan;
 use super::records::{Record, RecordWriter};
@@ -350,8 +351,7 @@ impl<'a> Merge<'a> {
                 retired.insert(id);
                 continue;
             }
-            let slash = if suite.directory.is_empty() { "" } else { "/" };
-            let named = |name: &str| commit.root.stat(&format!("{}{slash}{name}", suite.directory));
+            let named = |name: &str| commit.root.stat(&below(&suite.directory, name));
             if named("InRelease")?.is_none() && named("Release")?.is_none() {
                 suite.retired = true;
                 retired.insert(id);

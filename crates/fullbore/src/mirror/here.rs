@@ -9,6 +9,8 @@ use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, Signatu
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Root};
 
+use super::layout::below;
+
 /// A file that identifies a state of a suite: `InRelease`, or `Release` where there is none.
 pub struct Here {
     name: &'static str,
@@ -70,8 +72,7 @@ impl Here {
 
 /// A file of the directory; what is no file, or too large for one of this name, is none.
 fn content(root: &Root, directory: &str, name: &str, limit: usize) -> Result<Option<Vec<u8>>, FileError> {
-    let slash = if directory.is_empty() { "" } else { "/" };
-    match root.read(&format!("{directory}{slash}{name}"), limit as u64) {
+    match root.read(&below(directory, name), limit as u64) {
         Err(FileError::Symlink { .. } | FileError::NotRegular { .. } | FileError::TooLarge { .. }) => Ok(None),
         other => other,
     }

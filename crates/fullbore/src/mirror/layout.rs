@@ -22,9 +22,14 @@ pub struct Layout {
 
 impl Layout {
     /// A path below the suite's directory, as one below the mirror's.
-    pub fn path(&self, below: &str) -> String {
-        if self.directory.is_empty() { below.to_owned() } else { format!("{}/{below}", self.directory) }
+    pub fn path(&self, name: &str) -> String {
+        below(&self.directory, name)
     }
+}
+
+/// A path below a suite's directory, which may be the mirror's own.
+pub fn below(directory: &str, name: &str) -> String {
+    if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
 }
 
 /// Decides the names of the suite that was asked for as `requested` (one with a slash at

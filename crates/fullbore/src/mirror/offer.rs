@@ -17,7 +17,8 @@ use fullbore_wire::hosts::HostId;
 use super::fingerprint::fingerprint;
 use super::here::Here;
 use super::join::{Candidate, Wish, join, wishes};
-use super::layout::{Layout, layout, lost_links};
+use super::kept::{Beside, EarlyChecks, kept};
+use super::layout::{Layout, below, layout, lost_links};
 use super::select::{Selection, check_suite};
 use super::session::{Session, Stop, disk};
 use super::state::{Novelty, OWN_DIRECTORY, Offer, State, StateError};
@@ -92,15 +93,19 @@ pub fn fetch(
     let wishes = wishes(&settings.sources);
     let conditions: Vec<Option<Kept>> =
         wishes.iter().map(|wish| kept(session, state, wish.suite, &settings.origins[0])).collect();
+    let verifiers: Vec<Option<Verifier>> =
+        wishes.iter().map(|wish| verifier(wish.sources[0], session.places.work.path())).collect();
+    let early = EarlyChecks::begin(session, state, &wishes, &conditions, &verifiers);
     let patience = if others(settings).is_empty() { ORIGIN_PATIENCE_ALONE } else { ORIGIN_PATIENCE };
     let questions = wishes.iter().zip(&conditions);
     let questions =
         questions.map(|(wish, kept)| question(session, ORIGIN, wish.suite, kept.as_ref(), patience)).collect();
     let origin_answers = session.runtime.block_on(stop.or(receive_all(questions)))?;
+    drop(early);
     let mut candidates = Vec::new();
-    for ((wish, kept), answer) in wishes.iter().zip(&conditions).zip(origin_answers) {
+    let asked = wishes.iter().zip(&conditions).zip(verifiers);
+    for (((wish, kept), verifier), answer) in asked.zip(origin_answers) {
         let suite = wish.suite;
-        let verifier = verifier(wish.sources[0], session.places.work.path());
         let accepted = match accept(answer, kept.as_ref(), verifier.as_ref()) {
             // Our own copy was altered, or the answer was: asked again without a condition.
             Err(Refusal::Verification(..)) if kept.is_some() => {
@@ -138,24 +143,6 @@ fn question<'a>(
 /// The mirrors that may stand in for the origin.
 fn others(settings: &MirrorSettings) -> Range<HostId> {
     if settings.origin_only { 1..1 } else { 1..settings.origins.len() as HostId }
-}
-
-fn kept(session: &Session, state: &State, suite: &str, origin: &str) -> Option<Kept> {
-    let record = state.header.suites.iter().find(|record| record.requested == suite && !record.retired)?;
-    let slash = if record.directory.is_empty() { "" } else { "/" };
-    let path = format!("{}{slash}InRelease", record.directory);
-    let status = session.root.stat(&path).ok().flatten()?;
-    let content = session.root.read(&path, RELEASE_BYTES_MAX as u64).ok().flatten()?;
-    // A tag means something only to the host that gave it.
-    let origin = without_credentials(origin);
-    let tag = record.tag.as_deref().filter(|_| record.origins.first().is_some_and(|of| *of == origin));
-    let tag = tag.and_then(EntityTag::parse);
-    (Sha256::of(&content) == record.inrelease).then_some(Kept {
-        name: "InRelease",
-        content,
-        modified: status.mtime,
-        tag,
-    })
 }
 
 /// The address of an origin as it may be shown: without credentials.
@@ -369,20 +356,17 @@ fn altered(
     text: &SignedText,
     verifier: Option<&Verifier>,
 ) -> Result<Vec<&'static str>, CommandError> {
-    let slash = if directory.is_empty() { "" } else { "/" };
-    let read = |name: &str, limit: usize| {
-        session.root.read(&format!("{directory}{slash}{name}"), limit as u64).map_err(|error| disk(&error))
-    };
     let mut altered = Vec::new();
     for (name, content) in files {
-        if read(name, RELEASE_BYTES_MAX)?.as_ref() != Some(content) {
+        let here = session.root.read(&below(directory, name), RELEASE_BYTES_MAX as u64);
+        if here.map_err(|error| disk(&error))?.as_ref() != Some(content) {
             altered.push(*name);
         }
     }
     // Where all came as an `InRelease`, the two for older clients were asked for beside it, and are not now.
     if files.iter().all(|(name, _)| *name == "InRelease") {
-        let signature = read("Release.gpg", SIGNATURE_BYTES_MAX)?;
-        altered.extend(match read("Release", RELEASE_BYTES_MAX)? {
+        let Beside { release, signature } = Beside::read(&session.root, directory).map_err(|error| disk(&error))?;
+        altered.extend(match release {
             Some(release) => contradiction(&release, signature.as_deref(), text, verifier)
                 .map(|(name, _)| name)
                 .or_else(|| (verifier.is_some() && signature.is_none()).then_some("Release.gpg")),

@@ -1,0 +1,112 @@
+//! What lies here of the suites that are asked for: it makes the requests conditional, and mostly it is what the
+//! answers are about.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, Verifier};
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::files::{FileError, Root};
+use fullbore_wire::conditional::EntityTag;
+
+use super::join::Wish;
+use super::layout::below;
+use super::session::Session;
+use super::state::{State, SuiteRecord};
+use crate::settings::without_credentials;
+use crate::signed_release::Kept;
+
+/// The suite as it was published when it was last asked for by this name.
+fn recorded<'a>(state: &'a State, suite: &str) -> Option<&'a SuiteRecord> {
+    state.header.suites.iter().find(|record| record.requested == suite && !record.retired)
+}
+
+/// Its `InRelease`, if that is the one that was published.
+pub fn kept(session: &Session, state: &State, suite: &str, origin: &str) -> Option<Kept> {
+    let record = recorded(state, suite)?;
+    let path = below(&record.directory, "InRelease");
+    let status = session.root.stat(&path).ok().flatten()?;
+    let content = session.root.read(&path, RELEASE_BYTES_MAX as u64).ok().flatten()?;
+    // A tag means something only to the host that gave it.
+    let origin = without_credentials(origin);
+    let tag = record.tag.as_deref().filter(|_| record.origins.first().is_some_and(|of| *of == origin));
+    let tag = tag.and_then(EntityTag::parse);
+    (Sha256::of(&content) == record.inrelease).then_some(Kept {
+        name: "InRelease",
+        content,
+        modified: status.mtime,
+        tag,
+    })
+}
+
+/// `Release` and `Release.gpg` as they lie in a suite's directory.
+pub struct Beside {
+    /// The one.
+    pub release: Option<Vec<u8>>,
+    /// The other.
+    pub signature: Option<Vec<u8>>,
+}
+
+impl Beside {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// Refusals of the system.
+    pub fn read(root: &Root, directory: &str) -> Result<Beside, FileError> {
+        let read = |name: &str, limit: usize| root.read(&below(directory, name), limit as u64);
+        Ok(Beside {
+            release: read("Release", RELEASE_BYTES_MAX)?,
+            signature: read("Release.gpg", SIGNATURE_BYTES_MAX)?,
+        })
+    }
+}
+
+/// Checks of the signatures that lie here, begun while the answers are on their way: mostly nothing has changed, and
+/// then they are all there is to do. None is begun any more when this is dropped.
+pub struct EarlyChecks(Arc<AtomicBool>);
+
+impl EarlyChecks {
+    /// Begins them: of what makes these requests conditional, and of what lies beside it.
+    pub fn begin(
+        session: &Session,
+        state: &State,
+        wishes: &[Wish<'_>],
+        conditions: &[Option<Kept>],
+        verifiers: &[Option<Verifier>],
+    ) -> EarlyChecks {
+        let over = Arc::new(AtomicBool::new(false));
+        let (mut inline, mut detached) = (Vec::new(), Vec::new());
+        for ((wish, kept), verifier) in wishes.iter().zip(conditions).zip(verifiers) {
+            let (Some(kept), Some(verifier), Some(record)) = (kept, verifier, recorded(state, wish.suite)) else {
+                continue;
+            };
+            inline.push((verifier.clone(), kept.content.clone()));
+            detached.push((verifier.clone(), record.directory.clone()));
+        }
+        // One thread for each of the two: a check is a process, and there may be many suites.
+        let is_over = over.clone();
+        session.runtime.spawn_blocking(move || {
+            for (verifier, content) in inline.iter().take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                // Whoever needs it asks for it again, and has what came of it.
+                drop(verifier.verify_inrelease(content));
+            }
+        });
+        let (is_over, root) = (over.clone(), session.root.clone());
+        session.runtime.spawn_blocking(move || {
+            for (verifier, directory) in detached.iter().take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                if let Ok(Beside { release: Some(release), signature: Some(signature) }) =
+                    Beside::read(&root, directory)
+                {
+                    drop(verifier.verify_detached(&release, &signature));
+                }
+            }
+        });
+        EarlyChecks(over)
+    }
+}
+
+impl Drop for EarlyChecks {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
