@@ -166,7 +166,8 @@ pub async fn receive(question: Question<'_>) -> Answer {
             path: format!("{directory}{name}"),
             limit_bytes: limit as u64,
             if_none_match: kept.and_then(|kept| kept.tag.clone()),
-            if_modified_since: kept.map(Kept::asked_since),
+            // A tag is exact, and alone: nginx answers "not modified" only if the time says so as well.
+            if_modified_since: kept.filter(|kept| kept.tag.is_none()).map(Kept::asked_since),
             ..Get::default()
         };
         get_patiently(&watch, host, get, patience)

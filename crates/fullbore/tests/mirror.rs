@@ -328,6 +328,9 @@ fn nothing_changed() {
     mirror.run(&[&server]).exits(0);
     let log = server.take_log();
     assert!(log.len() <= 2, "{log:#?}");
+    // nginx would ask of a time that it be the very one it tells.
+    assert!(log[0].header("if-none-match").is_some() && log[0].header("if-modified-since").is_none(), "{log:#?}");
+    assert_eq!(log[0].status, 304);
     assert!(server.counters().connections - connections <= 1);
     assert_eq!(before, mirror.tree());
     mirror.run_with(&[&server], &["--changed-exit"]).exits(10);
