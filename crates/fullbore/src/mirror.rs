@@ -288,6 +288,7 @@ impl Run<'_> {
             clean::abandoned_parts(root, self.plan, &wanted.subtraction.done).map_err(|error| disk(&error))?;
         }
         store::sweep(root).map_err(|error| disk(&error))?;
+        snapshot::sweep(root).map_err(|error| disk(&error))?;
         Ok(())
     }
 

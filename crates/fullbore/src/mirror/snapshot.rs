@@ -12,6 +12,9 @@ use super::subtract::Tally;
 /// Where snapshots lie.
 pub const SNAPSHOT_DIRECTORY: &str = "snapshots";
 
+/// What the names begin with under which snapshots are made, in our own directory.
+const UNFINISHED: &str = "snapshot-";
+
 /// Longest name: with a path of 1024 bytes behind it still far below `PATH_MAX`.
 const NAME_BYTES_MAX: usize = 100;
 
@@ -65,8 +68,8 @@ pub fn check_name(root: &Root, name: &str) -> Result<(), SnapshotError> {
 /// A bad name, a file system without hard links, a damaged state, refusals of the system.
 pub fn make(root: &Root, state: &State, name: &str) -> Result<Tally, SnapshotError> {
     check_name(root, name)?;
-    let building = format!("{OWN_DIRECTORY}/snapshot-{name}");
-    remove_tree(root, &building)?;
+    let building = format!("{OWN_DIRECTORY}/{UNFINISHED}{name}");
+    sweep(root)?;
     let mut linked = Tally::default();
     if let Some(mut records) = state.records(root)? {
         while let Some(record) =
@@ -93,7 +96,20 @@ pub fn make(root: &Root, state: &State, name: &str) -> Result<Tally, SnapshotErr
     Ok(linked)
 }
 
-/// Removes what an earlier attempt left.
+/// Removes what runs that were killed have left of snapshots, under whatever name: its links would keep files on the
+/// disk that the mirror has no more.
+///
+/// # Errors
+/// Refusals of the system.
+pub fn sweep(root: &Root) -> Result<(), FileError> {
+    for (name, kind) in root.list(OWN_DIRECTORY)? {
+        if let Some(name) = name.to_str().filter(|name| kind == Kind::Directory && name.starts_with(UNFINISHED)) {
+            remove_tree(root, &format!("{OWN_DIRECTORY}/{name}"))?;
+        }
+    }
+    Ok(())
+}
+
 fn remove_tree(root: &Root, directory: &str) -> Result<(), FileError> {
     for (name, kind) in root.list(directory)? {
         let Some(name) = name.to_str() else { continue };
@@ -111,6 +127,20 @@ fn remove_tree(root: &Root, directory: &str) -> Result<(), FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_killed_run_began_goes_with_the_next() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let write = |path: &str| root.write_part(path, b"x").unwrap().finish().unwrap();
+        for path in [".fullbore/snapshot-monday/pool/a/x", ".fullbore/log", "snapshots/sunday/pool/a/x"] {
+            write(path);
+        }
+        make(&root, &State::default(), "tuesday").unwrap();
+        let there = |path: &str| directory.path().join(path).exists();
+        assert!(!there(".fullbore/snapshot-monday") && !there(".fullbore/snapshot-tuesday"));
+        assert!(there(".fullbore/log") && there("snapshots/sunday/pool/a/x") && there("snapshots/tuesday"));
+    }
 
     #[test]
     fn names_are_checked() {
