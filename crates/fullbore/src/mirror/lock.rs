@@ -5,7 +5,7 @@
 //! The holder's pid is written into it only to be shown.
 
 use std::fs::File;
-use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 
 use fullbore_engine::files::{FileError, Root};
 
@@ -45,18 +45,25 @@ impl Lock {
     /// [`LockError::Held`] with the holder's pid, refusals of the system.
     pub fn take(root: &Root) -> Result<Lock, LockError> {
         root.create_directory(OWN_DIRECTORY, 0o700)?;
-        let Some(mut file) = root.lock(LOCK_PATH)? else {
+        let Some(file) = root.lock(LOCK_PATH)? else {
             let pid = root.read(LOCK_PATH, PID_BYTES_MAX)?.and_then(|text| String::from_utf8(text).ok());
             let pid = pid.and_then(|text| text.trim().parse().ok());
             return Err(LockError::Held { directory: root.path().display().to_string(), pid });
         };
         // The pid is a courtesy: a full disk must not keep a run from cleaning up.
-        let _ = file
-            .set_len(0)
-            .and_then(|()| file.seek(SeekFrom::Start(0)))
-            .and_then(|_| writeln!(file, "{}", std::process::id()));
+        let _ = note_pid(&file);
         Ok(Lock { _file: file })
     }
+}
+
+/// Always of one length, so that the file is not cut each time: for that some file systems wait for their journal.
+fn note_pid(file: &File) -> std::io::Result<()> {
+    let line = format!("{:>10}\n", std::process::id());
+    file.write_all_at(line.as_bytes(), 0)?;
+    if file.metadata()?.len() > line.len() as u64 {
+        file.set_len(line.len() as u64)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -74,7 +81,7 @@ mod tests {
         assert_eq!(error, expected);
         drop(first);
         // As a killed run leaves it: the file is there with a pid, nobody holds it.
-        std::fs::write(directory.path().join(LOCK_PATH), "4194304\n").unwrap();
+        std::fs::write(directory.path().join(LOCK_PATH), "4194304, and what somebody else wrote\n").unwrap();
         let second = Lock::take(&root).unwrap();
         drop(second);
         let pid = std::fs::read_to_string(directory.path().join(LOCK_PATH)).unwrap();
