@@ -4,6 +4,7 @@
 //! them. With `--repair` what is wrong is set aside and fetched as a mirror run would, under the same
 //! rule: nothing gets its name before its hash is right.
 
+pub mod findings;
 pub mod local;
 
 use std::io::ErrorKind as ErrorOf;
@@ -30,7 +31,8 @@ use crate::mirror::state::{OWN_DIRECTORY, State, StateError, index_path};
 use crate::mirror::store;
 use crate::report::{Report, Summary, Timeline, VerdictReport, units};
 use crate::settings::{CheckSettings, DurabilityChoice, SignedBy};
-use local::{CheckError, Fault, Findings, Options, Problem, SuiteFault};
+use findings::{Fault, Findings, Problem, SuiteFault};
+use local::{CheckError, Options};
 
 /// Problems named in an error; the report has more.
 const PROBLEMS_NAMED: usize = 10;

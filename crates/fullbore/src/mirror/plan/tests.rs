@@ -1,0 +1,131 @@
+//! Plans of a few files, and what is refused.
+
+use super::super::filter::PackageFacts;
+use super::*;
+
+fn file(path: &str) -> Candidate<'_> {
+    Candidate { path, size: path.len() as u64, sha256: Sha256::of(path.as_bytes()), package: None }
+}
+
+fn paths(plan: &Plan) -> Vec<&str> {
+    plan.files().map(|file| file.path).collect()
+}
+
+#[test]
+fn a_slot_is_48_bytes() {
+    assert_eq!(size_of::<Slot>(), 48);
+}
+
+#[test]
+fn each_path_once_sorted_with_all_its_suites() {
+    let mut plan = PlanBuilder::new(Filters::default());
+    let first = plan.index("dists/a/main/binary-amd64/Packages", 0).unwrap();
+    let second = plan.index("dists/b/main/binary-amd64/Packages", 4).unwrap();
+    for path in ["pool/z", "pool/a", "pool/m", "pool/a"] {
+        plan.add(first, &file(path)).unwrap();
+    }
+    for path in ["pool/m", "pool/b"] {
+        plan.add(second, &file(path)).unwrap();
+    }
+    let plan = plan.finish().unwrap();
+    assert_eq!(paths(&plan), ["pool/a", "pool/b", "pool/m", "pool/z"]);
+    assert_eq!(plan.find("pool/m").unwrap().suites, [0, 4]);
+    assert_eq!(plan.find("pool/b").unwrap().suites, [4]);
+    assert_eq!(plan.find("pool/z").unwrap().id, 3);
+    assert_eq!(plan.find("pool/none"), None);
+    assert_eq!(plan.bytes(), 24);
+}
+
+#[test]
+fn many_files_are_found_again() {
+    let mut plan = PlanBuilder::new(Filters::default());
+    let index = plan.index("x", 0).unwrap();
+    let names: Vec<String> = (0..5000).map(|i| format!("pool/{:04}", i * 7919 % 5000)).collect();
+    for name in &names {
+        plan.add(index, &file(name)).unwrap();
+    }
+    let plan = plan.finish().unwrap();
+    assert_eq!(plan.len(), 5000);
+    for (at, found) in plan.files().enumerate() {
+        assert_eq!(found.path, format!("pool/{at:04}"));
+        assert_eq!(plan.find(found.path), Some(found));
+    }
+}
+
+#[test]
+fn a_size_that_one_index_does_not_tell_comes_from_another() {
+    let mut plan = PlanBuilder::new(Filters::default());
+    let index = plan.index("dists/a/SHA256SUMS", 0).unwrap();
+    for path in ["dists/a/linux", "dists/a/initrd"] {
+        plan.add(index, &Candidate { size: SIZE_UNKNOWN, ..file(path) }).unwrap();
+    }
+    plan.add(index, &file("dists/a/linux")).unwrap();
+    plan.add(index, &Candidate { size: SIZE_UNKNOWN, ..file("dists/a/linux") }).unwrap();
+    let plan = plan.finish().unwrap();
+    assert_eq!(plan.find("dists/a/linux").unwrap().known_size(), Some(13));
+    assert_eq!(plan.find("dists/a/initrd").unwrap().known_size(), None);
+    assert_eq!(plan.bytes(), 13);
+}
+
+#[test]
+fn two_contents_for_one_path_name_both_indexes() {
+    let mut plan = PlanBuilder::new(Filters::default());
+    let first = plan.index("dists/a/Packages", 0).unwrap();
+    let second = plan.index("dists/b/Packages", 1).unwrap();
+    plan.add(first, &file("pool/a")).unwrap();
+    let error = plan.add(second, &Candidate { size: 1, ..file("pool/a") }).unwrap_err().to_string();
+    assert!(error.starts_with("pool/a: dists/a/Packages says 6 bytes"), "{error}");
+    assert!(error.contains("dists/b/Packages says 1 bytes"), "{error}");
+}
+
+#[test]
+fn m7_paths_outside_or_of_our_own_are_refused() {
+    let mut plan = PlanBuilder::new(Filters::default());
+    let index = plan.index("dists/a/Packages", 0).unwrap();
+    for path in ["../x", "/etc/passwd", "pool/../../x", ".fullbore/state", "pool/.x.part", "pool/%2e%2e/x", ""] {
+        assert!(matches!(plan.add(index, &file(path)), Err(PlanError::Path { .. })), "{path}");
+    }
+    for path in ["dists/a/InRelease", "project/trace/x", "snapshots/x/y", "Archive-Update-Required-x", "Release"] {
+        assert!(matches!(plan.add(index, &file(path)), Err(PlanError::Reserved { .. })), "{path}");
+    }
+    assert!(plan.finish().unwrap().is_empty());
+}
+
+#[test]
+fn an_index_of_all_architectures_gives_those_asked_for() {
+    let mut plan = PlanBuilder::new(Filters::default());
+    let (some, whole) = (plan.index("Packages", 0).unwrap(), plan.index("other/Packages", 0).unwrap());
+    plan.only(some, &["amd64".to_owned()]);
+    for (index, directory) in [(some, "a"), (whole, "b")] {
+        for architecture in ["amd64", "arm64", "all", "source"] {
+            let path = format!("{directory}/{architecture}");
+            let package =
+                PackageFacts { name: "hello", architecture, version: "1", source: "hello", section: "", priority: "" };
+            plan.add(index, &Candidate { package: Some(package), ..file(&path) }).unwrap();
+        }
+    }
+    let plan = plan.finish().unwrap();
+    assert_eq!(paths(&plan), ["a/all", "a/amd64", "a/source", "b/all", "b/amd64", "b/arm64", "b/source"]);
+}
+
+#[test]
+fn newest_counts_versions_by_debian_order_within_an_index() {
+    let mut plan = PlanBuilder::new(Filters { newest: Some(2), ..Filters::default() });
+    let index = plan.index("x", 0).unwrap();
+    for version in ["1.10", "1.9", "1.10~rc1", "1.2"] {
+        for name in ["hello", "hello-doc"] {
+            let path = format!("pool/{name}_{version}.deb");
+            let package =
+                Some(PackageFacts { name, architecture: "amd64", version, source: "hello", section: "", priority: "" });
+            plan.add(index, &Candidate { package, ..file(&path) }).unwrap();
+        }
+    }
+    plan.end_index(index).unwrap();
+    let plan = plan.finish().unwrap();
+    assert_eq!(
+        paths(&plan),
+        ["pool/hello-doc_1.10.deb", "pool/hello-doc_1.10~rc1.deb", "pool/hello_1.10.deb", "pool/hello_1.10~rc1.deb"]
+    );
+    assert!(plan.leaves_out("pool/hello_1.2.deb"));
+    assert!(!plan.leaves_out("pool/hello_1.10.deb"));
+}
