@@ -10,6 +10,7 @@ mod streams;
 mod vector;
 
 use std::fmt;
+use std::io::{self, Read};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -18,6 +19,10 @@ use vector::Tier;
 
 /// Most streams that [`update_many`] takes side by side.
 pub const STREAMS_MAX: usize = vector::LANES;
+
+/// Bytes read at once when hashing. Large enough that calls do not count, small enough for the processor's
+/// second-level cache.
+pub const READ_BYTES: usize = 256 << 10;
 
 /// So many streams take hardly longer than one on this machine; 1 where nothing is gained.
 pub fn streams_at_once() -> usize {
@@ -213,6 +218,22 @@ impl Sha256Hasher {
     fn keep(&mut self, rest: &[u8]) {
         self.block[self.filled..self.filled + rest.len()].copy_from_slice(rest);
         self.filled += rest.len();
+    }
+
+    /// Takes what is left to read.
+    ///
+    /// # Errors
+    /// The reader's, but for interruptions.
+    pub fn read_to_end(&mut self, mut input: impl Read) -> io::Result<()> {
+        let mut buffer = vec![0; READ_BYTES];
+        loop {
+            match input.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(count) => self.update(&buffer[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// How many bytes it has taken.

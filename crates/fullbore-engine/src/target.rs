@@ -198,6 +198,21 @@ impl LocalTarget {
     }
 }
 
+/// Gives a file the length that was proven, and its time.
+fn complete(file: &PartFile, proof: &Verified, mtime: Option<i64>) -> Result<(), TargetError> {
+    let (actual, expected) = (file.size()?, proof.size());
+    if actual > expected {
+        // Left over from a longer file of that name which was once begun.
+        file.set_size(expected)?;
+    } else if actual < expected {
+        return Err(TargetError::Length { path: file.path().to_owned(), actual, expected });
+    }
+    if let Some(unix_s) = mtime {
+        file.set_mtime(unix_s)?;
+    }
+    Ok(())
+}
+
 impl Target for LocalTarget {
     type Part = LocalPart;
 
@@ -226,18 +241,8 @@ impl Target for LocalTarget {
     }
 
     fn commit(&self, mut part: LocalPart, proof: &Verified, mtime: Option<i64>) -> Result<(), TargetError> {
-        let (actual, expected) = (part.file.size()?, proof.size());
-        if actual > expected {
-            // Left over from a longer file of that name which was once begun.
-            part.file.set_size(expected)?;
-        } else if actual < expected {
-            let path = part.file.path().to_owned();
-            return Err(TargetError::Length { path, actual, expected });
-        }
-        if let Some(unix_s) = mtime {
-            part.file.set_mtime(unix_s)?;
-        }
-        self.barrier.before_name(&part.file, &mut part.write_back, expected)?;
+        complete(&part.file, proof, mtime)?;
+        self.barrier.before_name(&part.file, &mut part.write_back, proof.size())?;
         part.file.finish()?;
         self.barrier.after_name(part.file.directory())?;
         Ok(())

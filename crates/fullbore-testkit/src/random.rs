@@ -101,6 +101,17 @@ pub fn content_vec(seed: u64, name: &str, length: u64) -> Vec<u8> {
     bytes
 }
 
+/// `length` bytes that look like chance, the same for the same seed.
+pub fn noise(length: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random(seed);
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        bytes.extend_from_slice(&random.bits().to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

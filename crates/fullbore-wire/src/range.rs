@@ -226,22 +226,9 @@ mod tests {
 
     fn head(status: u16, length: Option<u64>, range: Option<&str>) -> ResponseHead {
         ResponseHead {
-            version: Version::Http11,
-            status,
             content_length: length,
             content_range: range.map(ContentRange::parse),
-            etag: None,
-            last_modified: None,
-            retry_after: None,
-            location: None,
-            accept_ranges: None,
-            close: false,
-            keep_alive_max: None,
-            content_encoding: None,
-            content_type: None,
-            server: None,
-            date: None,
-            store_fields: Vec::new(),
+            ..ResponseHead::without_fields(Version::Http11, status)
         }
     }
 

@@ -131,16 +131,7 @@ impl Target for InPlaceTarget {
     }
 
     fn commit(&self, mut part: InPlacePart, proof: &Verified, mtime: Option<i64>) -> Result<(), TargetError> {
-        let (actual, expected) = (part.file.size()?, proof.size());
-        if actual > expected {
-            part.file.set_size(expected)?;
-        } else if actual < expected {
-            let path = part.file.path().to_owned();
-            return Err(TargetError::Length { path, actual, expected });
-        }
-        if let Some(unix_s) = mtime {
-            part.file.set_mtime(unix_s)?;
-        }
+        super::complete(&part.file, proof, mtime)?;
         part.is_finished = true;
         Ok(())
     }

@@ -6,13 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fullbore_debian::deb::{Control, DataPlace, DebError, Package, Proof};
-use fullbore_engine::digest::{Sha256, Sha256Hasher};
+use fullbore_engine::digest::{READ_BYTES, Sha256, Sha256Hasher};
 
 use super::ahead::{PlainReader, Slot};
 use crate::database::Stanza;
-
-/// Reads when a package is only hashed.
-const READ_BYTES: usize = 256 << 10;
 
 /// Why a package could not be opened or is not the expected one.
 #[derive(Debug, thiserror::Error)]
@@ -206,17 +203,8 @@ impl Archive {
 /// [`ArchiveError::Mismatch`], [`ArchiveError::Read`].
 pub fn verify(path: &Path, bytes: u64, sha256: Sha256) -> Result<(), ArchiveError> {
     let error = |source| ArchiveError::Read { path: path.to_owned(), source };
-    let mut file = File::open(path).map_err(error)?;
     let mut hasher = Sha256Hasher::new();
-    let mut buffer = vec![0; READ_BYTES];
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(count) => hasher.update(&buffer[..count]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(source) => return Err(error(source)),
-        }
-    }
+    hasher.read_to_end(File::open(path).map_err(error)?).map_err(error)?;
     let found = hasher.bytes();
     hasher.verify(bytes, sha256).map(|_| ()).map_err(|actual| ArchiveError::Mismatch {
         path: path.to_owned(),

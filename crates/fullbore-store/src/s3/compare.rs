@@ -9,16 +9,13 @@ use std::io::{self, Read};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use fullbore_engine::digest::Sha256Hasher;
+use fullbore_engine::digest::{READ_BYTES, Sha256Hasher};
 use fullbore_wire::http1::Method;
 use md5::{Digest, Md5};
 
 use super::client::{Answer, CHECKSUM_FIELD, Call, CallError, Client};
 use super::parts::{Composite, Cut, base64};
 use super::sign::hex;
-
-/// Bytes read from a file at once.
-const READ_BYTES: usize = 256 << 10;
 
 /// An object that is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

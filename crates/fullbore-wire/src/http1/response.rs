@@ -67,6 +67,30 @@ pub struct ResponseHead {
 }
 
 impl ResponseHead {
+    /// A head that has no fields.
+    pub(crate) fn without_fields(version: Version, status: u16) -> ResponseHead {
+        ResponseHead {
+            version,
+            status,
+            content_length: None,
+            content_range: None,
+            etag: None,
+            last_modified: None,
+            retry_after: None,
+            location: None,
+            accept_ranges: None,
+            close: false,
+            keep_alive_max: None,
+            content_encoding: None,
+            content_type: None,
+            server: None,
+            date: None,
+            store_fields: Vec::new(),
+        }
+    }
+}
+
+impl ResponseHead {
     /// The value of an object store's field; `name` in lower case.
     pub fn store_field(&self, name: &str) -> Option<&str> {
         self.store_fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str())
@@ -179,24 +203,7 @@ fn read_fields(
     fields: &[httparse::Header<'_>],
 ) -> Result<(ResponseHead, FramingFields), Http1Error> {
     let mut framing = FramingFields::default();
-    let mut head = ResponseHead {
-        version,
-        status,
-        content_length: None,
-        content_range: None,
-        etag: None,
-        last_modified: None,
-        retry_after: None,
-        location: None,
-        accept_ranges: None,
-        close: false,
-        keep_alive_max: None,
-        content_encoding: None,
-        content_type: None,
-        server: None,
-        date: None,
-        store_fields: Vec::new(),
-    };
+    let mut head = ResponseHead::without_fields(version, status);
     for field in fields {
         let value = field.value;
         let is = |name: &str| field.name.eq_ignore_ascii_case(name);

@@ -15,6 +15,7 @@ use fullbore_engine::stage::{Ledger, LedgerReading};
 use fullbore_engine::target::LocalTarget;
 use fullbore_engine::target::faults::{self, FaultyTarget};
 use fullbore_engine::window::Window;
+use fullbore_testkit::random::noise;
 use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server, ServerBuilder};
 use fullbore_wire::dispatcher::GivenUp;
 use fullbore_wire::fetch::{Catalogue, FetchEvent, FetchOptions, Fetcher, HostSeen, Parts, Piece};
@@ -53,7 +54,7 @@ impl Tree {
     }
 
     pub fn add(&mut self, path: &str, size: u64) -> ItemId {
-        let data = noise(self.files.len() as u64 + 1, size as usize);
+        let data = noise(size as usize, self.files.len() as u64 + 1);
         put(self.directory.path(), path, &data);
         let sha256 = Sha256::of(&data);
         self.files.push(File { path: path.into(), size, sha256, other_path: None });
@@ -87,20 +88,6 @@ pub fn put(root: &Path, path: &str, data: &[u8]) {
     let path = root.join(path);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(path, data).unwrap();
-}
-
-/// Bytes that nothing else resembles.
-pub fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut data = Vec::with_capacity(length + 8);
-    while data.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        data.extend_from_slice(&state.to_le_bytes());
-    }
-    data.truncate(length);
-    data
 }
 
 struct Plan(Vec<File>);

@@ -7,11 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use fullbore_engine::digest::{Sha256, Sha256Hasher};
+use fullbore_engine::digest::{READ_BYTES, Sha256, Sha256Hasher};
 use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::stage::StageClock;
-
-use super::store::READ_BYTES;
 
 /// A file to be read.
 #[derive(Debug, Clone, Copy)]

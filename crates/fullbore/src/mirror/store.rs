@@ -13,22 +13,10 @@ use fullbore_engine::files::{FileError, Kind, Root};
 use super::links;
 use super::state::{INDEX_DIRECTORY, StateError, index_path};
 
-/// Bytes read at once when hashing. Large enough that calls do not count, small enough for
-/// the processor's second-level cache.
-pub(super) const READ_BYTES: usize = 256 << 10;
-
 /// Hashes what is left to read of a file; gives back the number of bytes, too.
-pub(super) fn hash(mut file: impl Read) -> io::Result<(Sha256, u64)> {
+pub(super) fn hash(file: impl Read) -> io::Result<(Sha256, u64)> {
     let mut hasher = Sha256Hasher::new();
-    let mut buffer = vec![0; READ_BYTES];
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(count) => hasher.update(&buffer[..count]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
+    hasher.read_to_end(file)?;
     let bytes = hasher.bytes();
     Ok((hasher.finish(), bytes))
 }

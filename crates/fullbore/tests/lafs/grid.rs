@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+pub use fullbore_testkit::random::noise as content;
 use serde_json::Value;
 
 pub struct Grid {
@@ -49,20 +50,6 @@ impl Output {
     pub fn stored(&self) -> Vec<Value> {
         self.events().into_iter().filter(|event| event["event"] == "stored").collect()
     }
-}
-
-/// Bytes that look like chance; the same for the same seed.
-pub fn content(size: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(size + 8);
-    while bytes.len() < size {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(size);
-    bytes
 }
 
 /// As Ctrl-C does, once it is listened for.

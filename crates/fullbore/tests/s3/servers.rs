@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+pub use fullbore_testkit::random::noise as content;
 use serde_json::Value;
 
 /// What a command gave.
@@ -125,20 +126,6 @@ pub fn finish(child: Child) -> Output {
         stdout: String::from_utf8(output.stdout).unwrap(),
         stderr: String::from_utf8(output.stderr).unwrap(),
     }
-}
-
-/// Bytes that look like chance; the same for the same seed.
-pub fn content(size: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(size + 8);
-    while bytes.len() < size {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(size);
-    bytes
 }
 
 /// A server that runs, and ends with the test.
