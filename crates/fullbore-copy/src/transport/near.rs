@@ -7,12 +7,14 @@
 use std::ffi::OsString;
 use std::io::{BufReader, Write as _};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fullbore_wire::tcp_info::TcpInfo;
 use rustls::{ClientConfig, ServerConfig};
 
 use super::grow::{self, Growth, Step};
@@ -146,10 +148,21 @@ struct Opener {
     server: Arc<ServerConfig>,
     listener: Option<TcpListener>,
     address: Mutex<Option<SocketAddr>>,
+    /// Connections for content dialled before they are asked for.
+    ahead: Mutex<Option<Ahead>>,
+    /// The number of connections for content that the user wants; 0 for as many as the path needs.
+    streams: u8,
     /// Connections of the far end that have proved its key.
     proved: Mutex<(mpsc::Sender<Lane>, mpsc::Receiver<Lane>)>,
     /// Held by each that is being proved.
     proving: Arc<()>,
+}
+
+/// Connections that are being made, to where a first one got through.
+#[derive(Debug)]
+struct Ahead {
+    address: SocketAddr,
+    lanes: Vec<JoinHandle<std::io::Result<Lane>>>,
 }
 
 impl Peer {
@@ -212,6 +225,8 @@ impl Peer {
             server: own.server(&self.hello.key, cipher)?,
             listener,
             address: Mutex::default(),
+            ahead: Mutex::default(),
+            streams: wish.streams,
             proved: Mutex::new(mpsc::channel()),
             proving: Arc::new(()),
         });
@@ -243,15 +258,10 @@ impl Peer {
             }
         }
         let trip = first.as_ref().and_then(|lane| lane.round_trip()).unwrap_or_default();
-        let streams = match wish.streams {
-            0 if trip >= LONG_TRIP => LONG_STREAMS,
-            0 => SHORT_STREAMS,
-            wished => wished,
-        };
         let streams = match way {
             Way::Pipe if wish.more_pipes.is_some() => wish.streams.checked_sub(1).unwrap_or(MORE_PIPES).min(MORE_PIPES),
             Way::Pipe => 0,
-            _ => streams,
+            _ => streams(wish.streams, trip),
         };
         setup::write(&mut self.input, &Decision { way, streams }).map_err(gone)?;
         let joining = match &wish.more_pipes {
@@ -284,6 +294,15 @@ impl Peer {
     }
 }
 
+/// Connections for content at first, of which the user wants so many, on a path with this round trip.
+fn streams(wished: u8, trip: Duration) -> u8 {
+    match wished {
+        0 if trip >= LONG_TRIP => LONG_STREAMS,
+        0 => SHORT_STREAMS,
+        wished => wished,
+    }
+}
+
 /// Waits until somebody dials, or a moment.
 pub(super) fn await_dialler(listener: &TcpListener) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -301,11 +320,14 @@ fn listen() -> Option<TcpListener> {
 
 /// Where the far end may be reached: by the address that ssh reached it by, and those that its name stands for.
 fn addresses(host: &str, known: Option<IpAddr>, port: u16) -> Vec<SocketAddr> {
+    let known = known.map(|address| SocketAddr::new(address, port));
+    known.into_iter().chain(named(host, port).filter(|named| Some(*named) != known)).collect()
+}
+
+/// What a host's name stands for.
+fn named(host: &str, port: u16) -> impl Iterator<Item = SocketAddr> {
     let host = host.rsplit('@').next().unwrap_or(host);
-    let named = (host, port).to_socket_addrs().map(Iterator::collect::<Vec<_>>).unwrap_or_default();
-    let mut addresses: Vec<SocketAddr> = known.map(|address| SocketAddr::new(address, port)).into_iter().collect();
-    addresses.extend(named.into_iter().filter(|named| Some(named.ip()) != known));
-    addresses
+    (host, port).to_socket_addrs().into_iter().flatten()
 }
 
 /// Both directions at once.
@@ -318,21 +340,19 @@ fn race(opener: &Arc<Opener>, hello: &Hello, host: &str) -> Race {
     let (sender, results) = mpsc::channel();
     let until = Instant::now() + RACE_TIME;
     if let Some(port) = hello.port {
-        let (host, sender, own, address) = (host.to_owned(), sender.clone(), opener.clone(), hello.address);
-        std::thread::spawn(move || {
-            for address in addresses(&host, address, port) {
-                let (sender, own) = (sender.clone(), own.clone());
-                std::thread::spawn(move || {
-                    let lane = TcpStream::connect_timeout(&address, RACE_TIME)
-                        .and_then(|socket| tls::connect(socket, own.client.clone()));
-                    let lane = lane.map(|lane| {
-                        own.address.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(address);
-                        (Way::NearDials, lane)
-                    });
-                    let _ = sender.send(lane.map_err(|error| format!("{address}: {error}")));
-                });
-            }
-        });
+        let (dialling, own) = (sender.clone(), opener.clone());
+        let dial = move |address: SocketAddr| {
+            let (sender, own) = (dialling.clone(), own.clone());
+            std::thread::spawn(move || {
+                let lane = own.dial_first(&address).map(|lane| (Way::NearDials, lane));
+                let _ = sender.send(lane.map_err(|error| format!("{address}: {error}")));
+            });
+        };
+        // What the name stands for may take long to find.
+        let known = hello.address.map(|address| SocketAddr::new(address, port));
+        known.into_iter().for_each(&dial);
+        let host = host.to_owned();
+        std::thread::spawn(move || named(&host, port).filter(|named| Some(*named) != known).for_each(dial));
     }
     let own = opener.clone();
     std::thread::spawn(move || {
@@ -359,6 +379,10 @@ impl Race {
         }
         Err(reasons.join("; "))
     }
+}
+
+fn dial(address: &SocketAddr, client: Arc<ClientConfig>) -> std::io::Result<Lane> {
+    tls::connect(TcpStream::connect_timeout(address, RACE_TIME)?, client)
 }
 
 impl Opener {
@@ -395,13 +419,44 @@ impl Opener {
         }
     }
 
+    /// Makes the first connection to an address.
+    fn dial_first(self: &Arc<Self>, address: &SocketAddr) -> std::io::Result<Lane> {
+        let socket = TcpStream::connect_timeout(address, RACE_TIME)?;
+        let trip = TcpInfo::read(socket.as_fd()).map(|info| info.path_rtt()).unwrap_or_default();
+        let (own, to) = (self.clone(), *address);
+        // At once, but not in front of its handshake: when the first file is wanted, the others have had theirs.
+        std::thread::spawn(move || own.dial_ahead(to, streams(own.streams, trip)));
+        let lane = tls::connect(socket, self.client.clone())?;
+        self.address.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(*address);
+        Ok(lane)
+    }
+
+    /// Dials for content, where a first connection gets through.
+    fn dial_ahead(&self, address: SocketAddr, streams: u8) {
+        let dial = |_| {
+            let client = self.client.clone();
+            std::thread::spawn(move || dial(&address, client))
+        };
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        ahead.get_or_insert_with(|| Ahead { address, lanes: (0..streams).map(dial).collect() });
+    }
+
     fn open(&self, way: Way) -> std::io::Result<Lane> {
         if way == Way::FarDials {
             return self.accept(Instant::now() + RACE_TIME);
         }
         let address = *self.address.lock().unwrap_or_else(PoisonError::into_inner);
         let address = address.ok_or(std::io::ErrorKind::AddrNotAvailable)?;
-        tls::connect(TcpStream::connect_timeout(&address, RACE_TIME)?, self.client.clone())
+        let ahead = {
+            let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+            // From now on nobody dials ahead. Where another first one got through, its followers may wait long.
+            let ahead = ahead.get_or_insert_with(|| Ahead { address, lanes: Vec::new() });
+            if ahead.address == address { ahead.lanes.pop() } else { None }
+        };
+        match ahead.map(JoinHandle::join) {
+            Some(Ok(Ok(lane))) => Ok(lane),
+            _ => dial(&address, self.client.clone()),
+        }
     }
 }
 
