@@ -251,8 +251,21 @@ impl Transport {
         self.shared.over.load(Ordering::Acquire) || self.shared.brake.is_pulled()
     }
 
-    /// Sends what is left, ends the lanes, and waits for the threads.
+    /// Sends what is left, ends the lanes, and waits for the threads and for the other end to do the same.
     pub fn finish(&self) {
+        self.end(true);
+    }
+
+    /// As [`Transport::finish`], for the end whose word was the last of all: by TCP that arrives without it, so it does
+    /// not wait for the other end.
+    pub fn leave(&self) {
+        let state = self.shared.lock();
+        let by_tcp = state.sockets.len() == state.readers.len();
+        drop(state);
+        self.end(!by_tcp);
+    }
+
+    fn end(&self, waits: bool) {
         let shared = self.shared.clone();
         shared.link.data.close();
         shared.link.control_out.close();
@@ -273,6 +286,9 @@ impl Transport {
             return;
         }
         drop(writers.into_iter().map(JoinHandle::join).collect::<Vec<_>>());
+        if !waits {
+            return;
+        }
         while readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
         }

@@ -47,6 +47,27 @@ fn what_a_connection_has_gathered_goes_out_though_another_one_takes_what_comes_n
     receiver.finish();
 }
 
+#[test]
+fn the_last_word_arrives_though_who_said_it_has_left() {
+    let ledger = Ledger::new();
+    let clock = ledger.stage("test", Kind::Thread);
+    let (client, server) = keys::tests::friends();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepting = std::thread::spawn(move || tls::accept(listener.accept().unwrap().0, server).unwrap());
+    let mut near = tls::connect(TcpStream::connect(address).unwrap(), client).unwrap();
+    let link = Link::remote();
+    let transport = Transport::new(&link, &Brake::new(&link), false, &ledger, None);
+    transport.add(accepting.join().unwrap(), true, false);
+    let last = || Message::Account { account: Default::default(), last: true };
+    link.control_out.push(last(), &clock).unwrap();
+    transport.leave();
+    let (mut said, mut expected) = (Vec::new(), Vec::new());
+    near.reader.read_to_end(&mut said).unwrap();
+    encode(&last(), &mut expected);
+    assert_eq!(said, expected);
+}
+
 /// Takes everything, and fails when it is to send it.
 struct Broken;
 

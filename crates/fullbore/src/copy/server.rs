@@ -121,7 +121,11 @@ fn serve() -> Result<(), Arc<CopyError>> {
         }
         Part::Receive(destination) => receiver::run(&context, &destination),
     };
-    transport.finish();
+    if result.is_ok() && task.role == Role::Receive {
+        transport.leave();
+    } else {
+        transport.finish();
+    }
     drop(started);
     result.map(drop)
 }
