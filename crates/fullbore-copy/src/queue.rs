@@ -20,6 +20,9 @@ pub struct Queue<T> {
 #[derive(Debug)]
 struct Shared<T> {
     capacity: usize,
+    /// Most that all items may weigh, and what one does.
+    most_weight: usize,
+    weigh: fn(&T) -> usize,
     state: Mutex<State<T>>,
     filled: Condvar,
     emptied: Condvar,
@@ -28,7 +31,10 @@ struct Shared<T> {
 #[derive(Debug)]
 struct State<T> {
     items: VecDeque<T>,
+    weight: usize,
     closed: bool,
+    /// Who waits with a limit of time shall look around now.
+    nudged: bool,
     /// Threads that wait for an item, and for room.
     takers: usize,
     putters: usize,
@@ -58,10 +64,28 @@ pub enum Taken<T> {
 impl<T> Queue<T> {
     /// A queue of at most so many items; zero is taken as one.
     pub fn new(capacity: usize) -> Queue<T> {
+        Queue::with(capacity.max(1), usize::MAX, |_| 0)
+    }
+
+    /// A queue that takes items until together they weigh so much.
+    pub fn of_weight(most: usize, weigh: fn(&T) -> usize) -> Queue<T> {
+        Queue::with(usize::MAX, most, weigh)
+    }
+
+    fn with(capacity: usize, most_weight: usize, weigh: fn(&T) -> usize) -> Queue<T> {
         Queue {
             shared: Arc::new(Shared {
-                capacity: capacity.max(1),
-                state: Mutex::new(State { items: VecDeque::new(), closed: false, takers: 0, putters: 0 }),
+                capacity,
+                most_weight,
+                weigh,
+                state: Mutex::new(State {
+                    items: VecDeque::new(),
+                    weight: 0,
+                    closed: false,
+                    nudged: false,
+                    takers: 0,
+                    putters: 0,
+                }),
                 filled: Condvar::new(),
                 emptied: Condvar::new(),
             }),
@@ -70,7 +94,18 @@ impl<T> Queue<T> {
 
     /// Whether whoever puts something in has to wait.
     pub fn is_full(&self) -> bool {
-        self.lock().items.len() >= self.shared.capacity
+        self.is_full_at(self.shared.capacity, &self.lock())
+    }
+
+    fn is_full_at(&self, most: usize, state: &State<T>) -> bool {
+        state.items.len() >= most || state.weight >= self.shared.most_weight
+    }
+
+    /// The first item, off the queue.
+    fn first(&self, state: &mut State<T>) -> Option<T> {
+        let item = state.items.pop_front()?;
+        state.weight -= (self.shared.weigh)(&item);
+        Some(item)
     }
 
     /// Puts an item in, waiting for room.
@@ -88,7 +123,7 @@ impl<T> Queue<T> {
     /// As [`Queue::push`].
     pub fn push_behind(&self, item: T, most: usize, clock: &StageClock) -> Result<(), Closed> {
         let most = most.clamp(1, self.shared.capacity);
-        let is_full = |state: &State<T>| !state.closed && state.items.len() >= most;
+        let is_full = |state: &State<T>| !state.closed && self.is_full_at(most, state);
         let mut state = self.lock();
         if is_full(&state) {
             drop(state);
@@ -105,6 +140,7 @@ impl<T> Queue<T> {
         if state.closed {
             return Err(Closed);
         }
+        state.weight += (self.shared.weigh)(&item);
         state.items.push_back(item);
         // Nobody is woken who does not wait: each time would be a system call.
         let is_awaited = state.takers > 0;
@@ -126,7 +162,7 @@ impl<T> Queue<T> {
     /// Takes the next item if there is one now.
     pub fn try_pop(&self) -> Option<T> {
         let mut state = self.lock();
-        let item = state.items.pop_front();
+        let item = self.first(&mut state);
         let is_awaited = state.putters > 0 && item.is_some();
         drop(state);
         if is_awaited {
@@ -140,6 +176,12 @@ impl<T> Queue<T> {
         self.take(Some(time), clock)
     }
 
+    /// Whoever waits for an item with a limit of time, or is the next to do so, waits no longer.
+    pub fn nudge(&self) {
+        self.lock().nudged = true;
+        self.shared.filled.notify_all();
+    }
+
     fn take(&self, time: Option<Duration>, clock: &StageClock) -> Taken<T> {
         let mut state = self.lock();
         if state.items.is_empty() && !state.closed {
@@ -147,10 +189,13 @@ impl<T> Queue<T> {
             let until = time.map(|time| Instant::now() + time);
             state = clock.starved_in(|| self.wait_for_item(until));
         }
-        let taken = match state.items.pop_front() {
+        let taken = match self.first(&mut state) {
             Some(item) => Taken::Item(item),
             None if state.closed => Taken::End,
-            None => Taken::TimedOut,
+            None => {
+                state.nudged = false;
+                Taken::TimedOut
+            }
         };
         // Whoever waits for room may wait for more of it than the next one does.
         let is_awaited = state.putters > 0;
@@ -165,7 +210,7 @@ impl<T> Queue<T> {
         let mut state = self.lock();
         while state.items.is_empty() && !state.closed {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
+            if left.is_some_and(|left| left.is_zero() || state.nudged) {
                 break;
             }
             state.takers += 1;
@@ -214,6 +259,7 @@ impl<T> Queue<T> {
             let (kept, gone): (VecDeque<T>, VecDeque<T>) = items.into_iter().partition(|item| keep(item));
             state.items = kept;
             state.items.extend(last);
+            state.weight = state.items.iter().map(self.shared.weigh).sum();
             gone
         };
         drop(gone);
@@ -250,6 +296,21 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_that_weighs_is_full_when_its_items_are_heavy() {
+        let clock = Ledger::new().stage("test", Kind::Thread);
+        let queue = Queue::of_weight(10, |item: &usize| *item);
+        for item in [4, 5, 3] {
+            assert!(!queue.is_full());
+            queue.push(item, &clock).unwrap();
+        }
+        assert!(queue.is_full());
+        assert_eq!(queue.try_pop(), Some(4));
+        assert!(!queue.is_full());
+        queue.break_off_but(|item| *item == 5);
+        assert_eq!((queue.pop(&clock), queue.pop(&clock)), (Some(5), None));
+    }
+
+    #[test]
     fn breaking_it_off_wakes_who_waits_for_room_and_who_waits_for_an_item() {
         let ledger = Ledger::new();
         let clock = ledger.stage("test", Kind::Thread);
@@ -269,5 +330,11 @@ mod tests {
         kept.end_with(8, |_| true);
         assert_eq!(std::iter::from_fn(|| kept.pop(&clock)).collect::<Vec<_>>(), [2, 4, 9]);
         assert_eq!(Queue::<u8>::new(1).pop_within(Duration::from_millis(1), &clock), Taken::TimedOut);
+        let waited = Queue::<u8>::new(1);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| waited.pop_within(Duration::from_secs(3600), &clock));
+            waited.nudge();
+            assert_eq!(waiting.join().unwrap(), Taken::TimedOut);
+        });
     }
 }

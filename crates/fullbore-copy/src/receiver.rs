@@ -4,6 +4,7 @@
 //! committer gives final names in groups. At the end the calling thread makes hard links, deletes, and
 //! sets the attributes of directories, and has everything flushed once more.
 
+mod arrived;
 mod attributes;
 mod bulk;
 mod commit;
@@ -30,6 +31,7 @@ use crate::error::CopyError;
 use crate::queue::Taken;
 use crate::session::{Context, Event, add};
 use crate::wire::{Account, Message, Problem, ProblemKind};
+use arrived::Arrived;
 use attributes::Attributes;
 use bulk::Bulk;
 use commit::Commit;
@@ -161,7 +163,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         None => attributes,
     };
     let (comparing, verify) = (Comparing::new(), Verify::default());
-    let bulk = Bulk::new(context.link.pool.clone());
+    let (bulk, arrived) = (Bulk::new(context.link.pool.clone()), Arrived::default());
     let writers = Writers {
         context,
         tree: &tree,
@@ -172,6 +174,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         comparing: &comparing,
         verify: &verify,
         bulk: &bulk,
+        arrived: &arrived,
         boot,
         beside_source: destination.beside_source,
         problem: &problem,
@@ -256,11 +259,11 @@ impl Control<'_, '_> {
         let clock = context.ledger.stage("control", Kind::Thread);
         clock.adopt_thread();
         let mut told = Instant::now();
-        loop {
+        while !self.writers.arrived.is_all() {
             match context.link.control_in.pop_within(TELL_TIME, &clock) {
                 Taken::End => return Err(CopyError::gone()),
                 Taken::TimedOut => {}
-                Taken::Item(Message::Finish) => return self.is_whole(),
+                Taken::Item(Message::Finish { records }) => self.writers.arrived.expect(records),
                 Taken::Item(message) => self.take(message, rename_to)?,
             }
             if told.elapsed() >= TELL_TIME {
@@ -274,6 +277,7 @@ impl Control<'_, '_> {
                 self.begin()?;
             }
         }
+        self.is_whole()
     }
 
     fn take(&mut self, message: Message, rename_to: Option<&[u8]>) -> Result<(), CopyError> {
@@ -315,7 +319,7 @@ impl Control<'_, '_> {
         Ok(())
     }
 
-    /// The sender says that it has sent all.
+    /// All that the sender has sent is there.
     fn is_whole(&self) -> Result<(), CopyError> {
         if !self.writers.context.progress.is_complete() {
             return Err(CopyError::Meaning("the end before all was listed"));

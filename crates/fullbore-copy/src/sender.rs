@@ -131,8 +131,8 @@ fn listen(context: &Context<'_>, wants: &Wants, visible: mpsc::Sender<Visible>) 
                     // All has been compared: the totals are final.
                     context.progress.complete.store(true, Ordering::Relaxed);
                 }
-                if last && !wants.is_finished() {
-                    return Err(CopyError::Meaning("the end before all was sent"));
+                if last && !wants.is_acknowledged() {
+                    return Err(CopyError::Meaning("the end before all was acknowledged"));
                 }
                 if last {
                     return Ok(account);
@@ -149,7 +149,9 @@ fn listen(context: &Context<'_>, wants: &Wants, visible: mpsc::Sender<Visible>) 
             Message::Counters(json) => context.exchange.hear(json),
             _ => return Err(CopyError::Meaning("a sender's message from the receiver")),
         }
-        if wants.settle() && context.say_last(Message::Finish, &clock).is_err() {
+        if let Some(records) = wants.settle()
+            && context.say_last(Message::Finish { records }, &clock).is_err()
+        {
             break;
         }
     }

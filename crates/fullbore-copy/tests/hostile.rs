@@ -15,7 +15,7 @@ use fullbore_copy::sender::{self, Source, Sources};
 use fullbore_copy::wire::{Answer, Message, Pack, Payload, Problem, Run, Wanted, blocks};
 use fullbore_engine::stage::{Kind, Ledger};
 use fullbore_engine::window::Window;
-use pair::scene::{LONG, LOOK, Scene, block, file, list, pack};
+use pair::scene::{LONG, LOOK, Scene, block, file, finish, list, pack};
 
 fn same(id: u64) -> Message {
     Message::Same { sequence: 0, id, run: Run { first: 0, count: 1 } }
@@ -71,8 +71,8 @@ fn a_sender_that_breaks_its_word_is_left() {
         ("numbers with a gap", vec![list(5, "", vec![file("file", 3)])], Vec::new()),
         ("another count", vec![list(0, "", Vec::new()), Message::Listed { entries: 9, errors: 0 }], Vec::new()),
         ("a receiver's message", vec![Message::Begin], Vec::new()),
-        ("the end before all was listed", vec![list(0, "", Vec::new()), Message::Finish], Vec::new()),
-        ("the end before all was sent", listed().into_iter().chain([Message::Finish]).collect(), Vec::new()),
+        ("the end before all was listed", vec![list(0, "", Vec::new()), finish(0)], Vec::new()),
+        ("the end before all was sent", listed().into_iter().chain([finish(0)]).collect(), Vec::new()),
     ];
     for (what, control, data) in cases {
         let directory = tempfile::tempdir().unwrap();
@@ -80,6 +80,16 @@ fn a_sender_that_breaks_its_word_is_left() {
         assert!(matches!(*error, CopyError::Meaning(_) | CopyError::Verification { .. }), "{what}: {error}");
         assert!(!directory.path().join("file").exists(), "{what}: a name was given");
     }
+}
+
+#[test]
+fn the_end_is_waited_for_that_was_told_before_the_last_records_came() {
+    let directory = tempfile::tempdir().unwrap();
+    let control =
+        vec![list(0, "", vec![file("one", 3), file("other", 3)]), Message::Listed { entries: 2, errors: 0 }, finish(2)];
+    Scene::new().receive(directory.path(), control, vec![pack(0, b"abc"), pack(1, b"def")]).unwrap();
+    assert_eq!(fs::read(directory.path().join("one")).unwrap(), b"abc");
+    assert_eq!(fs::read(directory.path().join("other")).unwrap(), b"def");
 }
 
 #[test]
@@ -116,7 +126,7 @@ fn send(source: &Path, answer: impl Fn(u64) -> Vec<Message>, before: impl Fn()) 
     let scene = Scene::new();
     let clock = Ledger::off().stage("test", Kind::Thread);
     let sources = sources(source);
-    let mut sent = Vec::new();
+    let (mut sent, mut all) = (Vec::new(), None);
     let ended = std::thread::scope(|scope| {
         let sending = scope.spawn(|| {
             let window = Window::new(64 << 20, 1000);
@@ -131,10 +141,7 @@ fn send(source: &Path, answer: impl Fn(u64) -> Vec<Message>, before: impl Fn()) 
                         let _ = scene.link.control_in.push(message, &clock);
                     }
                 }
-                Taken::Item(Message::Finish) => {
-                    let last = Message::Account { account: Default::default(), last: true };
-                    let _ = scene.link.control_in.push(last, &clock);
-                }
+                Taken::Item(Message::Finish { records }) => all = Some(records),
                 _ => {}
             }
             while let Some(message) = scene.link.data.try_pop() {
@@ -142,6 +149,10 @@ fn send(source: &Path, answer: impl Fn(u64) -> Vec<Message>, before: impl Fn()) 
                     let _ = scene.link.control_in.push(Message::Acknowledge { sequence: pack.sequence }, &clock);
                 }
                 sent.push(message);
+            }
+            if all.take_if(|records| *records == sent.len() as u64).is_some() {
+                let last = Message::Account { account: Default::default(), last: true };
+                let _ = scene.link.control_in.push(last, &clock);
             }
         }
         scene.end();
@@ -168,7 +179,7 @@ fn a_receiver_gets_nothing_but_what_was_listed() {
         &|entries| vec![Message::Answer(Answer { through: entries, wanted: wanted(&[0]) })],
         &|entries| vec![all(entries), Message::Answer(Answer { through: entries, wanted: wanted(&[entries - 1]) })],
         &|_| vec![Message::Acknowledge { sequence: 5 }],
-        &|_| vec![Message::Finish],
+        &|_| vec![finish(0)],
         &|entries| vec![all(entries), Message::Account { account: Default::default(), last: true }],
     ];
     for (number, lie) in lies.into_iter().enumerate() {
@@ -242,7 +253,8 @@ fn a_sender_that_has_much_to_say_of_what_it_could_not_remove_still_listens() {
 fn a_sender_whose_other_end_is_gone_does_not_wait_to_be_heard() {
     let directory = tempfile::tempdir().unwrap();
     for number in 0..200 {
-        fs::create_dir(directory.path().join(number.to_string())).unwrap();
+        // Each is told of by itself, as what is not copied.
+        fs::write(directory.path().join(format!(".{number}.fullbore-part")), "").unwrap();
     }
     let (scene, sources) = (Scene::new(), sources(directory.path()));
     let window = Window::new(64 << 20, 1000);

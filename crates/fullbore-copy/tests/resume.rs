@@ -281,7 +281,7 @@ fn a_run_that_ends_while_it_reads_back_is_not_finished() {
     fs::create_dir(&target).unwrap();
     let options = Options { verify: true, group_time_ms: 1, ..options() };
     let ended = Ends::new(&source, &target, &options).run(|message| {
-        if matches!(message, Message::Finish) {
+        if matches!(message, Message::Finish { .. }) {
             let until = Instant::now() + LONG;
             while !target.join("dir/medium").exists() && Instant::now() < until {
                 std::thread::sleep(LOOK);

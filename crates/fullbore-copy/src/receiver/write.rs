@@ -14,6 +14,7 @@ use fullbore_engine::stage::StageClock;
 use rustix::fs::Stat;
 use rustix::io::Errno;
 
+use super::arrived::Arrived;
 use super::attributes::{Attributes, Failures};
 use super::bulk::Bulk;
 use super::commit::{Commit, Finished, disk, is_fatal};
@@ -99,6 +100,7 @@ pub(super) struct Writers<'a> {
     pub(super) comparing: &'a Comparing,
     pub(super) verify: &'a Verify,
     pub(super) bulk: &'a Bulk,
+    pub(super) arrived: &'a Arrived,
     pub(super) boot: Boot,
     /// The source is on this machine.
     pub(super) beside_source: bool,
@@ -485,6 +487,9 @@ impl Writers<'_> {
     fn acknowledge(&self, sequence: u64, payload: Payload) {
         self.context.link.pool.give(payload.into_buffer());
         let _ = self.context.link.control_out.push(Message::Acknowledge { sequence }, &self.clock);
+        if self.arrived.another() {
+            self.context.link.control_in.nudge();
+        }
     }
 }
 

@@ -59,8 +59,8 @@ impl Reader<'_> {
     }
 
     fn settle(&self) {
-        if self.wants.settle() {
-            let _ = self.context.say_last(Message::Finish, &self.clock);
+        if let Some(records) = self.wants.settle() {
+            let _ = self.context.say_last(Message::Finish { records }, &self.clock);
         }
     }
 

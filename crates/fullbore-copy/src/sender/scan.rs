@@ -115,9 +115,9 @@ impl<'a> Scan<'a> {
         // Before anybody can find that all is done: nothing but the end comes behind it.
         self.send(Message::Listed { entries, errors });
         self.wants.listed(entries);
-        if self.wants.settle() {
+        if let Some(records) = self.wants.settle() {
             // A closed queue belongs to a run that ends; its reason is known to the brake.
-            let _ = self.context.say_last(Message::Finish, &self.clock);
+            let _ = self.context.say_last(Message::Finish { records }, &self.clock);
         }
     }
 

@@ -17,6 +17,9 @@ use crate::wire::{Answer, Basis, PACK_BYTES, PACK_FILES, SMALL_BYTES};
 /// Files listed and not yet done, at most: the listing waits then. About 200 bytes each here and as
 /// many at the receiver; enough that a listing is normally far ahead of the content.
 const FILES: usize = if cfg!(test) { 8 } else { 500_000 };
+/// The receiver is told that all was sent when no more than this is under way, in bytes: it need not wait for another
+/// round trip, and this end has nearly nothing more to measure.
+const LAST_BYTES: u64 = 4 << 20;
 
 /// A small file to be read.
 #[derive(Debug)]
@@ -67,8 +70,9 @@ struct State {
     listed: Option<u64>,
     /// Jobs in the hands of readers.
     in_work: usize,
-    /// Records under way, with their permits.
+    /// Records under way, with their permits, and the bytes of them all.
     under_way: HashMap<u64, Permit>,
+    under_way_bytes: u64,
     next_sequence: u64,
     acknowledged_bytes: u64,
     finished: bool,
@@ -93,7 +97,7 @@ impl State {
             && self.big.is_empty()
             && self.comparing.is_empty()
             && self.in_work == 0
-            && self.under_way.is_empty()
+            && self.under_way_bytes <= LAST_BYTES
     }
 }
 
@@ -276,6 +280,7 @@ impl Wants {
         let sequence = state.next_sequence;
         state.next_sequence += 1;
         if !state.closed {
+            state.under_way_bytes += permit.bytes();
             state.under_way.insert(sequence, permit);
         }
         sequence
@@ -289,7 +294,9 @@ impl Wants {
         let permit = {
             let mut state = self.lock();
             let permit = state.under_way.remove(&sequence);
-            state.acknowledged_bytes += permit.as_ref().map_or(0, Permit::bytes);
+            let bytes = permit.as_ref().map_or(0, Permit::bytes);
+            state.acknowledged_bytes += bytes;
+            state.under_way_bytes -= bytes;
             permit
         };
         permit.map(drop).ok_or(CopyError::Meaning("an acknowledgement of what was not sent"))
@@ -305,21 +312,23 @@ impl Wants {
         self.lock().in_work -= 1;
     }
 
-    /// Whether all that is wanted has been sent and acknowledged; true only once.
-    pub(super) fn settle(&self) -> bool {
+    /// The number of records, once all that is wanted has been sent and nearly all acknowledged; only once.
+    pub(super) fn settle(&self) -> Option<u64> {
         let mut state = self.lock();
-        let now = !state.finished && !state.closed && state.is_done();
-        if now {
-            state.finished = true;
-            drop(state);
-            self.changed.notify_all();
+        if state.finished || state.closed || !state.is_done() {
+            return None;
         }
-        now
+        state.finished = true;
+        let records = state.next_sequence;
+        drop(state);
+        self.changed.notify_all();
+        Some(records)
     }
 
-    /// Whether the receiver has been told that everything was sent.
-    pub(super) fn is_finished(&self) -> bool {
-        self.lock().finished
+    /// Whether everything was sent and acknowledged.
+    pub(super) fn is_acknowledged(&self) -> bool {
+        let state = self.lock();
+        state.finished && state.under_way.is_empty()
     }
 
     /// Ends all waiting and gives permits back: the run was broken off.
@@ -327,6 +336,7 @@ impl Wants {
         let permits = {
             let mut state = self.lock();
             state.closed = true;
+            state.under_way_bytes = 0;
             std::mem::take(&mut state.under_way)
         };
         drop(permits);
@@ -339,6 +349,7 @@ mod tests {
     use std::path::Path;
 
     use fullbore_engine::stage::{Kind, Ledger};
+    use fullbore_engine::window::Window;
 
     use super::super::Source;
     use super::super::source::Directory;
@@ -356,6 +367,22 @@ mod tests {
             modified: Time::default(),
             identity: Identity::default(),
         })
+    }
+
+    #[test]
+    fn the_end_is_told_when_all_is_sent_and_only_little_is_under_way() {
+        let wants = Wants::default();
+        wants.begin();
+        wants.listed(0);
+        let window = Window::new(64 << 20, 10);
+        let permit = |bytes| window.try_acquire(bytes).unwrap();
+        let (large, small) = (wants.send(permit(LAST_BYTES)), wants.send(permit(1)));
+        assert_eq!(wants.settle(), None, "too much is under way");
+        wants.acknowledge(large).unwrap();
+        assert_eq!((wants.settle(), wants.settle()), (Some(2), None), "once");
+        assert!(!wants.is_acknowledged());
+        wants.acknowledge(small).unwrap();
+        assert!(wants.is_acknowledged());
     }
 
     #[test]

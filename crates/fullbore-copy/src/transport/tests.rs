@@ -173,8 +173,8 @@ fn ends_of_a_pipe_hear_each_other_and_miss_each_other_when_the_way_forgets_them(
     };
     until("nobody says that it is there", &|| way.forwarded_bytes.load(Ordering::Relaxed) > 100);
     // It disturbs nothing.
-    near.0.control_out.push(Message::Finish, &clock).unwrap();
-    assert_eq!(far.0.control_in.pop_within(PATIENCE, &clock), Taken::Item(Message::Finish));
+    near.0.control_out.push(Message::Finish { records: 0 }, &clock).unwrap();
+    assert_eq!(far.0.control_in.pop_within(PATIENCE, &clock), Taken::Item(Message::Finish { records: 0 }));
     assert!(!near.1.is_pulled() && !far.1.is_pulled());
     way.forgets.store(true, Ordering::Release);
     until("the far end waits for ever", &|| far.1.is_pulled());

@@ -101,7 +101,7 @@ impl<'a> Reader<'a> {
             kind::LIST => Message::List(self.list()?),
             kind::LISTED => Message::Listed { entries: self.number()?, errors: self.number()? },
             kind::LOST => Message::Lost { id: self.number()? },
-            kind::FINISH => Message::Finish,
+            kind::FINISH => Message::Finish { records: self.number()? },
             kind::ANSWER => Message::Answer(self.answer()?),
             kind::BEGIN => Message::Begin,
             kind::ACKNOWLEDGE => Message::Acknowledge { sequence: self.number()? },

@@ -91,7 +91,10 @@ impl Writer<'_> {
                 self.number(*id);
                 (kind::LOST, NONE)
             }
-            Message::Finish => (kind::FINISH, NONE),
+            Message::Finish { records } => {
+                self.number(*records);
+                (kind::FINISH, NONE)
+            }
             Message::Answer(answer) => {
                 self.number(answer.through);
                 self.number(answer.wanted.len() as u64);

@@ -317,8 +317,11 @@ pub enum Message {
         /// The entry's number.
         id: u64,
     },
-    /// Sender: everything wanted was sent and acknowledged; names may be given and the tree finished.
-    Finish,
+    /// Sender: everything wanted was sent. When it has come, names may be given and the tree finished.
+    Finish {
+        /// How many data messages there are in all; the last ones may still be on their way.
+        records: u64,
+    },
     /// Receiver: what is wanted.
     Answer(Answer),
     /// Receiver: there is room; content may come.

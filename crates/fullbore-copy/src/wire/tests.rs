@@ -132,7 +132,7 @@ fn message() -> impl Strategy<Value = Message> {
         Just(Message::Holes { sequence: 9, id: 4, run: Run { first: 1, count: 1 << 20 } }),
         Just(Message::Account { account: Account { files: 3, sync_us: u64::MAX, ..Account::default() }, last: true }),
         any::<u64>().prop_map(|bytes_per_s| Message::Limit { bytes_per_s }),
-        Just(Message::Finish),
+        any::<u64>().prop_map(|records| Message::Finish { records }),
     ]
 }
 

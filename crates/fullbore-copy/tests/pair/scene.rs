@@ -80,7 +80,7 @@ impl Scene {
                     }
                     if acknowledged == count {
                         begun = false;
-                        let _ = self.link.control_in.push(Message::Finish, &clock);
+                        let _ = self.link.control_in.push(finish(count as u64), &clock);
                     }
                 }
             }
@@ -98,6 +98,11 @@ impl Scene {
 /// A file as it is listed.
 pub fn file(name: &str, size: u64) -> Entry {
     Entry { size, ..Entry::plain(name.as_bytes(), EntryKind::File) }
+}
+
+/// What the sender says when all was sent.
+pub fn finish(records: u64) -> Message {
+    Message::Finish { records }
 }
 
 /// Names of a directory.

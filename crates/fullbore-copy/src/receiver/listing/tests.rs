@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::Kind as Clock;
 
+use super::super::arrived::Arrived;
 use super::super::attributes::Attributes;
 use super::super::bulk::Bulk;
 use super::super::commit::Commit;
@@ -45,6 +46,7 @@ fn with_options(
             comparing: &comparing,
             verify: &verify,
             bulk: &bulk,
+            arrived: &Arrived::default(),
             boot: [0; 36],
             beside_source: false,
             problem: &problem,
