@@ -405,7 +405,9 @@ impl Shared {
                     if queue.push(message, &self.clock).is_err() {
                         break;
                     }
-                    decoder.reuse(self.link.pool.rest());
+                    if is_data {
+                        decoder.reuse(self.link.pool.rest());
+                    }
                 }
                 Err(error) => return self.brake.pull(error.into()),
             }

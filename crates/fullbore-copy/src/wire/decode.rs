@@ -46,9 +46,9 @@ pub(super) fn longest(kind: u8) -> Result<usize, WireError> {
     }
 }
 
-/// The message of a frame's body.
-pub(super) fn message(kind: u8, body: Vec<u8>) -> Result<Message, WireError> {
-    let mut reader = Reader { bytes: &body, at: 0 };
+/// The message of a frame's body, which it takes if content is in it.
+pub(super) fn message(kind: u8, body: &mut Vec<u8>) -> Result<Message, WireError> {
+    let mut reader = Reader { bytes: body, at: 0 };
     let malformed = |what| WireError::Malformed { kind, what };
     let head = reader.head(kind).map_err(malformed)?;
     let at = reader.at;
@@ -62,7 +62,7 @@ pub(super) fn message(kind: u8, body: Vec<u8>) -> Result<Message, WireError> {
             if !right || sum > PACK_BYTES as u64 {
                 return Err(malformed("content of another length"));
             }
-            pack.payload = Payload::within(body, at);
+            pack.payload = Payload::within(std::mem::take(body), at);
             Ok(Message::Pack(pack))
         }
         Head::Block(mut block) => {
@@ -74,7 +74,7 @@ pub(super) fn message(kind: u8, body: Vec<u8>) -> Result<Message, WireError> {
             if !right {
                 return Err(malformed("content of another length"));
             }
-            block.payload = Payload::within(body, at);
+            block.payload = Payload::within(std::mem::take(body), at);
             Ok(Message::Block(block))
         }
     }

@@ -6,6 +6,7 @@
 
 use super::decode::{self, WireError};
 use super::message::Message;
+use crate::pool;
 
 /// Bytes before the body: four of length, one of kind.
 const HEAD_BYTES: usize = 5;
@@ -67,7 +68,7 @@ impl Decoder {
         }
         self.head_bytes = 0;
         self.body_bytes = 0;
-        decode::message(self.head[4], std::mem::take(&mut self.body)).map(Some)
+        decode::message(self.head[4], &mut self.body).map(Some)
     }
 
     /// Takes memory back, to be used again.
@@ -78,13 +79,42 @@ impl Decoder {
     }
 
     fn memory(&mut self, length: usize) -> Vec<u8> {
-        let mut buffer = match self.spare.iter().rposition(|buffer| buffer.capacity() >= length && length > 0) {
-            Some(place) => self.spare.swap_remove(place),
-            None => Vec::new(),
-        };
+        // What a message without content has left is enough for the next one of its kind.
+        let mut buffer = std::mem::take(&mut self.body);
+        if buffer.capacity() < length {
+            let fits = self.spare.iter().rposition(|buffer| buffer.capacity() >= length);
+            buffer = fits.map_or_else(|| pool::fresh(length), |place| self.spare.swap_remove(place));
+        }
         // Only what was shorter before is filled with zeros.
         buffer.truncate(length);
         buffer.resize(length, 0);
         buffer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::encode;
+
+    #[test]
+    fn memory_for_content_is_not_spent_on_messages_without() {
+        let mut decoder = Decoder::new();
+        let room = 1 << 20;
+        decoder.reuse(Vec::with_capacity(room));
+        for sequence in 0..3 {
+            let (mut frame, mut heard) = (Vec::new(), None);
+            encode(&Message::Acknowledge { sequence }, &mut frame);
+            let mut rest = &frame[..];
+            while heard.is_none() {
+                let space = decoder.space();
+                let count = space.len().min(rest.len());
+                space[..count].copy_from_slice(&rest[..count]);
+                rest = &rest[count..];
+                heard = decoder.filled(count).unwrap();
+            }
+            assert_eq!(heard, Some(Message::Acknowledge { sequence }));
+        }
+        assert!(decoder.body.capacity() + decoder.spare.iter().map(Vec::capacity).sum::<usize>() >= room);
     }
 }
