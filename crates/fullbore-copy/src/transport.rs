@@ -42,6 +42,9 @@ use lane::Lane;
 const FAREWELL: Duration = Duration::from_secs(5);
 /// Time between looks at the kernel's counters of the connections.
 const LOOK: Duration = Duration::from_millis(100);
+/// A list is rarely the last: a directory more or less takes some microseconds. What comes within this time behind one,
+/// or behind the answer to one, goes with it; each by itself would cost both ends more than listing it.
+const GATHERING: Duration = Duration::from_millis(1);
 /// Records that wait in front of a pipe that carries control messages as well: those must not wait long.
 const MERGED: usize = 2;
 /// The congestion control for paths that lose what no queue has cost: it does not take loss for a full link.
@@ -328,9 +331,15 @@ impl Shared {
     fn write(&self, mut writer: Box<dyn Write + Send>, queue: &Queue<Message>, beats: bool) {
         self.clock.adopt_thread();
         let mut head = Vec::with_capacity(64 << 10);
+        let mut gathers = false;
         loop {
             let message = match queue.try_pop() {
                 Some(message) => message,
+                None if gathers => {
+                    gathers = false;
+                    self.clock.starved_in(|| std::thread::sleep(GATHERING));
+                    continue;
+                }
                 None => {
                     // Nothing more to say for now, and others may take what comes next: out with it.
                     if let Err(error) = self.clock.blocked_in(|| writer.flush()) {
@@ -350,6 +359,7 @@ impl Shared {
             if matches!(message, Message::Account { last: true, .. } | Message::Abort { .. }) {
                 self.last_said.store(true, Ordering::Release);
             }
+            gathers = matches!(message, Message::List(_) | Message::Answer(_));
             head.clear();
             let content = encode(&message, &mut head);
             let sent = self.clock.blocked_in(|| writer.write_all(&head).and_then(|()| writer.write_all(content)));
