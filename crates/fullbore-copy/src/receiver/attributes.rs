@@ -95,20 +95,31 @@ impl Attributes {
         entry.xattrs.iter().map(|(name, value)| (name.clone(), acl(name, value))).collect()
     }
 
-    /// Lets those into a directory just made who may go in at the end: what is finished of a copy can be used
-    /// while the rest comes, or if it never does. A directory with an ACL stays ours until the end.
-    pub(super) fn open_up(&self, folder: &Folder, name: &[u8], entry: &Entry) {
-        if !self.permissions || entry.xattrs.iter().any(|(name, _)| xattrs::is_acl(name)) {
-            return;
+    /// Makes a directory, and lets those in who may go in at the end: what is finished of a copy can be used while the
+    /// rest comes, or if it never does. A directory with an ACL stays ours until the end.
+    pub(super) fn make_directory(&self, folder: &Folder, name: &[u8], entry: &Entry) -> Result<(), Errno> {
+        let make = |mode| rustix::fs::mkdirat(folder, name, mode);
+        if !self.permissions {
+            return make(self.creation_mode(entry) | Mode::RWXU);
+        }
+        if entry.xattrs.iter().any(|(name, _)| xattrs::is_acl(name)) {
+            return make(Mode::RWXU);
         }
         let (user, group) = self.owner_of(entry);
         let user = (self.owner && user != self.user_here).then(|| Uid::from_raw(user));
         let group = (self.group && (group != self.group_here || folder.gives_group)).then(|| Gid::from_raw(group));
+        let is_ours = user.is_none() && group.is_none() && !folder.gives_group && !folder.gives_acl;
+        if is_ours && entry.mode & (0o7000 | self.umask) == 0 {
+            // It is born so.
+            return make(Mode::from_raw_mode(entry.mode | 0o700));
+        }
+        make(Mode::RWXU)?;
         let owned = (user.is_none() && group.is_none())
             || rustix::fs::chownat(&folder.descriptor, name, user, group, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         // What is refused now is tried again, and told of, at the end.
         let mode = if owned { entry.mode | 0o700 } else { entry.mode & !SET_ID | 0o700 };
         let _ = change_mode(&folder.descriptor, name, mode);
+        Ok(())
     }
 
     /// The mode that a new file is created with.
@@ -116,11 +127,6 @@ impl Attributes {
         // Who may not read the file in the end must not while it is written either. What is not kept of the
         // permissions is what the umask takes away.
         Mode::from_raw_mode(entry.mode & 0o777)
-    }
-
-    /// The mode that a new directory is created with.
-    pub(super) fn directory_mode(&self, entry: &Entry) -> Mode {
-        if self.permissions { Mode::RWXU } else { self.creation_mode(entry) | Mode::RWXU }
     }
 
     /// The mode of an unfinished file that a later run may have to open again.

@@ -22,6 +22,8 @@ use crate::names::{self, MARKER};
 use crate::session::{Event, add};
 use crate::wire::{Message, ProblemKind};
 
+/// Directories that a thread has at least whose attributes are set: fewer are done before it is there.
+const DIRECTORIES_EACH: usize = 500;
 /// How deep directories to be deleted are descended into. A path of more parts cannot be named anyway.
 const DEPTH: usize = 2048;
 
@@ -60,7 +62,7 @@ impl Writers<'_> {
             // Nothing was done, so nothing shall show; where it cannot be hidden, no harm is done.
             let _ = rustix::fs::futimens(self.tree.root(), &times(marker.before));
         }
-        self.directories(listing);
+        self.directories(listing, threads);
         self.flush(&clock)?;
         verified?;
         if self.context.options.remove_source_files {
@@ -234,23 +236,43 @@ impl Writers<'_> {
         Ok(())
     }
 
-    /// Sets the attributes of directories, the deepest first: nothing changes their times any more.
-    fn directories(&self, listing: &mut Listing<'_>) {
+    /// Sets the attributes of directories: nothing changes their times any more. The deepest first, as what is above may
+    /// not let us in afterwards; those of the same depth by several threads.
+    fn directories(&self, listing: &mut Listing<'_>, threads: usize) {
         let mut directories = std::mem::take(&mut listing.directories);
-        directories.sort_by(|one, two| two.0.cmp(&one.0));
-        for (path, entry) in directories {
-            let result = self.tree.folder(&path).and_then(|folder| {
-                let status = rustix::fs::fstat(&*folder)?;
-                Ok(self.attributes.mend(&folder, b".", &status, &entry, false).1)
-            });
-            match result {
-                Ok(failures) => {
-                    for (kind, text) in failures {
-                        (self.problem)(kind, &path, text);
-                    }
+        let depth = |(path, _): &(Vec<u8>, Box<Entry>)| {
+            path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).count()
+        };
+        directories.sort_by_cached_key(|directory| std::cmp::Reverse(depth(directory)));
+        for level in directories.chunk_by(|one, two| depth(one) == depth(two)) {
+            let share = level.len().div_ceil(threads).max(DIRECTORIES_EACH);
+            std::thread::scope(|scope| {
+                let mut shares = level.chunks(share);
+                let own = shares.next().unwrap_or_default();
+                for others in shares {
+                    scope.spawn(move || {
+                        let _guard = self.context.brake.guard();
+                        self.clock.adopt_thread();
+                        others.iter().for_each(|(path, entry)| self.directory(path, entry));
+                    });
                 }
-                Err(error) => (self.problem)(ProblemKind::Unwritable, &path, std::io::Error::from(error).to_string()),
+                own.iter().for_each(|(path, entry)| self.directory(path, entry));
+            });
+        }
+    }
+
+    fn directory(&self, path: &[u8], entry: &Entry) {
+        let result = self.tree.folder(path).and_then(|folder| {
+            let status = rustix::fs::fstat(&*folder)?;
+            Ok(self.attributes.mend(&folder, b".", &status, entry, false).1)
+        });
+        match result {
+            Ok(failures) => {
+                for (kind, text) in failures {
+                    (self.problem)(kind, path, text);
+                }
             }
+            Err(error) => (self.problem)(ProblemKind::Unwritable, path, std::io::Error::from(error).to_string()),
         }
     }
 }

@@ -54,6 +54,8 @@ pub(super) struct Listing<'a> {
     next: u64,
     /// Directories made by this run: nothing can be in them yet.
     fresh: HashSet<Vec<u8>>,
+    /// The list taken last is of one of them.
+    in_fresh: bool,
     /// Names listed in a directory whose list is not at its end.
     listed: HashMap<Vec<u8>, HashSet<Vec<u8>>>,
     /// What the source does not have, by directory.
@@ -80,6 +82,7 @@ impl<'a> Listing<'a> {
             visited: BTreeSet::new(),
             next: 0,
             fresh: HashSet::new(),
+            in_fresh: false,
             listed: HashMap::new(),
             extras: HashMap::new(),
             directories: Vec::new(),
@@ -109,6 +112,7 @@ impl<'a> Listing<'a> {
         let progress = self.writers.context.progress;
         add(&progress.entries, list.entries.len() as u64);
         let directory = Arc::new(list.directory);
+        self.in_fresh = self.fresh.contains(&**directory);
         let folder = self.writers.clock.device(|| self.writers.tree.folder(&directory));
         let mut wanted = Vec::new();
         if self.torn.is_some() || self.writers.context.options.delete {
@@ -192,7 +196,7 @@ impl<'a> Listing<'a> {
             return Ok(None);
         }
         let status = match folder {
-            Some(folder) if !self.fresh.contains(&**directory) => folder.status(&entry.name)?,
+            Some(folder) if !self.in_fresh => folder.status(&entry.name)?,
             _ => None,
         };
         if let Some(group) = entry.link_group {
@@ -223,7 +227,6 @@ impl<'a> Listing<'a> {
         entry: Entry,
     ) -> Result<(), Errno> {
         let there = status.and_then(|status| Kind::of_mode(status.st_mode));
-        let mode = self.writers.attributes.directory_mode(&entry);
         match (there, folder) {
             (Some(Kind::Directory), Some(folder)) => {
                 if let Some(status) = status.filter(|status| status.st_mode & 0o700 != 0o700)
@@ -238,9 +241,7 @@ impl<'a> Listing<'a> {
             }
             (_, Some(folder)) if !self.is_dry() => {
                 self.put(folder, &path, status, &entry, |listing, name| {
-                    rustix::fs::mkdirat(folder, name, mode)?;
-                    listing.writers.attributes.open_up(folder, name, &entry);
-                    Ok(true)
+                    listing.writers.attributes.make_directory(folder, name, &entry).map(|()| true)
                 })?;
                 self.fresh.insert(path.clone());
                 self.writers.made(&path);
@@ -359,7 +360,7 @@ impl<'a> Listing<'a> {
             }
             compare = true;
         }
-        if let Some(folder) = folder {
+        if let Some(folder) = folder.filter(|_| !self.in_fresh) {
             // Said now, and not when its content has come.
             folder.is_writable()?;
         }

@@ -348,7 +348,8 @@ impl Partial {
                 folder.unlink(&part)?;
                 let file = create(folder, &part, mode)?;
                 rustix::fs::ftruncate(&file, self.entry.size)?;
-                if self.entry.stored.is_none() {
+                // The only block is about to be written.
+                if self.entry.stored.is_none() && blocks(self.entry.size) > 1 {
                     reserve(&file, self.entry.size)?;
                 }
                 let journal = create(folder, &journal, private)?;

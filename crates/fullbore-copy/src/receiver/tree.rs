@@ -15,7 +15,7 @@ use super::room::FileSystem;
 use crate::entry::PATH_BYTES;
 use crate::xattrs::{self, Place};
 
-/// Directories kept open: a quarter of the files that this process may have open, within these bounds. What is
+/// Directories kept open: half of the files that this process may have open, within these bounds. What is
 /// listed is far ahead of what is written and named, and each of them needs its directories.
 const OPEN_DIRECTORIES: std::ops::RangeInclusive<u64> = 128..=8192;
 
@@ -161,7 +161,7 @@ impl Tree {
         let open = Mutex::default();
         let root = Arc::new(Folder::of(rustix::fs::open(path, flags, Mode::empty())?, &open)?);
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-        let most_open = (limit / 4).clamp(*OPEN_DIRECTORIES.start(), *OPEN_DIRECTORIES.end()) as usize;
+        let most_open = (limit / 2).clamp(*OPEN_DIRECTORIES.start(), *OPEN_DIRECTORIES.end()) as usize;
         Ok(Tree { root, nowhere: false, open, most_open })
     }
 
