@@ -6,14 +6,18 @@ use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::{Kind, Ledger, StageClock};
 
+use crate::entry::Entry;
 use crate::error::CopyError;
 use crate::options::Options;
 use crate::pool::Pool;
 use crate::queue::{Closed, Queue};
 use crate::wire::{Account, Message, Problem};
 
-/// Control messages under way in one direction. Lists are the largest, 128 KiB each.
+/// Control messages under way in one direction.
 const CONTROL_MESSAGES: usize = 64;
+/// The memory of so many of the largest, which are lists: names and attributes of 1000 entries. Smaller lists may be more:
+/// those of many small directories are made while ssh is on its way to the other machine.
+const CONTROL_BYTES: usize = 32 << 20;
 /// Data messages under way between threads, 1 MiB each as a rule: enough that no side waits for the
 /// other's scheduling, few enough to stay in the cache.
 const DATA_MESSAGES: usize = 8;
@@ -46,14 +50,12 @@ impl Link {
     pub fn remote() -> Link {
         Link {
             control_in: Queue::new(CONTROL_MESSAGES),
-            control_out: Queue::new(CONTROL_MESSAGES),
+            control_out: Queue::of_weight(CONTROL_BYTES, memory),
             data: Queue::new(DATA_MESSAGES),
             pool: Pool::default(),
         }
     }
-}
 
-impl Link {
     /// Asks the sender at the other end to keep to a limit.
     ///
     /// # Errors
@@ -62,6 +64,18 @@ impl Link {
         let clock = ledger.stage("control", Kind::Thread);
         self.control_out.push(Message::Limit { bytes_per_s }, &clock)
     }
+}
+
+/// What a control message takes of [`CONTROL_BYTES`].
+fn memory(message: &Message) -> usize {
+    const LARGEST: usize = CONTROL_BYTES / CONTROL_MESSAGES;
+    let Message::List(list) = message else { return LARGEST };
+    let entry = |entry: &Entry| {
+        let xattrs: usize = entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        size_of::<Entry>() + entry.name.len() + entry.target.len() + xattrs
+    };
+    let entries: usize = list.entries.iter().map(entry).sum();
+    (size_of::<Message>() + list.directory.len() + entries).min(LARGEST)
 }
 
 /// Ends a run before its end, once, and keeps the reason.

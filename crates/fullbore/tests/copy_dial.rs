@@ -70,6 +70,20 @@ fn has_part(target: &Path) -> bool {
 }
 
 #[test]
+fn sources_are_listed_while_ssh_is_on_its_way() {
+    let place = Place::new();
+    fs::create_dir(place.path("src")).unwrap();
+    // What listing finds and cannot copy.
+    fs::write(place.path("src/.one.fullbore-part"), "").unwrap();
+    let listed = "until grep -q fullbore-part log || test $((tries += 1)) -gt 600; do sleep 0.1; done; exit 255";
+    let way = script(&place, listed);
+    let log = place.path("log");
+    let output = place.fullbore(&["--log-file", "log", "-e", &way, "src/", "host:dst"]);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(fs::read_to_string(log).unwrap().contains(".one.fullbore-part"), "{}", said(&output));
+}
+
+#[test]
 fn a_host_that_does_not_come_back_is_given_up() {
     let place = Place::new();
     let (source, target) = (source(&place), place.path("dst"));

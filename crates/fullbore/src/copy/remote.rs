@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, PoisonError};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use fullbore_copy::error::CopyError;
@@ -180,6 +181,40 @@ impl Run<'_> {
     /// One connection, from ssh to its end. The outer error is one that dialling again does not mend. Once a copy
     /// is under way, its next connection has to be there within this time.
     fn session(&self, again_within: Option<Duration>) -> Result<Session, CommandError> {
+        let link = Link::remote();
+        let brake = Brake::new(&link);
+        let exchange = Exchange::default();
+        let context = Context {
+            options: self.options,
+            link,
+            brake,
+            ledger: &self.ledger,
+            progress: &self.progress,
+            tell: self.screen,
+            exchange: &exchange,
+            limit: &self.levers.limit,
+        };
+        std::thread::scope(|scope| {
+            // What is here is listed while ssh is on its way. When dialling again, nobody may be there for long.
+            let sends = self.task.sends.as_ref().filter(|_| again_within.is_none());
+            let ahead = sends.map(|sources| scope.spawn(|| self.send(&context, sources)));
+            let reached = self.reach(again_within);
+            if !matches!(reached, Ok(Ok(_))) {
+                // Nobody hears of the lists.
+                context.brake.pull(CopyError::Interrupted);
+            }
+            reached?.map_or_else(Ok, |connection| self.copy(&context, connection, ahead))
+        })
+    }
+
+    fn send(&self, context: &Context<'_>, sources: &[Source]) -> Result<Account, Arc<CopyError>> {
+        let rotational = sources.iter().any(Source::is_rotational);
+        let sources = Sources { sources: sources.to_vec(), only: self.task.only.clone(), skip: None, rotational };
+        sender::run(context, &sources, &Window::new(REMOTE_WINDOW_BYTES, WINDOW_RECORDS))
+    }
+
+    /// Makes the connection; else what there was instead.
+    fn reach(&self, again_within: Option<Duration>) -> Result<Result<Connection, Session>, CommandError> {
         std::thread::scope(|scope| {
             let (there, awaited) = mpsc::channel::<()>();
             if let Some(time) = again_within {
@@ -193,10 +228,8 @@ impl Run<'_> {
             drop(there);
             connection
         })
-        .and_then(|connection| connection.map_or_else(Ok, |connection| self.copy(connection)))
     }
 
-    /// Makes the connection; else what there was instead.
     fn dial(&self, again: bool) -> Result<Result<Connection, Session>, CommandError> {
         let lost = |error: CopyError| Session {
             result: Err(Arc::new(error)),
@@ -243,10 +276,15 @@ impl Run<'_> {
         }
     }
 
-    fn copy(&self, mut connection: Connection) -> Result<Session, CommandError> {
-        let link = Link::remote();
-        let brake = Brake::new(&link);
-        self.current.set(&brake);
+    /// Copies by a connection; `ahead` is sending already.
+    fn copy(
+        &self,
+        context: &Context<'_>,
+        mut connection: Connection,
+        ahead: Option<ScopedJoinHandle<'_, Result<Account, Arc<CopyError>>>>,
+    ) -> Result<Session, CommandError> {
+        let (link, brake) = (&context.link, &context.brake);
+        self.current.set(brake);
         self.progress.restart();
         let destination = match &self.task.sends {
             Some(_) => None,
@@ -260,8 +298,8 @@ impl Run<'_> {
             }
         };
         let transport = Arc::new(Transport::new(
-            &link,
-            &brake,
+            link,
+            brake,
             destination.is_none(),
             &self.ledger,
             self.options.congestion.as_deref(),
@@ -269,37 +307,23 @@ impl Run<'_> {
         if let Err(error) = connection.start(&transport) {
             transport.fail(&error);
         }
-        let exchange = Exchange::default();
         if destination.is_some() {
             *self.levers.far_sender.lock().unwrap_or_else(PoisonError::into_inner) = Some(link.clone());
             // The task has the limit of the beginning; it may be another one by now.
             let _ = link.ask_for_limit(self.levers.limit.bytes_per_s(), &self.ledger);
         }
-        let context = Context {
-            options: self.options,
-            link,
-            brake,
-            ledger: &self.ledger,
-            progress: &self.progress,
-            tell: self.screen,
-            exchange: &exchange,
-            limit: &self.levers.limit,
-        };
-        let result = watched(self.screen, &self.standing, &self.sampler, || match (&self.task.sends, &destination) {
-            (Some(sources), None) => {
-                let rotational = sources.iter().any(Source::is_rotational);
-                let sources =
-                    Sources { sources: sources.clone(), only: self.task.only.clone(), skip: None, rotational };
-                sender::run(&context, &sources, &Window::new(REMOTE_WINDOW_BYTES, WINDOW_RECORDS))
-            }
-            (_, Some(destination)) => receiver::run(&context, destination),
-            (None, None) => Err(Arc::new(CopyError::Meaning("nothing to do"))),
-        });
+        let result =
+            watched(self.screen, &self.standing, &self.sampler, || match (ahead, &self.task.sends, &destination) {
+                (Some(sending), ..) => sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                (None, Some(sources), _) => self.send(context, sources),
+                (None, None, Some(destination)) => receiver::run(context, destination),
+                (None, None, None) => Err(Arc::new(CopyError::Meaning("nothing to do"))),
+            });
         let path = transport.path();
         let way = way(&connection, &path);
         transport.finish();
         connection.finish();
-        let far = exchange.peer.lock().ok().and_then(|json| Judgement::decode(&json));
+        let far = context.exchange.peer.lock().ok().and_then(|json| Judgement::decode(&json));
         let account = Some(*result.as_ref().unwrap_or(&self.progress.account()));
         Ok(Session { result: result.map(drop), account, far, way, path })
     }
