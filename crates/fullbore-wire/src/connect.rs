@@ -83,6 +83,9 @@ pub struct ConnectOptions {
     pub attempt_delay: Duration,
     /// Told how long the TCP handshake took as soon as it is over: about a round trip, known before TLS has begun.
     pub round_trip: Option<watch::Sender<Option<Duration>>>,
+    /// The first request is written, or an answer waited for, as soon as there is a connection: the end of the TLS
+    /// handshake goes with it ([`TlsSocket::connect_to_write`]).
+    pub writes_at_once: bool,
 }
 
 impl Default for ConnectOptions {
@@ -95,6 +98,7 @@ impl Default for ConnectOptions {
             limit: CONNECT_LIMIT,
             attempt_delay: ATTEMPT_DELAY,
             round_trip: None,
+            writes_at_once: false,
         }
     }
 }
@@ -361,7 +365,12 @@ pub async fn connect(endpoint: &Endpoint, options: &ConnectOptions) -> Result<Co
         (Scheme::Http, _) => Protocol::Http1,
         (Scheme::Https, offer) => {
             let config = load_config(&options.tls, offer).await?;
-            let handshake = TlsSocket::connect(config, &endpoint.host, stream);
+            let handshake = async {
+                match options.writes_at_once {
+                    true => TlsSocket::connect_to_write(config, &endpoint.host, stream).await,
+                    false => TlsSocket::connect(config, &endpoint.host, stream).await,
+                }
+            };
             let (tls, protocol) = deadline.keep(Phase::Tls, handshake).await??;
             timings.tls_us = clock.step_us();
             if offer == Offer::Http2 && protocol != Protocol::Http2 {

@@ -1,4 +1,4 @@
-//! Writes that go on as they are to what lies below: a socket's, a stream's, TLS' under its read-ahead.
+//! Writes that go on as they are to what lies below: a socket's, a stream's.
 
 /// `AsyncWrite` for a type whose bytes go to another writer, which the closure-like second half names.
 /// Writers that are used here take many slices at once, so the type does.

@@ -429,8 +429,8 @@ mod tests {
 
     #[test]
     fn ten_small_files_fit_into_a_first_flight() {
-        // Ten segments of TCP (RFC 6928) on Ethernet with timestamps, less the end of the TLS handshake and
-        // the head of a record.
+        // Ten segments of TCP (RFC 6928) on Ethernet with timestamps, less the end of the TLS handshake, which is in
+        // the first of them (`ConnectOptions::writes_at_once`), and the head of a record.
         const FLIGHT: usize = 10 * 1448 - 80 - 22;
         let pin = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
         let swissnum = "a".repeat(32);

@@ -169,6 +169,7 @@ impl Link {
         };
         let task = Task {
             shared: Arc::clone(&shared),
+            writes_at_once: true,
             orders,
             waiting: VecDeque::new(),
             endpoint,
