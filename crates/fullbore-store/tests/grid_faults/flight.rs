@@ -72,6 +72,18 @@ async fn a_limit_over_several_servers_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_holds_for_all_servers_from_the_first_byte_to_the_last() {
+    let rate = 200_000;
+    let servers = World::new(&[Fault::None; 10], LONG).await.servers;
+    let world = World::limited(servers, LONG, Some(rate));
+    let begun = Instant::now();
+    let stored = world.put(&content(100_000), [3, 10, 10], None).await.unwrap();
+    // A burst, a tenth of a second, is free, and the last write is not waited for, which is no longer.
+    let due = Duration::from_secs_f64(stored.sent_bytes as f64 / rate as f64);
+    assert!(begun.elapsed() > due.mul_f64(0.75), "{:?} of {due:?}", begun.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shares_in_the_layout_for_huge_files_are_proven_and_read() {
     let directory = tempfile::tempdir().unwrap();
     let (file, data) = (directory.path().join("file"), content(500_000));

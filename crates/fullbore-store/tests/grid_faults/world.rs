@@ -85,7 +85,8 @@ impl World {
         let mut announcements = Announcements::default();
         announcements.add_servers_yaml(&yaml).unwrap();
         let limit = bytes_per_s.map(|rate| Arc::new(RateLimit::new(rate, Instant::now())));
-        let options = LinkOptions { resolver: Arc::default(), patience, limit, ledger: Ledger::off() };
+        let options =
+            LinkOptions { resolver: Arc::default(), patience, limit, ledger: Ledger::off(), sockets: Arc::default() };
         let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
         assert_eq!(grid.servers().len(), all.len(), "{:?}", grid.unusable);
         let key = KeyChoice::Convergent(SECRET.to_vec());

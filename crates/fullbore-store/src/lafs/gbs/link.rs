@@ -8,6 +8,7 @@
 
 pub mod beside;
 mod connection;
+mod sockets;
 mod task;
 mod writing;
 
@@ -27,6 +28,7 @@ use super::flow::{Flow, FlowReading};
 use super::{Answer, Call, Requests};
 use crate::lafs::servers::Server;
 use beside::{Beside, FURTHER_LIMIT};
+pub use sockets::Sockets;
 use task::{Clocks, Task};
 
 /// Unsent bytes in the kernel at most; on slow paths less, see [`writing::unsent_allowed`].
@@ -49,6 +51,8 @@ pub struct LinkOptions {
     pub limit: Option<Arc<RateLimit>>,
     /// Where answers, and the kernel's counters of sending, are counted: stage `send`.
     pub ledger: Ledger,
+    /// What all connections that are made so hold together.
+    pub sockets: Arc<Sockets>,
 }
 
 /// Why a server is given up.
@@ -165,11 +169,11 @@ impl Link {
             socket: SocketOptions { unsent_low_water_bytes: Some(UNSENT_BYTES_MAX), ..SocketOptions::default() },
             limit,
             round_trip: Some(round_trip),
+            writes_at_once: true,
             ..ConnectOptions::default()
         };
         let task = Task {
             shared: Arc::clone(&shared),
-            writes_at_once: true,
             orders,
             waiting: VecDeque::new(),
             endpoint,
@@ -177,6 +181,7 @@ impl Link {
             attempts,
             patience: options.patience,
             limit: options.limit.clone(),
+            sockets: Arc::clone(&options.sockets),
             clocks: Clocks {
                 ledger: options.ledger.clone(),
                 send: options.ledger.stage("send", Kind::Task),

@@ -317,7 +317,13 @@ mod tests {
         );
         announcements.add_servers_yaml(&yaml).unwrap();
         let patience = Duration::from_secs(1);
-        let options = LinkOptions { resolver: Arc::default(), patience, limit: None, ledger: Ledger::off() };
+        let options = LinkOptions {
+            resolver: Arc::default(),
+            patience,
+            limit: None,
+            ledger: Ledger::off(),
+            sockets: Arc::default(),
+        };
         let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
         let memory = Window::new(1 << 20, u32::MAX);
         let workshop = Workshop { pool: Pool::new(1), memory, meter: Arc::new(Meter::default()) };

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use fullbore_wire::connect::Connected;
 use fullbore_wire::http1::{BodyLength, Event, Http1, Limits};
 use fullbore_wire::tcp_info::{Arrival, TcpInfo};
@@ -110,6 +110,7 @@ impl<'a> Connection<'a> {
         let mut waiting: VecDeque<Order> = unanswered.collect();
         waiting.append(&mut self.task.waiting);
         self.task.waiting = waiting;
+        self.task.sockets.closed(&self.info);
         (ended, self.answers)
     }
 
@@ -158,19 +159,31 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
+    /// Bytes that the limit on the rate lets go at once. Where others have overdrawn it, that is waited for here as well.
+    fn under_the_limit(&mut self, now: Instant) -> u64 {
+        let waits = self.http.outgoing().has_remaining() || self.out.joined.has_remaining();
+        let Some(limit) = self.task.limit.as_ref().filter(|_| waits) else { return u64::MAX };
+        let wait = limit.pay(0, now);
+        if self.not_before.is_none() && !wait.is_zero() {
+            self.not_before = Some(now + wait);
+        }
+        limit.burst_bytes()
+    }
+
     async fn turn(&mut self) -> io::Result<Turn> {
         let now = Instant::now();
         if self.not_before.is_some_and(|until| until <= now) {
             self.not_before = None;
         }
+        let burst = self.under_the_limit(now);
         // What may be handed to the kernel: what it can send at once, and some that waits there. TLS takes
         // what it is given, so that a slow path is given little.
-        let room =
-            (unsent_allowed(&self.info) + sendable(&self.info)).saturating_sub(u64::from(self.info.unsent_bytes));
+        let unsent = unsent_allowed(&self.info).min(self.task.sockets.allowed(&self.info));
+        let room = (unsent + sendable(&self.info)).saturating_sub(u64::from(self.info.unsent_bytes));
         let may_write = self.not_before.is_none() && room > 0;
         let look = if self.asked.is_empty() { IDLE } else { LOOK_EVERY };
         let wait = self.not_before.map_or(look, |until| look.min(until - now));
-        let most = usize::try_from(room).unwrap_or(usize::MAX).min(OUTGOING_BYTES);
+        let most = usize::try_from(room.min(burst)).unwrap_or(usize::MAX).min(OUTGOING_BYTES);
         let closed = self.task.orders.is_closed() && self.task.orders.is_empty();
         // When nobody is left to ask, only the end of what is under way is waited for.
         let wants_orders =
@@ -263,8 +276,9 @@ impl<'a> Connection<'a> {
         let Some(info) = self.connected.tcp.read() else { return };
         self.task.shared.flow.looked(&self.info, &info);
         self.task.clocks.looked(&self.info, &info);
-        self.info = info;
         let now = Instant::now();
+        self.task.sockets.looked(&self.info, &info, now);
+        self.info = info;
         let written = self.handed - (self.http.outgoing().len() + self.out.joined.len()) as u64;
         for asked in &mut self.asked {
             if asked.end > written || (asked.end == written && !self.out.flushed) {

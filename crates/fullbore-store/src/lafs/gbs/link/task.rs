@@ -11,6 +11,7 @@ use fullbore_wire::tcp_info::TcpInfo;
 use tokio::sync::mpsc;
 
 use super::connection::Connection;
+use super::sockets::Sockets;
 use super::{Order, Shared};
 use crate::lafs::gbs::flow::Doing;
 
@@ -28,6 +29,7 @@ pub(super) struct Task {
     pub attempts: u32,
     pub patience: Duration,
     pub limit: Option<Arc<RateLimit>>,
+    pub sockets: Arc<Sockets>,
     pub clocks: Clocks,
 }
 

@@ -33,10 +33,9 @@ pub(super) fn sendable(info: &TcpInfo) -> u64 {
     congestion_window(info).saturating_sub(info.under_way_bytes())
 }
 
-/// Bytes that may wait unsent in the kernel. On a slow path half a second of it, and before anything is
-/// measured as little as on the slowest: what waits waits here, and ten servers on an uplink of 400 kbit/s
-/// have less than a second of it in their sockets. On fast paths also twice the congestion window, or slow
-/// start would find nothing to send.
+/// Bytes that may wait unsent in the kernel, as far as [`super::Sockets`] lets all of them. On a slow path half a
+/// second of it, and before anything is measured as little as on the slowest: what waits waits here. On fast paths
+/// also twice the congestion window, or slow start would find nothing to send.
 pub(super) fn unsent_allowed(info: &TcpInfo) -> u64 {
     const LEAST: u64 = 4 << 10;
     const SLOW_BYTES_PER_S: u64 = 64 << 10;
