@@ -510,6 +510,7 @@ impl<'a> Connection<'a> {
                 head,
                 body: asked.body.freeze(),
                 times_sent: asked.order.times_sent,
+                asked: Arc::clone(&self.host.generation),
             }));
         }
     }
