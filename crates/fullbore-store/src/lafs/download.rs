@@ -1,12 +1,13 @@
 //! A file out of a grid: any k good shares, from servers that are asked at once, every hash checked.
 //!
 //! The first flight asks every server which shares it has, and those that should have one for hashes and
-//! blocks. Blocks come from all servers, each sending its part ([`cut`]). What a server does not send, or
+//! blocks (`asking`). Blocks come from all servers, each sending its part ([`cut`]). What a server does not send, or
 //! not in time, is asked of another; shares that are missing or damaged are replaced, and which ones that
 //! were is told at the end. A segment is right when it has its hash, which the cap vouches for; the hashes of
 //! blocks tell who is to blame when it has not. Blocks of which only parts came have no hash: when such a
 //! segment is wrong everything is read again from there, block by block.
 
+mod asking;
 mod cut;
 mod reader;
 mod segment;
@@ -30,24 +31,14 @@ use super::gbs::link::{Link, LinkError, Reply};
 use super::gbs::{held_shares, range_bytes};
 use super::geometry::{DEFAULT_SEGMENT_BYTES, Encoding, Geometry, GeometryError};
 use super::layout::Layout;
-use super::placement::{Candidate, place};
 use super::upload::produce::Pool;
 use super::upload::{Grid, stopped};
-use cut::{Choice, Cut, Patience, choose};
-use reader::{Reader, WHOLE_BYTES, What};
+use cut::{Cut, Patience};
+use reader::{Reader, What};
 use segment::{Block, Segment, Strip, Wrong};
-
-/// Plaintext that is asked for ahead of what is decoded.
-const AHEAD_BYTES: u64 = 24 << 20;
-
-/// Shares that are read from at once, if k is not more.
-const READERS: usize = 10;
 
 /// Small files are read from k servers: their shares come in the first flight.
 const SMALL_SHARE_BYTES: u64 = 12 << 10;
-
-/// Shares that are proven of a file that is not read by whole blocks: one would do, if it is good.
-const PROOFS: usize = 2;
 
 /// Servers that are asked, in the order of the file. The stock client goes on to the last one; so many hold
 /// all shares of any file that was placed by the rules, even if half of the grid came later.
@@ -303,211 +294,6 @@ impl<'a> Download<'a> {
 
     fn link(&self, server: usize) -> &'a Link {
         self.with.grid.link(self.order[server])
-    }
-
-    /// Takes for granted that shares are where a fresh upload puts them.
-    fn guess(&mut self) {
-        let fresh = vec![Candidate { writable: true, ..Candidate::default() }; self.order.len()];
-        let placement = place(&fresh, self.cap.total);
-        let most = if self.is_small { self.needed() } else { READERS.max(self.needed()) };
-        let mut servers = BTreeSet::new();
-        let (first, again): (Vec<_>, Vec<_>) = placement
-            .send
-            .iter()
-            .map(|(&share, &server)| (share, server))
-            .partition(|&(_, server)| servers.insert(server));
-        // A second share of a server only where there are not enough servers.
-        let again = again.into_iter().take(self.needed().saturating_sub(first.len()));
-        for (share, server) in first.into_iter().take(most).chain(again) {
-            self.readers.push(Reader::new(share, server));
-        }
-    }
-
-    /// Asks every server what it has.
-    fn list(&mut self) {
-        self.is_listing = true;
-        for server in 0..self.order.len() {
-            let link = self.link(server).clone();
-            let call = link.requests().shares(&self.index);
-            let events = self.events.0.clone();
-            tokio::spawn(async move {
-                let result = link.call(call).await;
-                let _ = events.send(Happened::Listed { server, result });
-            });
-        }
-    }
-
-    /// Sees that k different shares are being read, from servers that answer.
-    fn open_more(&mut self) -> Result<(), GetError> {
-        loop {
-            let reading: BTreeSet<u16> = self.live().filter(|reader| !reader.slow).map(|reader| reader.share).collect();
-            if reading.len() >= self.needed() {
-                return Ok(());
-            }
-            // Servers that are read from least come first; primary shares need no decoding.
-            let load = |server: usize| self.live().filter(|reader| reader.server == server).count();
-            let is_open = |pair: (u16, usize)| self.live().any(|reader| (reader.share, reader.server) == pair);
-            let best = self
-                .holders
-                .iter()
-                .filter(|(share, _)| !reading.contains(share))
-                .flat_map(|(&share, servers)| servers.iter().map(move |&server| (share, server)))
-                .filter(|&pair| !self.spoiled.contains(&pair) && !is_open(pair))
-                .min_by_key(|&(share, server)| (load(server), share));
-            let found: BTreeSet<u16> = self.live().map(|reader| reader.share).collect();
-            match best {
-                Some((share, server)) => self.readers.push(Reader::new(share, server)),
-                // Slow ones may still do it.
-                None if self.listed < self.order.len() || found.len() >= self.needed() => return Ok(()),
-                None => {
-                    let (needed, asked) = (self.cap.needed, self.order.len());
-                    let troubles = std::mem::take(&mut self.troubles);
-                    return Err(GetError::TooFewShares { found: found.len(), needed, asked, troubles });
-                }
-            }
-        }
-    }
-
-    fn live(&self) -> impl Iterator<Item = &Reader> {
-        self.readers.iter().filter(|reader| !reader.failed)
-    }
-
-    /// Asks for what may be asked for now; false when there was no room for all of it.
-    fn ask(&mut self) -> bool {
-        if self.is_small {
-            let mut room = true;
-            for number in 0..self.readers.len() {
-                if !self.readers[number].failed && !self.readers[number].whole_asked {
-                    room &= self.request(number, What::Whole, 0, WHOLE_BYTES);
-                }
-            }
-            return room;
-        }
-        let proofs = self.ask_proofs();
-        self.ask_parts() && proofs
-    }
-
-    /// Headers and hashes. Where blocks are read whole, of every share; otherwise of some.
-    fn ask_proofs(&mut self) -> bool {
-        let most = if self.cut.whole_blocks || self.is_careful { usize::MAX } else { PROOFS };
-        let mut count = 0;
-        for number in 0..self.readers.len() {
-            if self.readers[number].failed || self.readers[number].slow {
-                continue;
-            }
-            if count == most {
-                break;
-            }
-            count += 1;
-            loop {
-                match self.readers[number].proof_wanted(&self.cap, &self.layout) {
-                    Ok(None) => break,
-                    Ok(Some((what, offset, length))) => {
-                        if !self.request(number, what, offset, length) {
-                            return self.readers[number].failed;
-                        }
-                    }
-                    Err(damage) => {
-                        self.fail(number, &damage);
-                        break;
-                    }
-                }
-            }
-        }
-        true
-    }
-
-    /// Blocks: each part from k shares.
-    fn ask_parts(&mut self) -> bool {
-        let from = self.next * self.geometry.block_size();
-        let ahead = (AHEAD_BYTES / u64::from(self.cap.needed)).max(2 * self.geometry.block_size());
-        let mut full = BTreeSet::new();
-        for part in self.cut.parts(&(from.min(self.cut.data)..from.saturating_add(ahead))) {
-            let range = self.cut.range(part);
-            loop {
-                let able = self.able();
-                let has = |number: &usize| {
-                    let reader = &self.readers[*number];
-                    let here = !self.is_careful && reader.fetched.get(range.start, range.end - range.start).is_some();
-                    !reader.failed && (here || able.contains(number))
-                };
-                let asked = self.asked.get(&part).map_or(&[][..], Vec::as_slice);
-                let taken: Vec<u16> = asked.iter().filter(|n| has(n)).map(|&n| self.readers[n].share).collect();
-                if taken.len() >= self.needed() {
-                    break;
-                }
-                let free = able.iter().filter(|number| !full.contains(*number) && !asked.contains(number));
-                let choices = free.map(|&reader| Choice {
-                    reader,
-                    share: self.readers[reader].share,
-                    load: if self.is_careful { 0 } else { self.load(self.readers[reader].server) },
-                });
-                let Some(number) = choose(choices, &taken) else { break };
-                let offset = self.layout.data + range.start;
-                if self.request(number, What::Data(range.clone()), offset, range.end - range.start) {
-                    self.asked.entry(part).or_default().push(number);
-                } else {
-                    full.insert(number);
-                }
-            }
-        }
-        full.is_empty()
-    }
-
-    /// Readers that can be asked for blocks: all that answer, or when nobody is trusted the first k of them.
-    fn able(&self) -> Vec<usize> {
-        let able = (0..self.readers.len()).filter(|&n| !self.readers[n].failed && !self.readers[n].slow);
-        let most = if self.is_careful { self.needed() } else { usize::MAX };
-        able.take(most).collect()
-    }
-
-    /// Bytes that a server was asked for and has not sent.
-    fn load(&self, server: usize) -> u64 {
-        self.live()
-            .filter(|reader| reader.server == server)
-            .flat_map(|reader| reader.pending.values())
-            .map(|p| p.0)
-            .sum()
-    }
-
-    /// Sends a request; false when there was no room for it, or nobody to ask.
-    fn request(&mut self, number: usize, what: What, offset: u64, length: u64) -> bool {
-        let reader = &self.readers[number];
-        let link = self.link(reader.server);
-        let call = link.requests().read(&self.index, reader.share, offset, length);
-        let pending = match link.try_send_beside(call, length) {
-            Ok(Ok(pending)) => pending,
-            Ok(Err(_)) => return false,
-            Err(error) => {
-                self.fail(number, &error.reason);
-                return false;
-            }
-        };
-        let asked = Instant::now();
-        self.readers[number].asked(&what, asked);
-        let (events, turn) = (self.events.0.clone(), self.turn);
-        tokio::spawn(async move {
-            let result = pending.reply().await;
-            let _ = events.send(Happened::Read { reader: number, what, asked, turn, result });
-        });
-        true
-    }
-
-    /// Servers that let others wait: what they were asked for is asked of others as well.
-    fn find_late(&mut self) {
-        let now = Instant::now();
-        for number in 0..self.readers.len() {
-            let reader = &self.readers[number];
-            if reader.failed || reader.slow {
-                continue;
-            }
-            let Some(asked) = reader.pending.values().map(|pending| pending.1).min() else { continue };
-            let silent = self.link(reader.server).silence(now);
-            if self.patience.is_over(now.saturating_duration_since(asked), silent) {
-                tracing::info!(server = self.link(reader.server).name(), ?silent, "late; others are asked as well");
-                self.readers[number].slow = true;
-            }
-        }
     }
 
     fn happened(&mut self, event: Happened) {
