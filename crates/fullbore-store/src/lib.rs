@@ -8,4 +8,10 @@
 pub mod lafs;
 pub mod s3;
 mod stage;
+pub mod unnamed;
 pub mod verdict;
+
+/// When a file was last written to; `None` where the file system keeps no times.
+fn modified(file: &std::fs::File) -> Option<std::time::SystemTime> {
+    file.metadata().and_then(|metadata| metadata.modified()).ok()
+}

@@ -86,7 +86,9 @@ pub fn runtime(ledger: &Ledger) -> Result<tokio::runtime::Runtime, CommandError>
 /// Sends the libraries' log to stderr.
 pub fn start_log(arguments: &GridArgs) {
     let filter = match (arguments.quiet, arguments.verbose) {
-        (true, _) | (_, 0) => "error",
+        (true, _) => "error",
+        // What is not as it should be and fails nothing: a journal that cannot be written.
+        (_, 0) => "fullbore=warn,fullbore_store=warn,error",
         (_, 1) => "fullbore=info,fullbore_store=info,warn",
         (_, 2) => "fullbore=debug,fullbore_store=debug,fullbore_wire=debug,info",
         // Bytes of caps are in no log, however much is asked for.

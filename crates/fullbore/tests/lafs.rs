@@ -32,6 +32,7 @@ fn a_real_grid() {
     two_uploaders_of_one_file(&grid);
     a_full_server_and_one_of_another_key(&grid);
     refusals_of_servers(&grid);
+    a_run_without_a_journal_says_so(&grid);
     a_killed_run_is_taken_up(&grid);
     places_of_a_killed_run_are_not_blocked(&grid);
     caps_by_chance_survive_a_killed_run(&grid);
@@ -323,6 +324,17 @@ fn refusals_of_servers(grid: &Grid) {
     let foolscap = put("foolscap.yaml");
     assert_eq!(foolscap.code, 0, "{}", foolscap.stderr);
     assert!(foolscap.stderr.contains("Foolscap"), "{}", foolscap.stderr);
+}
+
+fn a_run_without_a_journal_says_so(grid: &Grid) {
+    let file = grid.file("unnoted", &content(300, 7));
+    let file = file.to_str().unwrap();
+    // No directory, and one in which nothing can be made.
+    for journals in [file, "/proc/fullbore"] {
+        let put = grid.fullbore(["put", "--journals", journals, "--node", grid.node(), file]);
+        assert_eq!(put.code, 0, "{}", put.stderr);
+        assert!(put.stderr.contains("this run cannot be taken up") && put.stderr.contains(journals), "{}", put.stderr);
+    }
 }
 
 fn a_killed_run_is_taken_up(grid: &Grid) {

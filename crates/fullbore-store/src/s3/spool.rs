@@ -3,19 +3,16 @@
 //! Their room on the disk is bounded by a window of its own, beside that of memory: where it is short, a part waits until
 //! one on its way is there. Where `directory` is in memory (tmpfs), so are the parts.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 
 use super::work::Work;
-use crate::lafs::secrets::random;
-
-/// Room that is left to others on the disk.
-const ROOM_LEFT_BYTES: u64 = 64 << 20;
+use crate::unnamed::{ROOM_LEFT_BYTES, free_bytes, unnamed};
 
 /// Parts at once, however large: one is sent while the next one is read.
 const PARTS_AT_ONCE: usize = 2;
@@ -117,7 +114,7 @@ impl Kept {
 impl Spool {
     /// Keeps parts in this directory.
     pub fn new(directory: &Path) -> Spool {
-        Spool::on(directory, free)
+        Spool::on(directory, free_bytes)
     }
 
     fn on(directory: &Path, free: fn(&File) -> io::Result<u64>) -> Spool {
@@ -135,7 +132,7 @@ impl Spool {
     /// # Errors
     /// The source's, or the disk's.
     pub fn keep(&self, from: &mut dyn Read, bytes: u64, work: &Work) -> io::Result<(Arc<Kept>, u64, Sha256)> {
-        let mut file = self.unnamed().map_err(|error| self.named(&error))?;
+        let mut file = unnamed(&self.0.directory).map_err(|error| self.named(&error))?;
         let mut slot = work.wait(|| self.room(&file, bytes)).map_err(|error| self.named(&error))?;
         let (mut hasher, mut length) = (Sha256Hasher::new(), 0);
         let mut buffer = vec![0; READ_BYTES];
@@ -155,14 +152,6 @@ impl Spool {
         }
         slot.ended();
         Ok((Arc::new(Kept { file: Arc::new(file), _slot: Some(slot) }), length, hasher.finish()))
-    }
-
-    fn unnamed(&self) -> io::Result<File> {
-        let number = u64::from_le_bytes(random());
-        let path = self.0.directory.join(format!(".fullbore-{number:016x}.spool"));
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        std::fs::remove_file(&path)?;
-        Ok(file)
     }
 
     fn room(&self, file: &File, bytes: u64) -> io::Result<Slot> {
@@ -188,11 +177,6 @@ impl Spool {
     }
 }
 
-fn free(file: &File) -> io::Result<u64> {
-    let room = rustix::fs::fstatvfs(file)?;
-    Ok(room.f_bavail.saturating_mul(room.f_frsize))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,7 +184,7 @@ mod tests {
 
     /// A part of this size, of nothing: what was promised and did not come.
     fn promised(spool: &Spool, bytes: u64) -> io::Result<Slot> {
-        spool.room(&spool.unnamed().unwrap(), bytes)
+        spool.room(&unnamed(&spool.0.directory).unwrap(), bytes)
     }
 
     /// Parts, their bytes, and those still to be written.

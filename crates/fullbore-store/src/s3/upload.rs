@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
@@ -26,6 +26,7 @@ use super::parts::{Cut, Growth, OBJECT_BYTES_MAX, PARTS_MAX, WHOLE_BYTES_MAX, ba
 use super::spool::{Kept, Spool};
 use super::work::Work;
 use super::xml::{self, XmlError};
+use crate::modified;
 
 /// Parts up to this size are in memory; four of them in the usual window.
 const IN_MEMORY_BYTES_MAX: u64 = 16 << 20;
@@ -48,7 +49,7 @@ pub enum UploadError {
     /// Reading it.
     #[error("{0}")]
     Source(#[source] io::Error),
-    /// It has another size than at the beginning.
+    /// It was written to meanwhile.
     #[error("the file was changed while it was read")]
     Changed,
     /// More than an object can have.
@@ -175,6 +176,7 @@ impl Uploader {
             return Err(UploadError::TooLarge);
         }
         let cut = Cut::of(size);
+        let original = Original { written: modified(&file), file: Arc::clone(&file), size };
         let (parts, ready) = mpsc::channel(1);
         let reading = Reading { work: Arc::clone(&self.work), window: self.window.clone(), cut, parts };
         let reader = if cut.part_bytes(0) > IN_MEMORY_BYTES_MAX {
@@ -183,7 +185,7 @@ impl Uploader {
             tokio::task::spawn_blocking(move || reading.in_order(&mut (&*file).take(size), None))
         };
         let upload = self.begin(key, fields).await;
-        self.in_parts(upload, ready, reader, Some(size)).await
+        self.in_parts(upload, ready, reader, Some(original)).await
     }
 
     /// Puts what a pipe gives, in parts that grow.
@@ -259,13 +261,13 @@ impl Uploader {
         Ok(Multipart { uploader: self.clone(), open })
     }
 
-    /// Sends parts as they come, and joins them if they are all that there is to read: `size` where that is known.
+    /// Sends parts as they come, and joins them if they are all that there is to read, and of one content.
     async fn in_parts(
         &self,
         upload: Result<Multipart, UploadError>,
         mut ready: mpsc::Receiver<Ready>,
         reader: JoinHandle<io::Result<()>>,
-        size: Option<u64>,
+        original: Option<Original>,
     ) -> Result<Stored, UploadError> {
         let upload = upload?;
         let sent = async {
@@ -273,8 +275,8 @@ impl Uploader {
             // Parts end where the content does, and where it cannot be read on.
             joined(reader.await)?.map_err(UploadError::Source)?;
             let sum: u64 = parts.iter().map(|part| part.size).sum();
-            match size {
-                Some(size) if size != sum => return Err(UploadError::Changed),
+            match original {
+                Some(original) if original.is_changed(sum) => return Err(UploadError::Changed),
                 Some(_) => {}
                 None => self.go_on_unless_stopped().await?,
             }
@@ -324,6 +326,20 @@ fn read_answer<T>(what: &str, read: Result<T, XmlError>) -> Result<T, CallError>
 
 fn joined<T>(result: Result<T, tokio::task::JoinError>) -> Result<T, UploadError> {
     result.map_err(|error| UploadError::Source(io::Error::other(error)))
+}
+
+/// A file as it was before it was read.
+struct Original {
+    file: Arc<File>,
+    size: u64,
+    written: Option<SystemTime>,
+}
+
+impl Original {
+    /// Whether the bytes that were read, so many of them, may be of two contents.
+    fn is_changed(&self, read: u64) -> bool {
+        read != self.size || modified(&self.file) != self.written
+    }
 }
 
 /// A part that can be sent.
@@ -554,5 +570,20 @@ impl Multipart {
             Ok(()) => self.ended(),
             Err(error) => tracing::warn!(%error, "an upload in parts could not be given up; a later run tries again"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_written_to_while_it_is_read_is_found_out() {
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        let original = Original { written: modified(&file), file: Arc::clone(&file), size: 5 };
+        assert!(!original.is_changed(5) && original.is_changed(4));
+        file.set_modified(SystemTime::now()).unwrap();
+        assert!(original.is_changed(5));
     }
 }

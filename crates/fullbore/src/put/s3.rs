@@ -12,7 +12,7 @@ mod report;
 mod send;
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -35,6 +35,7 @@ use serde_json::json;
 
 use super::fail;
 use super::list::{self, List};
+use super::spool;
 use crate::bucket;
 use crate::cli::PutArgs;
 use crate::error::{CommandError, ErrorKind};
@@ -110,7 +111,7 @@ fn put(run: &Run<'_>, common_fields: Vec<(String, String)>, list: &mut List) -> 
         window: Window::new(WINDOW_BYTES, items),
         work: Arc::new(Work::new(ledger)),
         journal: journals.as_deref().filter(|_| !arguments.dry_run).map(|path| Arc::new(Journal::new(path))),
-        spool: Spool::new(&spool_directory()),
+        spool: Spool::new(&spool::directory()),
         growth: Growth::default(),
         conditions: Arc::new(Conditions::of(client.bucket().is_default)),
     };
@@ -208,15 +209,6 @@ fn watch(ledger: &Ledger) -> Result<Sampler, CommandError> {
     // Bytes that the store acknowledged are what is delivered.
     let config = SamplerConfig { delivery_stage: "send".to_owned(), ..SamplerConfig::default() };
     Sampler::start(ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))
-}
-
-/// Where large parts of pipes are kept. Not /tmp, unless TMPDIR says so: it may be in memory.
-fn spool_directory() -> PathBuf {
-    let usual = Path::new("/var/tmp");
-    match std::env::var_os("TMPDIR") {
-        None if usual.is_dir() => usual.to_owned(),
-        _ => std::env::temp_dir(),
-    }
 }
 
 /// Uploads in parts that runs which are gone have left.

@@ -1,18 +1,32 @@
 //! Stdin on its way to a grid: kept in a file without a name until its end is seen, because a key that comes
 //! from the content needs all of it first.
 
-use std::fs::{File, OpenOptions};
+use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use fullbore_store::unnamed::{ROOM_LEFT_BYTES, free_bytes, unnamed};
 
 use crate::error::CommandError;
 
-/// Room that is left to others on the disk.
-const ROOM_LEFT_BYTES: u64 = 64 << 20;
-
 /// Bytes between two looks at the room.
 const LOOK_EVERY_BYTES: u64 = 16 << 20;
+
+/// Where pipes are kept.
+pub fn directory() -> PathBuf {
+    chosen(std::env::var_os("TMPDIR"))
+}
+
+/// Not /tmp, unless TMPDIR says so: it may be in memory.
+fn chosen(tmpdir: Option<OsString>) -> PathBuf {
+    let usual = Path::new("/var/tmp");
+    match tmpdir.filter(|path| !path.is_empty()) {
+        Some(path) => path.into(),
+        None if usual.is_dir() => usual.to_owned(),
+        None => std::env::temp_dir(),
+    }
+}
 
 /// Reads everything into an unlinked file of `directory`; the result is it and its length.
 pub fn spool(mut from: impl Read, directory: &Path) -> Result<(File, u64), CommandError> {
@@ -29,8 +43,7 @@ pub fn spool(mut from: impl Read, directory: &Path) -> Result<(File, u64), Comma
         };
         if looked.is_none_or(|looked| size >= looked + LOOK_EVERY_BYTES) {
             looked = Some(size);
-            let room = rustix::fs::fstatvfs(&file).map_err(|error| failed(&error.into()))?;
-            let room = room.f_bavail.saturating_mul(room.f_frsize);
+            let room = free_bytes(&file).map_err(|error| failed(&error))?;
             if room < ROOM_LEFT_BYTES + LOOK_EVERY_BYTES {
                 return Err(failed(&io::ErrorKind::StorageFull.into())
                     .hint("TMPDIR chooses another place; --random-key --size BYTES needs none"));
@@ -41,25 +54,17 @@ pub fn spool(mut from: impl Read, directory: &Path) -> Result<(File, u64), Comma
     }
 }
 
-/// A file that has no name, or has lost it at once.
-fn unnamed(directory: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).mode(0o600);
-    let flags = rustix::fs::OFlags::TMPFILE.bits() as i32;
-    if let Ok(file) = options.clone().custom_flags(flags).open(directory) {
-        return Ok(file);
-    }
-    // File systems without files that never had a name.
-    let path = directory.join(format!(".fullbore-{}.spool", std::process::id()));
-    let file = options.create_new(true).open(&path)?;
-    std::fs::remove_file(&path)?;
-    Ok(file)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn pipes_are_kept_on_a_disk_or_where_a_person_says() {
+        assert!(chosen(None) == Path::new("/var/tmp") || !Path::new("/var/tmp").is_dir());
+        assert_eq!(chosen(Some("".into())), chosen(None));
+        assert_eq!(chosen(Some("/elsewhere".into())), Path::new("/elsewhere"));
+    }
 
     #[test]
     fn what_is_spooled_can_be_read_and_has_no_name() {

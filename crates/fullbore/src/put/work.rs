@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use fullbore_engine::window::Window;
 use fullbore_store::lafs::cap::{Cap, LITERAL_BYTES_MAX};
 use fullbore_store::lafs::code::Code;
 use fullbore_store::lafs::directory::Directory;
-use fullbore_store::lafs::geometry::Geometry;
+use fullbore_store::lafs::geometry::{Encoding, Geometry};
 use fullbore_store::lafs::hash::netstring;
 use fullbore_store::lafs::secrets::random;
 use fullbore_store::lafs::upload::journal::Journal;
@@ -29,9 +29,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::settings::PutSettings;
-use super::spool::spool;
+use super::spool::{self, spool};
 use super::tree::{Item, list};
-use crate::cli::PutArgs;
+use crate::cli::{GridArgs, PutArgs};
 use crate::error::{CommandError, ErrorKind};
 use crate::fetching::Stop;
 use crate::grid::{FILES_AT_ONCE, connect, runtime, say};
@@ -229,7 +229,7 @@ impl<'a> Workplace<'a> {
             options: self.options.clone(),
             uploader: self.uploader.clone(),
             workshop: self.workshop.clone(),
-            has_journal: self.journal.is_some(),
+            names: self.journal.as_ref().and_then(|_| Names::of(&self.arguments.grid, &self.options)),
             stop: self.stop.subscribe(),
         }
     }
@@ -335,8 +335,37 @@ struct Putter {
     options: PutOptions,
     uploader: Option<Arc<Uploader>>,
     workshop: Workshop,
-    has_journal: bool,
+    names: Option<Names>,
     stop: watch::Receiver<bool>,
+}
+
+/// What files with random keys are called in the journal: by what no other content of them has, and no other grid.
+struct Names {
+    /// The file or directory that says which grid it is.
+    grid: PathBuf,
+    encoding: Encoding,
+    segment_max: u64,
+}
+
+impl Names {
+    /// `None` where no names are needed.
+    fn of(grid: &GridArgs, options: &PutOptions) -> Option<Names> {
+        let KeyChoice::Random = options.key else { return None };
+        let grid = std::fs::canonicalize(grid.node.as_ref().or(grid.servers.as_ref())?).ok()?;
+        Some(Names { grid, encoding: options.encoding, segment_max: options.segment_max })
+    }
+
+    fn name(&self, path: &Path, metadata: &Metadata) -> Option<String> {
+        let path = std::fs::canonicalize(path).ok()?;
+        let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
+        let Names { grid, encoding, segment_max } = self;
+        let how = format!("{} {times:?} {encoding:?} {segment_max}", metadata.len());
+        let mut name = Vec::new();
+        for part in [path.as_os_str().as_bytes(), grid.as_os_str().as_bytes(), how.as_bytes()] {
+            netstring(&mut name, part);
+        }
+        Some(Sha256::of(&name).to_hex().as_str().to_owned())
+    }
 }
 
 impl Putter {
@@ -353,23 +382,8 @@ impl Putter {
             // A pipe or device by name: read as stdin is.
             return self.reader(file, None).await;
         }
-        let name = self.name(path, &metadata);
-        (size, self.put(Source::File(Arc::new(file)), size, name.as_deref()).await)
-    }
-
-    /// What a file with a random key is called in the journal: by what no other content of it has.
-    fn name(&self, path: &Path, metadata: &std::fs::Metadata) -> Option<String> {
-        if !self.has_journal || !matches!(self.options.key, KeyChoice::Random) {
-            return None;
-        }
-        let path = std::fs::canonicalize(path).ok()?;
-        let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
-        let PutOptions { encoding, segment_max, .. } = &self.options;
-        let how = format!("{} {times:?} {encoding:?} {segment_max}", metadata.len());
-        let mut name = Vec::new();
-        netstring(&mut name, path.as_os_str().as_bytes());
-        netstring(&mut name, how.as_bytes());
-        Some(Sha256::of(&name).to_hex().as_str().to_owned())
+        let name = self.names.as_ref().and_then(|names| names.name(path, &metadata));
+        (size, self.put(Source::file(file), size, name.as_deref()).await)
     }
 
     async fn stdin(self, size: Option<u64>) -> Outcome {
@@ -381,8 +395,8 @@ impl Putter {
         if let (Some(size), KeyChoice::Random) = (size, &self.options.key) {
             return (size, self.put(Source::stream(reader), size, None).await);
         }
-        match self.unless_stopped(move || spool(reader, &std::env::temp_dir())).await.and_then(|spooled| spooled) {
-            Ok((file, size)) => (size, self.put(Source::File(Arc::new(file)), size, None).await),
+        match self.unless_stopped(move || spool(reader, &spool::directory())).await.and_then(|spooled| spooled) {
+            Ok((file, size)) => (size, self.put(Source::file(file), size, None).await),
             Err(error) => (0, Err(error)),
         }
     }
@@ -469,4 +483,23 @@ fn explain(error: &PutError) -> CommandError {
         }
     }
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cap_of_one_grid_is_no_cap_of_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        std::fs::write(&path, b"content").unwrap();
+        let metadata = path.metadata().unwrap();
+        let name = |grid: &str| {
+            let encoding = Encoding::new(3, 7, 10).unwrap();
+            Names { grid: grid.into(), encoding, segment_max: 1 << 20 }.name(&path, &metadata).unwrap()
+        };
+        assert_eq!(name("/one"), name("/one"));
+        assert_ne!(name("/one"), name("/other"));
+    }
 }

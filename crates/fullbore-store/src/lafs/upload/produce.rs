@@ -305,6 +305,10 @@ impl Workshop {
         if !source.ends_at(geometry.size)? {
             return Err(SourceError::Size { size: geometry.size });
         }
+        // The key was made from what was read first: shares of anything else under it would be taken for that content's.
+        if source.is_changed() {
+            return Err(SourceError::Changed);
+        }
         Ok(Some(encoder.finish()?))
     }
 
@@ -343,11 +347,30 @@ fn received(done: &threads::Receiver<Encoded>) -> Encoded {
 mod tests {
     use super::*;
     use crate::lafs::geometry::Encoding;
+    use std::io::Write;
+    use std::time::SystemTime;
+
+    #[test]
+    fn a_file_that_is_written_to_while_it_is_put_has_no_cap() {
+        let workshop = workshop();
+        let geometry = Geometry::new(Encoding::new(1, 1, 1).unwrap(), 100, 1 << 20).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 100]).unwrap();
+        let source = Source::file(file.try_clone().unwrap());
+        let finish = || workshop.finish_only(&source, geometry, [0; 16], Arc::new(Code::new(1, 1)));
+        finish().unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        assert!(matches!(finish(), Err(SourceError::Changed)));
+    }
+
+    fn workshop() -> Workshop {
+        let memory = Window::new(1 << 20, u32::MAX);
+        Workshop { pool: Pool::new(1), memory, meter: Arc::new(Meter::default()) }
+    }
 
     #[test]
     fn a_key_that_is_not_wanted_any_more_is_not_made() {
-        let memory = Window::new(1 << 20, u32::MAX);
-        let workshop = Workshop { pool: Pool::new(1), memory, meter: Arc::new(Meter::default()) };
+        let workshop = workshop();
         let geometry = Geometry::new(Encoding::new(1, 1, 1).unwrap(), 100, 1 << 20).unwrap();
         let source = Source::Memory(vec![7; 100].into());
         let stop = watch::Sender::new(false);

@@ -5,14 +5,17 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use bytes::Bytes;
+
+use crate::modified;
 
 /// A file to be put. Clones read the same bytes.
 #[derive(Clone)]
 pub enum Source {
-    /// A file that can be read again.
-    File(Arc<File>),
+    /// A file that can be read again, and when it was last written to.
+    File(Arc<File>, Option<SystemTime>),
     /// Bytes in memory.
     Memory(Bytes),
     /// A pipe: read once, in order.
@@ -22,7 +25,7 @@ pub enum Source {
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Source::File(_) => "File",
+            Source::File(..) => "File",
             Source::Memory(_) => "Memory",
             Source::Stream(_) => "Stream",
         })
@@ -30,6 +33,12 @@ impl fmt::Debug for Source {
 }
 
 impl Source {
+    /// A file, as it is now.
+    pub fn file(file: File) -> Source {
+        let written = modified(&file);
+        Source::File(Arc::new(file), written)
+    }
+
     /// A pipe.
     pub fn stream(reader: impl Read + Send + 'static) -> Source {
         Source::Stream(Arc::new(Mutex::new(Box::new(reader))))
@@ -51,7 +60,7 @@ impl Source {
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
                 into.extend_from_slice(&bytes[from..bytes.len().min(from.saturating_add(length))]);
             }
-            Source::File(file) => {
+            Source::File(file, _) => {
                 into.resize(start + length, 0);
                 let mut filled = 0;
                 while filled < length {
@@ -80,5 +89,10 @@ impl Source {
         let mut more = Vec::new();
         self.read(size, 1, &mut more)?;
         Ok(more.is_empty())
+    }
+
+    /// Whether it was written to since the source was made: what was read at different times is then not one content.
+    pub fn is_changed(&self) -> bool {
+        matches!(self, Source::File(file, written) if modified(file) != *written)
     }
 }
