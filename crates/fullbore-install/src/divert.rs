@@ -266,6 +266,8 @@ impl Root {
         }
         fs::copy(helper, &new).map_err(file(&new))?;
         fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).map_err(file(&new))?;
+        // It stands before every program that is diverted: a power cut must not leave it without content.
+        File::open(&new).and_then(|copy| copy.sync_all()).map_err(file(&new))?;
         fs::rename(&new, &place).map_err(file(&place))?;
         if try_it {
             // As the wrappers will.
@@ -336,13 +338,14 @@ impl Root {
 /// The script that stands where the program was.
 ///
 /// The real program runs in any case: with its syncs where the filter cannot be set, which is
-/// tried out first; without a word for users, whom it would cost setuid rights.
+/// tried out first; without a word for users, whom it would cost setuid rights. A helper that a power
+/// cut left empty would be a script for the shell, of no commands, that succeeds in everything.
 fn wrapper_text(kept: &Path) -> String {
     let (kept, without_syncs) = (kept.display(), WITHOUT_SYNCS.join(" "));
     format!(
         "#!/bin/sh\n{MARK}\nhelper=/{HELPER}\n\
          if [ -z \"$FULLBORE_DIVERTED\" ] && [ \"$(id -u)\" = 0 ]; then\n    \
-             if \"$helper\" {without_syncs} true 2>/dev/null; then\n        \
+             if [ -s \"$helper\" ] && \"$helper\" {without_syncs} true 2>/dev/null; then\n        \
                  FULLBORE_DIVERTED=1 exec \"$helper\" {without_syncs} '{kept}' \"$@\"\n    \
              fi\n    \
              echo \"fullbore: $helper cannot leave out syncs here; they are carried out\" >&2\n\

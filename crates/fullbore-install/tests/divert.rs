@@ -301,11 +301,14 @@ fn the_wrapper_runs_the_program_in_any_case() {
     assert_eq!(String::from_utf8_lossy(&output.stderr).contains("they are carried out"), is_root);
     // A helper that works.
     let helper = scratch.root().join("usr/lib/fullbore-nosync/fullbore");
-    fs::write(helper, "#!/bin/sh\nshift 3\n[ \"$1\" = true ] || echo helped\nexec \"$@\"\n").unwrap();
+    fs::write(&helper, "#!/bin/sh\nshift 3\n[ \"$1\" = true ] || echo helped\nexec \"$@\"\n").unwrap();
     let output = run();
     let helped = if is_root { "helped\n" } else { "" };
     assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{helped}usr/bin/dpkg 1 --a b c\n"));
     assert!(output.stderr.is_empty());
+    // An empty one, which the shell would run, too.
+    fs::write(&helper, "").unwrap();
+    assert_eq!(String::from_utf8_lossy(&run().stdout), "usr/bin/dpkg 1 --a b c\n");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 use fullbore_install::divert::{self, DivertError};
+use fullbore_testkit::power_cut::AfterCut;
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::Server;
 use fullbore_testkit::slowdisk::SlowDisk;
@@ -84,6 +85,48 @@ fn i7_a_disk_beneath_the_root_that_fails_fails_divert() {
     let error = off.unwrap_err();
     let var = root.canonicalize().unwrap().join("var");
     assert!(matches!(&error, DivertError::File { path, .. } if *path == var), "{error}");
+}
+
+/// Whenever the power fails: a wrapper that stands has its helper, as an empty one would be a dpkg that does nothing.
+#[test]
+fn a_power_cut_leaves_no_wrapper_with_an_empty_helper() {
+    SlowDisk::available().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir(at("root")).unwrap();
+    let disk = SlowDisk::mount(&at("root"), &at("backing"), 64 << 20, 0).unwrap();
+    for directory in ["usr/bin", "usr/lib", "etc/apt/apt.conf.d", "var/lib/dpkg/info"] {
+        fs::create_dir_all(at("root").join(directory)).unwrap();
+    }
+    let empty = ["var/lib/dpkg/status", "var/lib/dpkg/diversions"];
+    for file in ["usr/bin/dpkg", "usr/bin/apt-get"].iter().chain(&empty) {
+        fs::write(at("root").join(file), "").unwrap();
+    }
+    let helper = vec![b'h'; 100_000];
+    fs::write(at("helper"), &helper).unwrap();
+    disk.record(&at("base")).unwrap();
+    let divert = divert::Root::open(&at("root")).unwrap();
+    divert.on(&[], &at("helper"), false, &mut |_| Ok(())).unwrap();
+    divert.on_by_apt(&at("helper"), false, &mut |_| Ok(())).unwrap();
+    let log = disk.recorded().unwrap();
+    drop(disk);
+    let mut wrapped = 0;
+    for point in log.flushes() {
+        log.image(point, &mut || false, &at("image")).unwrap();
+        let cut = AfterCut::mount(&at("image"), &at("after")).unwrap_or_else(|error| panic!("at {point}: {error}"));
+        let root = at("after");
+        let placed = fs::read(root.join("usr/lib/fullbore-nosync/fullbore")).ok();
+        let is_wrapped = |name: &str| fs::metadata(root.join(name)).is_ok_and(|about| about.len() > 0);
+        if is_wrapped("usr/bin/dpkg") || is_wrapped("usr/bin/apt-get") {
+            wrapped += 1;
+            assert!(placed.as_ref() == Some(&helper), "at {point} of {log:?}");
+        }
+        if is_wrapped("etc/apt/apt.conf.d/00fullbore-nosync") {
+            assert!(is_wrapped("usr/lib/fullbore-nosync/dpkg"), "at {point} of {log:?}");
+        }
+        drop(cut);
+    }
+    assert!(wrapped > 0, "{log:?}");
 }
 
 #[test]

@@ -66,6 +66,8 @@ impl Root {
         written.write_all(text.as_bytes()).map_err(file(&new))?;
         // Whatever the umask.
         written.set_permissions(fs::Permissions::from_mode(mode)).map_err(file(&new))?;
+        // For APT an empty wrapper would be a dpkg that succeeds in everything.
+        written.sync_all().map_err(file(&new))?;
         fs::rename(&new, &path).map_err(file(&path))
     }
 }
