@@ -501,6 +501,22 @@ fn files_alone_go_where_dpkg_would_put_them() {
     assert_eq!(left, 0);
 }
 
+/// dpkg does not know them, and without them the file would be another one.
+#[test]
+fn files_alone_have_no_holes() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::File::create(directory.path().join("holes")).unwrap().set_len(1 << 20).unwrap();
+    for format in ["gnu", "pax"] {
+        let mut tar = Command::new("tar");
+        tar.args(["--create", "--sparse", "--format", format, "--directory"]).arg(directory.path()).arg("holes");
+        let deb = deb_of(directory.path(), format, &tar.output().unwrap().stdout);
+        let root = empty_root();
+        let put = put_files(&Root::open(root.path()).unwrap(), &Archive::open(&deb).unwrap(), &Filters::new());
+        assert!(matches!(&put, Err(UnpackError::Tar { .. })), "{format}: {put:?}");
+        assert!(!root.path().join("holes").exists(), "{format}");
+    }
+}
+
 /// What the verdict reads: work that each stage has done.
 #[test]
 fn stages_count_their_work() {

@@ -6,7 +6,7 @@
 use std::io::{self, BufRead, BufReader};
 
 use fullbore_debian::deb::data;
-use fullbore_debian::tar::{Entry, Kind, Reader};
+use fullbore_debian::tar::{Entry, Kind, Reader, TarError};
 use fullbore_engine::stage::Ledger;
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
@@ -38,6 +38,10 @@ pub fn put_files(root: &Root, archive: &Archive, filters: &Filters) -> Result<()
     let mut reader = Reader::new(BufReader::with_capacity(PLAIN_BYTES, plain));
     let (mut entry, mut links) = (Entry::default(), Vec::new());
     while reader.next_entry(&mut entry).map_err(damaged)? {
+        if entry.sparse {
+            let what = "a file with holes, which dpkg does not read";
+            return Err(damaged(TarError::Malformed { offset: entry.offset, what }));
+        }
         if entry.kind == Kind::Symlink {
             links.push(entry.clone());
         } else {
