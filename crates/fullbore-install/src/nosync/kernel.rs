@@ -129,16 +129,24 @@ fn set_filter(filter: &[sock_filter], supervised: bool, no_new_privileges: bool)
     let length = u16::try_from(filter.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     // The kernel reads the instructions and does not write them.
     let program = sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
+    // Nobody is to be locked in: without the flag, kernels before 5.16 give up speculation in all that has the filter.
+    const PLAIN: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+    const LISTENING: libc::c_ulong = PLAIN | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     if !supervised {
-        return seccomp(0, &program).map(|_| None);
+        // Linux before 4.17 does not have it.
+        return first_known(&[PLAIN, 0], &program).map(|_| None);
     }
-    let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-    // Without the second flag (Linux before 5.19) a signal makes the program ask twice, no more.
-    let descriptor = seccomp(listener | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, &program).or_else(|error| {
-        if error.raw_os_error() == Some(libc::EINVAL) { seccomp(listener, &program) } else { Err(error) }
-    })?;
+    // Without the last flag (Linux before 5.19) a signal makes the program ask twice, no more.
+    let descriptor = first_known(&[LISTENING | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, LISTENING], &program)?;
     // SAFETY: the kernel has just made this descriptor, and nobody else has it.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+}
+
+/// Sets the filter with the first of these sets of flags that the kernel knows.
+fn first_known(flags: &[libc::c_ulong], program: &sock_fprog) -> io::Result<RawFd> {
+    let mut tried = flags.iter().map(|flags| seccomp(*flags, program));
+    let is_known = |set: &io::Result<RawFd>| !matches!(set, Err(error) if error.raw_os_error() == Some(libc::EINVAL));
+    tried.find(is_known).unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::EINVAL)))
 }
 
 fn seccomp(flags: libc::c_ulong, program: &sock_fprog) -> io::Result<RawFd> {
