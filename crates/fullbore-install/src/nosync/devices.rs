@@ -37,18 +37,18 @@ impl Devices {
     /// is synced as such, or that are part of another device. Where it failed. What may not be opened could not be
     /// written by the command either.
     pub(super) fn sync(&self, told: &mut dyn FnMut(&Path)) -> Vec<(PathBuf, io::Error)> {
-        let mut failed = Vec::new();
-        for (name, sectors) in Devices::look().0 {
-            if sectors <= self.0.get(&name).copied().unwrap_or(0) {
-                continue;
-            }
-            let Some((path, device)) = open_free(&name) else { continue };
-            let syncing = || rustix::fs::fsync(&device).map_err(io::Error::from);
-            if let Err(error) = disks::telling(syncing, disks::TELLS_EVERY, &mut || told(&path)) {
-                failed.push((path, error));
-            }
-        }
-        failed
+        let devices: Vec<(PathBuf, File)> =
+            Devices::look().written_since(self).filter_map(|name| open_free(&name)).collect();
+        let syncing = |(_, device): &(PathBuf, File)| rustix::fs::fsync(device).map_err(io::Error::from);
+        let results = disks::side_by_side(&devices, syncing, disks::TELLS_EVERY, &mut |(path, _)| told(path));
+        let named = devices.into_iter().zip(results);
+        named.filter_map(|((path, _), result)| Some((path, result.err()?))).collect()
+    }
+
+    /// Which of these were written after `before`. One with less is another device of this name, plugged in since.
+    fn written_since(self, before: &Devices) -> impl Iterator<Item = OsString> {
+        let is_other = |(name, sectors): &(OsString, u64)| *sectors != before.0.get(name).copied().unwrap_or(0);
+        self.0.into_iter().filter(|(_, sectors)| *sectors > 0).filter(is_other).map(|(name, _)| name)
     }
 }
 
@@ -77,9 +77,19 @@ mod tests {
 
     #[test]
     fn what_was_not_written_is_left_alone() {
+        let devices =
+            |counts: &[(&str, u64)]| Devices(counts.iter().map(|(name, count)| ((*name).into(), *count)).collect());
+        let now = devices(&[("same", 8), ("more", 9), ("new", 1), ("unused", 0), ("other", 3)]);
+        let before = devices(&[("same", 8), ("more", 8), ("gone", 5), ("other", 4)]);
+        let mut written: Vec<OsString> = now.written_since(&before).collect();
+        written.sort();
+        assert_eq!(written, ["more", "new", "other"]);
+    }
+
+    #[test]
+    fn devices_of_this_machine_are_counted() {
         let devices = Devices::look();
-        assert!(devices.0.iter().all(|(name, _)| Path::new(ALL).join(name).exists()));
-        let never = Devices(devices.0.into_keys().map(|name| (name, u64::MAX)).collect());
-        assert!(never.sync(&mut |_| ()).is_empty());
+        assert!(devices.0.keys().all(|name| Path::new(ALL).join(name).exists()));
+        assert!(devices.0.values().any(|sectors| *sectors > 0), "needs a machine with a disk");
     }
 }

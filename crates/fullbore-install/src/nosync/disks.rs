@@ -9,7 +9,8 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
@@ -63,6 +64,9 @@ const OPENS_WITHIN: Duration = Duration::from_secs(5);
 
 /// How often is told which file system the end of the run waits for.
 pub(super) const TELLS_EVERY: Duration = Duration::from_secs(30);
+
+/// File systems that are synced at the same time. A guess: more than a machine has disks, fewer than some have mounts.
+const AT_ONCE: usize = 16;
 
 /// Directories of a root in which dpkg has nothing: they are the users' and the administrator's, or are empty again after
 /// the next start (hier(7)).
@@ -200,9 +204,10 @@ impl Disks {
     pub(crate) fn sync_held(&mut self, told: &mut dyn FnMut(&Path)) -> Synced {
         let missed = self.missed.drain(..).map(|(_, path, error)| (path, error)).collect();
         let mut synced = Synced { missed, unseen: self.is_blind, ..Synced::default() };
-        for disk in &self.held {
-            let syncing = || rustix::fs::syncfs(&disk.directory).map_err(io::Error::from);
-            match telling(syncing, TELLS_EVERY, &mut || told(&disk.path)) {
+        let syncing = |disk: &Disk| rustix::fs::syncfs(&disk.directory).map_err(io::Error::from);
+        let results = side_by_side(&self.held, syncing, TELLS_EVERY, &mut |disk| told(&disk.path));
+        for (disk, result) in self.held.iter().zip(results) {
+            match result {
                 Ok(()) => synced.count += 1,
                 Err(error) => synced.failed.push((disk.path.clone(), error)),
             }
@@ -258,23 +263,42 @@ fn open_in_time(mount: &Mount) -> io::Result<Option<File>> {
     receiver.recv_timeout(OPENS_WITHIN).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Does work that may last for ever on a thread of its own, and calls `told` whenever it has lasted so much longer.
-pub(super) fn telling<T: Send>(
-    work: impl FnOnce() -> io::Result<T> + Send,
+/// Does a work that may last for ever with each of these, on threads of its own: none waits for another one, up to
+/// [`AT_ONCE`]. Calls `told` with those that are not done whenever it has lasted so much longer. Gives what came of each.
+pub(super) fn side_by_side<T: Sync>(
+    items: &[T],
+    work: impl Fn(&T) -> io::Result<()> + Sync,
     every: Duration,
-    told: &mut dyn FnMut(),
-) -> io::Result<T> {
+    told: &mut dyn FnMut(&T),
+) -> Vec<io::Result<()>> {
+    let next = AtomicUsize::new(0);
+    let (sender, receiver) = mpsc::channel();
+    let worker = |sender: Sender<(usize, io::Result<()>)>| {
+        while let Some((number, item)) = items.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed)) {
+            let _ = sender.send((number, work(item)));
+        }
+    };
+    let mut results: Vec<Option<io::Result<()>>> = items.iter().map(|_| None).collect();
     std::thread::scope(|scope| {
-        let (sender, receiver) = mpsc::channel();
-        std::thread::Builder::new().name("sync".to_owned()).spawn_scoped(scope, move || sender.send(work()))?;
+        let start = |_: &usize| {
+            let (sender, thread) = (sender.clone(), std::thread::Builder::new().name("sync".to_owned()));
+            thread.spawn_scoped(scope, || worker(sender)).is_ok()
+        };
+        if (0..items.len().min(AT_ONCE)).filter(start).count() == 0 {
+            worker(sender.clone());
+        }
+        drop(sender);
         loop {
             match receiver.recv_timeout(every) {
-                Ok(result) => return result,
-                Err(RecvTimeoutError::Timeout) => told(),
-                Err(RecvTimeoutError::Disconnected) => return Err(io::ErrorKind::Other.into()),
+                Ok((number, result)) => results[number] = Some(result),
+                Err(RecvTimeoutError::Timeout) => {
+                    items.iter().zip(&results).filter(|(_, result)| result.is_none()).for_each(|(item, _)| told(item));
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-    })
+    });
+    results.into_iter().map(|result| result.unwrap_or_else(|| Err(io::ErrorKind::Other.into()))).collect()
 }
 
 /// Opens the root of a mount; none if the path leads to another one.
@@ -417,20 +441,23 @@ mod tests {
     }
 
     #[test]
-    fn work_that_lasts_is_told_of_until_it_ends() {
-        let (sender, receiver) = mpsc::channel();
-        let mut count = 0;
-        let result = telling(
-            move || receiver.recv().map_err(|_| io::ErrorKind::Other.into()),
-            Duration::from_millis(1),
-            &mut || {
-                count += 1;
-                if count == 3 {
-                    sender.send("done").unwrap();
-                }
-            },
-        );
-        assert!(result.unwrap() == "done" && count >= 3);
+    fn what_lasts_is_told_of_and_keeps_nobody_waiting() {
+        // The first is done when all others are, and was told of.
+        let (count, told) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let work = |number: &usize| {
+            while *number == 0 && (count.load(Ordering::Relaxed) < AT_ONCE + 1 || told.load(Ordering::Relaxed) < 3) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            count.fetch_add(1, Ordering::Relaxed);
+            if number.is_multiple_of(2) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+        };
+        let items: Vec<usize> = (0..AT_ONCE + 2).collect();
+        let results = side_by_side(&items, work, Duration::from_millis(1), &mut |number| {
+            told.fetch_add(usize::from(*number == 0), Ordering::Relaxed);
+        });
+        let is_right = |(number, result): (usize, &io::Result<()>)| result.is_ok() == number.is_multiple_of(2);
+        assert!(results.len() == items.len() && results.iter().enumerate().all(is_right), "{results:?}");
+        assert!(side_by_side(&[], |_: &usize| Ok(()), TELLS_EVERY, &mut |_| ()).is_empty());
     }
 
     #[test]
