@@ -97,11 +97,15 @@ fn ours(
     })
 }
 
-/// Whether an option says nothing on how indexes are fetched, or something that we do as well.
+/// Whether an option says nothing on how indexes are fetched, or one thing that we do as well.
 fn is_understood(option: &str) -> bool {
     let is_file = Path::new(option).is_file();
     let option = option.to_ascii_lowercase();
-    !is_file && (!option.contains("acquire") || UNDERSTOOD.iter().any(|name| option.trim_start().starts_with(name)))
+    let name = option.trim_start().split([' ', '\t', '"', '=', '{', ';']).next().unwrap_or_default();
+    let is_name =
+        |known: &&str| name.strip_prefix(*known).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
+    let is_ours = option.matches("acquire").count() == 1 && UNDERSTOOD.iter().any(is_name);
+    !is_file && (!option.contains("acquire") || is_ours)
 }
 
 /// What an update tells, as a part of a larger run.
@@ -197,12 +201,22 @@ mod tests {
 
     #[test]
     fn options_on_fetching_are_apts_unless_they_are_known() {
-        for ours in
-            ["APT::Install-Recommends \"true\"", "Acquire::Languages \"none\"", "Acquire::Check-Valid-Until false"]
-        {
+        for ours in [
+            "APT::Install-Recommends \"true\"",
+            "Acquire::Languages \"none\"",
+            "Acquire::Check-Valid-Until false",
+            "Acquire::http::Proxy \"http://p:1\"",
+            "Acquire::http::Proxy::h.example=DIRECT",
+        ] {
             assert!(is_understood(ours), "{ours}");
         }
-        for apts in ["Acquire::AllowInsecureRepositories true", "acquire { retries 3 }", "/etc/passwd"] {
+        for apts in [
+            "Acquire::AllowInsecureRepositories true",
+            "acquire { retries 3 }",
+            "Acquire::http::Proxy-Auto-Detect \"/bin/find\"",
+            "Acquire::Languages none; Acquire::Retries 3",
+            "/etc/passwd",
+        ] {
             assert!(!is_understood(apts), "{apts}");
         }
     }
