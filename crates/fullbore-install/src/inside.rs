@@ -1,7 +1,8 @@
 //! Commands inside a package root.
 //!
-//! Each runs below `chroot` and, where a session of its own is wanted, in a PID namespace of its own: what a maintainer script leaves behind ends with the command, and a kill of this
-//! program ends everything at once. `unshare` and `chroot` are programs of Essential packages.
+//! Each runs below `chroot` and, where a session of its own is wanted, in a PID namespace of its own: what a
+//! maintainer script leaves behind ends with the command, and a kill of this program ends everything at once.
+//! `unshare` and `chroot` are programs of Essential packages.
 
 use std::ffi::OsStr;
 use std::io;

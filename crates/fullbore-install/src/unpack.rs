@@ -3,8 +3,9 @@
 //! ```text
 //! Archive::open    control files of each package, in memory
 //! examine          which of them can be done here exactly; the others are dpkg's, with the reason
-//! unpack           dpkg's questions about packages with a preinst · preinst scripts (by the caller) · all files to NAME.dpkg-new, in parallel, verified
-//!                  while they are decoded · names · dpkg's database, its status file last
+//! unpack           dpkg's questions about packages with a preinst · preinst scripts (by the caller) ·
+//!                  all files to NAME.dpkg-new, in parallel, verified while they are decoded · names ·
+//!                  dpkg's database, its status file last
 //! ```
 //!
 //! Only packages that the root does not know yet are taken: upgrades, removals and what has left

@@ -2,8 +2,8 @@
 //!
 //! [`run`] is the walk: the process that will be apt takes dpkg's locks and waits → the root's apt says what is
 //! needed → package files by our wire, on the ways of the root's apt, into its archives directory → apt fetches what
-//! the wire could not, and installs, as ever, with its locks, hooks and records; what it wants unpacked it asks of us (`installing::unpacker`), and everything that dpkg and scripts do
-//! is without syncs → one sync.
+//! the wire could not, and installs, as ever, with its locks, hooks and records; what it wants unpacked it asks of us
+//! (`installing::unpacker`), and everything that dpkg and scripts do is without syncs → one sync.
 
 mod plan;
 
