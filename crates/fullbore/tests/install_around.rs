@@ -38,6 +38,28 @@ fn install_after(script: &str, root: &Path, words: &[&str]) -> Output {
     command.output().unwrap()
 }
 
+/// The script of whichever comes first fails once: then that one is dpkg's, and the other as well, each as itself.
+#[test]
+fn two_architectures_of_a_package_are_left_to_dpkg() {
+    let archive = Archive::new();
+    for architecture in ["amd64", "i386"] {
+        let script = "[ -e /var/lib/tried ] || { touch /var/lib/tried; exit 1; }";
+        let tree = format!(
+            "mkdir -p usr/lib/{architecture}; echo a >usr/lib/{architecture}/own
+             printf '#!/bin/sh\n{script}\n' >DEBIAN/preinst"
+        );
+        archive.add("same", "1", &format!("Architecture: {architecture}\nMulti-Arch: same\n"), &tree);
+    }
+    let server = archive.serve();
+    let place = root_for(&server, "dpkg --add-architecture i386");
+    let root = place.path().join("root");
+    let output = well(&mut install(&root, &["--json", "same", "same:i386"]));
+    assert_eq!(summary(&output)["packages"]["unpacked"], 0, "{output:?}");
+    let states = inside(&root, "dpkg-query --show --showformat '${Architecture} ${db:Status-Abbrev}\n' same");
+    assert_eq!(states, "amd64 ii \ni386 ii \n");
+    assert!(root.join("usr/lib/amd64/own").exists() && root.join("usr/lib/i386/own").exists());
+}
+
 /// As Debian's own `/run` is.
 #[test]
 fn nothing_need_be_started_from_run() {

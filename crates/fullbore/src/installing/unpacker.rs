@@ -153,8 +153,6 @@ impl<'a> Unpacker<'a> {
                 }
             }
         }
-        let by_name: HashMap<String, PathBuf> =
-            archives.iter().map(|archive| (archive.name().to_owned(), archive.path().to_owned())).collect();
         let examined = unpack::examine(&root, archives).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
         for refused in examined.refused {
             self.verify(refused.archive.path())?;
@@ -163,6 +161,9 @@ impl<'a> Unpacker<'a> {
         if examined.batch.is_empty() {
             return Ok(self.sorted(done, files));
         }
+        // Of these only: one of another architecture may have the same name.
+        let by_name: HashMap<String, PathBuf> =
+            examined.batch.archives().map(|archive| (archive.name().to_owned(), archive.path().to_owned())).collect();
         done.pending_before = self.pending().into_iter().map(|pending| pending.label).collect();
         let (mut in_scripts, mut said) = (Duration::ZERO, HashMap::new());
         let mut run = |archive: &Archive, script: Script| {
