@@ -221,8 +221,11 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         }
         return Ok(None);
     }
-    if let Some(marker) = marker {
-        writers.finish(&mut listing, errors.load(Ordering::Relaxed) == 0, &marker, threads)?;
+    let without_errors = errors.load(Ordering::Relaxed) == 0;
+    match marker {
+        Some(marker) => writers.finish(&mut listing, without_errors, &marker, threads)?,
+        None if options.delete && without_errors => writers.delete(&mut listing)?,
+        None => {}
     }
     let account = context.progress.account();
     context.progress.direct.store(bulk.is_direct(), Ordering::Relaxed);

@@ -127,6 +127,49 @@ fn filters_choose_and_protect() {
     assert!(!place.path("chosen/a.log").exists());
 }
 
+/// What a copy with `-v` or `-n` says that it deletes, in order of names.
+fn deleted(text: &str) -> Vec<&str> {
+    let mut names: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("deleting ")).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn a_dry_run_tells_of_the_very_deletions_that_follow_and_what_is_excluded_protects_itself_alone() {
+    let place = Place::new();
+    for path in ["one/of-one", "two/of-two", "dst/of-one", "dst/of-two", "dst/old/a", "dst/old/b.log", "dst/old/c/d"] {
+        fs::create_dir_all(place.path(path).parent().unwrap()).unwrap();
+        fs::write(place.path(path), "").unwrap();
+    }
+    let arguments = ["--delete", "--exclude", "*.log", "one/", "two/", "dst"];
+    let planned = place.fullbore(&[&["-n"][..], &arguments].concat());
+    let done = place.fullbore(&[&["-v"][..], &arguments].concat());
+    for output in [&planned, &done] {
+        let text = said(output);
+        assert_eq!(deleted(&text), ["old/a", "old/c", "old/c/d"], "{text}");
+        assert!(
+            text.contains("old: could not be deleted: there is something excluded in it")
+                && output.status.code() == Some(2),
+            "{text}"
+        );
+    }
+    assert!(place.path("dst/of-one").exists() && place.path("dst/of-two").exists());
+    assert_eq!(fs::read_dir(place.path("dst/old")).unwrap().count(), 1);
+}
+
+#[test]
+fn with_x_nothing_is_deleted_on_a_file_system_that_is_mounted_below_the_destination() {
+    let place = Place::new();
+    fs::create_dir(place.path("src")).unwrap();
+    fs::create_dir_all(place.path("dst/old/inner")).unwrap();
+    let disk = SmallDisk::new(place.path("dst/old/disk"), "1m");
+    fs::write(disk.0.join("precious"), "").unwrap();
+    let output = place.fullbore(&["-x", "--delete", "src/", "dst"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("old/disk: could not be deleted"), "{}", said(&output));
+    assert!(disk.0.join("precious").exists() && !place.path("dst/old/inner").exists());
+}
+
 #[test]
 fn what_cannot_be_read_is_named_and_nothing_is_deleted() {
     let place = Place::new();

@@ -159,29 +159,30 @@ impl Writers<'_> {
         Ok(())
     }
 
-    /// Deletes what the source does not have, unless the run is broken off.
-    fn delete(&self, listing: &mut Listing<'_>) -> Result<(), CopyError> {
+    /// Deletes what the source does not have, unless the run is broken off; in a dry run, tells of it.
+    pub(super) fn delete(&self, listing: &mut Listing<'_>) -> Result<(), CopyError> {
         for (directory, extras) in std::mem::take(&mut listing.extras) {
             let Ok(folder) = self.tree.folder(&directory) else { continue };
             for name in extras {
                 let path = join(&directory, &name);
-                let deleted = match folder.status(&name) {
+                match folder.status(&name) {
                     Ok(Some(status)) => {
                         let kind = FileType::from_raw_mode(status.st_mode);
-                        self.delete_one(&folder, &name, kind, &path, 0)
+                        self.delete_one(&folder, &name, kind, &path, 0);
                     }
-                    Ok(None) => Ok(()),
-                    Err(error) => Err(error),
-                };
+                    Ok(None) => {}
+                    Err(error) => self.undeleted(&path, error),
+                }
                 if self.context.brake.is_pulled() {
                     return Err(CopyError::Interrupted);
-                }
-                if let Err(error) = deleted {
-                    (self.problem)(ProblemKind::Undeleted, &path, std::io::Error::from(error).to_string());
                 }
             }
         }
         Ok(())
+    }
+
+    fn undeleted(&self, path: &[u8], error: Errno) {
+        (self.problem)(ProblemKind::Undeleted, path, std::io::Error::from(error).to_string());
     }
 
     /// Removes what earlier runs left of files that are no longer at the source: all that is has its name.
@@ -199,41 +200,69 @@ impl Writers<'_> {
             }
             for (name, _) in names.iter().filter(|(name, _)| names::is_ours(name) && name != MARKER) {
                 if let Err(error) = folder.discard(name) {
-                    let path = join(&directory, name);
-                    (self.problem)(ProblemKind::Undeleted, &path, std::io::Error::from(error).to_string());
+                    self.undeleted(&join(&directory, name), error);
                 }
             }
         }
     }
 
-    fn delete_one(&self, folder: &Folder, name: &[u8], kind: FileType, path: &[u8], depth: usize) -> Result<(), Errno> {
+    /// Deletes one thing with all that is in it. False if something stays, which was told of.
+    fn delete_one(&self, folder: &Folder, name: &[u8], kind: FileType, path: &[u8], depth: usize) -> bool {
         if self.context.brake.is_pulled() {
-            return Err(Errno::INTR);
+            return false;
         }
-        if kind != FileType::Directory {
-            folder.unlink(name)?;
-        } else {
-            if depth > DEPTH {
-                return Err(Errno::NAMETOOLONG);
+        let is_dry = self.context.options.dry_run;
+        let deleted = match kind {
+            FileType::Directory => self.empty(folder, path, depth).and_then(|is_empty| match is_empty {
+                true if !is_dry => rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR).map(|()| true),
+                is_empty => Ok(is_empty),
+            }),
+            _ if is_dry => Ok(true),
+            _ => folder.unlink(name).map(|()| true),
+        };
+        match deleted {
+            Ok(true) => {
+                add(&self.context.progress.deleted, 1);
+                self.context.tell.tell(Event::Deleted(path.to_vec()));
+                let _ = self.context.link.control_out.push(Message::Deleted { path: path.to_vec() }, &self.clock);
+                true
             }
-            self.tree.forget(path);
-            let inner = self.tree.folder(path)?;
-            for (inner_name, kind) in list(&inner)? {
-                let inner_path = join(path, &inner_name);
-                // Excluded names are protected; then their directory stays as well.
-                if self.context.options.filters.excludes(&inner_path, kind == FileType::Directory) {
-                    return Err(Errno::NOTEMPTY);
-                }
-                self.delete_one(&inner, &inner_name, kind, &inner_path, depth + 1)?;
+            Ok(false) => false,
+            Err(error) => {
+                self.undeleted(path, error);
+                false
             }
-            drop(inner);
-            self.tree.forget(path);
-            rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR)?;
         }
-        add(&self.context.progress.deleted, 1);
-        self.context.tell.tell(Event::Deleted(path.to_vec()));
-        let _ = self.context.link.control_out.push(Message::Deleted { path: path.to_vec() }, &self.clock);
-        Ok(())
+    }
+
+    /// Deletes what is in a directory; false if something stays, which was told of.
+    fn empty(&self, folder: &Folder, path: &[u8], depth: usize) -> Result<bool, Errno> {
+        if depth > DEPTH {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let options = self.context.options;
+        self.tree.forget(path);
+        let inner = self.tree.folder(path)?;
+        if options.one_file_system && inner.device != folder.device {
+            // What is mounted there is none of this copy's business.
+            return Err(Errno::BUSY);
+        }
+        let (mut is_protected, mut is_empty) = (false, true);
+        for (name, kind) in list(&inner)? {
+            let path = join(path, &name);
+            // Excluded names are protected; then their directory stays as well.
+            if options.filters.excludes(&path, kind == FileType::Directory) {
+                is_protected = true;
+            } else {
+                is_empty &= self.delete_one(&inner, &name, kind, &path, depth + 1);
+            }
+        }
+        drop(inner);
+        self.tree.forget(path);
+        if is_protected {
+            (self.problem)(ProblemKind::Undeleted, path, "there is something excluded in it".to_owned());
+        }
+        Ok(is_empty && !is_protected)
     }
 
     /// Sets the attributes of directories: nothing changes their times any more. The deepest first, as what is above may

@@ -535,15 +535,7 @@ impl<'a> Listing<'a> {
             let is_protected = is_left_out || options.filters.excludes(&path, *kind == FileType::Directory);
             !is_listed && !names::is_ours(name) && !is_protected
         });
-        let extras: BTreeSet<Vec<u8>> = extras.map(|(name, _)| name).collect();
-        if options.dry_run {
-            for name in &extras {
-                let path = join(directory, name);
-                self.writers.context.tell.tell(Event::Deleted(path.clone()));
-                let _ = self.writers.context.link.control_out.push(Message::Deleted { path }, &self.writers.clock);
-            }
-        }
-        self.extras.insert(directory.to_vec(), extras);
+        self.extras.insert(directory.to_vec(), extras.map(|(name, _)| name).collect());
     }
 }
 
