@@ -171,6 +171,24 @@ fn with_x_nothing_is_deleted_on_a_file_system_that_is_mounted_below_the_destinat
 }
 
 #[test]
+fn without_proc_what_is_reached_by_it_alone_is_named_and_files_are_copied() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("src/dir")).unwrap();
+    fs::write(place.path("src/dir/marked"), "x").unwrap();
+    let mut set = std::process::Command::new("setfattr");
+    let set = set.args(["-n", "user.a", "-v", "b"]).arg(place.path("src/dir/marked")).status();
+    assert!(set.unwrap().success(), "needs the package attr");
+    fs::create_dir_all(place.path("dst/dir")).unwrap();
+    fs::write(place.path("dst/dir/marked"), "as it was").unwrap();
+    let script = "umount -l /proc && exec \"$0\" copy --delete src/ dst";
+    let mut unshare = std::process::Command::new("unshare");
+    unshare.args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_fullbore")]);
+    let output = unshare.current_dir(place.path("")).output().unwrap();
+    assert!(said(&output).contains("dir/marked: extended attributes"), "{}", said(&output));
+    assert_eq!((output.status.code(), fs::read(place.path("dst/dir/marked")).unwrap()), (Some(2), b"x".to_vec()));
+}
+
+#[test]
 fn what_cannot_be_read_is_named_and_nothing_is_deleted() {
     let place = Place::new();
     fs::create_dir(place.path("src")).unwrap();

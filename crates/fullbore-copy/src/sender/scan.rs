@@ -291,7 +291,11 @@ impl<'a> Scan<'a> {
         if options.acls || options.xattrs {
             match xattrs::read(Place::Name(descriptor, own), options.acls, options.xattrs) {
                 Ok(xattrs) => entry.xattrs = xattrs,
-                Err(Errno::NOENT) => return,
+                // Gone meanwhile; or `/proc` is not there, by which they are reached, and then the file still is.
+                Err(Errno::NOENT) => match rustix::fs::statat(descriptor, own, AtFlags::SYMLINK_NOFOLLOW) {
+                    Err(Errno::NOENT) => return,
+                    _ => self.problem(ProblemKind::Xattrs, &path, "to read them takes /proc, mounted".to_owned()),
+                },
                 Err(error) => self.problem(ProblemKind::Xattrs, &path, std::io::Error::from(error).to_string()),
             }
         }
