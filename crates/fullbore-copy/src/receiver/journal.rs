@@ -1,9 +1,10 @@
 //! The journal of an unfinished big file: which blocks are in it, with their hashes.
 //!
 //! It stands beside the unfinished file. A block is entered after it was written, so a run that goes
-//! on under the same kernel finds in the file what the journal says. A checkpoint is entered after the
-//! data was flushed; after another boot, blocks entered behind the last checkpoint are read again and
-//! compared with their hashes. Any difference of the source voids the whole: see [`Header::source`].
+//! on under the same kernel, while the file system stays mounted, finds in the file what the journal
+//! says. A checkpoint is entered after the data was flushed; after another boot, or once a disk was
+//! pulled out and came back, blocks entered behind the last checkpoint are read again and compared with
+//! their hashes. Any difference of the source voids the whole: see [`Header::source`].
 //!
 //! Records have a fixed length and a check sum each; the first that is not whole ends the journal.
 
@@ -25,6 +26,8 @@ pub(super) const JOURNAL_BYTES: u64 = 1 << 30;
 
 /// Which boot of this machine it is.
 pub type Boot = [u8; 36];
+/// Where the kernel does not tell.
+const UNKNOWN: Boot = [0; 36];
 
 /// What the unfinished file is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,16 +40,28 @@ pub struct Header {
     pub modified: Time,
     /// The boot of the destination's machine during which the blocks were written.
     pub boot: Boot,
+    /// The mount by which they were, a number that no other one gets in this boot; 0 if the kernel does not tell.
+    pub mount: u64,
 }
 
 impl Header {
-    pub(super) fn of(entry: &Entry, boot: Boot) -> Header {
-        Header { source: entry.identity, size: entry.size, modified: entry.modified, boot }
+    pub(super) fn of(entry: &Entry, boot: Boot, mount: u64) -> Header {
+        Header { source: entry.identity, size: entry.size, modified: entry.modified, boot, mount }
     }
 
     /// Whether it is of the same state of the same file.
     pub(super) fn is_same_source(&self, other: &Header) -> bool {
-        Header { boot: other.boot, ..*self } == *other
+        Header { boot: other.boot, mount: other.mount, ..*self } == *other
+    }
+
+    /// Whether all that was written then is still there, on the disk or in memory.
+    pub(super) fn is_same_mount(&self, other: &Header) -> bool {
+        (self.boot, self.mount) == (other.boot, other.mount) && self.boot != UNKNOWN && self.mount != 0
+    }
+
+    /// Whether nothing that was written then can be in memory: what is read comes from the disk.
+    pub(super) fn is_another_boot(&self, other: &Header) -> bool {
+        self.boot != other.boot && self.boot != UNKNOWN && other.boot != UNKNOWN
     }
 
     fn encode(&self) -> [u8; HEADER_BYTES] {
@@ -65,6 +80,7 @@ impl Header {
         put(&self.modified.nanoseconds.to_le_bytes());
         put(&self.size.to_le_bytes());
         put(&self.boot);
+        put(&self.mount.to_le_bytes());
         let sum = checksum(&bytes[..HEADER_BYTES - 4]);
         bytes[HEADER_BYTES - 4..].copy_from_slice(&sum);
         bytes
@@ -82,6 +98,7 @@ impl Header {
             modified: time(36)?,
             size: u64_at(48)?,
             boot: bytes.get(56..92)?.try_into().ok()?,
+            mount: u64_at(92)?,
         })
     }
 }
@@ -212,7 +229,7 @@ pub(super) fn offset(size: u64, index: u64) -> u64 {
 /// This boot of this machine (random(4)); zeros where the kernel does not tell, as in some containers.
 pub fn boot() -> Boot {
     let text = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    text.get(..36).and_then(|text| text.try_into().ok()).unwrap_or([0; 36])
+    text.get(..36).and_then(|text| text.try_into().ok()).unwrap_or(UNKNOWN)
 }
 
 #[cfg(test)]
@@ -226,7 +243,7 @@ mod tests {
     fn header() -> Header {
         let changed = Time { seconds: -5, nanoseconds: 7 };
         let source = Identity { device: 1, inode: 2, changed };
-        Header { source, size: 10 << 20, modified: Time { seconds: 3, nanoseconds: 4 }, boot: [b'x'; 36] }
+        Header { source, size: 10 << 20, modified: Time { seconds: 3, nanoseconds: 4 }, boot: [b'x'; 36], mount: 9 }
     }
 
     fn journal(blocks: &[u64], checkpoint: u64) -> Vec<u8> {

@@ -92,7 +92,7 @@ impl Found {
             Err(Errno::NOENT) => return Ok(Found::default()),
             Err(error) => return Err(error),
         };
-        let header = Header::of(entry, *boot);
+        let header = Header::of(entry, *boot, folder.file_system.mount);
         let contents = journal::parse(&text).filter(|contents| contents.header.is_same_source(&header));
         let file = rustix::fs::openat(folder, &part[..], OFlags::RDWR | flags, Mode::empty()).map(File::from);
         let (Some(contents), Ok(file)) = (contents, file) else {
@@ -100,21 +100,21 @@ impl Found {
             folder.unlink(&journal)?;
             return Ok(Found::default());
         };
-        let same_boot = contents.header.boot == *boot && *boot != [0; 36];
+        let (same_mount, another_boot) =
+            (contents.header.is_same_mount(&header), contents.header.is_another_boot(&header));
         let mut right: Vec<Entered> = Vec::with_capacity(contents.blocks.len());
         for block in contents.blocks {
-            if same_boot || block.flushed {
+            if same_mount || block.flushed {
                 right.push(block);
             } else if is_right(&file, entry.size, &block) {
-                // In another boot it can only have been read from the disk.
-                right.push(Entered { flushed: true, ..block });
+                right.push(Entered { flushed: another_boot, ..block });
             }
         }
         Ok(Found { part: Some(file), blocks: right })
     }
 }
 
-/// Reads a block of an earlier boot and compares it with its hash.
+/// Reads a block of an earlier boot or mount and compares it with its hash.
 fn is_right(file: &File, size: u64, block: &Entered) -> bool {
     let mut buffer = vec![0; block_len(size, block.index) as usize];
     let read = file.read_exact_at(&mut buffer, journal::offset(size, block.index));
@@ -330,7 +330,7 @@ impl Partial {
             return Ok(file.clone());
         }
         let (part, journal) = (names::part(&self.entry.name), names::blocks(&self.entry.name));
-        let header = Header::of(&self.entry, *boot);
+        let header = Header::of(&self.entry, *boot, folder.file_system.mount);
         let private = Mode::from_raw_mode(0o600);
         // Before it is taken: who looks at both must not find it needed and gone.
         folder.file_system.take(self.share);
@@ -341,6 +341,8 @@ impl Partial {
                 let resumed = Journal::resume(create(folder, &next, private)?, &header, &entered).map_err(errno)?;
                 folder.rename(&next, &journal)?;
                 state.journal = Some(resumed);
+                // Where the power failed it may not have got its length any more.
+                rustix::fs::ftruncate(&file, self.entry.size)?;
                 file
             }
             None => {
@@ -487,5 +489,47 @@ pub(super) mod tests {
         let have: Vec<u64> = found.blocks.iter().map(|block| block.index).collect();
         assert_eq!(have, [0, 1], "read again, they would not be right any more");
         assert!(!directory.path().join(".file.fullbore-next").exists());
+    }
+
+    #[test]
+    fn what_was_not_flushed_when_a_disk_was_pulled_out_is_read_again_when_it_is_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let tree = Tree::open(directory.path()).unwrap();
+        let (folder, boot) = (tree.root(), [b'x'; 36]);
+        let entry = asked(b"file", 4 << 20).entry;
+        let mount = folder.file_system.mount;
+        // Before Linux 6.8 nothing is known of mounts.
+        for (mount, expected) in [(mount, if mount == 0 { 2 } else { 4 }), (mount + 1, 2), (0, 2)] {
+            let part = create(folder, &names::part(b"file"), Mode::RUSR | Mode::WUSR).unwrap();
+            // Two of four blocks never came to the disk.
+            part.write_all_at(&[7; 1 << 20], 0).unwrap();
+            part.write_all_at(&[7; 1 << 20], 2 << 20).unwrap();
+            let journal = create(folder, &names::blocks(b"file"), Mode::RUSR | Mode::WUSR).unwrap();
+            let mut journal = Journal::begin(journal, &Header::of(&entry, boot, mount)).unwrap();
+            let hash = *blake3::hash(&[7; 1 << 20]).as_bytes();
+            (0..4).for_each(|index| journal.enter(index, &hash).unwrap());
+            let found = Found::look(folder, &entry, &boot).unwrap();
+            assert_eq!(found.blocks.len(), expected, "mount {mount}");
+            assert!(found.blocks.iter().all(|block| !block.flushed), "what is read may be in memory only");
+        }
+    }
+
+    #[test]
+    fn a_file_that_lost_its_length_with_the_power_has_it_at_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let tree = Tree::open(directory.path()).unwrap();
+        let (folder, [first, second]) = (tree.root(), [b'1', b'2'].map(|boot| [boot; 36]));
+        let entry = asked(b"file", 4 << 20).entry;
+        let partial = Partial::new(0, asked(b"file", 4 << 20), Found::default(), false);
+        write(&partial, folder, &first, 0, &[1; 1 << 20]);
+        partial.give_up(folder, true);
+        let part = directory.path().join(".file.fullbore-part");
+        File::options().write(true).open(&part).unwrap().set_len(1 << 20).unwrap();
+        let found = Found::look(folder, &entry, &second).unwrap();
+        let partial = Partial::new(0, asked(b"file", 4 << 20), found, false);
+        let rest = Run { first: 1, count: 3 };
+        let progress = partial.holes(rest, folder, Mode::RUSR | Mode::WUSR, &second).unwrap();
+        assert!(matches!(progress, Progress::Whole(_)), "{progress:?}");
+        assert_eq!(std::fs::metadata(part).unwrap().len(), 4 << 20);
     }
 }

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::StatVfs;
+use rustix::fs::{AtFlags, StatVfs, StatxFlags};
 
 use super::tree::Folder;
 
@@ -28,6 +28,8 @@ pub(super) struct FileSystem {
     pub(super) device: u64,
     /// A directory in it, opened before anything was written to it.
     pub(super) directory: OwnedFd,
+    /// The number of its mount (see `journal::Header::mount`).
+    pub(super) mount: u64,
     /// What has been taken of what was announced.
     taken_bytes: AtomicU64,
     taken_replaced_bytes: AtomicU64,
@@ -37,7 +39,8 @@ pub(super) struct FileSystem {
 impl FileSystem {
     pub(super) fn new(device: u64, directory: OwnedFd) -> FileSystem {
         let (taken_bytes, taken_replaced_bytes, taken_inodes) = Default::default();
-        FileSystem { device, directory, taken_bytes, taken_replaced_bytes, taken_inodes }
+        let mount = mount(&directory).unwrap_or(0);
+        FileSystem { device, directory, mount, taken_bytes, taken_replaced_bytes, taken_inodes }
     }
 
     /// A file that was announced is about to be made.
@@ -50,6 +53,15 @@ impl FileSystem {
     fn status(&self) -> Option<StatVfs> {
         rustix::fs::fstatvfs(&self.directory).ok()
     }
+}
+
+/// The number of a directory's mount that no other one gets while the kernel runs. Before Linux 6.8 there is none:
+/// a disk that comes back may get the number that it had.
+fn mount(directory: &OwnedFd) -> Option<u64> {
+    /// `STATX_MNT_ID_UNIQUE` (statx(2)).
+    const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+    let status = rustix::fs::statx(directory, "", AtFlags::EMPTY_PATH, UNIQUE).ok()?;
+    (status.stx_mask & UNIQUE.bits() != 0).then_some(status.stx_mnt_id)
 }
 
 /// What a file adds to what its file system holds.
