@@ -97,13 +97,14 @@ pub fn run(context: &Context<'_>, sources: &Sources, window: &Window) -> Result<
                 scope.spawn(move || reader.run(number % 2 == 0));
             }
         }
-        let (visible, removing) = mpsc::channel();
-        if removes {
+        let visible = removes.then(|| {
+            let (visible, removing) = mpsc::channel();
             let removables = &removables;
             scope.spawn(move || removables.run(context, &removing));
-        }
+            visible
+        });
         // Whoever still has something to say would wait for ever.
-        let result = listen(context, &wants, visible).map_err(|error| context.brake.pull(error));
+        let result = listen(context, &wants, &removables, visible).map_err(|error| context.brake.pull(error));
         scan.break_off();
         wants.break_off();
         result.map_err(|()| context.brake.verdict())
@@ -111,7 +112,12 @@ pub fn run(context: &Context<'_>, sources: &Sources, window: &Window) -> Result<
 }
 
 /// Takes what the receiver says, to the end.
-fn listen(context: &Context<'_>, wants: &Wants, visible: mpsc::Sender<Visible>) -> Result<Account, CopyError> {
+fn listen(
+    context: &Context<'_>,
+    wants: &Wants,
+    removables: &Removables,
+    mut visible: Option<mpsc::Sender<Visible>>,
+) -> Result<Account, CopyError> {
     let _guard = context.brake.guard();
     let clock = context.ledger.stage("control", Kind::Thread);
     clock.adopt_thread();
@@ -140,8 +146,12 @@ fn listen(context: &Context<'_>, wants: &Wants, visible: mpsc::Sender<Visible>) 
             }
             Message::Limit { bytes_per_s } => context.limit.set(bytes_per_s),
             Message::Basis(basis) => wants.learn(&basis)?,
-            // Where nothing is to be removed nobody takes them.
-            Message::Visible { ids, last } => drop(visible.send(Visible { ids, last })),
+            Message::Visible { ids, last } => {
+                // Where nothing is to be removed, or all that was, nobody takes them.
+                if let Some(visible) = if last { visible.take() } else { visible.clone() } {
+                    let _ = visible.send(Visible { names: removables.take(&ids), last });
+                }
+            }
             Message::Made { path } => context.tell.tell(Event::Wanted(path)),
             Message::Deleted { path } => context.tell.tell(Event::Deleted(path)),
             Message::Problem(problem) => context.tell.tell(Event::Problem(problem)),

@@ -432,7 +432,9 @@ impl Writers<'_> {
             let text = "it is the same at the source and at the destination".to_owned();
             return (self.problem)(ProblemKind::Undeleted, path, text);
         }
-        self.commit.named(id);
+        if !self.context.options.dry_run {
+            self.commit.named(id);
+        }
     }
 
     /// Finishes a big file when its last block is written, gives it up when it cannot be.

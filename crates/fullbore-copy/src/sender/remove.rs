@@ -52,9 +52,10 @@ impl Removable {
 }
 
 /// What the receiver says to be on its disk. They wait in a queue without a limit of its own: each name comes
-/// once.
+/// once, however often it is told of.
+#[derive(Debug)]
 pub(super) struct Visible {
-    pub(super) ids: Vec<u64>,
+    pub(super) names: Vec<Removable>,
     /// No more come.
     pub(super) last: bool,
 }
@@ -76,6 +77,13 @@ impl Removables {
         self.lock().extend((first..).zip(names).filter_map(|(id, name)| Some((id, name?))));
     }
 
+    /// Those that were listed and have not been taken yet; a number that is not known is of no name that could be
+    /// removed.
+    pub(super) fn take(&self, ids: &[u64]) -> Vec<Removable> {
+        let mut names = self.lock();
+        ids.iter().filter_map(|id| names.remove(id)).collect()
+    }
+
     /// Removes what it is told of, until nothing more comes or the run is broken off. A thread of its own:
     /// who hears of these must not wait until the receiver hears of others.
     pub(super) fn run(&self, context: &Context<'_>, visible: &mpsc::Receiver<Visible>) {
@@ -84,13 +92,11 @@ impl Removables {
         let mut gone = 0;
         // A closed queue belongs to a run that ends; its reason is known to the brake.
         let say = |message| drop(context.link.control_out.push(message, &clock));
-        while let Ok(Visible { ids, last }) = visible.recv() {
-            for id in ids {
+        while let Ok(Visible { names, last }) = visible.recv() {
+            for name in names {
                 if context.brake.is_pulled() {
                     return;
                 }
-                // A number that is not known is of no name that could be removed.
-                let Some(name) = self.lock().remove(&id) else { continue };
                 let path = join(&name.directory.path, &name.name);
                 let (kind, text) = match remove_one(&name) {
                     Ok(true) => {
@@ -120,4 +126,27 @@ fn remove_one(name: &Removable) -> Result<bool, Errno> {
         return Ok(false);
     }
     rustix::fs::unlinkat(&directory, &name.name[..], AtFlags::empty()).map(|()| true)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::CWD;
+
+    use super::super::Source;
+    use super::*;
+
+    #[test]
+    fn each_name_is_taken_once_however_often_it_is_told_of() {
+        let place = tempfile::tempdir().unwrap();
+        let root = Source::open(&place.path().join("")).unwrap().root;
+        let directory = Arc::new(Directory { root, path: Vec::new() });
+        let status = rustix::fs::statat(CWD, place.path(), AtFlags::empty()).unwrap();
+        let removables = Removables::default();
+        let name = |name: &[u8]| Some(Removable::new(&directory, name, &status));
+        removables.add(3, [name(b"three"), None, name(b"five")].into_iter());
+        let taken = |ids: &[u64]| removables.take(ids).iter().map(|name| name.name.to_vec()).collect::<Vec<_>>();
+        assert_eq!(taken(&[5, 5, 4, 9]), [b"five"]);
+        assert_eq!(taken(&[5, 3]), [b"three"]);
+        assert!(taken(&[3, 4, 5]).is_empty());
+    }
 }
