@@ -250,7 +250,7 @@ fn copy_here(
     });
     let verdict = sampler.finish();
     screen.clear();
-    let account = result.map_err(|error| torn(&error, &progress.account()))?;
+    let account = result.map_err(|error| torn(failure(&error), &progress.account()))?;
     let limit = Some(verdict.limited_by());
     let ends = Ends {
         here: (true, true),
@@ -288,10 +288,12 @@ fn ended_well(screen: &Screen, arguments: &CopyArgs, done: &Done) -> u8 {
     if arguments.delete && problems.keys().any(|kind| kind.prevents_deletion()) {
         screen.line("nothing was deleted: the copy is not whole");
     }
+    let text = ending::text(done, arguments.dry_run);
+    text.lines().take(1).for_each(|line| screen.log(line));
     if arguments.json {
         screen.json(&ending::json(done, &problems, exit_code));
     } else if !arguments.quiet {
-        screen.data(&ending::text(done, arguments.dry_run));
+        screen.data(&text);
     }
     exit_code
 }
@@ -397,15 +399,22 @@ fn parse_paths(text: &[u8], ended_by_nul: bool) -> Result<Vec<Vec<u8>>, String> 
     Ok(paths)
 }
 
-/// What ended a copy that was under way.
-fn torn(error: &Arc<CopyError>, account: &Account) -> CommandError {
-    let mut failure = failure(error);
-    if account.written_bytes > 0 {
-        let files = crate::report::units::bytes(account.visible_bytes);
-        failure =
-            failure.context(format_args!("{files} are complete and in place")).hint("run it again to go on from there");
+/// With what was done of a copy that was under way.
+fn torn(failure: CommandError, account: &Account) -> CommandError {
+    if account.written_bytes == 0 {
+        return failure;
     }
-    failure
+    let files = crate::report::units::bytes(account.visible_bytes);
+    failure.context(format_args!("{files} are complete and in place")).hint("run it again to go on from there")
+}
+
+/// What ended something that is done with another machine: what happened there says so.
+pub(crate) fn failure_with(host: &str, error: &CopyError) -> CommandError {
+    let failure = failure(error);
+    match error {
+        CopyError::Remote { .. } => CommandError { message: format!("{host}: {}", failure.message), ..failure },
+        _ => failure,
+    }
 }
 
 pub(crate) fn failure(error: &CopyError) -> CommandError {

@@ -27,7 +27,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::copy::place::Place;
 use crate::copy::remote::{connections, explain};
 use crate::copy::screen::{Screen, Style};
-use crate::copy::{failure, signals};
+use crate::copy::{failure, failure_with, signals};
 use crate::error::{CommandError, ErrorKind};
 use crate::settings::Environment;
 use flags::ProbeArgs;
@@ -180,7 +180,8 @@ fn there(
     let end = if remote.sends { End::source(means, vec![remote.near.to_owned()]) } else { End::target(means) };
     let mut end = end.map_err(|error| failure(&error))?;
     let peer = Peer::start(&peer_wish, drop).map_err(|no_peer| explain(no_peer, &peer_wish, &remote.host))?;
-    let mut connection = peer.connect(task, &peer_wish).map_err(|error| failure(&error))?;
+    let wrong = |error: CopyError| failure_with(&remote.host, &error);
+    let mut connection = peer.connect(task, &peer_wish).map_err(wrong)?;
     signals::pull(&signals::Current::of(&brake))?;
     let begun = connection.begin(&transport).map_err(CopyError::from_pipe);
     let streams = connection.streams();
@@ -205,7 +206,7 @@ fn there(
     let way = way(&connection, transport.path().streams);
     transport.finish();
     connection.finish();
-    Ok((figures.map_err(|error| failure(&error))?, way))
+    Ok((figures.map_err(wrong)?, way))
 }
 
 /// Connections come one after the other; what comes late is of no use to the trial.

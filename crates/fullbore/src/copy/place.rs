@@ -60,7 +60,7 @@ impl<'a> Place<'a> {
     /// stands in brackets.
     ///
     /// # Errors
-    /// What means rsync's own daemon to rsync.
+    /// What means rsync's own daemon to rsync, and hosts that ssh would take for an option.
     pub fn parse(text: &'a OsStr) -> Result<Place<'a>, CommandError> {
         let bytes = text.as_bytes();
         let local = Place::Local(Path::new(text));
@@ -74,6 +74,12 @@ impl<'a> Place<'a> {
         if bytes[colon + 1..].starts_with(b":") || bytes.starts_with(b"rsync://") {
             return Err(CommandError::usage(format_args!(
                 "{}: rsync daemons are not spoken to; write host:/path",
+                text.display()
+            )));
+        }
+        if bytes.starts_with(b"-") {
+            return Err(CommandError::usage(format_args!(
+                "{}: no host begins with a hyphen; write ./ before a path",
                 text.display()
             )));
         }
@@ -100,7 +106,9 @@ mod tests {
         ] {
             assert_eq!(Place::parse(OsStr::new(text)).unwrap(), place, "{text}");
         }
-        for text in ["host::module/path", "me@host::module", "rsync://host/module"] {
+        let refused =
+            ["host::module/path", "me@host::module", "rsync://host/module", "-oProxyCommand=x:path", "-l@host:"];
+        for text in refused {
             assert!(Place::parse(OsStr::new(text)).is_err(), "{text}");
         }
     }

@@ -29,7 +29,7 @@ use super::control::Levers;
 use super::send_program;
 use super::signals::{self, Current};
 use super::standing::Standing;
-use super::{Done, Ends, failure, listen, places, reach, screen::Screen, torn, watched};
+use super::{Done, Ends, failure, failure_with, listen, places, reach, screen::Screen, torn, watched};
 use crate::cli::CopyArgs;
 use crate::error::{CommandError, ErrorKind};
 
@@ -113,7 +113,7 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
         let left = retry_for.saturating_sub(lost_since.map_or(Duration::ZERO, |since: Instant| since.elapsed()));
         let session = run.session(under_way.then_some(left));
         if session.is_err() && run.current.is_stopped() {
-            return Err(torn(&Arc::new(CopyError::Interrupted), &sum));
+            return Err(torn(failure(&CopyError::Interrupted), &sum));
         }
         let session = session?;
         session.account.iter().for_each(|account| add(&mut sum, account));
@@ -152,14 +152,14 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
                     (lost_since, wait) = (None, FIRST_WAIT);
                 }
                 let since = *lost_since.get_or_insert_with(Instant::now);
-                let stopped = || run.current.is_stopped().then(|| torn(&Arc::new(CopyError::Interrupted), &sum));
+                let stopped = || run.current.is_stopped().then(|| torn(failure(&CopyError::Interrupted), &sum));
                 if let Some(stopped) = stopped() {
                     screen.clear();
                     return Err(stopped);
                 }
                 if !is_to_be_dialled_again(&error, under_way) || since.elapsed() + wait > retry_for {
                     screen.clear();
-                    return Err(torn(&error, &sum));
+                    return Err(torn(failure_with(&task.host, &error), &sum));
                 }
                 under_way |= session.account.is_some();
                 run.standing.away();
@@ -249,7 +249,7 @@ impl Run<'_> {
         let connection = match peer.connect(self.setup(), &self.wish) {
             Ok(connection) => connection,
             Err(error) if error.is_lost_connection() => return Ok(Err(lost(error))),
-            Err(error) => return Err(failure(&error)),
+            Err(error) => return Err(failure_with(&self.task.host, &error)),
         };
         if let Some(reason) = &connection.fallback {
             let (kind, way) = if connection.way == Way::Quic { ("TCP", "QUIC") } else { ("direct", "ssh") };

@@ -111,7 +111,7 @@ impl Screen {
     }
 
     /// A line in the log alone.
-    fn log(&self, text: &str) {
+    pub fn log(&self, text: &str) {
         if let Some(log) = &mut self.lock().log {
             // A log that cannot be written to ends; the copy does not.
             let _ = writeln!(log, "{} {text}", jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ"));
