@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
@@ -28,7 +28,8 @@ use crate::wire::BLOCK_BYTES;
 const FILE_BYTES: u64 = 256 << 20;
 /// The same where files are memory.
 const MEMORY_FILE_BYTES: u64 = 64 << 20;
-/// Most that trials write before they begin to overwrite, and the share of what is free.
+/// Most that a trial has written at any time, before it begins to overwrite, and the share of what is free: others
+/// who write there meanwhile shall have room.
 const ROOM_BYTES: u64 = 4 << 30;
 const ROOM_SHARE: u64 = 8;
 /// Written between two flushes where O_DIRECT cannot be had.
@@ -80,6 +81,9 @@ pub(super) struct Target {
     directory: OwnedFd,
     pub(super) disks: Disks,
     pub(super) free_bytes: u64,
+    /// See [`room`].
+    room_bytes: u64,
+    file_bytes: u64,
     named: AtomicBool,
     number: AtomicU64,
     written: AtomicU64,
@@ -98,10 +102,14 @@ impl Target {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(&here, flags, Mode::empty()).map_err(wrong)?;
         let space = rustix::fs::fstatvfs(&directory).map_err(wrong)?;
+        let (disks, free_bytes) = (Disks::under(&here), space.f_bavail.saturating_mul(space.f_frsize));
+        let (room_bytes, file_bytes) = room(free_bytes, disks.is_memory());
         let target = Target {
-            disks: Disks::under(&here),
+            disks,
             directory,
-            free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
+            free_bytes,
+            room_bytes,
+            file_bytes,
             named: AtomicBool::new(false),
             number: AtomicU64::new(0),
             written: AtomicU64::new(0),
@@ -148,10 +156,16 @@ impl Target {
             Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("a thread failed")),
         }
     }
+}
 
-    fn room(&self) -> u64 {
-        if self.disks.is_memory() { MEMORY_FILE_BYTES } else { (self.free_bytes / ROOM_SHARE).min(ROOM_BYTES) }
-    }
+/// What a trial may have written at any time, and the length of each writer's file, in whole blocks.
+fn room(free_bytes: u64, memory: bool) -> (u64, u64) {
+    let writers = writers() as u64;
+    let (most, longest) =
+        if memory { (MEMORY_FILE_BYTES * writers, MEMORY_FILE_BYTES) } else { (ROOM_BYTES, FILE_BYTES) };
+    let room_bytes = most.min(free_bytes / ROOM_SHARE);
+    let share = longest.min(room_bytes / writers);
+    (room_bytes, (share - share % BLOCK_BYTES).max(BLOCK_BYTES))
 }
 
 /// Threads that write, as a copy has them.
@@ -159,11 +173,18 @@ pub(super) fn writers() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).clamp(2, 8)
 }
 
+/// Files with the bytes that are in them.
+#[derive(Debug, Default)]
+struct Kept {
+    files: Vec<(File, u64)>,
+    bytes: u64,
+}
+
 /// Files that are being written, held open until they are flushed.
 #[derive(Debug)]
 pub(super) struct Held<'a> {
     pub(super) target: &'a Target,
-    files: Mutex<Vec<File>>,
+    kept: Mutex<Kept>,
     direct: bool,
     /// Time that making small files took, nanoseconds, and how many.
     creating_ns: AtomicU64,
@@ -172,20 +193,24 @@ pub(super) struct Held<'a> {
 
 impl<'a> Held<'a> {
     pub(super) fn new(target: &'a Target, direct: bool) -> Held<'a> {
-        Held { target, files: Mutex::default(), direct, creating_ns: AtomicU64::new(0), created: AtomicU64::new(0) }
+        Held { target, kept: Mutex::default(), direct, creating_ns: AtomicU64::new(0), created: AtomicU64::new(0) }
     }
 
-    fn keep(&self, file: File) {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        if files.len() >= held_files() {
-            // Some of them go unflushed; the trial is long for what may be open.
-            let half = files.len() / 2;
-            let gone: Vec<File> = files.drain(..half).collect();
-            drop(files);
-            drop(gone);
-            return self.keep(file);
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, file: File, bytes: u64) {
+        let mut kept = self.kept();
+        kept.files.push((file, bytes));
+        kept.bytes += bytes;
+        if kept.files.len() >= held_files() || kept.bytes >= self.target.free_bytes / ROOM_SHARE {
+            // Some of them go unflushed; the trial is long for what may be open, or for what is free.
+            let half = kept.files.len().div_ceil(2);
+            let gone: Vec<(File, u64)> = kept.files.drain(..half).collect();
+            kept.bytes -= gone.iter().map(|(_, bytes)| bytes).sum::<u64>();
+            drop(kept);
         }
-        files.push(file);
     }
 
     /// A small file, with the attributes that every file of a copy gets.
@@ -201,7 +226,7 @@ impl<'a> Held<'a> {
         let time = Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
         rustix::fs::futimens(&file, &Timestamps { last_access: time, last_modification: time })?;
         self.target.written.fetch_add(content.len() as u64, Ordering::Relaxed);
-        self.keep(file);
+        self.keep(file, content.len() as u64);
         Ok(())
     }
 }
@@ -227,16 +252,15 @@ impl<'a> Pen<'a> {
 
     pub(super) fn write(&mut self, content: &[u8]) -> io::Result<()> {
         let target = self.held.target;
-        let longest = if target.disks.is_memory() { MEMORY_FILE_BYTES } else { FILE_BYTES };
-        if self.at >= longest {
-            if target.written.load(Ordering::Relaxed) >= target.room() {
+        if self.at >= target.file_bytes {
+            if target.written.load(Ordering::Relaxed) >= target.room_bytes {
                 // As much as may be used is used: over it again.
                 self.at = 0;
                 if let Some(file) = &self.file {
                     file.set_len(0)?;
                 }
             } else {
-                self.file.take().into_iter().for_each(|file| self.held.keep(file));
+                self.keep();
             }
         }
         let file = match &self.file {
@@ -251,11 +275,15 @@ impl<'a> Pen<'a> {
         target.written.fetch_add(content.len() as u64, Ordering::Relaxed);
         Ok(())
     }
+
+    fn keep(&mut self) {
+        self.file.take().into_iter().for_each(|file| self.held.keep(file, self.at));
+    }
 }
 
 impl Drop for Pen<'_> {
     fn drop(&mut self) {
-        self.file.take().into_iter().for_each(|file| self.held.keep(file));
+        self.keep();
     }
 }
 
@@ -304,6 +332,7 @@ fn write_big(target: &Target, time: Duration, direct: bool) -> io::Result<(Rate,
     memory[from..from + BLOCK_BYTES as usize].copy_from_slice(&Draw(11).bytes(BLOCK_BYTES as usize));
     let block = &memory[from..from + BLOCK_BYTES as usize];
     let held = Held::new(target, direct);
+    let flush_bytes = FLUSH_BYTES.min(target.file_bytes);
     let steps: Vec<AtomicU64> = (0..=time.as_millis() / STEP.as_millis()).map(|_| AtomicU64::new(0)).collect();
     let began = Instant::now();
     let threads = writers();
@@ -317,7 +346,7 @@ fn write_big(target: &Target, time: Duration, direct: bool) -> io::Result<(Rate,
                     while began.elapsed() < time {
                         pen.write(block)?;
                         blocks += 1;
-                        if !direct && (blocks * BLOCK_BYTES).is_multiple_of(FLUSH_BYTES) {
+                        if !direct && (blocks * BLOCK_BYTES).is_multiple_of(flush_bytes) {
                             target.flush(flush_time(time))?;
                         }
                         let step = (began.elapsed().as_millis() / STEP.as_millis()) as usize;
@@ -333,7 +362,7 @@ fn write_big(target: &Target, time: Duration, direct: bool) -> io::Result<(Rate,
         threads.into_iter().map(|thread| thread.join().map_err(failed)?).sum::<io::Result<u64>>()
     })?;
     // What the disk keeps in a cache of its own counts when it is out of there.
-    for file in held.files.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+    for (file, _) in &held.kept().files {
         rustix::fs::fdatasync(file.as_fd())?;
     }
     let rate = Rate { bytes: blocks * BLOCK_BYTES, items: blocks, seconds: began.elapsed().as_secs_f64() };
@@ -408,6 +437,34 @@ mod tests {
         target.named.store(true, Ordering::Relaxed);
         Held::new(&target, false).small(b"x").unwrap();
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn where_little_is_free_a_trial_takes_little_of_it() {
+        assert!(rustix::process::geteuid().is_root(), "mounts a small disk: run as root (script/test does)");
+        let directory = tempfile::tempdir().unwrap();
+        let mount = |program: &str, options: &[&str]| {
+            let status = std::process::Command::new(program).args(options).arg(directory.path()).status();
+            assert!(status.unwrap().success(), "needs the package mount");
+        };
+        mount("mount", &["-t", "tmpfs", "-o", "size=64m", "none"]);
+        let target = Target::open(directory.path()).unwrap();
+        let free = || rustix::fs::statvfs(directory.path()).map(|space| space.f_bavail * space.f_frsize).unwrap();
+        let (before, over) = (free(), AtomicBool::new(false));
+        let (measured, least) = std::thread::scope(|scope| {
+            let watching = scope.spawn(|| {
+                let looks = std::iter::from_fn(|| (!over.load(Ordering::Acquire)).then(free));
+                looks.inspect(|_| std::thread::sleep(Duration::from_millis(1))).min().unwrap_or(before)
+            });
+            let measured = measure(&target, Duration::from_millis(600), 100_000, true);
+            over.store(true, Ordering::Release);
+            (measured, watching.join().unwrap())
+        });
+        drop(target);
+        mount("umount", &[]);
+        let figures = measured.unwrap();
+        assert!(figures.big.unwrap().bytes > 0 && figures.small.unwrap().items > 0, "{figures:?}");
+        assert!(least > before / 2, "{least} of {before} were left");
     }
 
     #[test]
