@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::Kind;
 
 use crate::error::CopyError;
@@ -180,9 +181,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         problem: &problem,
         clock: context.ledger.stage("disk write", Kind::Thread),
     };
-    let case_insensitive = marker.as_ref().is_some_and(|marker| marker.case_insensitive);
-    let torn = marker.as_ref().and_then(|marker| marker.torn);
-    let mut listing = Listing::new(&writers, Room::of(tree.root()), case_insensitive, torn);
+    let mut listing = Listing::new(&writers, Room::of(tree.root()), marker.as_ref());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if options.threads > 0 { options.threads.min(WRITERS) } else { cores.clamp(2, WRITERS) };
     let finished = std::thread::scope(|scope| {
@@ -211,6 +210,15 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         });
         finished
     });
+    if let Some(marker) = marker.as_ref().filter(|_| listing.made.is_none()) {
+        // What a disk that is full or failing took into memory it may have lost there.
+        let is_disk = context.brake.reason().is_some_and(|reason| matches!(*reason, CopyError::Disk(_)));
+        let flushes = is_disk && options.durability != Durability::None;
+        let clock = context.ledger.stage("sync", Kind::Thread);
+        if commit.has_failed() || flushes && commit::flush(&tree, &clock).is_err() {
+            marker.lose(tree.root())?;
+        }
+    }
     if !finished || context.brake.is_pulled() {
         if let Some(marker) = marker.filter(|_| listing.made.is_some()) {
             // No content has come: nothing shall be left of it.

@@ -583,6 +583,34 @@ fn a_disk_that_fills_up_on_the_way_leaves_old_files_and_the_copy_goes_on_later()
     }
 }
 
+#[test]
+fn what_a_disk_took_into_memory_and_then_refused_is_copied_again() {
+    let place = Place::new();
+    fs::create_dir(place.path("src")).unwrap();
+    fs::write(place.path("src/big"), vec![7; 24 << 20]).unwrap();
+    // A disk that promises more than it has, as thin provisioning does: writing back fails.
+    let below = SmallDisk::new(place.path("below"), "12m");
+    let (image, thin) = (below.0.join("image"), place.path("thin"));
+    fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    fs::create_dir(&thin).unwrap();
+    let run = |program: &str, options: &[&str], paths: &[&Path]| {
+        let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+        let status = std::process::Command::new(program).env("PATH", path).args(options).args(paths).status();
+        assert!(status.unwrap().success(), "{program}: needs e2fsprogs, mount, loop devices");
+    };
+    // Without a journal of its own, or the file system ends with the first error.
+    run("mkfs.ext4", &["-q", "-F", "-O", "^has_journal"], &[&image]);
+    run("mount", &["-o", "loop"], &[&image, &thin]);
+    let first = place.fullbore(&["src/", "thin/dst"]);
+    run("mount", &["-o", "remount,size=100m"], &[&below.0]);
+    // The disk may tell once more of what it lost.
+    let next = (0..3).map(|_| place.fullbore(&["src/", "thin/dst"])).find(|output| output.status.success());
+    run("umount", &[], &[&thin]);
+    assert_eq!(first.status.code(), Some(7), "{}", said(&first));
+    let text = said(&next.expect("there is room by now"));
+    assert!(text.starts_with("copied 25.2 MB, 1 files") && !text.contains("from an earlier run"), "{text}");
+}
+
 /// Waits until a copy has begun to write a file.
 fn until_written(copy: &mut std::process::Child, target: &Path) {
     let is_part = |entry: fs::DirEntry| entry.file_name().to_string_lossy().ends_with("fullbore-part");

@@ -4,6 +4,7 @@
 //! are there, and so that no name refers to data that is not on the disk. The flush of one group goes
 //! on while the next is being written. Big files not yet whole get a checkpoint in their journals.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -66,6 +67,8 @@ pub(super) struct Commit {
     partials: Mutex<Vec<Weak<Partial>>>,
     /// Entries that are complete under their names; the next flush has them on the disk.
     named: Mutex<Vec<u64>>,
+    /// A flush has failed.
+    failed: AtomicBool,
 }
 
 impl Commit {
@@ -76,7 +79,13 @@ impl Commit {
             room: Condvar::new(),
             partials: Mutex::default(),
             named: Mutex::default(),
+            failed: AtomicBool::new(false),
         }
+    }
+
+    /// Whether a flush has failed: what was written since the one before may be nowhere but in memory, or not even there.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
     }
 
     /// An entry is complete under its name; its source may go when that is on the disk.
@@ -189,7 +198,7 @@ impl Commit {
             return Ok(());
         }
         if context.options.durability != Durability::None {
-            flush(tree, clock)?;
+            flush(tree, clock).inspect_err(|_| self.failed.store(true, Ordering::Release))?;
             for (partial, entered) in partials {
                 let error = |error| disk(&crate::entry::join(&partial.directory, &partial.entry.name), error);
                 partial.checkpoint(entered).map_err(error)?;

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use super::attributes::changed;
 use super::commit::{disk, is_fatal};
 use super::compare::Compare;
+use super::marker::Marker;
 use super::partial::{Asked, Found, Partial};
 use super::room::{Room, Share, There};
 use super::tree::Folder;
@@ -49,6 +50,8 @@ pub(super) struct Listing<'a> {
     pub(super) case_insensitive: bool,
     /// An earlier run into this destination was torn, which began then: unfinished files may be found.
     pub(super) torn: Option<Time>,
+    /// See `Marker::lost`.
+    lost: bool,
     /// Directories in which an earlier run may have left something.
     pub(super) visited: BTreeSet<Arc<Vec<u8>>>,
     next: u64,
@@ -73,12 +76,13 @@ pub(super) struct Listing<'a> {
 }
 
 impl<'a> Listing<'a> {
-    pub(super) fn new(writers: &'a Writers<'a>, room: Room, case_insensitive: bool, torn: Option<Time>) -> Listing<'a> {
+    pub(super) fn new(writers: &'a Writers<'a>, room: Room, marker: Option<&Marker>) -> Listing<'a> {
         Listing {
             writers,
             room,
-            case_insensitive,
-            torn,
+            case_insensitive: marker.is_some_and(|marker| marker.case_insensitive),
+            torn: marker.and_then(|marker| marker.torn),
+            lost: marker.is_some_and(|marker| marker.lost),
             visited: BTreeSet::new(),
             next: 0,
             fresh: HashSet::new(),
@@ -382,7 +386,7 @@ impl<'a> Listing<'a> {
         {
             let is_big = size >= SMALL_BYTES && !self.is_dry();
             let found = match self.torn {
-                Some(_) if is_big => Found::look(folder, &entry, &self.writers.boot)?,
+                Some(_) if is_big => Found::look(folder, &entry, &self.writers.boot, self.lost)?,
                 _ => Found::default(),
             };
             let (old_bytes, left_bytes) = (there.map(allocated), self.left_bytes(folder, &entry)?);

@@ -1,7 +1,7 @@
 //! The file that says "a copy writes here": a lock while it runs, a sign of a torn copy afterwards.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -16,6 +16,7 @@ use crate::names::MARKER;
 
 const TEXT: &str = "fullbore copy: not finished; run it again to go on";
 const BEGAN: &str = "began ";
+const LOST: &str = "a flush failed";
 /// More than the text has, in bytes.
 const TEXT_BYTES: u64 = 4096;
 /// A copy that ends just now takes its marker away while we wait for it; then another is made.
@@ -25,10 +26,12 @@ const TRIES: usize = 8;
 #[derive(Debug)]
 pub(super) struct Marker {
     /// Holds the lock until it is dropped.
-    _lock: File,
+    file: File,
     /// An earlier copy was not finished; it, or the first of several, began at this time, by the clock that gives
     /// files there their change times. What that copy wrote was changed since then.
     pub(super) torn: Option<Time>,
+    /// A flush of that copy failed: what it had written since the one before may be nowhere, though memory has it.
+    pub(super) lost: bool,
     /// The time of the destination itself before it was marked.
     pub(super) before: Time,
     /// Names that differ in case alone are the same here.
@@ -70,7 +73,9 @@ impl Marker {
             let mut text = Vec::new();
             (&file).take(TEXT_BYTES).read_to_end(&mut text).map_err(failed)?;
             // Of one that does not tell, everything there may be.
-            let torn = was_there.then(|| parse(&String::from_utf8_lossy(&text)).unwrap_or_default());
+            let said = String::from_utf8_lossy(&text);
+            let torn = was_there.then(|| parse(&said).unwrap_or_default());
+            let lost = said.lines().any(|line| line == LOST);
             let case_insensitive = ignores_case(root, ours.st_ino).map_err(wrong)?;
             // What the file system makes of a time tells how exactly those of files can be compared.
             let kept = rustix::fs::futimens(&file, &times(TRIAL)).and_then(|()| root.status(MARKER));
@@ -82,9 +87,17 @@ impl Marker {
                 let text = format!("{TEXT}\n{BEGAN}{}.{:09}\n", began.seconds, began.nanoseconds);
                 file.write_all(text.as_bytes()).map_err(failed)?;
             }
-            return Ok(Marker { _lock: file, torn, before, case_insensitive, grain });
+            return Ok(Marker { file, torn, lost, before, case_insensitive, grain });
         }
         Err(CopyError::Locked(path.display().to_string()))
+    }
+
+    /// A flush has failed; the next run shall know.
+    pub(super) fn lose(&self, root: &Folder) -> Result<(), CopyError> {
+        let note = format!("{LOST}\n");
+        let noted = (&self.file).seek(SeekFrom::End(0)).and_then(|_| (&self.file).write_all(note.as_bytes()));
+        // Where there is no room for that either, it goes: then nothing unfinished is believed.
+        noted.or_else(|_| self.remove(root))
     }
 
     /// The copy is finished. The lock is held until this is dropped.
@@ -132,6 +145,15 @@ mod tests {
         assert_eq!(torn(), Some(began));
         Marker::set(tree.root(), path).unwrap().remove(tree.root()).unwrap();
         assert_eq!(torn(), None);
+        // One of a disk that failed.
+        let lost = || Marker::set(tree.root(), path).unwrap().lost;
+        let marker = Marker::set(tree.root(), path).unwrap();
+        assert!(!marker.lost);
+        marker.lose(tree.root()).unwrap();
+        drop(marker);
+        assert!(lost() && lost());
+        Marker::set(tree.root(), path).unwrap().remove(tree.root()).unwrap();
+        assert!(!lost());
         // One of which nothing was written out before the power failed, and one of another kind.
         for content in ["", "fullbore copy"] {
             std::fs::write(&text, content).unwrap();

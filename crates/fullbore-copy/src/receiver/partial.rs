@@ -79,8 +79,9 @@ impl Found {
         self.part.is_none()
     }
 
-    /// Looks for what an earlier run left of a file, and removes what is of no use.
-    pub(super) fn look(folder: &Folder, entry: &Entry, boot: &Boot) -> Result<Found, Errno> {
+    /// Looks for what an earlier run left of a file, and removes what is of no use. If that run `lost` what it had not
+    /// flushed, memory may still have it, and the disk never will: it is not even looked at.
+    pub(super) fn look(folder: &Folder, entry: &Entry, boot: &Boot, lost: bool) -> Result<Found, Errno> {
         let (part, journal) = (names::part(&entry.name), names::blocks(&entry.name));
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let text = match rustix::fs::openat(folder, &journal[..], OFlags::RDONLY | flags, Mode::empty()) {
@@ -104,9 +105,9 @@ impl Found {
             (contents.header.is_same_mount(&header), contents.header.is_another_boot(&header));
         let mut right: Vec<Entered> = Vec::with_capacity(contents.blocks.len());
         for block in contents.blocks {
-            if same_mount || block.flushed {
+            if block.flushed || same_mount && !lost {
                 right.push(block);
-            } else if is_right(&file, entry.size, &block) {
+            } else if !lost && is_right(&file, entry.size, &block) {
                 right.push(Entered { flushed: another_boot, ..block });
             }
         }
@@ -476,7 +477,7 @@ pub(super) mod tests {
         write(&partial, folder, &first, 1, &[2; 1 << 20]);
         partial.give_up(folder, true);
         // The power fails twice; between that, one block comes, and there is no checkpoint.
-        let found = Found::look(folder, &entry, &second).unwrap();
+        let found = Found::look(folder, &entry, &second, false).unwrap();
         let partial = Partial::new(0, asked(b"file", 4 << 20), found, false);
         assert_eq!(partial.have(), [Run { first: 0, count: 2 }]);
         write(&partial, folder, &second, 2, &[3; 1 << 20]);
@@ -485,7 +486,7 @@ pub(super) mod tests {
         for index in 0..3 {
             part.write_all_at(b"damaged", index << 20).unwrap();
         }
-        let found = Found::look(folder, &entry, &third).unwrap();
+        let found = Found::look(folder, &entry, &third, false).unwrap();
         let have: Vec<u64> = found.blocks.iter().map(|block| block.index).collect();
         assert_eq!(have, [0, 1], "read again, they would not be right any more");
         assert!(!directory.path().join(".file.fullbore-next").exists());
@@ -508,9 +509,10 @@ pub(super) mod tests {
             let mut journal = Journal::begin(journal, &Header::of(&entry, boot, mount)).unwrap();
             let hash = *blake3::hash(&[7; 1 << 20]).as_bytes();
             (0..4).for_each(|index| journal.enter(index, &hash).unwrap());
-            let found = Found::look(folder, &entry, &boot).unwrap();
+            let found = Found::look(folder, &entry, &boot, false).unwrap();
             assert_eq!(found.blocks.len(), expected, "mount {mount}");
             assert!(found.blocks.iter().all(|block| !block.flushed), "what is read may be in memory only");
+            assert_eq!(Found::look(folder, &entry, &boot, true).unwrap().blocks, [], "the disk refused them");
         }
     }
 
@@ -525,7 +527,7 @@ pub(super) mod tests {
         partial.give_up(folder, true);
         let part = directory.path().join(".file.fullbore-part");
         File::options().write(true).open(&part).unwrap().set_len(1 << 20).unwrap();
-        let found = Found::look(folder, &entry, &second).unwrap();
+        let found = Found::look(folder, &entry, &second, false).unwrap();
         let partial = Partial::new(0, asked(b"file", 4 << 20), found, false);
         let rest = Run { first: 1, count: 3 };
         let progress = partial.holes(rest, folder, Mode::RUSR | Mode::WUSR, &second).unwrap();

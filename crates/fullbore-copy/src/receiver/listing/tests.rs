@@ -52,7 +52,9 @@ fn with_options(
             problem: &problem,
             clock: context.ledger.stage("disk write", Clock::Thread),
         };
-        work(&mut Listing::new(&writers, Room::of(tree.root()), case_insensitive, torn));
+        let mut listing = Listing::new(&writers, Room::of(tree.root()), None);
+        (listing.case_insensitive, listing.torn) = (case_insensitive, torn);
+        work(&mut listing);
         problems.into_inner().unwrap()
     })
 }
