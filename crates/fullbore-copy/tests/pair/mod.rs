@@ -25,6 +25,8 @@ use fullbore_engine::window::Window;
 pub enum Step {
     /// It goes on.
     Pass,
+    /// It is held back, and looked at again soon; messages of other connections go on.
+    Later,
     /// The connection breaks here.
     Cut,
 }
@@ -68,13 +70,17 @@ impl<'a> Ends<'a> {
                 match from.pop_within(Duration::from_secs(60), &clock) {
                     Taken::Item(message) => {
                         // The next one is seen when this one is on its way: as on a wire.
-                        let mut look = look.lock().unwrap();
-                        if matches!(look(&message), Step::Cut) {
+                        let step = || (look.lock().unwrap())(&message);
+                        let mut next = step();
+                        while matches!(next, Step::Later) {
+                            std::thread::sleep(scene::LOOK);
+                            next = step();
+                        }
+                        if matches!(next, Step::Cut) {
                             near_brake.pull(CopyError::Network("cut".to_owned()));
                             far_brake.pull(CopyError::Network("cut".to_owned()));
                             return;
                         }
-                        drop(look);
                         let message = match carried(&message) {
                             Ok(message) => message,
                             Err(error) => {
