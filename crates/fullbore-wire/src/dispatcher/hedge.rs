@@ -27,7 +27,7 @@ const RATE_UNKNOWN_BYTES_PER_S: f64 = 1e6;
 const HEDGE_BUDGET_SHARE: f64 = 0.02;
 const HEDGE_BUDGET_MIN_BYTES: u64 = 1 << 20;
 
-/// What a connection still brings in vain of a part that was taken from it: at its rate, for so long
+/// What a connection still brings in vain of all that was taken from it: at its rate, for so long
 /// at most. Then it is cut, or has come to what is wanted.
 const HEDGE_WASTE_S: f64 = 1.0;
 
@@ -105,8 +105,8 @@ impl Dispatcher {
                 if asked.rest().is_none() || self.queue.excluded(asked.segment.item).contains(host) {
                     continue;
                 }
-                if !silent && self.hedged_bytes + waste(wanted.min(SEGMENT_MIN_BYTES), their_rate) > self.hedge_budget()
-                {
+                let more = wanted.min(SEGMENT_MIN_BYTES);
+                if !silent && self.hedged_bytes + more_waste(victim, more, their_rate) > self.hedge_budget() {
                     continue;
                 }
                 let from = self.split_point(asked, theirs_s, their_rate, my_rate, rtt_s, host);
@@ -161,25 +161,28 @@ impl Dispatcher {
         let victim_host = victim.host;
         let their_rate = victim.rate.average().unwrap_or(0.0);
         let silent = victim.silent_for(now) > SILENCE_UNTIL_HEDGED;
-        let asked = victim.asked.iter_mut().find(|asked| asked.tag == tag)?;
+        let asked = victim.asked.iter().find(|asked| asked.tag == tag)?;
         let segment = Segment { start: from, end: asked.until, ..asked.segment.clone() };
         if !ranges && !segment.is_whole() {
             return None;
         }
-        asked.until = from;
+        let in_vain = more_waste(victim, segment.len(), their_rate);
+        victim.asked.iter_mut().find(|asked| asked.tag == tag)?.until = from;
         if segment.size == 0 {
             // An empty file has no part to cut off: it leaves the slow connection altogether.
             victim.asked.retain(|asked| asked.tag != tag);
         }
         if !silent {
-            self.hedged_bytes += waste(segment.len(), their_rate);
+            self.hedged_bytes += in_vain;
         }
         self.hosts[victim_host as usize].totals.hedged += 1;
         Some(segment)
     }
 }
 
-/// Bytes of a part that may come in vain after it was taken from a connection of this rate.
-fn waste(bytes: u64, rate_bytes_per_s: f64) -> u64 {
-    bytes.min((rate_bytes_per_s * HEDGE_WASTE_S) as u64)
+/// How many more bytes may come in vain on a connection of this rate when `bytes` more are taken from it.
+fn more_waste(victim: &Connection, bytes: u64, rate_bytes_per_s: f64) -> u64 {
+    let most = (rate_bytes_per_s * HEDGE_WASTE_S) as u64;
+    let unwanted = victim.unwanted();
+    (unwanted + bytes).min(most) - unwanted.min(most)
 }

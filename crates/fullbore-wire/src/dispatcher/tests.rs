@@ -221,6 +221,17 @@ fn in_a_short_run_a_drip_loses_what_it_holds_as_soon_as_others_are_idle() {
     }
 }
 
+/// All of it was asked for before anybody was known to be slow.
+#[test]
+fn in_a_short_run_a_slow_mirror_loses_what_it_holds_as_soon_as_others_are_idle() {
+    let sizes: Vec<u64> = (0..1200).map(|n| 700 + (n * 7919) % 12_000).collect();
+    let total: u64 = sizes.iter().sum();
+    let hosts = [SimHost::new(160.0, 20), SimHost::new(3.2, 60), SimHost::new(160.0, 30)];
+    let run = simulate(&hosts, 1e5, &sizes);
+    assert!(run.seconds < 1.2, "{} s", run.seconds);
+    assert!(run.received_bytes as f64 <= 1.05 * total as f64, "{}", run.received_bytes as f64 / total as f64);
+}
+
 /// What nobody but a drip was found to have is tried at a host that was never asked.
 #[test]
 fn a_host_that_was_never_measured_is_tried_out_beside_a_drip() {
