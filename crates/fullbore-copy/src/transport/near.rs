@@ -345,7 +345,7 @@ fn race(opener: &Arc<Opener>, hello: &Hello, host: &str) -> Race {
             let (sender, own) = (dialling.clone(), own.clone());
             std::thread::spawn(move || {
                 let lane = own.dial_first(&address).map(|lane| (Way::NearDials, lane));
-                let _ = sender.send(lane.map_err(|error| format!("{address}: {error}")));
+                let _ = sender.send(lane.map_err(|error| format!("{address}: {}", said_of(&error))));
             });
         };
         // What the name stands for may take long to find.
@@ -361,6 +361,15 @@ fn race(opener: &Arc<Opener>, hello: &Hello, host: &str) -> Race {
     Race { results, until }
 }
 
+/// Silence, whether the race or the system's own limit for a connection, which is as long, has ended first.
+fn nothing() -> String {
+    format!("nothing within {} s", RACE_TIME.as_secs())
+}
+
+fn said_of(error: &std::io::Error) -> String {
+    if error.kind() == std::io::ErrorKind::TimedOut { nothing() } else { error.to_string() }
+}
+
 impl Race {
     /// The first connection that proved the right key; else what went wrong.
     fn winner(self) -> Result<(Way, Lane), String> {
@@ -370,7 +379,7 @@ impl Race {
                 Ok(Ok(winner)) => return Ok(winner),
                 Ok(Err(reason)) => reasons.push(reason),
                 Err(RecvTimeoutError::Timeout) => {
-                    reasons.push(format!("nothing within {} s", RACE_TIME.as_secs()));
+                    reasons.push(nothing());
                     break;
                 }
                 // All have been tried.
