@@ -99,6 +99,48 @@ fn one_of_two_suites_is_incomplete() {
     has(&mirror.to, &archive, "trixie-updates", 1);
 }
 
+/// On release day names go from one codename to the next, and codenames that were published under one are asked for
+/// under another.
+#[test]
+fn names_move_on_release_day() {
+    let (_directory, archive) = own_archive(|builder| {
+        let suites = [("bookworm", "stable"), ("trixie", "testing"), ("forky", "next")];
+        builder.suites(suites.map(|(codename, suite)| SuiteSpec::main(codename, suite)).into()).sources(6).churn(0.5)
+    });
+    let dists = archive.state(1).root.join("dists");
+    for (codename, suite) in [("bookworm", "oldstable"), ("trixie", "stable"), ("forky", "testing")] {
+        archive.forge(1, codename).set_field("Suite", suite).unwrap();
+        let _ = std::fs::remove_file(dists.join(suite));
+        std::os::unix::fs::symlink(codename, dists.join(suite)).unwrap();
+    }
+    let server = Server::start(&archive.state(0).root).unwrap();
+    for (before, after) in [
+        ("stable,testing", "stable,testing"),
+        ("testing,stable", "oldstable,stable"),
+        ("testing", "stable"),
+        ("testing,trixie", "testing,trixie"),
+    ] {
+        server.switch_root(&archive.state(0).root);
+        let mirror = Mirror::new(&archive).suite(before);
+        mirror.run(&[&server]).exits(0);
+        let mirror = mirror.suite(after);
+        server.switch_root(&archive.state(1).root);
+        mirror.run(&[&server]).exits(0);
+        for suite in after.split(',').chain(["trixie"]) {
+            let signed = |root: &Path| std::fs::read(root.join("dists").join(suite).join("InRelease")).unwrap();
+            assert!(signed(&mirror.to) == signed(&archive.state(1).root), "{before}: {suite}");
+        }
+        let stable = std::fs::read_link(mirror.to.join("dists/stable")).unwrap();
+        assert_eq!(stable.to_str(), Some("trixie"), "{before}");
+        mirror.check(&[]).exits(0).prints("all as signed.");
+        server.take_log();
+        mirror.run_with(&[&server], &["--changed-exit"]).exits(10);
+        // What goes by two names is known by the first of them.
+        let asked = server.take_log();
+        assert!(asked.iter().all(|entry| entry.status == 304 || after.contains(",trixie")), "{after}: {asked:#?}");
+    }
+}
+
 /// Lists the indexes of a state by SHA-512 as well; gives back path and hash of each that is there.
 fn list_sha512(archive: &Archive, state: usize) -> Vec<(String, String)> {
     harness::need("sha512sum", "coreutils");

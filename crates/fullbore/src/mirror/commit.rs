@@ -13,7 +13,7 @@ use std::iter::Peekable;
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, PartFile, Root};
 
-use super::layout::below;
+use super::layout::{below, is_within};
 use super::links;
 use super::plan::Plan;
 use super::records::{Record, RecordWriter};
@@ -340,12 +340,17 @@ impl<'a> Merge<'a> {
             if commit.suites.iter().any(|update| update.id == id) {
                 continue;
             }
+            let published = || commit.suites.iter().filter(|update| update.published).map(|update| &update.record);
+            // A link has gone over to a suite of this run, or is one by now.
+            suite.links.retain(|link| {
+                !published().any(|other| other.links.contains(link) || is_within(&other.directory, link))
+            });
             if suite.retired {
                 // Gone already, or begun once and never published.
                 retired.insert(id);
                 continue;
             }
-            if commit.suites.iter().any(|update| update.published && update.record.directory == suite.directory) {
+            if published().any(|other| other.directory == suite.directory) {
                 // Two numbers for one directory, of a version that did not join sources: one is enough.
                 suite.retired = true;
                 retired.insert(id);

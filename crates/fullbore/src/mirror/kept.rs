@@ -16,9 +16,10 @@ use super::state::{State, SuiteRecord};
 use crate::settings::without_credentials;
 use crate::signed_release::Kept;
 
-/// The suite as it was published when it was last asked for by this name.
+/// The suite as it was published when it was last asked for by this name: not the one that had the name before it.
 fn recorded<'a>(state: &'a State, suite: &str) -> Option<&'a SuiteRecord> {
-    state.header.suites.iter().find(|record| record.requested == suite && !record.retired)
+    let asked_for_so = state.header.suites.iter().filter(|record| record.requested == suite && !record.retired);
+    asked_for_so.max_by_key(|record| record.published_at)
 }
 
 /// Its `InRelease`, if that is the one that was published.

@@ -32,33 +32,89 @@ pub fn below(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
 }
 
+/// The names of a suite, by what was asked for and by its Release.
+struct Names<'a> {
+    /// What its real directory is called.
+    real: &'a str,
+    /// The other name, if it has one.
+    other: Option<&'a str>,
+    /// What follows them in the request: `/updates`.
+    rest: &'a str,
+}
+
+impl<'a> Names<'a> {
+    fn of(requested: &'a str, release: &'a Release) -> Names<'a> {
+        // A name that is no path cannot be a directory; the field is then as good as missing.
+        let usable =
+            |name: &'a Option<String>| name.as_deref().filter(|name| path::check(name).is_ok() && !name.contains('/'));
+        let (suite, codename) = (usable(&release.suite), usable(&release.codename));
+        let base = requested.split_once('/').map_or(requested, |(base, _)| base);
+        let real = codename.filter(|codename| names_suite(codename, suite)).unwrap_or(base);
+        let other = if base == real { suite.filter(|suite| names_suite(real, Some(suite))) } else { Some(base) };
+        Names { real, other: other.filter(|other| *other != real), rest: &requested[base.len()..] }
+    }
+
+    fn directory_of(&self, name: &str) -> String {
+        format!("dists/{name}{}", self.rest)
+    }
+}
+
+/// By which third name the suite was asked for that was published in the place of this one. It is this one if it has
+/// been renamed since, as `testing` is `stable` after a release of Debian; or two suites of an archive claim one codename.
+pub fn rival<'s>(requested: &str, release: &Release, state: &'s State) -> Option<&'s str> {
+    if requested.ends_with('/') {
+        return None;
+    }
+    let names = Names::of(requested, release);
+    let there = &state.suite(&names.directory_of(names.real))?.requested;
+    let base = there.split_once('/').map_or(there.as_str(), |(base, _)| base);
+    let is_third = there != requested && base != names.real && names.other.is_some_and(|other| other != base);
+    is_third.then_some(there)
+}
+
 /// Decides the names of the suite that was asked for as `requested` (one with a slash at
-/// its end is a flat repository).
+/// its end is a flat repository). Where its place is `taken` by another, it stays under its own name.
 ///
 /// # Errors
 /// When the tree cannot be looked at.
-pub fn layout(requested: &str, release: &Release, root: &Root, state: &State) -> Result<Layout, FileError> {
+pub fn layout(requested: &str, release: &Release, taken: bool, root: &Root) -> Result<Layout, FileError> {
     if requested.ends_with('/') {
         let directory = requested.trim_start_matches("./").trim_end_matches('/');
         let directory = if directory == "." { "" } else { directory };
         return Ok(Layout { directory: directory.to_owned(), links: Vec::new() });
     }
-    // A name that is no path cannot be a directory; the field is then as good as missing.
-    let usable = |name: &Option<String>| name.clone().filter(|name| path::check(name).is_ok() && !name.contains('/'));
-    let (suite, codename) = (usable(&release.suite), usable(&release.codename));
-    let (base, rest) = requested.split_once('/').map_or((requested, ""), |(base, _)| (base, &requested[base.len()..]));
-    let real = match (&suite, &codename) {
-        (suite, Some(codename)) if names_suite(codename, suite.as_deref()) => codename.as_str(),
-        _ => base,
+    let names = Names::of(requested, release);
+    let (real, Some(other)) = (names.real, names.other) else {
+        return Ok(Layout { directory: names.directory_of(names.real), links: Vec::new() });
     };
-    let other = if base == real { suite.as_deref().filter(|suite| names_suite(real, Some(suite))) } else { Some(base) };
-    place(real, other, rest, requested, root, state)
+    let under = |name: &str, link: &str| Layout {
+        directory: names.directory_of(name),
+        links: vec![(format!("dists/{link}"), name.to_owned())],
+    };
+    let is_directory = |name: &str| {
+        Ok::<_, FileError>(root.stat(&format!("dists/{name}"))?.is_some_and(|status| status.kind == Kind::Directory))
+    };
+    let (real_is_there, other_is_there) = (is_directory(real)?, is_directory(other)?);
+    Ok(if taken || real_is_there && other_is_there {
+        // Where both are there each stays what it is; what was asked for is updated.
+        Layout { directory: format!("dists/{requested}"), links: Vec::new() }
+    } else if other_is_there {
+        // A tree from elsewhere has it the other way round: kept, the codename made the link.
+        under(other, real)
+    } else {
+        under(real, other)
+    })
 }
 
 /// What a link to this directory says.
 pub fn link_target(directory: &str) -> &str {
     let below = directory.strip_prefix("dists/").unwrap_or(directory);
     below.split_once('/').map_or(below, |(base, _)| base)
+}
+
+/// Whether this directory has the name of what was a link, or lies in one of that name.
+pub fn is_within(directory: &str, link: &str) -> bool {
+    directory.strip_prefix(link).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// A suite's link that is not there, or leads elsewhere.
@@ -74,7 +130,8 @@ pub struct LostLink<'a> {
     pub found: Option<String>,
 }
 
-/// The links of these suites that do not lead where they should. One that two suites claim may lead to either.
+/// The links of these suites that do not lead where they should. One that two suites claim may lead to either, and
+/// one in whose place a suite was published since is none any more.
 ///
 /// # Errors
 /// When the tree cannot be looked at.
@@ -82,7 +139,7 @@ pub fn lost_links<'a>(root: &Root, suites: &'a [SuiteRecord]) -> Result<Vec<Lost
     let mut lost = Vec::new();
     let published = || suites.iter().filter(|suite| !suite.retired);
     for suite in published() {
-        for link in &suite.links {
+        for link in suite.links.iter().filter(|link| !published().any(|suite| is_within(&suite.directory, link))) {
             let found = root.read_link(link)?;
             let leads = |to: &SuiteRecord| found.as_deref() == Some(link_target(&to.directory));
             if !published().any(|other| other.links.contains(link) && leads(other)) {
@@ -97,47 +154,6 @@ pub fn lost_links<'a>(root: &Root, suites: &'a [SuiteRecord]) -> Result<Vec<Lost
 /// `noble-updates` and the codename `noble`.
 fn names_suite(codename: &str, suite: Option<&str>) -> bool {
     suite.is_none_or(|suite| !suite.strip_prefix(codename).is_some_and(|rest| rest.starts_with('-')))
-}
-
-fn place(
-    real: &str,
-    other: Option<&str>,
-    rest: &str,
-    requested: &str,
-    root: &Root,
-    state: &State,
-) -> Result<Layout, FileError> {
-    let is_directory = |name: &str| {
-        Ok::<_, FileError>(root.stat(&format!("dists/{name}"))?.is_some_and(|status| status.kind == Kind::Directory))
-    };
-    let directory_of = |name: &str| format!("dists/{name}{rest}");
-    let taken = state.suite(&directory_of(real)).is_some_and(|there| {
-        there.requested != requested && other.is_some_and(|other| is_other_suite(&there.requested, real, other))
-    });
-    let Some(other) = other.filter(|other| *other != real) else {
-        return Ok(Layout { directory: directory_of(real), links: Vec::new() });
-    };
-    if taken {
-        // Two suites of this archive claim one codename: each stays under its own name.
-        return Ok(Layout { directory: format!("dists/{requested}"), links: Vec::new() });
-    }
-    match (is_directory(real)?, is_directory(other)?) {
-        // A tree from elsewhere has it the other way round: kept, the codename made the link.
-        (false, true) => {
-            Ok(Layout { directory: directory_of(other), links: vec![(format!("dists/{real}"), other.to_owned())] })
-        }
-        // Both are there: each stays what it is, what was asked for is updated.
-        (true, true) => Ok(Layout { directory: format!("dists/{requested}"), links: Vec::new() }),
-        (_, false) => {
-            Ok(Layout { directory: directory_of(real), links: vec![(format!("dists/{other}"), real.to_owned())] })
-        }
-    }
-}
-
-/// Whether the suite published in `real`'s directory was asked for by a third name.
-fn is_other_suite(requested: &str, real: &str, other: &str) -> bool {
-    let base = requested.split_once('/').map_or(requested, |(base, _)| base);
-    base != real && base != other
 }
 
 #[cfg(test)]
@@ -155,8 +171,8 @@ mod tests {
         Release::parse(&SignedText::trusted(text.as_bytes()).unwrap()).unwrap()
     }
 
-    fn names(root: &Root, state: &State, requested: &str, suite: &str, codename: &str) -> String {
-        let layout = layout(requested, &release(suite, codename), root, state).unwrap();
+    fn names(root: &Root, taken: bool, requested: &str, suite: &str, codename: &str) -> String {
+        let layout = layout(requested, &release(suite, codename), taken, root).unwrap();
         let links: Vec<_> = layout.links.iter().map(|(link, target)| format!(" {link}->{target}")).collect();
         format!("{}{}", layout.directory, links.concat())
     }
@@ -165,7 +181,6 @@ mod tests {
     fn the_codename_is_real_and_the_suite_a_link() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
-        let state = State::default();
         for (requested, suite, codename, expected) in [
             ("stable", "stable", "trixie", "dists/trixie dists/stable->trixie"),
             ("trixie", "stable", "trixie", "dists/trixie dists/stable->trixie"),
@@ -185,7 +200,7 @@ mod tests {
             ("deb/amd64/", "x", "y", "deb/amd64"),
             ("stable", "../..", "/etc", "dists/stable"),
         ] {
-            assert_eq!(names(&root, &state, requested, suite, codename), expected, "{requested}");
+            assert_eq!(names(&root, false, requested, suite, codename), expected, "{requested}");
         }
     }
 
@@ -193,12 +208,11 @@ mod tests {
     fn a_real_directory_is_never_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
-        let state = State::default();
         std::fs::create_dir_all(directory.path().join("dists/stable")).unwrap();
-        assert_eq!(names(&root, &state, "stable", "stable", "trixie"), "dists/stable dists/trixie->stable");
-        assert_eq!(names(&root, &state, "trixie", "stable", "trixie"), "dists/stable dists/trixie->stable");
+        assert_eq!(names(&root, false, "stable", "stable", "trixie"), "dists/stable dists/trixie->stable");
+        assert_eq!(names(&root, false, "trixie", "stable", "trixie"), "dists/stable dists/trixie->stable");
         std::fs::create_dir_all(directory.path().join("dists/trixie")).unwrap();
-        assert_eq!(names(&root, &state, "stable", "stable", "trixie"), "dists/stable");
+        assert_eq!(names(&root, false, "stable", "stable", "trixie"), "dists/stable");
     }
 
     #[test]
@@ -217,20 +231,35 @@ mod tests {
         suites[1].retired = true;
         root.symlink("trixie", "dists/stable").unwrap();
         assert_eq!(lost(&suites), []);
+        suites[1] = SuiteRecord { directory: "dists/stable".into(), links: Vec::new(), ..suite() };
+        root.unlink("dists/stable").unwrap();
+        assert_eq!(lost(&suites), [], "a suite of its own by now");
     }
 
     #[test]
     fn two_suites_that_claim_one_codename() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
-        let mut state = State::default();
-        state.header.suites.push(SuiteRecord {
-            directory: "dists/any".into(),
-            requested: "stable".into(),
-            links: Vec::new(),
+        let record = |directory: &str, requested: &str| SuiteRecord {
+            directory: directory.into(),
+            requested: requested.into(),
             ..suite()
-        });
-        assert_eq!(names(&root, &state, "stable", "stable", "any"), "dists/any dists/stable->any");
-        assert_eq!(names(&root, &state, "testing", "testing", "any"), "dists/testing");
+        };
+        let mut state = State::default();
+        state.header.suites = vec![record("dists/any", "stable"), record("dists/any/updates", "stable/updates")];
+        for (requested, suite, rival_name) in [
+            ("stable", "stable", None),
+            ("any", "stable", None),
+            ("any", "testing", Some("stable")),
+            ("testing", "testing", Some("stable")),
+            ("testing/updates", "testing", Some("stable/updates")),
+            ("testing/", "testing", None),
+        ] {
+            assert_eq!(rival(requested, &release(suite, "any"), &state), rival_name, "{requested}");
+        }
+        assert_eq!(names(&root, true, "testing", "testing", "any"), "dists/testing");
+        assert_eq!(names(&root, false, "testing", "testing", "any"), "dists/any dists/testing->any", "renamed");
+        state.header.suites[0].retired = true;
+        assert_eq!(rival("testing", &release("testing", "any"), &state), None);
     }
 }

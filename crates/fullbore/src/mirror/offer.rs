@@ -18,7 +18,7 @@ use super::fingerprint::fingerprint;
 use super::here::Here;
 use super::join::{Candidate, Wish, join, wishes};
 use super::kept::{Beside, EarlyChecks, kept};
-use super::layout::{Layout, below, layout, lost_links};
+use super::layout::{Layout, below, layout, lost_links, rival};
 use super::select::{Selection, check_suite};
 use super::session::{Session, Stop, disk};
 use super::state::{Novelty, OWN_DIRECTORY, Offer, State, StateError};
@@ -125,7 +125,7 @@ pub fn fetch(
                 newest_of_others(settings, session, suite, verifier.as_ref(), (&why, hint), stop, warn)?
             }
         };
-        candidates.push(candidate(settings, session, state, wish, (received, host), verifier, now, warn)?);
+        candidates.push(candidate(settings, session, state, wish, (received, host), verifier, now, stop, warn)?);
     }
     join(candidates)?.into_iter().map(|candidate| judge(settings, session, state, candidate, warn)).collect()
 }
@@ -236,6 +236,7 @@ fn candidate(
     (received, host): (Received, HostId),
     verifier: Option<Verifier>,
     now: i64,
+    stop: &Stop,
     warn: &mut dyn FnMut(String),
 ) -> Result<Candidate, CommandError> {
     let (suite, source, release) = (wish.suite, wish.sources[0], &received.release);
@@ -266,9 +267,27 @@ fn candidate(
             formats: settings.index_formats.clone(),
         }
     };
-    let layout = layout(suite, release, &session.root, state).map_err(|error| disk(&error))?;
+    let taken = match rival(suite, release, state) {
+        Some(rival) => still_claims(session, host, rival, release, verifier.as_ref(), stop)?,
+        None => false,
+    };
+    let layout = layout(suite, release, taken, &session.root).map_err(|error| disk(&error))?;
     let selections = wish.sources.iter().map(selection).collect();
     Ok(Candidate { requested: suite.to_owned(), host, selections, layout, received, verifier })
+}
+
+/// Whether the suite asked for as `rival` has the codename of this Release too: not if its present Release has another.
+/// Nothing takes the place of one of which that cannot be told.
+fn still_claims(
+    session: &Session,
+    host: HostId,
+    rival: &str,
+    release: &Release,
+    verifier: Option<&Verifier>,
+    stop: &Stop,
+) -> Result<bool, CommandError> {
+    let answer = session.runtime.block_on(stop.or(receive(question(session, host, rival, None, PATIENCE))))?;
+    Ok(accept(answer, None, verifier).map_or(true, |received| received.release.codename == release.codename))
 }
 
 /// What it means for what is here.

@@ -15,7 +15,7 @@ use fullbore_engine::files::{FileError, Kind, Root};
 use fullbore_engine::target::Name;
 
 use super::commit::PublishedFile;
-use super::layout::{Layout, link_target};
+use super::layout::{Layout, is_within, link_target};
 use super::links;
 use super::plan::{FileId, Plan};
 use super::standing::SuiteId;
@@ -180,7 +180,8 @@ pub fn names(
     Ok(ordered)
 }
 
-/// Takes away the symbolic links below the suites' directories behind which one of the names would lie.
+/// Takes away the symbolic links behind which one of the names would lie: below the suites' directories, and the names
+/// of suites that were links until now.
 fn in_the_way(root: &Root, publications: &[Publication], names: &[Name]) -> Result<Vec<Name>, FileError> {
     let (mut seen, mut links) = (HashSet::new(), BTreeSet::new());
     for name in names {
@@ -194,23 +195,22 @@ fn in_the_way(root: &Root, publications: &[Publication], names: &[Name]) -> Resu
         else {
             continue;
         };
-        links.extend(links::on_the_way(root, suite, to)?);
+        let above = if suite.starts_with("dists/") { "dists" } else { suite };
+        links.extend(links::on_the_way(root, above, to)?);
     }
     Ok(links.into_iter().map(|link| Name::Remove { path: link.to_owned() }).collect())
 }
 
-/// Links of these suites that none has any more: `stable`, when the suite became `oldstable`.
+/// Links that these suites had and none of them has any more, nor its name: `stable`, when the suite became `oldstable`.
 fn given_up<'a>(publications: &'a [Publication], before: &'a [SuiteRecord]) -> impl Iterator<Item = &'a String> {
-    let of = |suite: &SuiteRecord| publications.iter().find(|one| one.layout.directory == suite.directory);
-    let published = move || before.iter().filter(|suite| !suite.retired);
-    let claimed = move |link: &String| {
-        publications.iter().flat_map(|one| &one.layout.links).any(|(new, _)| new == link)
-            || published().any(|suite| of(suite).is_none() && suite.links.contains(link))
+    let is_published =
+        |suite: &&SuiteRecord| !suite.retired && publications.iter().any(|one| one.layout.directory == suite.directory);
+    let claimed = |link: &&String| {
+        publications
+            .iter()
+            .any(|one| is_within(&one.layout.directory, link) || one.layout.links.iter().any(|(new, _)| new == *link))
     };
-    published()
-        .filter(move |suite| of(suite).is_some())
-        .flat_map(|suite| &suite.links)
-        .filter(move |link| !claimed(link))
+    before.iter().filter(is_published).flat_map(|suite| &suite.links).filter(move |link| !claimed(link))
 }
 
 fn link_unless_same(root: &Root, names: &mut Vec<Name>, file: &StoredFile, to: String) -> Result<(), FileError> {

@@ -206,6 +206,27 @@ fn files_of_suites_mirrored_in_other_runs_stay() {
 }
 
 #[test]
+fn a_link_is_of_the_suite_that_had_it_last() {
+    let mirror = Mirror::new();
+    let published = |suite: &str, links: &[&str]| {
+        let archive = archive(&[(suite, &[])]);
+        let mut updates = mirror.updates(&archive, true);
+        updates[0].record.links = links.iter().map(|&link| link.to_owned()).collect();
+        mirror.write(&format!("dists/{suite}/InRelease"), suite);
+        let plan = mirror.plan(&archive, &updates, Filters::default());
+        mirror
+            .commit(&plan, &FileSet::new(plan.len()), updates)
+            .publish(&mirror.root, || Ok::<_, StateError>(()))
+            .unwrap();
+        let suites = mirror.state().header.suites;
+        suites.into_iter().map(|suite| suite.links.join(" ")).collect::<Vec<_>>()
+    };
+    assert_eq!(published("a", &["dists/stable", "dists/b"]), ["dists/stable dists/b"]);
+    assert_eq!(published("b", &["dists/stable"]), ["", "dists/stable"], "and b is a directory");
+    assert_eq!(published("b", &["dists/old"]), ["", "dists/old"]);
+}
+
+#[test]
 fn a_file_gone_from_the_index_stays_for_generations_and_hours() {
     let mut mirror = Mirror::new();
     let (old, new) = (archive(&[("a", &[("pool/1", "one")])]), archive(&[("a", &[("pool/2", "two")])]));

@@ -256,9 +256,9 @@ fn a_link_that_a_suite_has_no_more_goes_on_release_day() {
         links: publication.layout.links.iter().map(|(link, _)| link.clone()).collect(),
         ..suite()
     };
-    let before: Vec<SuiteRecord> = publications.iter().map(record).collect();
-    let links = |publications: &[Publication]| -> Vec<Name> {
-        let names = names(&tree.root, publications, &before, &empty_plan(), []).unwrap();
+    let mut before: Vec<SuiteRecord> = publications.iter().map(record).collect();
+    let links = |publications: &[Publication], before: &[SuiteRecord]| -> Vec<Name> {
+        let names = names(&tree.root, publications, before, &empty_plan(), []).unwrap();
         let of_links = |name: &Name| match name {
             Name::Symlink { .. } => true,
             Name::Remove { path } => path.ends_with("-link"),
@@ -266,17 +266,37 @@ fn a_link_that_a_suite_has_no_more_goes_on_release_day() {
         };
         names.into_iter().filter(of_links).collect()
     };
-    assert_eq!(links(&publications), []);
+    assert_eq!(links(&publications, &before), []);
     publications[0].layout.links.clear();
-    assert_eq!(links(&publications), [Name::Remove { path: "dists/a-link".to_owned() }]);
+    let gone = [Name::Remove { path: "dists/a-link".to_owned() }];
+    assert_eq!(links(&publications, &before), gone);
+    // One that had it long ago, and is not published now, has lost it already.
+    before.push(SuiteRecord { directory: "dists/c".to_owned(), links: vec!["dists/a-link".to_owned()], ..suite() });
+    assert_eq!(links(&publications, &before), gone);
     // The next suite takes the name over in the same run.
     publications[1].layout.links.push(("dists/a-link".to_owned(), "b".to_owned()));
     let taken = Name::Symlink { target: "b".to_owned(), link: "dists/a-link".to_owned() };
-    assert_eq!(links(&publications), [taken]);
+    assert_eq!(links(&publications, &before), [taken]);
     // What leads elsewhere by now is somebody else's.
     publications[1].layout.links.pop();
     tree.root.symlink("c", "dists/a-link").unwrap();
-    assert_eq!(links(&publications), []);
+    assert_eq!(links(&publications, &before), []);
+}
+
+#[test]
+fn a_suite_takes_the_place_of_a_link() {
+    let tree = tree();
+    let publications = Archive { number: 2 }.land(&tree.root);
+    let at = |name: &str| tree._directory.path().join("dists").join(name);
+    std::fs::rename(at("a"), at("b-too")).unwrap();
+    tree.root.symlink("b", "dists/a").unwrap();
+    let before = [SuiteRecord { directory: "dists/b".to_owned(), links: vec!["dists/a".to_owned()], ..suite() }];
+    let names = names(&tree.root, &publications, &before, &empty_plan(), []).unwrap();
+    let removed = |name: &&Name| matches!(name, Name::Remove { .. });
+    assert_eq!(names.iter().filter(removed).collect::<Vec<_>>(), [&Name::Remove { path: "dists/a".to_owned() }]);
+    LocalTarget::new(tree.root.clone(), Durability::None).publish(&names).unwrap();
+    assert!(at("a").symlink_metadata().unwrap().is_dir());
+    assert_eq!(client(&tree.root, "a", None), Ok(2));
 }
 
 #[test]
