@@ -48,8 +48,7 @@ use fullbore_engine::target::Target;
 
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Events, Phase};
-use crate::output::write_atomically;
-use crate::report::{Report, perfetto};
+use crate::report::Report;
 use crate::settings::{Clean, DurabilityChoice, MirrorSettings, without_credentials};
 use account::Account;
 use commit::{Commit, SuiteUpdate};
@@ -108,10 +107,6 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
     session.fetcher.halt();
     let ended = session.landing.finish().map_err(|error| disk(&error));
     let report = account.report(&mut session);
-    if let Some(path) = &settings.trace {
-        write_atomically(path, perfetto::render(&report).as_bytes())
-            .map_err(|error| CommandError::disk(path, &error))?;
-    }
     match result.and(ended) {
         Ok(()) => Ok(report),
         Err(error) => Err(error.with_report(report)),

@@ -6,7 +6,7 @@ use crate::cli::{self, AptArgs, CheckArgs, Command, ConvertArgs, MirrorArgs, Pdi
 use crate::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
 use crate::output::write_atomically;
 use crate::progress::Screen;
-use crate::report::{Report, html, json, prometheus};
+use crate::report::{Report, html, json, perfetto, prometheus};
 use crate::settings::{self, Environment, OutputSettings};
 use crate::{apt, bootstrap, check, convert, copy, divert, get, install, mirror, nosync, pdiff, probe, put, update};
 
@@ -67,7 +67,7 @@ fn run_mirror(arguments: MirrorArgs, environment: &Environment) -> u8 {
 
 fn run_update(arguments: &UpdateArgs, environment: &Environment) -> u8 {
     let early = early_output(&arguments.output);
-    let (settings, output) = match settings::update(arguments, environment) {
+    let (settings, output) = match settings::update(arguments, environment).and_then(with_room_for_reports) {
         Ok(resolved) => resolved,
         Err(error) => return refuse(&early, environment, &error),
     };
@@ -81,7 +81,7 @@ fn run_update(arguments: &UpdateArgs, environment: &Environment) -> u8 {
 
 fn run_bootstrap(arguments: &cli::BootstrapArgs, environment: &Environment) -> u8 {
     let early = early_output(&arguments.output);
-    let (settings, output) = match settings::bootstrap(arguments, environment) {
+    let (settings, output) = match settings::bootstrap(arguments, environment).and_then(with_room_for_reports) {
         Ok(resolved) => resolved,
         Err(error) => return refuse(&early, environment, &error),
     };
@@ -98,7 +98,7 @@ fn run_bootstrap(arguments: &cli::BootstrapArgs, environment: &Environment) -> u
 
 fn run_install(arguments: &cli::InstallArgs, environment: &Environment) -> u8 {
     let early = early_output(&arguments.output);
-    let (settings, output) = match settings::install(arguments, environment) {
+    let (settings, output) = match settings::install(arguments, environment).and_then(with_room_for_reports) {
         Ok(resolved) => resolved,
         Err(error) => return refuse(&early, environment, &error),
     };
@@ -166,7 +166,8 @@ fn run_store(environment: &Environment, command: impl FnOnce() -> Result<u8, Com
 
 /// Refuses reports into directories that are not there before the run, not after it.
 fn with_room_for_reports<T>((settings, output): (T, OutputSettings)) -> Result<(T, OutputSettings), CommandError> {
-    for (flag, path) in [("--report", &output.report), ("--metrics", &output.metrics)] {
+    let files = [("--report", &output.report), ("--metrics", &output.metrics), ("--trace", &output.trace)];
+    for (flag, path) in files {
         let Some(parent) = path.as_deref().and_then(Path::parent) else { continue };
         if !parent.as_os_str().is_empty() && !parent.is_dir() {
             return Err(CommandError::usage(format_args!("{flag}: {} is not a directory", parent.display()))
@@ -242,6 +243,10 @@ impl<'a> Runs<'a> {
                 html::render(&report)
             };
             self.written(screen, &path, &text);
+        }
+        if let Some(path) = &self.output.trace {
+            let path = self.report_path(path, &report);
+            self.written(screen, &path, &perfetto::render(&report));
         }
         let did_something = report.summary.duration_ms > 0;
         if error.is_none() || did_something {
@@ -373,6 +378,8 @@ mod tests {
         assert!(with_room_for_reports(((), to("/nonexistent/run.html"))).is_err());
         assert!(with_room_for_reports(((), to("run.html"))).is_ok());
         assert!(with_room_for_reports(((), to("/run.html"))).is_ok());
+        let trace = OutputSettings { trace: Some("/nonexistent/trace.json".into()), ..OutputSettings::default() };
+        assert!(with_room_for_reports(((), trace)).is_err());
     }
 
     #[test]

@@ -71,8 +71,6 @@ pub struct MirrorSettings {
     pub snapshot: Option<String>,
     /// Only show the plan.
     pub dry_run: bool,
-    /// Where to write a trace of the stages.
-    pub trace: Option<PathBuf>,
     /// Name of this mirror in its trace files; `None`: the machine's host name.
     pub trace_host: Option<String>,
     /// Further lines of its trace file, such as `Maintainer: …`.
@@ -208,8 +206,6 @@ pub struct CheckSettings {
     pub signed_by: SignedBy,
     /// How to reach the mirrors.
     pub network: NetworkSettings,
-    /// Where to write a trace of the stages.
-    pub trace: Option<PathBuf>,
 }
 
 /// What is shown and written about a run; for the program, not for the commands.
@@ -221,6 +217,8 @@ pub struct OutputSettings {
     pub report: Option<PathBuf>,
     /// Prometheus text file.
     pub metrics: Option<PathBuf>,
+    /// Trace of the stages, for Perfetto.
+    pub trace: Option<PathBuf>,
     /// Only errors.
     pub quiet: bool,
     /// Number of `-v`.

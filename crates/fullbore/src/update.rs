@@ -35,8 +35,7 @@ use fullbore_engine::files::Root;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Events, Phase};
 use crate::fetching::Stop;
-use crate::output::write_atomically;
-use crate::report::{Report, perfetto};
+use crate::report::Report;
 use crate::settings::apt::native_architecture;
 use crate::settings::update::UpdateSettings;
 use account::Account;
@@ -108,10 +107,6 @@ fn refresh(settings: &UpdateSettings, root: Arc<Root>, events: &mut dyn Events) 
     };
     let result = result.and(ended).and_then(|()| account.verdict_on_failures());
     let report = account.report(&mut session);
-    if let Some(path) = &settings.trace {
-        write_atomically(path, perfetto::render(&report).as_bytes())
-            .map_err(|error| CommandError::disk(path, &error))?;
-    }
     match result {
         Ok(()) => Ok(report),
         Err(error) => Err(error.with_report(report)),

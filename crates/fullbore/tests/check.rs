@@ -60,6 +60,27 @@ fn damage_is_found_and_mended() {
 }
 
 #[test]
+fn each_command_writes_its_trace() {
+    let (mirror, server) = mirrored(common());
+    let trace = mirror.to.with_file_name("trace.json");
+    let flag = ["--trace", trace.to_str().unwrap()];
+    let written = || {
+        let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
+        std::fs::remove_file(mirror.to.with_file_name("trace.json")).unwrap();
+        assert!(!trace["traceEvents"].as_array().unwrap().is_empty());
+    };
+    mirror.check(&flag).exits(0);
+    written();
+    mirror.run_with(&[&server], &flag).exits(0);
+    written();
+    // One that cannot be written is no reason to be silent about the run.
+    std::fs::create_dir(&trace).unwrap();
+    mirror.run_with(&[&server], &flag).exits(7).says("trace.json");
+    let other = Mirror::new(common()).suite("none");
+    other.run_with(&[&server], &flag).exits(3).says("none: no mirror has its Release").says("trace.json");
+}
+
+#[test]
 fn both_names_of_a_wrong_index_are_mended() {
     let (mirror, _server) = mirrored(common());
     let index = "dists/trixie/main/binary-amd64/Packages.xz";

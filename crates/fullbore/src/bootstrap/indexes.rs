@@ -92,7 +92,6 @@ fn ours(
         // Removed when the root is complete.
         durability: DurabilityChoice::None,
         network,
-        trace: None,
         configuration,
     })
 }

@@ -70,8 +70,6 @@ pub struct BootstrapSettings {
     pub path: String,
     /// How to reach the mirrors.
     pub network: NetworkSettings,
-    /// Where to write a trace of the stages.
-    pub trace: Option<PathBuf>,
     /// Number of `-v`.
     pub verbose: u8,
 }
@@ -147,7 +145,6 @@ pub fn bootstrap(
             None => SEARCH_PATH.to_owned(),
         },
         network: network(&arguments.network, arguments.trust.cacert.as_deref(), &network_environment)?,
-        trace: arguments.output.trace.clone(),
         verbose: arguments.output.verbose,
     };
     let output = OutputSettings { stdout_is_taken: to_stdout, ..output(&arguments.output, false) };

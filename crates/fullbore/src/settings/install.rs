@@ -26,8 +26,6 @@ pub struct InstallSettings {
     pub epoch: Option<i64>,
     /// How to reach the mirrors, beside what the root's apt is configured to.
     pub network: NetworkSettings,
-    /// Where to write a trace of the stages.
-    pub trace: Option<PathBuf>,
     /// Only errors are shown.
     pub quiet: bool,
     /// stdout is for JSON.
@@ -72,7 +70,6 @@ pub fn install(
         apt_config: environment.apt_config.clone(),
         epoch: environment.source_date_epoch,
         network,
-        trace: arguments.output.trace.clone(),
         quiet: arguments.output.quiet,
         json: arguments.output.json,
     };

@@ -174,7 +174,6 @@ fn mirror(
             )?,
             snapshot: wishes.snapshot.clone(),
             dry_run: arguments.dry_run,
-            trace: arguments.output.trace.clone(),
             trace_host: wishes.trace_host.clone(),
             trace_info: wishes.trace_info.0.clone(),
             notes: archive.notes,
@@ -280,7 +279,6 @@ pub fn check(arguments: CheckArgs, environment: &Environment) -> Result<(CheckSe
         origins,
         signed_by: signed_by(&arguments.trust.keyring)?,
         network: network(&arguments.network, arguments.trust.cacert.as_deref(), environment)?,
-        trace: arguments.output.trace.clone(),
     };
     Ok((settings, output(&arguments.output, false)))
 }
@@ -290,6 +288,7 @@ pub(super) fn output(arguments: &OutputArgs, changed_exit: bool) -> OutputSettin
         json: arguments.json,
         report: arguments.report.clone(),
         metrics: arguments.metrics.clone(),
+        trace: arguments.trace.clone(),
         quiet: arguments.quiet,
         verbose: arguments.verbose,
         changed_exit,

@@ -45,8 +45,6 @@ pub struct UpdateSettings {
     pub durability: DurabilityChoice,
     /// How to reach the mirrors.
     pub network: NetworkSettings,
-    /// Where to write a trace of the stages.
-    pub trace: Option<PathBuf>,
 }
 
 /// How long apt waits for an answer where its configuration does not say (apt.conf(5), `Acquire::http::Timeout`).
@@ -87,7 +85,6 @@ pub fn update(
         },
         durability: arguments.durability.unwrap_or(DurabilityChoice::AtEnd),
         network: network(&arguments.network, arguments.trust.cacert.as_deref(), &environment)?,
-        trace: arguments.output.trace.clone(),
         lists,
         configuration,
     };
