@@ -88,13 +88,13 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
         let lock = take_lock(&root)?;
         (Places::of(root), Some(lock))
     };
+    snapshot_name_is_free(settings, &places.root)?;
     let mut account = Account::new(settings, events);
     settings.notes.iter().for_each(|note| account.warn(events, note.clone()));
     let mut session =
         Session::open(places, &settings.origins, settings.origin_only, &settings.network, settings.durability)?;
     let stop = Stop::listen(&session.runtime);
-    let mut result = snapshot_name_is_free(settings, &session)
-        .and_then(|()| walk(settings, &mut session, &stop, &mut account, events));
+    let mut result = walk(settings, &mut session, &stop, &mut account, events);
     for _ in 1..ROUNDS_MAX {
         // Somebody pushed while we were at it: what we have may be old already (ftpsync).
         let done = settings.dry_run || result.is_err();
@@ -429,9 +429,9 @@ impl Run<'_> {
 }
 
 /// Asked before the run, which would come to nothing at its end.
-fn snapshot_name_is_free(settings: &MirrorSettings, session: &Session) -> Result<(), CommandError> {
+fn snapshot_name_is_free(settings: &MirrorSettings, root: &Root) -> Result<(), CommandError> {
     let Some(name) = &settings.snapshot else { return Ok(()) };
-    snapshot::check_name(&session.root, name).map_err(CommandError::usage)
+    snapshot::check_name(root, name).map_err(CommandError::usage)
 }
 
 /// The snapshot, of what the last round left, if that is complete.

@@ -644,7 +644,8 @@ fn the_guard_counts_foreign_files() {
 fn a_snapshot_stays() {
     let (mirror, server) = mirrored();
     mirror.run_with(&[&server], &["--snapshot", "first"]).exits(0);
-    mirror.run_with(&[&server], &["--snapshot", "first"]).exits(1).says("first");
+    let refused = mirror.run_with(&[&server], &["--snapshot", "first"]).exits(1).says("first");
+    assert!(!refused.stderr.contains("warning"), "{}", refused.stderr);
     server.switch_root(&common().state(1).root);
     mirror.run_with(&[&server], &["--keep-generations", "0", "--keep-hours", "0", "--force-delete"]).exits(0);
     verified(&mirror.to, common(), 1);
