@@ -124,7 +124,9 @@ pub fn explain(error: &CallError) -> CommandError {
     let command = CommandError::from_error(kind, error);
     match (error.code(), error.status()) {
         ("SignatureDoesNotMatch", _) => command.hint("is the secret key the right one, and the --region?"),
+        ("RequestTimeTooSkewed", _) => command.hint("is this machine's clock right?"),
         ("NoSuchBucket", _) => command.hint("fullbore makes no buckets: `aws s3 mb` does"),
+        (_, Some(300..400)) => command.hint("the store is elsewhere: --endpoint says where, and --region"),
         (_, Some(403)) => {
             command.hint("may these credentials do that? `aws sts get-caller-identity` says whose they are")
         }

@@ -5,6 +5,8 @@
 
 #[path = "s3/faults.rs"]
 mod faults;
+#[path = "s3/hostile.rs"]
+mod hostile;
 #[path = "s3/servers.rs"]
 mod servers;
 #[path = "s3/store.rs"]

@@ -111,7 +111,7 @@ impl Bucket {
         region: &str,
         addressing: Addressing,
     ) -> Result<Bucket, AddressError> {
-        if region.is_empty() || !region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        if !is_region(region) {
             return Err(AddressError::Region { name: region.to_owned() });
         }
         let suffix = amazons(region);
@@ -173,6 +173,11 @@ impl Bucket {
     pub fn is_encrypted(&self) -> bool {
         self.endpoint.scheme == Scheme::Https
     }
+}
+
+/// Whether a text can be a region's name: it is part of signatures, and of host names.
+pub fn is_region(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 /// What the names of Amazon's hosts end with.

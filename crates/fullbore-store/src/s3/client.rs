@@ -26,7 +26,7 @@ use fullbore_wire::rate_limit::RateLimit;
 use fullbore_wire::retry_after::RetryAfter;
 use tokio::sync::{oneshot, watch};
 
-use super::address::{Addressing, Bucket};
+use super::address::{Addressing, Bucket, is_region};
 use super::credentials::{Keeper, unix_now};
 pub use super::sign::Identity;
 use super::sign::{Signable, Signer, UNSIGNED_PAYLOAD, amz_date, hex, query_string};
@@ -160,7 +160,8 @@ struct Tries {
 
 /// What follows an outcome.
 enum Next {
-    Again(Duration),
+    /// After this wait, or with this error when there is no time left.
+    Again(Duration, CallError),
     Fail(CallError),
 }
 
@@ -271,14 +272,14 @@ impl Client {
             let since = self.shared.queue.last_well().map_or(first, |well| well.max(first));
             let try_for = self.shared.options.try_for;
             match next {
-                Next::Again(wait) if since.elapsed() + wait < try_for => {
+                Next::Again(wait, _) if since.elapsed() + wait < try_for => {
                     if std::mem::take(&mut tries.renew) {
                         refused = identity;
                     }
                     tokio::time::sleep(wait).await;
                 }
-                Next::Again(_) => {
-                    let reason = format!("not done within {} s", try_for.as_secs());
+                Next::Again(_, error) => {
+                    let reason = format!("{}; not done within {} s", error.reason(), try_for.as_secs());
                     return Err(CallError::Network { what: call.what(), reason, tries: tries.sent });
                 }
                 Next::Fail(error) => return Err(error),
@@ -325,6 +326,11 @@ impl Client {
             // 404 and 412 say all by themselves.
             return self.compare(call, answer, tries);
         };
+        if error.message.is_empty()
+            && let Some(place) = answer.head.location.as_ref().filter(|_| (300..400).contains(&status))
+        {
+            error.message = format!("it sends us on to {place}");
+        }
         error.message = error.message.chars().take(300).collect();
         let region = answer.head.store_field("x-amz-bucket-region").map(str::to_owned).or(error.region.clone());
         let what = call.what();
@@ -353,19 +359,19 @@ impl Client {
             "ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException" | "InvalidToken" if tries.renewed < 2 => {
                 tries.renewed += 1;
                 tries.renew = true;
-                Next::Again(Duration::ZERO)
+                Next::Again(Duration::ZERO, refused)
             }
             "RequestTimeTooSkewed" | "RequestExpired" if tries.clock < 2 && answer.head.date.is_some() => {
                 tries.clock += 1;
                 let theirs = answer.head.date.unwrap_or_else(unix_now);
                 self.shared.clock_offset_s.store(theirs - unix_now(), Ordering::Relaxed);
-                Next::Again(Duration::ZERO)
+                Next::Again(Duration::ZERO, refused)
             }
             "BadDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" | "InvalidDigest"
                 if tries.damaged < 2 =>
             {
                 tries.damaged += 1;
-                Next::Again(WAIT.0)
+                Next::Again(WAIT.0, refused)
             }
             "RequestTimeout" | "IncompleteBody" | "InternalError" | "OperationAborted" | "RequestTimedOut" => {
                 tries.failed += 1;
@@ -376,7 +382,7 @@ impl Client {
                 && self.move_to(region.as_deref(), &answer.asked) =>
             {
                 tries.moved += 1;
-                Next::Again(Duration::ZERO)
+                Next::Again(Duration::ZERO, refused)
             }
             _ if status >= 500 && status != 501 => {
                 tries.failed += 1;
@@ -411,7 +417,7 @@ impl Client {
 
     /// Speaks to another region from now on; false if it is the one that was asked.
     fn move_to(&self, region: Option<&str>, asked: &Bucket) -> bool {
-        let Some(region) = region.filter(|region| *region != asked.region) else { return false };
+        let Some(region) = region.filter(|region| *region != asked.region && is_region(region)) else { return false };
         let mut bucket = self.shared.bucket.write().unwrap_or_else(PoisonError::into_inner);
         if bucket.region == region {
             // Another request, that was on its way beside this one, has heard of it before.
@@ -442,10 +448,10 @@ fn again(more: bool, failed: u32, error: CallError) -> Next {
     }
     tracing::debug!(%error, "again");
     if failed == 0 {
-        return Next::Again(Duration::ZERO);
+        return Next::Again(Duration::ZERO, error);
     }
     let wait = (WAIT.0 * 2_u32.pow(failed.min(10) - 1)).min(WAIT.1);
-    Next::Again(wait.mul_f64(0.75 + f64::from(random::<1>()[0]) / 512.0))
+    Next::Again(wait.mul_f64(0.75 + f64::from(random::<1>()[0]) / 512.0), error)
 }
 
 /// A hash of content in hex, for fields that want it.

@@ -3,6 +3,9 @@
 //! A store that does not know the condition answers 200 and replaces what is there, so that an answer of 200 says nothing
 //! about it. The condition is relied on when the store has refused by it (412), or is Amazon's, which keeps to it by its
 //! documentation ("Conditional writes", since August 2024).
+//!
+//! The first objects themselves cannot show it: where the condition is ignored, what was there is replaced, with its
+//! metadata, before anybody knows. Nor is it remembered for later runs, when another store may answer at the address.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

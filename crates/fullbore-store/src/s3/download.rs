@@ -14,7 +14,6 @@ use tokio::task::JoinHandle;
 
 use super::client::{Answer, Call, CallError, Client};
 use super::compare::{self, Checker, Present, Proof};
-use super::xml;
 
 /// Bytes of a range: half a part.
 pub const RANGE_BYTES: u64 = 4 << 20;
@@ -128,15 +127,11 @@ impl Run<'_> {
                 if complete.is_some_and(|complete| complete != self.present.size) {
                     return Err(DownloadError::Changed { key: key() });
                 }
-                first == expected.start && last + 1 == expected.end
+                first == expected.start && last.checked_add(1) == Some(expected.end)
             }
             // The whole of it, where that was what was asked for.
             (200, None) => expected.start == 0 && length == self.present.size,
-            _ => {
-                let error = xml::service_error(&answer.body).unwrap_or_default();
-                let what = format!("GET {}", self.key);
-                return Err(CallError::Refused { what, status: answer.head.status, error }.into());
-            }
+            _ => return Err(CallError::refused(format!("GET {}", self.key), &answer).into()),
         };
         if answer.etag() != self.present.etag {
             return Err(DownloadError::Changed { key: key() });

@@ -1,9 +1,15 @@
 //! What is in a bucket, page by page.
+//!
+//! A server says itself where its next page begins, and one that errs there could have us ask for ever ([`Endless`]).
 
 use fullbore_wire::http1::Method;
 
 use super::client::{Call, CallError, Client};
-use super::xml::{self, Listed};
+use super::xml::{self, Listed, Page};
+
+/// Pages without an object in a row. Some come where many objects were deleted of which old versions are kept; so many are
+/// a guess at "never ends".
+const EMPTY_PAGES_MAX: u32 = 1000;
 
 /// Whether to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +30,7 @@ pub async fn list(
     mut each: impl FnMut(Vec<Listed>) -> More + Send,
 ) -> Result<(), CallError> {
     let mut token: Option<String> = None;
+    let mut endless = Endless::default();
     loop {
         let mut call = Call::new(Method::Get, None).query("list-type", "2").query("encoding-type", "url");
         if !prefix.is_empty() {
@@ -36,15 +43,88 @@ pub async fn list(
         let answer = client.call(call).await?;
         let what = || format!("list of {prefix:?}");
         if answer.head.status != 200 {
-            let error = xml::service_error(&answer.body).unwrap_or_default();
-            return Err(CallError::Refused { what: what(), status: answer.head.status, error });
+            return Err(CallError::refused(what(), &answer));
         }
         let page = xml::page(&answer.body).map_err(|source| CallError::Answer { what: what(), source })?;
+        if let Some(did) = endless.turns_out(&page) {
+            return Err(CallError::Endless { what: what(), store: client.bucket().store().to_owned(), did });
+        }
         let more = each(page.objects);
         match page.next {
-            // The same page again would never end.
-            Some(next) if more == More::Yes && token.as_ref() != Some(&next) => token = Some(next),
+            Some(next) if more == More::Yes => token = Some(next),
             _ => return Ok(()),
         }
+    }
+}
+
+/// Finds out listings that have no end, by few bytes however long they are: what page 1, 2, 4, 8, … had is kept and looked
+/// for in all that follow, so that a circle is noticed before it was gone through twice (Brent's algorithm).
+#[derive(Debug, Default)]
+struct Endless {
+    pages: u64,
+    empty: u32,
+    /// How the page after the one that is kept was to be asked for, and the first key of it.
+    token: Option<String>,
+    key: Option<String>,
+}
+
+impl Endless {
+    /// What the server did that shows it, with this page.
+    fn turns_out(&mut self, page: &Page) -> Option<String> {
+        if self.key.is_some() && page.objects.iter().any(|object| Some(&object.key) == self.key.as_ref()) {
+            return Some(format!("listed {:?} a second time", self.key.as_deref().unwrap_or_default()));
+        }
+        // The last page may have anything.
+        let next = page.next.as_ref()?;
+        if Some(next) == self.token.as_ref() {
+            return Some("named a page as the next one that was there already".into());
+        }
+        self.empty = if page.objects.is_empty() { self.empty + 1 } else { 0 };
+        if self.empty >= EMPTY_PAGES_MAX {
+            return Some(format!("gave {EMPTY_PAGES_MAX} pages in a row without any object"));
+        }
+        self.pages += 1;
+        if self.pages.is_power_of_two() {
+            self.token = Some(next.clone());
+            self.key = page.objects.first().map(|object| object.key.clone()).or(self.key.take());
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page at which a listing is found out to be endless, of so many; `page` tells keys and token.
+    fn found_out(most: u32, page: impl Fn(u32) -> (Vec<u32>, Option<String>)) -> Option<(u32, String)> {
+        let mut endless = Endless::default();
+        (0..most).find_map(|number| {
+            let (keys, next) = page(number);
+            let object = |key: u32| Listed { key: format!("{key:09}"), size: 1, etag: String::new() };
+            let page = Page { objects: keys.into_iter().map(object).collect(), next };
+            endless.turns_out(&page).map(|did| (number, did))
+        })
+    }
+
+    #[test]
+    fn circles_are_found_out_wherever_they_begin() {
+        for (before, round) in [(0, 1), (0, 2), (0, 7), (3, 1), (5, 4), (100, 30)] {
+            let place = |number: u32| if number < before { number } else { before + (number - before) % round };
+            let by_token = found_out(1000, |number| (Vec::new(), Some(place(number).to_string())));
+            assert!(by_token.unwrap().0 <= 3 * (before + round), "{before} {round}");
+            let by_key = found_out(1000, |number| (vec![place(number)], Some(number.to_string())));
+            let (page, did) = by_key.unwrap();
+            assert!(page <= 3 * (before + round) && did.contains("second time"), "{before} {round} {did}");
+        }
+    }
+
+    #[test]
+    fn long_listings_and_some_empty_pages_are_none() {
+        let keys = |number: u32| if number % 400 == 3 { vec![number, number + 100_000_000] } else { Vec::new() };
+        let next = |number: u32| (number < 9999).then(|| format!("t{number}"));
+        assert_eq!(found_out(10_000, |number| (keys(number), next(number))), None);
+        let (page, did) = found_out(10_000, |number| (Vec::new(), next(number))).unwrap();
+        assert!(page + 1 == EMPTY_PAGES_MAX && did.contains("without any object"), "{page} {did}");
     }
 }

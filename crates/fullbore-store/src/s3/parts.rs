@@ -65,7 +65,8 @@ impl Cut {
             Cut::Even(bytes) => size.div_ceil(bytes.max(1)).max(1),
             Cut::Growing(_) => {
                 let (mut count, mut reached) = (0, 0);
-                while reached < size {
+                // Sizes are what servers say, and no object has more parts than that.
+                while reached < size && count <= PARTS_MAX {
                     reached += self.part_bytes(count);
                     count += 1;
                 }
@@ -77,6 +78,9 @@ impl Cut {
     /// The cut by which an object of this size has so many parts, if its uploader was one of the usual:
     /// `first` is what is known of the first part's size.
     pub fn guess(size: u64, parts: u64, first: Option<u64>) -> Option<Cut> {
+        if parts > PARTS_MAX {
+            return None;
+        }
         let even = first.into_iter().chain([PART_BYTES]).map(Cut::Even);
         even.chain([Cut::of(size), Cut::Growing(Growth::default())])
             .find(|cut| cut.count(size) == parts && first.is_none_or(|first| cut.part_bytes(0).min(size) == first))
@@ -181,5 +185,8 @@ mod tests {
         let pipe = PART_BYTES * 1001;
         assert_eq!(Cut::guess(pipe, 1001, Some(PART_BYTES)), Some(Cut::Even(PART_BYTES)));
         assert_eq!(Cut::guess(pipe + PART_BYTES, 1001, Some(PART_BYTES)), Some(Cut::Growing(Growth::default())));
+        // What no object is: it would be counted for ever, or hashed byte by byte.
+        assert_eq!(Cut::guess(u64::MAX, 3, None), None);
+        assert_eq!(Cut::guess(1 << 20, 1 << 20, Some(1)), None);
     }
 }

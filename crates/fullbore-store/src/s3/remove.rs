@@ -47,11 +47,15 @@ pub async fn remove(client: &Client, keys: &[String]) -> Result<Vec<(String, Ser
         .body(Body::Memory(body.into()), hash);
     call.answer_bytes_max = xml::ANSWER_BYTES_MAX;
     call.errors_in_body = false;
+    let what = || "POST ?delete".to_owned();
     let answer = client.call(call).await?;
+    if !(200..300).contains(&answer.head.status) {
+        return Err(CallError::refused(what(), &answer));
+    }
     if answer.body.is_empty() {
         return Ok(left);
     }
     let failed = xml::not_deleted(&answer.body);
-    left.extend(failed.map_err(|source| CallError::Answer { what: "POST ?delete".into(), source })?);
+    left.extend(failed.map_err(|source| CallError::Answer { what: what(), source })?);
     Ok(left)
 }

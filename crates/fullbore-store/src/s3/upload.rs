@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-use super::client::{Answer, Body, CHECKSUM_FIELD, Call, CallError, Client};
+use super::client::{Body, CHECKSUM_FIELD, Call, CallError, Client};
 use super::compare::{composite_etag, sum_of};
 use super::conditions::Conditions;
 use super::journal::{Journal, Open};
@@ -148,7 +148,7 @@ impl Uploader {
                 let confirmed = answer.head.store_field(CHECKSUM_FIELD).is_some();
                 Ok(Whole::Stored(Stored { size, checksum: base64(&hash), confirmed }))
             }
-            _ => Err(refused(&format!("PUT {key}"), &answer).into()),
+            _ => Err(CallError::refused(format!("PUT {key}"), &answer).into()),
         }
     }
 
@@ -247,7 +247,7 @@ impl Uploader {
         (call.fields, call.errors_in_body) = (fields, true);
         let answer = self.client.call(call).await?;
         if answer.head.status != 200 {
-            return Err(refused(&format!("POST {key}?uploads"), &answer).into());
+            return Err(CallError::refused(format!("POST {key}?uploads"), &answer).into());
         }
         let upload_id = read_answer(&format!("POST {key}?uploads"), xml::upload_id(&answer.body))?;
         let bucket = self.client.bucket();
@@ -308,16 +308,11 @@ impl Uploader {
         match made {
             // 404: it is gone.
             Ok(answer) if (200..300).contains(&answer.head.status) || answer.head.status == 404 => Ok(()),
-            Ok(answer) => Err(refused(&what, &answer)),
+            Ok(answer) => Err(CallError::refused(&what, &answer)),
             Err(error) if error.code() == "NoSuchUpload" => Ok(()),
             Err(error) => Err(error),
         }
     }
-}
-
-fn refused(what: &str, answer: &Answer) -> CallError {
-    let error = xml::service_error(&answer.body).unwrap_or_default();
-    CallError::Refused { what: what.to_owned(), status: answer.head.status, error }
 }
 
 fn read_answer<T>(what: &str, read: Result<T, XmlError>) -> Result<T, CallError> {
@@ -483,7 +478,7 @@ impl Multipart {
         drop(permit);
         let what = || format!("part {} of {}", number + 1, self.open.key);
         if !(200..300).contains(&answer.head.status) {
-            return Err(refused(&what(), &answer).into());
+            return Err(CallError::refused(what(), &answer).into());
         }
         let etag = read_answer(&what(), answer.etag().ok_or(XmlError::Missing("ETag")))?;
         let confirmed = answer.head.store_field(CHECKSUM_FIELD).is_some();
@@ -533,9 +528,9 @@ impl Multipart {
             }
             // The answer to an earlier copy of the request was lost, and the upload is complete.
             Ok(answer) if answer.head.status == 404 => {
-                self.is_there(&stored, parts).await.map_err(|()| refused(&what, &answer))?;
+                self.is_there(&stored, parts).await.map_err(|()| CallError::refused(&what, &answer))?;
             }
-            Ok(answer) => return Err(refused(&what, &answer).into()),
+            Ok(answer) => return Err(CallError::refused(&what, &answer).into()),
             Err(error) if error.code() == "NoSuchUpload" => self.is_there(&stored, parts).await.map_err(|()| error)?,
             Err(error) => return Err(error.into()),
         }

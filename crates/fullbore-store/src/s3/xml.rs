@@ -99,6 +99,8 @@ fn read<T>(bytes: &[u8], take: impl FnOnce(Node<'_, '_>) -> Result<T, XmlError>)
         return Err(XmlError::Form("too long"));
     }
     let text = std::str::from_utf8(bytes).map_err(|_| XmlError::Form("not UTF-8"))?;
+    // Servers send spaces while they join parts, so that the connection is not taken for dead.
+    let text = text.trim_ascii_start();
     let options = ParsingOptions { allow_dtd: false, nodes_limit: NODES_MAX, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text, options).map_err(|error| XmlError::Syntax(error.to_string()))?;
     take(document.root_element())
@@ -177,6 +179,10 @@ pub fn page(bytes: &[u8]) -> Result<Page, XmlError> {
                 etag: unquoted(child(entry, "ETag").unwrap_or_default()),
             });
         }
+        // What is left out would be taken for what is not there.
+        if objects.len() >= ENTRIES_MAX {
+            return Err(XmlError::Form("a page of more entries than a listing has"));
+        }
         let next = match child(root, "IsTruncated") {
             Some("true") => Some(needed(root, "NextContinuationToken")?),
             _ => None,
@@ -209,6 +215,9 @@ pub fn uploads(bytes: &[u8]) -> Result<Vec<Begun>, XmlError> {
 /// [`XmlError`]
 pub fn not_deleted(bytes: &[u8]) -> Result<Vec<(String, ServiceError)>, XmlError> {
     read(bytes, |root| {
+        if root.tag_name().name() != "DeleteResult" {
+            return Err(XmlError::Missing("DeleteResult"));
+        }
         let failed = all(root, "Error").map(|entry| {
             let text = |name| child(entry, name).unwrap_or_default().to_owned();
             (text("Key"), ServiceError { code: text("Code"), message: text("Message"), region: None })
@@ -292,6 +301,9 @@ mod tests {
         assert_eq!(object.etag, "900150983cd24fb0d6963f7d28e17f72");
         assert!(super::page(b"<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>").is_err());
         assert!(super::page(b"<Error><Code>x</Code></Error>").is_err());
+        let many = "<Contents><Key>a</Key><Size>1</Size></Contents>".repeat(ENTRIES_MAX + 1);
+        let many = super::page(format!("<ListBucketResult>{many}</ListBucketResult>").as_bytes());
+        assert!(matches!(many, Err(XmlError::Form(_))), "what is left out would count as not there");
     }
 
     #[test]
@@ -303,8 +315,12 @@ mod tests {
         let begun = uploads(b"<L><Upload><Key>k</Key><UploadId>1</UploadId></Upload><Upload><Key>l</Key><UploadId>2</UploadId></Upload></L>");
         assert_eq!(begun.unwrap().len(), 2);
         let left =
-            not_deleted(b"<D><Deleted><Key>a</Key></Deleted><Error><Key>b</Key><Code>AccessDenied</Code></Error></D>");
+            not_deleted(b"<DeleteResult><Deleted><Key>a</Key></Deleted><Error><Key>b</Key><Code>AccessDenied</Code></Error></DeleteResult>");
         assert_eq!(left.unwrap()[0].0, "b");
+        let none = not_deleted(b"<Error><Code>InternalError</Code></Error>");
+        assert_eq!(none, Err(XmlError::Missing("DeleteResult")), "not that all are deleted");
+        let waited = b"  \n <?xml version=\"1.0\"?><Error><Code>InternalError</Code></Error>";
+        assert_eq!(service_error(waited).unwrap().code, "InternalError");
     }
 
     #[test]

@@ -62,7 +62,8 @@ pub struct ResponseHead {
     pub server: Option<String>,
     /// Date.
     pub date: Option<i64>,
-    /// Fields of object stores (`x-amz-…`), names in lower case: checksums, regions, versions.
+    /// Fields of object stores (`x-amz-…`), names in lower case: checksums, regions, versions. And `etag`, where it has
+    /// another form than HTTP says.
     pub store_fields: Vec<(String, String)>,
 }
 
@@ -213,7 +214,13 @@ fn read_fields(
         }
         match field.name.len() {
             4 if is("Date") => head.date = date(value),
-            4 if is("ETag") => head.etag = ascii(value).and_then(EntityTag::parse),
+            4 if is("ETag") => {
+                head.etag = ascii(value).and_then(EntityTag::parse);
+                // Some object stores leave the quotes out.
+                if head.etag.is_none() {
+                    head.store_fields.push(("etag".into(), text(value)));
+                }
+            }
             6 if is("Server") => head.server = Some(text(value)),
             8 if is("Location") => head.location = head.location.or_else(|| Some(text(value))),
             10 if is("Connection") => read_connection(value, &mut framing),

@@ -52,6 +52,10 @@ pub enum Fault {
     Stall(Duration),
     /// Slowly.
     Delay(Duration),
+    /// Byte by byte, without an end.
+    Drip,
+    /// ETags have no quotes.
+    BareEtags,
     /// Refused with a plea for less when more than so many are asked at once, and slowly otherwise.
     SlowAbove(usize, Duration),
 }
@@ -163,7 +167,7 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
         most.fetch_max(together, Ordering::SeqCst);
         let mut obeyed = request.clone();
         let fault = (script.lock().unwrap())(&request);
-        let (mut after, mut wrong) = (false, false);
+        let (mut after, mut wrong, mut bare) = (false, false, false);
         let fault = match fault {
             Fault::SlowAbove(most, _) if together > most => Fault::Answer(503, "", SLOW),
             Fault::SlowAbove(_, time) => Fault::Delay(time),
@@ -182,6 +186,14 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
                 kept.lock().unwrap().requests.push(request);
                 return;
             }
+            Fault::Drip => {
+                let _ = stream.get_mut().write_all(b"HTTP/1.1 200 X\r\nX: ");
+                while stream.get_mut().write_all(b"x").is_ok() {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                return;
+            }
+            Fault::BareEtags => bare = true,
             Fault::ResetAfter => after = true,
             Fault::WrongChecksum => wrong = true,
             Fault::Unconditional => {
@@ -190,7 +202,10 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
             Fault::Stall(time) | Fault::Delay(time) => std::thread::sleep(time),
             Fault::SlowAbove(..) | Fault::None => {}
         }
-        let (status, fields, body) = act(&mut kept.lock().unwrap(), &obeyed, wrong);
+        let (status, mut fields, body) = act(&mut kept.lock().unwrap(), &obeyed, wrong);
+        if bare {
+            fields.retain(|character| character != '"');
+        }
         let is_head = request.method == "HEAD";
         kept.lock().unwrap().requests.push(request);
         now.fetch_sub(1, Ordering::SeqCst);

@@ -10,7 +10,7 @@ use fullbore_wire::range::ByteRange;
 use crate::s3::address::Bucket;
 use crate::s3::credentials::CredentialsError;
 use crate::s3::spool::Kept;
-use crate::s3::xml::{ServiceError, XmlError};
+use crate::s3::xml::{self, ServiceError, XmlError};
 
 /// Bytes of an answer's body that is an error, or of no interest.
 pub const SMALL_ANSWER: usize = 64 << 10;
@@ -137,10 +137,16 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The ETag without quotes; `None` if there is none, or only a weak one.
+    /// The ETag without quotes, which it need not have; `None` if there is none, or only a weak one.
     pub fn etag(&self) -> Option<String> {
-        let tag = self.head.etag.as_ref().filter(|tag| !tag.weak)?;
-        Some(tag.to_string().trim_matches('"').to_owned())
+        match &self.head.etag {
+            Some(tag) => (!tag.weak).then(|| tag.to_string().trim_matches('"').to_owned()),
+            None => {
+                let is_part = |byte: u8| byte.is_ascii_graphic() && byte != b'"';
+                let bare = self.head.store_field("etag")?;
+                (!bare.is_empty() && bare.bytes().all(is_part)).then(|| bare.to_owned())
+            }
+        }
     }
 }
 
@@ -188,6 +194,16 @@ pub enum CallError {
         /// Why not.
         source: XmlError,
     },
+    /// A listing that would never end.
+    #[error("{what}: store {store} {did}; such a listing would never end")]
+    Endless {
+        /// Which.
+        what: String,
+        /// Whose.
+        store: String,
+        /// What shows it.
+        did: String,
+    },
     /// No credentials.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
@@ -198,7 +214,8 @@ pub enum CallError {
 
 fn described(error: &ServiceError) -> String {
     match (error.code.as_str(), error.message.as_str()) {
-        ("", _) => String::new(),
+        ("", "") => String::new(),
+        ("", message) => format!(": {message}"),
         (code, "") => format!(" {code}"),
         (code, message) => format!(" {code}: {message}"),
     }
@@ -209,6 +226,21 @@ fn after(tries: u32) -> String {
 }
 
 impl CallError {
+    /// What an answer of another status than a good one says.
+    pub fn refused(what: impl Into<String>, answer: &Answer) -> CallError {
+        let error = xml::service_error(&answer.body).unwrap_or_default();
+        CallError::Refused { what: what.into(), status: answer.head.status, error }
+    }
+
+    /// What is wrong, without the request that it is about.
+    pub(super) fn reason(&self) -> String {
+        match self {
+            CallError::Refused { status, error, .. } => format!("{status}{}", described(error)),
+            CallError::Network { reason, .. } => reason.clone(),
+            other => other.to_string(),
+        }
+    }
+
     /// The server's name of the error; empty if it was none of the server's.
     pub fn code(&self) -> &str {
         match self {

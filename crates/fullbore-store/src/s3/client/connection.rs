@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::measure::Answered;
 use super::queue::{Order, PIPELINE_DEPTH, Take};
-use super::{Answer, Body, Shared};
+use super::{Answer, Body, Call, SMALL_ANSWER, Shared};
 use crate::s3::spool::Kept;
 use writing::{Turn, unsent_allowed, write_or_wait};
 
@@ -135,6 +135,8 @@ struct Connection<'a> {
     last_answer: Instant,
     /// TCP's acknowledged and received bytes, and when they last grew.
     progress: (u64, Instant),
+    /// When that was looked at.
+    looked: Instant,
     info: TcpInfo,
     not_before: Option<Instant>,
     /// Time that the limit on the rate has held the present request back.
@@ -160,6 +162,7 @@ impl<'a> Connection<'a> {
             answers: 0,
             last_answer: now,
             progress: (0, now),
+            looked: now,
             not_before: None,
             limited: Duration::ZERO,
             flushed: true,
@@ -178,13 +181,10 @@ impl<'a> Connection<'a> {
                 Ok(held) => held,
                 Err(reason) => break Ended::Broken(reason),
             };
+            let mut is_due = self.looked.elapsed() >= LOOK_SELDOM;
             match self.turn(held).await {
                 Ok(Turn::Written | Turn::Arrived) => {}
-                Ok(Turn::Look) => {
-                    if let Some(ended) = self.look() {
-                        break ended;
-                    }
-                }
+                Ok(Turn::Look) => is_due = true,
                 Ok(Turn::Readable) => {
                     if let Some(ended) = self.read(&mut inbox).await {
                         break ended;
@@ -196,6 +196,10 @@ impl<'a> Connection<'a> {
                     }
                 }
                 Err(error) => break Ended::Broken(error.to_string()),
+            }
+            // Something may move all the time, and nothing come of it.
+            if is_due && let Some(ended) = self.look() {
+                break ended;
             }
         };
         self.end(ended)
@@ -544,6 +548,7 @@ impl<'a> Connection<'a> {
     /// Looks where things stand. `Some` ends the connection.
     fn look(&mut self) -> Option<Ended> {
         let now = Instant::now();
+        self.looked = now;
         if self.asked.is_empty() {
             let idle = now.saturating_duration_since(self.last_answer) >= IDLE;
             return (idle || !self.may_go_on()).then_some(Ended::Quietly);
@@ -553,7 +558,7 @@ impl<'a> Connection<'a> {
             return Some(Ended::Broken("not wanted any more".into()));
         }
         self.see();
-        let moved = self.info.bytes_acknowledged + self.info.bytes_received;
+        let moved = self.info.bytes_acknowledged + self.received_that_counts();
         // What waits for its turn does not stall.
         let holds_nothing = self.info.in_kernel_bytes() == 0 && self.http.outgoing().has_remaining();
         if moved != self.progress.0 || self.not_before.is_some() || holds_nothing {
@@ -565,6 +570,16 @@ impl<'a> Connection<'a> {
         let patience = self.shared.options.patience;
         (now.saturating_duration_since(self.progress.1) >= patience)
             .then(|| Ended::Broken(format!("stalled: nothing moved for {} s", patience.as_secs())))
+    }
+
+    /// Bytes received, where they show that something moves. A small answer comes in one piece: a server that gives it
+    /// out byte by byte would hold us for ever. Only while it joins parts it sends spaces to show that it lives.
+    fn received_that_counts(&self) -> u64 {
+        let is_small = |call: &Call| call.answer_bytes_max <= SMALL_ANSWER && !call.errors_in_body;
+        match self.asked.front() {
+            Some(asked) if is_small(&asked.order.call) => 0,
+            _ => self.info.bytes_received,
+        }
     }
 }
 

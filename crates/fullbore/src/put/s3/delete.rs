@@ -26,14 +26,28 @@ impl Doomed {
     /// Lists everything beneath the prefix, and keeps what is not wanted.
     pub async fn find(client: &Client, prefix: &str, wanted: &HashSet<&str>) -> Result<Doomed, CommandError> {
         let mut doomed = Doomed { keys: Vec::new(), of: 0 };
+        let mut stray = None;
         let listed = listing::list(client, prefix, |page| {
+            // A server that does not look at the prefix would have us delete what is others'.
+            stray = page.iter().find(|object| !object.key.starts_with(prefix)).map(|object| object.key.clone());
+            if stray.is_some() {
+                return More::No;
+            }
             doomed.of += page.len();
             let others = page.into_iter().filter(|object| !wanted.contains(object.key.as_str()));
             doomed.keys.extend(others.map(|object| object.key));
             More::Yes
         });
         listed.await.map_err(|error| explain(&error))?;
-        Ok(doomed)
+        let Some(stray) = stray else { return Ok(doomed) };
+        let bucket = client.bucket();
+        Err(CommandError::new(
+            ErrorKind::Network,
+            format_args!(
+                "--delete: store {} was asked what is beneath {prefix:?} and lists {stray:?}; nothing is deleted",
+                bucket.store()
+            ),
+        ))
     }
 
     /// Refuses to delete too much at once: a source that is suddenly empty is more likely a fault than a wish.

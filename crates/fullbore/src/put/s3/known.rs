@@ -64,10 +64,12 @@ impl Known {
         let prefix = common_prefix(objects);
         let pages_max = OTHER_PAGES + 4 * objects.len().div_ceil(PAGE);
         let mut pages = 0;
-        let mut last = None;
+        let mut last: Option<String> = None;
+        let mut in_order = true;
         let listed = listing::list(client, prefix, |page| {
             pages += 1;
-            last = page.last().map(|object| object.key.clone());
+            in_order &= last.iter().chain(page.iter().map(|object| &object.key)).is_sorted();
+            last = page.last().map(|object| object.key.clone()).or(last.take());
             let ours = page.into_iter().filter(|object| wanted.contains(object.key.as_str()));
             known.listed.extend(ours.map(|object| (object.key, (object.size, object.etag))));
             if pages < pages_max { More::Yes } else { More::No }
@@ -79,12 +81,16 @@ impl Known {
                 tracing::info!(%error, "the bucket cannot be listed; each object is asked for");
                 return Ok(Known::default());
             }
+            Err(error @ CallError::Endless { .. }) => {
+                return Err(explain(&error).hint("--resend does not ask what is there, and sends everything"));
+            }
             Err(error) => return Err(explain(&error)),
         }
-        known.through = Some(match last {
-            Some(last) if pages >= pages_max => Through::Key(last),
-            _ => Through::End,
-        });
+        known.through = match last {
+            _ if pages < pages_max => Some(Through::End),
+            // Without an order nothing is known of what was not listed yet.
+            last => last.filter(|_| in_order).map(Through::Key),
+        };
         Ok(known)
     }
 
@@ -101,7 +107,7 @@ impl Known {
         match (self.listed.get(key), &self.through) {
             (Some((listed, etag)), _) if *listed == size => Presence::SameSize(etag.clone()),
             (Some(_), _) | (None, Some(Through::End)) => Presence::Absent,
-            // Listings are in the order of bytes.
+            // The listing is in the order of bytes.
             (None, Some(Through::Key(last))) if key.as_bytes() <= last.as_bytes() => Presence::Absent,
             (None, _) => Presence::Unknown,
         }

@@ -1,0 +1,168 @@
+//! Stores that say what is not so, or in another form than others: each run ends, and nothing is taken away that should stay.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fullbore_engine::digest::Sha256;
+
+use super::faults::{put, uploader, well, with_files};
+use super::servers::{Output, content};
+use super::store::{Fault, Request, SLOW, Store};
+
+/// A page of a listing, with the token of the next one.
+fn page(keys: &[&str], next: Option<&str>) -> Fault {
+    let mut body = format!("<ListBucketResult><IsTruncated>{}</IsTruncated>", next.is_some());
+    for key in keys {
+        body.push_str(&format!("<Contents><Key>{key}</Key><Size>300</Size></Contents>"));
+    }
+    if let Some(next) = next {
+        body.push_str(&format!("<NextContinuationToken>{next}</NextContinuationToken>"));
+    }
+    body.push_str("</ListBucketResult>");
+    Fault::Answer(200, "", body.leak())
+}
+
+/// Answers questions for page number 0, 1, 2, …
+fn listed(pages: impl Fn(usize) -> Fault + Send + 'static) -> impl FnMut(&Request) -> Fault + Send + 'static {
+    let mut asked = 0;
+    move |request| match request.query.contains("list-type") {
+        true => {
+            asked += 1;
+            pages(asked - 1)
+        }
+        false => Fault::None,
+    }
+}
+
+fn deletes(requests: &[Request]) -> usize {
+    requests.iter().filter(|request| request.query.starts_with("delete") || request.method == "DELETE").count()
+}
+
+#[test]
+fn a_listing_without_an_end_is_an_error_that_names_the_store() {
+    type Pages = fn(usize) -> Fault;
+    let circles: [(&str, Pages); 3] = [
+        ("there already", |number| page(&[], Some(["a", "b", "c"][number % 3]))),
+        ("there already", |_| page(&[], Some("a"))),
+        ("a second time", |number| page(&["t/x", "t/y"], Some(&number.to_string()))),
+    ];
+    // That many pages are asked for only where objects are to be deleted.
+    let empty: (&str, Pages) = ("without any object", |number| page(&[], Some(&number.to_string())));
+    let fails = |done: &Output, did: &str| {
+        assert_eq!(done.code, 3, "{}", done.stderr);
+        for part in ["127.0.0.1", did, "would never end"] {
+            assert!(done.stderr.contains(part), "{part}: {}", done.stderr);
+        }
+    };
+    for (did, pages) in circles {
+        let (store, client, tree) = with_files(12, listed(pages));
+        let done = put(&client, &tree, &[]);
+        fails(&done, did);
+        assert!(done.stderr.contains("--resend"), "{}", done.stderr);
+        assert!(store.requests().iter().all(|request| !request.is_put()), "what is there is not known");
+    }
+    for (did, pages) in circles.into_iter().chain([empty]) {
+        let (store, client, tree) = with_files(12, listed(pages));
+        store.put("t/old", b"old");
+        let done = put(&client, &tree, &["--resend", "--delete", "--force-delete"]);
+        fails(&done, did);
+        assert_eq!((store.keys().len(), deletes(&store.requests())), (13, 0), "all is put, and nothing deleted");
+    }
+}
+
+#[test]
+fn a_listing_without_an_order_says_nothing_of_what_it_did_not_come_to() {
+    let (store, client, tree) = with_files(12, well());
+    assert_eq!(put(&client, &tree, &[]).code, 0);
+    store.requests();
+    // It is not gone through to its end: there is too much of it.
+    store.script(listed(|number| page(&[&format!("t/z{}", 1000 - number)], Some(&number.to_string()))));
+    assert_eq!(put(&client, &tree, &[]).summary()["present"], 12);
+    assert!(store.requests().iter().all(|request| !request.is_put()), "they are asked for");
+    // The last page that is read has nothing on it, and is not the end.
+    store.script(listed(|number| match number {
+        0 => page(&["t/0"], Some("0")),
+        number => page(&[], Some(&number.to_string())),
+    }));
+    assert_eq!(put(&client, &tree, &[]).summary()["present"], 12);
+    assert!(store.requests().iter().all(|request| !request.is_put()));
+}
+
+#[test]
+fn what_is_not_beneath_the_prefix_is_not_deleted() {
+    let (store, client, tree) = with_files(5, listed(|_| page(&["other/a", "t/0"], None)));
+    store.put("other/a", b"of others");
+    let done = put(&client, &tree, &["--delete", "--force-delete"]);
+    assert_eq!(done.code, 3, "{}", done.stderr);
+    assert!(done.stderr.contains("other/a") && done.stderr.contains("127.0.0.1"), "{}", done.stderr);
+    assert_eq!((store.object("other/a").is_some(), deletes(&store.requests())), (true, 0));
+}
+
+#[test]
+fn objects_that_are_not_deleted_are_not_told_as_deleted() {
+    let answers = [
+        (200, "<Error><Code>InternalError</Code><Message>m</Message></Error>"),
+        (404, ""),
+        (404, "<Error><Code>NoSuchKey</Code></Error>"),
+    ];
+    for (status, body) in answers {
+        let (store, client, tree) = with_files(5, move |request| match request.query.starts_with("delete") {
+            true => Fault::Answer(status, "", body),
+            false => Fault::None,
+        });
+        store.put("t/old", b"old");
+        let done = put(&client, &tree, &["--delete"]);
+        assert_ne!(done.code, 0, "{status} {body}: {}", done.stdout);
+        assert_eq!(done.summary()["deleted"], 0, "{status} {body}");
+    }
+}
+
+#[test]
+fn etags_without_quotes_are_etags() {
+    let large = content(40 << 20, 3);
+    let (store, client, tree) = with_files(2, |_| Fault::BareEtags);
+    store.has_only_md5();
+    let file = client.file("large", &large).to_str().unwrap().to_owned();
+    let done = client.run(["put", &file, "s3://bucket/large"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert!(store.object("large").unwrap().content == large);
+    for present in [0, 2] {
+        assert_eq!(put(&client, &tree, &[]).summary()["present"], present);
+    }
+    assert_eq!(client.get("s3://bucket/t/1"), content(300, 1));
+}
+
+#[test]
+fn an_answer_that_comes_byte_by_byte_is_a_stall() {
+    let mut met: HashMap<String, usize> = HashMap::new();
+    let (store, client, tree) = with_files(3, move |request| {
+        let count = met.entry(request.path.clone()).or_default();
+        *count += usize::from(request.is_put());
+        if request.is_put() && *count == 1 { Fault::Drip } else { Fault::None }
+    });
+    let done = put(&client, &tree, &["--timeout", "2", "--resend"]);
+    assert_eq!((done.code, store.keys().len()), (0, 3), "{}", done.stderr);
+}
+
+#[test]
+fn an_error_says_what_the_store_said_last() {
+    let elsewhere = "Location: https://elsewhere.example/bucket\r\n";
+    let (_, client, tree) = with_files(1, move |_| Fault::Answer(301, elsewhere, ""));
+    let moved = put(&client, &tree, &[]);
+    assert_eq!(moved.code, 3, "{}", moved.stderr);
+    for part in ["301", "https://elsewhere.example/bucket", "--endpoint"] {
+        assert!(moved.stderr.contains(part), "{part}: {}", moved.stderr);
+    }
+    // A region that would be part of every signature from then on.
+    let region = "<Error><Code>AuthorizationHeaderMalformed</Code><Region>a b</Region></Error>";
+    let (store, client, tree) = with_files(1, move |_| Fault::Answer(400, "", region));
+    assert_eq!(put(&client, &tree, &["--resend"]).code, 1);
+    assert_eq!(store.requests().len(), 1, "not asked again");
+    let store = Store::start(|_| Fault::Answer(503, "Retry-After: 1\r\n", SLOW));
+    let (uploader, _stop) = uploader(&store, Duration::from_secs(2));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let put = uploader.whole("object", Vec::new(), Bytes::from_static(b"x"), Sha256::of(b"x"), false);
+    let error = runtime.block_on(put).unwrap_err().to_string();
+    assert!(error.contains("503 SlowDown: Please") && error.contains("not done within 2 s"), "{error}");
+}
