@@ -61,6 +61,13 @@ async fn a_slow_server_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_take_their_time_for_each_answer_do_not_stall() {
+    // All that they are asked arrives at once, and their last answer comes after three times the time limit.
+    let delays = Fault::Delays(Duration::from_millis(300));
+    put_small(&Arc::new(World::new(&[delays; 5], Duration::from_secs(2)).await)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_over_several_servers_is_named() {
     let rate = 500_000;
     let servers = World::new(&[Fault::None; 5], LONG).await.servers;

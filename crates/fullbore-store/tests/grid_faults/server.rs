@@ -31,6 +31,8 @@ pub enum Fault {
     Dies { from: u64 },
     /// From the first write at this offset on nothing is read or answered any more.
     Stalls { from: u64 },
+    /// From the first write at this offset on answers come byte by byte, and have no end.
+    Drips { from: u64 },
     /// Reads of shares are never answered; everything else is.
     SilentReads,
     /// Closes a connection on which nothing was asked for so long.
@@ -94,6 +96,7 @@ enum Act {
     Answer(u16, Vec<u8>),
     Break,
     Hang,
+    Drip,
 }
 
 impl GbsServer {
@@ -185,6 +188,14 @@ impl GbsServer {
                 }
                 Act::Break => return None,
                 Act::Hang => std::future::pending().await,
+                Act::Drip => {
+                    stream.write_all(b"HTTP/1.1 200 X\r\nX: ").await.ok()?;
+                    loop {
+                        stream.write_all(b"x").await.ok()?;
+                        stream.flush().await.ok()?;
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                }
             }
         }
     }
@@ -254,6 +265,7 @@ impl State {
         match self.fault {
             Fault::Write { from: at, status } if to > at => return Act::Answer(status, Vec::new()),
             Fault::Stalls { from: at } if to > at => return Act::Hang,
+            Fault::Drips { from: at } if to > at => return Act::Drip,
             Fault::Dies { from: at } if to > at => {
                 self.broken = true;
                 return Act::Break;

@@ -260,6 +260,7 @@ impl<'a> Connection<'a> {
         let begun = asked.arrival.at().unwrap_or(now).max(self.last_answer);
         let turn_around = asked.begun.unwrap_or(now).saturating_duration_since(begun);
         self.last_answer = now;
+        self.progress.1 = now;
         self.answers += 1;
         let flow = &self.task.shared.flow;
         let bytes = asked.order.call.body_len().max(asked.body.len() as u64);
@@ -300,7 +301,10 @@ impl<'a> Connection<'a> {
         // A long answer is on the path once it has begun.
         let at_server = self.asked.front().is_some_and(|asked| asked.arrival.at().is_some() && asked.begun.is_none());
         self.task.shared.flow.doing(if at_server { Doing::Server } else { Doing::Path }, now);
-        let moved = self.info.bytes_acknowledged + self.info.bytes_received;
+        // What is no part of a share comes in one piece: a server that gives it out byte by byte would hold us for ever.
+        let is_read = self.asked.front().is_some_and(|asked| asked.order.call.head.range.is_some());
+        let received = if is_read { self.info.bytes_received } else { 0 };
+        let moved = self.info.bytes_acknowledged + received;
         if moved != self.progress.0 || self.not_before.is_some() {
             self.progress = (moved, now);
         }
