@@ -44,7 +44,15 @@ enum Line {
 #[derive(Debug)]
 pub struct Journal {
     directory: PathBuf,
-    file: Mutex<Option<(PathBuf, File)>>,
+    file: Mutex<Option<Own>>,
+}
+
+#[derive(Debug)]
+struct Own {
+    path: PathBuf,
+    file: File,
+    /// The last line may be half a one.
+    is_cut: bool,
 }
 
 impl Journal {
@@ -64,14 +72,17 @@ impl Journal {
                 file.lock()?;
                 // Before it had its lock another run may have taken it for one that is left over, and removed it.
                 if file.metadata()?.nlink() > 0 {
-                    break (path, file);
+                    break Own { path, file, is_cut: false };
                 }
             });
         }
-        let Some((_, file)) = slot.as_mut() else { return Ok(()) };
-        let mut text = serde_json::to_string(line)?;
+        let Some(own) = slot.as_mut() else { return Ok(()) };
+        let mut text = if own.is_cut { "\n".to_owned() } else { String::new() };
+        text.push_str(&serde_json::to_string(line)?);
         text.push('\n');
-        file.write_all(text.as_bytes())
+        let written = own.file.write_all(text.as_bytes());
+        own.is_cut = written.is_err();
+        written
     }
 
     /// An upload was begun.
@@ -95,24 +106,24 @@ impl Drop for Journal {
     fn drop(&mut self) {
         let slot = self.file.get_mut().unwrap_or_else(PoisonError::into_inner);
         // With uploads that are open it stays, for a later run.
-        if let Some((path, _)) = slot
-            && read(path).is_ok_and(|open| open.is_empty())
+        if let Some(own) = slot
+            && read(&own.path).is_ok_and(|open| open.is_empty())
         {
-            let _ = fs::remove_file(path);
+            let _ = fs::remove_file(&own.path);
         }
     }
 }
 
 /// The uploads that a file has as open.
 fn read(path: &Path) -> io::Result<Vec<Open>> {
-    let mut text = String::new();
-    File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    let mut text = Vec::new();
+    File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut text)?;
     let mut all = Vec::new();
-    for line in text.lines() {
-        match serde_json::from_str(line) {
+    for line in text.split(|&byte| byte == b'\n') {
+        match serde_json::from_slice(line) {
             Ok(Line::Begun(open)) => all.push(open),
             Ok(Line::Ended { upload_id }) => all.retain(|open: &Open| open.upload_id != upload_id),
-            // The last line of a run that was killed may be half a one.
+            // The last line of a run that was killed, or of a full disk, may be half a one.
             Err(_) => {}
         }
     }
@@ -138,7 +149,7 @@ impl Orphans {
             if file.try_lock().is_err() {
                 continue;
             }
-            let open = read(&path).unwrap_or_default();
+            let Ok(open) = read(&path) else { continue };
             if open.is_empty() {
                 let _ = fs::remove_file(&path);
             } else if open.iter().any(|open| open.store == store && open.bucket == bucket) {
@@ -235,8 +246,13 @@ mod tests {
     fn half_a_line_is_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(format!("x{SUFFIX}"));
-        let whole = serde_json::to_string(&Line::Begun(open("b", "1"))).unwrap();
-        fs::write(&path, format!("{whole}\n{}", &whole[..20])).unwrap();
-        assert_eq!(Orphans::find(directory.path(), "h", "b").uploads("h", "b").count(), 1);
+        let line = |id| serde_json::to_vec(&Line::Begun(Open { key: "ä".into(), ..open("b", id) })).unwrap();
+        // Cut within a character.
+        let half = line("2").split_inclusive(|&byte| byte == "ä".as_bytes()[0]).next().unwrap().to_vec();
+        for parts in [vec![line("1"), half.clone()], vec![half, line("1")]] {
+            fs::write(&path, parts.join(&b'\n')).unwrap();
+            assert_eq!(Orphans::find(directory.path(), "h", "b").uploads("h", "b").count(), 1);
+        }
+        assert!(path.exists());
     }
 }
