@@ -126,9 +126,7 @@ fn wanted(arguments: &GetArgs) -> Result<Vec<Wanted>, CommandError> {
     let mut files = Vec::new();
     for argument in &arguments.caps {
         if argument == "-" {
-            let mut text = String::new();
-            let read = io::stdin().take(CAPS_BYTES_MAX).read_to_string(&mut text);
-            read.map_err(|error| CommandError::disk(Path::new("stdin"), &error))?;
+            let text = list_of_caps(io::stdin(), CAPS_BYTES_MAX)?;
             for line in text.lines().filter(|line| !line.trim().is_empty()) {
                 files.push(cap(line)?);
             }
@@ -140,6 +138,17 @@ fn wanted(arguments: &GetArgs) -> Result<Vec<Wanted>, CommandError> {
         true => Err(CommandError::usage("no cap came from stdin")),
         false => Ok(files),
     }
+}
+
+fn list_of_caps(from: impl Read, bytes_max: u64) -> Result<String, CommandError> {
+    let mut text = String::new();
+    let read = from.take(bytes_max + 1).read_to_string(&mut text);
+    read.map_err(|error| CommandError::disk(Path::new("stdin"), &error))?;
+    // The last one would be cut, and the half of a literal is one as well.
+    if text.len() as u64 > bytes_max {
+        return Err(CommandError::usage(format_args!("more than {bytes_max} bytes of caps on stdin")));
+    }
+    Ok(text)
 }
 
 fn cap(text: &str) -> Result<Wanted, CommandError> {
@@ -192,7 +201,7 @@ impl Reading {
                 match files.next() {
                     Some(Wanted::Literal(content)) => coming.push_back(Err(content)),
                     Some(Wanted::Chk(chk)) => {
-                        ahead += chk.size;
+                        ahead = chk.size.saturating_add(ahead);
                         coming.push_back(Ok(self.begin(chk)));
                     }
                     None => break,
@@ -217,7 +226,7 @@ impl Reading {
                     let Got { used, troubles } = result.map_err(|error| explain(&error))?;
                     got.used.extend(used);
                     got.troubles.extend(troubles);
-                    ahead -= one.size;
+                    ahead = ahead.saturating_sub(one.size);
                 }
             }
         }
@@ -287,5 +296,18 @@ impl Sink {
             }
         };
         published.map(|()| self.worked + begun.elapsed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_caps_is_not_cut() {
+        let list = "URI:LIT:aaaa\nURI:LIT:aaaaaaaa\n";
+        let whole = |bytes_max| list_of_caps(list.as_bytes(), bytes_max);
+        assert_eq!(whole(list.len() as u64).unwrap(), list);
+        assert!(whole(list.len() as u64 - 5).is_err());
     }
 }

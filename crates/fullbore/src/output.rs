@@ -1,7 +1,9 @@
 //! A single file that a command writes: under a temporary name beside it, until all of it is there.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +12,9 @@ pub const FOR_ALL: u32 = 0o666;
 
 /// The mode of files with secrets in them.
 pub const PRIVATE: u32 = 0o600;
+
+/// Bytes of a name that its temporary name repeats.
+const NAME_BYTES_MAX: usize = 200;
 
 /// A file that has no name yet. Without [`Output::publish`] nothing is left of it.
 #[derive(Debug)]
@@ -31,7 +36,9 @@ impl Output {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not the name of a file"));
         };
         let mut part = std::ffi::OsString::from(".");
-        part.push(name);
+        // Names have 255 bytes at most, this one too.
+        let begin = &name.as_bytes()[..name.len().min(NAME_BYTES_MAX)];
+        part.push(OsStr::from_bytes(begin));
         part.push(format!(".{}.part", std::process::id()));
         let part = path.with_file_name(part);
         // Left by a process that was killed and had this number.
@@ -133,6 +140,9 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         assert!(Output::begin(dir.path(), PRIVATE).is_err(), "a directory is not replaced");
+        let longest = dir.path().join("x".repeat(255));
+        write_atomically(&longest, b"new").unwrap();
+        assert_eq!(fs::read(&longest).unwrap(), b"new");
     }
 
     #[test]
