@@ -10,6 +10,7 @@ pub mod compare;
 pub mod conditions;
 pub mod credentials;
 pub mod download;
+pub mod gather;
 pub mod journal;
 pub mod key;
 pub mod listing;

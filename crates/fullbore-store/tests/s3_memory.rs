@@ -14,6 +14,7 @@ use fullbore_engine::window::Window;
 use fullbore_store::s3::address::{Addressing, Bucket};
 use fullbore_store::s3::client::{Client, Options};
 use fullbore_store::s3::credentials::Keeper;
+use fullbore_store::s3::gather::Gathering;
 use fullbore_store::s3::parts::Growth;
 use fullbore_store::s3::spool::Spool;
 use fullbore_store::s3::upload::Uploader;
@@ -87,9 +88,11 @@ fn a_pipe_in_parts_that_are_kept_in_files_stays_within_the_window() {
     let (_stop, stopped) = watch::channel(false);
     // Not /tmp, which may be in memory.
     let spool = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let window = Window::new(WINDOW_BYTES, u32::MAX);
     let uploader = Uploader {
         client: Client::new(bucket, Keeper::anonymous(), options, stopped),
-        window: Window::new(WINDOW_BYTES, u32::MAX),
+        pipes: Gathering::new(&window),
+        window,
         work: Arc::default(),
         journal: None,
         spool: Spool::new(spool.path()),

@@ -1,6 +1,7 @@
 //! Objects on their way to a store: small ones by one request, large ones in parts that are on their way at once.
 //!
-//! Content is read in order, a part is hashed while others are sent, and memory is bounded by the window's permits.
+//! Content is read in order, a part is hashed while others are sent, and memory is bounded by the window's permits, which
+//! pipes take as they give ([`super::gather`]).
 //! Parts too large for memory, which only objects of more than 80 GB (files) or 16 GB (pipes) have, are sent from the
 //! file, or from one without a name that a pipe is kept in ([`super::spool`]). An upload in parts that fails is given up on the server; one
 //! that cannot be is in the journal.
@@ -10,7 +11,7 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::window::{Permit, Window};
 use fullbore_wire::http1::Method;
@@ -21,6 +22,7 @@ use tokio::time::timeout;
 use super::client::{Body, CHECKSUM_FIELD, Call, CallError, Client};
 use super::compare::{composite_etag, sum_of};
 use super::conditions::Conditions;
+use super::gather::{Gathered, Gathering, Held};
 use super::journal::{Journal, Open};
 use super::parts::{Cut, Growth, OBJECT_BYTES_MAX, PARTS_MAX, WHOLE_BYTES_MAX, base64, composite};
 use super::spool::{Kept, Spool};
@@ -72,6 +74,8 @@ pub struct Uploader {
     pub client: Client,
     /// Memory.
     pub window: Window,
+    /// Of it, what pipes take.
+    pub pipes: Gathering,
     /// Clocks.
     pub work: Arc<Work>,
     /// For uploads in parts.
@@ -182,7 +186,7 @@ impl Uploader {
         let reader = if cut.part_bytes(0) > IN_MEMORY_BYTES_MAX {
             tokio::task::spawn_blocking(move || reading.by_place(&file, size))
         } else {
-            tokio::task::spawn_blocking(move || reading.in_order(&mut (&*file).take(size), None))
+            tokio::task::spawn_blocking(move || reading.in_order(&mut (&*file).take(size)))
         };
         let upload = self.begin(key, fields).await;
         self.in_parts(upload, ready, reader, Some(original)).await
@@ -199,22 +203,19 @@ impl Uploader {
         mut from: impl Read + Send + 'static,
     ) -> Result<Stored, UploadError> {
         // What ends within the first bytes is no object in parts.
-        let work = Arc::clone(&self.work);
-        let permit = self.window.acquire(WHOLE_BYTES_MAX).await;
+        let (work, pipes) = (Arc::clone(&self.work), self.pipes.clone());
         let begun = tokio::task::spawn_blocking(move || {
-            let mut first = Vec::new();
-            let read = work.read(|| (&mut from).take(WHOLE_BYTES_MAX).read_to_end(&mut first));
-            read.map(|_| (Bytes::from(first), from))
+            pipes.read(&mut from, WHOLE_BYTES_MAX, &work).map(|first| (first, from))
         });
         let (first, mut from) = tokio::select! {
             begun = begun => joined(begun)?.map_err(UploadError::Source)?,
             // A pipe may give nothing for ever.
             () = self.client.stopped() => return Err(CallError::Interrupted.into()),
         };
-        if (first.len() as u64) < WHOLE_BYTES_MAX {
+        if (first.content.len() as u64) < WHOLE_BYTES_MAX {
             self.go_on_unless_stopped().await?;
-            let hash = Sha256::of(&first);
-            return match self.whole(key, fields, first, hash, false).await? {
+            let hash = Sha256::of(&first.content);
+            return match self.whole(key, fields, first.content, hash, false).await? {
                 Whole::Stored(stored) => Ok(stored),
                 Whole::Exists { .. } => Err(UploadError::Changed),
             };
@@ -222,13 +223,8 @@ impl Uploader {
         let (parts, ready) = mpsc::channel(1);
         let cut = Cut::Growing(self.growth);
         let reading = Reading { work: Arc::clone(&self.work), window: self.window.clone(), cut, parts };
-        let spool = self.spool.clone();
-        // Parts have permits of their own; with this one beside them, some pipes at once would wait for one another.
-        drop(permit);
-        let reader = tokio::task::spawn_blocking(move || {
-            let mut content = io::Cursor::new(first).chain(&mut from);
-            reading.in_order(&mut content, Some(&spool))
-        });
+        let (pipes, spool) = (self.pipes.clone(), self.spool.clone());
+        let reader = tokio::task::spawn_blocking(move || reading.of_a_pipe(first, &mut from, &pipes, &spool));
         let upload = self.begin(key, fields).await;
         self.in_parts(upload, ready, reader, None).await
     }
@@ -343,7 +339,7 @@ struct Ready {
     body: Body,
     /// Known already where the part is not in memory.
     hash: Option<Sha256>,
-    permit: Permit,
+    held: Held,
 }
 
 /// The thread that reads.
@@ -359,35 +355,53 @@ impl Reading {
         self.work.wait(|| self.window.acquire_blocking(bytes))
     }
 
-    /// Content in order, into memory; parts too large for it into files of the spool.
-    fn in_order(&self, from: &mut dyn Read, spool: Option<&Spool>) -> io::Result<()> {
-        for number in 0.. {
-            if number >= PARTS_MAX {
-                // One byte more is too much.
-                return if from.read(&mut [0])? == 0 { Ok(()) } else { Err(io::Error::other(UploadError::TooLarge)) };
+    /// Content of a file in order, into memory.
+    fn in_order(&self, from: &mut dyn Read) -> io::Result<()> {
+        self.parts(|number, bytes| {
+            let mut permit = self.permit(bytes);
+            let mut content = Vec::with_capacity(usize::try_from(bytes).unwrap_or(usize::MAX));
+            self.work.read(|| from.take(bytes).read_to_end(&mut content))?;
+            permit.shrink(content.len() as u64);
+            Ok(Ready { number, body: Body::Memory(content.into()), hash: None, held: Arc::new(vec![permit]) })
+        })
+    }
+
+    /// What a pipe has given already, and what it gives then; parts too large for memory into files of the spool.
+    fn of_a_pipe(&self, mut first: Gathered, from: &mut dyn Read, pipes: &Gathering, spool: &Spool) -> io::Result<()> {
+        self.parts(|number, bytes| {
+            if first.content.len() as u64 >= bytes {
+                let body = Body::Memory(first.content.split_to(usize::try_from(bytes).unwrap_or(usize::MAX)));
+                return Ok(Ready { number, body, hash: None, held: Arc::clone(&first.held) });
             }
+            // Whoever waits for room with some in hand could wait for ever: the rest gets new room with its part.
+            first.held = Held::default();
+            let mut from = (&mut first.content).reader().chain(&mut *from);
+            if bytes > IN_MEMORY_BYTES_MAX {
+                let held = Arc::new(vec![self.permit(FROM_FILE_BYTES)]);
+                let (file, length, hash) = spool.keep(&mut from, bytes, &self.work)?;
+                return Ok(Ready { number, body: Body::File { file, offset: 0, length }, hash: Some(hash), held });
+            }
+            let Gathered { content, held } = pipes.read(&mut from, bytes, &self.work)?;
+            Ok(Ready { number, body: Body::Memory(content), hash: None, held })
+        })
+    }
+
+    /// Hands over parts, of so many bytes each, until one is shorter.
+    fn parts(&self, mut next: impl FnMut(u64, u64) -> io::Result<Ready>) -> io::Result<()> {
+        for number in 0..PARTS_MAX {
             let bytes = self.cut.part_bytes(number);
-            let ready = match spool.filter(|_| bytes > IN_MEMORY_BYTES_MAX) {
-                Some(spool) => {
-                    let permit = self.permit(FROM_FILE_BYTES);
-                    let (file, length, hash) = spool.keep(from, bytes, &self.work)?;
-                    Ready { number, body: Body::File { file, offset: 0, length }, hash: Some(hash), permit }
-                }
-                None => {
-                    let mut permit = self.permit(bytes);
-                    let mut content = Vec::with_capacity(usize::try_from(bytes).unwrap_or(usize::MAX));
-                    self.work.read(|| from.take(bytes).read_to_end(&mut content))?;
-                    permit.shrink(content.len() as u64);
-                    Ready { number, body: Body::Memory(content.into()), hash: None, permit }
-                }
-            };
+            let ready = next(number, bytes)?;
             let length = ready.body.len();
             // An object has at least one part.
             if (length == 0 && number > 0) || self.parts.blocking_send(ready).is_err() || length < bytes {
                 return Ok(());
             }
         }
-        Ok(())
+        // One byte more is too much.
+        match next(PARTS_MAX, 1)?.body.is_empty() {
+            true => Ok(()),
+            false => Err(io::Error::other(UploadError::TooLarge)),
+        }
     }
 
     /// Parts of a file that are too large for memory: hashed here, and sent from the file.
@@ -408,7 +422,7 @@ impl Reading {
                 done += now as u64;
             }
             let body = Body::File { file: Arc::clone(&kept), offset, length };
-            let ready = Ready { number, body, hash: Some(hasher.finish()), permit };
+            let ready = Ready { number, body, hash: Some(hasher.finish()), held: Arc::new(vec![permit]) };
             if self.parts.blocking_send(ready).is_err() {
                 return Ok(());
             }
@@ -458,7 +472,7 @@ impl Multipart {
     }
 
     async fn part(&self, ready: Ready) -> Result<Part, UploadError> {
-        let Ready { number, body, hash, permit } = ready;
+        let Ready { number, body, hash, held } = ready;
         let size = body.len();
         let hash = match (hash, &body) {
             (Some(hash), _) => hash,
@@ -475,7 +489,7 @@ impl Multipart {
             .body(body, hash);
         call.checksum = true;
         let answer = self.uploader.client.call(call).await?;
-        drop(permit);
+        drop(held);
         let what = || format!("part {} of {}", number + 1, self.open.key);
         if !(200..300).contains(&answer.head.status) {
             return Err(CallError::refused(what(), &answer).into());

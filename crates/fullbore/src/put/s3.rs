@@ -23,6 +23,7 @@ use fullbore_engine::window::Window;
 use fullbore_store::s3::address::{Location, SCHEME};
 use fullbore_store::s3::client::Client;
 use fullbore_store::s3::conditions::Conditions;
+use fullbore_store::s3::gather::Gathering;
 use fullbore_store::s3::journal::{Journal, Orphans};
 use fullbore_store::s3::parts::Growth;
 use fullbore_store::s3::spool::Spool;
@@ -106,9 +107,11 @@ fn put(run: &Run<'_>, common_fields: Vec<(String, String)>, list: &mut List) -> 
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
     let journals = arguments.journals.clone().or_else(bucket::state_directory);
     let items = u32::try_from(client.connections()).unwrap_or(u32::MAX).saturating_mul(4).saturating_add(READY);
+    let window = Window::new(WINDOW_BYTES, items);
     let uploader = Uploader {
         client: client.clone(),
-        window: Window::new(WINDOW_BYTES, items),
+        pipes: Gathering::new(&window),
+        window,
         work: Arc::new(Work::new(ledger)),
         journal: journals.as_deref().filter(|_| !arguments.dry_run).map(|path| Arc::new(Journal::new(path))),
         spool: Spool::new(&spool::directory()),
@@ -139,6 +142,7 @@ fn put(run: &Run<'_>, common_fields: Vec<(String, String)>, list: &mut List) -> 
         fields: common_fields,
         content_type: Box::new(content_type),
         large: Sending::large_window(),
+        pipes: Sending::pipes_window(),
         over: AtomicBool::new(false),
         succeeded: AtomicUsize::new(0),
         failed: AtomicUsize::new(0),

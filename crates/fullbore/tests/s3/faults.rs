@@ -14,6 +14,7 @@ use fullbore_engine::window::Window;
 use fullbore_store::s3::address::{Addressing, Bucket};
 use fullbore_store::s3::client::Options;
 use fullbore_store::s3::credentials::Keeper;
+use fullbore_store::s3::gather::Gathering;
 use fullbore_store::s3::parts::Growth;
 use fullbore_store::s3::spool::Spool;
 use fullbore_store::s3::upload::{UploadError, Uploader, Whole};
@@ -525,9 +526,11 @@ pub fn uploader(store: &Store, try_for: Duration) -> (Uploader, watch::Sender<bo
     let options =
         Options { connect: ConnectOptions::default(), connections: 4, patience, try_for, limit: None, ledger };
     let (stop, stopped) = watch::channel(false);
+    let window = Window::new(64 << 20, u32::MAX);
     let uploader = Uploader {
         client: fullbore_store::s3::client::Client::new(bucket, Keeper::anonymous(), options, stopped),
-        window: Window::new(64 << 20, u32::MAX),
+        pipes: Gathering::new(&window),
+        window,
         work: Arc::default(),
         journal: None,
         spool: Spool::new(&std::env::temp_dir()),

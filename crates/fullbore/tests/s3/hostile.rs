@@ -1,13 +1,15 @@
 //! Stores that say what is not so, or in another form than others: each run ends, and nothing is taken away that should stay.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::fs::File;
+use std::io::Write;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
 
 use super::faults::{put, uploader, well, with_files};
-use super::servers::{Output, content};
+use super::servers::{Client, Output, content, finish};
 use super::store::{Fault, Request, SLOW, Store};
 
 /// A page of a listing, with the token of the next one.
@@ -165,4 +167,43 @@ fn an_error_says_what_the_store_said_last() {
     let put = uploader.whole("object", Vec::new(), Bytes::from_static(b"x"), Sha256::of(b"x"), false);
     let error = runtime.block_on(put).unwrap_err().to_string();
     assert!(error.contains("503 SlowDown: Please") && error.contains("not done within 2 s"), "{error}");
+}
+
+#[test]
+fn pipes_that_give_nothing_do_not_keep_the_rest_from_its_turn() {
+    let store = Store::start(well());
+    let client = Client::new(&store.url);
+    let fifos: Vec<_> = (0..12).map(|number| client.home.path().join(format!("fifo{number}"))).collect();
+    assert!(std::process::Command::new("mkfifo").args(&fifos).status().unwrap().success());
+    for number in 0..20 {
+        client.file(&format!("tree/{number}"), &content(300, number));
+    }
+    // In parts, and as large as files in one piece are.
+    client.file("tree/large", &content(40 << 20, 1));
+    client.file("tree/whole", &content(16 << 20, 2));
+    let tree = client.home.path().join("tree").to_str().unwrap().to_owned();
+    let mut arguments = vec!["put"];
+    arguments.extend(fifos.iter().map(|path| path.to_str().unwrap()));
+    arguments.extend([tree.as_str(), "s3://bucket/p/"]);
+    let child = client.command(arguments).spawn().unwrap();
+    // Half of them have given something, and more does not come.
+    let mut writers: Vec<File> = fifos.iter().map(|path| File::options().write(true).open(path).unwrap()).collect();
+    let begins = content(1 << 20, 3);
+    writers.iter_mut().step_by(2).for_each(|writer| writer.write_all(&begins).unwrap());
+    let begun = Instant::now();
+    while store.keys().len() < 22 {
+        assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", store.keys());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let rest = content(19 << 20, 4);
+    for mut writer in writers {
+        writer.write_all(&rest).unwrap();
+    }
+    let done = finish(child);
+    assert_eq!((done.code, store.keys().len()), (0, 34), "{}", done.stderr);
+    for (number, path) in fifos.iter().enumerate() {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let expected = if number % 2 == 0 { [&begins[..], &rest].concat() } else { rest.clone() };
+        assert!(store.object(&format!("p/{name}")).unwrap().content == expected, "{name}");
+    }
 }

@@ -33,6 +33,9 @@ const CONDITIONAL_BYTES_MAX: u64 = 64 << 10;
 /// Large files on their way at once: their parts share the window.
 const LARGE_AT_ONCE: u32 = 4;
 
+/// Pipes that are read at once. Each has a thread that waits for it; those of the runtime are for others, too.
+const PIPES_AT_ONCE: u32 = 100;
+
 /// What a permit counts for a file beside its content.
 const FILE_BYTES: u64 = 4 << 10;
 
@@ -74,6 +77,7 @@ pub struct Sending {
     pub fields: Vec<(String, String)>,
     pub content_type: Box<dyn Fn(&str) -> String + Send + Sync>,
     pub large: Window,
+    pub pipes: Window,
     /// Nothing more is to be begun: an error that every file would have.
     pub over: AtomicBool,
     pub succeeded: AtomicUsize,
@@ -84,6 +88,11 @@ impl Sending {
     /// A window for large files.
     pub fn large_window() -> Window {
         Window::new(u64::MAX, LARGE_AT_ONCE)
+    }
+
+    /// A window for pipes. They are not among the large files: one that gives nothing would keep these from their turn.
+    pub fn pipes_window() -> Window {
+        Window::new(u64::MAX, PIPES_AT_ONCE)
     }
 
     /// Sends the objects with these numbers; `each` hears of them as they are done. Returns when all are, or none is
@@ -120,8 +129,7 @@ impl Sending {
             let _ = done.send(Done { number, size, result });
         };
         if object.path.as_os_str() == "-" {
-            self.spawn_large(object, number, Origin::Stdin, done);
-            return;
+            return self.spawn_pipe(object, number, io::stdin(), done);
         }
         let work = &self.uploader.work;
         let opened = work.read(|| {
@@ -133,11 +141,14 @@ impl Sending {
         });
         let (size, file) = match opened {
             Ok(Some(opened)) => opened,
-            Ok(None) => return self.spawn_large(object, number, Origin::Pipe(object.path.clone()), done),
+            Ok(None) => {
+                let named = Named { path: object.path.clone(), file: None };
+                return self.spawn_pipe(object, number, named, done);
+            }
             Err(error) => return tell(0, Err(self.failure(CommandError::disk(&object.path, &error)))),
         };
         if size > WHOLE_BYTES_MAX {
-            return self.spawn_large(object, number, Origin::File(file, size), done);
+            return self.spawn_large(object, number, file, size, done);
         }
         let permit = work.wait(|| self.uploader.window.acquire_blocking(size + FILE_BYTES));
         let content = work.read(|| read(&file, size));
@@ -222,15 +233,35 @@ impl Sending {
         fields
     }
 
-    fn spawn_large(self: &Arc<Self>, object: &Planned, number: usize, from: Origin, done: &mpsc::Sender<Done>) {
+    fn spawn_large(
+        self: &Arc<Self>,
+        object: &Planned,
+        number: usize,
+        file: File,
+        size: u64,
+        done: &mpsc::Sender<Done>,
+    ) {
         let permit = self.large.acquire_blocking(0);
         let (this, key, path, done) = (Arc::clone(self), object.key.clone(), object.path.clone(), done.clone());
         self.handle.spawn(async move {
-            let (size, result) = match from {
-                Origin::File(file, size) => (size, this.large_file(&key, file, size).await),
-                Origin::Pipe(path) => sized(this.pipe(&key, Named { path, file: None }).await),
-                Origin::Stdin => sized(this.pipe(&key, io::stdin()).await),
-            };
+            let result = this.large_file(&key, file, size).await;
+            let result = result.map_err(|error| this.explained(&path, &error));
+            this.finish(number, size, result, permit, &done);
+        });
+    }
+
+    fn spawn_pipe(
+        self: &Arc<Self>,
+        object: &Planned,
+        number: usize,
+        from: impl Read + Send + 'static,
+        done: &mpsc::Sender<Done>,
+    ) {
+        let (this, key, path, done) = (Arc::clone(self), object.key.clone(), object.path.clone(), done.clone());
+        self.handle.spawn(async move {
+            let permit = this.pipes.acquire(0).await;
+            let result = this.pipe(&key, from).await;
+            let size = if let Ok(Outcome::Stored(stored)) = &result { stored.size } else { 0 };
             let result = result.map_err(|error| this.explained(&path, &error));
             this.finish(number, size, result, permit, &done);
         });
@@ -291,13 +322,6 @@ impl Sending {
     }
 }
 
-/// What has no end that is known, or is large.
-enum Origin {
-    File(File, u64),
-    Pipe(PathBuf),
-    Stdin,
-}
-
 /// A pipe by its name. It is opened when it is read, which waits until somebody writes into it.
 struct Named {
     path: PathBuf,
@@ -311,13 +335,6 @@ impl Read for Named {
             closed => closed.insert(File::open(&self.path)?),
         };
         file.read(into)
-    }
-}
-
-fn sized(result: Result<Outcome, UploadError>) -> (u64, Result<Outcome, UploadError>) {
-    match result {
-        Ok(Outcome::Stored(stored)) => (stored.size, Ok(Outcome::Stored(stored))),
-        other => (0, other),
     }
 }
 
