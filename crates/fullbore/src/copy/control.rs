@@ -4,15 +4,18 @@
 //! same for every session: [`directory`]. A client sends one line, `status` or `bwlimit BYTES_PER_S`, and gets one
 //! line of JSON. Only the same user and root can open the socket.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fullbore_copy::session::{Link, RateLimit};
 use fullbore_engine::stage::Ledger;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -24,6 +27,10 @@ use crate::report::units;
 const LINE_BYTES: u64 = 64 << 10;
 /// How long either side waits for the other's line.
 const LINE_TIME: Duration = Duration::from_secs(5);
+/// How long a new run waits for its turn at the directory, and how often it looks. Whoever has it needs a moment; one
+/// that was stopped in it keeps nobody waiting.
+const TURN_TIME: Duration = Duration::from_secs(1);
+const TURN_LOOK: Duration = Duration::from_millis(5);
 
 /// What of a run can be changed.
 #[derive(Clone, Debug)]
@@ -107,11 +114,16 @@ pub fn serve(
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => check(directory)?,
     }
+    let turn = Turn::take(directory, TURN_TIME)?;
+    if let Some(turn) = &turn {
+        turn.sweep(directory)?;
+    }
     let pid = std::process::id();
     let path = directory.join(pid.to_string());
     // Of a process of the same number that was killed.
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path)?;
+    drop(turn);
     let socket = Socket { path };
     std::fs::set_permissions(&socket.path, std::fs::Permissions::from_mode(0o600))?;
     let status = move |bwlimit_bytes_per_s| Status {
@@ -128,6 +140,53 @@ pub fn serve(
     };
     std::thread::Builder::new().name("control socket".to_owned()).spawn(work)?;
     Ok(socket)
+}
+
+/// One process at a time makes sockets in a directory, or removes those of others: a socket that is just being made
+/// answers as little as one whose process was killed.
+struct Turn {
+    _directory: OwnedFd,
+}
+
+impl Turn {
+    /// None if others have it all the time.
+    fn take(directory: &Path, within: Duration) -> io::Result<Option<Turn>> {
+        use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = open(directory, flags, Mode::empty())?;
+        let until = Instant::now() + within;
+        loop {
+            match flock(&opened, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(Turn { _directory: opened })),
+                Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(TURN_LOOK),
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Removes the sockets of processes that were killed.
+    fn sweep(&self, directory: &Path) -> io::Result<()> {
+        for path in sockets(directory)?.into_values().filter(|path| is_deserted(path)) {
+            // Root may have been here meanwhile.
+            let _ = std::fs::remove_file(path);
+        }
+        Ok(())
+    }
+}
+
+/// Whether nobody listens. Whoever has no time to answer does.
+fn is_deserted(path: &Path) -> bool {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let Ok(socket) = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else { return false };
+    SocketAddrUnix::new(path).is_ok_and(|address| connect(&socket, &address) == Err(Errno::CONNREFUSED))
+}
+
+/// Sockets in the directory, by the numbers of their processes.
+fn sockets(directory: &Path) -> io::Result<BTreeMap<u32, PathBuf>> {
+    let names = std::fs::read_dir(directory)?.flatten();
+    Ok(names.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path()))).collect())
 }
 
 fn answer(mut stream: &UnixStream, levers: &Levers, status: &dyn Fn(u64) -> Status) -> io::Result<()> {
@@ -195,20 +254,10 @@ pub fn ask(directory: &Path, request: Request, pid: Option<u32>) -> Result<Vec<V
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(none()),
         checked => checked.map_err(|error| CommandError::disk(directory, &error))?,
     }
-    let names = std::fs::read_dir(directory).map_err(|error| CommandError::disk(directory, &error))?;
-    let mut pids: Vec<u32> = names.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    pids.sort_unstable();
-    pids.retain(|found| pid.is_none_or(|pid| pid == *found));
-    let mut answers = Vec::new();
-    for pid in pids {
-        let path = directory.join(pid.to_string());
-        match ask_one(&path, request) {
-            Ok(answer) => answers.push(answer),
-            // Of a process that was killed.
-            Err(_) if !Path::new("/proc").join(pid.to_string()).exists() => drop(std::fs::remove_file(path)),
-            Err(_) => {}
-        }
-    }
+    let sockets = sockets(directory).map_err(|error| CommandError::disk(directory, &error))?;
+    let asked = sockets.into_iter().filter(|(found, _)| pid.is_none_or(|pid| pid == *found));
+    // Those of processes that were killed are swept by the next copy.
+    let answers: Vec<Value> = asked.filter_map(|(_, path)| ask_one(&path, request).ok()).collect();
     if answers.is_empty() { Err(none()) } else { Ok(answers) }
 }
 
@@ -246,7 +295,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path().join("own");
         assert!(ask(&directory, Request::Status, None).is_err());
+        // Above the largest number that a process may have (proc_sys_kernel(5), `pid_max`).
         let killed = directory.join("4194305");
+        std::fs::DirBuilder::new().mode(0o700).create(&directory).unwrap();
+        drop(UnixListener::bind(&killed).unwrap());
+        let busy = UnixListener::bind(directory.join("4194306")).unwrap();
         let levers = Levers::new(0, &Ledger::off());
         let standing = Arc::new(Standing::of(&Arc::default()));
         standing.look(Some("the network".to_owned()));
@@ -254,11 +307,11 @@ mod tests {
         let socket = serve(&directory, levers.clone(), places, standing).unwrap();
         let mode = std::fs::metadata(&socket.path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        // Above the largest number that a process may have (proc_sys_kernel(5), `pid_max`).
-        drop(UnixListener::bind(&killed).unwrap());
+        assert!(!killed.exists() && directory.join("4194306").exists(), "who was killed has gone, who is busy has not");
+        drop(busy);
         let pid = std::process::id();
         let answers = ask(&directory, Request::Status, None).unwrap();
-        assert!(answers.len() == 1 && !killed.exists(), "{answers:?}");
+        assert!(answers.len() == 1, "{answers:?}");
         let text =
             format!("{pid}: /srv to host:/backup: 0 B of 0 B so far, 0 of 0 files, 0 B/s, limited by the network");
         assert_eq!(Request::Status.words(&answers[0]), text);
@@ -272,6 +325,24 @@ mod tests {
         assert!(other.to_string().contains(&(pid + 1).to_string()) && levers.limit.bytes_per_s() == 5000, "{other}");
         drop(socket);
         assert!(ask(&directory, Request::Status, None).is_err());
+    }
+
+    #[test]
+    fn a_socket_that_is_just_being_made_is_not_taken_for_one_of_a_killed_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let made = directory.join("1");
+        let turn = Turn::take(directory, TURN_TIME).unwrap().unwrap();
+        // It has its name before it listens (unix(7)).
+        let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None);
+        let socket = socket.unwrap();
+        rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(&made).unwrap()).unwrap();
+        assert!(is_deserted(&made));
+        assert!(Turn::take(directory, TURN_LOOK).unwrap().is_none());
+        rustix::net::listen(&socket, 1).unwrap();
+        drop(turn);
+        Turn::take(directory, TURN_TIME).unwrap().unwrap().sweep(directory).unwrap();
+        assert!(made.exists());
     }
 
     #[test]
