@@ -11,7 +11,7 @@ use crate::error::CopyError;
 use crate::options::Options;
 use crate::pool::Pool;
 use crate::queue::{Closed, Queue};
-use crate::wire::{Account, Message, Problem};
+use crate::wire::{Account, LIST_BYTES, Message, PATHS_BYTES, Problem};
 
 /// Control messages under way in one direction.
 const CONTROL_MESSAGES: usize = 64;
@@ -63,6 +63,56 @@ impl Link {
     pub fn ask_for_limit(&self, bytes_per_s: u64, ledger: &Ledger) -> Result<(), Closed> {
         let clock = ledger.stage("control", Kind::Thread);
         self.control_out.push(Message::Limit { bytes_per_s }, &clock)
+    }
+
+    /// Tells the sender at the other end which paths are wanted, and no others.
+    ///
+    /// # Errors
+    /// When the run is over.
+    pub fn ask_for_paths(&self, paths: &[Vec<u8>], ledger: &Ledger) -> Result<(), Closed> {
+        let clock = ledger.stage("control", Kind::Thread);
+        let mut rest = paths;
+        loop {
+            let mut bytes = 0;
+            let fits = |path: &&Vec<u8>| {
+                bytes += path.len();
+                bytes <= LIST_BYTES
+            };
+            // At least one: it is shorter than that.
+            let (part, behind) = rest.split_at(rest.iter().take_while(fits).count());
+            let more = !behind.is_empty();
+            self.control_out.push(Message::Paths { paths: part.to_vec(), more }, &clock)?;
+            if !more {
+                return Ok(());
+            }
+            rest = behind;
+        }
+    }
+
+    /// The paths that the receiver at the other end wants.
+    ///
+    /// # Errors
+    /// When it has gone, wants too many, or says something else.
+    pub fn hear_paths(&self, ledger: &Ledger) -> Result<Vec<Vec<u8>>, CopyError> {
+        let clock = ledger.stage("control", Kind::Thread);
+        let (mut wanted, mut bytes) = (Vec::new(), 0);
+        loop {
+            match self.control_in.pop(&clock) {
+                Some(Message::Paths { paths, more }) => {
+                    bytes += paths.iter().map(|path| path.len() + 1).sum::<usize>();
+                    if bytes > PATHS_BYTES {
+                        return Err(CopyError::Meaning("more paths than may be asked for"));
+                    }
+                    wanted.extend(paths);
+                    if !more {
+                        return Ok(wanted);
+                    }
+                }
+                Some(Message::Abort { exit_code, text }) => return Err(CopyError::told(exit_code, text)),
+                Some(_) => return Err(CopyError::Meaning("no paths where some were announced")),
+                None => return Err(CopyError::gone()),
+            }
+        }
     }
 }
 
@@ -340,6 +390,26 @@ pub(crate) mod tests {
             exchange: &exchange,
             limit: &limit,
         })
+    }
+
+    #[test]
+    fn paths_are_asked_for_in_pieces_and_no_more_than_may_be() {
+        let ledger = Ledger::off();
+        let (far, near) = Link::pair();
+        let paths: Vec<Vec<u8>> = (0..100_000).map(|number| format!("directory/file {number}").into_bytes()).collect();
+        let flood = vec![vec![b'x'; 1000]; PATHS_BYTES / 1000];
+        std::thread::scope(|scope| {
+            for paths in [&paths[..], &[]] {
+                let asking = scope.spawn(|| near.ask_for_paths(paths, &ledger));
+                assert_eq!(far.hear_paths(&ledger).unwrap(), paths);
+                assert_eq!(asking.join().unwrap(), Ok(()));
+            }
+            let asking = scope.spawn(|| near.ask_for_paths(&flood, &ledger));
+            let refused = far.hear_paths(&ledger);
+            assert!(matches!(refused, Err(CopyError::Meaning("more paths than may be asked for"))), "{refused:?}");
+            near.control_out.break_off();
+            drop(asking.join());
+        });
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Between machines: messages over connections.
 //!
 //! A [`lane::Lane`] is a stream of bytes both ways: an encrypted TCP connection, or the pipe of ssh. The
-//! first lane carries control messages in both directions, the others content in one; where there is
-//! only one lane it carries everything. [`Transport`] has the threads that move messages between lanes
-//! and the queues of a [`Link`], so that sender and receiver do not know of any of this.
+//! pipe carries control messages in both directions until another lane takes them over (`handover`), further
+//! lanes content in one; where there is only the pipe it carries everything. [`Transport`] has the threads that
+//! move messages between lanes and the queues of a [`Link`], so that sender and receiver do not know of any of this.
 
 mod congestion;
 pub mod far;
 mod grow;
+mod handover;
 pub mod join;
 pub mod keys;
 pub mod lane;
@@ -24,7 +25,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,7 @@ use crate::queue::{Queue, Taken};
 use crate::session::{Brake, Link};
 use crate::wire::{Decoder, Message, encode};
 use congestion::{Evidence, Sight, segments};
+use handover::Handover;
 use lane::Lane;
 
 /// Time that the last messages have to leave in before connections are cut.
@@ -45,6 +47,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A list is rarely the last: a directory more or less takes some microseconds. What comes within this time behind one,
 /// or behind the answer to one, goes with it; each by itself would cost both ends more than listing it.
 const GATHERING: Duration = Duration::from_millis(1);
+/// Time that the other end's connection may take after it was said that messages come by it.
+const FIRST_TIME: Duration = Duration::from_secs(10);
 /// Records that wait in front of a pipe that carries control messages as well: those must not wait long.
 const MERGED: usize = 2;
 /// The congestion control for paths that lose what no queue has cost: it does not take loss for a full link.
@@ -96,19 +100,41 @@ struct Shared {
     pulse: Pulse,
     /// What a pipe's reader waits for: the number of its read; 0 if it does not wait.
     awaited: AtomicU64,
+    handover: Handover,
+    /// Who hears how messages shall go.
+    ways: Mutex<Option<mpsc::Sender<Vec<u8>>>>,
 }
 
-#[derive(Debug, Default)]
+/// Which end of ssh's pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    /// The one that started ssh.
+    Near,
+    /// The one that ssh started: it ends with ssh, by which way ever messages go.
+    Far,
+}
+
+#[derive(Default)]
 struct State {
     sockets: Vec<Watched>,
     /// Lanes with content so far.
     streams: usize,
     writers: Vec<JoinHandle<()>>,
     readers: Vec<JoinHandle<()>>,
+    /// Not all that was written to the lanes arrives by itself if this process ends.
+    lingers: bool,
+    /// The pipe that control messages went by. As long as it is open, the other end knows that this one is there.
+    pipe: Option<Box<dyn Write + Send>>,
     /// Name of the congestion control that was put on the connections, if any.
     control: Option<&'static str>,
     /// What has been seen of the path.
     evidence: Evidence,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("State").field("sockets", &self.sockets).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -159,6 +185,8 @@ impl Transport {
             last_said: AtomicBool::new(false),
             pulse,
             awaited: AtomicU64::new(0),
+            handover: Handover::default(),
+            ways: Mutex::default(),
         });
         let watching = shared.clone();
         // Ends by itself within a look of the end; without it the verdict knows less.
@@ -166,58 +194,90 @@ impl Transport {
         Transport { shared }
     }
 
-    /// Puts a lane to work. `control` for the one with control messages; `alone` if it carries content as well.
-    pub fn add(&self, lane: Lane, control: bool, alone: bool) {
+    /// Puts a lane to work that carries content.
+    pub fn add(&self, lane: Lane) {
         let shared = &self.shared;
-        let link = &shared.link;
-        let Lane { reader, writer, socket } = lane;
+        let Lane { reader, writer, socket, lingers } = lane;
         let mut state = shared.lock();
-        state.streams += usize::from(!control || alone);
-        if let Some(socket) = socket {
-            if let Some(name) = shared.congestion.as_deref().or(state.control.filter(|name| *name == LOSSY_CONTROL))
-                && let Err(error) = rustix::net::sockopt::set_tcp_congestion(&socket, name)
-            {
-                tracing::warn!(%error, name, "congestion control stays the system's");
-            }
-            let last = TcpInfo::read(socket.as_fd()).unwrap_or_default();
-            if shared.sends && last.path_rtt() >= LONG_TRIP {
-                // Without it the end takes a little longer.
-                let _ = socket2::SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT_BYTES);
-            }
-            state.sockets.push(Watched { socket, since: Instant::now(), last });
-        }
-        if control {
-            let queue = link.control_out.clone();
-            let own = shared.clone();
-            state.writers.extend(spawn("control out", move || own.write(writer, &queue, alone)));
-            if alone && shared.sends {
-                // One pipe for all: content goes by the way of control messages.
-                let (data, out, clock) = (link.data.clone(), link.control_out.clone(), shared.clock.clone());
-                state.writers.extend(spawn("merge", move || {
-                    while let Some(message) = data.pop(&clock) {
-                        if out.push_behind(message, MERGED, &clock).is_err() {
-                            return;
-                        }
-                    }
-                }));
-            }
-            let own = shared.clone();
-            state.readers.extend(spawn("control in", move || own.read(reader, true, alone)));
-        } else if shared.sends {
-            let queue = link.data.clone();
-            let own = shared.clone();
+        state.streams += 1;
+        state.lingers |= lingers;
+        shared.look_after(socket, &mut state);
+        let own = shared.clone();
+        if shared.sends {
+            let queue = shared.link.data.clone();
             // Its reader stays: closing it would tell the other end that nobody listens.
             state.writers.extend(spawn("send", move || {
                 own.write(writer, &queue, false);
                 drop(reader);
             }));
         } else {
-            let own = shared.clone();
             state.readers.extend(spawn("receive", move || {
-                own.read(reader, false, false);
+                own.read(reader, None);
                 drop(writer);
             }));
         }
+    }
+
+    /// Begins to say by ssh's pipe what there is to say, content included.
+    fn speak(&self, writer: impl Write + Send + 'static) {
+        let shared = &self.shared;
+        let mut state = shared.lock();
+        state.streams += 1;
+        let (queue, own) = (shared.link.control_out.clone(), shared.clone());
+        let writer = Box::new(io::BufWriter::with_capacity(lane::PIPE_BYTES, writer));
+        state.writers.extend(spawn("control out", move || own.write(writer, &queue, true)));
+        if shared.sends {
+            // One pipe for all: content goes by the way of control messages.
+            let own = shared.clone();
+            state.writers.extend(spawn("merge", move || own.merge()));
+        }
+    }
+
+    /// Begins to hear what comes by ssh's pipe.
+    fn hear(&self, side: Side, reader: impl Read + Send + 'static) {
+        let own = self.shared.clone();
+        let reader = Box::new(io::BufReader::with_capacity(lane::PIPE_BYTES, reader));
+        self.shared.lock().readers.extend(spawn("control in", move || own.read(reader, Some(side))));
+    }
+
+    /// Says to the other end's transport how messages shall go.
+    fn say_way(&self, way: &impl serde::Serialize) -> io::Result<()> {
+        let json = serde_json::to_vec(way).map_err(io::Error::other)?;
+        let said = self.shared.link.control_out.push(Message::Way(json), &self.shared.clock);
+        said.map_err(|_| io::ErrorKind::NotConnected.into())
+    }
+
+    /// What the other end's transport says of how messages shall go.
+    fn ways(&self) -> mpsc::Receiver<Vec<u8>> {
+        let (sender, receiver) = mpsc::channel();
+        *self.shared.ways.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        receiver
+    }
+
+    /// Control messages go by this lane as soon as they can, no longer by the pipe. The end that decided it says so
+    /// first, the other one when it hears of it.
+    fn hand_over(&self, lane: Lane, decided: bool) {
+        let shared = &self.shared;
+        let Lane { reader, writer, socket, lingers } = lane;
+        {
+            let mut state = shared.lock();
+            state.streams -= 1;
+            state.lingers |= lingers;
+            shared.look_after(socket, &mut state);
+        }
+        shared.handover.offer(Lane { reader, writer, socket: None, lingers });
+        if shared.sends {
+            // Whoever waits for content for the pipe.
+            shared.link.data.nudge();
+        }
+        if decided {
+            shared.say_switch();
+        }
+    }
+
+    /// There is nothing better than ssh's pipe.
+    fn stay_with_pipe(&self) {
+        self.shared.handover.stay();
     }
 
     /// Ends the run: a connection that is needed could not be made, or has gone.
@@ -259,19 +319,19 @@ impl Transport {
         self.end(true);
     }
 
-    /// As [`Transport::finish`], for the end whose word was the last of all: by TCP that arrives without it, so it does
-    /// not wait for the other end.
+    /// As [`Transport::finish`], for the end whose word was the last of all: by TCP and by ssh that arrives without it,
+    /// so it does not wait for the other end.
     pub fn leave(&self) {
-        let state = self.shared.lock();
-        let by_tcp = state.sockets.len() == state.readers.len();
-        drop(state);
-        self.end(!by_tcp);
+        let lingers = self.shared.lock().lingers;
+        self.end(lingers);
     }
 
     fn end(&self, waits: bool) {
         let shared = self.shared.clone();
         shared.link.data.close();
         shared.link.control_out.close();
+        // All content has been acknowledged, or nobody wants it any more.
+        shared.handover.end();
         let until = Instant::now() + FAREWELL;
         let writers = std::mem::take(&mut shared.lock().writers);
         let waiting = writers.iter().any(|writer| {
@@ -283,7 +343,10 @@ impl Transport {
         shared.over.store(true, Ordering::Release);
         shared.cut(if waiting || shared.brake.is_pulled() { Shutdown::Both } else { Shutdown::Write });
         shared.link.control_in.break_off();
-        let readers = std::mem::take(&mut shared.lock().readers);
+        let (readers, pipe) = {
+            let mut state = shared.lock();
+            (std::mem::take(&mut state.readers), state.pipe.take())
+        };
         if waiting {
             // Nobody takes what they have; they end with the process.
             return;
@@ -296,6 +359,8 @@ impl Transport {
             std::thread::sleep(Duration::from_millis(2));
         }
         shared.cut(Shutdown::Both);
+        // The other end takes the end of the pipe for ours.
+        drop(pipe);
     }
 }
 
@@ -306,6 +371,46 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks after a connection from now on; it gets the congestion control that the others have.
+    fn look_after(&self, socket: Option<TcpStream>, state: &mut State) {
+        let Some(socket) = socket else { return };
+        if let Some(name) = self.congestion.as_deref().or(state.control.filter(|name| *name == LOSSY_CONTROL))
+            && let Err(error) = rustix::net::sockopt::set_tcp_congestion(&socket, name)
+        {
+            tracing::warn!(%error, name, "congestion control stays the system's");
+        }
+        let last = TcpInfo::read(socket.as_fd()).unwrap_or_default();
+        if self.sends && last.path_rtt() >= LONG_TRIP {
+            // Without it the end takes a little longer.
+            let _ = socket2::SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT_BYTES);
+        }
+        state.sockets.push(Watched { socket, since: Instant::now(), last });
+    }
+
+    /// The last thing that is said by the pipe.
+    fn say_switch(&self) {
+        if self.handover.is_to_be_said() {
+            // Refused where the run is over: then the last words go by the pipe.
+            let _ = self.link.control_out.push(Message::Switch, &self.clock);
+        }
+    }
+
+    /// Content by ssh's pipe: as much as that may carry.
+    fn merge(&self) {
+        while self.handover.may_carry() {
+            match self.link.data.pop_within(self.pulse.silence, &self.clock) {
+                Taken::Item(message) => {
+                    self.handover.carry(content_bytes(&message));
+                    if self.link.control_out.push_behind(message, MERGED, &self.clock).is_err() {
+                        return;
+                    }
+                }
+                Taken::TimedOut => {}
+                Taken::End => return,
+            }
+        }
     }
 
     fn cut(&self, how: Shutdown) {
@@ -327,8 +432,9 @@ impl Shared {
         self.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// From a queue to a lane, until the queue is closed and empty; `beats` on one that shows that this end is there.
-    fn write(&self, mut writer: Box<dyn Write + Send>, queue: &Queue<Message>, beats: bool) {
+    /// From a queue to a lane, until the queue is closed and empty; `beats` on a pipe, which shows that this end is
+    /// there.
+    fn write(&self, mut writer: Box<dyn Write + Send>, queue: &Queue<Message>, mut beats: bool) {
         self.clock.adopt_thread();
         let mut head = Vec::with_capacity(64 << 10);
         let mut gathers = false;
@@ -371,13 +477,25 @@ impl Shared {
                 self.link.pool.give(pack.payload.into_buffer());
             } else if let Message::Block(block) = message {
                 self.link.pool.give(block.payload.into_buffer());
+            } else if message == Message::Switch {
+                if let Err(error) = writer.flush() {
+                    return self.broken(&error);
+                }
+                let Some(next) = self.handover.writer() else {
+                    return self.broken(&io::ErrorKind::NotConnected.into());
+                };
+                self.lock().pipe = Some(std::mem::replace(&mut writer, next));
+                beats = false;
             }
         }
     }
 
-    /// From a lane to the queues, until it ends; `beats` on one whose other end shows that it is there.
-    fn read(&self, mut reader: Box<dyn Read + Send>, control: bool, beats: bool) {
+    /// From a lane to the queues, until it ends; with control messages if it is an end of ssh's pipe.
+    fn read(self: &Arc<Shared>, mut reader: Box<dyn Read + Send>, pipe: Option<Side>) {
         self.clock.adopt_thread();
+        let control = pipe.is_some();
+        // On a pipe the other end shows that it is there.
+        let mut beats = control;
         let mut decoder = Decoder::new();
         for number in 1.. {
             if beats {
@@ -406,6 +524,19 @@ impl Shared {
             match decoder.filled(count) {
                 Ok(None) => {}
                 Ok(Some(message)) if message == BEAT => {}
+                Ok(Some(Message::Way(json))) if control => {
+                    if let Some(ways) = &*self.ways.lock().unwrap_or_else(PoisonError::into_inner) {
+                        // Nobody listens who has decided, or whose run is over.
+                        let _ = ways.send(json);
+                    }
+                }
+                Ok(Some(Message::Switch)) if beats => {
+                    beats = false;
+                    let Some(next) = self.handover.reader(FIRST_TIME) else {
+                        return self.broken(&io::ErrorKind::TimedOut.into());
+                    };
+                    self.follow(std::mem::replace(&mut reader, next), pipe);
+                }
                 Ok(Some(message)) => {
                     let is_data = message.is_data();
                     if !control && !is_data || is_data && self.sends {
@@ -425,6 +556,20 @@ impl Shared {
         if control {
             self.link.control_in.close();
         }
+    }
+
+    /// The other end has said the last by the pipe: this one says so as well, unless it has, and keeps the pipe.
+    fn follow(self: &Arc<Shared>, mut pipe: Box<dyn Read + Send>, side: Option<Side>) {
+        let own = self.clone();
+        // Not by the thread that reads: to say something may have to wait until the other end has read.
+        spawn("pipe", move || {
+            own.say_switch();
+            let ended = io::copy(&mut pipe, &mut io::sink());
+            if side == Some(Side::Far) {
+                let error = io::Error::new(io::ErrorKind::ConnectionAborted, "ssh has ended");
+                own.broken(ended.as_ref().err().unwrap_or(&error));
+            }
+        });
     }
 
     /// A connection with content ends where a record does. While more has to come, what was under way on it is
@@ -476,6 +621,15 @@ impl Shared {
                 state.control = Some(if state.sockets.iter().all(changed) { LOSSY_CONTROL } else { "the system's" });
             }
         }
+    }
+}
+
+/// Bytes of content in a record.
+fn content_bytes(message: &Message) -> usize {
+    match message {
+        Message::Pack(pack) => pack.payload.bytes().len(),
+        Message::Block(block) => block.payload.bytes().len(),
+        _ => 0,
     }
 }
 

@@ -24,15 +24,19 @@ pub use message::{
 };
 
 /// The version of the protocol. Both ends must have the same.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Longest frame of control, in bytes: a list of names with their attributes. A list ends when it is
 /// [`LIST_BYTES`] long, and one entry more can hold a path and all its attributes.
 pub const CONTROL_BYTES: usize = 2 << 20;
+/// Longest word of one transport to the other: a name and a token, or numbers.
+pub const WAY_BYTES: usize = 4096;
 /// A list is sent when its names and attributes are so many bytes.
 pub const LIST_BYTES: usize = 128 << 10;
 /// Most entries in one list. Few enough that the receiver answers soon.
 pub const LIST_ENTRIES: usize = 1000;
+/// Paths that `--files-from` may name in all, in bytes. A guess: a few million paths.
+pub const PATHS_BYTES: usize = 256 << 20;
 /// Content of one record of small files, in bytes.
 pub const PACK_BYTES: usize = 1 << 20;
 /// Most files in one record. Empty files fill no record by their content.

@@ -31,7 +31,7 @@ use fullbore_copy::receiver::Destination;
 use fullbore_copy::sender::Source;
 use fullbore_copy::session::Progress;
 use fullbore_copy::transport::Path as NetworkPath;
-use fullbore_copy::wire::Account;
+use fullbore_copy::wire::{Account, PATHS_BYTES};
 use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::verdict::{Sampler, SamplerConfig, Verdict};
@@ -46,8 +46,8 @@ use standing::Standing;
 
 /// Time between looks at where the copy stands.
 const LOOK_TIME: Duration = Duration::from_millis(250);
-/// Longest file of patterns or of paths that is read. A guess: a million paths.
-const LIST_BYTES: u64 = 256 << 20;
+/// Longest file of patterns or of paths that is read.
+const LIST_BYTES: u64 = PATHS_BYTES as u64;
 
 /// Runs the command; the result is the exit code.
 pub fn run(arguments: &CopyArgs, environment: &Environment) -> u8 {
@@ -356,7 +356,11 @@ fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
         std::fs::File::open(path).and_then(|file| file.take(LIST_BYTES).read_to_end(&mut text))
     };
     match read.map_err(wrong)? {
-        length if length as u64 == LIST_BYTES => Err(CommandError::usage(format_args!("{}: too long", path.display()))),
+        length if length as u64 == LIST_BYTES => {
+            let most = LIST_BYTES >> 20;
+            Err(CommandError::usage(format_args!("{}: longer than {most} MiB, which is the most", path.display()))
+                .hint("name directories instead, with -r, or copy in several runs"))
+        }
         _ => Ok(text),
     }
 }

@@ -161,7 +161,7 @@ fn there(
         role: if remote.sends { Role::ProbeTarget } else { Role::ProbeSource },
         options,
         sources: if remote.sends { Vec::new() } else { vec![path.clone()] },
-        only: None,
+        only: false,
         target: if remote.sends { path } else { Vec::new() },
         single_file: false,
         many: false,
@@ -179,14 +179,16 @@ fn there(
     // What is wrong here is told before ssh asks for anything.
     let end = if remote.sends { End::source(means, vec![remote.near.to_owned()]) } else { End::target(means) };
     let mut end = end.map_err(|error| failure(&error))?;
-    let peer = Peer::start(&peer_wish, drop).map_err(|no_peer| explain(no_peer, &peer_wish, &remote.host))?;
+    let peer = Peer::start(&peer_wish, task, &transport, drop)
+        .map_err(|no_peer| explain(no_peer, &peer_wish, &remote.host))?;
     let wrong = |error: CopyError| failure_with(&remote.host, &error);
-    let mut connection = peer.connect(task, &peer_wish).map_err(wrong)?;
+    let mut connection = peer.connect(&peer_wish).map_err(wrong)?;
     signals::pull(&signals::Current::of(&brake))?;
     let begun = connection.begin(&transport).map_err(CopyError::from_pipe);
-    let streams = connection.streams();
+    let route = connection.routing.now();
+    let streams = route.streams;
     // By ssh the first connection carries content as well.
-    let by_ssh = connection.way == Way::Pipe;
+    let by_ssh = route.way == Way::Pipe;
     let mut next = if by_ssh { 0 } else { streams.min(1) };
     let figures = begun.and_then(|()| {
         connection.open(&transport, 1, next);
@@ -195,7 +197,7 @@ fn there(
             wish,
             &mut || {
                 connection.open(&transport, next + 1, streams);
-                if connection.way != Way::Quic {
+                if route.way != Way::Quic {
                     wait_for(&transport, usize::from(streams) + usize::from(by_ssh));
                 }
                 next = streams;
@@ -218,12 +220,13 @@ fn wait_for(transport: &Transport, streams: usize) {
 }
 
 fn way(connection: &Connection, streams: usize) -> String {
-    let by = match connection.way {
+    let route = connection.routing.now();
+    let by = match route.way {
         Way::Pipe => format!("content goes by ssh, {}", connections(streams)),
         Way::Quic => format!("{streams} streams of QUIC, {}", connection.cipher.name()),
         Way::NearDials | Way::FarDials => format!("{}, {}", connections(streams), connection.cipher.name()),
     };
-    match (&connection.fallback, connection.way) {
+    match (&route.fallback, route.way) {
         (Some(reason), Way::Quic) => format!("no TCP connection ({reason}); {by}"),
         (Some(reason), _) => format!("no direct connection ({reason}); {by}"),
         (None, _) => by,

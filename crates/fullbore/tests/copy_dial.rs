@@ -106,6 +106,26 @@ fn a_host_that_does_not_come_back_is_given_up() {
     assert_same(&place.path("src"), &target);
 }
 
+#[test]
+fn a_list_of_paths_that_fills_no_line_goes_to_a_far_sender() {
+    let place = Place::new();
+    let directories = vec!["d".repeat(248); 15].join("/");
+    fs::create_dir_all(place.path("src").join(&directories)).unwrap();
+    fs::write(place.path("src").join(&directories).join("file"), "x").unwrap();
+    fs::write(place.path("src/other"), "y").unwrap();
+    // Eighty megabytes, and several times as much as text of numbers.
+    fs::write(place.path("list"), format!("{directories}/file\n").repeat(21_000)).unwrap();
+    let way = script(&place, "exec $2");
+    let there = format!("host:{}/", place.path("src").display());
+    let remote = ["-e", &way, "--remote-path", env!("CARGO_BIN_EXE_fullbore"), "--ssh-only"];
+    let mut arguments = remote.to_vec();
+    arguments.extend(["--files-from", "list", &there, "dst"]);
+    let output = place.fullbore(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(fs::read_to_string(place.path("dst").join(&directories).join("file")).unwrap(), "x");
+    assert!(!place.path("dst/other").exists());
+}
+
 /// Command lines and environments of all processes, as ps shows them.
 fn shown() -> Vec<(String, String)> {
     let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
@@ -137,8 +157,9 @@ fn by_ssh_there_are_four_connections_and_what_opens_them_shows_nowhere() {
     };
     let joint = || -> Option<Value> {
         let heard = heard("heard.");
-        let lines = heard.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"fullbore-copy "));
-        lines.filter_map(|json| serde_json::from_slice::<Value>(json).ok()).find(|value| value["token"].is_string())
+        // It is among messages.
+        let from = heard.windows(8).position(|bytes| bytes == b"{\"name\":")?;
+        serde_json::Deserializer::from_slice(&heard[from..]).into_iter::<Value>().next()?.ok()
     };
     until("the far end can be joined", || joint().is_some());
     let joint = joint().unwrap();

@@ -88,20 +88,40 @@ fn behind_firewalls_content_goes_by_ssh_and_the_reason_is_told() {
 }
 
 #[test]
+fn what_is_small_is_there_before_a_firewall_is_found_out() {
+    let (place, lab) = (Place::new(), Lab::new());
+    fs::create_dir(place.path("src")).unwrap();
+    fs::write(place.path("src/file"), "x").unwrap();
+    lab.firewall(false, "DROP");
+    lab.firewall(true, "DROP");
+    lab.block_datagrams();
+    let (there, back) = (place.path("there"), place.path("back"));
+    for (from, to, at) in [
+        (format!("{}/", place.path("src").display()), lab.there(&there), &there),
+        (lab.there(&there.join("")), back.display().to_string(), &back),
+    ] {
+        let text = lab.copy(&[&from, &to]);
+        assert!(!text.contains("no direct connection"), "{text}");
+        assert_same(&place.path("src"), at);
+    }
+}
+
+#[test]
 fn where_no_tcp_connection_gets_through_content_goes_by_quic() {
     let (place, lab) = (Place::new(), Lab::new());
     let source = place.tree("src");
-    let (there, back, chosen) = (place.path("there"), place.path("back"), place.path("chosen"));
+    let (back, chosen) = (place.path("back"), place.path("chosen"));
     for (verdict, reason) in [("REJECT", "Connection refused"), ("DROP", "nothing within 3 s")] {
+        let there = place.path(verdict);
         lab.firewall(false, verdict);
         lab.firewall(true, verdict);
         let text = lab.copy(&[&format!("{}/", source.display()), &lab.there(&there)]);
         assert!(text.contains("no TCP connection") && text.contains("content goes by QUIC"), "{text}");
-        assert!(text.contains(reason) && (text.contains("\nQUIC, ") || text.contains("nothing to copy")), "{text}");
+        assert!(text.contains(reason) && text.contains("\nQUIC, "), "{text}");
         assert_same(&source, &there);
         lab.open();
     }
-    lab.copy(&["--quic", &lab.there(&there.join("")), &back.display().to_string()]);
+    lab.copy(&["--quic", &lab.there(&place.path("DROP/")), &back.display().to_string()]);
     assert_same(&source, &back);
     let text = lab.copy(&["--quic", "--congestion", "bbr", &format!("{}/", source.display()), &lab.there(&chosen)]);
     assert!(text.contains("\nQUIC, ") && !text.contains("no TCP connection"), "{text}");

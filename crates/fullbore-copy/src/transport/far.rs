@@ -7,7 +7,7 @@ use std::io::{BufRead, Read as _, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustls::{ClientConfig, ServerConfig};
 
@@ -18,12 +18,9 @@ use super::lane::Lane;
 use super::near::{ACCEPT_LOOK, PROVING, RACE_TIME, await_dialler};
 use super::quic::{self, Terms};
 use super::setup::{self, Decision, Hello, Ready, Task, Way};
-use super::{Transport, tls};
+use super::{Side, Transport, tls};
 use crate::error::CopyError;
 use crate::wire::VERSION;
-
-/// Time for the first connection after the near end has decided on it.
-const FIRST_TIME: Duration = Duration::from_secs(10);
 
 /// The far end, told what to do.
 #[derive(Debug)]
@@ -151,8 +148,8 @@ impl Far {
         }
     }
 
-    /// Says whether the task can be done, and hears which way is taken. The first connection is put to
-    /// work before this returns, the others as they come.
+    /// Says whether the task can be done, and puts ssh's pipe to work, others as they come. If it cannot be done, waits
+    /// until the near end has heard of it.
     ///
     /// # Errors
     /// When the near end has gone.
@@ -163,56 +160,54 @@ impl Far {
         ready: &Ready,
         transport: &Arc<Transport>,
     ) -> Result<Started, CopyError> {
-        let gone = || CopyError::Network("the other end has gone".to_owned());
-        setup::write(&mut output, ready).map_err(|_| gone())?;
-        let mut decision = setup::read::<Decision>(&mut input)?.ok_or_else(gone)?;
-        if decision.way == Way::Quic {
-            self.answer_quic();
-            decision = setup::read::<Decision>(&mut input)?.ok_or_else(gone)?;
-        }
+        setup::write(&mut output, ready).map_err(|_| CopyError::Network("the other end has gone".to_owned()))?;
         let over = self.over.clone();
-        if decision.way == Way::Pipe {
-            over.store(true, Ordering::Release);
-            let joining = Arc::new(AtomicBool::new(false));
-            if decision.streams > 0 {
-                let joint = join::listen(transport, &joining);
-                let joint = joint.map_err(|error| CopyError::System { what: "a socket to be joined by", error })?;
-                setup::write(&mut output, &joint).map_err(|_| gone())?;
-            }
-            transport.add(Lane::pipe(input, output), true, true);
-            return Ok(Started { over: joining });
+        if ready.refused.is_some() {
+            let _ = std::io::copy(&mut input, &mut std::io::sink());
+            return Ok(Started { over });
         }
-        if decision.way == Way::FarDials {
-            self.dialler.dial(decision.streams);
-        }
-        loop {
-            let (number, lane) = self.lanes.recv_timeout(FIRST_TIME).map_err(|_| gone())?;
-            transport.add(lane, number == 0, false);
-            if number == 0 {
-                break;
-            }
-        }
-        let (lanes, adding) = (self.lanes, transport.clone());
+        let ways = transport.ways();
+        transport.speak(output);
+        transport.hear(Side::Far, input);
+        let lanes = std::mem::replace(&mut self.lanes, mpsc::channel().1);
+        let adding = transport.clone();
         std::thread::spawn(move || {
+            let mut controlled = false;
             while let Ok((number, lane)) = lanes.recv() {
-                // There is one for control, and it is there.
-                if number > 0 {
-                    adding.add(lane, false, false);
+                match number {
+                    0 if std::mem::replace(&mut controlled, true) => {}
+                    0 => adding.hand_over(lane, false),
+                    _ => adding.add(lane),
                 }
             }
         });
-        let (watched, quiet, dialler) = (transport.clone(), over.clone(), self.dialler);
+        let transport = transport.clone();
         std::thread::spawn(move || {
-            // By ssh more connections may be asked for; its end is the near end's.
-            while let Ok(Some(Decision { streams, .. })) = setup::read(&mut input) {
-                dialler.dial(streams.min(MOST_STREAMS));
+            for json in ways {
+                let decided = serde_json::from_slice(&json).map_err(std::io::Error::other);
+                if let Err(error) = decided.and_then(|decision| self.follow(decision, &transport)) {
+                    transport.fail(&error);
+                }
             }
-            if !quiet.load(Ordering::Acquire) {
-                watched.fail(&std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "ssh has ended"));
-            }
-            drop(output);
         });
         Ok(Started { over })
+    }
+
+    /// Does what the near end has decided.
+    fn follow(&mut self, decision: Decision, transport: &Arc<Transport>) -> std::io::Result<()> {
+        match decision.way {
+            Way::NearDials => {}
+            Way::FarDials => self.dialler.dial(decision.streams.min(MOST_STREAMS)),
+            Way::Quic => self.answer_quic(),
+            Way::Pipe => {
+                self.over.store(true, Ordering::Release);
+                transport.stay_with_pipe();
+                if decision.streams > 0 {
+                    transport.say_way(&join::listen(transport)?)?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 

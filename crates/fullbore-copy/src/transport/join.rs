@@ -9,7 +9,6 @@ use std::io::{self, BufReader, Read, Write};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -44,21 +43,21 @@ fn address(name: &str) -> io::Result<SocketAddr> {
 ///
 /// # Errors
 /// When there can be no such socket.
-pub(super) fn listen(transport: &Arc<Transport>, over: &Arc<AtomicBool>) -> io::Result<Joint> {
+pub(super) fn listen(transport: &Arc<Transport>) -> io::Result<Joint> {
     let joint = Joint { name: secret()?, token: secret()? };
     let listener = UnixListener::bind_addr(&address(&joint.name)?)?;
     listener.set_nonblocking(true)?;
-    let (transport, over, token) = (transport.clone(), over.clone(), joint.token.clone());
+    let (transport, token) = (transport.clone(), joint.token.clone());
     std::thread::spawn(move || {
         let mut left = JOINED;
-        while left > 0 && !over.load(Ordering::Acquire) && !transport.is_over() {
+        while left > 0 && !transport.is_over() {
             match listener.accept() {
                 Ok((socket, _)) => {
                     left -= 1;
                     let (transport, token) = (transport.clone(), token.clone());
                     std::thread::spawn(move || {
                         if let Ok(lane) = admit(socket, &token) {
-                            transport.add(lane, false, false);
+                            transport.add(lane);
                         }
                     });
                 }

@@ -9,13 +9,15 @@ use std::time::Duration;
 use fullbore_wire::tcp_info::TcpInfo;
 
 /// Bytes that small messages are gathered to before they are written to a pipe.
-const PIPE_BYTES: usize = 64 << 10;
+pub(super) const PIPE_BYTES: usize = 64 << 10;
 
 /// One connection, its directions apart so that each has a thread.
 pub struct Lane {
     pub(super) reader: Box<dyn Read + Send>,
     pub(super) writer: Box<dyn Write + Send>,
     pub(super) socket: Option<TcpStream>,
+    /// What was written to it is lost if this process ends before the other end has it.
+    pub(super) lingers: bool,
 }
 
 impl fmt::Debug for Lane {
@@ -31,6 +33,7 @@ impl Lane {
             reader: Box::new(BufReader::with_capacity(PIPE_BYTES, reader)),
             writer: Box::new(BufWriter::with_capacity(PIPE_BYTES, writer)),
             socket: None,
+            lingers: false,
         }
     }
 

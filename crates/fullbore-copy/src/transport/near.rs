@@ -1,12 +1,13 @@
 //! The near end of a connection: the one that the user started.
 //!
-//! It starts the program on the other machine by the user's ssh and tries both directions at once: it
-//! dials where the far end listens, and listens where the far end dials. The first connection that proves
-//! the right key decides. If there is none within three seconds, everything goes by ssh itself.
+//! It starts the program on the other machine by the user's ssh and gives it the task at once. Messages flow by ssh's
+//! pipe from then on, while both directions are tried: it dials where the far end listens, and listens where the far
+//! end dials. The first connection that proves the right key decides, and takes over. If there is none within three
+//! seconds, everything stays with ssh.
 
 use std::ffi::OsString;
 use std::io::{BufReader, Write as _};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -23,7 +24,7 @@ use super::keys::{Cipher, OwnKey, Speeds};
 use super::lane::Lane;
 use super::quic::{self, Quic, Terms};
 use super::setup::{self, Decision, Hello, Joint, Ready, Task, Way};
-use super::{Transport, tls};
+use super::{Side, Transport, tls};
 use crate::error::CopyError;
 use crate::wire::VERSION;
 
@@ -33,6 +34,8 @@ pub const RACE_TIME: Duration = Duration::from_secs(3);
 pub(super) const PROVING: usize = 32;
 /// Longest time between looks whether what is waited for is still wanted.
 pub(super) const ACCEPT_LOOK: Duration = Duration::from_millis(5);
+/// Time that the far end may take to be ready for further connections by ssh.
+const JOINT_TIME: Duration = Duration::from_secs(30);
 /// Time between looks whether ssh has ended.
 const END_LOOK: Duration = Duration::from_millis(1);
 /// Round trips from which a path counts as long: one connection would need seconds to fill it.
@@ -75,10 +78,13 @@ pub struct Wish {
 #[derive(Debug)]
 pub struct Peer {
     child: Child,
-    input: ChildStdin,
     output: BufReader<ChildStdout>,
     own: OwnKey,
     speeds: Speeds,
+    listener: Option<TcpListener>,
+    datagrams: Option<UdpSocket>,
+    /// The congestion control of QUIC is BBR.
+    bbr: bool,
     /// What it says of itself.
     pub hello: Hello,
 }
@@ -114,31 +120,77 @@ pub enum NoPeer {
     Failed(CopyError),
 }
 
-/// A way to the other machine.
+/// A connection to the other machine: by ssh's pipe at first.
 #[derive(Debug)]
 pub struct Connection {
-    /// How messages go.
-    pub way: Way,
-    /// Why not directly.
-    pub fallback: Option<String>,
     /// The cipher of direct connections.
     pub cipher: Cipher,
     /// Whether the task can be done there.
     pub ready: Ready,
-    first: Option<Lane>,
-    opener: Arc<Opener>,
     child: Child,
-    /// Open as long as the copy runs: its end tells the far end that we are gone. By it the far end is asked to dial
-    /// once more.
-    input: Arc<Mutex<Option<ChildStdin>>>,
-    streams: u8,
-    /// The number of connections may change.
-    grows: bool,
-    /// How further pipes are made: the command, and what the far end's other connections are told.
-    joining: Option<(Vec<OsString>, Joint)>,
+    output: Option<BufReader<ChildStdout>>,
+    search: Option<Search>,
+    /// How messages go, as far as is known yet.
+    pub routing: Routing,
+    opener: Arc<Opener>,
     children: Arc<Mutex<Vec<Child>>>,
+}
+
+/// What is known of how messages go: more, once something is found.
+#[derive(Clone, Debug)]
+pub struct Routing {
+    route: Arc<Mutex<Route>>,
+}
+
+impl Routing {
+    /// How they go now.
+    pub fn now(&self) -> Route {
+        self.route.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn decide(&self, route: Route) {
+        *self.route.lock().unwrap_or_else(PoisonError::into_inner) = route;
+    }
+}
+
+/// How messages go.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// By the pipe, until something else is decided on.
+    pub way: Way,
+    /// Why not directly.
+    pub fallback: Option<String>,
     /// The connection by QUIC.
     pub quic: Option<Quic>,
+    /// Connections for content that a copy has at first, besides the pipe if that carries content.
+    pub streams: u8,
+    /// How further pipes are made: the command, and what the far end's other connections are told.
+    joining: Option<(Vec<OsString>, Joint)>,
+}
+
+impl Route {
+    const PIPE: Route = Route { way: Way::Pipe, fallback: None, quic: None, streams: 0, joining: None };
+}
+
+/// What is looked for while messages go by the pipe.
+#[derive(Debug)]
+struct Search {
+    race: Option<Race>,
+    datagrams: Option<UdpSocket>,
+    bbr: bool,
+    /// Where the far end waits for QUIC.
+    peers: Peers,
+    /// The number of connections for content that the user wants; 0 for as many as the path needs.
+    streams: u8,
+    more_pipes: Option<Vec<OsString>>,
+}
+
+/// The far end's addresses, as far as its name is known yet.
+#[derive(Debug)]
+struct Peers {
+    host: String,
+    known: Option<IpAddr>,
+    port: Option<u16>,
 }
 
 /// Makes further connections.
@@ -166,12 +218,18 @@ struct Ahead {
 }
 
 impl Peer {
-    /// Starts the program there and hears what it says of itself. That may take as long as it likes: whoever
-    /// does not want to wait ends ssh, which is told of by `started`.
+    /// Starts the program there, gives it the task, and hears what it says of itself. That may take as long as it
+    /// likes: whoever does not want to wait ends ssh, which is told of by `started`. What there is to say goes right
+    /// behind the task.
     ///
     /// # Errors
     /// When it does not run there.
-    pub fn start(wish: &Wish, started: impl FnOnce(Option<Tether>)) -> Result<Peer, NoPeer> {
+    pub fn start(
+        wish: &Wish,
+        mut task: Task,
+        transport: &Transport,
+        started: impl FnOnce(Option<Tether>),
+    ) -> Result<Peer, NoPeer> {
         let failed = |what, error| NoPeer::Failed(CopyError::System { what, error });
         let (program, arguments) = wish.command.split_first().ok_or(NoPeer::Ended(None))?;
         let mut child = Command::new(program)
@@ -191,8 +249,30 @@ impl Peer {
         // While ssh is on its way.
         let own = OwnKey::generate().map_err(NoPeer::Failed)?;
         let speeds = Speeds::measure();
+        let listener = if wish.tcp { listen() } else { None };
+        let datagrams = if wish.quic { quic::bind() } else { None };
+        task.key = own.public().to_vec();
+        task.port = listener.as_ref().and_then(|listener| Some(listener.local_addr().ok()?.port()));
+        task.udp = datagrams.as_ref().and_then(|socket| Some(socket.local_addr().ok()?.port()));
+        task.speeds = speeds;
+        let bbr = task.options.congestion.as_deref() == Some("bbr");
+        let give = |mut input: ChildStdin| {
+            // As above.
+            let _ = setup::write(&mut input, &task);
+            transport.speak(input);
+        };
+        // What takes the program off the pipe may take more than that.
+        let waiting = if wish.preface.is_empty() {
+            give(input);
+            None
+        } else {
+            Some(input)
+        };
         match setup::read::<Hello>(&mut output) {
-            Ok(Some(hello)) if hello.version == VERSION => Ok(Peer { child, input, output, own, speeds, hello }),
+            Ok(Some(hello)) if hello.version == VERSION => {
+                waiting.into_iter().for_each(give);
+                Ok(Peer { child, output, own, speeds, listener, datagrams, bbr, hello })
+            }
             Ok(Some(hello)) => {
                 end(&mut child);
                 Err(NoPeer::Version(hello))
@@ -205,25 +285,17 @@ impl Peer {
         }
     }
 
-    /// Gives it the task, and finds a way for the content.
+    /// Hears whether the task can be done there, and begins to look for a better way than ssh's pipe.
     ///
     /// # Errors
     /// When the task cannot be done there, or ssh breaks.
-    pub fn connect(mut self, mut task: Task, wish: &Wish) -> Result<Connection, CopyError> {
+    pub fn connect(mut self, wish: &Wish) -> Result<Connection, CopyError> {
         let (own, speeds) = (&self.own, self.speeds);
         let cipher = self.hello.speeds.map_or(Cipher::Aes, |theirs| speeds.choose(&theirs));
-        let listener = if wish.tcp { listen() } else { None };
-        let datagrams = if wish.quic && self.hello.udp.is_some() { quic::bind() } else { None };
-        task.key = own.public().to_vec();
-        task.port = listener.as_ref().and_then(|listener| Some(listener.local_addr().ok()?.port()));
-        task.udp = datagrams.as_ref().and_then(|socket| Some(socket.local_addr().ok()?.port()));
-        task.speeds = speeds;
-        let gone = |error: std::io::Error| CopyError::Network(format!("the connection by ssh broke: {error}"));
-        setup::write(&mut self.input, &task).map_err(gone)?;
         let opener = Arc::new(Opener {
             client: own.client(&self.hello.key, cipher)?,
             server: own.server(&self.hello.key, cipher)?,
-            listener,
+            listener: self.listener,
             address: Mutex::default(),
             ahead: Mutex::default(),
             streams: wish.streams,
@@ -237,60 +309,79 @@ impl Peer {
             end(&mut self.child);
             return Err(CopyError::Remote { exit_code, text });
         }
-        let (mut way, mut first, mut fallback) = match race.map(Race::winner) {
-            Some(Ok((way, lane))) => (way, Some(lane), None),
-            Some(Err(reason)) => (Way::Pipe, None, Some(reason)),
-            None => (Way::Pipe, None, None),
+        let search = Search {
+            race,
+            datagrams: self.datagrams.filter(|_| self.hello.udp.is_some()),
+            bbr: self.bbr,
+            peers: Peers { host: wish.host.clone(), known: self.hello.address, port: self.hello.udp },
+            streams: wish.streams,
+            more_pipes: wish.more_pipes.clone(),
         };
-        let mut quic = None;
-        if let Some(socket) = datagrams.filter(|_| first.is_none()) {
-            setup::write(&mut self.input, &Decision { way: Way::Quic, streams: 0 }).map_err(gone)?;
-            let bbr = task.options.congestion.as_deref() == Some("bbr");
-            let terms = Terms { client: opener.client.clone(), server: opener.server.clone(), bbr };
-            let peers = self.hello.udp.map(|port| addresses(&wish.host, self.hello.address, port)).unwrap_or_default();
-            let met = Quic::meet(socket, &terms, &peers, Instant::now() + RACE_TIME);
+        Ok(Connection {
+            cipher,
+            ready,
+            child: self.child,
+            output: Some(self.output),
+            search: Some(search),
+            routing: Routing { route: Arc::new(Mutex::new(Route::PIPE)) },
+            opener,
+            children: Arc::default(),
+        })
+    }
+}
+
+impl Search {
+    /// Finds the best way, and begins to take it.
+    fn decide(self, opener: &Arc<Opener>, transport: &Transport) -> std::io::Result<Route> {
+        let mut route = Route::PIPE;
+        let mut first = None;
+        match self.race.map(Race::winner) {
+            Some(Ok((way, lane))) => (route.way, first) = (way, Some(lane)),
+            Some(Err(reason)) => route.fallback = Some(reason),
+            None => {}
+        }
+        if let Some(socket) = self.datagrams.filter(|_| first.is_none() && !transport.is_over()) {
+            transport.say_way(&Decision { way: Way::Quic, streams: 0 })?;
+            let terms = Terms { client: opener.client.clone(), server: opener.server.clone(), bbr: self.bbr };
+            let met = Quic::meet(socket, &terms, &self.peers.addresses(), Instant::now() + RACE_TIME);
             match met.and_then(|met| Ok((met.open().map_err(|error| error.to_string())?, met))) {
-                Ok((lane, met)) => (way, first, quic) = (Way::Quic, Some(lane), Some(met)),
+                Ok((lane, met)) => (route.way, first, route.quic) = (Way::Quic, Some(lane), Some(met)),
                 Err(reason) => {
-                    fallback =
-                        fallback.into_iter().chain([format!("QUIC: {reason}")]).reduce(|one, two| one + "; " + &two)
+                    let reasons = route.fallback.into_iter().chain([format!("QUIC: {reason}")]);
+                    route.fallback = reasons.reduce(|one, two| one + "; " + &two);
                 }
             }
         }
-        let trip = first.as_ref().and_then(|lane| lane.round_trip()).unwrap_or_default();
-        let streams = match way {
-            Way::Pipe if wish.more_pipes.is_some() => wish.streams.checked_sub(1).unwrap_or(MORE_PIPES).min(MORE_PIPES),
-            Way::Pipe => 0,
-            _ => streams(wish.streams, trip),
-        };
-        setup::write(&mut self.input, &Decision { way, streams }).map_err(gone)?;
-        let joining = match &wish.more_pipes {
-            Some(command) if way == Way::Pipe && streams > 0 => {
-                setup::read::<Joint>(&mut self.output)?.map(|joint| (command.clone(), joint))
+        let Some(mut lane) = first else {
+            transport.stay_with_pipe();
+            if self.more_pipes.is_some() {
+                route.streams = self.streams.checked_sub(1).unwrap_or(MORE_PIPES).min(MORE_PIPES);
             }
-            _ => None,
+            let ways = transport.ways();
+            transport.say_way(&Decision { way: Way::Pipe, streams: route.streams })?;
+            if let Some(command) = self.more_pipes.filter(|_| route.streams > 0) {
+                // Without them the pipe carries everything.
+                let joint = ways.recv_timeout(JOINT_TIME).ok().and_then(|json| serde_json::from_slice(&json).ok());
+                route.joining = joint.map(|joint| (command, joint));
+            }
+            return Ok(route);
         };
-        let mut connection = Connection {
-            way,
-            fallback,
-            cipher,
-            ready,
-            first,
-            opener,
-            child: self.child,
-            input: Arc::default(),
-            streams,
-            grows: wish.streams == 0 && matches!(way, Way::NearDials | Way::FarDials),
-            joining,
-            children: Arc::default(),
-            quic,
-        };
-        if way == Way::Pipe {
-            connection.first = Some(Lane::pipe(self.output, self.input));
-        } else {
-            connection.input = Arc::new(Mutex::new(Some(self.input)));
+        route.streams = streams(self.streams, lane.round_trip().unwrap_or_default());
+        if route.way == Way::FarDials {
+            transport.say_way(&Decision { way: route.way, streams: route.streams })?;
         }
-        Ok(connection)
+        lane.mark(0)?;
+        transport.hand_over(lane, true);
+        Ok(route)
+    }
+}
+
+impl Peers {
+    /// Where the far end may be reached: by the address that ssh reached it by, and those that its name stands for.
+    fn addresses(&self) -> Vec<SocketAddr> {
+        let Some(port) = self.port else { return Vec::new() };
+        let known = self.known.map(|address| SocketAddr::new(address, port));
+        known.into_iter().chain(named(&self.host, port).filter(|named| Some(*named) != known)).collect()
     }
 }
 
@@ -318,12 +409,6 @@ fn listen() -> Option<TcpListener> {
     Some(listener)
 }
 
-/// Where the far end may be reached: by the address that ssh reached it by, and those that its name stands for.
-fn addresses(host: &str, known: Option<IpAddr>, port: u16) -> Vec<SocketAddr> {
-    let known = known.map(|address| SocketAddr::new(address, port));
-    known.into_iter().chain(named(host, port).filter(|named| Some(*named) != known)).collect()
-}
-
 /// What a host's name stands for.
 fn named(host: &str, port: u16) -> impl Iterator<Item = SocketAddr> {
     let host = host.rsplit('@').next().unwrap_or(host);
@@ -331,6 +416,7 @@ fn named(host: &str, port: u16) -> impl Iterator<Item = SocketAddr> {
 }
 
 /// Both directions at once.
+#[derive(Debug)]
 struct Race {
     results: mpsc::Receiver<Result<(Way, Lane), String>>,
     until: Instant,
@@ -470,68 +556,59 @@ impl Opener {
 }
 
 impl Connection {
-    /// Puts the first connection to work, and the others as they come.
+    /// Puts ssh's pipe to work, and what is better as it comes.
+    ///
+    /// # Errors
+    /// When it was started before.
     pub fn start(&mut self, transport: &Arc<Transport>) -> std::io::Result<()> {
-        self.begin(transport)?;
-        self.open(transport, 1, self.streams);
-        if self.grows {
-            let more = More { opener: self.opener.clone(), way: self.way, asking: self.input.clone() };
-            let (transport, growth) = (transport.clone(), Growth::new(self.streams));
-            std::thread::spawn(move || more.grow(&transport, growth));
-        }
+        let search = self.begin_by_pipe(transport)?;
+        let links =
+            Links { opener: self.opener.clone(), transport: transport.clone(), children: self.children.clone() };
+        let (routing, grows) = (self.routing.clone(), search.streams == 0);
+        std::thread::spawn(move || {
+            let decided = search.decide(&links.opener, &links.transport);
+            match decided {
+                Ok(decided) => {
+                    routing.decide(decided.clone());
+                    links.open(&decided, 1, decided.streams);
+                    if grows && matches!(decided.way, Way::NearDials | Way::FarDials) {
+                        links.grow(decided.way, Growth::new(decided.streams));
+                    }
+                }
+                Err(error) => links.transport.fail(&error),
+            }
+        });
         Ok(())
     }
 
-    /// Connections for content that a copy would have at first, besides the first one where that carries
-    /// content as well: by ssh.
-    pub fn streams(&self) -> u8 {
-        self.streams
-    }
-
-    /// Puts the first connection to work, which carries control messages.
+    /// As [`Connection::start`], but waits until it is known how messages go, and makes no connections for content.
+    ///
+    /// # Errors
+    /// When it was started before, or the other end has gone.
     pub fn begin(&mut self, transport: &Arc<Transport>) -> std::io::Result<()> {
-        let mut first = self.first.take().ok_or(std::io::ErrorKind::NotConnected)?;
-        if self.way == Way::Pipe {
-            transport.add(first, true, true);
-            return Ok(());
-        }
-        first.mark(0)?;
-        transport.add(first, true, false);
+        let search = self.begin_by_pipe(transport)?;
+        let decided = search.decide(&self.opener, transport)?;
+        self.routing.decide(decided);
         Ok(())
+    }
+
+    fn begin_by_pipe(&mut self, transport: &Transport) -> std::io::Result<Search> {
+        let started = self.output.take().zip(self.search.take());
+        let (output, search) = started.ok_or(std::io::ErrorKind::NotConnected)?;
+        transport.hear(Side::Near, output);
+        Ok(search)
     }
 
     /// Makes the connections with these numbers, and puts each to work as it comes.
     pub fn open(&self, transport: &Arc<Transport>, from: u8, to: u8) {
-        for number in from..=to {
-            if self.way == Way::Pipe {
-                let Some((command, joint)) = self.joining.clone() else { break };
-                let (transport, children) = (transport.clone(), self.children.clone());
-                std::thread::spawn(move || match join::dial(&command, &joint, &children) {
-                    Ok(lane) => transport.add(lane, false, false),
-                    // One less is no matter: the first one carries everything.
-                    Err(error) => tracing::debug!(%error, "a further connection by ssh failed"),
-                });
-                continue;
-            }
-            let (opener, transport, way) = (self.opener.clone(), transport.clone(), self.way);
-            let quic = self.quic.clone();
-            std::thread::spawn(move || {
-                let lane = quic.map_or_else(|| opener.open(way), |quic| quic.open());
-                // One less is no matter, if it is not the only one.
-                match lane.and_then(|mut lane| lane.mark(number).map(|()| lane)) {
-                    Ok(lane) => transport.add(lane, false, false),
-                    Err(error) if number == 1 => transport.fail(&error),
-                    Err(error) => tracing::debug!(%error, number, "a connection failed"),
-                }
-            });
-        }
+        let (opener, transport, children) = (self.opener.clone(), transport.clone(), self.children.clone());
+        Links { opener, transport, children }.open(&self.routing.now(), from, to);
     }
 
     /// Ends the program on the other machine, if it has not ended by itself.
     pub fn finish(mut self) {
-        drop(self.input.lock().unwrap_or_else(PoisonError::into_inner).take());
         let children = std::mem::take(&mut *self.children.lock().unwrap_or_else(PoisonError::into_inner));
-        self.quic.iter().for_each(Quic::close);
+        self.routing.now().quic.iter().for_each(Quic::close);
         // What they had to carry has arrived, or never will.
         children.into_iter().for_each(|mut child| end(&mut child));
         let until = Instant::now() + RACE_TIME;
@@ -545,16 +622,43 @@ impl Connection {
     }
 }
 
-/// Makes connections while a copy runs.
-struct More {
+/// Makes connections for content.
+struct Links {
     opener: Arc<Opener>,
-    way: Way,
-    asking: Arc<Mutex<Option<ChildStdin>>>,
+    transport: Arc<Transport>,
+    children: Arc<Mutex<Vec<Child>>>,
 }
 
-impl More {
+impl Links {
+    fn open(&self, route: &Route, from: u8, to: u8) {
+        for number in from..=to {
+            let transport = self.transport.clone();
+            if route.way == Way::Pipe {
+                let Some((command, joint)) = route.joining.clone() else { break };
+                let children = self.children.clone();
+                std::thread::spawn(move || match join::dial(&command, &joint, &children) {
+                    Ok(lane) => transport.add(lane),
+                    // One less is no matter: the first one carries everything.
+                    Err(error) => tracing::debug!(%error, "a further connection by ssh failed"),
+                });
+                continue;
+            }
+            let (opener, way, quic) = (self.opener.clone(), route.way, route.quic.clone());
+            std::thread::spawn(move || {
+                let lane = quic.map_or_else(|| opener.open(way), |quic| quic.open());
+                // One less is no matter, if it is not the only one.
+                match lane.and_then(|mut lane| lane.mark(number).map(|()| lane)) {
+                    Ok(lane) => transport.add(lane),
+                    Err(error) if number == 1 => transport.fail(&error),
+                    Err(error) => tracing::debug!(%error, number, "a connection failed"),
+                }
+            });
+        }
+    }
+
     /// Opens more connections while they make the copy faster.
-    fn grow(&self, transport: &Transport, mut growth: Growth) {
+    fn grow(&self, way: Way, mut growth: Growth) {
+        let transport = &self.transport;
         let rate = || {
             std::thread::sleep(grow::SETTLE);
             let (before, since) = (transport.moved_bytes(), Instant::now());
@@ -572,25 +676,19 @@ impl More {
             else {
                 continue;
             };
-            if self.way == Way::FarDials && self.ask(more).is_err() {
+            // Where the far end dials it is asked to.
+            if way == Way::FarDials && transport.say_way(&Decision { way, streams: more }).is_err() {
                 return;
             }
             for _ in 0..more {
                 number += 1;
-                match self.opener.open(self.way).and_then(|mut lane| lane.mark(number).map(|()| lane)) {
-                    Ok(lane) if !transport.is_over() => transport.add(lane, false, false),
+                match self.opener.open(way).and_then(|mut lane| lane.mark(number).map(|()| lane)) {
+                    Ok(lane) if !transport.is_over() => transport.add(lane),
                     Ok(_) => return,
                     Err(error) => tracing::debug!(%error, number, "a further connection failed"),
                 }
             }
         }
-    }
-
-    /// Has the far end dial so many times more.
-    fn ask(&self, streams: u8) -> std::io::Result<()> {
-        let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        let input = asking.as_mut().ok_or(std::io::ErrorKind::NotConnected)?;
-        setup::write(input, &Decision { way: self.way, streams })
     }
 }
 
@@ -618,10 +716,30 @@ pub fn ssh_connection(text: &str) -> Option<(IpAddr, IpAddr)> {
 
 #[cfg(test)]
 mod tests {
+    use fullbore_engine::stage::Ledger;
+
     use super::*;
+    use crate::session::{Brake, Link};
 
     fn lane() -> Lane {
         Lane::pipe(std::io::empty(), std::io::sink())
+    }
+
+    fn task() -> Task {
+        Task {
+            role: setup::Role::Receive,
+            options: Default::default(),
+            sources: Vec::new(),
+            only: false,
+            target: Vec::new(),
+            single_file: false,
+            many: false,
+            key: Vec::new(),
+            port: None,
+            udp: None,
+            speeds: Speeds { aes: 0.0, chacha: 0.0 },
+            boot: Vec::new(),
+        }
     }
 
     #[test]
@@ -638,11 +756,16 @@ mod tests {
             more_pipes: None,
         };
         let other = format!("echo 'fullbore-copy {{\"version\":{},\"program\":\"9.9\"}}'; cat", VERSION + 1);
-        match Peer::start(&wish(&other), |_| {}) {
+        let start = |wish: &Wish| {
+            let link = Link::remote();
+            let transport = Transport::new(&link, &Brake::new(&link), true, &Ledger::off(), None);
+            Peer::start(wish, task(), &transport, |_| {})
+        };
+        match start(&wish(&other)) {
             Err(NoPeer::Version(hello)) => assert_eq!((hello.version, &*hello.program), (VERSION + 1, "9.9")),
             other => panic!("{other:?}"),
         }
-        let ended = Peer::start(&wish("echo Welcome; exit 3"), |_| {});
+        let ended = start(&wish("echo Welcome; exit 3"));
         assert!(matches!(ended, Err(NoPeer::Ended(Some(3)))), "{ended:?}");
     }
 

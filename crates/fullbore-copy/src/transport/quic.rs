@@ -145,6 +145,7 @@ impl Station {
             reader: Box::new(Reading { stream: reading, runtime: self.runtime }),
             writer: Box::new(Writing { stream: writing, runtime: self.runtime }),
             socket: None,
+            lingers: true,
         }
     }
 }

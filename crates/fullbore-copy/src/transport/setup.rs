@@ -1,8 +1,9 @@
-//! What the two ends say by way of ssh before content flows: lines of JSON.
+//! What the two ends say by way of ssh before messages flow: lines of JSON.
 //!
-//! The far end speaks first, so that nobody waits for nothing: its version, its throw-away key, where it
-//! listens. The near end answers with its own and with the task, then the far end says whether the task
-//! can be done, and the near end which way is taken. Whatever a login shell prints before is skipped.
+//! Both speak at once, so that no round trip is lost: the far end tells its version, its throw-away key and where it
+//! listens, and then, when it has heard the task, whether that can be done; the near end tells the task, its own key
+//! and where it listens. What the near end decides on then goes among the messages. Whatever a login shell prints
+//! before is skipped.
 
 use std::io::{BufRead, Read as _, Write};
 use std::net::IpAddr;
@@ -16,7 +17,7 @@ use crate::options::Options;
 
 /// First word of each line.
 const MAGIC: &str = "fullbore-copy";
-/// Longest line. The task has all filters and paths of `--files-from` in it.
+/// Longest line. The task has all filters in it.
 const LINE_BYTES: u64 = 256 << 20;
 /// What a login shell may print before.
 const BANNER_BYTES: usize = 64 << 10;
@@ -59,7 +60,7 @@ pub enum Role {
     ProbeTarget,
 }
 
-/// What the near end answers: the task.
+/// What the near end says: the task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
     /// The far end's part.
@@ -68,8 +69,8 @@ pub struct Task {
     pub options: Options,
     /// Paths of the sources, if the far end sends.
     pub sources: Vec<Vec<u8>>,
-    /// Only these paths beneath the source.
-    pub only: Option<Vec<Vec<u8>>>,
+    /// Only some paths beneath the source; they follow as messages.
+    pub only: bool,
     /// The path of the destination, if the far end receives.
     pub target: Vec<u8>,
     /// All sources are files, not directories.
@@ -122,7 +123,7 @@ pub struct Decision {
     pub streams: u8,
 }
 
-/// Where further connections by ssh find the far end; it follows the decision, if that asks for some.
+/// Where further connections by ssh find the far end; the answer to the decision, if that asks for some.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Joint {
     /// Name of an abstract Unix socket (unix(7)) on the far machine.

@@ -22,7 +22,7 @@ fn pair(ledger: &Ledger) -> [(Link, Brake, Transport); 2] {
     for _ in 0..2 {
         let (one, other) = UnixStream::pair().unwrap();
         for (socket, (_, _, transport)) in [one, other].into_iter().zip(&ends) {
-            transport.add(Lane::pipe(socket.try_clone().unwrap(), socket), false, false);
+            transport.add(Lane::pipe(socket.try_clone().unwrap(), socket));
         }
     }
     ends
@@ -51,14 +51,11 @@ fn what_a_connection_has_gathered_goes_out_though_another_one_takes_what_comes_n
 fn the_last_word_arrives_though_who_said_it_has_left() {
     let ledger = Ledger::new();
     let clock = ledger.stage("test", Kind::Thread);
-    let (client, server) = keys::tests::friends();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let accepting = std::thread::spawn(move || tls::accept(listener.accept().unwrap().0, server).unwrap());
-    let mut near = tls::connect(TcpStream::connect(address).unwrap(), client).unwrap();
+    let [mut near, far] = by_tls();
     let link = Link::remote();
     let transport = Transport::new(&link, &Brake::new(&link), false, &ledger, None);
-    transport.add(accepting.join().unwrap(), true, false);
+    transport.speak(io::sink());
+    transport.hand_over(far, true);
     let last = || Message::Account { account: Default::default(), last: true };
     link.control_out.push(last(), &clock).unwrap();
     transport.leave();
@@ -66,6 +63,133 @@ fn the_last_word_arrives_though_who_said_it_has_left() {
     near.reader.read_to_end(&mut said).unwrap();
     encode(&last(), &mut expected);
     assert_eq!(said, expected);
+}
+
+/// Two ends with ssh's pipe between them; what it is for the near one ends with the sockets that come with them.
+fn by_pipe(ledger: &Ledger) -> ([(Link, Brake, Transport); 2], UnixStream) {
+    let [forth, back] = [(); 2].map(|()| UnixStream::pair().unwrap());
+    let ends = [true, false].map(|sends| {
+        let link = Link::remote();
+        let brake = Brake::new(&link);
+        let transport = Transport::new(&link, &brake, sends, ledger, None);
+        (link, brake, transport)
+    });
+    let kept = forth.0.try_clone().unwrap();
+    ends[0].2.speak(forth.0);
+    ends[0].2.hear(Side::Near, back.0);
+    ends[1].2.speak(back.1);
+    ends[1].2.hear(Side::Far, forth.1);
+    (ends, kept)
+}
+
+/// Two ends of a connection that proved its keys.
+fn by_tls() -> [Lane; 2] {
+    let (client, server) = keys::tests::friends();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepting = std::thread::spawn(move || tls::accept(listener.accept().unwrap().0, server).unwrap());
+    let near = tls::connect(TcpStream::connect(address).unwrap(), client).unwrap();
+    [near, accepting.join().unwrap()]
+}
+
+/// Each waits for the other one's end.
+fn finish(one: &Transport, other: &Transport) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| one.finish());
+        other.finish();
+    });
+}
+
+#[test]
+fn messages_keep_their_order_when_a_connection_takes_them_over_from_the_pipe() {
+    let ledger = Ledger::new();
+    let clock = ledger.stage("test", Kind::Thread);
+    let ([(near, near_brake, sender), (far, far_brake, receiver)], pipe) = by_pipe(&ledger);
+    let count = 2000;
+    let talk = |link: &Link| {
+        for records in 0..count {
+            link.control_out.push(Message::Finish { records }, &clock).unwrap();
+        }
+    };
+    let listen = |link: &Link| {
+        for records in 0..count {
+            assert_eq!(link.control_in.pop_within(PATIENCE, &clock), Taken::Item(Message::Finish { records }));
+        }
+    };
+    std::thread::scope(|scope| {
+        for link in [&near, &far] {
+            scope.spawn(|| talk(link));
+            scope.spawn(|| listen(link));
+        }
+        let [one, other] = by_tls();
+        sender.hand_over(one, true);
+        receiver.hand_over(other, false);
+    });
+    // From now on the pipe carries nothing; but with it ends the far end.
+    let [one, other] = by_tls();
+    sender.add(one);
+    receiver.add(other);
+    near.data.push(record(7), &clock).unwrap();
+    assert_eq!(far.data.pop_within(PATIENCE, &clock), Taken::Item(record(7)));
+    assert_eq!((sender.path().streams, receiver.path().streams), (1, 1));
+    assert!(!near_brake.is_pulled() && !far_brake.is_pulled());
+    pipe.shutdown(Shutdown::Both).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while !near_brake.is_pulled() && Instant::now() < until {
+        // What the far end says last goes by the connection.
+        match near.control_in.pop_within(LOOK, &clock) {
+            Taken::Item(Message::Abort { text, .. }) => {
+                assert!(text.contains("ssh has ended"), "{text}");
+                break;
+            }
+            Taken::TimedOut => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(far_brake.is_pulled());
+    finish(&sender, &receiver);
+}
+
+#[test]
+fn content_goes_by_the_pipe_until_it_is_known_whether_there_is_anything_better() {
+    let ledger = Ledger::new();
+    let clock = ledger.stage("test", Kind::Thread);
+    let block = |sequence| {
+        Message::Block(crate::wire::Block {
+            sequence,
+            id: 1,
+            index: sequence,
+            hash: [0; 32],
+            length: 200_000,
+            segments: Vec::new(),
+            compressed: false,
+            payload: crate::wire::Payload::new(vec![7; 200_000]),
+        })
+    };
+    let is_block = |taken: Taken<Message>, number| matches!(taken, Taken::Item(Message::Block(crate::wire::Block { sequence, .. })) if sequence == number);
+    for stays in [true, false] {
+        let ([(near, _, sender), (far, _, receiver)], _pipe) = by_pipe(&ledger);
+        for number in 0..4 {
+            near.data.push(block(number), &clock).unwrap();
+        }
+        assert!(
+            is_block(far.data.pop_within(PATIENCE, &clock), 0) && is_block(far.data.pop_within(PATIENCE, &clock), 1)
+        );
+        assert_eq!(far.data.pop_within(LOOK, &clock), Taken::TimedOut);
+        if stays {
+            sender.stay_with_pipe();
+        } else {
+            let [[one, other], [first, second]] = [by_tls(), by_tls()];
+            sender.hand_over(one, true);
+            receiver.hand_over(other, false);
+            sender.add(first);
+            receiver.add(second);
+        }
+        assert!(
+            is_block(far.data.pop_within(PATIENCE, &clock), 2) && is_block(far.data.pop_within(PATIENCE, &clock), 3)
+        );
+        finish(&sender, &receiver);
+    }
 }
 
 /// Takes everything, and fails when it is to send it.
@@ -88,9 +212,9 @@ fn a_connection_that_fails_when_it_is_flushed_ends_the_run() {
     let link = Link::remote();
     let brake = Brake::new(&link);
     let transport = Transport::new(&link, &brake, true, &ledger, None);
-    let lane = Lane { reader: Box::new(io::empty()), writer: Box::new(Broken), socket: None };
+    let lane = Lane { reader: Box::new(io::empty()), writer: Box::new(Broken), socket: None, lingers: false };
     link.data.push(record(0), &clock).unwrap();
-    transport.add(lane, false, false);
+    transport.add(lane);
     let until = Instant::now() + PATIENCE;
     while !brake.is_pulled() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
@@ -108,7 +232,7 @@ fn a_connection_that_ends_between_two_records_is_missed() {
     let brake = Brake::new(&link);
     let transport = Transport::new(&link, &brake, false, &ledger, None);
     let (one, other) = UnixStream::pair().unwrap();
-    transport.add(Lane::pipe(one.try_clone().unwrap(), one), false, false);
+    transport.add(Lane::pipe(one.try_clone().unwrap(), one));
     let mut frame = Vec::new();
     encode(&record(0), &mut frame);
     (&other).write_all(&frame).unwrap();
@@ -158,7 +282,8 @@ fn ends_of_a_pipe_hear_each_other_and_miss_each_other_when_the_way_forgets_them(
         let brake = Brake::new(&link);
         let transport = Transport::with(QUICK, &link, &brake, sends, &ledger, None);
         let (inside, outside) = UnixStream::pair().unwrap();
-        transport.add(Lane::pipe(inside.try_clone().unwrap(), inside), true, true);
+        transport.speak(inside.try_clone().unwrap());
+        transport.hear(Side::Near, inside);
         (link, brake, transport, outside)
     });
     for (from, to) in [(&near.3, &far.3), (&far.3, &near.3)] {

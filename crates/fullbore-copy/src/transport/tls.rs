@@ -60,7 +60,7 @@ fn secure(mut socket: TcpStream, mut connection: Connection) -> io::Result<Lane>
     let reader =
         Reader { state: state.clone(), socket: socket.try_clone()?, inbox: vec![0; READ_BYTES], at: 0, end: 0 };
     let writer = Writer { state, socket: socket.try_clone()?, plain: Vec::with_capacity(WRITE_BYTES), out: Vec::new() };
-    Ok(Lane { reader: Box::new(reader), writer: Box::new(writer), socket: Some(socket) })
+    Ok(Lane { reader: Box::new(reader), writer: Box::new(writer), socket: Some(socket), lingers: false })
 }
 
 fn locked(state: &Mutex<Connection>) -> MutexGuard<'_, Connection> {

@@ -7,7 +7,7 @@ use super::message::{
 };
 use super::{
     BASIS_HASHES, CONTROL_BYTES, DATA_BYTES, FILE_BYTES, HUGE_BLOCK_BYTES, LIST_ENTRIES, PACK_BYTES, PACK_FILES,
-    SEGMENTS,
+    SEGMENTS, WAY_BYTES,
 };
 use crate::entry::{
     self, Entry, Identity, Kind, NAME_BYTES, PATH_BYTES, Time, XATTR_BYTES, XATTRS, XATTRS_BYTES, Xattrs,
@@ -40,7 +40,7 @@ pub enum WireError {
 /// Most bytes that a frame of this kind may have.
 pub(super) fn longest(kind: u8) -> Result<usize, WireError> {
     match kind {
-        kind::OWNERS..=kind::MADE => Ok(CONTROL_BYTES),
+        kind::OWNERS..=kind::SWITCH => Ok(CONTROL_BYTES),
         kind::PACK..=kind::DIFFERS => Ok(DATA_BYTES),
         kind => Err(WireError::UnknownKind(kind)),
     }
@@ -120,6 +120,9 @@ impl<'a> Reader<'a> {
             kind::ABORT => Message::Abort { exit_code: self.byte()?, text: self.text()? },
             kind::LIMIT => Message::Limit { bytes_per_s: self.number()? },
             kind::COUNTERS => Message::Counters(self.bytes(CONTROL_BYTES)?.to_vec()),
+            kind::PATHS => Message::Paths { more: self.flag()?, paths: self.paths()? },
+            kind::WAY => Message::Way(self.bytes(WAY_BYTES)?.to_vec()),
+            kind::SWITCH => Message::Switch,
             kind::PACK => return Ok(Head::Pack(self.pack()?)),
             kind::BLOCK => return Ok(Head::Block(self.block()?)),
             kind::HOLES => Message::Holes { sequence: self.number()?, id: self.number()?, run: self.run()? },
@@ -140,6 +143,13 @@ impl<'a> Reader<'a> {
                 Ok(Owner { group, id, name })
             })
             .collect()
+    }
+
+    /// Paths beneath a source; a slash at the end of one stands for what is in the directory.
+    fn paths(&mut self) -> Result<Vec<Vec<u8>>, Wrong> {
+        let count = self.count(CONTROL_BYTES)?;
+        let path = |bytes: &[u8]| entry::is_path(bytes.strip_suffix(b"/").unwrap_or(bytes)).then(|| bytes.to_vec());
+        (0..count).map(|_| path(self.bytes(PATH_BYTES + 1)?).ok_or("a path below the source")).collect()
     }
 
     fn list(&mut self) -> Result<List, Wrong> {

@@ -25,6 +25,9 @@ pub(super) mod kind {
     pub const BASIS: u8 = 16;
     pub const REMOVED: u8 = 17;
     pub const MADE: u8 = 18;
+    pub const PATHS: u8 = 19;
+    pub const WAY: u8 = 20;
+    pub const SWITCH: u8 = 21;
     pub const PACK: u8 = 32;
     pub const BLOCK: u8 = 33;
     pub const HOLES: u8 = 34;
@@ -165,6 +168,17 @@ impl Writer<'_> {
                 self.bytes(json);
                 (kind::COUNTERS, NONE)
             }
+            Message::Paths { paths, more } => {
+                self.byte(u8::from(*more));
+                self.number(paths.len() as u64);
+                paths.iter().for_each(|path| self.bytes(path));
+                (kind::PATHS, NONE)
+            }
+            Message::Way(json) => {
+                self.bytes(json);
+                (kind::WAY, NONE)
+            }
+            Message::Switch => (kind::SWITCH, NONE),
             Message::Pack(pack) => {
                 self.number(pack.sequence);
                 self.out.extend_from_slice(&pack.hash);

@@ -378,6 +378,17 @@ pub enum Message {
     },
     /// Either: counters of this end as JSON, for the verdict.
     Counters(Vec<u8>),
+    /// The receiver that was started by the user: only these paths beneath the source are wanted.
+    Paths {
+        /// A part of them, as `--files-from` names them.
+        paths: Vec<Vec<u8>>,
+        /// Others follow.
+        more: bool,
+    },
+    /// Either, between the transports alone: how messages shall go, as JSON.
+    Way(Vec<u8>),
+    /// Either, between the transports alone: what follows comes by the new connection.
+    Switch,
     /// Sender: small files.
     Pack(Pack),
     /// Sender: a block of a big file.

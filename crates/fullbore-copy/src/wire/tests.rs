@@ -131,6 +131,12 @@ fn message() -> impl Strategy<Value = Message> {
         }),
         Just(Message::Holes { sequence: 9, id: 4, run: Run { first: 1, count: 1 << 20 } }),
         Just(Message::Account { account: Account { files: 3, sync_us: u64::MAX, ..Account::default() }, last: true }),
+        (proptest::collection::vec(path(), 0..5), any::<bool>()).prop_map(|(mut paths, more)| {
+            paths.iter_mut().step_by(2).for_each(|path| path.push(b'/'));
+            Message::Paths { paths, more }
+        }),
+        proptest::collection::vec(any::<u8>(), 0..50).prop_map(Message::Way),
+        Just(Message::Switch),
         any::<u64>().prop_map(|bytes_per_s| Message::Limit { bytes_per_s }),
         any::<u64>().prop_map(|records| Message::Finish { records }),
     ]

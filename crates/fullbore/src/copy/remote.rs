@@ -17,7 +17,7 @@ use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
 use fullbore_copy::session::{Brake, Context, Exchange, Link, Progress};
 use fullbore_copy::transport::keys::Speeds;
-use fullbore_copy::transport::near::{Connection, NoPeer, Peer, Wish};
+use fullbore_copy::transport::near::{Connection, NoPeer, Peer, Routing, Wish};
 use fullbore_copy::transport::setup::{self, Role, Way};
 use fullbore_copy::transport::{Path as NetworkPath, Transport};
 use fullbore_copy::wire::Account;
@@ -40,6 +40,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const REACHED: f64 = 0.85;
 /// How soon a signal ends the wait.
 const WAIT_LOOK: Duration = Duration::from_millis(50);
+/// How soon it is told why there is no direct connection.
+const ROUTE_LOOK: Duration = Duration::from_millis(20);
 /// As a shell says that there is no such program, and as ssh says that it did not get through.
 const NOT_FOUND: i32 = 127;
 const SSH_FAILED: i32 = 255;
@@ -183,6 +185,9 @@ impl Run<'_> {
     fn session(&self, again_within: Option<Duration>) -> Result<Session, CommandError> {
         let link = Link::remote();
         let brake = Brake::new(&link);
+        let sends = self.task.sends.is_some();
+        let congestion = self.options.congestion.as_deref();
+        let transport = Arc::new(Transport::new(&link, &brake, sends, &self.ledger, congestion));
         let exchange = Exchange::default();
         let context = Context {
             options: self.options,
@@ -195,15 +200,16 @@ impl Run<'_> {
             limit: &self.levers.limit,
         };
         std::thread::scope(|scope| {
-            // What is here is listed while ssh is on its way. When dialling again, nobody may be there for long.
+            // What is here is listed, and told, while ssh is on its way. When dialling again, nobody may be there for long.
             let sends = self.task.sends.as_ref().filter(|_| again_within.is_none());
             let ahead = sends.map(|sources| scope.spawn(|| self.send(&context, sources)));
-            let reached = self.reach(again_within);
+            let reached = self.reach(&transport, again_within);
             if !matches!(reached, Ok(Ok(_))) {
                 // Nobody hears of the lists.
                 context.brake.pull(CopyError::Interrupted);
+                transport.finish();
             }
-            reached?.map_or_else(Ok, |connection| self.copy(&context, connection, ahead))
+            reached?.map_or_else(Ok, |connection| self.copy(&context, &transport, connection, ahead))
         })
     }
 
@@ -214,7 +220,11 @@ impl Run<'_> {
     }
 
     /// Makes the connection; else what there was instead.
-    fn reach(&self, again_within: Option<Duration>) -> Result<Result<Connection, Session>, CommandError> {
+    fn reach(
+        &self,
+        transport: &Transport,
+        again_within: Option<Duration>,
+    ) -> Result<Result<Connection, Session>, CommandError> {
         std::thread::scope(|scope| {
             let (there, awaited) = mpsc::channel::<()>();
             if let Some(time) = again_within {
@@ -224,13 +234,13 @@ impl Run<'_> {
                     }
                 });
             }
-            let connection = self.dial(again_within.is_some());
+            let connection = self.dial(transport, again_within.is_some());
             drop(there);
             connection
         })
     }
 
-    fn dial(&self, again: bool) -> Result<Result<Connection, Session>, CommandError> {
+    fn dial(&self, transport: &Transport, again: bool) -> Result<Result<Connection, Session>, CommandError> {
         let lost = |error: CopyError| Session {
             result: Err(Arc::new(error)),
             account: None,
@@ -239,23 +249,33 @@ impl Run<'_> {
             path: NetworkPath::default(),
         };
         let wish = &if again { reach::again(&self.wish) } else { self.wish.clone() };
-        let peer = match Peer::start(wish, |ssh| self.current.dial(ssh)) {
+        let peer = match Peer::start(wish, self.setup(), transport, |ssh| self.current.dial(ssh)) {
             Ok(peer) => peer,
             Err(no_peer) if again && is_away(&no_peer) => {
                 return Ok(Err(lost(CopyError::Network(format!("{}: ssh does not get through", self.task.host)))));
             }
             Err(no_peer) => return Err(explain(no_peer, &self.wish, &self.task.host)),
         };
-        let connection = match peer.connect(self.setup(), &self.wish) {
-            Ok(connection) => connection,
-            Err(error) if error.is_lost_connection() => return Ok(Err(lost(error))),
-            Err(error) => return Err(failure_with(&self.task.host, &error)),
-        };
-        if let Some(reason) = &connection.fallback {
-            let (kind, way) = if connection.way == Way::Quic { ("TCP", "QUIC") } else { ("direct", "ssh") };
-            self.screen.line(&format!("no {kind} connection ({reason}); content goes by {way}"));
+        match peer.connect(&self.wish) {
+            Ok(connection) => Ok(Ok(connection)),
+            Err(error) if error.is_lost_connection() => Ok(Err(lost(error))),
+            Err(error) => Err(failure_with(&self.task.host, &error)),
         }
-        Ok(Ok(connection))
+    }
+
+    /// Says why there is no direct connection, as soon as that is known.
+    fn tell_fallback(&self, routing: &Routing, ended: &mpsc::Receiver<()>) {
+        loop {
+            let over = ended.recv_timeout(ROUTE_LOOK) != Err(RecvTimeoutError::Timeout);
+            let route = routing.now();
+            if let Some(reason) = &route.fallback {
+                let (kind, way) = if route.way == Way::Quic { ("TCP", "QUIC") } else { ("direct", "ssh") };
+                return self.screen.line(&format!("no {kind} connection ({reason}); content goes by {way}"));
+            }
+            if over || route.way != Way::Pipe {
+                return;
+            }
+        }
     }
 
     fn setup(&self) -> setup::Task {
@@ -264,7 +284,7 @@ impl Run<'_> {
             role: if sends.is_some() { Role::Receive } else { Role::Send },
             options: self.options.clone(),
             sources: self.task.paths.iter().map(|path| path.as_bytes().to_vec()).collect(),
-            only: self.task.only.clone().filter(|_| sends.is_none()),
+            only: self.task.only.is_some() && sends.is_none(),
             target: self.task.target.clone().into_vec(),
             single_file: sends.is_some_and(|sources| sources.iter().all(|source| source.single_file().is_some())),
             many: sends.map_or(self.task.paths.len(), Vec::len) > 1,
@@ -280,6 +300,7 @@ impl Run<'_> {
     fn copy(
         &self,
         context: &Context<'_>,
+        transport: &Arc<Transport>,
         mut connection: Connection,
         ahead: Option<ScopedJoinHandle<'_, Result<Account, Arc<CopyError>>>>,
     ) -> Result<Session, CommandError> {
@@ -297,28 +318,32 @@ impl Run<'_> {
                 Some(Destination { beside_source: connection.ready.boot == boot(), ..resolved })
             }
         };
-        let transport = Arc::new(Transport::new(
-            link,
-            brake,
-            destination.is_none(),
-            &self.ledger,
-            self.options.congestion.as_deref(),
-        ));
-        if let Err(error) = connection.start(&transport) {
+        if let Err(error) = connection.start(transport) {
             transport.fail(&error);
         }
         if destination.is_some() {
+            if let Some(paths) = &self.task.only {
+                // Refused where the run is over, which it will tell by itself.
+                let _ = link.ask_for_paths(paths, &self.ledger);
+            }
             *self.levers.far_sender.lock().unwrap_or_else(PoisonError::into_inner) = Some(link.clone());
             // The task has the limit of the beginning; it may be another one by now.
             let _ = link.ask_for_limit(self.levers.limit.bytes_per_s(), &self.ledger);
         }
-        let result =
-            watched(self.screen, &self.standing, &self.sampler, || match (ahead, &self.task.sends, &destination) {
-                (Some(sending), ..) => sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-                (None, Some(sources), _) => self.send(context, sources),
-                (None, None, Some(destination)) => receiver::run(context, destination),
-                (None, None, None) => Err(Arc::new(CopyError::Meaning("nothing to do"))),
-            });
+        let work = || match (ahead, &self.task.sends, &destination) {
+            (Some(sending), ..) => sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            (None, Some(sources), _) => self.send(context, sources),
+            (None, None, Some(destination)) => receiver::run(context, destination),
+            (None, None, None) => Err(Arc::new(CopyError::Meaning("nothing to do"))),
+        };
+        let result = std::thread::scope(|scope| {
+            let (end, ended) = mpsc::channel();
+            let routing = connection.routing.clone();
+            scope.spawn(move || self.tell_fallback(&routing, &ended));
+            let result = watched(self.screen, &self.standing, &self.sampler, work);
+            drop(end);
+            result
+        });
         let path = transport.path();
         let way = way(&connection, &path);
         transport.finish();
@@ -361,10 +386,11 @@ pub(crate) fn connections(count: usize) -> String {
 
 /// How content went, in words.
 fn way(connection: &Connection, path: &NetworkPath) -> String {
-    if connection.way == Way::Pipe {
+    let route = connection.routing.now();
+    if route.way == Way::Pipe {
         return format!("content went by ssh, {}", connections(path.streams));
     }
-    if let Some(quic) = &connection.quic {
+    if let Some(quic) = &route.quic {
         let (trip, loss) = (quic.round_trip().as_secs_f64() * 1e3, quic.loss() * 100.0);
         let cipher = connection.cipher.name();
         return format!("QUIC, {cipher}, round trip {trip:.1} ms, {loss:.2} % of packets lost");

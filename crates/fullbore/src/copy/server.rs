@@ -18,6 +18,7 @@ use fullbore_copy::transport::Transport;
 use fullbore_copy::transport::near::ssh_connection;
 use fullbore_copy::transport::setup::{Ready, Role, Task};
 use fullbore_copy::transport::{far, join};
+use fullbore_copy::wire::Account;
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
@@ -114,11 +115,7 @@ fn serve() -> Result<(), Arc<CopyError>> {
         limit: &limit,
     };
     let result = match part {
-        Part::Send(sources) => {
-            let rotational = sources.iter().any(Source::is_rotational);
-            let sources = Sources { sources, only: task.only.clone(), skip: None, rotational };
-            sender::run(&context, &sources, &Window::new(REMOTE_WINDOW_BYTES, WINDOW_RECORDS))
-        }
+        Part::Send(sources) => send(&context, &task, sources),
         Part::Receive(destination) => receiver::run(&context, &destination),
     };
     if result.is_ok() && task.role == Role::Receive {
@@ -130,13 +127,23 @@ fn serve() -> Result<(), Arc<CopyError>> {
     result.map(drop)
 }
 
+fn send(context: &Context<'_>, task: &Task, sources: Vec<Source>) -> Result<Account, Arc<CopyError>> {
+    let only = if task.only { Some(context.link.hear_paths(context.ledger)) } else { None };
+    let only = only.transpose().map_err(|error| {
+        context.brake.pull(error);
+        context.brake.reason().unwrap_or_else(|| Arc::new(CopyError::Interrupted))
+    })?;
+    let rotational = sources.iter().any(Source::is_rotational);
+    let sources = Sources { sources, only, skip: None, rotational };
+    sender::run(context, &sources, &Window::new(REMOTE_WINDOW_BYTES, WINDOW_RECORDS))
+}
+
 fn part(task: &Task) -> Result<Part, CopyError> {
     match task.role {
         // A probe has its own end.
         Role::ProbeSource | Role::ProbeTarget => Err(CopyError::Meaning("a probe among copies")),
         Role::Send => {
-            let only = task.only.is_some();
-            let open = |path: &Vec<u8>| Source::open(&if only { local(path).join("") } else { local(path) });
+            let open = |path: &Vec<u8>| Source::open(&if task.only { local(path).join("") } else { local(path) });
             task.sources.iter().map(open).collect::<Result<_, _>>().map(Part::Send)
         }
         Role::Receive => {
