@@ -102,7 +102,8 @@ fn a_pipe_in_parts_that_are_kept_in_files_stays_within_the_window() {
     // Four parts each of 8, 16, 32 and 64 MiB.
     let size = 480 << 20;
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let put = runtime.block_on(uploader.pipe("pipe", Vec::new(), io::repeat(7).take(size))).unwrap();
+    let put =
+        runtime.block_on(uploader.pipe("pipe", Vec::new(), io::repeat(7).take(size), std::future::pending())).unwrap();
     assert_eq!((put.size, got.load(Ordering::Relaxed), largest.load(Ordering::Relaxed)), (size, size, 64 << 20));
     let peak = peak_rss();
     assert!(peak < 2 * WINDOW_BYTES, "{} MiB", peak >> 20);

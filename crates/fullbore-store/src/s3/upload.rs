@@ -192,7 +192,7 @@ impl Uploader {
         self.in_parts(upload, ready, reader, Some(original)).await
     }
 
-    /// Puts what a pipe gives, in parts that grow.
+    /// Puts what a pipe gives, in parts that grow. Its beginning is not waited for any more when `over` ends.
     ///
     /// # Errors
     /// [`UploadError`]
@@ -201,6 +201,7 @@ impl Uploader {
         key: &str,
         fields: Vec<(String, String)>,
         mut from: impl Read + Send + 'static,
+        over: impl Future<Output = ()> + Send,
     ) -> Result<Stored, UploadError> {
         // What ends within the first bytes is no object in parts.
         let (work, pipes) = (Arc::clone(&self.work), self.pipes.clone());
@@ -211,6 +212,7 @@ impl Uploader {
             begun = begun => joined(begun)?.map_err(UploadError::Source)?,
             // A pipe may give nothing for ever.
             () = self.client.stopped() => return Err(CallError::Interrupted.into()),
+            () = over => return Err(CallError::Interrupted.into()),
         };
         if (first.content.len() as u64) < WHOLE_BYTES_MAX {
             self.go_on_unless_stopped().await?;

@@ -14,7 +14,7 @@ mod send;
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::Ledger;
@@ -33,6 +33,7 @@ use fullbore_store::s3::work::Work;
 use fullbore_store::verdict::Verdict;
 use fullbore_wire::rate_limit::RateLimit;
 use serde_json::json;
+use tokio::sync::watch;
 
 use super::fail;
 use super::list::{self, List};
@@ -143,7 +144,7 @@ fn put(run: &Run<'_>, common_fields: Vec<(String, String)>, list: &mut List) -> 
         content_type: Box::new(content_type),
         large: Sending::large_window(),
         pipes: Sending::pipes_window(),
-        over: AtomicBool::new(false),
+        over: watch::Sender::new(false),
         succeeded: AtomicUsize::new(0),
         failed: AtomicUsize::new(0),
     });

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::future::pending;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -509,7 +510,7 @@ fn pipes_in_grown_parts_arrive_as_they_were() {
     uploader.growth = Growth { double_after: 1, ..Growth::default() };
     let piped = content(70 << 20, 5);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let put = runtime.block_on(uploader.pipe("piped", Vec::new(), io::Cursor::new(piped.clone()))).unwrap();
+    let put = runtime.block_on(uploader.pipe("piped", Vec::new(), io::Cursor::new(piped.clone()), pending())).unwrap();
     assert_eq!((put.size, put.confirmed), (70 << 20, true));
     assert!(store.object("piped").unwrap().content == piped);
     let mut parts: Vec<usize> =
@@ -578,7 +579,7 @@ fn content_that_cannot_be_read_to_its_end_replaces_nothing() {
     store.put("object", b"as it was");
     let (uploader, _stop) = uploader(&store, Duration::from_secs(300));
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let broken = runtime.block_on(uploader.pipe("object", Vec::new(), Breaks(24 << 20)));
+    let broken = runtime.block_on(uploader.pipe("object", Vec::new(), Breaks(24 << 20), pending()));
     assert!(matches!(broken, Err(UploadError::Source(_))), "{broken:?}");
     // A file that is shorter than it was when its size was asked for.
     let client = Client::new(&store.url);

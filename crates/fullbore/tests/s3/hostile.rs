@@ -207,3 +207,16 @@ fn pipes_that_give_nothing_do_not_keep_the_rest_from_its_turn() {
         assert!(store.object(&format!("p/{name}")).unwrap().content == expected, "{name}");
     }
 }
+
+#[test]
+fn an_error_that_all_would_have_is_told_without_waiting_for_pipes() {
+    let none = "<Error><Code>NoSuchBucket</Code><Message>m</Message></Error>";
+    let store = Store::start(move |_| Fault::Answer(404, "", none));
+    let client = Client::new(&store.url);
+    let fifo = client.home.path().join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let file = client.file("file", b"x");
+    let done = client.run(["put", fifo.to_str().unwrap(), file.to_str().unwrap(), "s3://bucket/p/"]);
+    assert_eq!(done.code, 1, "{}", done.stderr);
+    assert!(done.stderr.contains("NoSuchBucket") && done.stderr.contains("1 more were not tried"), "{}", done.stderr);
+}

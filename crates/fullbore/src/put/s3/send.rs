@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use bytes::Bytes;
@@ -79,7 +79,7 @@ pub struct Sending {
     pub large: Window,
     pub pipes: Window,
     /// Nothing more is to be begun: an error that every file would have.
-    pub over: AtomicBool,
+    pub over: watch::Sender<bool>,
     pub succeeded: AtomicUsize,
     pub failed: AtomicUsize,
 }
@@ -119,7 +119,7 @@ impl Sending {
     }
 
     fn is_over(&self) -> bool {
-        self.over.load(Ordering::Relaxed) || *self.stop.borrow()
+        *self.over.borrow() || *self.stop.borrow()
     }
 
     /// Reads a file and has a task put it.
@@ -293,7 +293,12 @@ impl Sending {
         if self.dry_run {
             return Ok(Outcome::Wanted);
         }
-        self.uploader.pipe(key, self.fields(key), from).await.map(Outcome::Stored)
+        // One that gives nothing would keep an error from being told.
+        let mut over = self.over.subscribe();
+        let over = async {
+            let _ = over.wait_for(|over| *over).await;
+        };
+        self.uploader.pipe(key, self.fields(key), from, over).await.map(Outcome::Stored)
     }
 
     /// An error as the person sees it; some end everything.
@@ -301,7 +306,7 @@ impl Sending {
         let command = match error {
             UploadError::Call(error) => {
                 if is_fatal(error) {
-                    self.over.store(true, Ordering::Relaxed);
+                    self.over.send_replace(true);
                 }
                 explain(error)
             }
@@ -316,7 +321,7 @@ impl Sending {
     fn failure(&self, error: CommandError) -> CommandError {
         let failed = self.failed.fetch_add(1, Ordering::Relaxed) + 1;
         if failed >= FAILURES_MAX && self.succeeded.load(Ordering::Relaxed) == 0 {
-            self.over.store(true, Ordering::Relaxed);
+            self.over.send_replace(true);
         }
         error
     }
