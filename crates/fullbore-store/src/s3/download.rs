@@ -71,7 +71,13 @@ pub struct Got {
 /// [`DownloadError`]; what was given out is not to be used then.
 pub async fn get(client: &Client, key: &str, window: &Window, out: &mpsc::Sender<Bytes>) -> Result<Got, DownloadError> {
     let (first, head) = tokio::join!(range(client, key, 0..RANGE_BYTES, None), compare::head(client, key));
-    let present = head?.ok_or_else(|| DownloadError::Missing { key: key.to_owned() })?;
+    let mut present = head?.ok_or_else(|| DownloadError::Missing { key: key.to_owned() })?;
+    // Some proxies leave the length out of an answer without a body.
+    if let (0, Ok(answer)) = (present.size, &first)
+        && let Some(ContentRange::Bytes { complete: Some(size), .. }) = answer.head.content_range
+    {
+        present.size = size;
+    }
     let first = match first {
         Ok(answer) => Some(answer),
         // Nothing satisfies a range of an empty object.

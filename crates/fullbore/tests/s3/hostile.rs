@@ -136,6 +136,19 @@ fn etags_without_quotes_are_etags() {
 }
 
 #[test]
+fn a_length_that_is_left_out_is_taken_from_the_first_range() {
+    let store = Store::start(|request| match request.method.as_str() {
+        "HEAD" => Fault::Answer(200, "ETag: \"x\"\r\nX-No-Content-Length: 1\r\n", ""),
+        _ => Fault::Answer(206, "ETag: \"x\"\r\nContent-Range: bytes 0-2/3\r\n", "abc"),
+    });
+    let client = Client::new(&store.url);
+    let target = client.home.path().join("target");
+    let got = client.run(["get", "-o", target.to_str().unwrap(), "s3://bucket/k"]);
+    assert_eq!(got.code, 0, "{}", got.stderr);
+    assert_eq!(std::fs::read(target).unwrap(), b"abc");
+}
+
+#[test]
 fn an_answer_that_comes_byte_by_byte_is_a_stall() {
     let mut met: HashMap<String, usize> = HashMap::new();
     let (store, client, tree) = with_files(3, move |request| {
