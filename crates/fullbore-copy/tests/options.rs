@@ -178,6 +178,26 @@ fn what_is_on_the_destinations_disk_goes_at_the_source_and_nothing_else() {
 }
 
 #[test]
+fn a_dry_run_goes_below_directories_that_would_take_the_place_of_files_and_links() {
+    let (_directory, source, target) = places(5);
+    for name in ["one", "two"] {
+        fs::create_dir_all(source.join(name).join("below")).unwrap();
+        fs::write(source.join(name).join("below/file"), "x").unwrap();
+    }
+    copy(&source, &target, &options());
+    for name in ["one", "two"] {
+        fs::remove_dir_all(target.join(name)).unwrap();
+    }
+    fs::write(target.join("one"), "a file").unwrap();
+    std::os::unix::fs::symlink("dir", target.join("two")).unwrap();
+    let planned = copy(&source, &target, &Options { dry_run: true, ..options() });
+    assert_eq!((planned.account.wanted_files, planned.account.made), (2, 4), "{planned:?}");
+    assert!(!planned.events.iter().any(|event| matches!(event, Event::Problem(_))), "{planned:?}");
+    copy(&source, &target, &options());
+    equal(&source, &target);
+}
+
+#[test]
 fn what_was_written_is_read_back() {
     let (_directory, source, target) = places(5);
     let mut total = 0;

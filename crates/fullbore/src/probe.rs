@@ -18,7 +18,6 @@ use fullbore_copy::probe::{End, Figures, Means, Wish, conduct, find, predict};
 use fullbore_copy::session::{Brake, Link};
 use fullbore_copy::transport::Transport;
 use fullbore_copy::transport::far::Far;
-use fullbore_copy::transport::keys::Speeds;
 use fullbore_copy::transport::near::{Connection, Peer};
 use fullbore_copy::transport::setup::{Ready, Role, Task, Way};
 use fullbore_engine::stage::Ledger;
@@ -157,19 +156,10 @@ fn there(
     let peer_wish = arguments.reach.wish(&remote.host)?;
     let options = Options { congestion: arguments.reach.congestion.clone(), ..Options::default() };
     let path = remote.far.clone().into_vec();
-    let task = Task {
-        role: if remote.sends { Role::ProbeTarget } else { Role::ProbeSource },
-        options,
-        sources: if remote.sends { Vec::new() } else { vec![path.clone()] },
-        only: false,
-        target: if remote.sends { path } else { Vec::new() },
-        single_file: false,
-        many: false,
-        key: Vec::new(),
-        port: None,
-        udp: None,
-        speeds: Speeds { aes: 0.0, chacha: 0.0 },
-        boot: Vec::new(),
+    let task = if remote.sends {
+        Task { target: path, ..Task::new(Role::ProbeTarget, options) }
+    } else {
+        Task { sources: vec![path], ..Task::new(Role::ProbeSource, options) }
     };
     let (link, ledger) = (Link::remote(), Ledger::new());
     let brake = Brake::new(&link);

@@ -139,7 +139,8 @@ impl<'a> Listing<'a> {
                     }
                 }
             }
-            Err(Errno::NOENT) if self.is_dry() => {
+            // It would have been made, in the place of a file or a link where there is one.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if self.is_dry() => {
                 for (place, entry) in list.entries.into_iter().enumerate() {
                     if let Ok(want) = self.entry(list.first + place as u64, &directory, None, entry) {
                         wanted.extend(want);

@@ -725,23 +725,6 @@ mod tests {
         Lane::pipe(std::io::empty(), std::io::sink())
     }
 
-    fn task() -> Task {
-        Task {
-            role: setup::Role::Receive,
-            options: Default::default(),
-            sources: Vec::new(),
-            only: false,
-            target: Vec::new(),
-            single_file: false,
-            many: false,
-            key: Vec::new(),
-            port: None,
-            udp: None,
-            speeds: Speeds { aes: 0.0, chacha: 0.0 },
-            boot: Vec::new(),
-        }
-    }
-
     #[test]
     fn another_version_is_told_from_no_program_at_all() {
         let wish = |script: &str| Wish {
@@ -759,7 +742,8 @@ mod tests {
         let start = |wish: &Wish| {
             let link = Link::remote();
             let transport = Transport::new(&link, &Brake::new(&link), true, &Ledger::off(), None);
-            Peer::start(wish, task(), &transport, |_| {})
+            let task = Task::new(setup::Role::Receive, Default::default());
+            Peer::start(wish, task, &transport, |_| {})
         };
         match start(&wish(&other)) {
             Err(NoPeer::Version(hello)) => assert_eq!((hello.version, &*hello.program), (VERSION + 1, "9.9")),

@@ -89,6 +89,26 @@ pub struct Task {
     pub boot: Vec<u8>,
 }
 
+impl Task {
+    /// Without paths; what the near end says of itself it adds when it says it.
+    pub fn new(role: Role, options: Options) -> Task {
+        Task {
+            role,
+            options,
+            sources: Vec::new(),
+            only: false,
+            target: Vec::new(),
+            single_file: false,
+            many: false,
+            key: Vec::new(),
+            port: None,
+            udp: None,
+            speeds: Speeds { aes: 0.0, chacha: 0.0 },
+            boot: Vec::new(),
+        }
+    }
+}
+
 /// Whether the far end can do it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {

@@ -16,7 +16,6 @@ use fullbore_copy::receiver::journal::boot;
 use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
 use fullbore_copy::session::{Brake, Context, Exchange, Link, Progress};
-use fullbore_copy::transport::keys::Speeds;
 use fullbore_copy::transport::near::{Connection, NoPeer, Peer, Routing, Wish};
 use fullbore_copy::transport::setup::{self, Role, Way};
 use fullbore_copy::transport::{Path as NetworkPath, Transport};
@@ -280,19 +279,15 @@ impl Run<'_> {
 
     fn setup(&self) -> setup::Task {
         let sends = self.task.sends.as_ref();
+        let role = if sends.is_some() { Role::Receive } else { Role::Send };
         setup::Task {
-            role: if sends.is_some() { Role::Receive } else { Role::Send },
-            options: self.options.clone(),
             sources: self.task.paths.iter().map(|path| path.as_bytes().to_vec()).collect(),
             only: self.task.only.is_some() && sends.is_none(),
             target: self.task.target.clone().into_vec(),
             single_file: sends.is_some_and(|sources| sources.iter().all(|source| source.single_file().is_some())),
             many: sends.map_or(self.task.paths.len(), Vec::len) > 1,
-            key: Vec::new(),
-            port: None,
-            udp: None,
-            speeds: Speeds { aes: 0.0, chacha: 0.0 },
             boot: boot().to_vec(),
+            ..setup::Task::new(role, self.options.clone())
         }
     }
 
