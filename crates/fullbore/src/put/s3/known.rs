@@ -76,12 +76,12 @@ impl Known {
         });
         match listed.await {
             Ok(()) => {}
-            // Who may put need not be allowed to list.
-            Err(error @ CallError::Refused { status: 401..=499, .. }) if !is_fatal(&error) => {
+            // Who may put need not be allowed to list, and not every store can.
+            Err(error @ CallError::Refused { status: 401..=499 | 501, .. }) if !is_fatal(&error) => {
                 tracing::info!(%error, "the bucket cannot be listed; each object is asked for");
                 return Ok(Known::default());
             }
-            Err(error @ CallError::Endless { .. }) => {
+            Err(error @ (CallError::Endless { .. } | CallError::Answer { .. })) => {
                 return Err(explain(&error).hint("--resend does not ask what is there, and sends everything"));
             }
             Err(error) => return Err(explain(&error)),
