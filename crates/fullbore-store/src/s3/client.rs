@@ -238,7 +238,7 @@ impl Client {
         let mut tries = Tries::default();
         let mut refused: Option<Arc<Identity>> = None;
         loop {
-            let identity = self.shared.keeper.identity(refused.as_deref()).await?;
+            let identity = self.shared.keeper.identity(refused.take().as_deref()).await?;
             tries.sent += 1;
             if tries.sent > 1 {
                 self.shared.meter.repeated();
@@ -250,6 +250,10 @@ impl Client {
                 && !std::mem::replace(&mut tries.explained, true)
                 && let Some(reason) = self.explain(&call, identity.clone()).await?
             {
+                if !matches!(reason.head.status, 400 | 403) {
+                    // What it was refused for, others have put right meanwhile.
+                    continue;
+                }
                 *answer = reason;
             }
             let next = match outcome {
@@ -266,7 +270,6 @@ impl Client {
                     again(tries.failed < TRIES, tries.failed, error)
                 }
             };
-            refused = None;
             // Time in the queue and on a slow path is no failure's.
             let first = *failing_since.get_or_insert_with(Instant::now);
             let since = self.shared.queue.last_well().map_or(first, |well| well.max(first));
@@ -287,12 +290,11 @@ impl Client {
         }
     }
 
-    /// Why a HEAD is refused, which only an answer with a body says: that to a GET of nearly nothing, if it is refused too.
+    /// Why a HEAD is refused, which only an answer with a body says: that to a GET of nearly nothing.
     async fn explain(&self, head: &Call, identity: Option<Arc<Identity>>) -> Result<Option<Answer>, CallError> {
         let mut get = Call { method: Method::Get, range: ByteRange::of(&(0..1)), ..head.clone() };
         get.answer_bytes_max = SMALL_ANSWER;
-        let answer = self.once(&Arc::new(get), identity).await?.ok();
-        Ok(answer.filter(|answer| matches!(answer.head.status, 400 | 403)))
+        Ok(self.once(&Arc::new(get), identity).await?.ok())
     }
 
     /// Sends it once: the answer, or what broke.

@@ -92,6 +92,20 @@ fn a_listing_without_an_order_says_nothing_of_what_it_did_not_come_to() {
 }
 
 #[test]
+fn a_listing_that_cannot_be_had_or_read() {
+    let (store, client, tree) = with_files(12, listed(|_| Fault::Answer(501, "", "")));
+    for (stored, present) in [(12, 0), (0, 12)] {
+        let summary = put(&client, &tree, &[]).summary();
+        assert_eq!((summary["stored"].as_u64(), summary["present"].as_u64()), (Some(stored), Some(present)));
+    }
+    // Who answers so may be no store at all.
+    store.script(listed(|_| Fault::Answer(200, "", "<html>log in</html>")));
+    let done = put(&client, &tree, &[]);
+    assert_eq!(done.code, 3, "{}", done.stderr);
+    assert!(done.stderr.contains("ListBucketResult") && done.stderr.contains("--resend"), "{}", done.stderr);
+}
+
+#[test]
 fn what_is_not_beneath_the_prefix_is_not_deleted() {
     let (store, client, tree) = with_files(5, listed(|_| page(&["other/a", "t/0"], None)));
     store.put("other/a", b"of others");
@@ -118,6 +132,26 @@ fn objects_that_are_not_deleted_are_not_told_as_deleted() {
         assert_ne!(done.code, 0, "{status} {body}: {}", done.stdout);
         assert_eq!(done.summary()["deleted"], 0, "{status} {body}");
     }
+}
+
+#[test]
+fn a_question_that_is_refused_and_then_is_not_is_asked_again() {
+    // As when another answer has put the clock or the region right between the two.
+    let mut once = true;
+    let (store, client, tree) =
+        with_files(1, move |request| match request.method == "HEAD" && std::mem::take(&mut once) {
+            true => Fault::Answer(403, "", ""),
+            false => Fault::None,
+        });
+    let done = put(&client, &tree, &[]);
+    assert_eq!((done.code, store.keys().len()), (0, 1), "{}", done.stderr);
+    store.script(|request| match request.method.as_str() {
+        "HEAD" => Fault::Answer(403, "", ""),
+        _ => Fault::None,
+    });
+    store.requests();
+    assert_eq!(put(&client, &tree, &[]).code, 1);
+    assert_eq!(store.requests().len(), 3, "once");
 }
 
 #[test]
