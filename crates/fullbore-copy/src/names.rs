@@ -34,7 +34,8 @@ pub fn is_ours(name: &[u8]) -> bool {
 }
 
 fn with_suffix(name: &[u8], suffix: &[u8]) -> Vec<u8> {
-    let mut own = vec![b'.'];
+    let mut own = Vec::with_capacity(OWN_BYTES);
+    own.push(b'.');
     if 1 + name.len() + suffix.len() <= OWN_BYTES {
         own.extend_from_slice(name);
     } else {

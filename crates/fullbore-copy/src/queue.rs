@@ -19,8 +19,7 @@ pub struct Queue<T> {
 
 #[derive(Debug)]
 struct Shared<T> {
-    capacity: usize,
-    /// Most that all items may weigh, and what one does.
+    /// It is full when all items weigh so much, and what one does.
     most_weight: usize,
     weigh: fn(&T) -> usize,
     state: Mutex<State<T>>,
@@ -64,18 +63,13 @@ pub enum Taken<T> {
 impl<T> Queue<T> {
     /// A queue of at most so many items; zero is taken as one.
     pub fn new(capacity: usize) -> Queue<T> {
-        Queue::with(capacity.max(1), usize::MAX, |_| 0)
+        Queue::of_weight(capacity.max(1), |_| 1)
     }
 
     /// A queue that takes items until together they weigh so much.
-    pub fn of_weight(most: usize, weigh: fn(&T) -> usize) -> Queue<T> {
-        Queue::with(usize::MAX, most, weigh)
-    }
-
-    fn with(capacity: usize, most_weight: usize, weigh: fn(&T) -> usize) -> Queue<T> {
+    pub fn of_weight(most_weight: usize, weigh: fn(&T) -> usize) -> Queue<T> {
         Queue {
             shared: Arc::new(Shared {
-                capacity,
                 most_weight,
                 weigh,
                 state: Mutex::new(State {
@@ -94,11 +88,7 @@ impl<T> Queue<T> {
 
     /// Whether whoever puts something in has to wait.
     pub fn is_full(&self) -> bool {
-        self.is_full_at(self.shared.capacity, &self.lock())
-    }
-
-    fn is_full_at(&self, most: usize, state: &State<T>) -> bool {
-        state.items.len() >= most || state.weight >= self.shared.most_weight
+        self.lock().weight >= self.shared.most_weight
     }
 
     /// The first item, off the queue.
@@ -113,7 +103,7 @@ impl<T> Queue<T> {
     /// # Errors
     /// When the queue is closed; the item is dropped.
     pub fn push(&self, item: T, clock: &StageClock) -> Result<(), Closed> {
-        self.push_behind(item, self.shared.capacity, clock)
+        self.push_behind(item, usize::MAX, clock)
     }
 
     /// As [`Queue::push`], but waits until fewer than so many items are before it: others that are put in
@@ -122,8 +112,9 @@ impl<T> Queue<T> {
     /// # Errors
     /// As [`Queue::push`].
     pub fn push_behind(&self, item: T, most: usize, clock: &StageClock) -> Result<(), Closed> {
-        let most = most.clamp(1, self.shared.capacity);
-        let is_full = |state: &State<T>| !state.closed && self.is_full_at(most, state);
+        let is_full = |state: &State<T>| {
+            !state.closed && (state.items.len() >= most.max(1) || state.weight >= self.shared.most_weight)
+        };
         let mut state = self.lock();
         if is_full(&state) {
             drop(state);
@@ -163,12 +154,18 @@ impl<T> Queue<T> {
     pub fn try_pop(&self) -> Option<T> {
         let mut state = self.lock();
         let item = self.first(&mut state);
-        let is_awaited = state.putters > 0 && item.is_some();
+        self.emptied(state);
+        item
+    }
+
+    /// Wakes who waits for room when half of it is free: woken for each place, putters and takers would take turns
+    /// item by item. Whoever waits may wait for more of it than the next one does.
+    fn emptied(&self, state: MutexGuard<'_, State<T>>) {
+        let is_awaited = state.putters > 0 && state.weight <= self.shared.most_weight / 2;
         drop(state);
         if is_awaited {
             self.shared.emptied.notify_all();
         }
-        item
     }
 
     /// As [`Queue::pop`], but waits no longer than this.
@@ -197,12 +194,7 @@ impl<T> Queue<T> {
                 Taken::TimedOut
             }
         };
-        // Whoever waits for room may wait for more of it than the next one does.
-        let is_awaited = state.putters > 0;
-        drop(state);
-        if is_awaited {
-            self.shared.emptied.notify_all();
-        }
+        self.emptied(state);
         taken
     }
 
@@ -308,6 +300,25 @@ mod tests {
         assert!(!queue.is_full());
         queue.break_off_but(|item| *item == 5);
         assert_eq!((queue.pop(&clock), queue.pop(&clock)), (Some(5), None));
+    }
+
+    #[test]
+    fn who_waits_for_room_is_woken_when_half_is_free() {
+        let clock = Ledger::new().stage("test", Kind::Thread);
+        let queue = Queue::new(4);
+        (1..=4).for_each(|item| queue.push(item, &clock).unwrap());
+        std::thread::scope(|scope| {
+            let pushing = scope.spawn(|| queue.push(5, &clock));
+            while queue.lock().putters == 0 {
+                std::thread::yield_now();
+            }
+            assert_eq!(queue.pop(&clock), Some(1));
+            assert_eq!((queue.lock().putters, pushing.is_finished()), (1, false));
+            assert_eq!(queue.try_pop(), Some(2));
+            pushing.join().unwrap().unwrap();
+        });
+        queue.close();
+        assert_eq!(std::iter::from_fn(|| queue.pop(&clock)).collect::<Vec<_>>(), [3, 4, 5]);
     }
 
     #[test]

@@ -31,7 +31,7 @@ use fullbore_engine::stage::Kind;
 use crate::error::CopyError;
 use crate::queue::Taken;
 use crate::session::{Context, Event, add};
-use crate::wire::{Account, Message, Problem, ProblemKind};
+use crate::wire::{Account, Answer, LIST_ENTRIES, Message, Problem, ProblemKind};
 use arrived::Arrived;
 use attributes::Attributes;
 use bulk::Bulk;
@@ -195,8 +195,14 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
             scope.spawn(|| comparing.run(context, &tree));
         }
         let writing: Vec<_> = (0..threads).map(|_| scope.spawn(|| writers.run())).collect();
-        let mut control =
-            Control { writers: &writers, listing: &mut listing, errors: &errors, began: None, begun: false };
+        let mut control = Control {
+            writers: &writers,
+            listing: &mut listing,
+            errors: &errors,
+            answers: None,
+            began: None,
+            begun: false,
+        };
         let heard = control.listen(destination.rename_to.as_deref());
         let finished = heard.map_err(|error| context.brake.pull(error)).is_ok();
         comparing.queue.break_off();
@@ -256,6 +262,8 @@ struct Control<'a, 'b> {
     writers: &'a Writers<'a>,
     listing: &'b mut Listing<'a>,
     errors: &'a AtomicU64,
+    /// To lists of which more are there: small directories are answered together.
+    answers: Option<Answer>,
     /// When the first list came.
     began: Option<Instant>,
     /// Content may come.
@@ -271,7 +279,14 @@ impl Control<'_, '_> {
         clock.adopt_thread();
         let mut told = Instant::now();
         while !self.writers.arrived.is_all() {
-            match context.link.control_in.pop_within(TELL_TIME, &clock) {
+            let next = match context.link.control_in.try_pop() {
+                Some(message) => Taken::Item(message),
+                None => {
+                    self.tell_answers();
+                    context.link.control_in.pop_within(TELL_TIME, &clock)
+                }
+            };
+            match next {
                 Taken::End => return Err(CopyError::gone()),
                 Taken::TimedOut => {}
                 Taken::Item(Message::Finish { records }) => self.writers.arrived.expect(records),
@@ -305,8 +320,7 @@ impl Control<'_, '_> {
                     }
                 }
                 let answer = self.listing.take(list)?;
-                self.send(answer);
-                self.listing.compare();
+                self.gather(answer);
             }
             Message::Owners(owners) => self.writers.attributes.learn(&owners),
             Message::Listed { entries, errors } => {
@@ -330,6 +344,33 @@ impl Control<'_, '_> {
         Ok(())
     }
 
+    /// Keeps an answer until all lists that are there are answered, or it would be longer than one may be.
+    fn gather(&mut self, answer: Answer) {
+        // What is there of torn files may be long by itself.
+        let is_long = answer.wanted.iter().any(|wanted| !wanted.have.is_empty());
+        let wanted = self.answers.as_ref().map_or(0, |answers| answers.wanted.len());
+        if wanted + answer.wanted.len() > LIST_ENTRIES {
+            self.tell_answers();
+        }
+        match &mut self.answers {
+            None => self.answers = Some(answer),
+            Some(answers) => {
+                answers.through = answer.through;
+                answers.wanted.extend(answer.wanted);
+            }
+        }
+        if is_long {
+            self.tell_answers();
+        }
+    }
+
+    fn tell_answers(&mut self) {
+        if let Some(answers) = self.answers.take() {
+            self.send(Message::Answer(answers));
+            self.listing.compare();
+        }
+    }
+
     /// All that the sender has sent is there.
     fn is_whole(&self) -> Result<(), CopyError> {
         if !self.writers.context.progress.is_complete() {
@@ -343,6 +384,7 @@ impl Control<'_, '_> {
 
     /// Lets content come, if it fits.
     fn begin(&mut self) -> Result<(), CopyError> {
+        self.tell_answers();
         if !self.writers.context.options.dry_run {
             self.check_names()?;
             self.check_room()?;

@@ -11,6 +11,7 @@ use fullbore_copy::entry::{Entry, Kind as EntryKind};
 use fullbore_copy::error::CopyError;
 use fullbore_copy::options::Options;
 use fullbore_copy::queue::Taken;
+use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::{self, Source, Sources};
 use fullbore_copy::wire::{Answer, Message, Pack, Payload, Problem, Run, Wanted, blocks};
 use fullbore_engine::stage::{Kind, Ledger};
@@ -90,6 +91,29 @@ fn the_end_is_waited_for_that_was_told_before_the_last_records_came() {
     Scene::new().receive(directory.path(), control, vec![pack(0, b"abc"), pack(1, b"def")]).unwrap();
     assert_eq!(fs::read(directory.path().join("one")).unwrap(), b"abc");
     assert_eq!(fs::read(directory.path().join("other")).unwrap(), b"def");
+}
+
+#[test]
+fn lists_that_are_there_together_are_answered_together_within_the_bound_of_an_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut scene = Scene::new();
+    scene.options.dry_run = true;
+    let clock = Ledger::off().stage("test", Kind::Thread);
+    let names = ["a", "b", "c"].map(|name| Entry::plain(name.as_bytes(), EntryKind::Directory));
+    let files = || (0..600).map(|number| file(&format!("{number}"), 3)).collect();
+    let end = [Message::Listed { entries: 1203, errors: 0 }, finish(0)];
+    let lists = [list(0, "", names.into()), list(3, "a", Vec::new()), list(3, "b", files()), list(603, "c", files())];
+    for message in lists.into_iter().chain(end) {
+        scene.link.control_in.push(message, &clock).unwrap();
+    }
+    scene.with(|context| receiver::run(context, &Destination::at(directory.path()))).unwrap();
+    let answers: Vec<(u64, usize)> = std::iter::from_fn(|| scene.link.control_out.try_pop())
+        .filter_map(|message| match message {
+            Message::Answer(answer) => Some((answer.through, answer.wanted.len())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(answers, [(603, 600), (1203, 600)]);
 }
 
 #[test]

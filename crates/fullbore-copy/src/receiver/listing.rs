@@ -19,7 +19,7 @@ use crate::entry::{Entry, Kind, Time, join};
 use crate::error::CopyError;
 use crate::names;
 use crate::session::{Event, add};
-use crate::wire::{Answer, BLOCK_BYTES, List, Message, ProblemKind, SMALL_BYTES, Wanted};
+use crate::wire::{Answer, BLOCK_BYTES, List, ProblemKind, SMALL_BYTES, Wanted};
 
 /// Where the first name of a file with several is: directory and name.
 type First = Arc<(Arc<Vec<u8>>, Vec<u8>)>;
@@ -108,7 +108,7 @@ impl<'a> Listing<'a> {
     }
 
     /// Takes a list and gives the answer to it; [`Listing::compare`] when it is sent.
-    pub(super) fn take(&mut self, list: List) -> Result<Message, CopyError> {
+    pub(super) fn take(&mut self, list: List) -> Result<Answer, CopyError> {
         if list.first != self.next {
             return Err(CopyError::Meaning("numbers of entries with a gap"));
         }
@@ -156,7 +156,7 @@ impl<'a> Listing<'a> {
         if !list.more {
             self.fresh.remove(&*directory);
         }
-        Ok(Message::Answer(Answer { through: self.next, wanted }))
+        Ok(Answer { through: self.next, wanted })
     }
 
     /// Has the files compared that the last answer asked to be. Behind that answer: hashes of a file that the

@@ -47,6 +47,8 @@ struct Todo {
     directories: Vec<Arc<Directory>>,
     /// Directories being listed, which may bring more.
     listing: usize,
+    /// Threads that wait for one.
+    waiting: usize,
     closed: bool,
 }
 
@@ -169,8 +171,12 @@ impl<'a> Scan<'a> {
         if todo.directories.is_empty() && todo.listing > 0 && !todo.closed {
             drop(todo);
             todo = self.clock.starved_in(|| {
+                let mut todo = locked(&self.todo);
+                todo.waiting += 1;
                 let idle = |todo: &mut Todo| todo.directories.is_empty() && todo.listing > 0 && !todo.closed;
-                self.more.wait_while(locked(&self.todo), idle).unwrap_or_else(PoisonError::into_inner)
+                let mut todo = self.more.wait_while(todo, idle).unwrap_or_else(PoisonError::into_inner);
+                todo.waiting -= 1;
+                todo
             });
         }
         if todo.closed {
@@ -187,8 +193,14 @@ impl<'a> Scan<'a> {
         }
         // The last one pushed is the next one listed: in the order of their names.
         children.reverse();
-        locked(&self.todo).directories.append(&mut children);
-        self.more.notify_all();
+        let mut todo = locked(&self.todo);
+        todo.directories.append(&mut children);
+        let is_awaited = todo.waiting > 0;
+        drop(todo);
+        // Each time is a system call.
+        if is_awaited {
+            self.more.notify_all();
+        }
     }
 
     fn list(&self, directory: &Arc<Directory>) {

@@ -50,7 +50,10 @@ pub(super) enum Job {
 #[derive(Default)]
 pub(super) struct Wants {
     state: Mutex<State>,
-    changed: Condvar,
+    /// Readers wait for something to be read, or for the end.
+    job: Condvar,
+    /// The listing waits for fewer files.
+    room: Condvar,
 }
 
 #[derive(Default)]
@@ -77,8 +80,9 @@ struct State {
     acknowledged_bytes: u64,
     finished: bool,
     closed: bool,
-    /// Threads that wait for a change.
-    waiting: usize,
+    /// Threads that wait for a job, and for room.
+    readers: usize,
+    listers: usize,
 }
 
 impl State {
@@ -86,8 +90,17 @@ impl State {
         self.unanswered.len() + self.small.len() + self.big.len() + self.comparing.len()
     }
 
+    fn is_full(&self) -> bool {
+        self.files() >= FILES && !self.closed
+    }
+
     fn has_job(&self) -> bool {
         self.begun && (!self.small.is_empty() || !self.big.is_empty())
+    }
+
+    /// Nothing is there to be read, but may be later.
+    fn is_idle(&self) -> bool {
+        !self.has_job() && !self.closed && !self.finished
     }
 
     fn is_done(&self) -> bool {
@@ -102,22 +115,15 @@ impl State {
 }
 
 impl Wants {
-    fn wait_while(&self, idle: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
-        let mut state = self.lock();
-        while idle(&state) {
-            state.waiting += 1;
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            state.waiting -= 1;
-        }
-        state
-    }
-
-    /// Wakes those who wait, if any do: each time is a system call.
+    /// Wakes those who wait and need not any more, if any do: each time is a system call.
     fn wake(&self, state: MutexGuard<'_, State>) {
-        let is_awaited = state.waiting > 0;
+        let (job, room) = (state.readers > 0 && !state.is_idle(), state.listers > 0 && !state.is_full());
         drop(state);
-        if is_awaited {
-            self.changed.notify_all();
+        if job {
+            self.job.notify_all();
+        }
+        if room {
+            self.room.notify_all();
         }
     }
 
@@ -128,9 +134,12 @@ impl Wants {
     /// Entries that are about to be listed; waits while too many are unfinished.
     pub(super) fn add(&self, first: u64, files: Vec<Option<Box<SourceFile>>>, clock: &StageClock) {
         let mut state = self.lock();
-        if state.files() >= FILES && !state.closed {
-            drop(state);
-            state = clock.blocked_in(|| self.wait_while(|state| state.files() >= FILES && !state.closed));
+        if state.is_full() {
+            state.listers += 1;
+            state = clock.blocked_in(|| {
+                self.room.wait_while(state, |state| state.is_full()).unwrap_or_else(PoisonError::into_inner)
+            });
+            state.listers -= 1;
         }
         debug_assert_eq!(state.base + state.unanswered.len() as u64, first);
         state.unanswered.extend(files);
@@ -148,8 +157,9 @@ impl Wants {
 
     /// Content may go.
     pub(super) fn begin(&self) {
-        self.lock().begun = true;
-        self.changed.notify_all();
+        let mut state = self.lock();
+        state.begun = true;
+        self.wake(state);
     }
 
     /// The receiver's answer. Gives the paths that are wanted, if `names`; in a dry run nothing is read.
@@ -238,9 +248,12 @@ impl Wants {
     /// that the costs of names and of bytes are paid at the same time.
     pub(super) fn next(&self, prefer_small: bool, clock: &StageClock) -> Option<Job> {
         let mut state = self.lock();
-        if !state.has_job() && !state.closed && !state.finished {
-            drop(state);
-            state = clock.starved_in(|| self.wait_while(|state| !state.has_job() && !state.closed && !state.finished));
+        if state.is_idle() {
+            state.readers += 1;
+            state = clock.starved_in(|| {
+                self.job.wait_while(state, |state| state.is_idle()).unwrap_or_else(PoisonError::into_inner)
+            });
+            state.readers -= 1;
         }
         if state.closed || !state.has_job() {
             return None;
@@ -320,8 +333,7 @@ impl Wants {
         }
         state.finished = true;
         let records = state.next_sequence;
-        drop(state);
-        self.changed.notify_all();
+        self.wake(state);
         Some(records)
     }
 
@@ -333,14 +345,12 @@ impl Wants {
 
     /// Ends all waiting and gives permits back: the run was broken off.
     pub(super) fn break_off(&self) {
-        let permits = {
-            let mut state = self.lock();
-            state.closed = true;
-            state.under_way_bytes = 0;
-            std::mem::take(&mut state.under_way)
-        };
+        let mut state = self.lock();
+        state.closed = true;
+        state.under_way_bytes = 0;
+        let permits = std::mem::take(&mut state.under_way);
+        self.wake(state);
         drop(permits);
-        self.changed.notify_all();
     }
 }
 
@@ -398,7 +408,7 @@ mod tests {
         assert_eq!(wants.lock().files(), FILES);
         std::thread::scope(|scope| {
             let listing = scope.spawn(|| wants.add(FILES as u64, vec![None], &clock));
-            while wants.lock().waiting == 0 {
+            while wants.lock().listers == 0 {
                 assert!(!listing.is_finished(), "it did not wait");
                 std::thread::yield_now();
             }

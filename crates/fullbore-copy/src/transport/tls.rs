@@ -3,11 +3,13 @@
 //! The state of TLS is one for both directions, so it is behind a lock; sockets are read and written
 //! outside of it, or two ends that wait for each other's reading would wait for ever.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use socket2::{SockRef, TcpKeepalive};
@@ -59,7 +61,7 @@ fn secure(mut socket: TcpStream, mut connection: Connection) -> io::Result<Lane>
     let state = Arc::new(Mutex::new(connection));
     let reader =
         Reader { state: state.clone(), socket: socket.try_clone()?, inbox: vec![0; READ_BYTES], at: 0, end: 0 };
-    let writer = Writer { state, socket: socket.try_clone()?, plain: Vec::with_capacity(WRITE_BYTES), out: Vec::new() };
+    let writer = Writer { state, socket: socket.try_clone()?, plain: Vec::with_capacity(WRITE_BYTES) };
     Ok(Lane { reader: Box::new(reader), writer: Box::new(writer), socket: Some(socket), lingers: false })
 }
 
@@ -107,23 +109,39 @@ struct Writer {
     socket: TcpStream,
     /// Small writes, gathered.
     plain: Vec<u8>,
-    out: Vec<u8>,
 }
 
 impl Writer {
-    fn send(&mut self, plain: &[u8]) -> io::Result<()> {
+    fn send(&self, plain: &[u8]) -> io::Result<()> {
         for part in plain.chunks(WRITE_BYTES) {
-            {
-                let mut state = locked(&self.state);
-                state.writer().write_all(part)?;
-                while state.wants_write() {
-                    state.write_tls(&mut self.out)?;
-                }
-            }
-            self.socket.write_all(&self.out)?;
-            self.out.clear();
+            locked(&self.state).writer().write_all(part)?;
+            self.send_encrypted()?;
         }
         Ok(())
+    }
+
+    /// From where it was encrypted to the socket, without a copy on the way. The lock is never held while the socket
+    /// takes no more.
+    fn send_encrypted(&self) -> io::Result<()> {
+        loop {
+            let mut state = locked(&self.state);
+            if !state.wants_write() {
+                return Ok(());
+            }
+            match state.write_tls(&mut AtOnce(&self.socket)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                result => {
+                    result?;
+                    continue;
+                }
+            }
+            drop(state);
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     fn send_gathered(&mut self) -> io::Result<()> {
@@ -155,14 +173,64 @@ impl Write for Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        let farewell = {
-            let mut state = locked(&self.state);
-            state.send_close_notify();
-            let mut bytes = Vec::new();
-            while state.wants_write() && state.write_tls(&mut bytes).is_ok() {}
-            bytes
-        };
+        locked(&self.state).send_close_notify();
         // To an end that has gone already nothing can be said.
-        let _ = self.socket.write_all(&farewell);
+        let _ = self.send_encrypted();
+    }
+}
+
+/// What a socket takes now: it is not waited for.
+struct AtOnce<'a>(&'a TcpStream);
+
+impl Write for AtOnce<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        SockRef::from(self.0).send_vectored_with_flags(parts, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::super::keys::tests::friends;
+    use super::*;
+
+    /// More than all buffers on the way hold.
+    const MUCH: usize = 32 << 20;
+
+    #[test]
+    fn ends_that_both_send_more_than_fits_on_the_way_read_meanwhile() {
+        let (client, server) = friends();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (near, far) = std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| accept(listener.accept().unwrap().0, server));
+            let near = connect(TcpStream::connect(address).unwrap(), client).unwrap();
+            (near, accepting.join().unwrap().unwrap())
+        });
+        let sent: Arc<[u8]> = (0..MUCH).map(|at| (at / 7) as u8).collect();
+        let (ended, ends) = std::sync::mpsc::channel();
+        for lane in [near, far] {
+            let (mut reader, mut writer, sent, ended) = (lane.reader, lane.writer, sent.clone(), ended.clone());
+            let written = sent.clone();
+            // Detached: one that hangs is told by the time limit below.
+            std::thread::spawn(move || writer.write_all(&written).and_then(|()| writer.flush()));
+            std::thread::spawn(move || {
+                let mut received = vec![0; MUCH];
+                let is_right = reader.read_exact(&mut received).is_ok() && received[..] == sent[..];
+                ended.send(is_right)
+            });
+        }
+        for _ in 0..2 {
+            assert_eq!(ends.recv_timeout(Duration::from_secs(60)), Ok(true));
+        }
     }
 }

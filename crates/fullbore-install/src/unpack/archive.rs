@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fullbore_debian::deb::{Control, DataPlace, DebError, Package, Proof};
-use fullbore_engine::digest::{READ_BYTES, Sha256, Sha256Hasher};
+use fullbore_engine::digest::{Sha256, Sha256Hasher};
 
 use super::ahead::{PlainReader, Slot};
 use crate::database::Stanza;
@@ -159,16 +159,9 @@ impl Archive {
         if self.expected.is_none() {
             return Ok(());
         }
-        let mut reader = self.data_reader()?;
-        let mut buffer = vec![0; READ_BYTES];
-        loop {
-            match reader.read(&mut buffer) {
-                Ok(0) => return self.check(reader.hasher),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(ArchiveError::Read { path: self.path.clone(), source }),
-            }
-        }
+        let Hashing { input, mut hasher, .. } = self.data_reader()?;
+        hasher.read_to_end(input).map_err(|source| ArchiveError::Read { path: self.path.clone(), source })?;
+        self.check(hasher)
     }
 
     /// A reader that stands at `data.tar` and hashes what it reads, the beginning included.

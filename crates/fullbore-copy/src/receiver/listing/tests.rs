@@ -67,8 +67,7 @@ fn list(first: u64, directory: &str, names: &[(&str, Kind)], more: bool) -> List
     List { first, directory: directory.into(), complete: true, more, entries: names.iter().map(entry).collect() }
 }
 
-fn wanted(answer: Message) -> Vec<u64> {
-    let Message::Answer(answer) = answer else { panic!("{answer:?}") };
+fn wanted(answer: Answer) -> Vec<u64> {
     answer.wanted.iter().map(|wanted| wanted.id).collect()
 }
 
