@@ -105,8 +105,8 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> SkeletonError + '_ {
 }
 
 impl Skeleton<'_> {
-    /// Makes directories and files. Whether device nodes could be made is the answer; in a user namespace
-    /// they cannot.
+    /// Makes directories and files. Whether there are device nodes that work is the answer; in a user namespace
+    /// none can be made, and on a file system that is mounted `nodev` none can be used.
     ///
     /// # Errors
     /// A file cannot be made.
@@ -183,6 +183,14 @@ impl Skeleton<'_> {
             }
             fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).map_err(at(&path))?;
         }
+        let null = dev.join("null");
+        if fs::File::options().write(true).open(&null).is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
+            for (name, ..) in DEVICES {
+                let path = dev.join(name);
+                fs::remove_file(&path).map_err(at(&path))?;
+            }
+            return Ok(false);
+        }
         self.device_names(&dev)?;
         Ok(true)
     }
@@ -216,17 +224,12 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Mounts `/dev/pts`, `/dev/shm`, `/sys`, and, unless each command has its own, `/proc`, in this process's
-    /// mount namespace, which must be its own. What cannot be mounted is left out and told.
+    /// Mounts `/dev/pts`, `/dev/shm`, `/sys` and `/proc` in this process's mount namespace, which must be its own. What
+    /// cannot be mounted is left out and told. Commands with a `/proc` of their own have it on top; the hooks see this one.
     ///
     /// # Errors
     /// A file cannot be made.
-    pub fn enter(
-        root: &Path,
-        has_devices: bool,
-        own_proc: bool,
-        told: &mut dyn FnMut(String),
-    ) -> Result<Stage, SkeletonError> {
+    pub fn enter(root: &Path, has_devices: bool, told: &mut dyn FnMut(String)) -> Result<Stage, SkeletonError> {
         let mut stage =
             Stage { root: root.to_owned(), mounted: Vec::new(), made: Vec::new(), policy: false, starter: false };
         if !has_devices {
@@ -245,12 +248,10 @@ impl Stage {
             rustix::mount::mount("sysfs", to, "sysfs", flags, None)
                 .or_else(|_| rustix::mount::mount_bind_recursive("/sys", to))
         });
-        if !own_proc {
-            stage.mount("proc", told, |to| {
-                rustix::mount::mount("proc", to, "proc", MountFlags::RDONLY, None)
-                    .or_else(|_| rustix::mount::mount_bind_recursive("/proc", to))
-            });
-        }
+        stage.mount("proc", told, |to| {
+            rustix::mount::mount("proc", to, "proc", MountFlags::RDONLY, None)
+                .or_else(|_| rustix::mount::mount_bind_recursive("/proc", to))
+        });
         stage.deny_services()?;
         Ok(stage)
     }

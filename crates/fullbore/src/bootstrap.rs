@@ -66,7 +66,7 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
     if session.gives_up_privileges() {
         events.note(NO_NEW_PRIVILEGES.to_owned());
     }
-    let log = Log::open(&root, settings.verbose > 0)?;
+    let log = Log::open(&root, settings.verbosity > 1)?;
     let mut may_cut = true;
     loop {
         let archives = root.join(ARCHIVES);
@@ -80,7 +80,7 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
         let threads = cores().saturating_sub(1).max(1);
         let ahead = Arc::new(Ahead::start(threads, bytes_ahead()));
         downloads.decompress_ahead(ahead.clone());
-        let walk = Walk { settings, inside: &inside, log: &log, stop: &stop, own_processes, may_cut, ahead };
+        let walk = Walk { settings, inside: &inside, log: &log, stop: &stop, may_cut, ahead };
         let result = match walk.run(&mut downloads, &mut account, events) {
             Ok(Walked::Whole) => walk.finish(&place, &session, &mut account, events),
             Ok(Walked::OtherThanAll) if stop.check().is_ok() => {
@@ -168,7 +168,6 @@ struct Walk<'a> {
     inside: &'a Inside<'a>,
     log: &'a Log,
     stop: &'a Stop,
-    own_processes: bool,
     /// Whether apt may be shown a part of the archive first.
     may_cut: bool,
     ahead: Arc<Ahead>,
@@ -298,7 +297,7 @@ impl Walk<'_> {
                 let done = self.unpack_first(&unpacker, first, account)?;
                 let _ = begin.send(());
                 let mut warn = |line| events.warn(line);
-                let entered = Stage::enter(root, has_devices, self.own_processes, &mut warn);
+                let entered = Stage::enter(root, has_devices, &mut warn);
                 stage = Some(entered.map_err(|error| disk(&error))?);
                 self.hooks(Moment::Extract, apt, first, account, events)?;
                 account.turn(events, Phase::Configure, Part::Dpkg);

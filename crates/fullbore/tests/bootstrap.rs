@@ -175,7 +175,7 @@ fn hooks_run_at_their_moments_and_an_archive_is_the_same_each_time_and_for_every
         .flat_map(|moment| [format!("--{moment}-hook"), hook(moment)])
         .collect();
     let hooks: Vec<&str> = hooks.iter().map(String::as_str).collect();
-    let archive = same_for_everybody(dir.path(), &server, "essential", &hooks);
+    let archive = same_for_everybody(dir.path(), "root.tar", &server, "essential", &hooks);
     let mut tar = clean_command("tar");
     tar.args(["--extract", "--to-stdout", "--file"]).arg(archive).arg("./etc/moments");
     assert_eq!(String::from_utf8_lossy(&well(&mut tar).stdout), "setup extract essential customize ");
@@ -183,11 +183,20 @@ fn hooks_run_at_their_moments_and_an_archive_is_the_same_each_time_and_for_every
     assert_eq!(left.len(), 2, "{left:?}");
 }
 
+#[test]
+fn a_squashfs_image_is_the_same_each_time_and_for_everybody() {
+    let (dir, server) = (place(), packages().serve());
+    let image = same_for_everybody(dir.path(), "root.squashfs", &server, "essential", &[]);
+    let root = dir.path().join("root");
+    well(clean_command("unsquashfs").args(["-quiet", "-no-progress", "-dest"]).arg(&root).arg(image));
+    is_sound(&root);
+}
+
 /// Makes an archive, and another one without rights; they are the same. Where the first is.
-fn same_for_everybody(dir: &Path, server: &Server, variant: &str, more: &[&str]) -> PathBuf {
+fn same_for_everybody(dir: &Path, name: &str, server: &Server, variant: &str, more: &[&str]) -> PathBuf {
     let file = |name: &str| dir.join(name);
     let epoch = ("SOURCE_DATE_EPOCH", "1700000000");
-    well(bootstrap(server, variant, &[], &file("root.tar"), more).env(epoch.0, epoch.1));
+    well(bootstrap(server, variant, &[], &file(name), more).env(epoch.0, epoch.1));
     // The same as somebody without rights, with the numbers of a file of our own.
     let theirs = file("theirs");
     fs::create_dir(&theirs).unwrap();
@@ -202,11 +211,11 @@ fn same_for_everybody(dir: &Path, server: &Server, variant: &str, more: &[&str])
     command.args(["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--"]).arg(&program);
     command.args(["bootstrap", "--variant", variant, "--keyring"]).arg(&key).args(more);
     command.args(["--setup-hook", "test \"$MMDEBSTRAP_MODE\" = unshare"]);
-    command.arg(&packages().codename).arg(theirs.join("root.tar")).arg(server.url());
+    command.arg(&packages().codename).arg(theirs.join(name)).arg(server.url());
     well(command.env(epoch.0, epoch.1).current_dir(&theirs));
-    let (first, second) = (fs::read(file("root.tar")).unwrap(), fs::read(theirs.join("root.tar")).unwrap());
+    let (first, second) = (fs::read(file(name)).unwrap(), fs::read(theirs.join(name)).unwrap());
     assert!(first == second, "two archives of the same packages differ");
-    file("root.tar")
+    file(name)
 }
 
 /// With packages beside the Essential ones, which apt installs.
@@ -214,7 +223,7 @@ fn same_for_everybody(dir: &Path, server: &Server, variant: &str, more: &[&str])
 #[ignore = "long"]
 fn a_larger_archive_is_the_same_each_time_and_for_everybody() {
     let (dir, server) = (place(), packages().serve());
-    same_for_everybody(dir.path(), &server, "minbase", &["--include", "python3"]);
+    same_for_everybody(dir.path(), "root.tar", &server, "minbase", &["--include", "python3"]);
 }
 
 #[test]

@@ -70,22 +70,6 @@ fn a_root_of_a_pattern_is_mmdebstraps() {
     is_sound(&ours);
 }
 
-#[test]
-fn a_squashfs_image_is_the_same_each_time() {
-    let (dir, server) = (place(), packages().serve());
-    let image = |name: &str| {
-        let path = dir.path().join(name);
-        let mut command = bootstrap(&server, "essential", &[], &path, &[]);
-        well(command.env("SOURCE_DATE_EPOCH", "1700000000"));
-        path
-    };
-    let (first, second) = (image("first.squashfs"), image("second.squashfs"));
-    assert!(fs::read(&first).unwrap() == fs::read(second).unwrap(), "two images of the same packages differ");
-    let root = dir.path().join("root");
-    well(clean_command("unsquashfs").args(["-quiet", "-no-progress", "-dest"]).arg(&root).arg(first));
-    is_sound(&root);
-}
-
 /// As in a pipe: a single stdin and a single stdout, through the namespaces in which the program starts itself again.
 #[test]
 fn sources_come_from_stdin_and_an_archive_goes_to_stdout() {
@@ -108,6 +92,31 @@ fn sources_come_from_stdin_and_an_archive_goes_to_stdout() {
     assert!(told.contains(" packages in "), "{told}");
     assert!(fs::read(named).unwrap() == fs::read(streamed).unwrap(), "not the archive that a named file would be");
     assert_eq!(fs::read_dir(&between).unwrap().count(), 0);
+}
+
+/// Runs the rest where a file system of its own with the options `$1` is mounted on TMPDIR.
+const WITH_TMPDIR: &str = r#"mount -t tmpfs -o "$1" tmpfs "$TMPDIR" && shift && exec "$@""#;
+
+/// Places for temporary files are often mounted so.
+#[test]
+fn where_devices_do_not_work_the_archive_is_the_same_and_where_programs_do_not_none_is_begun() {
+    let (dir, server) = (place(), packages().serve());
+    let named = dir.path().join("root.tar");
+    let epoch = ("SOURCE_DATE_EPOCH", "1700000000");
+    well(bootstrap(&server, "essential", &[], &named, &[]).env(epoch.0, epoch.1));
+    let mounted = |options: &str| {
+        let made = bootstrap(&server, "essential", &[], Path::new("-"), &[]);
+        let mut command = clean_command("unshare");
+        command.args(["--mount", "sh", "-c", WITH_TMPDIR, "sh", options]);
+        command.arg(made.get_program()).args(made.get_args()).env(epoch.0, epoch.1).env("TMPDIR", dir.path());
+        command
+    };
+    let streamed = well(&mut mounted("nodev")).stdout;
+    assert!(fs::read(named).unwrap() == streamed, "not the archive that is made where devices work");
+    let output = mounted("noexec").output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{told}");
+    assert!(told.contains("mounted noexec"), "{told}");
 }
 
 #[test]
@@ -171,10 +180,13 @@ fn hooks_are_heard_and_what_they_leave_running_is_ended() {
     let starts = "sleep 86399 & echo $! >\"$1\"/etc/pid; echo \"started by $MMDEBSTRAP_HOOK\"; printf 'and no newline'";
     let sees =
         "kill -0 $(cat \"$1\"/etc/pid) && echo 'still there' >&2; cp \"$1\"/etc/pid \"$1\"/../pid; rm \"$1\"/etc/pid";
-    let hooks = ["--setup-hook", starts, "--customize-hook", sees];
+    let looks = "chroot \"$1\" head -c 4 /proc/self/comm; echo \", verbosity $MMDEBSTRAP_VERBOSITY\"";
+    let hooks = ["--setup-hook", starts, "--essential-hook", looks, "--customize-hook", sees];
     let output = well(&mut bootstrap(&server, "essential", &[], &root, &hooks));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    for heard in ["started by setup", "and no newline", "still there", "still ran, and were killed: sleep"] {
+    let all =
+        ["started by setup", "and no newline", "head, verbosity 1", "still there", "still ran, and were killed: sleep"];
+    for heard in all {
         assert!(told.contains(heard), "{heard}: {told}");
     }
     let pid = fs::read_to_string(dir.path().join("pid")).unwrap();

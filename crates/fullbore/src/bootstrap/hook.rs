@@ -38,7 +38,7 @@ impl Walk<'_> {
                     .env("MMDEBSTRAP_APT_CONFIG", apt.configuration())
                     .env("MMDEBSTRAP_MODE", mode)
                     .env("MMDEBSTRAP_HOOK", moment.name())
-                    .env("MMDEBSTRAP_VERBOSITY", if self.settings.verbose > 0 { "2" } else { "1" })
+                    .env("MMDEBSTRAP_VERBOSITY", self.settings.verbosity.to_string())
                     .env("MMDEBSTRAP_INCLUDE", include.join(","));
                 if moment == Moment::Extract {
                     command.env("MMDEBSTRAP_ESSENTIAL", essential.join(" "));

@@ -10,7 +10,7 @@ use fullbore_engine::durability::sync_file;
 use fullbore_install::inside::Inside;
 
 use super::place::{MARKER, beside};
-use crate::cli::{BootstrapFormat, BootstrapMode};
+use crate::cli::BootstrapFormat;
 use crate::error::{CommandError, ErrorKind};
 use crate::installing::log::Log;
 use crate::output::place;
@@ -26,8 +26,8 @@ const COMPRESSORS: [(&[&str], &[&str]); 6] = [
     (&[".lzma"], &["lzma"]),
 ];
 
-/// Entries of `/dev`, for the tar archive: name, mode, kind, link, device numbers. The same in each mode; in a user
-/// namespace there are no device nodes.
+/// Entries of `/dev`, for the archive: name, mode, kind, link, device numbers. The same in each mode; in a user
+/// namespace, and where `nodev` forbids, there are none in the root.
 const DEVICES: [(&str, u32, u8, &str, u32, u32); 15] = [
     ("./dev/", 0o755, b'5', "", 0, 0),
     ("./dev/console", 0o666, b'3', "", 5, 1),
@@ -62,7 +62,7 @@ pub fn pack(settings: &BootstrapSettings, inside: &Inside<'_>, log: &Log) -> Res
         _ => {}
     }
     let packed = match settings.format {
-        BootstrapFormat::Squashfs => squashfs(settings, inside, log, &part),
+        BootstrapFormat::Squashfs => squashfs(inside, log, &part),
         _ => File::create_new(&part)
             .map_err(|error| CommandError::disk(&part, &error))
             .and_then(|output| tar(settings, inside, log, &part, output, mtime)),
@@ -157,15 +157,19 @@ fn header((name, mode, kind, link, major, minor): (&str, u32, u8, &str, u32, u32
     block
 }
 
-fn squashfs(settings: &BootstrapSettings, inside: &Inside<'_>, log: &Log, part: &Path) -> Result<(), CommandError> {
+fn squashfs(inside: &Inside<'_>, log: &Log, part: &Path) -> Result<(), CommandError> {
     let mut command = inside.plain("mksquashfs");
     command.arg(inside.root()).arg(part).args(["-noappend", "-no-progress", "-quiet"]);
-    if settings.mode == BootstrapMode::Unshare {
-        for (name, mode, kind, _, major, minor) in DEVICES.into_iter().filter(|device| device.2 == b'3') {
-            let name = name.trim_start_matches("./");
-            debug_assert_eq!(kind, b'3');
-            command.arg("-p").arg(format!("{name} c {mode:o} 0 0 {major} {minor}"));
+    for (name, mode, kind, link, major, minor) in DEVICES {
+        let name = name.trim_start_matches("./").trim_end_matches('/');
+        if inside.root().join(name).symlink_metadata().is_ok() {
+            continue;
         }
+        command.arg("-p").arg(match kind {
+            b'2' => format!("{name} s {mode:o} 0 0 {link}"),
+            b'5' => format!("{name} d {mode:o} 0 0"),
+            _ => format!("{name} c {mode:o} 0 0 {major} {minor}"),
+        });
     }
     command.args(["-e", MARKER, "lost+found"]);
     log.run(&mut command, "mksquashfs").map_err(|error| match error.kind {

@@ -31,6 +31,7 @@ impl Place {
             (BootstrapFormat::Tar | BootstrapFormat::Squashfs, None) => beside(&settings.target, "fullbore-root"),
             (_, Some(below)) => fresh(below)?,
         };
+        runs_programs(&root)?;
         let disk = |error: std::io::Error| CommandError::disk(&root, &error);
         fs::create_dir_all(&root).map_err(disk)?;
         let root = root.canonicalize().map_err(disk)?;
@@ -113,6 +114,19 @@ impl Place {
         let marker = self.root.join(MARKER);
         fs::remove_file(&marker).map_err(|error| CommandError::disk(&marker, &error))
     }
+}
+
+/// Programs and maintainer scripts are run in the root. Asked of the directory that is there already.
+fn runs_programs(root: &Path) -> Result<(), CommandError> {
+    let root = std::path::absolute(root).map_err(|error| CommandError::disk(root, &error))?;
+    let Some(there) = root.ancestors().find(|path| path.exists()) else { return Ok(()) };
+    let status = rustix::fs::statvfs(there).map_err(|error| CommandError::disk(there, &error.into()))?;
+    if !status.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC) {
+        return Ok(());
+    }
+    Err(CommandError::usage(format_args!("{}: mounted noexec", there.display()))
+        .context("maintainer scripts have to be run in the root while it is made")
+        .hint("make the root elsewhere (for an archive on stdout: TMPDIR), or mount this without noexec"))
 }
 
 /// A directory that was not there before: where everybody may write, one that was there may be somebody else's.

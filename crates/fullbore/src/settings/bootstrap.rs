@@ -70,8 +70,8 @@ pub struct BootstrapSettings {
     pub path: String,
     /// How to reach the mirrors.
     pub network: NetworkSettings,
-    /// Number of `-v`.
-    pub verbose: u8,
+    /// 0 with `--quiet`, else 1, and one more for each `-v`; as hooks are told.
+    pub verbosity: u8,
 }
 
 impl BootstrapSettings {
@@ -145,7 +145,7 @@ pub fn bootstrap(
             None => SEARCH_PATH.to_owned(),
         },
         network: network(&arguments.network, arguments.trust.cacert.as_deref(), &network_environment)?,
-        verbose: arguments.output.verbose,
+        verbosity: if arguments.output.quiet { 0 } else { arguments.output.verbose.saturating_add(1) },
     };
     let output = OutputSettings { stdout_is_taken: to_stdout, ..output(&arguments.output, false) };
     Ok((settings, output))
