@@ -28,7 +28,7 @@ use crate::events::{Events, Phase};
 use crate::fetching::Stop;
 use crate::installing::account::Account;
 use crate::installing::download::Downloads;
-use crate::installing::log::Log;
+use crate::installing::log::{Log, removed};
 use crate::installing::serving::{Serving, of_relay};
 use crate::installing::unpacker::Unpacker;
 use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
@@ -86,6 +86,8 @@ struct Configured {
     patience: Patience,
     /// Not to ask.
     yes: bool,
+    /// Whether package files stay there after the installation.
+    keeps_archives: bool,
     /// How it reaches its archives.
     network: NetworkSettings,
 }
@@ -100,8 +102,15 @@ impl Configured {
             archives: settings.root.join(archives.strip_prefix("/").unwrap_or(&archives)),
             patience: Patience::of_seconds(configuration.number("DPkg::Lock::Timeout", 0)),
             yes: configuration.bool("APT::Get::Assume-Yes", false),
+            keeps_archives: configuration.bool("APT::Keep-Downloaded-Packages", true),
             network: as_apt(&settings.network, &configuration, &settings.root),
         })
+    }
+
+    /// apt does this with what it has fetched itself, but not with what it finds in its archives directory.
+    fn remove_unless_kept(&self, fetched: &[Wanted]) -> Result<(), CommandError> {
+        let removable = if self.keeps_archives { &[] } else { fetched };
+        removable.iter().try_for_each(|file| removed(&self.archives.join(&file.file_name)))
     }
 }
 
@@ -236,6 +245,7 @@ impl Walk<'_> {
                 .map_err(|error| CommandError::disk(root, &error))
                 .and_then(|status| self.log.judge(status, "apt-get install")),
         };
+        let ended = ended.and_then(|()| self.configured.remove_unless_kept(wanted));
         account.turn(events, Phase::Sync, Part::Sync);
         // Also after a failure: what dpkg has done is to stay.
         let flushed = self.session.sync(&mut |path| events.note(still_syncing(path)));

@@ -263,6 +263,21 @@ fn what_the_wire_cannot_bring_apt_brings() {
     assert!(!left.iter().any(|name| name.ends_with(".part")), "{left:?}");
 }
 
+/// What was in the cache before stays there, as with apt.
+#[test]
+fn package_files_that_are_not_to_be_kept_are_not() {
+    let archive = needed();
+    archive.add("cached", "1", "", "mkdir -p usr/share/cached");
+    let server = archive.serve();
+    let prepare = "echo 'APT::Keep-Downloaded-Packages \"false\";' >/etc/apt/apt.conf.d/transient
+        apt-get update; apt-get --yes --download-only install cached";
+    let pair = Pair::new(&server, prepare);
+    pair.install(&[], &["needed", "cached"]);
+    pair.assert_same();
+    let is_there = |name: &str| pair.ours().join("var/cache/apt/archives").join(name).exists();
+    assert!(is_there("cached_1_amd64.deb") && !is_there("needed_1_amd64.deb"));
+}
+
 #[test]
 fn the_users_mask_and_directory_are_not_the_scripts() {
     let archive = Archive::new();
