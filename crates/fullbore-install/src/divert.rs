@@ -32,6 +32,9 @@ const HELPER: &str = "usr/lib/fullbore-nosync/fullbore";
 /// How it is started there, before the command.
 const WITHOUT_SYNCS: [&str; 3] = ["nosync", "--no-final-sync", "--"];
 
+/// Set around a program that is without syncs already: wrappers then become it, in the same process.
+pub const IS_WITHOUT_SYNCS: (&str, &str) = ("FULLBORE_DIVERTED", "1");
+
 /// Ends the name under which a diverted program is kept; nobody else's diversion ends like this.
 const KEPT: &str = ".nosync-real";
 
@@ -91,6 +94,11 @@ pub enum DivertError {
 
 /// Is asked before each step, by name; tests stop here.
 pub type BeforeStep<'a> = &'a mut dyn FnMut(&'static str) -> io::Result<()>;
+
+/// Whether some program of this root may be diverted.
+pub fn is_in_use(root: &Path) -> bool {
+    root.join(HELPER).exists()
+}
 
 /// A root, and what is diverted in it.
 #[derive(Debug)]
@@ -342,11 +350,12 @@ impl Root {
 /// cut left empty would be a script for the shell, of no commands, that succeeds in everything.
 fn wrapper_text(kept: &Path) -> String {
     let (kept, without_syncs) = (kept.display(), WITHOUT_SYNCS.join(" "));
+    let (known, value) = IS_WITHOUT_SYNCS;
     format!(
         "#!/bin/sh\n{MARK}\nhelper=/{HELPER}\n\
-         if [ -z \"$FULLBORE_DIVERTED\" ] && [ \"$(id -u)\" = 0 ]; then\n    \
+         if [ -z \"${known}\" ] && [ \"$(id -u)\" = 0 ]; then\n    \
              if [ -s \"$helper\" ] && \"$helper\" {without_syncs} true 2>/dev/null; then\n        \
-                 FULLBORE_DIVERTED=1 exec \"$helper\" {without_syncs} '{kept}' \"$@\"\n    \
+                 {known}={value} exec \"$helper\" {without_syncs} '{kept}' \"$@\"\n    \
              fi\n    \
              echo \"fullbore: $helper cannot leave out syncs here; they are carried out\" >&2\n\
          fi\nexec '{kept}' \"$@\"\n"

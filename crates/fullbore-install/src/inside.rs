@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::Mode;
 
+use crate::divert;
 use crate::nosync::session::{Orphaned, Session, with_mask};
 
 /// Where dpkg and maintainer scripts find programs; dpkg insists on the sbin directories.
@@ -47,9 +48,11 @@ impl<'a> Inside<'a> {
         Inside { root: root.to_owned(), session, own_processes, orphaned: Orphaned::Dies, environment }
     }
 
-    /// Commands in a root that lives on: they end by themselves if we are killed.
+    /// Commands in a root that lives on: they end by themselves if we are killed. Programs that are diverted there are not
+    /// run by another process, which would not have the locks that are held for them.
     pub fn living(root: &Path, session: &'a Session) -> Inside<'a> {
-        let environment = Vec::new();
+        let known = divert::is_in_use(root).then_some(divert::IS_WITHOUT_SYNCS);
+        let environment = known.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
         Inside { root: root.to_owned(), session, own_processes: false, orphaned: Orphaned::GoesOn, environment }
     }
 

@@ -109,6 +109,24 @@ fn i7_a_disk_beneath_the_root_that_fails_fails_divert() {
     assert!(matches!(&error, DivertError::File { path, .. } if *path == var), "{error}");
 }
 
+/// Whoever is started by a wrapper must still be the process that has dpkg's locks.
+#[test]
+fn into_a_root_with_diversions_is_installed_as_without() {
+    let archive = needed();
+    let server = archive.serve();
+    let pair = Pair::new(&server, "true");
+    let divert = |what: &str| well(fullbore().args(["divert", what, "--root"]).arg(pair.ours()));
+    divert("on");
+    assert_eq!(summary(&pair.install(&[], &["needed"]))["packages"]["unpacked"], 1);
+    divert("off");
+    for root in [pair.ours(), pair.theirs()] {
+        // dpkg-divert's own backup.
+        fs::remove_file(root.join("var/lib/dpkg/diversions-old")).ok();
+    }
+    // apt's history has the name under which it was started.
+    pair.assert_same_state();
+}
+
 /// Whenever the power fails: a wrapper that stands has its helper, as an empty one would be a dpkg that does nothing.
 #[test]
 fn a_power_cut_leaves_no_wrapper_with_an_empty_helper() {
