@@ -423,7 +423,12 @@ impl Shared {
     /// A broken connection ends the run, unless it is over anyway.
     fn broken(&self, error: &io::Error) {
         if !self.over.load(Ordering::Acquire) {
-            self.brake.pull(CopyError::Network(format!("the connection broke: {error}")));
+            let reason = match error.kind() {
+                // TLS has words of its own for it, which are for programmers.
+                io::ErrorKind::UnexpectedEof => "the other end has gone without a last word".to_owned(),
+                _ => error.to_string(),
+            };
+            self.brake.pull(CopyError::Network(format!("the connection broke: {reason}")));
         }
     }
 

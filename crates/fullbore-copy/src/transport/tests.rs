@@ -192,6 +192,25 @@ fn content_goes_by_the_pipe_until_it_is_known_whether_there_is_anything_better()
     }
 }
 
+#[test]
+fn an_end_that_was_killed_is_told_of_in_words_for_people() {
+    let ledger = Ledger::new();
+    let link = Link::remote();
+    let brake = Brake::new(&link);
+    let transport = Transport::new(&link, &brake, false, &ledger, None);
+    let [near, far] = by_tls();
+    transport.add(near);
+    // As the system does it when it ends a process.
+    far.socket.as_ref().unwrap().shutdown(Shutdown::Both).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while !brake.is_pulled() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let reason = brake.reason().unwrap().to_string();
+    assert!(reason.ends_with("the connection broke: the other end has gone without a last word"), "{reason}");
+    transport.finish();
+}
+
 /// Takes everything, and fails when it is to send it.
 struct Broken;
 
