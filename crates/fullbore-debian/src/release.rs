@@ -70,6 +70,9 @@ pub struct Release {
     pub components: Vec<String>,
     /// `Acquire-By-Hash: yes`.
     pub acquire_by_hash: bool,
+    /// What apt_preferences(5) gives to versions of packages by itself: 500, 100 with `NotAutomatic` and
+    /// `ButAutomaticUpgrades`, 1 with the first alone.
+    pub default_priority: u16,
     /// `No-Support-for-Architecture-all` names `Packages`: `binary-ARCH/Packages` holds the
     /// packages of architecture `all` too, and `binary-all` is not to be read beside it.
     pub no_support_for_architecture_all: bool,
@@ -178,6 +181,11 @@ impl Release {
             architectures: words("Architectures")?,
             components: words("Components")?,
             acquire_by_hash,
+            default_priority: match (yes("NotAutomatic")?, yes("ButAutomaticUpgrades")?) {
+                (false, _) => 500,
+                (true, true) => 100,
+                (true, false) => 1,
+            },
             no_support_for_architecture_all: words("No-Support-for-Architecture-all")?
                 .iter()
                 .any(|word| word == "Packages"),

@@ -243,22 +243,25 @@ fn check_identity(
     before: &Release,
     now: &Release,
 ) -> Result<(), CommandError> {
-    let fields = [
-        ("Origin", &before.origin, &now.origin),
-        ("Label", &before.label, &now.label),
-        ("Suite", &before.suite, &now.suite),
-        ("Codename", &before.codename, &now.codename),
-    ];
     let allowed = settings.configuration.bool("Acquire::AllowReleaseInfoChange", false);
-    for (field, then, now) in fields {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    // A new version, and a suite that becomes the next one, are nothing odd.
+    let fields = [
+        ("Origin", text(&before.origin), text(&now.origin), allowed),
+        ("Label", text(&before.label), text(&now.label), allowed),
+        ("Version", text(&before.version), text(&now.version), true),
+        ("Suite", text(&before.suite), text(&now.suite), true),
+        ("Codename", text(&before.codename), text(&now.codename), allowed),
+        ("DefaultPin", before.default_priority.to_string(), now.default_priority.to_string(), allowed),
+    ];
+    for (field, then, now, allowed) in fields {
         let key = format!("Acquire::AllowReleaseInfoChange::{field}");
-        if then == now || then.is_none() || settings.configuration.bool(&key, allowed) {
+        if then == now || settings.configuration.bool(&key, allowed) {
             continue;
         }
-        let text = |value: &Option<String>| value.clone().unwrap_or_default();
         return Err(CommandError::new(
             ErrorKind::Verification,
-            format_args!("{}: {field} was {:?} and is {:?} now", own.shown(), text(then), text(now)),
+            format_args!("{}: {field} was {then:?} and is {now:?} now", own.shown()),
         )
         .context("its indexes stay as they were")
         .hint(format_args!(

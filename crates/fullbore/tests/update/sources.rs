@@ -38,17 +38,7 @@ fn an_index_that_the_release_does_not_have_is_a_warning() {
     let (directory, archive, server, ours, theirs) = world("");
     drop((archive, server));
     // A flat repository without Sources.
-    let root = directory.path().join("flat");
-    std::fs::create_dir(&root).unwrap();
-    std::fs::write(root.join("Packages"), "Package: a\nVersion: 1\nArchitecture: amd64\nFilename: a.deb\nSize: 1\nSHA256: 0000000000000000000000000000000000000000000000000000000000000000\n\n").unwrap();
-    let sum = Command::new("sha256sum").arg(root.join("Packages")).output().unwrap().stdout;
-    let size = std::fs::metadata(root.join("Packages")).unwrap().len();
-    let release = format!(
-        "Origin: flat\nDate: {}\nSHA256:\n {} {size} Packages\n",
-        jiff::Timestamp::now().strftime("%a, %d %b %Y %H:%M:%S UTC"),
-        String::from_utf8_lossy(&sum[..64])
-    );
-    std::fs::write(root.join("Release"), release).unwrap();
+    flat(directory.path(), &[("Packages", ONE_PACKAGE)], 0);
     let server = Server::start(directory.path()).unwrap();
     // With a signed Release apt says the same as we; without it asks for Sources all the same.
     for (lists, types) in [(&ours, "deb deb-src"), (&theirs, "deb")] {
@@ -59,6 +49,53 @@ fn an_index_that_the_release_does_not_have_is_a_warning() {
     assert!(ran.stderr.contains("Sources is left out"), "{}", ran.stderr);
     theirs.update_by_apt();
     assert_eq!(ours.content().keys().collect::<Vec<_>>(), theirs.content().keys().collect::<Vec<_>>());
+}
+
+/// A paragraph of a `Packages`.
+const ONE_PACKAGE: &str = "Package: a\nVersion: 1\nArchitecture: amd64\nFilename: a.deb\nSize: 1\n\
+     SHA256: 0000000000000000000000000000000000000000000000000000000000000000\n\n";
+
+/// Makes a flat repository of these indexes, dated so many hours ago.
+fn flat(directory: &Path, indexes: &[(&str, &str)], hours: i64) {
+    let root = directory.join("flat");
+    std::fs::create_dir_all(&root).unwrap();
+    let date = jiff::Timestamp::now() - jiff::SignedDuration::from_hours(hours);
+    let mut release = format!("Origin: flat\nDate: {}\nSHA256:\n", date.strftime("%a, %d %b %Y %H:%M:%S UTC"));
+    for (name, text) in indexes {
+        std::fs::write(root.join(name), text).unwrap();
+        let sum = Command::new("sha256sum").arg(root.join(name)).output().unwrap().stdout;
+        release.push_str(&format!(" {} {} {name}\n", String::from_utf8_lossy(&sum[..64]), text.len()));
+    }
+    std::fs::write(root.join("Release"), release).unwrap();
+    let file = std::fs::File::options().append(true).open(root.join("Release")).unwrap();
+    file.set_modified(date.into()).unwrap();
+}
+
+#[test]
+fn what_a_repository_may_change_of_itself_is_as_with_apt() {
+    for (field, value, setting) in [
+        ("Suite", "oldstable", ""),
+        ("Suite", "oldstable", "AllowReleaseInfoChange::Suite \"no\""),
+        ("Version", "99", ""),
+        ("Codename", "forky", ""),
+        ("Codename", "forky", "AllowReleaseInfoChange \"yes\""),
+        ("Origin", "Somebody", ""),
+        ("Label", "Another", "AllowReleaseInfoChange::Label \"yes\""),
+        ("NotAutomatic", "yes", ""),
+        ("NotAutomatic", "yes", "AllowReleaseInfoChange::DefaultPin \"yes\""),
+        ("ButAutomaticUpgrades", "yes", ""),
+    ] {
+        let setting = if setting.is_empty() { String::new() } else { format!("Acquire::{setting};") };
+        let (_directory, archive, server, ours, theirs) = world(&setting);
+        ours.update(&[]).exits(0);
+        theirs.update_by_apt();
+        archive.forge(1, "trixie").set_field(field, value).unwrap();
+        server.switch_root(&archive.state(1).root);
+        let ran = ours.update(&[]);
+        let by_apt = theirs.apt("apt-get", &["update"]);
+        assert_eq!(ran.code == Some(0), by_apt.status.success(), "{field} {value} {setting}: {ran:?}");
+        assert_eq!(ours.content(), theirs.content(), "{field} {value} {setting}");
+    }
 }
 
 #[test]
