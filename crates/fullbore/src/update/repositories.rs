@@ -11,6 +11,7 @@ use crate::error::{CommandError, ErrorKind};
 use crate::settings::apt;
 use crate::settings::archive::address;
 use crate::settings::update::{UpdateSettings, keys_of};
+use crate::settings::without_credentials;
 use crate::signed_release::remote_directory;
 
 /// One suite at one address.
@@ -37,9 +38,9 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// For people: the address and the suite.
+    /// For people: the address, without credentials, and the suite.
     pub fn shown(&self) -> String {
-        format!("{} {}", self.uri.trim_end_matches('/'), self.suite)
+        format!("{} {}", without_credentials(self.uri.trim_end_matches('/')), self.suite)
     }
 }
 
@@ -61,6 +62,7 @@ pub struct Repositories {
 impl Repositories {
     /// Notes why an address is not updated, once.
     fn pass_over(&mut self, uri: &str, failure: Option<CommandError>) {
+        let uri = without_credentials(uri);
         let Some(failure) = failure else {
             let scheme = uri.split(':').next().unwrap_or_default();
             let warning = format!("{uri}: {scheme}: sources are left to apt; its indexes stay as they are");
@@ -137,7 +139,9 @@ fn without_effect(source: &ArchiveSource, uri: &str) -> Option<String> {
         source.ignored.iter().any(is_it) || source.switches.iter().any(switched)
     };
     let names: Vec<&str> = WITHOUT_EFFECT.iter().filter(asked).map(|(name, _)| *name).collect();
-    (!names.is_empty()).then(|| format!("{uri}: without effect here, unlike with apt-get update: {}", names.join(", ")))
+    let source = without_credentials(uri);
+    (!names.is_empty())
+        .then(|| format!("{source}: without effect here, unlike with apt-get update: {}", names.join(", ")))
 }
 
 fn add(
@@ -172,8 +176,8 @@ fn add(
     };
     if repository.keys != keys {
         return Err(CommandError::usage(format_args!(
-            "{} {suite}: two entries have different Signed-By or Trusted",
-            uri
+            "{}: two entries have different Signed-By or Trusted",
+            repository.shown()
         ))
         .hint("give both the same value, as apt demands it"));
     }

@@ -99,6 +99,19 @@ fn what_a_repository_may_change_of_itself_is_as_with_apt() {
 }
 
 #[test]
+fn credentials_are_not_shown() {
+    let (_directory, _archive, server, ours, _theirs) = world("");
+    let (plain, with) = (server.url(), server.url().replace("://", "://somebody:secret@"));
+    replace_in_sources(&ours, &plain, &with);
+    let shown = |ran: &Ran| assert!(!format!("{ran:?}").contains("secret"), "{ran:?}");
+    shown(&ours.update(&["--json"]).exits(0));
+    replace_in_sources(&ours, "Suites: trixie", "Suites: trixie none\nAllow-Weak: yes");
+    shown(&ours.update(&["--json"]).exits(2).says("none: InRelease: 404").says("without effect"));
+    replace_in_sources(&ours, "http://", "other://");
+    shown(&ours.update(&[]).exits(2).says("are left to apt"));
+}
+
+#[test]
 fn what_a_source_asks_for_and_does_not_get_is_named() {
     let (_directory, _archive, _server, ours, theirs) = world("");
     let quiet = ours.update(&[]).exits(0);
