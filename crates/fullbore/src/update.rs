@@ -211,6 +211,7 @@ impl Walk<'_> {
                 made,
                 patched,
                 current: &selected[number].current,
+                emptied: &selected[number].emptied,
             });
         }
         publish::publish(session, &publications, &self.present)?;

@@ -33,6 +33,8 @@ pub struct Publication<'a> {
     pub patched: Vec<String>,
     /// Indexes that are current.
     pub current: &'a [String],
+    /// Indexes that are empty now: apt keeps none of those.
+    pub emptied: &'a [String],
 }
 
 /// The file name of an index as it is kept.
@@ -51,6 +53,7 @@ impl Publication<'_> {
             let others = present.all(&index.name).filter(|other| *other != new);
             names.extend(others.map(|other| Name::Remove { path: other.to_owned() }));
         }
+        names.extend(self.emptied.iter().map(|name| Name::Remove { path: name.clone() }));
         names.extend(self.patched.iter().map(|name| Name::Link { from: landing(name), to: name.clone() }));
         if self.offered.unchanged && self.made.is_empty() {
             return Ok(names);

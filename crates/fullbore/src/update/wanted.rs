@@ -17,6 +17,7 @@ use super::release::Offered;
 use super::repositories::Repository;
 use super::{DIFF_INDEX_BYTES_MAX, DIFF_INDEX_ENDING};
 use crate::error::{CommandError, ErrorKind};
+use crate::settings::without_credentials;
 
 /// An index that has to change.
 #[derive(Debug, Clone)]
@@ -59,6 +60,8 @@ pub struct Selected {
     pub wanted: Vec<Wanted>,
     /// Files in the lists directory that are current.
     pub current: Vec<String>,
+    /// Files in the lists directory of indexes that are empty now.
+    pub emptied: Vec<String>,
     /// For people.
     pub warnings: Vec<String>,
 }
@@ -116,6 +119,11 @@ pub fn select(
         let plain = |release: &Release| release.find(&target.meta_key).map(|entry| (entry.size, entry.sha256));
         let before = offered.before.as_ref().and_then(plain);
         let now = plain(release);
+        if now.is_some_and(|(size, _)| size == 0) {
+            // Not worth a request.
+            selected.emptied.extend(present.all(&name).map(str::to_owned));
+            continue;
+        }
         if let Some((file, form)) = present.find(&name) {
             let same = offered.unchanged || (now.is_some() && now == before);
             if same {
@@ -213,20 +221,18 @@ fn wanted(
 ) -> Result<Wanted, CommandError> {
     let forms: Vec<_> = forms(release, target).collect();
     let kept = kept_form(target);
+    let unusable = |why: &str| {
+        let base = without_credentials(&target.base_uri);
+        Err(CommandError::new(ErrorKind::Partial, format_args!("{base}{}: {why}", target.meta_key)))
+    };
     // Another file's name is made of it, with an ending.
     let fits = |ending: &str| name.len() + ending.len() <= PART_BYTES_MAX;
     if !forms.iter().map(|(form, _)| *form).chain([kept]).all(|form| fits(form.extension())) {
-        return Err(CommandError::new(
-            ErrorKind::Partial,
-            format_args!("{}{}: too long for the name of a file", target.base_uri, target.meta_key),
-        ));
+        return unusable("too long for the name of a file");
     }
     let patched = pdiffs && target.pdiffs && old.is_some() && plain.is_some() && fits(DIFF_INDEX_ENDING);
     if forms.is_empty() {
-        return Err(CommandError::new(
-            ErrorKind::Partial,
-            format_args!("{}{}: only in forms that cannot be read", target.base_uri, target.meta_key),
-        ));
+        return unusable("only in forms that cannot be read");
     }
     Ok(Wanted {
         repository,

@@ -71,6 +71,30 @@ fn flat(directory: &Path, indexes: &[(&str, &str)], hours: i64) {
     file.set_modified(date.into()).unwrap();
 }
 
+/// As in many a suite of updates, for which nothing has come yet.
+#[test]
+fn empty_indexes_are_not_fetched_and_not_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let (_archives, archive, server, ours, theirs) = world("");
+    drop(server);
+    let server = Server::start(directory.path()).unwrap();
+    for lists in [&ours, &theirs] {
+        let sources = format!("Types: deb deb-src\nURIs: {}\nSuites: flat/\nTrusted: yes\n", server.url());
+        std::fs::write(lists.at("a.sources"), sources).unwrap();
+    }
+    drop(archive);
+    for (packages, hours) in [("", 3), (ONE_PACKAGE, 2), ("", 1)] {
+        flat(directory.path(), &[("Packages", packages), ("Sources", "")], hours);
+        server.take_log();
+        ours.update(&["--no-clean"]).exits(0);
+        let asked = server.take_log().into_iter().filter(|entry| entry.path.contains("Packages")).count();
+        assert_eq!(asked > 0, !packages.is_empty());
+        theirs.update_by_apt();
+        assert_eq!(ours.content(), theirs.content());
+        assert_eq!(ours.update(&[]).exits(0).number("totals.deleted_files"), 0);
+    }
+}
+
 #[test]
 fn what_a_repository_may_change_of_itself_is_as_with_apt() {
     for (field, value, setting) in [
