@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{Draft, Section, names, without_installer};
 use crate::settings::apt::native_architecture;
+use crate::settings::without_credentials;
 
 /// Replacements of `$variable` in one value; apt-mirror's own depth is 16.
 const EXPANSIONS_MAX: usize = 16;
@@ -103,7 +104,8 @@ pub(super) fn convert(text: &str) -> Draft {
     }
     for (uri, lines) in archives {
         let installer = lines.iter().any(|line| line.components.iter().any(|c| c.ends_with("/debian-installer")));
-        let rest = uri.split_once("://").map_or("", |(_, rest)| rest);
+        let address = without_credentials(&uri);
+        let rest = address.split_once("://").map_or("", |(_, rest)| rest);
         let mut section =
             Section { name: draft.free_name(rest.rsplit('/').next().unwrap_or("")), ..Section::default() };
         section.comment("The tree of apt-mirror is taken over: files that are right are not fetched again.");
@@ -312,6 +314,13 @@ fn notes_on_settings(draft: &mut Draft, set: &BTreeMap<String, (usize, String)>,
 mod tests {
     use super::*;
     use crate::cli::ForeignFormat;
+
+    #[test]
+    fn a_section_is_not_called_after_a_password() {
+        let text = "deb-amd64 http://who:secret@example.org/ trixie main\n";
+        let converted = crate::convert::convert(ForeignFormat::AptMirror, text).unwrap();
+        assert!(converted.render("x", ForeignFormat::AptMirror).contains("[mirror.example-org]\n"));
+    }
 
     #[test]
     fn a_usual_mirror_list() {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use fullbore_apt::parts::files_of;
 use fullbore_debian::sources_list::{self, ArchiveSource, Suite};
 
-use super::archive::Archive;
+use super::archive::{Archive, without_credentials};
 use super::file::read_text;
 use crate::error::CommandError;
 
@@ -70,26 +70,25 @@ pub fn expand(uri: &str) -> Result<Vec<String>, CommandError> {
 }
 
 /// Directories for several archives below one: the last part of each address that tells them
-/// apart, `debian` and `debian-security`, or with the host in front where it does not.
+/// apart, `debian` and `debian-security`, or with the host in front where it does not, or with the whole path where
+/// one host has several, as those of many people have them.
 pub fn directory_names(archives: &[Archive]) -> Vec<String> {
-    let parts: Vec<(String, String)> = archives
+    let names: Vec<[String; 3]> = archives
         .iter()
         .map(|archive| {
-            let rest = archive.origins[0].split_once("://").map_or("", |(_, rest)| rest);
-            let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-            (safe(host), safe(path.rsplit('/').next().unwrap_or_default()))
+            let origin = without_credentials(&archive.origins[0]);
+            let rest = origin.split_once("://").map_or("", |(_, rest)| rest);
+            let (host, last) =
+                (rest.split('/').next().unwrap_or_default(), rest.rsplit('/').next().unwrap_or_default());
+            if rest.contains('/') {
+                [safe(last), safe(&format!("{host}-{last}")), safe(&rest.replace('/', "-"))]
+            } else {
+                [(); 3].map(|()| safe(host))
+            }
         })
         .collect();
-    parts
-        .iter()
-        .map(|(host, last)| match last.as_str() {
-            "" => host.clone(),
-            last if parts.iter().filter(|(_, other)| other == last).count() > 1 => {
-                format!("{host}-{last}")
-            }
-            last => last.to_owned(),
-        })
-        .collect()
+    let is_alone = |own: &[String; 3], how: usize| names.iter().filter(|other| other[how] == own[how]).count() == 1;
+    names.iter().map(|own| own[(0..2).find(|how| is_alone(own, *how)).unwrap_or(2)].clone()).collect()
 }
 
 /// A part of an address as the name of a directory.
@@ -163,6 +162,12 @@ mod tests {
         assert_eq!(names(&["https://a/debian", "https://a/debian-security"]), ["debian", "debian-security"]);
         assert_eq!(names(&["https://a/debian", "https://b:81/x/debian"]), ["a-debian", "b_81-debian"]);
         assert_eq!(names(&["https://a", "https://b/.."]), ["a", "_.."]);
+        assert_eq!(
+            names(&["https://a/x/ppa/ubuntu", "https://a/y/ppa/ubuntu", "https://b/ubuntu", "https://b/z"]),
+            ["a-x-ppa-ubuntu", "a-y-ppa-ubuntu", "b-ubuntu", "z"]
+        );
+        let with_credentials = ["https://who:secret@a/debian", "https://who:secret@b/debian", "https://who:secret@c"];
+        assert_eq!(names(&with_credentials), ["a-debian", "b-debian", "c"]);
     }
 
     #[test]
