@@ -333,7 +333,9 @@ impl Dispatcher {
         if self.has_enough_detours(connection.host) {
             return Next::Wait;
         }
-        if connection.asked.len() >= depth || connection.outstanding() >= self.ahead_bytes(connection) {
+        // One that owes nothing is asked for something, however little came on the one before it.
+        let is_enough = || connection.owes() && connection.outstanding() >= self.ahead_bytes(connection);
+        if connection.asked.len() >= depth || is_enough() {
             return Next::Wait;
         }
         // The other connections are a round trip behind, and then faster together than this one alone.

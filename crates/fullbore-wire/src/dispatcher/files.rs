@@ -58,6 +58,8 @@ pub(super) struct History {
     pub(super) blamed: HostSet,
     /// Times it was broken off, per host.
     pub(super) troubles: BTreeMap<HostId, u32>,
+    /// Times it was taken over from a host that was silent.
+    pub(super) silences: BTreeMap<HostId, u32>,
     /// The last fault of each host with it.
     pub(super) faults: BTreeMap<HostId, Fault>,
 }

@@ -8,8 +8,13 @@ use super::{ConnectionId, Dispatcher, SEGMENT_MIN_BYTES};
 use crate::hosts::HostId;
 use crate::queue::Segment;
 
-/// Silence after which what a connection owes may be asked for elsewhere (hedging).
+/// Silence after which what a connection owes may be asked for elsewhere (hedging). Before a host is asked again that
+/// was silent over the same file it is twice as long, each time: one that needs seconds to begin, as a proxy does that
+/// fetches the file itself, would never bring it otherwise; and that all are silent for good would not be found.
 pub(super) const SILENCE_UNTIL_HEDGED: Duration = Duration::from_millis(700);
+
+/// Doublings counted: then the limits of silence are long over.
+const SILENCES_MAX: u32 = 8;
 
 /// Work is taken from a connection only if it is slower than this share of the taker's rate …
 const HEDGE_RATE_SHARE: f64 = 0.67;
@@ -35,6 +40,18 @@ const HEDGE_WASTE_S: f64 = 1.0;
 /// everything in flight.
 const HEDGE_LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// A part to be taken over.
+pub(super) struct TakeOver {
+    /// From this connection,
+    victim: ConnectionId,
+    /// of this request,
+    tag: u64,
+    /// what comes from this byte on.
+    from: u64,
+    /// It has brought nothing for too long.
+    silent: bool,
+}
+
 impl Dispatcher {
     /// Average rate of the fastest connection to another host, in bytes per second.
     pub(super) fn fastest_elsewhere(&self, host: HostId) -> Option<f64> {
@@ -55,23 +72,28 @@ impl Dispatcher {
             .or_else(|| self.hosts[host as usize].least_rate())
     }
 
+    /// How many times as long as the first time a file is waited for before this host is asked for it (again).
+    fn times_patience(&self, asked: &Asked, host: HostId) -> u32 {
+        let history = asked.item_now().and_then(|item| self.histories.get(&item));
+        let silences = history.and_then(|history| history.silences.get(&host)).copied().unwrap_or(0);
+        2u32.pow(silences.min(SILENCES_MAX))
+    }
+
     /// The part whose arrival is furthest off, if `taker` (or a new connection to `host`) would
-    /// have it markedly sooner: the connection, the tag, and from which byte on.
-    pub(super) fn hedge_candidate(
-        &self,
-        host: HostId,
-        taker: Option<ConnectionId>,
-        now: Instant,
-    ) -> Option<(ConnectionId, u64, u64)> {
+    /// have it markedly sooner.
+    pub(super) fn hedge_candidate(&self, host: HostId, taker: Option<ConnectionId>, now: Instant) -> Option<TakeOver> {
         if !self.limits.hedge {
             return None;
         }
         let mine = taker.and_then(|id| self.connections.get(&id));
+        if mine.is_some_and(|own| own.owes() && own.silent_for(now) > SILENCE_UNTIL_HEDGED) {
+            return None;
+        }
         let measured = mine.and_then(|c| c.rate.average()).or(self.hosts[host as usize].connection_rate());
         let by_bursts = mine.and_then(|c| c.rate.at_least()).or_else(|| self.host_rate(host));
         let may_try_out = mine.is_none_or(|connection| !connection.owes());
         let rtt_s = self.hosts[host as usize].rtt().as_secs_f64();
-        let mut best: Option<(f64, (ConnectionId, u64, u64))> = None;
+        let mut best: Option<(f64, TakeOver)> = None;
         for (victim_id, victim) in &self.connections {
             if Some(*victim_id) == taker || !victim.owes() {
                 continue;
@@ -105,6 +127,9 @@ impl Dispatcher {
                 if asked.rest().is_none() || self.queue.excluded(asked.segment.item).contains(host) {
                     continue;
                 }
+                if silent && victim.silent_for(now) <= patience * self.times_patience(asked, host) {
+                    continue;
+                }
                 let more = wanted.min(SEGMENT_MIN_BYTES);
                 if !silent && self.hedged_bytes + more_waste(victim, more, their_rate) > self.hedge_budget() {
                     continue;
@@ -113,12 +138,12 @@ impl Dispatcher {
                 let mine_s = rtt_s + (mine.map_or(0, Connection::owed) + asked.until - from) as f64 / my_rate;
                 let gain_s = theirs_s - mine_s;
                 if gain_s > HEDGE_GAIN_S && best.as_ref().is_none_or(|(most, _)| gain_s > *most) {
-                    best = Some((gain_s, (*victim_id, asked.tag, from)));
+                    best = Some((gain_s, TakeOver { victim: *victim_id, tag: asked.tag, from, silent }));
                 }
                 break;
             }
         }
-        best.map(|(_, candidate)| candidate)
+        best.map(|(_, take_over)| take_over)
     }
 
     /// From where on a part is taken over, so that giver and taker end at the same time.
@@ -154,28 +179,31 @@ impl Dispatcher {
             return None;
         }
         taker.hedge_again = now + HEDGE_LOOK_EVERY;
-        let (victim_id, tag, from) = self.hedge_candidate(host, Some(id), now)?;
+        let TakeOver { victim, tag, from, silent } = self.hedge_candidate(host, Some(id), now)?;
         self.connections.get_mut(&id)?.hedge_again = now;
         let ranges = self.hosts[host as usize].answers_ranges();
-        let victim = self.connections.get_mut(&victim_id)?;
-        let victim_host = victim.host;
+        let victim = self.connections.get_mut(&victim)?;
         let their_rate = victim.rate.average().unwrap_or(0.0);
-        let silent = victim.silent_for(now) > SILENCE_UNTIL_HEDGED;
-        let asked = victim.asked.iter().find(|asked| asked.tag == tag)?;
+        let place = victim.asked.iter().position(|asked| asked.tag == tag)?;
+        let asked = &victim.asked[place];
+        let item = asked.item_now();
         let segment = Segment { start: from, end: asked.until, ..asked.segment.clone() };
         if !ranges && !segment.is_whole() {
             return None;
         }
         let in_vain = more_waste(victim, segment.len(), their_rate);
-        victim.asked.iter_mut().find(|asked| asked.tag == tag)?.until = from;
+        victim.asked[place].until = from;
         if segment.size == 0 {
             // An empty file has no part to cut off: it leaves the slow connection altogether.
-            victim.asked.retain(|asked| asked.tag != tag);
+            victim.asked.remove(place);
         }
+        let victim_host = victim.host;
+        self.hosts[victim_host as usize].totals.hedged += 1;
         if !silent {
             self.hedged_bytes += in_vain;
+        } else if let Some(item) = item {
+            *self.histories.entry(item).or_default().silences.entry(victim_host).or_default() += 1;
         }
-        self.hosts[victim_host as usize].totals.hedged += 1;
         Some(segment)
     }
 }

@@ -13,6 +13,8 @@ struct SimHost {
     silent_from: Duration,
     /// Files it says it does not have.
     misses: fn(ItemId) -> bool,
+    /// How long it is silent before it begins a file.
+    thinks: fn(ItemId) -> Duration,
 }
 
 impl SimHost {
@@ -22,6 +24,7 @@ impl SimHost {
             rtt: Duration::from_millis(rtt_ms),
             silent_from: Duration::MAX,
             misses: |_| false,
+            thinks: |_| Duration::ZERO,
         }
     }
 }
@@ -67,12 +70,11 @@ fn simulate(hosts: &[SimHost], access_megabits: f64, sizes: &[u64]) -> Outcome {
         for (id, (host, pipe)) in &mut pipes {
             loop {
                 match dispatcher.next(*id, now) {
-                    Next::Ask { tag, segment } => pipe.push_back(Request {
-                        tag,
-                        segment,
-                        sent: 0,
-                        visible_at: elapsed + hosts[*host as usize].rtt,
-                    }),
+                    Next::Ask { tag, segment } => {
+                        let host = &hosts[*host as usize];
+                        let visible_at = elapsed + host.rtt + (host.thinks)(segment.item);
+                        pipe.push_back(Request { tag, segment, sent: 0, visible_at });
+                    }
                     Next::Wait => break,
                     Next::Close => {
                         gone.push((*id, Ended::Ours));
@@ -195,6 +197,38 @@ fn a_mirror_that_falls_silent_costs_little() {
     let run = simulate(&hosts, 1000.0, &sizes);
     assert!(run.seconds < 1.15 * ideal_s(total, 600.0), "{} s, ideal {}", run.seconds, ideal_s(total, 600.0));
     assert!(run.received_bytes as f64 <= 1.05 * total as f64);
+}
+
+/// As a proxy does that has to fetch the file itself.
+#[test]
+fn who_needs_seconds_to_begin_a_file_is_waited_for() {
+    let thinking =
+        || SimHost { thinks: |item| Duration::from_secs(if item == 1 { 3 } else { 0 }), ..SimHost::new(100.0, 10) };
+    for (hosts, most_s) in [(vec![thinking()], 9.0), (vec![thinking(), thinking()], 25.0)] {
+        let run = simulate(&hosts, 1000.0, &[300_000; 5]);
+        assert!(run.given_up.is_empty());
+        assert!(run.seconds < most_s, "{} s", run.seconds);
+        let requests: u64 = run.hosts.iter().map(|host| host.totals.requests).sum();
+        assert!(requests < 5 + 10 * hosts.len() as u64, "{requests} requests");
+    }
+    let run = simulate(&[thinking(), SimHost::new(100.0, 10)], 1000.0, &[300_000; 5]);
+    assert!(run.seconds < 1.5, "{} s although another has it", run.seconds);
+}
+
+#[test]
+fn a_file_about_which_all_are_silent_is_given_up() {
+    for size in [10_000, 300_000] {
+        for count in [1, 2, 3] {
+            let silent = || SimHost {
+                thinks: |item| Duration::from_secs(if item == 1 { 100_000 } else { 0 }),
+                ..SimHost::new(100.0, 10)
+            };
+            let hosts: Vec<SimHost> = (0..count).map(|_| silent()).collect();
+            let run = simulate(&hosts, 1000.0, &[size; 5]);
+            assert_eq!(run.given_up.iter().map(|lost| lost.item).collect::<Vec<_>>(), [1]);
+            assert!(run.seconds < 150.0, "{count} hosts, {size} bytes: {} s", run.seconds);
+        }
+    }
 }
 
 #[test]
