@@ -362,7 +362,8 @@ mod tests {
         let figures = measure(&files, &Disks::under(directory.path()), false, Duration::from_millis(400));
         assert!(figures.big_warm.unwrap().bytes >= 3_000_000, "{figures:?}");
         assert!(figures.small_warm.unwrap().items > 0, "{figures:?}");
-        assert_eq!(Files::look(&sample, late).big_cached, 1.0);
+        // The kernel may take some of it back by itself; dropped by us it would be none.
+        assert!(Files::look(&sample, late).big_cached > 0.5);
         let mut feeder = Feeder::new(&files, Class::Small, Which::AsFound);
         let mut buffer = Vec::new();
         let packed = feeder.pack(&mut buffer, 12_000);
