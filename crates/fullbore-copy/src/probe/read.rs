@@ -359,11 +359,15 @@ mod tests {
         let late = Instant::now() + Duration::from_secs(60);
         let files = Files::look(&sample, late);
         assert_eq!((files.small_cached, files.big_cached), (1.0, 1.0));
-        let figures = measure(&files, &Disks::under(directory.path()), false, Duration::from_millis(400));
-        assert!(figures.big_warm.unwrap().bytes >= 3_000_000, "{figures:?}");
-        assert!(figures.small_warm.unwrap().items > 0, "{figures:?}");
-        // The kernel may take some of it back by itself; dropped by us it would be none.
-        assert!(Files::look(&sample, late).big_cached > 0.5);
+        let stays = || {
+            std::fs::read(&big).unwrap();
+            let figures = measure(&files, &Disks::under(directory.path()), false, Duration::from_millis(400));
+            assert!(figures.big_warm.unwrap().bytes >= 3_000_000, "{figures:?}");
+            assert!(figures.small_warm.unwrap().items > 0, "{figures:?}");
+            Files::look(&sample, late).big_cached == 1.0
+        };
+        // The kernel takes memory back by itself at times; we would each time.
+        assert!((0..3).any(|_| stays()));
         let mut feeder = Feeder::new(&files, Class::Small, Which::AsFound);
         let mut buffer = Vec::new();
         let packed = feeder.pack(&mut buffer, 12_000);
