@@ -402,7 +402,7 @@ impl Shared {
         while self.handover.may_carry() {
             match self.link.data.pop_within(self.pulse.silence, &self.clock) {
                 Taken::Item(message) => {
-                    self.handover.carry(content_bytes(&message));
+                    self.handover.carry(message.content_bytes());
                     if self.link.control_out.push_behind(message, MERGED, &self.clock).is_err() {
                         return;
                     }
@@ -626,15 +626,6 @@ impl Shared {
                 state.control = Some(if state.sockets.iter().all(changed) { LOSSY_CONTROL } else { "the system's" });
             }
         }
-    }
-}
-
-/// Bytes of content in a record.
-fn content_bytes(message: &Message) -> usize {
-    match message {
-        Message::Pack(pack) => pack.payload.bytes().len(),
-        Message::Block(block) => block.payload.bytes().len(),
-        _ => 0,
     }
 }
 

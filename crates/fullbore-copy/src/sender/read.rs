@@ -322,12 +322,7 @@ impl Reader<'_> {
     }
 
     fn data(&self, message: Message) {
-        let bytes = match &message {
-            Message::Pack(pack) => pack.payload.bytes().len(),
-            Message::Block(block) => block.payload.bytes().len(),
-            _ => 0,
-        };
-        self.pay(bytes as u64);
+        self.pay(message.content_bytes() as u64);
         // A closed queue belongs to a run that ends; its reason is known to the brake.
         let _ = self.context.link.data.push(message, &self.clock);
     }

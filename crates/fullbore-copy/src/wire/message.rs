@@ -428,6 +428,15 @@ pub enum Message {
 }
 
 impl Message {
+    /// Bytes of content in it, as it travels.
+    pub fn content_bytes(&self) -> usize {
+        match self {
+            Message::Pack(pack) => pack.payload.bytes().len(),
+            Message::Block(block) => block.payload.bytes().len(),
+            _ => 0,
+        }
+    }
+
     /// Whether it carries content, so that its order does not matter.
     pub fn is_data(&self) -> bool {
         matches!(
