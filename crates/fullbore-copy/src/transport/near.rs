@@ -556,27 +556,29 @@ impl Opener {
 }
 
 impl Connection {
-    /// Puts ssh's pipe to work, and what is better as it comes.
+    /// Puts ssh's pipe to work, and what is better as it comes; `decided` hears how messages go.
     ///
     /// # Errors
     /// When it was started before.
-    pub fn start(&mut self, transport: &Arc<Transport>) -> std::io::Result<()> {
+    pub fn start(
+        &mut self,
+        transport: &Arc<Transport>,
+        decided: impl FnOnce(Route) + Send + 'static,
+    ) -> std::io::Result<()> {
         let search = self.begin_by_pipe(transport)?;
         let links =
             Links { opener: self.opener.clone(), transport: transport.clone(), children: self.children.clone() };
         let (routing, grows) = (self.routing.clone(), search.streams == 0);
-        std::thread::spawn(move || {
-            let decided = search.decide(&links.opener, &links.transport);
-            match decided {
-                Ok(decided) => {
-                    routing.decide(decided.clone());
-                    links.open(&decided, 1, decided.streams);
-                    if grows && matches!(decided.way, Way::NearDials | Way::FarDials) {
-                        links.grow(decided.way, Growth::new(decided.streams));
-                    }
+        std::thread::spawn(move || match search.decide(&links.opener, &links.transport) {
+            Ok(route) => {
+                routing.decide(route.clone());
+                decided(route.clone());
+                links.open(&route, 1, route.streams);
+                if grows && matches!(route.way, Way::NearDials | Way::FarDials) {
+                    links.grow(route.way, Growth::new(route.streams));
                 }
-                Err(error) => links.transport.fail(&error),
             }
+            Err(error) => links.transport.fail(&error),
         });
         Ok(())
     }

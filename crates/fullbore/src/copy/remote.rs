@@ -16,7 +16,7 @@ use fullbore_copy::receiver::journal::boot;
 use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
 use fullbore_copy::session::{Brake, Context, Exchange, Link, Progress};
-use fullbore_copy::transport::near::{Connection, NoPeer, Peer, Routing, Wish};
+use fullbore_copy::transport::near::{Connection, NoPeer, Peer, Route, Wish};
 use fullbore_copy::transport::setup::{self, Role, Way};
 use fullbore_copy::transport::{Path as NetworkPath, Transport};
 use fullbore_copy::wire::Account;
@@ -39,8 +39,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const REACHED: f64 = 0.85;
 /// How soon a signal ends the wait.
 const WAIT_LOOK: Duration = Duration::from_millis(50);
-/// How soon it is told why there is no direct connection.
-const ROUTE_LOOK: Duration = Duration::from_millis(20);
 /// As a shell says that there is no such program, and as ssh says that it did not get through.
 const NOT_FOUND: i32 = 127;
 const SSH_FAILED: i32 = 255;
@@ -262,18 +260,11 @@ impl Run<'_> {
         }
     }
 
-    /// Says why there is no direct connection, as soon as that is known.
-    fn tell_fallback(&self, routing: &Routing, ended: &mpsc::Receiver<()>) {
-        loop {
-            let over = ended.recv_timeout(ROUTE_LOOK) != Err(RecvTimeoutError::Timeout);
-            let route = routing.now();
-            if let Some(reason) = &route.fallback {
-                let (kind, way) = if route.way == Way::Quic { ("TCP", "QUIC") } else { ("direct", "ssh") };
-                return self.screen.line(&format!("no {kind} connection ({reason}); content goes by {way}"));
-            }
-            if over || route.way != Way::Pipe {
-                return;
-            }
+    /// Says why there is no direct connection, as soon as that is known, or the run is over.
+    fn tell_fallback(&self, decided: &mpsc::Receiver<Option<Route>>) {
+        if let Ok(Some(Route { way, fallback: Some(reason), .. })) = decided.recv() {
+            let (kind, way) = if way == Way::Quic { ("TCP", "QUIC") } else { ("direct", "ssh") };
+            self.screen.line(&format!("no {kind} connection ({reason}); content goes by {way}"));
         }
     }
 
@@ -313,7 +304,9 @@ impl Run<'_> {
                 Some(Destination { beside_source: connection.ready.boot == boot(), ..resolved })
             }
         };
-        if let Err(error) = connection.start(transport) {
+        let (end, decided) = mpsc::channel();
+        let deciding = end.clone();
+        if let Err(error) = connection.start(transport, move |route| drop(deciding.send(Some(route)))) {
             transport.fail(&error);
         }
         if destination.is_some() {
@@ -332,11 +325,10 @@ impl Run<'_> {
             (None, None, None) => Err(Arc::new(CopyError::Meaning("nothing to do"))),
         };
         let result = std::thread::scope(|scope| {
-            let (end, ended) = mpsc::channel();
-            let routing = connection.routing.clone();
-            scope.spawn(move || self.tell_fallback(&routing, &ended));
+            scope.spawn(move || self.tell_fallback(&decided));
             let result = watched(self.screen, &self.standing, &self.sampler, work);
-            drop(end);
+            // Nothing may have been decided on by then.
+            drop(end.send(None));
             result
         });
         let path = transport.path();
