@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes, BytesMut};
 use fullbore_wire::connect::{Connected, connect};
 use fullbore_wire::http1::{BodyLength, Event, Http1, Limits, ResponseHead};
+use fullbore_wire::rate_limit::Allowance;
 use fullbore_wire::tcp_info::{Arrival, TcpInfo};
 use tokio::task::JoinHandle;
 
@@ -138,7 +139,7 @@ struct Connection<'a> {
     /// When that was looked at.
     looked: Instant,
     info: TcpInfo,
-    not_before: Option<Instant>,
+    allowance: Allowance,
     /// Time that the limit on the rate has held the present request back.
     limited: Duration,
     flushed: bool,
@@ -163,7 +164,7 @@ impl<'a> Connection<'a> {
             last_answer: now,
             progress: (0, now),
             looked: now,
-            not_before: None,
+            allowance: Allowance::new(shared.options.limit.clone()),
             limited: Duration::ZERO,
             flushed: true,
             unconfirmed: 0,
@@ -326,40 +327,26 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Bytes that the limit on the rate lets go at once. Where others have overdrawn it, that is waited for here as well.
-    fn under_the_limit(&mut self, now: Instant) -> u64 {
-        let waits = self.http.outgoing().has_remaining();
-        let Some(limit) = self.shared.options.limit.as_ref().filter(|_| waits) else { return u64::MAX };
-        let wait = limit.pay(0, now);
-        if self.not_before.is_none() && !wait.is_zero() {
-            self.not_before = Some(now + wait);
-        }
-        limit.burst_bytes()
-    }
-
     async fn turn(&mut self, held: Option<Instant>) -> io::Result<Turn> {
         let now = Instant::now();
-        if self.not_before.is_some_and(|until| until <= now) {
-            self.not_before = None;
-        }
-        let waiting = self.http.outgoing().has_remaining();
-        let burst = self.under_the_limit(now);
-        let is_limited = self.not_before.is_some() && waiting;
+        let waiting = self.http.outgoing().remaining();
+        let at_once = self.allowance.bytes(waiting as u64, now);
+        let held_until = self.allowance.held_until(now);
         let waits_for_room = held.is_some() && self.asked.is_empty() && !self.shared.queue.budget.has_room();
         let allowed = unsent_allowed(&self.info);
         let watched = self.asked.iter().any(|asked| asked.order.call.body.len() >= WATCHED_BYTES);
         let has_room = !watched || u64::from(self.info.unsent_bytes) < allowed;
-        let may_write = self.not_before.is_none() && has_room;
-        let look = match (self.asked.is_empty(), watched || (waiting && may_write), self.unconfirmed) {
+        let may_write = held_until.is_none() && has_room;
+        let look = match (self.asked.is_empty(), watched || (waiting > 0 && may_write), self.unconfirmed) {
             (true, ..) => IDLE,
             (false, true, _) => LOOK_EVERY,
             (false, false, 0) => LOOK_SELDOM,
             (false, false, _) if !self.shared.queue.budget.has_room() => LOOK_EVERY,
             (false, false, _) => LOOK_OFTEN,
         };
-        let until = [self.not_before, held].into_iter().flatten().min();
+        let until = [held_until, held].into_iter().flatten().min();
         let wait = until.map_or(look, |until| look.min(until.saturating_duration_since(now)));
-        let most = burst.min(if watched { allowed } else { u64::MAX }).min(OUTGOING_BYTES as u64);
+        let most = at_once.min(if watched { allowed } else { u64::MAX }).min(OUTGOING_BYTES as u64);
         let wants_more = held.is_none()
             && self.feeding.is_none()
             && self.http.room() > 0
@@ -374,17 +361,14 @@ impl<'a> Connection<'a> {
             turn = write_or_wait(stream, http, flushed, budget, may_write.then_some(most)) => {
                 let (written, turn) = turn?;
                 self.unconfirmed += written;
-                if written > 0 && let Some(limit) = &self.shared.options.limit {
-                    let wait = limit.pay(written, Instant::now());
-                    self.not_before = (!wait.is_zero()).then(|| Instant::now() + wait);
-                }
+                self.allowance.written(written);
                 turn
             }
             piece = wait_for(reading) => Turn::Fed(piece),
             () = self.shared.queue.arrived.notified(), if wants_more => Turn::Arrived,
             () = tokio::time::sleep(wait) => Turn::Look,
         };
-        if is_limited {
+        if held_until.is_some() {
             self.limited += now.elapsed();
         }
         if waits_for_room {
@@ -561,7 +545,7 @@ impl<'a> Connection<'a> {
         let moved = self.info.bytes_acknowledged + self.received_that_counts();
         // What waits for its turn does not stall.
         let holds_nothing = self.info.in_kernel_bytes() == 0 && self.http.outgoing().has_remaining();
-        if moved != self.progress.0 || self.not_before.is_some() || holds_nothing {
+        if moved != self.progress.0 || self.allowance.held_until(now).is_some() || holds_nothing {
             self.progress = (moved, now);
         }
         if now.saturating_duration_since(self.progress.1) >= STUCK {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, BytesMut};
 use fullbore_wire::connect::Connected;
 use fullbore_wire::http1::{BodyLength, Event, Http1, Limits};
+use fullbore_wire::rate_limit::Allowance;
 use fullbore_wire::tcp_info::{Arrival, TcpInfo};
 
 use super::task::{Ended, Task};
@@ -51,8 +52,7 @@ pub(super) struct Connection<'a> {
     /// Progress of any kind: TCP's acknowledged and received bytes, and when they last grew.
     progress: (u64, Instant),
     info: TcpInfo,
-    /// Nothing is written before this: the rate limit.
-    not_before: Option<Instant>,
+    allowance: Allowance,
     out: Out,
 }
 
@@ -70,6 +70,7 @@ impl<'a> Connection<'a> {
         Connection {
             info: connected.tcp.read().unwrap_or_default(),
             connected,
+            allowance: Allowance::new(task.limit.clone()),
             task,
             http: Http1::new(Limits::with_depth(REQUESTS_IN_FLIGHT)),
             asked: VecDeque::new(),
@@ -78,7 +79,6 @@ impl<'a> Connection<'a> {
             answers: 0,
             last_answer: now,
             progress: (0, now),
-            not_before: None,
             out: Out { joined: BytesMut::new(), flushed: true },
         }
     }
@@ -159,31 +159,19 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Bytes that the limit on the rate lets go at once. Where others have overdrawn it, that is waited for here as well.
-    fn under_the_limit(&mut self, now: Instant) -> u64 {
-        let waits = self.http.outgoing().has_remaining() || self.out.joined.has_remaining();
-        let Some(limit) = self.task.limit.as_ref().filter(|_| waits) else { return u64::MAX };
-        let wait = limit.pay(0, now);
-        if self.not_before.is_none() && !wait.is_zero() {
-            self.not_before = Some(now + wait);
-        }
-        limit.burst_bytes()
-    }
-
     async fn turn(&mut self) -> io::Result<Turn> {
         let now = Instant::now();
-        if self.not_before.is_some_and(|until| until <= now) {
-            self.not_before = None;
-        }
-        let burst = self.under_the_limit(now);
+        let waiting = self.http.outgoing().remaining() + self.out.joined.remaining();
+        let allowed = self.allowance.bytes(waiting as u64, now);
+        let held_until = self.allowance.held_until(now);
         // What may be handed to the kernel: what it can send at once, and some that waits there. TLS takes
         // what it is given, so that a slow path is given little.
         let unsent = unsent_allowed(&self.info).min(self.task.sockets.allowed(&self.info));
         let room = (unsent + sendable(&self.info)).saturating_sub(u64::from(self.info.unsent_bytes));
-        let may_write = self.not_before.is_none() && room > 0;
+        let may_write = held_until.is_none() && room > 0;
         let look = if self.asked.is_empty() { IDLE } else { LOOK_EVERY };
-        let wait = self.not_before.map_or(look, |until| look.min(until - now));
-        let most = usize::try_from(room.min(burst)).unwrap_or(usize::MAX).min(OUTGOING_BYTES);
+        let wait = held_until.map_or(look, |until| look.min(until - now));
+        let most = usize::try_from(room.min(allowed)).unwrap_or(usize::MAX).min(OUTGOING_BYTES);
         let closed = self.task.orders.is_closed() && self.task.orders.is_empty();
         // When nobody is left to ask, only the end of what is under way is waited for.
         let wants_orders =
@@ -193,10 +181,7 @@ impl<'a> Connection<'a> {
             biased;
             turn = write_or_wait(stream, http, out, may_write.then_some(most)) => {
                 let (written, turn) = turn?;
-                if written > 0 && let Some(limit) = &self.task.limit {
-                    let wait = limit.pay(written as u64, Instant::now());
-                    self.not_before = (!wait.is_zero()).then(|| Instant::now() + wait);
-                }
+                self.allowance.written(written as u64);
                 Ok(turn)
             }
             order = self.task.orders.recv(), if wants_orders => Ok(Turn::Order(order.map(Box::new))),
@@ -305,7 +290,7 @@ impl<'a> Connection<'a> {
         let is_read = self.asked.front().is_some_and(|asked| asked.order.call.head.range.is_some());
         let received = if is_read { self.info.bytes_received } else { 0 };
         let moved = self.info.bytes_acknowledged + received;
-        if moved != self.progress.0 || self.not_before.is_some() {
+        if moved != self.progress.0 || self.allowance.held_until(now).is_some() {
             self.progress = (moved, now);
         }
         (now.saturating_duration_since(self.progress.1) >= self.task.patience).then_some(Ended::Stalled)
