@@ -10,6 +10,7 @@ mod bulk;
 mod commit;
 mod compare;
 mod finish;
+mod in_the_way;
 pub mod journal;
 mod listing;
 mod marker;
@@ -235,12 +236,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         }
         return Ok(None);
     }
-    let without_errors = errors.load(Ordering::Relaxed) == 0;
-    match marker {
-        Some(marker) => writers.finish(&mut listing, without_errors, &marker, threads)?,
-        None if options.delete && without_errors => writers.delete(&mut listing)?,
-        None => {}
-    }
+    writers.finish(&mut listing, &errors, marker.as_ref(), threads)?;
     let account = context.progress.account();
     context.progress.direct.store(bulk.is_direct(), Ordering::Relaxed);
     let clock = context.ledger.stage("control", Kind::Thread);

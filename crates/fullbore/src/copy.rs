@@ -281,11 +281,12 @@ fn watched<R>(screen: &Screen, standing: &Standing, sampler: &Sampler, work: imp
 
 fn ended_well(screen: &Screen, arguments: &CopyArgs, done: &Done) -> u8 {
     let problems = screen.problems();
-    let exit_code = if problems.is_empty() { 0 } else { ErrorKind::Partial.exit_code() };
+    let is_well = problems.keys().all(|kind| kind.is_wished());
+    let exit_code = if is_well { 0 } else { ErrorKind::Partial.exit_code() };
     for (kind, count) in &problems {
         screen.line(&format!("{count} {}: {}", if *count == 1 { "file" } else { "files" }, kind.words()));
     }
-    if arguments.delete && problems.keys().any(|kind| kind.prevents_deletion()) {
+    if arguments.delete && done.account.deleted == 0 && problems.keys().any(|kind| kind.prevents_deletion()) {
         screen.line("nothing was deleted: the copy is not whole");
     }
     let text = ending::text(done, arguments.dry_run);

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use harness::{Place, assert_same, said};
+use harness::{Place, SmallDisk, assert_same, said};
 
 #[test]
 fn everything_is_kept_and_a_second_run_copies_nothing() {
@@ -99,7 +99,6 @@ fn changes_of_every_kind_are_followed_and_extras_go_only_with_delete() {
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("a/b/c: could not be written"), "{}", said(&output));
     assert!(place.path("dst/extra/file").exists() && place.path("dst/big").is_dir());
-    fs::remove_dir_all(place.path("dst/a/b/c")).unwrap();
     let planned = place.copy(&["-n", "--delete", "src/", "dst"]);
     assert!(planned.contains("deleting extra") && place.path("dst/extra").exists(), "{planned}");
     place.copy(&["--delete", "src/", "dst"]);
@@ -125,49 +124,6 @@ fn filters_choose_and_protect() {
     place.copy(&["--files-from", "list", "src", "chosen"]);
     assert!(place.path("chosen/cache/x").exists() && place.path("chosen/text").exists());
     assert!(!place.path("chosen/a.log").exists());
-}
-
-/// What a copy with `-v` or `-n` says that it deletes, in order of names.
-fn deleted(text: &str) -> Vec<&str> {
-    let mut names: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("deleting ")).collect();
-    names.sort_unstable();
-    names
-}
-
-#[test]
-fn a_dry_run_tells_of_the_very_deletions_that_follow_and_what_is_excluded_protects_itself_alone() {
-    let place = Place::new();
-    for path in ["one/of-one", "two/of-two", "dst/of-one", "dst/of-two", "dst/old/a", "dst/old/b.log", "dst/old/c/d"] {
-        fs::create_dir_all(place.path(path).parent().unwrap()).unwrap();
-        fs::write(place.path(path), "").unwrap();
-    }
-    let arguments = ["--delete", "--exclude", "*.log", "one/", "two/", "dst"];
-    let planned = place.fullbore(&[&["-n"][..], &arguments].concat());
-    let done = place.fullbore(&[&["-v"][..], &arguments].concat());
-    for output in [&planned, &done] {
-        let text = said(output);
-        assert_eq!(deleted(&text), ["old/a", "old/c", "old/c/d"], "{text}");
-        assert!(
-            text.contains("old: could not be deleted: there is something excluded in it")
-                && output.status.code() == Some(2),
-            "{text}"
-        );
-    }
-    assert!(place.path("dst/of-one").exists() && place.path("dst/of-two").exists());
-    assert_eq!(fs::read_dir(place.path("dst/old")).unwrap().count(), 1);
-}
-
-#[test]
-fn with_x_nothing_is_deleted_on_a_file_system_that_is_mounted_below_the_destination() {
-    let place = Place::new();
-    fs::create_dir(place.path("src")).unwrap();
-    fs::create_dir_all(place.path("dst/old/inner")).unwrap();
-    let disk = SmallDisk::new(place.path("dst/old/disk"), "1m");
-    fs::write(disk.0.join("precious"), "").unwrap();
-    let output = place.fullbore(&["-x", "--delete", "src/", "dst"]);
-    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    assert!(said(&output).contains("old/disk: could not be deleted"), "{}", said(&output));
-    assert!(disk.0.join("precious").exists() && !place.path("dst/old/inner").exists());
 }
 
 #[test]
@@ -229,27 +185,6 @@ fn a_second_copy_into_the_same_place_is_refused() {
     rustix::fs::flock(&marker, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let output = place.fullbore(&["src/", "dst"]);
     assert_eq!(output.status.code(), Some(6), "{}", said(&output));
-}
-
-/// A small file system of its own, mounted while it lives.
-struct SmallDisk(std::path::PathBuf);
-
-impl SmallDisk {
-    fn new(path: std::path::PathBuf, size: &str) -> SmallDisk {
-        assert!(rustix::process::geteuid().is_root(), "mounts a small disk: run as root (script/test does)");
-        fs::create_dir(&path).unwrap();
-        let options = format!("size={size}");
-        let mounted =
-            std::process::Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(&path).status();
-        assert!(mounted.unwrap().success(), "needs the package mount");
-        SmallDisk(path)
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg(&self.0).status();
-    }
 }
 
 /// A file system that takes names that differ in case alone for the same: exFAT, as memory cards have it, by FUSE

@@ -174,6 +174,11 @@ impl Attributes {
         failures
     }
 
+    /// Whether a directory is ours, and closed to us all the same.
+    pub(super) fn is_closed(&self, status: &Stat) -> bool {
+        status.st_mode & 0o700 != 0o700 && status.st_uid == self.user_here && self.user_here != 0
+    }
+
     /// Mends what differs on something that is there. Gives what could not be, and whether anything differed.
     pub(super) fn mend(
         &self,
@@ -297,7 +302,7 @@ impl Attributes {
 }
 
 /// Changes the permissions of a name that is no link; a link put in its place is not followed.
-fn change_mode(directory: &OwnedFd, name: &[u8], mode: u32) -> Result<(), Errno> {
+pub(super) fn change_mode(directory: &OwnedFd, name: &[u8], mode: u32) -> Result<(), Errno> {
     let own = if name.is_empty() { b"." } else { name };
     let held = rustix::fs::openat(directory, own, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     if Kind::of_mode(rustix::fs::fstat(&held)?.st_mode) == Some(Kind::Symlink) {

@@ -12,6 +12,7 @@ use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::{Kind, StageClock};
 use rustix::io::Errno;
 
+use super::in_the_way::InTheWay;
 use super::partial::Partial;
 use super::tree::{Folder, Tree};
 use crate::error::CopyError;
@@ -69,6 +70,8 @@ pub(super) struct Commit {
     named: Mutex<Vec<u64>>,
     /// A flush has failed.
     failed: AtomicBool,
+    /// What is finished where a full directory is gets its name at the end.
+    pub(super) in_the_way: InTheWay,
 }
 
 impl Commit {
@@ -80,6 +83,7 @@ impl Commit {
             partials: Mutex::default(),
             named: Mutex::default(),
             failed: AtomicBool::new(false),
+            in_the_way: InTheWay::default(),
         }
     }
 
@@ -254,6 +258,9 @@ impl Commit {
                 }
                 Err(error) => {
                     let path = crate::entry::join(&file.directory, &file.name);
+                    if matches!(error, Errno::NOTEMPTY | Errno::EXIST) && self.in_the_way.is_followed(&path) {
+                        continue;
+                    }
                     if is_fatal(error) {
                         return Err(disk(&path, error.into()));
                     }

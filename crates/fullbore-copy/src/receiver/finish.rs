@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use fullbore_engine::durability::Durability;
@@ -9,7 +10,7 @@ use fullbore_engine::stage::{Kind as Clock, StageClock};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::attributes::times;
+use super::attributes::{change_mode, times};
 use super::commit;
 use super::listing::{LinkLater, Listing, list};
 use super::marker::Marker;
@@ -25,25 +26,32 @@ use crate::wire::{Message, ProblemKind};
 /// Directories that a thread has at least whose attributes are set: fewer are done before it is there.
 const DIRECTORIES_EACH: usize = 500;
 /// How deep directories to be deleted are descended into. A path of more parts cannot be named anyway.
-const DEPTH: usize = 2048;
+pub(super) const DEPTH: usize = 2048;
 
 impl Writers<'_> {
-    /// All files have their names: the rest, and one flush of everything.
+    /// All files have their names: the rest, and one flush of everything. A dry run, which marks nothing, ends before.
     pub(super) fn finish(
         &self,
         listing: &mut Listing<'_>,
-        without_errors: bool,
-        marker: &Marker,
+        errors: &AtomicU64,
+        marker: Option<&Marker>,
         threads: usize,
     ) -> Result<(), CopyError> {
         self.clock.adopt_thread();
         self.link(listing);
+        let without_errors = errors.load(Ordering::Relaxed) == 0;
         if self.context.options.delete && without_errors {
+            self.make_way()?;
             self.delete(listing)?;
+        } else {
+            self.tell_waiting();
         }
+        let Some(marker) = marker else { return Ok(()) };
         if without_errors {
             self.clean(listing);
         }
+        let in_the_way = &self.commit.in_the_way;
+        self.verify.forget(in_the_way);
         let clock = self.context.ledger.stage("sync", Clock::Thread);
         // While the marker stands: who goes on with a run that was cut here has to read back all that it named.
         let verified = if self.context.options.verify {
@@ -52,9 +60,9 @@ impl Writers<'_> {
         } else {
             Ok(())
         };
-        // Before the attributes of directories: it stands in one. What a torn run left is gone on with as long as
-        // something is missing.
-        if verified.is_ok() && (without_errors || listing.torn.is_none()) {
+        // Before the attributes of directories: it stands in one. What a torn run left, or what waits for deletions, is
+        // gone on with as long as something is missing.
+        if verified.is_ok() && (without_errors || listing.torn.is_none() && !in_the_way.is_waited_for()) {
             marker.remove(self.tree.root())?;
         }
         let account = self.context.progress.account();
@@ -98,27 +106,43 @@ impl Writers<'_> {
     /// Gives the further names of files that have several.
     fn link(&self, listing: &mut Listing<'_>) {
         for link in std::mem::take(&mut listing.links) {
-            let linked = self.link_one(&link);
             let path = join(&link.directory, &link.entry.name);
+            let linked =
+                if self.context.options.dry_run { self.would_link(&link, &path) } else { self.link_one(&link) };
             match &linked {
                 Ok(Some(status)) => self.kept(link.id, &path, status, &link.entry),
                 Ok(None) => {}
-                Err(error) => (self.problem)(ProblemKind::Link, &path, std::io::Error::from(*error).to_string()),
+                Err(error) => (self.problem)(ProblemKind::Unwritable, &path, std::io::Error::from(*error).to_string()),
             }
         }
+    }
+
+    /// Tells of a link that would be made.
+    fn would_link(&self, link: &LinkLater, path: &[u8]) -> Result<Option<Stat>, Errno> {
+        let status = |directory: &[u8], name: &[u8]| self.tree.folder(directory).ok()?.status(name).ok()?;
+        let first = status(&link.first.directory, &link.first.name).filter(|_| !link.first.is_wanted);
+        let there = status(&link.directory, &link.entry.name);
+        let same = there.filter(|there| first.is_some_and(|first| is_same(there, &first)));
+        match &same {
+            Some(_) => add(&self.context.progress.kept, 1),
+            None => self.made(path),
+        }
+        Ok(same)
     }
 
     /// Gives what it is if it is a link as at the source.
     fn link_one(&self, link: &LinkLater) -> Result<Option<Stat>, Errno> {
         let progress = self.context.progress;
-        let (from_directory, from_name) = &*link.first;
-        let (from, to) = (self.tree.folder(from_directory)?, self.tree.folder(&link.directory)?);
+        let first = &link.first;
+        let (from, to) = (self.tree.folder(&first.directory)?, self.tree.folder(&link.directory)?);
         let name = &link.entry.name[..];
         let there = to.status(name)?;
         // What stands there may be what an earlier copy made of another file.
-        let is_there = !self.failed.lock().contains(&join(from_directory, from_name));
+        let from_path = join(&first.directory, &first.name);
+        let is_there = !self.failed.lock().contains(&from_path);
+        let from_name = &self.commit.in_the_way.present_name(&from_path);
         let first = from.status(from_name)?.filter(|_| is_there).ok_or(Errno::NOENT)?;
-        if there.is_some_and(|there| (there.st_dev, there.st_ino) == (first.st_dev, first.st_ino)) {
+        if there.is_some_and(|there| is_same(&there, &first)) {
             add(&progress.kept, 1);
             return Ok(Some(first));
         }
@@ -140,10 +164,13 @@ impl Writers<'_> {
             }
             Err(error) => return Err(error),
         }
-        if there.is_some() {
-            to.rename(&own, name)?;
+        let path = join(&link.directory, name);
+        if there.is_some() && !self.commit.in_the_way.is_followed(&path) {
+            to.rename(&own, name).inspect_err(|_| {
+                let _ = to.discard(&own);
+            })?;
         }
-        self.made(&join(&link.directory, name));
+        self.made(&path);
         Ok(linked)
     }
 
@@ -207,13 +234,13 @@ impl Writers<'_> {
     }
 
     /// Deletes one thing with all that is in it. False if something stays, which was told of.
-    fn delete_one(&self, folder: &Folder, name: &[u8], kind: FileType, path: &[u8], depth: usize) -> bool {
+    pub(super) fn delete_one(&self, folder: &Folder, name: &[u8], kind: FileType, path: &[u8], depth: usize) -> bool {
         if self.context.brake.is_pulled() {
             return false;
         }
         let is_dry = self.context.options.dry_run;
         let deleted = match kind {
-            FileType::Directory => self.empty(folder, path, depth).and_then(|is_empty| match is_empty {
+            FileType::Directory => self.empty(folder, name, path, depth).and_then(|is_empty| match is_empty {
                 true if !is_dry => rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR).map(|()| true),
                 is_empty => Ok(is_empty),
             }),
@@ -235,8 +262,23 @@ impl Writers<'_> {
         }
     }
 
-    /// Deletes what is in a directory; false if something stays, which was told of.
-    fn empty(&self, folder: &Folder, path: &[u8], depth: usize) -> Result<bool, Errno> {
+    /// Deletes what is in a directory, also where its permissions keep us, who may change them, from it; false if
+    /// something stays, which was told of.
+    fn empty(&self, folder: &Folder, name: &[u8], path: &[u8], depth: usize) -> Result<bool, Errno> {
+        let closed = folder.status(name)?.filter(|status| self.attributes.is_closed(status));
+        let change = |mode| change_mode(&folder.descriptor, name, mode);
+        let Some(mode) = closed.map(|status| status.st_mode & 0o7777).filter(|_| !self.context.options.dry_run) else {
+            return self.empty_open(folder, path, depth);
+        };
+        change(mode | 0o700)?;
+        let is_empty = self.empty_open(folder, path, depth);
+        if !matches!(is_empty, Ok(true)) {
+            change(mode)?;
+        }
+        is_empty
+    }
+
+    fn empty_open(&self, folder: &Folder, path: &[u8], depth: usize) -> Result<bool, Errno> {
         if depth > DEPTH {
             return Err(Errno::NAMETOOLONG);
         }
@@ -260,7 +302,7 @@ impl Writers<'_> {
         drop(inner);
         self.tree.forget(path);
         if is_protected {
-            (self.problem)(ProblemKind::Undeleted, path, "there is something excluded in it".to_owned());
+            (self.problem)(ProblemKind::Protected, path, "there is something excluded in it".to_owned());
         }
         Ok(is_empty && !is_protected)
     }
@@ -304,6 +346,11 @@ impl Writers<'_> {
             Err(error) => (self.problem)(ProblemKind::Unwritable, path, std::io::Error::from(error).to_string()),
         }
     }
+}
+
+/// Whether two names are one file's.
+fn is_same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
 /// Whether a path is this directory, or in it.

@@ -21,14 +21,19 @@ use crate::names;
 use crate::session::{Event, add};
 use crate::wire::{Answer, BLOCK_BYTES, List, ProblemKind, SMALL_BYTES, Wanted};
 
-/// Where the first name of a file with several is: directory and name.
-type First = Arc<(Arc<Vec<u8>>, Vec<u8>)>;
+/// The first name of a file with several.
+pub(super) struct First {
+    pub(super) directory: Arc<Vec<u8>>,
+    pub(super) name: Vec<u8>,
+    /// Its content comes with this copy.
+    pub(super) is_wanted: bool,
+}
 
 /// A name that shall be a hard link to a file listed before it.
 pub(super) struct LinkLater {
     pub(super) directory: Arc<Vec<u8>>,
     pub(super) entry: Box<Entry>,
-    pub(super) first: First,
+    pub(super) first: Arc<First>,
     /// Its number.
     pub(super) id: u64,
 }
@@ -65,7 +70,7 @@ pub(super) struct Listing<'a> {
     pub(super) extras: HashMap<Vec<u8>, BTreeSet<Vec<u8>>>,
     /// Directories whose attributes are set at the end, when nothing changes them any more.
     pub(super) directories: Vec<(Vec<u8>, Box<Entry>)>,
-    first_of_group: HashMap<u64, First>,
+    first_of_group: HashMap<u64, Arc<First>>,
     pub(super) links: Vec<LinkLater>,
     /// Names that cannot be at the destination.
     pub(super) impossible: u64,
@@ -204,24 +209,26 @@ impl<'a> Listing<'a> {
             Some(folder) if !self.in_fresh => folder.status(&entry.name)?,
             _ => None,
         };
-        if let Some(group) = entry.link_group {
-            match self.first_of_group.get(&group) {
-                Some(first) => {
-                    let first = first.clone();
-                    self.links.push(LinkLater { directory: directory.clone(), entry: Box::new(entry), first, id });
-                    return Ok(None);
-                }
-                None => {
-                    let first = Arc::new((directory.clone(), entry.name.clone()));
-                    self.first_of_group.insert(group, first);
-                }
+        if let Some(first) = entry.link_group.and_then(|group| self.first_of_group.get(&group).cloned()) {
+            if folder.map_or(Ok(true), |folder| self.writers.finds_way(folder, &path, status.as_ref()))? {
+                self.links.push(LinkLater { directory: directory.clone(), entry: Box::new(entry), first, id });
             }
+            return Ok(None);
         }
-        match entry.kind {
+        let group = entry.link_group.map(|group| (group, entry.name.clone(), path.clone()));
+        let wanted = match entry.kind {
             Kind::Directory => self.directory(path, folder, status.as_ref(), entry).map(|()| None),
             Kind::File => self.file(id, directory, folder, status.as_ref(), entry),
             _ => self.small_thing(id, path, folder, status.as_ref(), &entry).map(|()| None),
+        }?;
+        // One that cannot be there does not keep the other names of its file from coming.
+        if let Some((group, name, path)) = group
+            && !self.writers.failed.lock().contains(&path)
+        {
+            let is_wanted = wanted.as_ref().is_some_and(|wanted| !wanted.compare);
+            self.first_of_group.insert(group, Arc::new(First { directory: directory.clone(), name, is_wanted }));
         }
+        Ok(wanted)
     }
 
     fn directory(
@@ -234,12 +241,10 @@ impl<'a> Listing<'a> {
         let there = status.and_then(|status| Kind::of_mode(status.st_mode));
         match (there, folder) {
             (Some(Kind::Directory), Some(folder)) => {
-                if let Some(status) = status.filter(|status| status.st_mode & 0o700 != 0o700)
+                if let Some(status) = status.filter(|status| self.writers.attributes.is_closed(status))
                     && !self.is_dry()
-                    && status.st_uid == rustix::process::geteuid().as_raw()
-                    && status.st_uid != 0
                 {
-                    // Ours, and closed to us until its attributes are set at the end.
+                    // Until its attributes are set at the end.
                     let open = Entry { mode: status.st_mode & 0o7777 | 0o700, kind: Kind::Directory, ..entry.clone() };
                     self.writers.attributes.mend(folder, &entry.name, status, &open, false);
                 }
@@ -266,8 +271,8 @@ impl<'a> Listing<'a> {
         (self.writers.problem)(ProblemKind::Name, path, text);
     }
 
-    /// Has something made, in the place of what is there, if anything is. `make` gives false if it could not and has
-    /// said so. Until content comes, what was there can be put back.
+    /// Has something made, in the place of what is there, if anything is, or beside a directory that is to make way at
+    /// the end. `make` gives false if it could not and has said so. Until content comes, what was there can be put back.
     fn put(
         &mut self,
         folder: &Folder,
@@ -278,19 +283,23 @@ impl<'a> Listing<'a> {
     ) -> Result<bool, Errno> {
         let name = &entry.name[..];
         let is_directory = entry.kind == Kind::Directory;
-        let Some(status) = status else {
+        if status.is_none() {
             let is_made = make(self, name)?;
             if let Some(made) = self.made.as_mut().filter(|_| is_made) {
                 made.push(Made { path: path.to_vec(), is_directory, aside: None, id: None });
             }
             return Ok(is_made);
-        };
-        self.makes_way(path, status)?;
+        }
         // Beside it, and then in its place; a run that was cut there has left it.
         let own = names::part(name);
         folder.discard(&own)?;
+        let mut path = path.to_vec();
         let put = make(self, &own).and_then(|is_made| match (is_made, &self.made) {
             (false, _) => Ok(None),
+            _ if self.writers.commit.in_the_way.is_followed(&path) => {
+                path = join(parts(&path).0, &own);
+                Ok(Some(None))
+            }
             (true, None) if !is_directory => folder.rename(&own, name).map(|()| Some(None)),
             (true, _) => folder.swap(&own, name, &names::blocks(name)).map(|aside| Some(Some(aside))),
         });
@@ -298,20 +307,13 @@ impl<'a> Listing<'a> {
             let _ = folder.discard(&own);
             return put.map(|_| false);
         };
-        self.writers.tree.forget(path);
+        self.writers.tree.forget(&path);
         match (&mut self.made, aside) {
-            (Some(made), aside) => made.push(Made { path: path.to_vec(), is_directory, aside, id: None }),
+            (Some(made), aside) => made.push(Made { path, is_directory, aside, id: None }),
             (None, Some(aside)) => folder.discard(&aside)?,
             (None, None) => {}
         }
         Ok(true)
-    }
-
-    /// A directory that something else shall replace: empty, it makes way; full, it is not ours to delete.
-    fn makes_way(&self, path: &[u8], status: &Stat) -> Result<(), Errno> {
-        let is_full = Kind::of_mode(status.st_mode) == Some(Kind::Directory)
-            && !list(&*self.writers.tree.folder(path)?)?.is_empty();
-        if is_full { Err(Errno::NOTEMPTY) } else { Ok(()) }
     }
 
     /// Content may come: what was made stays, and what it replaced goes.
@@ -369,12 +371,13 @@ impl<'a> Listing<'a> {
             // Said now, and not when its content has come.
             folder.is_writable()?;
         }
-        if let Some(status) = status {
-            self.makes_way(&join(directory, &entry.name), status)?;
+        let path = join(directory, &entry.name);
+        if !folder.map_or(Ok(true), |folder| self.writers.finds_way(folder, &path, status))? {
+            return Ok(None);
         }
         add(&progress.wanted_files, 1);
         if options.tell_names && !compare {
-            self.writers.context.tell.tell(Event::Wanted(join(directory, &entry.name)));
+            self.writers.context.tell.tell(Event::Wanted(path));
         }
         let mut wanted = Wanted { id, have: Vec::new(), compare, same_size };
         let (name, size) = (entry.name.clone(), entry.size);
@@ -466,6 +469,9 @@ impl<'a> Listing<'a> {
             self.writers.mend(id, &path, folder, status, entry);
             return Ok(());
         }
+        if !self.writers.finds_way(folder, &path, status)? {
+            return Ok(());
+        }
         self.writers.made(&path);
         if self.is_dry() {
             return Ok(());
@@ -554,7 +560,7 @@ fn is_special(kind: FileType) -> bool {
 }
 
 /// The directory of a path, and the name in it.
-fn parts(path: &[u8]) -> (&[u8], &[u8]) {
+pub(super) fn parts(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
         None => (&[], path),

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use fullbore_engine::stage::Kind as Clock;
@@ -18,6 +18,7 @@ use rustix::fs::{Advice, AtFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::attributes::times;
+use super::in_the_way::InTheWay;
 use super::partial::errno;
 use super::tree::{Folder, Tree};
 use crate::entry::{Time, join, shown};
@@ -54,7 +55,18 @@ impl Verify {
     /// Takes note of a file.
     pub(super) fn note(&self, mut file: Written) {
         file.hashes.sort_unstable();
-        self.files.lock().unwrap_or_else(PoisonError::into_inner).push(file);
+        self.lock().push(file);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Written>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Files that have no names yet, as directories are there, are not read back.
+    pub(super) fn forget(&self, in_the_way: &InTheWay) {
+        if in_the_way.is_waited_for() {
+            self.lock().retain(|file| !in_the_way.has(&join(&file.directory, &file.name)));
+        }
     }
 
     /// Reads everything back, with so many threads, after it was synced.
@@ -68,7 +80,7 @@ impl Verify {
         threads: usize,
         problem: &(dyn Fn(ProblemKind, &[u8], String) + Sync),
     ) -> Result<(), CopyError> {
-        let files = std::mem::take(&mut *self.files.lock().unwrap_or_else(PoisonError::into_inner));
+        let files = std::mem::take(&mut *self.lock());
         let clock = context.ledger.stage("verify", Clock::Thread);
         let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let began = Instant::now();

@@ -185,7 +185,7 @@ pub enum ProblemKind {
     Xattrs,
     /// ACLs could not be kept.
     Acls,
-    /// A hard link could not be kept: a copy was made instead, or nothing.
+    /// A hard link could not be kept: a copy was made instead.
     Link,
     /// A device or pipe could not be made.
     Special,
@@ -195,11 +195,13 @@ pub enum ProblemKind {
     Undeleted,
     /// What the device holds is not what was written.
     Damaged,
+    /// A directory is not deleted, as something in it is excluded.
+    Protected,
 }
 
 impl ProblemKind {
     /// All of them, in the order of their numbers on the wire.
-    pub const ALL: [ProblemKind; 14] = [
+    pub const ALL: [ProblemKind; 15] = [
         ProblemKind::Unreadable,
         ProblemKind::Changed,
         ProblemKind::Vanished,
@@ -214,6 +216,7 @@ impl ProblemKind {
         ProblemKind::Name,
         ProblemKind::Undeleted,
         ProblemKind::Damaged,
+        ProblemKind::Protected,
     ];
 
     /// Whether the copy is not whole: then nothing is deleted.
@@ -227,8 +230,15 @@ impl ProblemKind {
                 | ProblemKind::Times
                 | ProblemKind::Xattrs
                 | ProblemKind::Acls
+                | ProblemKind::Link
                 | ProblemKind::Undeleted
+                | ProblemKind::Protected
         )
+    }
+
+    /// Whether it is what was wished for, and only told: the copy ends well all the same.
+    pub fn is_wished(self) -> bool {
+        self == ProblemKind::Protected
     }
 
     /// As the report names it.
@@ -248,6 +258,7 @@ impl ProblemKind {
             ProblemKind::Name => "name not possible at the destination",
             ProblemKind::Undeleted => "could not be deleted",
             ProblemKind::Damaged => "is not on the device as it was written",
+            ProblemKind::Protected => "not deleted",
         }
     }
 }

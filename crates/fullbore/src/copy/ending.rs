@@ -103,8 +103,9 @@ fn with_run<R>(done: &Done, use_run: impl FnOnce(&Run<'_>) -> R) -> Option<R> {
 /// The last event of `--json`.
 pub fn json(done: &Done, problems: &BTreeMap<ProblemKind, u64>, exit_code: u8) -> Value {
     let (account, wall, verdict) = (&done.account, done.wall, done.verdict.as_ref());
+    let problems = problems.iter().filter(|(kind, _)| !kind.is_wished());
     let problems: BTreeMap<String, u64> =
-        problems.iter().map(|(kind, count)| (format!("{kind:?}").to_lowercase(), *count)).collect();
+        problems.map(|(kind, count)| (format!("{kind:?}").to_lowercase(), *count)).collect();
     json!({
         "event": "summary", "exit_code": exit_code, "duration_ms": ms(wall),
         "entries": account.entries, "files": account.files, "written_bytes": account.written_bytes,

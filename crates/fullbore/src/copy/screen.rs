@@ -163,7 +163,7 @@ impl Screen {
         let path = if path.is_empty() { ".".to_owned() } else { path };
         if self.style.json {
             self.json(&json!({
-                "event": "problem", "problem": format!("{:?}", problem.kind).to_lowercase(), "path": path,
+                "event": if problem.kind.is_wished() { "note" } else { "problem" }, "problem": format!("{:?}", problem.kind).to_lowercase(), "path": path,
                 "message": problem.text,
             }));
         }

@@ -48,6 +48,27 @@ impl Place {
     }
 }
 
+/// A small file system of its own, mounted while it lives.
+pub struct SmallDisk(pub PathBuf);
+
+impl SmallDisk {
+    /// Mounts it.
+    pub fn new(path: PathBuf, size: &str) -> SmallDisk {
+        assert!(rustix::process::geteuid().is_root(), "mounts a small disk: run as root (script/test does)");
+        std::fs::create_dir(&path).unwrap();
+        let options = format!("size={size}");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(&path).status();
+        assert!(mounted.unwrap().success(), "needs the package mount");
+        SmallDisk(path)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
 /// All that a program printed.
 pub fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))

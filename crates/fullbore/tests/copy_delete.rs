@@ -1,0 +1,278 @@
+//! `fullbore copy --delete`: what goes, what is protected, and what takes the place of full directories.
+
+#[path = "copy/harness.rs"]
+mod harness;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use harness::{Place, SmallDisk, assert_same, said};
+
+fn write(path: &Path, content: impl AsRef<[u8]>) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+fn rsync(place: &Place, arguments: &[&str]) -> Output {
+    let output = Command::new("rsync").arg("--modify-window=-1").args(arguments).current_dir(place.path("")).output();
+    output.expect("the package rsync is needed")
+}
+
+/// What a copy with `-v` or `-n` says that it deletes, in order of names.
+fn deleted(text: &str) -> Vec<&str> {
+    let mut names: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("deleting ")).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn a_dry_run_tells_of_the_very_deletions_that_follow_and_what_is_excluded_protects_itself_alone() {
+    let place = Place::new();
+    for path in ["one/of-one", "two/of-two", "dst/of-one", "dst/of-two", "dst/old/a", "dst/old/b.log", "dst/old/c/d"] {
+        fs::create_dir_all(place.path(path).parent().unwrap()).unwrap();
+        fs::write(place.path(path), "").unwrap();
+    }
+    let arguments = ["--delete", "--exclude", "*.log", "one/", "two/", "dst"];
+    let planned = place.fullbore(&[&["-n"][..], &arguments].concat());
+    let done = place.fullbore(&[&["-v"][..], &arguments].concat());
+    for output in [&planned, &done] {
+        let text = said(output);
+        assert_eq!(deleted(&text), ["old/a", "old/c", "old/c/d"], "{text}");
+        assert!(
+            text.contains("old: not deleted: there is something excluded in it") && output.status.success(),
+            "{text}"
+        );
+    }
+    assert!(place.path("dst/of-one").exists() && place.path("dst/of-two").exists());
+    assert_eq!(fs::read_dir(place.path("dst/old")).unwrap().count(), 1);
+}
+
+#[test]
+fn with_x_nothing_is_deleted_on_a_file_system_that_is_mounted_below_the_destination() {
+    let place = Place::new();
+    fs::create_dir(place.path("src")).unwrap();
+    fs::create_dir_all(place.path("dst/old/inner")).unwrap();
+    let disk = SmallDisk::new(place.path("dst/old/disk"), "1m");
+    fs::write(disk.0.join("precious"), "").unwrap();
+    let output = place.fullbore(&["-x", "--delete", "src/", "dst"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("old/disk: could not be deleted"), "{}", said(&output));
+    assert!(disk.0.join("precious").exists() && !place.path("dst/old/inner").exists());
+}
+
+/// A source with one of everything that is no directory, and a destination with a full directory of each name.
+fn in_the_way(place: &Place) -> Vec<&'static str> {
+    let source = place.path("src");
+    write(&source.join("d/small"), "content");
+    write(&source.join("d/empty"), "");
+    write(&source.join("d/big"), vec![7; 3_000_000]);
+    write(&source.join("d/kept"), "here already");
+    fs::hard_link(source.join("d/kept"), source.join("d/name-of-kept")).unwrap();
+    fs::hard_link(source.join("d/small"), source.join("d/name-of-small")).unwrap();
+    fs::hard_link(source.join("d/small"), source.join("another-name-of-small")).unwrap();
+    symlink("elsewhere", source.join("d/link")).unwrap();
+    fs::hard_link(source.join("d/link"), source.join("d/name-of-link")).unwrap();
+    assert!(Command::new("mkfifo").arg(source.join("pipe")).status().unwrap().success());
+    let names =
+        vec!["d/small", "d/empty", "d/big", "d/name-of-kept", "d/name-of-small", "d/link", "d/name-of-link", "pipe"];
+    for name in &names {
+        write(&place.path("dst").join(name).join("sub/file"), "old");
+        symlink("/", place.path("dst").join(name).join("to-all")).unwrap();
+    }
+    write(&place.path("dst/extra"), "old");
+    names
+}
+
+#[test]
+fn files_links_and_pipes_take_the_place_of_full_directories_as_with_rsync() {
+    let place = Place::new();
+    let names = in_the_way(&place);
+    rsync(&place, &["-a", "dst/", "before"]);
+    rsync(&place, &["-a", "dst/", "theirs"]);
+    rsync(&place, &["-aHAX", "--delete", "src/", "theirs"]);
+    let planned = place.copy(&["-n", "--delete", "src/", "dst"]);
+    assert_same(&place.path("before"), &place.path("dst"));
+    let done = place.copy(&["-v", "--delete", "src/", "dst"]);
+    assert_eq!(deleted(&planned).len(), 4 * names.len() + 1, "{planned}");
+    assert_eq!(deleted(&planned), deleted(&done));
+    let made = |text: &str| {
+        let mut names: Vec<_> = text.lines().filter(|line| !line.contains(' ')).map(str::to_owned).collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(made(&planned), made(&done));
+    for name in names {
+        assert!(made(&done).iter().any(|line| line == name), "{name} is not told of: {done}");
+    }
+    assert_same(&place.path("src"), &place.path("theirs"));
+    assert_same(&place.path("src"), &place.path("dst"));
+    assert!(place.copy(&["--delete", "src/", "dst"]).starts_with("nothing to copy"));
+}
+
+#[test]
+fn without_delete_full_directories_stay_and_nothing_is_left_beside_them() {
+    let place = Place::new();
+    let names = in_the_way(&place);
+    for arguments in [&["-n", "src/", "dst"][..], &["src/", "dst"]] {
+        let text = said(&place.fullbore(arguments));
+        for name in &names {
+            let problem =
+                format!("{name}: could not be written: a directory with something in it is in its place: --del");
+            assert!(text.contains(&problem), "{name}: {text}");
+            assert!(place.path("dst").join(name).join("sub/file").exists());
+        }
+        assert!(!text.lines().any(|line| names.contains(&line)), "what is not copied is told as copied: {text}");
+    }
+    assert!(!said(&rsync(&place, &["-a", "--list-only", "dst/"])).contains("fullbore"));
+}
+
+#[test]
+fn a_directory_in_the_way_is_protected_by_what_is_excluded_or_mounted_in_it_and_then_nothing_is_deleted() {
+    let place = Place::new();
+    write(&place.path("src/name"), vec![7; 3_000_000]);
+    write(&place.path("dst/name/a/keep.log"), "mine");
+    write(&place.path("dst/name/b"), "old");
+    write(&place.path("dst/extra"), "old");
+    let refused = |arguments: &[&str], why: &str| {
+        let output = place.fullbore(arguments);
+        let text = said(&output);
+        let problem = format!("name: could not be written: a directory with something in it is in its place: {why}");
+        assert!(output.status.code() == Some(2) && text.contains(&problem), "{text}");
+        assert!(text.contains("nothing was deleted") && deleted(&text).is_empty(), "{text}");
+        assert!(place.path("dst/name/a/keep.log").exists() && place.path("dst/name/b").exists());
+        assert!(place.path("dst/extra").exists() && !place.path("dst/.name.fullbore-part").exists());
+        let in_vain = !text.contains("nothing to copy") && !text.contains("would copy 0 B in 0 files");
+        assert!(!in_vain, "its content was sent: {text}");
+    };
+    for dry_run in [&["-n"][..], &[]] {
+        let excluding = ["--delete", "--exclude", "*.log", "src/", "dst"];
+        refused(&[dry_run, &excluding].concat(), "name/a/keep.log is excluded");
+    }
+    let disk = SmallDisk::new(place.path("dst/name/disk"), "1m");
+    refused(&["-x", "--delete", "src/", "dst"], "name/disk is another file system");
+    drop(disk);
+    place.copy(&["-x", "--delete", "src/", "dst"]);
+    assert_same(&place.path("src"), &place.path("dst"));
+}
+
+#[test]
+fn after_an_error_what_has_come_waits_beside_the_directory_and_is_not_sent_again() {
+    let place = Place::new();
+    let names = in_the_way(&place);
+    // No copy takes such a file along: an error of its own.
+    write(&place.path("src/.x.fullbore-part"), "");
+    for verify in [&["--verify"][..], &[]] {
+        let output = place.fullbore(&[verify, &["--delete", "src/", "dst"]].concat());
+        let text = said(&output);
+        assert!(output.status.code() == Some(2) && text.contains("nothing was deleted"), "{text}");
+        for name in &names {
+            let problem = format!("{name}: could not be written: a directory is in its place, which is deleted when");
+            assert!(text.contains(&problem), "{name}: {text}");
+            assert!(place.path("dst").join(name).join("sub/file").exists() && place.path("dst/extra").exists());
+        }
+    }
+    fs::remove_file(place.path("src/.x.fullbore-part")).unwrap();
+    let text = place.copy(&["--delete", "src/", "dst"]);
+    assert!(text.contains("3.00 MB were there from an earlier run"), "{text}");
+    assert_same(&place.path("src"), &place.path("dst"));
+}
+
+#[test]
+fn a_copy_that_is_killed_while_it_deletes_has_lost_nothing_else_and_the_next_one_ends_it() {
+    let place = Place::new();
+    write(&place.path("src/name"), vec![7; 3_000_000]);
+    write(&place.path("src/other"), "other");
+    write(&place.path("dst/zzz/extra"), "old");
+    let old = |number: u32| place.path("dst/name").join(format!("{}{number}", "x".repeat(200)));
+    (0..2000).for_each(|number| write(&old(number), "old"));
+    let mut copy = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+    copy.args(["copy", "-v", "--delete", "src/", "dst"]).current_dir(place.path("")).stdout(Stdio::piped());
+    let mut copy = copy.spawn().unwrap();
+    // It waits with its words as soon as the pipe is full, long before all is deleted.
+    let mut lines = BufReader::new(copy.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().starts_with("deleting name/")));
+    copy.kill().unwrap();
+    copy.wait().unwrap();
+    let left = (0..2000).filter(|number| old(*number).exists()).count();
+    assert!(left > 0 && left < 2000, "{left} left: it was not killed in the middle");
+    assert_eq!(fs::read(place.path("dst/.name.fullbore-part")).unwrap(), vec![7; 3_000_000]);
+    assert!(place.path("dst/zzz/extra").exists() && place.path("dst/other").exists());
+    let text = place.copy(&["--delete", "src/", "dst"]);
+    assert!(text.contains("3.00 MB were there from an earlier run"), "{text}");
+    assert_same(&place.path("src"), &place.path("dst"));
+}
+
+#[test]
+fn excluded_names_keep_their_directory_as_with_rsync_and_that_is_no_error() {
+    let place = Place::new();
+    write(&place.path("src/file"), "new");
+    for path in ["gone/a/keep.log", "gone/a/old", "gone/cache/x", "gone/b/old"] {
+        write(&place.path("dst").join(path), path);
+    }
+    rsync(&place, &["-a", "dst/", "theirs"]);
+    let filters = ["--delete", "--exclude", "*.log", "--exclude", "cache/"];
+    let theirs = rsync(&place, &[&["-a"], &filters[..], &["src/", "theirs"]].concat());
+    assert!(theirs.status.success() && said(&theirs).contains("cannot delete non-empty directory"), "{theirs:?}");
+    let text = place.copy(&[&filters[..], &["src/", "dst"]].concat());
+    for directory in ["gone", "gone/a"] {
+        assert!(text.contains(&format!("{directory}: not deleted: there is something excluded in it")), "{text}");
+    }
+    let events = place.copy(&[&["--json"], &filters[..], &["src/", "dst"]].concat());
+    assert!(events.contains("\"event\":\"note\"") && events.contains("\"problems\":{}"), "{events}");
+    // Of times of what is kept no program says anything.
+    assert_eq!(said(&rsync(&place, &["-rni", "--checksum", "--delete", "theirs/", "dst"])), "");
+    assert!(place.path("dst/gone/cache/x").exists() && !place.path("dst/gone/b").exists());
+}
+
+#[test]
+fn where_a_name_could_not_be_linked_nothing_is_deleted_and_where_it_was_copied_instead_all_is() {
+    let place = Place::new();
+    write(&place.path("src/first"), "content");
+    write(&place.path("dst/extra"), "old");
+    fs::hard_link(place.path("src/first"), place.path("src/mount")).unwrap();
+    let disk = SmallDisk::new(place.path("dst/mount"), "1m");
+    let output = place.fullbore(&["--delete", "src/", "dst"]);
+    let text = said(&output);
+    assert!(text.contains("mount: could not be written") && text.contains("nothing was deleted"), "{text}");
+    assert!(output.status.code() == Some(2) && place.path("dst/extra").exists(), "{text}");
+    assert_eq!(fs::read_dir(place.path("dst")).unwrap().count(), 3, "something was left beside it");
+    fs::remove_file(place.path("src/mount")).unwrap();
+    fs::create_dir(place.path("src/mount")).unwrap();
+    fs::hard_link(place.path("src/first"), place.path("src/mount/second")).unwrap();
+    let output = place.fullbore(&["--delete", "src/", "dst"]);
+    let text = said(&output);
+    assert!(text.contains("mount/second: hard link not kept: copied instead"), "{text}");
+    assert!(output.status.code() == Some(2) && !text.contains("nothing was deleted"), "{text}");
+    assert!(!place.path("dst/extra").exists() && disk.0.join("second").exists());
+}
+
+#[test]
+fn directories_of_ours_that_let_nobody_write_are_deleted_as_with_rsync() {
+    let place = Place::new();
+    let program = place.path("fullbore");
+    fs::copy(env!("CARGO_BIN_EXE_fullbore"), &program).unwrap();
+    fs::create_dir(place.path("src")).unwrap();
+    write(&place.path("dst/gone/read-only/file"), "old");
+    write(&place.path("dst/gone/closed/file"), "old");
+    write(&place.path("dst/stays/keep.log"), "mine");
+    write(&place.path("dst/stays/file"), "old");
+    let change = |name: &str, mode| fs::set_permissions(place.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    for (name, mode) in [("dst/gone/read-only", 0o555), ("dst/gone/closed", 0), ("dst/stays", 0o555), ("", 0o755)] {
+        change(name, mode);
+    }
+    let run = |program: &str, arguments: &[&std::ffi::OsStr]| {
+        let output = Command::new(program).args(arguments).current_dir(place.path("")).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+    };
+    run("chown", &["-R", "65534:65534", "src", "dst"].map(AsRef::as_ref));
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let copy = ["copy", "--delete", "--exclude", "*.log", "src/", "dst"];
+    let arguments: Vec<&std::ffi::OsStr> = user.iter().map(AsRef::as_ref).chain([program.as_ref()]).collect();
+    run("setpriv", &[&arguments[..], &copy.map(AsRef::as_ref)].concat());
+    assert!(!place.path("dst/gone").exists() && !place.path("dst/stays/file").exists());
+    let stays = fs::metadata(place.path("dst/stays")).unwrap();
+    assert!(place.path("dst/stays/keep.log").exists() && stays.mode() & 0o777 == 0o555, "{:o}", stays.mode());
+}
