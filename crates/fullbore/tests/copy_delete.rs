@@ -250,6 +250,28 @@ fn where_a_name_could_not_be_linked_nothing_is_deleted_and_where_it_was_copied_i
 }
 
 #[test]
+fn a_directory_of_one_source_does_not_take_the_place_of_a_file_of_another_nor_is_it_deleted() {
+    let place = Place::new();
+    write(&place.path("one/name"), "file");
+    write(&place.path("two/name/sub/file"), "in a directory");
+    write(&place.path("two/other"), "other");
+    write(&place.path("dst/extra"), "old");
+    for _ in 0..2 {
+        let output = place.fullbore(&["--delete", "one/", "two/", "dst"]);
+        let text = said(&output);
+        assert!(output.status.code() == Some(2) && text.contains("nothing was deleted"), "{text}");
+        assert!(text.contains("name: name not possible at the destination: another source"), "{text}");
+        assert_eq!(fs::read(place.path("dst/name")).unwrap(), b"file");
+        assert!(place.path("dst/extra").exists() && place.path("dst/other").exists());
+    }
+    // The directory comes first: as with rsync it stays, and what is in it.
+    fs::remove_file(place.path("dst/name")).unwrap();
+    place.copy(&["--delete", "two/", "one/", "dst"]);
+    assert_eq!(fs::read(place.path("dst/name/sub/file")).unwrap(), b"in a directory");
+    assert!(!place.path("dst/extra").exists());
+}
+
+#[test]
 fn directories_of_ours_that_let_nobody_write_are_deleted_as_with_rsync() {
     let place = Place::new();
     let program = place.path("fullbore");
@@ -275,4 +297,23 @@ fn directories_of_ours_that_let_nobody_write_are_deleted_as_with_rsync() {
     assert!(!place.path("dst/gone").exists() && !place.path("dst/stays/file").exists());
     let stays = fs::metadata(place.path("dst/stays")).unwrap();
     assert!(place.path("dst/stays/keep.log").exists() && stays.mode() & 0o777 == 0o555, "{:o}", stays.mode());
+}
+
+#[test]
+fn what_one_of_several_sources_has_is_not_deleted_in_whatever_order_they_are_given_as_with_rsync() {
+    let place = Place::new();
+    for path in ["file", "content/of-content", "content/named/both", "named/both", "named/of-named", "dst/extra"] {
+        write(&place.path(path), path);
+    }
+    for path in ["content", "content/named"] {
+        fs::set_permissions(place.path(path), fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    for sources in [["file", "content/", "named"], ["named", "content/", "file"], ["content/", "file", "named"]] {
+        rsync(&place, &[&["-aHAX", "--delete"], &sources[..], &["theirs"]].concat());
+        for _ in 0..2 {
+            place.copy(&[&["--delete"], &sources[..], &["dst"]].concat());
+            assert_same(&place.path("theirs"), &place.path("dst"));
+            assert_eq!(fs::read_dir(place.path("dst")).unwrap().count(), 3, "{sources:?}");
+        }
+    }
 }

@@ -527,26 +527,28 @@ impl<'a> Listing<'a> {
         taken
     }
 
-    fn note_extras(&mut self, directory: &[u8], folder: &Folder, wanted: bool) {
-        let Some(names) = self.listed.remove(directory).filter(|_| wanted) else { return };
+    fn note_extras(&mut self, directory: &[u8], folder: &Folder, complete: bool) {
+        let Some(names) = self.listed.remove(directory) else { return };
+        let (case_insensitive, options) = (self.case_insensitive, self.writers.context.options);
+        let is_listed = |name: &Vec<u8>| names.contains(name) || case_insensitive && names.contains(&lower_case(name));
         if let Some(extras) = self.extras.get_mut(directory) {
-            // Two sources share the directory: only what neither has.
-            extras.retain(|name| !names.contains(name));
-            return;
+            // Sources share the directory: only what none of them has.
+            extras.retain(|name| !is_listed(name));
+        } else if complete && let Ok(there) = list(folder) {
+            let extras = there.into_iter().filter(|(name, kind)| {
+                let path = join(directory, name);
+                // Excluded names are protected, as with rsync.
+                let is_excluded = options.filters.excludes(&path, *kind == FileType::Directory);
+                // So are those that are left out by their kind: the source may have them.
+                let is_left_out = !options.specials && is_special(*kind);
+                !is_listed(name) && !names::is_ours(name) && !is_excluded && !is_left_out
+            });
+            self.extras.insert(directory.to_vec(), extras.map(|(name, _)| name).collect());
         }
-        let Ok(there) = list(folder) else { return };
-        let case_insensitive = self.case_insensitive;
-        let options = self.writers.context.options;
-        let extras = there.into_iter().filter(|(name, kind)| {
-            let path = join(directory, name);
-            // Excluded names are protected, as with rsync.
-            let is_listed = names.contains(name) || case_insensitive && names.contains(&lower_case(name));
-            // So are those that are left out by their kind: the source may have them.
-            let is_left_out = !options.specials && is_special(*kind);
-            let is_protected = is_left_out || options.filters.excludes(&path, *kind == FileType::Directory);
-            !is_listed && !names::is_ours(name) && !is_protected
-        });
-        self.extras.insert(directory.to_vec(), extras.map(|(name, _)| name).collect());
+        if directory.is_empty() {
+            // What is in a source may come behind others that have names there themselves.
+            self.listed.insert(Vec::new(), names);
+        }
     }
 }
 

@@ -58,8 +58,8 @@ struct Teller {
     next: u64,
     owners: HashSet<(bool, u32)>,
     names: crate::owners::Names,
-    /// Paths told so far, where several sources may have the same.
-    seen: Option<HashSet<Vec<u8>>>,
+    /// Paths told so far, and whether they are directories, where several sources may have the same.
+    seen: Option<HashMap<Vec<u8>, bool>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -95,7 +95,7 @@ impl<'a> Scan<'a> {
         let _guard = self.context.brake.guard();
         // Where two may have the same path, the first one has it: then they are listed one after the other.
         let together = if may_collide(sources) {
-            locked(&self.teller).seen = Some(HashSet::new());
+            locked(&self.teller).seen = Some(HashMap::new());
             1
         } else {
             sources.len().max(1)
@@ -355,7 +355,13 @@ impl<'a> Scan<'a> {
     /// Sends a list, with the names of owners that it is the first to mention.
     fn tell(&self, directory: &Directory, mut batch: Vec<Listed>, complete: bool, more: bool) {
         let mut teller = locked(&self.teller);
-        teller.drop_taken(&directory.path, &mut batch);
+        if teller.is_taken(&directory.path) {
+            return;
+        }
+        for path in teller.drop_taken(&directory.path, &mut batch) {
+            let text = "another source has something that is no directory in its place".to_owned();
+            self.problem(ProblemKind::Name, &path, text);
+        }
         let owners = if self.context.options.numeric_ids { Vec::new() } else { teller.new_owners(&batch) };
         if !owners.is_empty() {
             self.send(Message::Owners(owners));
@@ -512,13 +518,32 @@ fn may_collide(sources: &[Source]) -> bool {
 }
 
 impl Teller {
-    /// Drops what another source has told of under the same path. Directories are one.
-    fn drop_taken(&mut self, directory: &[u8], batch: &mut Vec<Listed>) {
+    /// Drops what another source has told of under the same path. What is in directories of the same path goes into
+    /// one; gives those that stand where there is none.
+    fn drop_taken(&mut self, directory: &[u8], batch: &mut Vec<Listed>) -> Vec<Vec<u8>> {
+        let mut without_place = Vec::new();
         if let Some(seen) = &mut self.seen {
-            batch.retain(|listed| {
-                seen.insert(join(directory, &listed.entry.name)) || listed.entry.kind == Kind::Directory
+            batch.retain(|Listed { entry, .. }| {
+                let is_directory = entry.kind == Kind::Directory;
+                let path = join(directory, &entry.name);
+                let taken = seen.get(&path).copied();
+                match taken {
+                    None => drop(seen.insert(path, is_directory)),
+                    Some(false) if is_directory => without_place.push(path),
+                    Some(_) => {}
+                }
+                taken.is_none()
             });
         }
+        without_place
+    }
+
+    /// Whether there is no such directory at the destination, as another source has something else of its name or of
+    /// that of one above.
+    fn is_taken(&self, directory: &[u8]) -> bool {
+        let Some(seen) = &self.seen else { return false };
+        let slashes = directory.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        slashes.chain([directory.len()]).any(|end| seen.get(&directory[..end]) == Some(&false))
     }
 
     fn new_owners(&mut self, batch: &[Listed]) -> Vec<Owner> {
