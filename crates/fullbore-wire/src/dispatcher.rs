@@ -329,13 +329,7 @@ impl Dispatcher {
         if connection.owes() && connection.owed() == 0 && connection.unwanted() > DRAIN_BYTES {
             return Next::Close;
         }
-        let depth = host.depth().min(self.limits.pipeline_depth.max(1));
-        if self.has_enough_detours(connection.host) {
-            return Next::Wait;
-        }
-        // One that owes nothing is asked for something, however little came on the one before it.
-        let is_enough = || connection.owes() && connection.outstanding() >= self.ahead_bytes(connection);
-        if connection.asked.len() >= depth || is_enough() {
+        if self.has_enough_detours(connection.host) || self.has_enough(connection) {
             return Next::Wait;
         }
         // The other connections are a round trip behind, and then faster together than this one alone.
@@ -363,6 +357,20 @@ impl Dispatcher {
             }
             None => Next::Wait,
         }
+    }
+
+    /// Whether [`Dispatcher::next`] may have something more for the connection, although nothing that was asked for
+    /// on it is complete.
+    pub fn may_ask_more(&self, id: ConnectionId) -> bool {
+        !self.queue.is_drained() && self.connections.get(&id).is_some_and(|connection| !self.has_enough(connection))
+    }
+
+    /// Whether so much is asked for on this connection that it stays full. One that owes nothing is asked for
+    /// something, however little came on the one before it.
+    fn has_enough(&self, connection: &Connection) -> bool {
+        let depth = self.hosts[connection.host as usize].depth().min(self.limits.pipeline_depth.max(1));
+        let is_ahead = || connection.owes() && connection.outstanding() >= self.ahead_bytes(connection);
+        connection.asked.len() >= depth || is_ahead()
     }
 
     /// Asks this host or connection for nothing more until it is let go.

@@ -1,4 +1,4 @@
-//! Servers of HTTP/2 that take no requests: the run has an end.
+//! Servers of HTTP/2 that take no requests, or wait for more of them: the run has an end.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::*;
+use fullbore_testkit::random::noise;
 use fullbore_wire::connect::ConnectOptions;
 use fullbore_wire::tls::{Authorities, Tls, Trust};
 use h2::server::Builder;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -94,4 +96,39 @@ fn allows_no_streams() {
     });
     setup.options.limits.silence = Duration::from_millis(500);
     is_given_up((url, setup));
+}
+
+/// Files that are as large as what is asked for ahead at least, and how many have to be asked for before one ends.
+const HELD_FILES: u64 = 240;
+const HELD_SIZE: usize = 256 << 10;
+const HELD_AT_A_TIME: u64 = 60;
+
+/// Answers all but the end at once, and ends when more has been asked for.
+async fn hold_back(stream: TlsStream<TcpStream>) {
+    let Ok(mut session) = h2::server::handshake(stream).await else { return };
+    let asked = watch::Sender::new(0u64);
+    while let Some(Ok((head, mut respond))) = session.accept().await {
+        asked.send_modify(|asked| *asked += 1);
+        let mut asked = asked.subscribe();
+        let enough = (*asked.borrow()).next_multiple_of(HELD_AT_A_TIME);
+        tokio::spawn(async move {
+            let file: u64 = head.uri().path().strip_prefix("/pool/f").unwrap().parse().unwrap();
+            let mut data = Bytes::from(noise(HELD_SIZE, file + 1));
+            let end = data.split_off(HELD_SIZE - 1000);
+            let mut body = respond.send_response(http::Response::new(()), false).unwrap();
+            let _ = body.send_data(data, false);
+            let _ = asked.wait_for(|asked| *asked >= enough).await;
+            let _ = body.send_data(end, true);
+        });
+    }
+}
+
+#[test]
+fn more_is_asked_for_as_answers_come_and_not_when_they_end() {
+    let (url, mut setup) = server(hold_back);
+    setup.options.limits.connections_per_host = 1;
+    let tree = Tree::of(&[HELD_SIZE as u64; HELD_FILES as usize]);
+    let mut client = setup.client(&[url]);
+    // One file at each look that is due by time, four times a second: that would be longer than a run here may take.
+    client.fetch(&tree).all_verified(&tree);
 }

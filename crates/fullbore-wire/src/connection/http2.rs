@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use fullbore_engine::landing::Chunk;
 use fullbore_engine::window::{Place, Work};
+use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::part::{FilePart, SmallPart};
@@ -76,6 +77,7 @@ pub(super) async fn serve(
         driver,
         streams: JoinSet::new(),
         for_us: Arc::default(),
+        more: Arc::default(),
         end: Arc::default(),
         answered: 0,
         no_streams_since: None,
@@ -104,6 +106,8 @@ struct Serving<'a> {
     streams: JoinSet<StreamEnd>,
     /// Streams that wait for our own side: then a silent connection is not the server's fault.
     for_us: Arc<AtomicUsize>,
+    /// Called by a stream when so little is on its way that more is to be asked for.
+    more: Arc<Notify>,
     /// Why the connection failed, for the small files that are cut with it.
     end: Arc<OnceLock<String>>,
     /// Streams that were answered.
@@ -173,6 +177,7 @@ impl Serving<'_> {
                 }
                 _ = self.http.ready(), if matches!(asked, Asked::NotReady) => {}
                 () = woken => {}
+                () = self.more.notified() => {}
                 _ = overdue.tick() => {
                     if let Some(fault) = self.overdue() {
                         return Ended::Fault(fault);
@@ -260,6 +265,7 @@ impl Serving<'_> {
                     id: self.id,
                     base: self.base.clone(),
                     for_us: self.for_us.clone(),
+                    more: self.more.clone(),
                     tag,
                     part,
                 };
@@ -394,6 +400,8 @@ struct Stream {
     base: Base,
     /// See [`Serving::for_us`].
     for_us: Arc<AtomicUsize>,
+    /// See [`Serving::more`].
+    more: Arc<Notify>,
     tag: u64,
     part: FilePart,
 }
@@ -467,10 +475,7 @@ impl Stream {
             let room = shared.landing.room(item).await;
             // From here to the landing nothing waits: this stream may be dropped wherever it does, and
             // what the dispatcher takes for received is asked for no more.
-            let keep = shared.dispatcher().received(self.id, self.tag, bytes as u64, Instant::now());
-            let Keep::First { wanted } = keep else {
-                return StreamEnd::Connection(Ended::Ours);
-            };
+            let Some(wanted) = self.received(bytes as u64) else { return StreamEnd::Connection(Ended::Ours) };
             if wanted > 0 {
                 permit.at(Place::Before(Work::Hash));
                 let data = data.slice(..wanted as usize);
@@ -491,6 +496,20 @@ impl Stream {
                 shared.dispatcher().answered(self.id, self.tag);
                 StreamEnd::Answered
             }
+        }
+    }
+
+    /// How many of these bytes are wanted; `None` if nothing more of this connection is.
+    fn received(&self, bytes: u64) -> Option<u64> {
+        let mut dispatcher = self.shared.dispatcher();
+        let keep = dispatcher.received(self.id, self.tag, bytes, Instant::now());
+        // Not only when the stream ends: until the next answer came, nothing would be on its way.
+        if dispatcher.may_ask_more(self.id) {
+            self.more.notify_one();
+        }
+        match keep {
+            Keep::First { wanted } => Some(wanted),
+            Keep::Close => None,
         }
     }
 
