@@ -59,7 +59,7 @@ fn body(head: &ResponseHead, path: &str, segment: &Segment) -> Answer {
         Ok(RangeAnswer::Whole) if segment.is_whole() => Answer::Body,
         Ok(RangeAnswer::Whole) => Answer::Fault(Fault::NoRanges),
         Ok(RangeAnswer::Unsatisfiable { complete }) => wrong(match complete {
-            Some(complete) => format!("file has {complete} bytes there, index says {}", segment.size),
+            Some(complete) => format!("file has {complete} B there, index says {}", segment.size),
             None => format!("416 for bytes {}-{}", segment.start, segment.end.saturating_sub(1)),
         }),
         Err(error) => wrong(error.to_string()),

@@ -143,13 +143,13 @@ pub enum Http1Error {
         reason: &'static str,
     },
     /// Bytes came although no request waits for an answer.
-    #[error("{bytes} bytes received that answer no request")]
+    #[error("{bytes} B received that answer no request")]
     UnexpectedBytes {
         /// How many are in the buffer.
         bytes: usize,
     },
     /// The connection ended inside a body.
-    #[error("connection closed inside a body{}", missing.map_or(String::new(), |n| format!(", {n} bytes missing")))]
+    #[error("connection closed inside a body{}", missing.map_or(String::new(), |n| format!(", {n} B missing")))]
     TruncatedBody {
         /// The request concerned.
         tag: u64,
@@ -157,7 +157,7 @@ pub enum Http1Error {
         missing: Option<u64>,
     },
     /// The connection ended inside a response head.
-    #[error("connection closed inside a response head, after {bytes} bytes of it")]
+    #[error("connection closed inside a response head, after {bytes} B of it")]
     TruncatedHead {
         /// The request concerned.
         tag: u64,

@@ -135,7 +135,7 @@ pub enum RangeError {
         last: u64,
     },
     /// The host's file has another size than the index says.
-    #[error("file has {complete} bytes on this host, index says {expected}")]
+    #[error("file has {complete} B on this host, index says {expected}")]
     OtherSize {
         /// Size on the host.
         complete: u64,

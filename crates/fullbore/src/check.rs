@@ -141,11 +141,11 @@ fn absent(findings: &Findings) -> Option<String> {
 fn extra(findings: &Findings) -> Option<String> {
     let (first, _) = findings.extra.first()?;
     let bytes: u64 = findings.extra.iter().map(|(_, size)| size).sum();
-    let (files, more) = match findings.extra.len() {
-        1 => ("1 file".to_owned(), String::new()),
-        count => (format!("{count} files"), " and others (-v names all)".to_owned()),
+    let (files, are, more) = match findings.extra.len() {
+        1 => ("1 file", "is", ""),
+        count => (&*format!("{count} files"), "are", " and others (-v names all)"),
     };
-    Some(format!("{files} ({}) are named by no signed index: {first}{more}", units::bytes(bytes)))
+    Some(format!("{files} ({}) {are} named by no signed index: {first}{more}", units::bytes(bytes)))
 }
 
 /// Suites that cannot be verified, because they never were.
@@ -361,10 +361,9 @@ fn hint(settings: &CheckSettings, findings: &Findings, left: &[&Problem]) -> &'s
 }
 
 fn damaged(lines: &[String], hint: &str, settings: &CheckSettings) -> CommandError {
-    let mut error = CommandError::new(
-        ErrorKind::Verification,
-        format_args!("{}: {} files are not as signed", settings.dir.display(), lines.len()),
-    );
+    let files = units::several(lines.len() as u64, "file is", "files are");
+    let mut error =
+        CommandError::new(ErrorKind::Verification, format_args!("{}: {files} not as signed", settings.dir.display()));
     for line in lines.iter().take(PROBLEMS_NAMED) {
         error = error.context(line);
     }

@@ -220,13 +220,13 @@ impl Events for Screen {
             // An update does not count what is there.
             Event::Plan(plan) if plan.wanted_files == 0 && plan.delete_files == 0 => self.line(
                 Level::Info,
-                &format!("to fetch: {} files, {}", plan.fetch_files, units::bytes(plan.fetch_bytes)),
+                &format!("to fetch: {}, {}", files(plan.fetch_files), units::bytes(plan.fetch_bytes)),
             ),
             Event::Plan(plan) => self.line(
                 Level::Info,
                 &format!(
-                    "{} files, {} are wanted; to fetch: {}, {}; to delete: {}, {}",
-                    plan.wanted_files,
+                    "wanted: {}, {}; to fetch: {}, {}; to delete: {}, {}",
+                    files(plan.wanted_files),
                     units::bytes(plan.wanted_bytes),
                     plan.fetch_files,
                     units::bytes(plan.fetch_bytes),
@@ -268,6 +268,10 @@ impl Events for Screen {
             Event::Error { .. } | Event::Summary(_) => {}
         }
     }
+}
+
+fn files(count: u64) -> String {
+    units::several(count, "file", "files")
 }
 
 /// Whether the error that was shown says it all.

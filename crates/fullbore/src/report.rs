@@ -99,8 +99,8 @@ impl Summary {
 
     /// `12 files deleted, 3.40 GB`.
     fn deleted(&self) -> String {
-        let files = if self.totals.deleted_files == 1 { "file" } else { "files" };
-        format!("{} {files} deleted, {}", self.totals.deleted_files, units::bytes(self.totals.deleted_bytes))
+        let files = units::several(self.totals.deleted_files, "file", "files");
+        format!("{files} deleted, {}", units::bytes(self.totals.deleted_bytes))
     }
 
     /// Adds a missing or wrong file, or a last line saying that there were more.
@@ -136,12 +136,10 @@ pub struct IndexTotals {
 impl fmt::Display for IndexTotals {
     /// `5 indexes by 7 patches, 1 whole, 3 current`; what is none is left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = |count: u64, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
         let mut parts = Vec::new();
         if self.patched > 0 {
-            let (indexes, patches) =
-                (plural(self.patched, "index", "indexes"), plural(self.patches, "patch", "patches"));
-            parts.push(format!("{indexes} by {patches}"));
+            let patches = units::several(self.patches, "patch", "patches");
+            parts.push(format!("{} by {patches}", units::several(self.patched, "index", "indexes")));
         }
         for (count, what) in [(self.whole, "whole"), (self.current, "current"), (self.failed, "failed")] {
             if count > 0 {
@@ -344,9 +342,9 @@ impl fmt::Display for Summary {
         if self.command == "check" {
             write!(
                 f,
-                "{} in {} files read in {time}",
+                "{} in {} read in {time}",
                 units::bytes(self.totals.checked_bytes),
-                self.totals.checked_files
+                units::several(self.totals.checked_files, "file", "files")
             )?;
             if self.totals.files > 0 {
                 let fetched = units::bytes(self.totals.received_bytes);
@@ -362,16 +360,19 @@ impl fmt::Display for Summary {
         if self.dry_run {
             return write!(
                 f,
-                "would fetch {} files, {}; would delete {} files, {}.",
-                self.plan.fetch_files,
+                "would fetch {}, {}; would delete {}, {}.",
+                units::several(self.plan.fetch_files, "file", "files"),
                 units::bytes(self.plan.fetch_bytes),
-                self.plan.delete_files,
+                units::several(self.plan.delete_files, "file", "files"),
                 units::bytes(self.plan.delete_bytes),
             );
         }
         if !self.changed && self.totals.files == 0 && self.totals.missing_files == 0 && self.exit_code == 0 {
             return match self.totals.deleted_files {
-                0 => write!(f, "nothing has changed; {} requests in {time}.", self.totals.requests),
+                0 => {
+                    let requests = units::several(self.totals.requests, "request", "requests");
+                    write!(f, "nothing has changed; {requests} in {time}.")
+                }
                 _ => write!(f, "nothing new; {} in {time}.", self.deleted()),
             };
         }
@@ -381,14 +382,14 @@ impl fmt::Display for Summary {
         }
         if let Some(packages) = &self.packages {
             let count = packages.unpacked + packages.by_dpkg.len() as u64;
-            let plural = if count == 1 { "" } else { "s" };
+            let count = units::several(count, "package", "packages");
             let fetched = units::bytes(self.totals.written_bytes);
             if self.exit_code != 0 {
                 let is_interrupted = self.exit_code == ErrorKind::Interrupted.exit_code();
                 let how = if is_interrupted { "interrupted" } else { "failed" };
-                return write!(f, "{how} after {time}; {count} package{plural} unpacked, {fetched} fetched.");
+                return write!(f, "{how} after {time}; {count} unpacked, {fetched} fetched.");
             }
-            write!(f, "{count} package{plural} in {time}; {fetched} fetched.")?;
+            write!(f, "{count} in {time}; {fetched} fetched.")?;
             if packages.saved_ms > 0 {
                 write!(f, " About {} of flushes saved.", units::duration(packages.saved_ms))?;
             }
@@ -402,7 +403,8 @@ impl fmt::Display for Summary {
             write!(f, " {}.", self.deleted())?;
         }
         if self.totals.missing_files > 0 {
-            write!(f, " {} files are missing.", self.totals.missing_files)?;
+            let missing = self.totals.missing_files;
+            write!(f, " {missing} {} missing.", units::noun(missing, "file is", "files are"))?;
         }
         if let Some(verdict) = &self.verdict {
             write!(f, " Limited by: {}", verdict.limit)?;
@@ -475,6 +477,22 @@ mod tests {
         assert!(check(4, 2, 0).ends_with(", 2 missing or wrong."));
         assert!(check(4, 0, 0).ends_with("; not all of it could be verified."));
         assert!(check(0, 0, 3).ends_with("; 3 repaired, 0 B received; all as signed now."));
+    }
+
+    #[test]
+    fn one_is_not_told_as_several() {
+        let totals =
+            |files| Totals { checked_files: files, missing_files: files, requests: files, ..Totals::default() };
+        let mirror = |files| Summary { command: "mirror".into(), totals: totals(files), ..Summary::default() };
+        let check = Summary { command: "check".into(), ..mirror(1) };
+        assert!(check.to_string().starts_with("0 B in 1 file read in "), "{check}");
+        assert!(mirror(1).to_string().ends_with(" 1 file is missing."), "{}", mirror(1));
+        assert!(mirror(2).to_string().ends_with(" 2 files are missing."), "{}", mirror(2));
+        let same = Summary { totals: Totals { missing_files: 0, ..totals(1) }, ..mirror(1) };
+        assert_eq!(same.to_string(), "nothing has changed; 1 request in 0.0 s.");
+        let plan = Plan { fetch_files: 1, delete_files: 2, ..Plan::default() };
+        let planned = Summary { dry_run: true, plan, ..mirror(0) };
+        assert_eq!(planned.to_string(), "would fetch 1 file, 0 B; would delete 2 files, 0 B.");
     }
 
     #[test]

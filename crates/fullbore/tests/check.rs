@@ -31,8 +31,9 @@ fn damage_is_found_and_mended() {
     let before = tree(&mirror.to);
     let (flipped, gone) = (debs()[0], debs()[1]);
     faults::flip_bit(&mirror.to.join(flipped), 10).unwrap();
-    std::fs::remove_file(mirror.to.join(gone)).unwrap();
     std::fs::write(mirror.to.join("pool/extra"), "x").unwrap();
+    mirror.check(&[]).exits(4).says("1 file is not as signed").says("1 file (1 B) is named by no signed index");
+    std::fs::remove_file(mirror.to.join(gone)).unwrap();
 
     let found = mirror.check(&[]).exits(4).says("2 files are not as signed").says("--repair");
     for said in [format!("{flipped}: SHA-256"), format!("{gone}: missing")] {
@@ -175,7 +176,7 @@ fn what_came_unsigned_is_checked_without_a_signature() {
 fn files_too_many_are_named() {
     let (mirror, _server) = mirrored(common());
     std::fs::write(mirror.to.join("pool/extra"), "x").unwrap();
-    mirror.check(&[]).exits(0).says("warning: 1 file (1 B) are named by no signed index: pool/extra");
+    mirror.check(&[]).exits(0).says("warning: 1 file (1 B) is named by no signed index: pool/extra");
     std::fs::write(mirror.to.join("pool/second"), "x").unwrap();
     mirror.check(&["-v"]).exits(0).says("2 files").says("named by no signed index: pool/second, 1 B");
     let told = mirror.check(&["--json"]).exits(0);

@@ -93,7 +93,7 @@ async fn from_host(
     if let (Some(length), Some(size)) = (length, must.size)
         && length != size
     {
-        return Err(Trouble::WrongBytes(format!("file has {length} bytes there, {size} are expected")));
+        return Err(Trouble::WrongBytes(format!("file has {length} B there, {size} are expected")));
     }
     if length.is_some_and(|length| length > must.limit_bytes) {
         return Err(Trouble::TooLarge(format!("file is larger than the {} bytes that it may have", must.limit_bytes)));

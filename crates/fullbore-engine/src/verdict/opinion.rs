@@ -448,7 +448,8 @@ impl<'a> Opinion<'a> {
         }
         if let Some(sync) = self.counters.stage(SYNC).filter(|sync| sync.device_ns > 0) {
             let time = duration_text(Duration::from_nanos(sync.device_ns));
-            lines.push(format!("sync: {time} in {} calls", sync.device_calls));
+            let calls = if sync.device_calls == 1 { "call" } else { "calls" };
+            lines.push(format!("sync: {time} in {} {calls}", sync.device_calls));
         }
         if facts.window_exhausted > 0.0 {
             lines.push(format!("window: no permits free {} of the time", percent_text(facts.window_exhausted)));

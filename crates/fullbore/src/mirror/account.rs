@@ -18,7 +18,7 @@ use super::upstream::Upstream;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{self, Event, Events, Phase};
 use crate::report::hosts::HostsOf;
-use crate::report::{Report, SuiteReport, SuiteState, Summary, Timeline, VerdictReport};
+use crate::report::{Report, SuiteReport, SuiteState, Summary, Timeline, VerdictReport, units};
 use crate::settings::MirrorSettings;
 
 /// Missing files named in an error; the report has more.
@@ -173,9 +173,11 @@ impl Account {
             };
         }
         self.summary.totals.missing_files = missing.len() as u64;
+        let count = missing.len() as u64;
+        let (files, them) = (units::several(count, "file", "files"), units::noun(count, "it", "them"));
         let mut error = CommandError::new(
             ErrorKind::Partial,
-            format_args!("{} files could not be fetched; suites that need them stay as they were", missing.len()),
+            format_args!("{files} could not be fetched; suites that need {them} stay as they were"),
         );
         for line in missing.iter().take(MISSING_NAMED) {
             error = error.context(line);

@@ -2,7 +2,7 @@
 
 use fullbore_engine::files::{FileError, Root};
 
-use crate::report::units::bytes;
+use crate::report::units::{bytes, several};
 
 /// What a run is going to write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum RoomError {
         free: u64,
     },
     /// Not enough inodes.
-    #[error("the run creates {needed} files and directories, the file system has {free} inodes left")]
+    #[error("the run creates {needed} files and directories, the file system has {} left", several(*free, "inode", "inodes"))]
     Inodes {
         /// Planned.
         needed: u64,

@@ -159,23 +159,20 @@ fn report(
         } else {
             ""
         };
-        let indexes = if outcomes.len() == 1 { "1 index".to_owned() } else { format!("{} indexes", outcomes.len()) };
+        let indexes = units::several(outcomes.len() as u64, "index", "indexes");
         let line = format!("{indexes} in {time}, {} with a new patch, {bytes} in all.{next}\n", added.len());
         screen.print(line.as_bytes());
     }
     warn_of_release(&outcomes, root, screen);
 }
 
-fn several(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
-}
-
 fn sentence(outcome: &Outcome) -> String {
     let Outcome { index, patches, merged, .. } = outcome;
+    let from = units::several(*patches as u64, "state", "states");
     let states = match (patches, merged) {
         (0, _) => "no patches yet".to_owned(),
-        (_, 0) => format!("patches from {}", several(*patches, "state")),
-        _ => format!("patches from {}, merged ones from {merged}", several(*patches, "state")),
+        (_, 0) => format!("patches from {from}"),
+        _ => format!("patches from {from}, merged ones from {merged}"),
     };
     match (outcome.what, &outcome.added) {
         (What::First, _) => format!("{index}: first state, kept for the next run"),

@@ -235,10 +235,11 @@ fn tiles(page: &mut String, summary: &Summary) {
             format!("{} thrown away", units::bytes(totals.wasted_bytes)),
         ));
         let per_connection = totals.requests.checked_div(totals.connections).unwrap_or(0);
+        let connections = units::noun(totals.connections, "connection", "connections");
         all.push((
             "Requests",
             units::count(totals.requests),
-            format!("{} connections, {} each", units::count(totals.connections), units::count(per_connection)),
+            format!("{} {connections}, {} each", units::count(totals.connections), units::count(per_connection)),
         ));
     }
     let cores = if summary.duration_ms == 0 { 0.0 } else { summary.cpu_ms as f64 / summary.duration_ms as f64 };

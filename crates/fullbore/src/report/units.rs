@@ -64,6 +64,16 @@ pub fn count(n: u64) -> String {
     out
 }
 
+/// `1 file`, `12 files`.
+pub fn several(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", noun(n, one, many))
+}
+
+/// The word that goes with so many.
+pub fn noun<'a>(n: u64, one: &'a str, many: &'a str) -> &'a str {
+    if n == 1 { one } else { many }
+}
+
 /// A Unix time as `2026-11-20 23:38:05 UTC`; out-of-range times as the bare number.
 pub fn time(unix_s: i64) -> String {
     match jiff::Timestamp::from_second(unix_s) {
@@ -97,5 +107,6 @@ mod tests {
         assert_eq!(duration(7_500_000), "2 h 05 m");
         assert_eq!(count(1_234_567), "1\u{202f}234\u{202f}567");
         assert_eq!(per_second(1, 0), 0);
+        assert_eq!([0, 1, 2].map(|n| several(n, "index", "indexes")), ["0 indexes", "1 index", "2 indexes"]);
     }
 }

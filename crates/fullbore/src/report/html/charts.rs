@@ -175,15 +175,12 @@ fn host_lane(page: &mut String, report: &Report, host: &HostReport, lane: Option
         format!("best {}/s", units::bytes(best_rate)),
     ];
     if host.files > 0 {
-        figures.insert(1, format!("{} files", units::count(host.files)));
+        figures.insert(1, format!("{} {}", units::count(host.files), units::noun(host.files, "file", "files")));
     }
     if let Some(rtt_ms) = host.rtt_ms.filter(|rtt| *rtt > 0.0) {
         figures.push(if rtt_ms < 1.0 { "under 1 ms away".to_owned() } else { format!("{rtt_ms:.0} ms away") });
     }
-    figures.push(match host.connections {
-        1 => "1 connection".to_owned(),
-        n => format!("{n} connections"),
-    });
+    figures.push(units::several(host.connections, "connection", "connections"));
     if host.wasted_bytes > 0 {
         figures.push(format!("{} thrown away", units::bytes(host.wasted_bytes)));
     }
