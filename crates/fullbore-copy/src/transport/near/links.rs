@@ -1,0 +1,91 @@
+//! Puts further connections for content to work, and more of them while they make the copy faster.
+
+use std::io::Write as _;
+use std::process::Child;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use super::Route;
+use super::opener::Opener;
+use crate::transport::grow::{self, Growth, Step};
+use crate::transport::lane::Lane;
+use crate::transport::setup::{Decision, Way};
+use crate::transport::{Transport, join};
+
+/// Makes connections for content.
+pub(super) struct Links {
+    pub(super) opener: Arc<Opener>,
+    pub(super) transport: Arc<Transport>,
+    pub(super) children: Arc<Mutex<Vec<Child>>>,
+}
+
+impl Links {
+    pub(super) fn open(&self, route: &Route, from: u8, to: u8) {
+        for number in from..=to {
+            let transport = self.transport.clone();
+            if route.way == Way::Pipe {
+                let Some((command, joint)) = route.joining.clone() else { break };
+                let children = self.children.clone();
+                std::thread::spawn(move || match join::dial(&command, &joint, &children) {
+                    Ok(lane) => transport.add(lane),
+                    // One less is no matter: the first one carries everything.
+                    Err(error) => tracing::debug!(%error, "a further connection by ssh failed"),
+                });
+                continue;
+            }
+            let (opener, way, quic) = (self.opener.clone(), route.way, route.quic.clone());
+            std::thread::spawn(move || {
+                let lane = quic.map_or_else(|| opener.open(way), |quic| quic.open());
+                // One less is no matter, if it is not the only one.
+                match lane.and_then(|mut lane| lane.mark(number).map(|()| lane)) {
+                    Ok(lane) => transport.add(lane),
+                    Err(error) if number == 1 => transport.fail(&error),
+                    Err(error) => tracing::debug!(%error, number, "a connection failed"),
+                }
+            });
+        }
+    }
+
+    /// Opens more connections while they make the copy faster.
+    pub(super) fn grow(&self, way: Way, mut growth: Growth) {
+        let transport = &self.transport;
+        let rate = || {
+            std::thread::sleep(grow::SETTLE);
+            let (before, since) = (transport.moved_bytes(), Instant::now());
+            std::thread::sleep(grow::TRIAL);
+            transport.moved_bytes().saturating_sub(before) as f64 / since.elapsed().as_secs_f64()
+        };
+        let mut number = growth.streams();
+        loop {
+            let rate = rate();
+            if transport.is_over() {
+                return;
+            }
+            // While nothing moves nothing can be learned.
+            let Step::More(more) = (if rate > 0.0 { growth.step(rate, transport.is_queued()) } else { Step::Stay })
+            else {
+                continue;
+            };
+            // Where the far end dials it is asked to.
+            if way == Way::FarDials && transport.say_way(&Decision { way, streams: more }).is_err() {
+                return;
+            }
+            for _ in 0..more {
+                number += 1;
+                match self.opener.open(way).and_then(|mut lane| lane.mark(number).map(|()| lane)) {
+                    Ok(lane) if !transport.is_over() => transport.add(lane),
+                    Ok(_) => return,
+                    Err(error) => tracing::debug!(%error, number, "a further connection failed"),
+                }
+            }
+        }
+    }
+}
+
+impl Lane {
+    /// Tells the far end which connection this is.
+    pub(super) fn mark(&mut self, number: u8) -> std::io::Result<()> {
+        self.writer.write_all(&[number])?;
+        self.writer.flush()
+    }
+}

@@ -1,0 +1,172 @@
+//! Makes connections between the two ends: by dialling, and by taking those of the far end that prove its key.
+
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fullbore_wire::tcp_info::TcpInfo;
+use rustls::{ClientConfig, ServerConfig};
+
+use super::RACE_TIME;
+use crate::transport::lane::Lane;
+use crate::transport::setup::Way;
+use crate::transport::tls;
+
+/// Connections that are being proved at once. Strangers cannot make us hold more.
+pub(in crate::transport) const PROVING: usize = 32;
+/// Longest time between looks whether what is waited for is still wanted.
+pub(in crate::transport) const ACCEPT_LOOK: Duration = Duration::from_millis(5);
+/// Round trips from which a path counts as long: one connection would need seconds to fill it.
+const LONG_TRIP: Duration = Duration::from_millis(2);
+/// Connections for content on short and on long paths. Four fill a gigabit at 50 ms under the default
+/// buffers (measured: 107 of 118 MB/s); sixteen are what a lossy path needs until its congestion control
+/// is changed.
+const SHORT_STREAMS: u8 = 4;
+const LONG_STREAMS: u8 = 16;
+
+/// Makes further connections.
+#[derive(Debug)]
+pub(super) struct Opener {
+    pub(super) client: Arc<ClientConfig>,
+    pub(super) server: Arc<ServerConfig>,
+    listener: Option<TcpListener>,
+    address: Mutex<Option<SocketAddr>>,
+    /// Connections for content dialled before they are asked for.
+    ahead: Mutex<Option<Ahead>>,
+    /// The number of connections for content that the user wants; 0 for as many as the path needs.
+    streams: u8,
+    /// Connections of the far end that have proved its key.
+    proved: Mutex<(mpsc::Sender<Lane>, mpsc::Receiver<Lane>)>,
+    /// Held by each that is being proved.
+    proving: Arc<()>,
+}
+
+/// Connections that are being made, to where a first one got through.
+#[derive(Debug)]
+struct Ahead {
+    address: SocketAddr,
+    lanes: Vec<JoinHandle<std::io::Result<Lane>>>,
+}
+
+/// Connections for content at first, of which the user wants so many, on a path with this round trip.
+pub(super) fn streams(wished: u8, trip: Duration) -> u8 {
+    match wished {
+        0 if trip >= LONG_TRIP => LONG_STREAMS,
+        0 => SHORT_STREAMS,
+        wished => wished,
+    }
+}
+
+/// Waits until somebody dials, or a moment.
+pub(in crate::transport) fn await_dialler(listener: &TcpListener) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let time = Timespec { tv_sec: 0, tv_nsec: ACCEPT_LOOK.as_nanos() as i64 };
+    // Interrupted or not: the next look tells.
+    let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&time));
+}
+
+pub(super) fn listen() -> Option<TcpListener> {
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    let listener = TcpListener::bind(any).or_else(|_| TcpListener::bind(("0.0.0.0", 0))).ok()?;
+    listener.set_nonblocking(true).ok()?;
+    Some(listener)
+}
+
+fn dial(address: &SocketAddr, client: Arc<ClientConfig>) -> std::io::Result<Lane> {
+    tls::connect(TcpStream::connect_timeout(address, RACE_TIME)?, client)
+}
+
+impl Opener {
+    pub(super) fn new(
+        client: Arc<ClientConfig>,
+        server: Arc<ServerConfig>,
+        listener: Option<TcpListener>,
+        streams: u8,
+    ) -> Opener {
+        Opener {
+            client,
+            server,
+            listener,
+            address: Mutex::default(),
+            ahead: Mutex::default(),
+            streams,
+            proved: Mutex::new(mpsc::channel()),
+            proving: Arc::new(()),
+        }
+    }
+
+    pub(super) fn accept(&self, until: Instant) -> std::io::Result<Lane> {
+        let listener = self.listener.as_ref().ok_or(std::io::ErrorKind::AddrNotAvailable)?;
+        loop {
+            // Strangers who say nothing keep nobody waiting: each is proved by a thread of its own.
+            if let Ok(lane) = self.proved.lock().unwrap_or_else(PoisonError::into_inner).1.try_recv() {
+                return Ok(lane);
+            }
+            match listener.accept() {
+                Ok((socket, _)) if Arc::strong_count(&self.proving) <= PROVING => {
+                    socket.set_nonblocking(false)?;
+                    let found = self.proved.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
+                    let (server, held) = (self.server.clone(), self.proving.clone());
+                    std::thread::spawn(move || {
+                        // Whoever dialled without the key is nobody.
+                        if let Ok(lane) = tls::accept(socket, server) {
+                            let _ = found.send(lane);
+                        }
+                        drop(held);
+                    });
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => await_dialler(listener),
+                Err(error) => return Err(error),
+            }
+            if Instant::now() >= until {
+                return Err(std::io::Error::new(
+                    std::io::ErrorKind::TimedOut,
+                    "the other machine did not get through to here",
+                ));
+            }
+        }
+    }
+
+    /// Makes the first connection to an address.
+    pub(super) fn dial_first(self: &Arc<Self>, address: &SocketAddr) -> std::io::Result<Lane> {
+        let socket = TcpStream::connect_timeout(address, RACE_TIME)?;
+        let trip = TcpInfo::read(socket.as_fd()).map(|info| info.path_rtt()).unwrap_or_default();
+        let (own, to) = (self.clone(), *address);
+        // At once, but not in front of its handshake: when the first file is wanted, the others have had theirs.
+        std::thread::spawn(move || own.dial_ahead(to, streams(own.streams, trip)));
+        let lane = tls::connect(socket, self.client.clone())?;
+        self.address.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(*address);
+        Ok(lane)
+    }
+
+    /// Dials for content, where a first connection gets through.
+    fn dial_ahead(&self, address: SocketAddr, streams: u8) {
+        let dial = |_| {
+            let client = self.client.clone();
+            std::thread::spawn(move || dial(&address, client))
+        };
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        ahead.get_or_insert_with(|| Ahead { address, lanes: (0..streams).map(dial).collect() });
+    }
+
+    pub(super) fn open(&self, way: Way) -> std::io::Result<Lane> {
+        if way == Way::FarDials {
+            return self.accept(Instant::now() + RACE_TIME);
+        }
+        let address = *self.address.lock().unwrap_or_else(PoisonError::into_inner);
+        let address = address.ok_or(std::io::ErrorKind::AddrNotAvailable)?;
+        let ahead = {
+            let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+            // From now on nobody dials ahead. Where another first one got through, its followers may wait long.
+            let ahead = ahead.get_or_insert_with(|| Ahead { address, lanes: Vec::new() });
+            if ahead.address == address { ahead.lanes.pop() } else { None }
+        };
+        match ahead.map(JoinHandle::join) {
+            Some(Ok(Ok(lane))) => Ok(lane),
+            _ => dial(&address, self.client.clone()),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What is better than ssh's pipe: both directions of TCP at once, then QUIC, then more pipes.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use super::opener::{Opener, streams};
+use super::{RACE_TIME, Route};
+use crate::transport::Transport;
+use crate::transport::lane::Lane;
+use crate::transport::quic::{Quic, Terms};
+use crate::transport::setup::{Decision, Hello, Way};
+
+/// Time that the far end may take to be ready for further connections by ssh.
+const JOINT_TIME: Duration = Duration::from_secs(30);
+/// Connections by ssh besides the first, where nothing else is possible: four are faster than one, and sshd
+/// takes ten that have not proved themselves yet (sshd_config(5), `MaxStartups`).
+const MORE_PIPES: u8 = 3;
+
+/// What is looked for while messages go by the pipe.
+#[derive(Debug)]
+pub(super) struct Search {
+    pub(super) race: Option<Race>,
+    pub(super) datagrams: Option<UdpSocket>,
+    pub(super) bbr: bool,
+    /// Where the far end waits for QUIC.
+    pub(super) peers: Peers,
+    /// The number of connections for content that the user wants; 0 for as many as the path needs.
+    pub(super) streams: u8,
+    pub(super) more_pipes: Option<Vec<OsString>>,
+}
+
+/// The far end's addresses, as far as its name is known yet.
+#[derive(Debug)]
+pub(super) struct Peers {
+    pub(super) host: String,
+    pub(super) known: Option<IpAddr>,
+    pub(super) port: Option<u16>,
+}
+
+impl Search {
+    /// Finds the best way, and begins to take it.
+    pub(super) fn decide(self, opener: &Arc<Opener>, transport: &Transport) -> std::io::Result<Route> {
+        let mut route = Route::PIPE;
+        let mut first = None;
+        match self.race.map(Race::winner) {
+            Some(Ok((way, lane))) => (route.way, first) = (way, Some(lane)),
+            Some(Err(reason)) => route.fallback = Some(reason),
+            None => {}
+        }
+        if let Some(socket) = self.datagrams.filter(|_| first.is_none() && !transport.is_over()) {
+            transport.say_way(&Decision { way: Way::Quic, streams: 0 })?;
+            let terms = Terms { client: opener.client.clone(), server: opener.server.clone(), bbr: self.bbr };
+            let met = Quic::meet(socket, &terms, &self.peers.addresses(), Instant::now() + RACE_TIME);
+            match met.and_then(|met| Ok((met.open().map_err(|error| error.to_string())?, met))) {
+                Ok((lane, met)) => (route.way, first, route.quic) = (Way::Quic, Some(lane), Some(met)),
+                Err(reason) => {
+                    let reasons = route.fallback.into_iter().chain([format!("QUIC: {reason}")]);
+                    route.fallback = reasons.reduce(|one, two| one + "; " + &two);
+                }
+            }
+        }
+        let Some(mut lane) = first else {
+            transport.stay_with_pipe();
+            if self.more_pipes.is_some() {
+                route.streams = self.streams.checked_sub(1).unwrap_or(MORE_PIPES).min(MORE_PIPES);
+            }
+            let ways = transport.ways();
+            transport.say_way(&Decision { way: Way::Pipe, streams: route.streams })?;
+            if let Some(command) = self.more_pipes.filter(|_| route.streams > 0) {
+                // Without them the pipe carries everything.
+                let joint = ways.recv_timeout(JOINT_TIME).ok().and_then(|json| serde_json::from_slice(&json).ok());
+                route.joining = joint.map(|joint| (command, joint));
+            }
+            return Ok(route);
+        };
+        route.streams = streams(self.streams, lane.round_trip().unwrap_or_default());
+        if route.way == Way::FarDials {
+            transport.say_way(&Decision { way: route.way, streams: route.streams })?;
+        }
+        lane.mark(0)?;
+        transport.hand_over(lane, true);
+        Ok(route)
+    }
+}
+
+impl Peers {
+    /// Where the far end may be reached: by the address that ssh reached it by, and those that its name stands for.
+    fn addresses(&self) -> Vec<SocketAddr> {
+        let Some(port) = self.port else { return Vec::new() };
+        let known = self.known.map(|address| SocketAddr::new(address, port));
+        known.into_iter().chain(named(&self.host, port).filter(|named| Some(*named) != known)).collect()
+    }
+}
+
+/// What a host's name stands for.
+fn named(host: &str, port: u16) -> impl Iterator<Item = SocketAddr> {
+    let host = host.rsplit('@').next().unwrap_or(host);
+    (host, port).to_socket_addrs().into_iter().flatten()
+}
+
+/// Both directions at once.
+#[derive(Debug)]
+pub(super) struct Race {
+    results: mpsc::Receiver<Result<(Way, Lane), String>>,
+    until: Instant,
+}
+
+pub(super) fn race(opener: &Arc<Opener>, hello: &Hello, host: &str) -> Race {
+    let (sender, results) = mpsc::channel();
+    let until = Instant::now() + RACE_TIME;
+    if let Some(port) = hello.port {
+        let (dialling, own) = (sender.clone(), opener.clone());
+        let dial = move |address: SocketAddr| {
+            let (sender, own) = (dialling.clone(), own.clone());
+            std::thread::spawn(move || {
+                let lane = own.dial_first(&address).map(|lane| (Way::NearDials, lane));
+                let _ = sender.send(lane.map_err(|error| format!("{address}: {}", said_of(&error))));
+            });
+        };
+        // What the name stands for may take long to find.
+        let known = hello.address.map(|address| SocketAddr::new(address, port));
+        known.into_iter().for_each(&dial);
+        let host = host.to_owned();
+        std::thread::spawn(move || named(&host, port).filter(|named| Some(*named) != known).for_each(dial));
+    }
+    let own = opener.clone();
+    std::thread::spawn(move || {
+        let _ = sender.send(own.accept(until).map(|lane| (Way::FarDials, lane)).map_err(|error| error.to_string()));
+    });
+    Race { results, until }
+}
+
+/// Silence, whether the race or the system's own limit for a connection, which is as long, has ended first.
+fn nothing() -> String {
+    format!("nothing within {} s", RACE_TIME.as_secs())
+}
+
+fn said_of(error: &std::io::Error) -> String {
+    if error.kind() == std::io::ErrorKind::TimedOut { nothing() } else { error.to_string() }
+}
+
+impl Race {
+    /// The first connection that proved the right key; else what went wrong.
+    fn winner(self) -> Result<(Way, Lane), String> {
+        let mut reasons = Vec::new();
+        loop {
+            match self.results.recv_timeout(self.until.saturating_duration_since(Instant::now())) {
+                Ok(Ok(winner)) => return Ok(winner),
+                Ok(Err(reason)) => reasons.push(reason),
+                Err(RecvTimeoutError::Timeout) => {
+                    reasons.push(nothing());
+                    break;
+                }
+                // All have been tried.
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        Err(reasons.join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane() -> Lane {
+        Lane::pipe(std::io::empty(), std::io::sink())
+    }
+
+    #[test]
+    fn a_connection_that_comes_right_behind_one_that_failed_is_taken() {
+        let (sender, results) = mpsc::channel();
+        sender.send(Err("no".to_owned())).unwrap();
+        sender.send(Ok((Way::NearDials, lane()))).unwrap();
+        let won = Race { results, until: Instant::now() + RACE_TIME }.winner();
+        assert!(matches!(won, Ok((Way::NearDials, _))), "{:?}", won.err());
+        let (sender, results) = mpsc::channel();
+        for reason in ["no", "never"] {
+            sender.send(Err(reason.to_owned())).unwrap();
+        }
+        drop(sender);
+        let lost = Race { results, until: Instant::now() + RACE_TIME }.winner();
+        assert_eq!(lost.err().as_deref(), Some("no; never"));
+    }
+}
