@@ -36,7 +36,11 @@ const ALIVE_LONG_ENOUGH: f64 = 0.02;
 /// Roles by the names that the program gives them.
 const TLS: &str = "TLS";
 const SYNC: &str = "sync";
-const SCAN: &str = "local scan";
+/// Those that wait for a disk to read from it.
+const READERS: [&str; 3] = ["local scan", "read", "scan"];
+
+/// What holds a run up whose readers wait for a disk.
+const READS: &str = "disk reads";
 
 /// A verdict from what the judge found and the ledger counted.
 pub(super) fn verdict(findings: Findings, counters: LedgerReading, bytes: u64, wall: Duration) -> Verdict {
@@ -249,7 +253,11 @@ impl<'a> Opinion<'a> {
         let cores_busy = format!("cores busy {}", percent_text(facts.cores_busy));
         let empty = format!("sockets empty at {} of reads", percent_text(facts.network.reads_empty));
         match limit {
-            Limit::Disk => (self.disk_part(), self.disk_reason()),
+            Limit::Disk => {
+                let part = self.disk_part();
+                let reason = self.disk_reason(&part);
+                (part, reason)
+            }
             Limit::Cpu { .. } => {
                 let mut reason = cores_busy;
                 if facts.throttled >= 0.01 {
@@ -296,12 +304,12 @@ impl<'a> Opinion<'a> {
     fn disk_part(&self) -> String {
         let most = self.findings.device_stages.iter().max_by(|one, two| one.1.total_cmp(two.1));
         match most.map(|(stage, _)| stage.as_str()) {
-            Some(SCAN) => "disk reads".to_owned(),
+            Some(stage) if READERS.contains(&stage) => READS.to_owned(),
             _ => "disk writes".to_owned(),
         }
     }
 
-    fn disk_reason(&self) -> String {
+    fn disk_reason(&self, part: &str) -> String {
         let mut reasons = Vec::new();
         match self.facts.device_busy {
             Some(busy) => reasons.push(format!("busy {}", percent_text(busy))),
@@ -310,7 +318,8 @@ impl<'a> Opinion<'a> {
                 reasons.push(format!("waited for {} of the time", percent_text(asleep)));
             }
         }
-        if self.findings.final_disk_s >= WORTH_A_WORD * self.findings.wall_s {
+        // Of who only sends nothing ever arrives: reading is no sync.
+        if part != READS && self.findings.final_disk_s >= WORTH_A_WORD * self.findings.wall_s {
             let time = duration_text(Duration::from_secs_f64(self.findings.final_disk_s));
             reasons.push(format!("the last {time} only synced"));
         }

@@ -453,9 +453,9 @@ fn a_sender_learns_whether_receiver_buffer_or_path_held_it_up() {
 }
 
 #[test]
-fn a_local_scan_is_bound_by_its_core_or_its_disk() {
+fn a_reader_is_bound_by_its_core_or_its_disk() {
     let idle = Scene { compute: 0.0, run_delay: 0.0, starved: 1.0, asleep: 0.0, ..final_sync() };
-    let scan = |compute: f64, asleep: f64| {
+    let reader = |name: &str, compute: f64, asleep: f64| {
         let mut judge = Judge::default();
         for number in 0..50 {
             let mut sample = sample(&Scene { sync: 0.0, device: Some(0.1), ..idle.clone() }, number);
@@ -470,14 +470,17 @@ fn a_local_scan_is_bound_by_its_core_or_its_disk() {
                 device_ns,
                 ..ThreadReading::default()
             };
-            sample.stages.push(StageSample { threads: vec![thread], ..StageSample::new("local scan", Kind::Thread) });
+            sample.stages.push(StageSample { threads: vec![thread], ..StageSample::new(name, Kind::Thread) });
             judge.push(sample);
         }
         opinion::verdict(judge.finish(), LedgerReading::default(), 0, Duration::from_secs(5))
     };
-    assert_eq!(scan(0.98, 0.01).limit, Limit::OneCore { stage: "local scan".into() });
-    let verdict = scan(0.2, 0.78);
-    assert_eq!((verdict.limit.clone(), verdict.part.as_str()), (Limit::Disk, "disk reads"), "{verdict}");
+    assert_eq!(reader("local scan", 0.98, 0.01).limit, Limit::OneCore { stage: "local scan".into() });
+    for name in ["local scan", "read"] {
+        let verdict = reader(name, 0.2, 0.78);
+        assert_eq!((verdict.limit.clone(), verdict.part.as_str()), (Limit::Disk, "disk reads"), "{verdict}");
+        assert!(!verdict.reason.contains("synced"), "nothing arrives where all is sent: {verdict}");
+    }
 }
 
 #[test]
