@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::probe::DiskFacts;
 
+/// Of the time that connections wait, for what comes behind them: less than this holds nobody up.
+const HELD_UP: f64 = 0.2;
+
 /// One end's verdict, without the course of time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judgement {
@@ -91,6 +94,28 @@ impl Judgement {
         self.confident && matches!(self.limit, Limit::Cpu { .. } | Limit::OneCore { .. } | Limit::Disk)
     }
 
+    /// Whether what arrived here was taken at once: no connection waited for what comes behind it.
+    fn takes_at_once(&self) -> bool {
+        let receiving = self.stages.iter().filter(|stage| stage.name == "receive");
+        let (starved, blocked) = receiving.fold((0, 0), |(starved, blocked), stage| {
+            (starved + u128::from(stage.starved_ns), blocked + u128::from(stage.blocked_ns))
+        });
+        blocked as f64 <= HELD_UP * (starved + blocked) as f64
+    }
+
+    /// The path to this end's receiver, in words, if it blames that. Where a window is full of what is under way, and
+    /// not of what nobody takes, it is the path's.
+    pub fn blames_path(&self, receiver: &Judgement) -> Option<String> {
+        let is_buffer = self.sending.buffer_limited_us > self.sending.receiver_limited_us;
+        let why = match self.limit {
+            Limit::RemoteOrPath | Limit::AccessLink | Limit::Host { .. } | Limit::Hosts => "",
+            Limit::Receiver if receiver.takes_at_once() => " (the receiver's window was full of what was under way)",
+            Limit::Window if is_buffer => " (the send buffer was full of what was under way)",
+            _ => return None,
+        };
+        Some(format!("the network{why}"))
+    }
+
     /// `part (reason)`.
     pub fn words(&self) -> String {
         if self.reason.is_empty() { self.part.clone() } else { format!("{} ({})", self.part, self.reason) }
@@ -107,18 +132,18 @@ pub fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends:
         (true, true) if near.limit == far.limit => format!("{}, here and on {host}", near.words()),
         (true, true) => format!("mixed ({} here; {} on {host})", near.part, far.part),
         (false, false) => {
-            let sender = if near_sends { near } else { far };
-            match sender.limit {
-                Limit::RemoteOrPath => "the network".to_owned(),
-                _ => sender.words(),
-            }
+            let (sender, receiver) = if near_sends { (near, far) } else { (far, near) };
+            sender.blames_path(receiver).unwrap_or_else(|| sender.words())
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use fullbore_engine::stage::Kind;
+
     use super::*;
+    use crate::probe::{Part, judged};
 
     fn judgement(limit: Limit, part: &str) -> Judgement {
         Judgement { limit, part: part.to_owned(), confident: true, ..Judgement::default() }
@@ -136,5 +161,20 @@ mod tests {
         let cpu = judgement(Limit::Cpu { consumer: "read".to_owned() }, "CPU (read)");
         assert_eq!(joined(&cpu, Some(&disk), "host", true), "mixed (CPU (read) here; disk writes on host)");
         assert_eq!(Judgement::decode(&cpu.encode()), Some(cpu));
+    }
+
+    #[test]
+    fn a_full_window_is_the_paths_where_the_receiver_takes_everything_at_once() {
+        let sender = judgement(Limit::Receiver, "the receiver");
+        let receiver = |starved_ns, blocked_ns| {
+            let threads = StageReading { starved_ns, blocked_ns, ..StageReading::new("receive", Kind::Thread) };
+            Judgement { stages: vec![threads], ..judgement(Limit::Mixed, "mixed") }
+        };
+        let path = "the network (the receiver's window was full of what was under way)";
+        assert_eq!(joined(&sender, Some(&receiver(900, 10)), "host", true), path);
+        assert_eq!(joined(&receiver(900, 10), Some(&sender), "host", false), path);
+        assert_eq!(joined(&sender, Some(&receiver(500, 400)), "host", true), "the receiver");
+        assert_eq!(judged(&sender, &receiver(900, 10)), (Some(Part::Network), path.to_owned()));
+        assert_eq!(judged(&sender, &receiver(500, 400)).0, None);
     }
 }

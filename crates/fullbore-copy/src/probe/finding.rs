@@ -112,13 +112,10 @@ pub fn judged(sender: &Judgement, receiver: &Judgement) -> (Option<Part>, String
         (Some(found), None) | (None, Some(found)) => (Some(found.0), found.1),
         (Some((Part::SourceCpu, words)), Some((Part::TargetCpu, _))) => (Some(Part::SourceCpu), words),
         (Some(_), Some(_)) => (None, String::new()),
-        (None, None) if sender.confident => match sender.limit {
-            Limit::RemoteOrPath | Limit::AccessLink | Limit::Host { .. } | Limit::Hosts => {
-                (Some(Part::Network), sender.words())
-            }
-            _ => (None, sender.words()),
+        (None, None) => match sender.blames_path(receiver).filter(|_| sender.confident) {
+            Some(words) => (Some(Part::Network), words),
+            None => (None, sender.words()),
         },
-        (None, None) => (None, sender.words()),
     }
 }
 
