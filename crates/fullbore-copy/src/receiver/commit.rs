@@ -2,7 +2,8 @@
 //!
 //! A group is at most a gibibyte or ten seconds (see [`crate::options::GROUP_TIME_MS`]), so that all but the last of a copy that is cut off
 //! are there, and so that no name refers to data that is not on the disk. The flush of one group goes
-//! on while the next is being written. Big files not yet whole get a checkpoint in their journals.
+//! on while the next is being written; there is one as soon as it is worth it, so that a disk works while more arrives, and not
+//! only when all has. Big files not yet whole get a checkpoint in their journals.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -22,6 +23,9 @@ use crate::wire::{Message, ProblemKind};
 
 /// A group is given its names when so many bytes were written since the last one.
 const GROUP_BYTES: u64 = 1 << 30;
+/// Or so many, and so long after that: the kernel by itself lets gigabytes gather before it gives a disk anything.
+const WORTH_BYTES: u64 = 64 << 20;
+const WORTH_TIME: Duration = Duration::from_secs(1);
 /// How often the committer looks whether enough was written.
 const LOOK: Duration = Duration::from_millis(250);
 /// Finished files that wait for the committer. It holds no content, only names.
@@ -166,6 +170,7 @@ impl Commit {
                 || full
                 || since.elapsed() >= group_time && written() > before
                 || written().saturating_sub(before) >= GROUP_BYTES
+                || since.elapsed() >= WORTH_TIME && written().saturating_sub(before) >= WORTH_BYTES
                 || !self.names().is_empty() && (since.elapsed() >= group_time || self.names().len() >= FINISHED);
             if is_due {
                 before = written();
