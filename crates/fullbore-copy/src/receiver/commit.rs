@@ -24,10 +24,10 @@ use crate::wire::{Message, ProblemKind};
 /// A group is given its names when so many bytes were written since the last one.
 const GROUP_BYTES: u64 = 1 << 30;
 /// Or so many, and so long after that: the kernel by itself lets gigabytes gather before it gives a disk anything.
-const WORTH_BYTES: u64 = 64 << 20;
+const WORTH_BYTES: u64 = 16 << 20;
 const WORTH_TIME: Duration = Duration::from_secs(1);
 /// How often the committer looks whether enough was written.
-const LOOK: Duration = Duration::from_millis(250);
+const LOOK: Duration = Duration::from_millis(50);
 /// Finished files that wait for the committer. It holds no content, only names.
 const FINISHED: usize = 65_536;
 /// Threads that give names at most, and files that one of them has at least.

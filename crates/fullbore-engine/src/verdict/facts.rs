@@ -7,6 +7,9 @@ use super::timeline::StagePoint;
 use crate::stage::Kind;
 use crate::window::{Place, Work};
 
+/// What flushes to the disk, beside everything else or at the end.
+pub(super) const SYNC: &str = "sync";
+
 /// A thread over all its roles within a sample; shares of the sample's length.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ThreadFacts {

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::facts::Facts;
+use super::facts::{Facts, SYNC, ThreadFacts};
 use super::sample::Sample;
 use super::timeline::Timeline;
 
@@ -338,11 +338,16 @@ fn is_local_pressed(facts: &Facts) -> bool {
 }
 
 fn is_disk_slow(facts: &Facts) -> bool {
-    let asleep = facts.most_in_device().is_some_and(|thread| thread.device >= DEVICE_ASLEEP);
+    let is_asleep = |thread: &ThreadFacts| thread.device >= DEVICE_ASLEEP;
+    let asleep = facts.threads.iter().any(is_asleep);
     let busy = facts.device_busy.is_some_and(|busy| busy >= DEVICE_BUSY);
     // With nothing arriving, a thread asleep for the disk is all that happens:
     // the final sync, a local scan.
     if facts.received_bytes == 0 && asleep {
+        return true;
+    }
+    // A copy's connections are not looked into, but its writers stand in their way. What only flushes does not.
+    if !facts.network.active && facts.threads.iter().any(|thread| thread.device_stage != SYNC && is_asleep(thread)) {
         return true;
     }
     is_local_pressed(facts) && (busy || asleep)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::facts::{Facts, ThreadFacts};
+use super::facts::{Facts, SYNC, ThreadFacts};
 use super::format::{bytes_text, duration_text, percent_text, rate_text};
 use super::judge::{Cause, Findings};
 use super::{Limit, NextLimit, Share, Verdict, shares_text};
@@ -35,7 +35,6 @@ const ALIVE_LONG_ENOUGH: f64 = 0.02;
 
 /// Roles by the names that the program gives them.
 const TLS: &str = "TLS";
-const SYNC: &str = "sync";
 /// Those that wait for a disk to read from it.
 const READERS: [&str; 3] = ["local scan", "read", "scan"];
 

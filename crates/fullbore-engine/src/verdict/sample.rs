@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::stage::{Kind, SendReading, StageReading, ThreadReading};
 use crate::window::Places;
 
+/// Threads that take a copy from its connections.
+const RECEIVE: &str = "receive";
+
 /// A role within a sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageSample {
@@ -176,10 +179,11 @@ impl Sample {
     }
 
     /// Bytes received from hosts; where the wire counts no hosts, what tasks
-    /// that read sockets counted.
+    /// that read sockets counted, and threads that receive a copy.
     pub fn received_bytes(&self) -> u64 {
         let hosts: u64 = self.hosts.iter().map(|host| host.bytes).sum();
-        let tasks = || self.stages.iter().filter(|stage| stage.tasks.reads > 0);
-        if hosts > 0 { hosts } else { tasks().map(|stage| stage.tasks.bytes).sum() }
+        let tasks = self.stages.iter().filter(|stage| stage.tasks.reads > 0).map(|stage| stage.tasks.bytes);
+        let receivers = self.stages.iter().filter(|stage| stage.name() == RECEIVE).flat_map(|stage| &stage.threads);
+        if hosts > 0 { hosts } else { tasks.chain(receivers.map(|thread| thread.bytes)).sum() }
     }
 }

@@ -484,6 +484,39 @@ fn a_reader_is_bound_by_its_core_or_its_disk() {
 }
 
 #[test]
+fn who_receives_a_copy_is_not_held_up_by_a_flush_beside_it() {
+    // Connections of a copy are threads; the third number is what they took.
+    let judged = |busy: f64, course: [(f64, f64, f64); 2]| {
+        let mut judge = Judge::default();
+        let scene = Scene { sync: 0.0, device: Some(busy), ..final_sync() };
+        for (number, (writing, syncing, mb_per_s)) in course.iter().flat_map(|one| [one; 25]).enumerate() {
+            let mut sample = sample(&scene, number);
+            sample.stages.retain(|stage| stage.name() != "hash");
+            let bytes = (mb_per_s * 1e5) as u64;
+            let thread = |slot, share: f64| ThreadReading {
+                slot,
+                alive_ns: TENTH_NS as u64,
+                device_ns: (share * TENTH_NS) as u64,
+                ..ThreadReading::default()
+            };
+            for (slot, name, share) in [(60, "receive", 0.0), (61, "disk write", *writing), (62, "sync", *syncing)] {
+                let threads = vec![ThreadReading { bytes, ..thread(slot, share) }];
+                sample.stages.push(StageSample { threads, ..StageSample::new(name, Kind::Thread) });
+            }
+            judge.push(sample);
+        }
+        opinion::verdict(judge.finish(), LedgerReading::default(), 0, Duration::from_secs(5))
+    };
+    let verdict = judged(0.6, [(0.1, 0.9, 50.0), (0.1, 0.9, 50.0)]);
+    assert_ne!(verdict.limit, Limit::Disk, "{verdict}");
+    let verdict = judged(0.6, [(0.9, 0.9, 50.0), (0.9, 0.9, 50.0)]);
+    assert_eq!(verdict.limit, Limit::Disk, "the writers themselves have to wait: {verdict}");
+    let verdict = judged(1.0, [(0.1, 0.9, 50.0), (0.0, 0.9, 0.0)]);
+    assert_eq!(verdict.limit, Limit::Disk, "it was full all along, and others waited for it: {verdict}");
+    assert!(verdict.reason.contains("the last 2."), "only synced, when nothing came any more: {verdict}");
+}
+
+#[test]
 fn tiny_and_idle_runs_wait_for_answers() {
     let waiting = Scene {
         empty: 0.99,
