@@ -11,6 +11,9 @@ use crate::probe::DiskFacts;
 /// Of the time that connections wait, for what comes behind them: less than this holds nobody up.
 const HELD_UP: f64 = 0.2;
 
+/// Share of the time from which the receiver is a limit too, beside the path to it.
+const ALSO: f64 = 0.2;
+
 /// One end's verdict, without the course of time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judgement {
@@ -103,7 +106,12 @@ impl Judgement {
         blocked as f64 <= HELD_UP * (starved + blocked) as f64
     }
 
-    /// The path to this end's receiver, in words, if it blames that. Where a window is full of what is under way, and
+    /// Share of the time in which this end's own disk or cores held it up, whether it blames them or not.
+    fn own_share(&self) -> f64 {
+        ["disk", "CPU"].iter().filter_map(|part| self.shares.get(*part)).sum()
+    }
+
+    /// The path to this end's receiver, in words, if it blames that and nothing there. Where a window is full of what is under way, and
     /// not of what nobody takes, it is the path's.
     pub fn blames_path(&self, receiver: &Judgement) -> Option<String> {
         let is_buffer = self.sending.buffer_limited_us > self.sending.receiver_limited_us;
@@ -113,7 +121,7 @@ impl Judgement {
             Limit::Window if is_buffer => " (the send buffer was full of what was under way)",
             _ => return None,
         };
-        Some(format!("the network{why}"))
+        (receiver.own_share() < ALSO).then(|| format!("the network{why}"))
     }
 
     /// `part (reason)`.
@@ -133,7 +141,12 @@ pub fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends:
         (true, true) => format!("mixed ({} here; {} on {host})", near.part, far.part),
         (false, false) => {
             let (sender, receiver) = if near_sends { (near, far) } else { (far, near) };
-            sender.blames_path(receiver).unwrap_or_else(|| sender.words())
+            sender.blames_path(receiver).unwrap_or_else(|| match receiver.own_share() {
+                some if some >= ALSO => {
+                    format!("mixed ({}; {:.0} % of the time who receives)", sender.part, some * 100.0)
+                }
+                _ => sender.words(),
+            })
         }
     }
 }
@@ -161,6 +174,19 @@ mod tests {
         let cpu = judgement(Limit::Cpu { consumer: "read".to_owned() }, "CPU (read)");
         assert_eq!(joined(&cpu, Some(&disk), "host", true), "mixed (CPU (read) here; disk writes on host)");
         assert_eq!(Judgement::decode(&cpu.encode()), Some(cpu));
+    }
+
+    #[test]
+    fn a_receiver_that_needs_time_for_itself_is_a_limit_beside_the_path() {
+        let path = judgement(Limit::RemoteOrPath, "the network");
+        let receiver = |share| {
+            let shares = [("disk".to_owned(), share)].into();
+            Judgement { confident: false, shares, ..judgement(Limit::Mixed, "mixed") }
+        };
+        assert_eq!(joined(&path, Some(&receiver(0.1)), "host", true), "the network");
+        let both = joined(&path, Some(&receiver(0.3)), "host", true);
+        assert_eq!(both, "mixed (the network; 30 % of the time who receives)");
+        assert_eq!(judged(&path, &receiver(0.3)).0, None);
     }
 
     #[test]

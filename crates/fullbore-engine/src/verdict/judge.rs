@@ -37,6 +37,10 @@ const WANTED_CORES: f64 = 0.5;
 /// time, with threads that want a core for less than six tenths.)
 const NEARLY_ALL: f64 = 0.75;
 const THROTTLED_HARD: f64 = 0.50;
+/// Where next to no time is left, and nearly all that is wanted is waited for, there is no doubt, over however many
+/// threads the work is spread.
+const THROTTLED_NEARLY_ALWAYS: f64 = 0.80;
+const DELAYED_NEARLY_ALWAYS: f64 = 0.90;
 const MOSTLY: f64 = 0.70;
 /// A wait for a core shorter than this share of wall holds up nobody.
 const RUN_DELAY_FLOOR: f64 = 0.10;
@@ -326,7 +330,8 @@ fn is_cpu_short(facts: &Facts, network_waits: bool) -> bool {
     // every thread is done with its work before there is more.
     let busiest = facts.threads.iter().map(|thread| thread.compute + thread.run_delay).fold(0.0, f64::max);
     let hard = facts.throttled >= THROTTLED_HARD && busiest >= MOSTLY;
-    hard || short && busiest >= NEARLY_ALL && !network_waits
+    let harder = facts.throttled >= THROTTLED_NEARLY_ALWAYS && facts.run_delay_ratio() >= DELAYED_NEARLY_ALWAYS;
+    hard || harder || short && busiest >= NEARLY_ALL && !network_waits
 }
 
 /// Signal A for what stands behind the network: connections wait for it, or
@@ -397,7 +402,9 @@ fn is_idle(facts: &Facts) -> bool {
 /// Shares of a sample without agreement, by what connections spent their time
 /// on; what they were blocked by is parted by what the threads behind did.
 fn spread(facts: &Facts) -> Vec<(Cause, f64)> {
-    let device: f64 = facts.threads.iter().map(|thread| thread.device).sum();
+    // A flush beside what arrives is in nobody's way.
+    let in_the_way = |thread: &&ThreadFacts| facts.received_bytes == 0 || thread.device_stage != SYNC;
+    let device: f64 = facts.threads.iter().filter(in_the_way).map(|thread| thread.device).sum();
     let busiest = facts.most_computing();
     let compute: f64 = facts.plain_threads().map(|thread| thread.compute + thread.run_delay).sum();
     let local = (device + compute).max(1e-9);

@@ -400,6 +400,9 @@ fn under_a_hard_quota_sockets_seem_empty() {
         ..link_bound()
     };
     assert!(matches!(judged(&[(held_back.clone(), 100)]).limit, Limit::Cpu { .. }));
+    // Likewise if many threads share the work, none of which wants a core for long.
+    let spread = Scene { compute: 0.01, run_delay: 0.45, net_compute: 0.01, ..held_back.clone() };
+    assert!(matches!(judged(&[(spread, 100)]).limit, Limit::Cpu { .. }));
     // As recorded with a quota a quarter above what is needed: throttled now and then, and still in time.
     let enough = Scene { compute: 0.1, run_delay: 0.4, throttled_cpu: 0.4, ..held_back };
     assert_eq!(judged(&[(enough, 100)]).limit, Limit::Host { name: "a".into() });
