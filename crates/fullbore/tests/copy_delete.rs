@@ -51,6 +51,23 @@ fn a_dry_run_tells_of_the_very_deletions_that_follow_and_what_is_excluded_protec
 }
 
 #[test]
+fn a_source_within_the_destination_is_not_deleted_there() {
+    let place = Place::new();
+    for path in ["dst/a/deep/one", "dst/a/deep/two.log", "dst/old"] {
+        write(&place.path(path), "x");
+    }
+    for source in ["dst/a/deep/", "dst/../dst/a/deep/."] {
+        let refused = place.fullbore(&["--delete", "--exclude", "*.log", source, "dst"]);
+        assert!(said(&refused).contains("is within DST, and --delete would delete it"), "{}", said(&refused));
+        assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    }
+    assert!(place.path("dst/old").exists() && place.path("dst/a/deep/two.log").exists());
+    let output = place.fullbore(&["--delete", "--exclude", "/a", "dst/a/deep/", "dst"]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(place.path("dst/one").exists() && place.path("dst/a/deep/one").exists() && !place.path("dst/old").exists());
+}
+
+#[test]
 fn with_x_nothing_is_deleted_on_a_file_system_that_is_mounted_below_the_destination() {
     let place = Place::new();
     fs::create_dir(place.path("src")).unwrap();

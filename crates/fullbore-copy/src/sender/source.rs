@@ -67,6 +67,11 @@ impl Source {
         Ok(Source { root: Arc::new(root), name: Some(last.to_vec()), is_directory })
     }
 
+    /// Whether its content is meant, and it has no name of its own at the destination.
+    pub fn is_content(&self) -> bool {
+        self.name.is_none()
+    }
+
     /// The name of a source that is no directory.
     pub fn single_file(&self) -> Option<&[u8]> {
         self.name.as_deref().filter(|_| !self.is_directory)
