@@ -111,8 +111,8 @@ impl Judgement {
         ["disk", "CPU"].iter().filter_map(|part| self.shares.get(*part)).sum()
     }
 
-    /// The path to this end's receiver, in words, if it blames that and nothing there. Where a window is full of what is under way, and
-    /// not of what nobody takes, it is the path's.
+    /// The path to this end's receiver, in words, if it blames that and nothing there. Where a window is full of what is
+    /// under way, and not of what nobody takes, it is the path's.
     pub fn blames_path(&self, receiver: &Judgement) -> Option<String> {
         let is_buffer = self.sending.buffer_limited_us > self.sending.receiver_limited_us;
         let why = match self.limit {

@@ -23,7 +23,7 @@ impl RateLimit {
     }
 
     /// What is worth one read or write under this limit: a burst, and some segments at least.
-    pub fn burst_bytes(&self) -> u64 {
+    fn burst_bytes(&self) -> u64 {
         ((self.bytes_per_s * BURST.as_secs_f64()) as u64).max(4 << 10)
     }
 

@@ -2,8 +2,8 @@
 //!
 //! A group is at most a gibibyte or ten seconds (see [`crate::options::GROUP_TIME_MS`]), so that all but the last of a copy that is cut off
 //! are there, and so that no name refers to data that is not on the disk. The flush of one group goes
-//! on while the next is being written; there is one as soon as it is worth it, so that a disk works while more arrives, and not
-//! only when all has. Big files not yet whole get a checkpoint in their journals.
+//! on while the next is being written; there is one as soon as it is worth it, so that a disk works while more
+//! arrives, and not only when all has. Big files not yet whole get a checkpoint in their journals.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};

@@ -272,8 +272,7 @@ impl Connection {
         decided: impl FnOnce(Route) + Send + 'static,
     ) -> std::io::Result<()> {
         let search = self.begin_by_pipe(transport)?;
-        let links =
-            Links { opener: self.opener.clone(), transport: transport.clone(), children: self.children.clone() };
+        let links = self.links(transport);
         let (routing, grows) = (self.routing.clone(), search.streams == 0);
         std::thread::spawn(move || match search.decide(&links.opener, &links.transport) {
             Ok(route) => {
@@ -309,8 +308,11 @@ impl Connection {
 
     /// Makes the connections with these numbers, and puts each to work as it comes.
     pub fn open(&self, transport: &Arc<Transport>, from: u8, to: u8) {
-        let (opener, transport, children) = (self.opener.clone(), transport.clone(), self.children.clone());
-        Links { opener, transport, children }.open(&self.routing.now(), from, to);
+        self.links(transport).open(&self.routing.now(), from, to);
+    }
+
+    fn links(&self, transport: &Arc<Transport>) -> Links {
+        Links { opener: self.opener.clone(), transport: transport.clone(), children: self.children.clone() }
     }
 
     /// Ends the program on the other machine, if it has not ended by itself.
