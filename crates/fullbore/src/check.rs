@@ -141,10 +141,9 @@ fn absent(findings: &Findings) -> Option<String> {
 fn extra(findings: &Findings) -> Option<String> {
     let (first, _) = findings.extra.first()?;
     let bytes: u64 = findings.extra.iter().map(|(_, size)| size).sum();
-    let (files, are, more) = match findings.extra.len() {
-        1 => ("1 file", "is", ""),
-        count => (&*format!("{count} files"), "are", " and others (-v names all)"),
-    };
+    let count = findings.extra.len() as u64;
+    let (files, are) = (units::several(count, "file", "files"), units::noun(count, "is", "are"));
+    let more = units::noun(count, "", " and others (-v names all)");
     Some(format!("{files} ({}) {are} named by no signed index: {first}{more}", units::bytes(bytes)))
 }
 
