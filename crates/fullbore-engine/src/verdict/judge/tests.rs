@@ -329,6 +329,23 @@ fn a_disk_that_takes_much_at_once_and_then_nothing_is_named() {
 }
 
 #[test]
+fn a_disk_that_holds_up_less_than_the_network_could_bring_is_named() {
+    // As recorded: the network carried 96 MB/s until the disk was full, and then ran for longer than it stood, at less.
+    let free = Scene { device: Some(0.99), mb_per_s: 96.0, ..link_bound() };
+    let runs = |mb_per_s| Scene { mb_per_s, ..free.clone() };
+    let stands = Scene { device: Some(0.99), mb_per_s: 30.0, ..disk_bound() };
+    let with = |rate, stand| {
+        let turns = (0..10).flat_map(|_| [(runs(rate), 13), (stands.clone(), stand)]);
+        judged(&std::iter::once((free.clone(), 10)).chain(turns).collect::<Vec<_>>())
+    };
+    let verdict = with(68.0, 6);
+    assert_eq!(verdict.limit, Limit::Disk, "{verdict}");
+    // Where it brings what it can, the disk is not alone.
+    let verdict = with(96.0, 4);
+    assert_eq!(verdict.limit, Limit::Mixed, "{verdict}");
+}
+
+#[test]
 fn a_full_machine_is_no_limit_while_all_that_arrives_is_done_at_once() {
     // As recorded beside a compiler on all cores: waits for a core at each packet, the link full.
     let scene = Scene {
