@@ -89,8 +89,10 @@ const STOOD: f64 = 0.35;
 /// 1.8 were seen to have connections stand for no more than 34 %: what was under way filled the pauses.)
 const STOOD_SLOWED: f64 = 0.20;
 const SLOWED: f64 = 0.80;
-/// Connections that wait less than this for later stages have nobody in their way.
+/// Connections that wait less than this for later stages have nobody in their way; and after so many such samples
+/// what has piled up in sockets before is gone.
 const UNHINDERED: f64 = 0.02;
+const DRAINED: usize = 10;
 
 /// What can hold a run up, as far as samples tell. Which part of the network
 /// it was is decided at the end, from the trials.
@@ -157,6 +159,8 @@ pub(super) struct Judge {
     other_s: BTreeMap<String, f64>,
     /// What limited the sample judged last.
     present: &'static str,
+    /// Samples in a row, up to that one, in which nobody stood in the connections' way.
+    unhindered: usize,
 }
 
 impl Judge {
@@ -196,7 +200,8 @@ impl Judge {
             findings.stood_s += facts.network.blocked * seconds;
             findings.disk_busy_bytes += sample.received_bytes();
         }
-        if facts.network.active && facts.network.blocked <= UNHINDERED {
+        self.unhindered = if facts.network.blocked <= UNHINDERED { self.unhindered + 1 } else { 0 };
+        if self.unhindered >= DRAINED {
             let rate = facts.received_bytes as f64 / facts.seconds;
             findings.carried_bytes_per_s = findings.carried_bytes_per_s.max(rate);
         }

@@ -336,7 +336,7 @@ fn a_disk_that_holds_up_less_than_the_network_could_bring_is_named() {
     let stands = Scene { device: Some(0.99), mb_per_s: 30.0, ..disk_bound() };
     let with = |rate, stand| {
         let turns = (0..10).flat_map(|_| [(runs(rate), 13), (stands.clone(), stand)]);
-        judged(&std::iter::once((free.clone(), 10)).chain(turns).collect::<Vec<_>>())
+        judged(&std::iter::once((free.clone(), 14)).chain(turns).collect::<Vec<_>>())
     };
     let verdict = with(68.0, 6);
     assert_eq!(verdict.limit, Limit::Disk, "{verdict}");
