@@ -29,7 +29,7 @@ use crate::mirror::session::{Session, Stop, boot_id, disk};
 use crate::mirror::sizes;
 use crate::mirror::state::{OWN_DIRECTORY, State, StateError, index_path};
 use crate::mirror::store;
-use crate::report::{Report, Summary, Timeline, VerdictReport, units};
+use crate::report::{Mirrored, Report, Summary, Timeline, VerdictReport, units};
 use crate::settings::{CheckSettings, DurabilityChoice, SignedBy};
 use findings::{Fault, Findings, Problem, SuiteFault};
 use local::{CheckError, Options};
@@ -239,8 +239,9 @@ fn summary(findings: &Findings) -> Summary {
     let mut summary = Summary { command: "check".to_owned(), ..Summary::default() };
     summary.totals.checked_files = findings.read.files;
     summary.totals.checked_bytes = findings.read.bytes;
-    summary.plan.wanted_files = findings.wanted.files;
-    summary.plan.wanted_bytes = findings.wanted.bytes;
+    let (files, bytes) = (findings.wanted.files, findings.wanted.bytes);
+    (summary.plan.wanted_files, summary.plan.wanted_bytes) = (files, bytes);
+    summary.mirrored = Some(Mirrored { files, bytes });
     summary
 }
 

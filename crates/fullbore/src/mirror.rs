@@ -137,6 +137,7 @@ fn walk(
     if let Some(reason) = state.lost.take() {
         account.warn(events, format!("{reason}; files on the disk are read again instead of fetched"));
     }
+    account.holds(&state.header);
 
     account.phase(events, session, Phase::Release);
     let offers = offer::fetch(settings, session, &state, now, stop, &mut |line| account.warn(events, line))?;
@@ -269,6 +270,7 @@ impl Run<'_> {
             }
         }
         let mut state = pending.publish(root, || sync(session)).map_err(StateOr::into_command)?;
+        account.holds(&state.header);
         for publication in &publications {
             account.published(events, &publication.layout.directory);
         }

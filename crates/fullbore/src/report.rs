@@ -62,6 +62,9 @@ pub struct Summary {
     pub dry_run: bool,
     /// What was planned.
     pub plan: Plan,
+    /// What is there (`mirror`, `check`), as far as that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mirrored: Option<Mirrored>,
     /// What was done.
     pub totals: Totals,
     /// What became of indexes (`update`).
@@ -81,6 +84,15 @@ pub struct Summary {
     pub warnings: Vec<String>,
     /// Files that are missing or wrong, one line each.
     pub problems: Vec<String>,
+}
+
+/// Files that the signed texts and the indexes of the published suites name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mirrored {
+    /// How many.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// Warnings and problems kept in a report; the rest is in the log. A guess.

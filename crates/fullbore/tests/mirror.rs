@@ -208,6 +208,26 @@ fn an_installer_image_whose_size_the_head_does_not_tell() {
     mirror.check(&[]).exits(0);
 }
 
+/// Their sizes are in no index.
+#[test]
+fn installer_images_count_with_their_bytes() {
+    let (_directory, archive) = own_archive(|builder| builder.installer(true));
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let mirror = Mirror::new(&archive);
+    let wanted = |state: usize| archive.state(state).select(|file| file.suite == "trixie");
+    let count = |state: usize| (wanted(state).len() as u64, wanted(state).values().map(|file| file.size).sum::<u64>());
+    let planned = |ran: &harness::Ran| (ran.number("plan.wanted_files"), ran.number("plan.wanted_bytes"));
+    for state in [0, 1] {
+        server.switch_root(&archive.state(state).root);
+        let ran = mirror.run(&[&server]).exits(0);
+        assert_eq!(planned(&ran), count(state));
+    }
+    std::fs::remove_dir_all(mirror.to.join(".fullbore")).unwrap();
+    let ran = mirror.run(&[&server]).exits(0);
+    assert_eq!(planned(&ran), count(1));
+    assert_eq!((ran.number("totals.kept_files"), ran.number("totals.kept_bytes")), count(1));
+}
+
 #[test]
 fn wrong_bytes_of_the_only_mirror_are_called_so() {
     let server = Server::builder(&common().state(0).root).fault(FaultRule::pool(1.0, Fault::Corrupt)).start().unwrap();

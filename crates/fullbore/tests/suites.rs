@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::Command;
 
 use fullbore_testkit::archive::{Archive, SuiteSpec};
-use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server};
+use fullbore_testkit::server::{Fault, FaultRule, Life, PathMatch, Server};
 use fullbore_testkit::verify;
-use harness::{Mirror, own_archive, verified};
+use harness::{Mirror, Ran, own_archive, verified};
 
 const SOON: [&str; 5] = ["--keep-generations", "0", "--keep-hours", "0", "--force-delete"];
 
@@ -47,6 +47,35 @@ fn two_suites_in_one_run() {
         mirror.check(&[]).exits(0).prints("all as signed.");
     }
     mirror.run_with(&[&server], &["--changed-exit"]).exits(10);
+}
+
+/// What is mirrored is more than what one run plans, and is told also where there is nothing to plan.
+#[test]
+fn every_run_tells_what_is_mirrored() {
+    let (_directory, archive) = two_suites();
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let mirrored = |ran: &Ran| (ran.number("mirrored.files"), ran.number("mirrored.bytes"));
+    let mirror = Mirror::new(&archive).suite("trixie");
+    let first = mirrored(&mirror.run(&[&server]).exits(0));
+    assert_eq!(mirrored(&mirror.check(&[]).exits(0)), first);
+    let mirror = mirror.suite("trixie-updates");
+    let second = mirrored(&mirror.run(&[&server]).exits(0));
+    assert!(second.0 > first.0 && second.1 > first.1, "{first:?} {second:?}");
+    assert_eq!(mirrored(&mirror.check(&[]).exits(0)), second);
+    let metrics = mirror.to.with_extension("prom").display().to_string();
+    let ran = mirror.run_with(&[&server], &["--changed-exit", "--metrics", &metrics]).exits(10);
+    assert_eq!(mirrored(&ran), second);
+    let line =
+        format!("fullbore_mirrored_files{{mirror=\"{}\",command=\"mirror\"}} {}\n", mirror.to.display(), second.0);
+    assert!(std::fs::read_to_string(&metrics).unwrap().contains(&line), "{line}");
+    server.live(Life::Refusing);
+    assert_eq!(mirrored(&mirror.run(&[&server]).exits(3)), second);
+    // What is kept of earlier states does not count.
+    server.live(Life::Alive);
+    server.switch_root(&archive.state(1).root);
+    let mirror = mirror.suite("trixie,trixie-updates");
+    let third = mirrored(&mirror.run(&[&server]).exits(0));
+    assert_eq!(mirrored(&mirror.check(&[]).exits(0)), third);
 }
 
 /// Cleaning after one suite leaves what the other names, of which it knows by the state alone.

@@ -374,7 +374,8 @@ impl<'a> Checker<'a> {
             if there.is_none() && self.is_left_out(&file) {
                 continue;
             }
-            self.findings.wanted.add(file.known_size().unwrap_or(0));
+            let size = file.known_size().or_else(|| there.as_ref().map(|(status, _)| status.size));
+            self.findings.wanted.add(size.unwrap_or(0));
             let fault = match there {
                 None => Fault::Missing,
                 Some((status, _)) if status.kind != Kind::File => Fault::Unreadable("not a regular file".to_owned()),

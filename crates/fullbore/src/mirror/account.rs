@@ -11,14 +11,14 @@ use super::pool::{Wanted, Why};
 use super::retention::GuardError;
 use super::room::Room;
 use super::session::Session;
-use super::state::Novelty;
+use super::state::{Header, Novelty};
 use super::subtract::Tally;
 use super::trace_files::{self, Trace};
 use super::upstream::Upstream;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{self, Event, Events, Phase};
 use crate::report::hosts::HostsOf;
-use crate::report::{Report, SuiteReport, SuiteState, Summary, Timeline, VerdictReport, units};
+use crate::report::{Mirrored, Report, SuiteReport, SuiteState, Summary, Timeline, VerdictReport, units};
 use crate::settings::MirrorSettings;
 
 /// Missing files named in an error; the report has more.
@@ -99,6 +99,11 @@ impl Account {
         }
     }
 
+    /// What the directory holds by its state.
+    pub fn holds(&mut self, header: &Header) {
+        self.summary.mirrored = header.named.map(|named| Mirrored { files: named.files, bytes: named.bytes });
+    }
+
     /// The plan.
     pub fn planned(
         &mut self,
@@ -112,7 +117,8 @@ impl Account {
         let index_bytes: u64 = indexes.iter().map(|index| index.size).sum();
         self.summary.plan = events::Plan {
             wanted_files: plan.len() as u64,
-            wanted_bytes: plan.bytes(),
+            // Not the plan's own sum: indexes tell no sizes of installer images.
+            wanted_bytes: wanted.subtraction.present.bytes + wanted.fetch.bytes,
             fetch_files: wanted.fetch.files + indexes.len() as u64,
             fetch_bytes: (wanted.fetch.bytes + index_bytes).saturating_sub(wanted.resumed_bytes),
             delete_files: doomed.files,

@@ -85,6 +85,8 @@ pub struct Commit<'a> {
 pub struct Counts {
     /// All files.
     pub all: Tally,
+    /// Files that suites name now: what their signed texts and their indexes name.
+    pub named: Tally,
     /// Files that no suite names any more, their time not over.
     pub waiting: Tally,
     /// Files to be deleted.
@@ -184,6 +186,7 @@ pub fn write(commit: Commit<'_>) -> Result<Pending, StateError> {
         synced: commit.synced,
         records,
         bytes: counts.all.bytes,
+        named: Some(counts.named),
         removal: Removal::None,
         clean_due,
         suites,
@@ -402,7 +405,7 @@ impl<'a> Merge<'a> {
             ];
             let Some(path) = candidates.into_iter().flatten().min().map(str::to_owned) else { return Ok(None) };
             if let Some(merged) = self.merge(&path)? {
-                self.count(&merged);
+                self.count(&path, &merged);
                 return Ok(Some((path, merged)));
             }
         }
@@ -507,7 +510,16 @@ impl<'a> Merge<'a> {
         }
     }
 
-    fn count(&mut self, merged: &Merged) {
+    /// Whether the signed text or an index has this name: it is not that of the signed text itself, nor a second one
+    /// of an index.
+    fn is_named(&self, path: &str) -> bool {
+        let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let is_signed = matches!(name, "InRelease" | "Release" | "Release.gpg")
+            && self.suites.iter().any(|suite| suite.directory == directory);
+        !is_signed && !path.contains("/by-hash/")
+    }
+
+    fn count(&mut self, path: &str, merged: &Merged) {
         let (size, standing) = (merged.size, &merged.standing);
         self.counts.all.add(size);
         if standing.expired {
@@ -528,6 +540,8 @@ impl<'a> Merge<'a> {
             let due: Option<Vec<i64>> = standing.left.iter().map(due).collect();
             let due = due.and_then(|due| due.into_iter().max());
             self.clean_due = [self.clean_due, due].into_iter().flatten().min();
+        } else if self.is_named(path) {
+            self.counts.named.add(size);
         }
         if standing.left.iter().any(|left| left.at == self.commit.now && self.decided.contains(&left.suite)) {
             self.counts.left_now.add(size);

@@ -485,11 +485,6 @@ impl Plan {
         self.slots.is_empty()
     }
 
-    /// Bytes of all files together, as far as the indexes tell.
-    pub fn bytes(&self) -> u64 {
-        self.slots.iter().map(Slot::size).filter(|&size| size != SIZE_UNKNOWN).sum()
-    }
-
     /// The file of this number.
     ///
     /// # Panics

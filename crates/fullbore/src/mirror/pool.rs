@@ -89,33 +89,27 @@ fn adopt_known(plan: &Plan, subtraction: &mut Subtraction, session: &Session, st
     });
     for (id, right) in found {
         subtraction.adopted(id, right);
-        if right {
-            subtraction.present.add(plan.file(id).known_size().unwrap_or(0));
-        }
     }
     let behind = std::mem::take(&mut subtraction.behind);
     let found = hash_known(plan, session, stop, &|number| behind.get(number).map(|(id, path)| (*id, path.as_str())));
     for (id, right) in found {
         let file = plan.file(id);
         let path = behind.binary_search_by_key(&id, |(id, _)| *id).ok().map(|at| &behind[at].1);
-        if let Some(path) = path.filter(|_| right && !session.places.is_untouched()) {
+        if let Some(path) = path.filter(|_| right.is_some() && !session.places.is_untouched()) {
             session.root.hard_link(path, &index_path(file.sha256))?;
         }
         subtraction.adopted_behind(id, right);
-        if right {
-            subtraction.present.add(file.known_size().unwrap_or(0));
-        }
     }
     Ok(())
 }
 
-/// Hashes files of the plan that lie at these paths; gives back which are right, in order.
+/// Hashes files of the plan that lie at these paths; gives back the sizes of those that are right, in order.
 fn hash_known<'a>(
     plan: &'a Plan,
     session: &Session,
     stop: &Stop,
     known: &(dyn Fn(usize) -> Option<(FileId, &'a str)> + Sync),
-) -> Vec<(FileId, bool)> {
+) -> Vec<(FileId, Option<u64>)> {
     let found = Mutex::new(Vec::new());
     let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get());
     let jobs = |number: usize| {
@@ -124,7 +118,7 @@ fn hash_known<'a>(
         Some(Job { id, path, size: file.known_size(), sha256: file.sha256 })
     };
     adopt::read_all(&session.root, jobs, threads, &session.scan, stop.flag(), &|id, outcome| {
-        let right = matches!(outcome, Outcome::Right(_));
+        let right = if let Outcome::Right(size) = outcome { Some(size) } else { None };
         found.lock().unwrap_or_else(PoisonError::into_inner).push((id, right));
     });
     let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);

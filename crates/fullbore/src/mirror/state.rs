@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::records::RecordReader;
 use super::standing::{STANDINGS_MAX, Standing, SuiteId};
+use super::subtract::Tally;
 
 /// Our own directory below the mirror's, closed to others (0700).
 pub const OWN_DIRECTORY: &str = ".fullbore";
@@ -170,6 +171,9 @@ pub struct Header {
     pub records: u64,
     /// Bytes of all files in the list.
     pub bytes: u64,
+    /// What signed texts and indexes name now, each file once; states of earlier versions do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub named: Option<Tally>,
     /// Deletion of the expired files among them.
     #[serde(default)]
     pub removal: Removal,

@@ -6,8 +6,11 @@
 //! disk, and if they have the right size they are to be read and hashed: so an archive
 //! made by debmirror or ftpsync, or a lost state, costs reading, not fetching.
 
+use std::collections::BTreeMap;
+
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Kind, Root};
+use serde::{Deserialize, Serialize};
 
 use super::links;
 use super::plan::{FileId, Plan, PlanFile};
@@ -75,7 +78,7 @@ pub struct LoggedFile {
 }
 
 /// Where a file stands.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Files.
     pub files: u64,
@@ -120,14 +123,25 @@ pub struct Subtraction {
     pub replace: FileSet,
     /// Finished by an earlier run and not wanted any more.
     pub orphans: Vec<LoggedFile>,
+    /// Sizes that state and log tell of files whose index tells none: installer images.
+    sizes: BTreeMap<FileId, u64>,
     /// Why the state's list could not be read to its end.
     pub damage: Option<String>,
 }
 
 impl Subtraction {
-    /// Notes what hashing of a file to be adopted gave.
-    pub fn adopted(&mut self, id: FileId, right: bool) {
-        if right {
+    /// Notes that a file is there, by the word of the state or the log.
+    fn known(&mut self, file: &PlanFile<'_>, size: u64) {
+        self.done.insert(file.id);
+        if file.known_size().is_none() {
+            self.sizes.insert(file.id, size);
+        }
+    }
+
+    /// Notes what hashing of a file to be adopted gave: its size, if it is right.
+    pub fn adopted(&mut self, id: FileId, right: Option<u64>) {
+        if let Some(size) = right {
+            self.present.add(size);
             self.done.insert(id);
             // What the state thought to be there is not; the file has its name.
             self.replace.remove(id);
@@ -138,8 +152,9 @@ impl Subtraction {
     }
 
     /// As [`Subtraction::adopted`], of a file behind a link whose content is in the store now.
-    pub fn adopted_behind(&mut self, id: FileId, right: bool) {
-        if right {
+    pub fn adopted_behind(&mut self, id: FileId, right: Option<u64>) {
+        if let Some(size) = right {
+            self.present.add(size);
             self.done.insert(id);
         } else {
             self.fetch.push(id);
@@ -177,6 +192,7 @@ impl<'a> Comparison<'a> {
             behind: Vec::new(),
             replace: FileSet::new(plan.len()),
             orphans: Vec::new(),
+            sizes: BTreeMap::new(),
             damage: None,
         };
         Comparison {
@@ -195,7 +211,7 @@ impl<'a> Comparison<'a> {
         match self.plan.find(&logged.path) {
             Some(file) if file.is(logged.size, logged.sha256) => {
                 if durable && !self.overtaken && !(self.log_unsigned && self.needs_signature(&file)) {
-                    self.result.done.insert(file.id);
+                    self.result.known(&file, logged.size);
                 } else {
                     self.doubtful.insert(file.id);
                 }
@@ -228,7 +244,8 @@ impl<'a> Comparison<'a> {
         let mut disk = Disk { root, missing: String::new() };
         for file in plan.files() {
             if result.done.contains(file.id) {
-                result.present.add(file.known_size().unwrap_or(0));
+                let size = file.known_size().or_else(|| result.sizes.get(&file.id).copied());
+                result.present.add(size.unwrap_or(0));
             } else if result.replace.contains(file.id) && !self.doubtful.contains(file.id) {
                 result.fetch.push(file.id);
             } else {
@@ -308,7 +325,7 @@ impl<'a> Comparison<'a> {
         } else if unread {
             self.doubtful.insert(file.id);
         } else {
-            result.done.insert(file.id);
+            result.known(file, record.size);
         }
         Ok(())
     }

@@ -116,10 +116,10 @@ pub fn render(reports: &[Report], now_unix_s: i64, before: &BTreeMap<String, i64
     each("fullbore_requests", "gauge", "Requests sent by the last run.", &|report| {
         number(report.summary.totals.requests)
     });
-    each("fullbore_mirrored_files", "gauge", "Files named by the signed indexes.", &|report| {
-        number(report.summary.plan.wanted_files)
+    each("fullbore_mirrored_files", "gauge", "Files that the published suites name, indexes included.", &|report| {
+        number(report.summary.mirrored?.files)
     });
-    each("fullbore_mirrored_bytes", "gauge", "Their bytes.", &|report| number(report.summary.plan.wanted_bytes));
+    each("fullbore_mirrored_bytes", "gauge", "Their bytes.", &|report| number(report.summary.mirrored?.bytes));
     for report in reports {
         hosts(&mut metrics, report);
         suites(&mut metrics, report, now_unix_s);

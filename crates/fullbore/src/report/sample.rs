@@ -46,6 +46,7 @@ fn summary() -> Summary {
             free_bytes: 410_000_000_000,
             free_inodes: 12_000_000,
         },
+        mirrored: Some(Mirrored { files: 105_530, bytes: 92_400_000_000 }),
         totals: Totals {
             files: 23_590,
             needed_bytes: 12_614_000_000,

@@ -103,7 +103,7 @@ impl Mirror {
         for id in subtraction.adopt.clone() {
             let file = plan.file(id);
             let on_disk = self.root.read(file.path, file.size).unwrap().unwrap();
-            subtraction.adopted(id, Sha256::of(&on_disk) == file.sha256);
+            subtraction.adopted(id, (Sha256::of(&on_disk) == file.sha256).then_some(on_disk.len() as u64));
         }
         for &id in &subtraction.fetch.clone() {
             let file = plan.file(id);
