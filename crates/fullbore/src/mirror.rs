@@ -109,6 +109,9 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
     let report = account.report(&mut session);
     match result.and(ended) {
         Ok(()) => Ok(report),
+        Err(error) if settings.dry_run && error.kind == ErrorKind::Interrupted => {
+            Err(CommandError::new(error.kind, "interrupted; a dry run changes nothing").with_report(report))
+        }
         Err(error) => Err(error.with_report(report)),
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::error::{CommandError, ErrorKind, printable};
-use crate::events::{Event, Events, Progress};
+use crate::events::{Event, Events, Plan, Progress};
 use crate::report::{Summary, units};
 use crate::settings::{Environment, OutputSettings};
 
@@ -82,9 +82,8 @@ impl Screen {
             if output.stdout_is_taken { Box::new(std::io::stderr()) } else { Box::new(std::io::stdout()) };
         let mut screen = Screen::on(output, environment, is_terminal, stdout, Box::new(std::io::stderr()));
         if screen.shows_bar() {
-            screen.terminal.bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
             screen.columns = console::Term::stderr().size().1;
-            screen.terminal.bar.set_style(bar_style(screen.no_color, screen.columns));
+            screen.terminal.bar = bar(ProgressDrawTarget::stderr(), screen.no_color, screen.columns);
         }
         screen
     }
@@ -277,9 +276,14 @@ fn files(count: u64) -> String {
 /// Whether the error that was shown says it all.
 fn nothing_came_of_it(summary: &Summary) -> bool {
     let totals = &summary.totals;
+    if summary.exit_code == 0 {
+        return false;
+    }
+    if summary.dry_run {
+        return summary.plan == Plan::default();
+    }
     let interrupted = summary.exit_code == ErrorKind::Interrupted.exit_code() && totals.received_bytes > 0;
-    let planned = summary.dry_run && summary.plan.wanted_files > 0;
-    summary.exit_code != 0 && totals.written_bytes == 0 && totals.checked_files == 0 && !planned && !interrupted
+    totals.written_bytes == 0 && totals.checked_files == 0 && !interrupted
 }
 
 /// Whether it is time again; notes that it was done.
@@ -324,6 +328,13 @@ fn bar_text(progress: &Progress, columns: u16) -> String {
 /// Columns from which the bar may be wide; below them the room is for the time to go and the limit by name.
 const WIDE_COLUMNS: u16 = 120;
 
+fn bar(target: ProgressDrawTarget, no_color: bool, columns: u16) -> ProgressBar {
+    // A bar of no length says that all is done.
+    let bar = ProgressBar::with_draw_target(Some(1), target);
+    bar.set_style(bar_style(no_color, columns));
+    bar
+}
+
 fn bar_style(no_color: bool, columns: u16) -> ProgressStyle {
     let width = if columns < WIDE_COLUMNS { 8 } else { 28 };
     let colour = if no_color { "" } else { ".cyan/blue" };
@@ -335,7 +346,7 @@ fn bar_style(no_color: bool, columns: u16) -> ProgressStyle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::{Phase, Plan};
+    use crate::events::Phase;
 
     #[derive(Clone, Default)]
     struct Shared(Arc<Mutex<Vec<u8>>>);
@@ -421,8 +432,11 @@ mod tests {
     #[test]
     fn on_a_terminal_of_80_columns_time_to_go_and_limit_are_read_to_their_ends() {
         let term = Narrow::default();
-        let bar = ProgressBar::with_draw_target(Some(100), ProgressDrawTarget::term_like(Box::new(term.clone())));
-        bar.set_style(bar_style(true, 80));
+        let bar = bar(ProgressDrawTarget::term_like(Box::new(term.clone())), true, 80);
+        bar.set_prefix("release");
+        bar.tick();
+        assert!(term.0.lock().unwrap().contains("  0 %"), "nothing is known yet: {term:?}");
+        bar.set_length(100);
         bar.set_prefix("fetch");
         bar.set_position(40);
         let progress = Progress {

@@ -717,6 +717,30 @@ fn an_interrupt_is_heard_while_the_release_is_awaited() {
     assert_eq!(run.wait().unwrap().code(), Some(130));
 }
 
+/// A dry run keeps nothing, and one that was interrupted has no plan to show.
+#[test]
+fn a_dry_run_that_is_interrupted() {
+    let archive = common();
+    let hangs = FaultRule::always(PathMatch::Contains("/binary-amd64/".to_owned()), Fault::Hang);
+    let server = Server::builder(&archive.state(0).root).fault(hangs).start().unwrap();
+    let mirror = Mirror::new(archive);
+    let mut run = mirror.command(&[&server], &["--dry-run"]);
+    let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let began = Instant::now();
+    while !server.log().iter().any(|entry| entry.path.contains("/source/")) {
+        assert!(began.elapsed() < Duration::from_secs(60), "no index is asked for");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Time for the index to arrive; too little of it and there is less to be told wrongly.
+    std::thread::sleep(Duration::from_millis(300));
+    let process = rustix::process::Pid::from_raw(i32::try_from(run.id()).unwrap()).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
+    let output = run.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stdout).as_ref()), (Some(130), ""), "{said}");
+    assert!(said.contains("a dry run changes nothing") && !said.contains("is kept"), "{said}");
+}
+
 /// Waits until a program that was started has come so far.
 fn asked_for_something(server: &Server) {
     let began = Instant::now();
