@@ -47,13 +47,15 @@ pub fn run(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
 
 fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     let root = Arc::new(Root::open(&settings.dir).map_err(CommandError::usage)?);
-    // A run in progress changes what is checked; repairs change it themselves.
-    let lock = match Lock::take(&root) {
-        Ok(lock) => Some(lock),
-        Err(error @ LockError::Held { .. }) => return Err(CommandError::new(ErrorKind::Locked, error)),
+    // A run in progress changes what is checked; repairs change it themselves. In a tree of others there are no
+    // runs, and a check leaves nothing behind.
+    let is_ours = root.stat(OWN_DIRECTORY).map_err(|error| disk(&error))?.is_some();
+    let lock = match (is_ours || settings.repair).then(|| Lock::take(&root)) {
+        Some(Ok(lock)) => Some(lock),
+        Some(Err(error @ LockError::Held { .. })) => return Err(CommandError::new(ErrorKind::Locked, error)),
         // A tree that we may only read can be checked, not repaired.
-        Err(error) if settings.repair => return Err(disk(&error)),
-        Err(_) => None,
+        Some(Err(error)) if settings.repair => return Err(disk(&error)),
+        Some(Err(_)) | None => None,
     };
     events.emit(Event::Started {
         command: "check".to_owned(),

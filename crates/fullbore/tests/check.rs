@@ -8,9 +8,8 @@ use std::path::PathBuf;
 
 use fullbore_testkit::archive::{Archive, FileKind};
 use fullbore_testkit::faults;
-use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::Server;
-use harness::{Mirror, Ran, common, need, own_archive, stranger, tree, verified};
+use harness::{Mirror, Ran, common, own_archive, stranger, tree, verified};
 
 fn mirrored(archive: &Archive) -> (Mirror, Server) {
     let server = Server::start(&archive.state(0).root).unwrap();
@@ -251,17 +250,31 @@ fn somebody_else_may_check_a_tree_that_they_may_read() {
     let own = mirror.to.join(".fullbore");
     let key: PathBuf = above.join("key.gpg");
     std::fs::copy(common().key(), &key).unwrap();
-    let mut command = if rustix::process::getuid().is_root() {
-        need("setpriv", "util-linux");
-        let mut command = clean_command("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", env!("CARGO_BIN_EXE_fullbore")]);
-        command
-    } else {
-        std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o0)).unwrap();
-        clean_command(env!("CARGO_BIN_EXE_fullbore"))
-    };
+    std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o0)).unwrap();
+    let mut command = harness::as_another();
     command.arg("check").arg(&mirror.to).arg("--keyring").arg(&key);
     let ran: Ran = mirror.finish(command);
     let _ = std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o700));
     ran.exits(0).prints("all as signed.").says("warning: cannot");
+}
+
+#[test]
+fn nothing_is_left_in_a_tree_of_others() {
+    let mirror = Mirror::new(common());
+    let names = || {
+        let names = std::fs::read_dir(&mirror.to).unwrap().map(|entry| entry.unwrap().file_name());
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    std::fs::create_dir(&mirror.to).unwrap();
+    mirror.check(&[]).exits(1).says("not a Debian archive");
+    assert!(names().is_empty());
+    std::fs::remove_dir(&mirror.to).unwrap();
+    let copied = std::process::Command::new("cp").arg("-a").arg(&common().state(0).root).arg(&mirror.to).status();
+    assert!(copied.unwrap().success());
+    let before = names();
+    mirror.check(&[]).exits(0).prints("all as signed.");
+    assert_eq!(names(), before);
+    std::fs::remove_file(mirror.to.join(debs()[0])).unwrap();
+    mirror.check(&[]).exits(4).says(debs()[0]);
+    assert_eq!(names(), before);
 }

@@ -272,6 +272,17 @@ pub fn published(mirror: &Path, archive: &Archive) -> Option<usize> {
     Some(archive.states.iter().position(of).expect("the published InRelease is of no state of the archive"))
 }
 
+/// The program as a user to whom modes apply: nobody in root's place, and everybody else as themselves.
+pub fn as_another() -> Command {
+    if !rustix::process::getuid().is_root() {
+        return clean_command(env!("CARGO_BIN_EXE_fullbore"));
+    }
+    need("setpriv", "util-linux");
+    let mut command = clean_command("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", env!("CARGO_BIN_EXE_fullbore")]);
+    command
+}
+
 /// A program that the test cannot do without.
 #[track_caller]
 pub fn need(program: &str, package: &str) {
