@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::cli::{AddressingChoice, GridArgs, S3Args};
 use crate::error::{CommandError, ErrorKind};
-use crate::fetching::{proxies, usage_of};
+use crate::fetching::proxies;
 use crate::settings::Environment;
 
 /// The region that is spoken to when nobody says which; a bucket elsewhere answers where it is.
@@ -62,7 +62,7 @@ pub fn open(
         Bucket::new(&location.bucket, endpoint.as_deref(), &region, addressing).map_err(CommandError::usage)?;
     bucket.endpoint.proxy = proxy(&bucket)?;
     let trust = match arguments.cacert.clone().or(aws.authorities.clone()) {
-        Some(path) => Trust::SystemAnd(Authorities::read(&path).map_err(|error| usage_of(&path, &error))?),
+        Some(path) => Trust::SystemAnd(Authorities::read(&path).map_err(CommandError::usage)?),
         None => Trust::System,
     };
     let connect = ConnectOptions {

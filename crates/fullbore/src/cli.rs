@@ -45,7 +45,7 @@ Also read: http_proxy, https_proxy, no_proxy, NO_COLOR, SOURCE_DATE_EPOCH.
 Exit codes:
     0  done                                  5  stale: older than what is here, or expired
     1  wrong usage or settings               6  locked: another run holds the directory
-    2  partial: some files are missing       7  disk full, or the disk fails
+    2  partial: some files are missing       7  disk full, failing, not writable
     3  network, or all mirrors dead         10  nothing had changed (with --changed-exit)
     4  signature or hash wrong             130  interrupted; run it again to go on";
 

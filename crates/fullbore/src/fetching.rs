@@ -170,7 +170,7 @@ pub fn fetch_options(network: &NetworkSettings, mut auth: AuthConf) -> Result<Fe
         auth.add_file(&text).map_err(|error| usage_of(path, &error))?;
     }
     let trust = match &network.ca_file {
-        Some(path) => Trust::SystemAnd(Authorities::read(path).map_err(|error| usage_of(path, &error))?),
+        Some(path) => Trust::SystemAnd(Authorities::read(path).map_err(CommandError::usage)?),
         None => Trust::System,
     };
     Ok(FetchOptions {
@@ -212,7 +212,7 @@ pub fn proxies(given: &settings::ProxySettings) -> Result<ProxySettings, Command
 }
 
 /// A file named by the settings that cannot be used.
-pub fn usage_of(path: &Path, error: &dyn std::fmt::Display) -> CommandError {
+fn usage_of(path: &Path, error: &dyn std::fmt::Display) -> CommandError {
     CommandError::usage(format_args!("{}: {error}", path.display()))
 }
 

@@ -427,7 +427,7 @@ fn m10_rollback_and_expiry() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
     forge.valid_until(now - 3600).unwrap();
     server.switch_root(&archive.state(1).root);
-    mirror.run(&[&server]).exits(5).says("valid until").says("--ignore-valid-until");
+    mirror.run(&[&server]).exits(5).says("valid until").says("nothing was published").says("--ignore-valid-until");
     assert_eq!(before, mirror.tree());
     mirror.run_with(&[&server], &["--ignore-valid-until"]).exits(0).says("accepted although valid only until");
     verified(&mirror.to, &archive, 1);

@@ -4,6 +4,7 @@
 mod harness;
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -45,7 +46,9 @@ fn wrong_suite_name() {
     let mirror = Mirror::new(common()).suite("bookworm");
     let ran = mirror.run(&[&server]);
     assert!(matches!(ran.code, Some(1 | 4)), "{ran:?}");
-    ran.says("asked for suite \"bookworm\"");
+    ran.says("asked for suite \"bookworm\"")
+        .says(&format!("from {}", server.url().trim_end_matches('/')))
+        .says("hint: ");
 }
 
 #[test]
@@ -116,6 +119,10 @@ fn what_is_said_of_hosts_that_cannot_be_used() {
     let other = other.display().to_string();
     let ran = mirror.finish(mirror.command(&[], &["--from", url, "--cacert", &other])).exits(3);
     ran.says("hint: --cacert must name the authority that issued the server's certificate, or that certificate itself");
+
+    std::fs::write(&other, "no certificate").unwrap();
+    let ran = mirror.finish(mirror.command(&[], &["--from", url, "--cacert", &other])).exits(1);
+    ran.says(&format!("error: {other}: no certificate in it"));
 
     for (spec, said) in [
         (TlsSpec { expired: true, ..TlsSpec::default() }, "certificate expired (Tue, 01 Jan 2002 00:00:00 GMT)"),
@@ -337,8 +344,28 @@ fn permission_denied() {
     let inner = disk.inner_path().join("m").display().to_string();
     command
         .args(mirror.arguments(&[&server], &[]).into_iter().map(|text| if text == to { inner.clone() } else { text }));
-    mirror.finish(command).exits(7).says(&inner).says("ead-only");
+    mirror.finish(command).exits(7).says(&inner).says("ead-only").says("hint: mount it for writing");
     assert_eq!(server.counters().requests, 0, "nothing is asked for when nothing can be written");
+}
+
+#[test]
+fn a_directory_of_somebody_else() {
+    let server = Server::start(&common().state(0).root).unwrap();
+    let mirror = Mirror::new(common());
+    let above = mirror.to.parent().unwrap();
+    let key = above.join("key.gpg");
+    std::fs::copy(common().key(), &key).unwrap();
+    std::fs::set_permissions(above, std::fs::Permissions::from_mode(0o555)).unwrap();
+    let mut command = harness::as_another();
+    command.args(["mirror", "--suite", "trixie", "--from", &server.url()]);
+    command.arg("--keyring").arg(&key).arg("--to").arg(&mirror.to);
+    let ran = mirror.finish(command);
+    std::fs::set_permissions(above, std::fs::Permissions::from_mode(0o755)).unwrap();
+    ran.exits(7).says("Permission denied").says("hint: run as the user that owns the mirror");
+    assert_eq!(server.counters().requests, 0);
+    // A file where the directory should be.
+    std::fs::write(&mirror.to, "").unwrap();
+    mirror.run(&[&server]).exits(7).says("hint: something else is where");
 }
 
 #[test]

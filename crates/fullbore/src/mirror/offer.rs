@@ -240,7 +240,13 @@ fn candidate(
     warn: &mut dyn FnMut(String),
 ) -> Result<Candidate, CommandError> {
     let (suite, source, release) = (wish.suite, wish.sources[0], &received.release);
-    check_suite(suite, release).map_err(CommandError::usage)?;
+    let from = || format!("from {}", shown(settings, host));
+    check_suite(suite, release).map_err(|error| {
+        CommandError::usage(error)
+            .context(from())
+            .context("nothing was published or deleted")
+            .hint("say --suite by one of its names, if it is meant; else the mirror serves another suite in its place")
+    })?;
     let until = valid_until(release, source.valid_until_min_s, source.valid_until_max_s).filter(|until| *until < now);
     if let Some(until) = until.filter(|_| source.check_valid_until) {
         if !settings.ignore_valid_until {
@@ -248,7 +254,8 @@ fn candidate(
                 ErrorKind::Stale,
                 format_args!("{suite}: the Release was valid until {}", date(until)),
             )
-            .context(format_args!("from {}", shown(settings, host)))
+            .context(from())
+            .context("nothing was published or deleted")
             .hint("the mirror may be stuck; for an archive that is no longer updated use --ignore-valid-until"));
         }
         warn(format!("{suite}: accepted although valid only until {}", date(until)));

@@ -1,5 +1,6 @@
 //! What a run stands on: directory and lock, journal and landing, fetcher and sampler.
 
+use std::io::ErrorKind as Refused;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -156,6 +157,18 @@ pub fn boot_id() -> String {
 
 /// A failure to do with the destination.
 pub fn disk(error: &dyn std::error::Error) -> CommandError {
-    let error = CommandError::new(ErrorKind::Disk, error);
-    error.hint("the mirror as it was published before is intact; run again when this is mended")
+    let mut cause = error.source();
+    while let Some(outer) = cause.filter(|cause| !cause.is::<std::io::Error>()) {
+        cause = outer.source();
+    }
+    let hint = match cause.and_then(|cause| cause.downcast_ref::<std::io::Error>()).map(std::io::Error::kind) {
+        Some(Refused::PermissionDenied) => "run as the user that owns the mirror, or let this one write there",
+        Some(Refused::ReadOnlyFilesystem) => "mount it for writing, or choose another directory",
+        Some(Refused::AlreadyExists | Refused::NotADirectory) => {
+            "something else is where a directory should be: move it away, or choose another"
+        }
+        Some(Refused::StorageFull | Refused::QuotaExceeded) => "make room and run again: what was fetched is kept",
+        _ => "run again when this is mended",
+    };
+    CommandError::new(ErrorKind::Disk, error).context("the mirror as it was published before is intact").hint(hint)
 }
