@@ -138,7 +138,7 @@ impl<'a> Listing<'a> {
                         self.impossible(&path, text.to_owned());
                         continue;
                     }
-                    match self.entry(id, &directory, Some(&folder), entry) {
+                    match self.entry(id, &directory, Some(&folder), &path, entry) {
                         Ok(want) => wanted.extend(want),
                         Err(error) => self.refused(&path, error)?,
                     }
@@ -147,7 +147,8 @@ impl<'a> Listing<'a> {
             // It would have been made, in the place of a file or a link where there is one.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if self.is_dry() => {
                 for (place, entry) in list.entries.into_iter().enumerate() {
-                    if let Ok(want) = self.entry(list.first + place as u64, &directory, None, entry) {
+                    let path = join(&directory, &entry.name);
+                    if let Ok(want) = self.entry(list.first + place as u64, &directory, None, &path, entry) {
                         wanted.extend(want);
                     }
                 }
@@ -187,22 +188,22 @@ impl<'a> Listing<'a> {
         id: u64,
         directory: &Arc<Vec<u8>>,
         folder: Option<&Arc<Folder>>,
+        path: &[u8],
         entry: Entry,
     ) -> Result<Option<Wanted>, Errno> {
-        let path = join(directory, &entry.name);
         if entry.name.is_empty() {
             // The destination itself.
-            self.directories.push((path, Box::new(entry)));
+            self.directories.push((path.to_vec(), Box::new(entry)));
             return Ok(None);
         }
         if let Some(longest) = self.room.longest_name
             && entry.name.len() as u64 > longest
         {
-            self.impossible(&path, format!("names there have at most {longest} bytes"));
+            self.impossible(path, format!("names there have at most {longest} bytes"));
             return Ok(None);
         }
         if names::is_ours(&entry.name) {
-            (self.writers.problem)(ProblemKind::Name, &path, "the name of an unfinished copy's own files".to_owned());
+            (self.writers.problem)(ProblemKind::Name, path, "the name of an unfinished copy's own files".to_owned());
             return Ok(None);
         }
         let status = match folder {
@@ -210,20 +211,20 @@ impl<'a> Listing<'a> {
             _ => None,
         };
         if let Some(first) = entry.link_group.and_then(|group| self.first_of_group.get(&group).cloned()) {
-            if folder.map_or(Ok(true), |folder| self.writers.finds_way(folder, &path, status.as_ref()))? {
+            if folder.map_or(Ok(true), |folder| self.writers.finds_way(folder, path, status.as_ref()))? {
                 self.links.push(LinkLater { directory: directory.clone(), entry: Box::new(entry), first, id });
             }
             return Ok(None);
         }
-        let group = entry.link_group.map(|group| (group, entry.name.clone(), path.clone()));
+        let group = entry.link_group.map(|group| (group, entry.name.clone()));
         let wanted = match entry.kind {
             Kind::Directory => self.directory(path, folder, status.as_ref(), entry).map(|()| None),
-            Kind::File => self.file(id, directory, folder, status.as_ref(), entry),
+            Kind::File => self.file(id, directory, folder, path, status.as_ref(), entry),
             _ => self.small_thing(id, path, folder, status.as_ref(), &entry).map(|()| None),
         }?;
         // One that cannot be there does not keep the other names of its file from coming.
-        if let Some((group, name, path)) = group
-            && !self.writers.failed.lock().contains(&path)
+        if let Some((group, name)) = group
+            && !self.writers.failed.lock().contains(path)
         {
             let is_wanted = wanted.as_ref().is_some_and(|wanted| !wanted.compare);
             self.first_of_group.insert(group, Arc::new(First { directory: directory.clone(), name, is_wanted }));
@@ -233,7 +234,7 @@ impl<'a> Listing<'a> {
 
     fn directory(
         &mut self,
-        path: Vec<u8>,
+        path: &[u8],
         folder: Option<&Arc<Folder>>,
         status: Option<&Stat>,
         entry: Entry,
@@ -250,19 +251,19 @@ impl<'a> Listing<'a> {
                 }
             }
             (_, Some(folder)) if !self.is_dry() => {
-                self.put(folder, &path, status, &entry, |listing, name| {
+                self.put(folder, path, status, &entry, |listing, name| {
                     listing.writers.attributes.make_directory(folder, name, &entry).map(|()| true)
                 })?;
-                self.fresh.insert(path.clone());
-                self.writers.made(&path);
+                self.fresh.insert(path.to_vec());
+                self.writers.made(path);
             }
             (there, _) => {
                 if there != Some(Kind::Directory) {
-                    self.writers.made(&path);
+                    self.writers.made(path);
                 }
             }
         }
-        self.directories.push((path, Box::new(entry)));
+        self.directories.push((path.to_vec(), Box::new(entry)));
         Ok(())
     }
 
@@ -349,6 +350,7 @@ impl<'a> Listing<'a> {
         id: u64,
         directory: &Arc<Vec<u8>>,
         folder: Option<&Arc<Folder>>,
+        path: &[u8],
         status: Option<&Stat>,
         entry: Entry,
     ) -> Result<Option<Wanted>, Errno> {
@@ -362,7 +364,7 @@ impl<'a> Listing<'a> {
             && self.writers.attributes.same_time(folder, &entry, status)
         {
             if !self.is_unverified(status) {
-                self.writers.mend(id, &join(directory, &entry.name), folder, status, &entry);
+                self.writers.mend(id, path, folder, status, &entry);
                 return Ok(None);
             }
             compare = true;
@@ -371,18 +373,18 @@ impl<'a> Listing<'a> {
             // Said now, and not when its content has come.
             folder.is_writable()?;
         }
-        let path = join(directory, &entry.name);
-        if !folder.map_or(Ok(true), |folder| self.writers.finds_way(folder, &path, status))? {
+        if !folder.map_or(Ok(true), |folder| self.writers.finds_way(folder, path, status))? {
             return Ok(None);
         }
         add(&progress.wanted_files, 1);
         if options.tell_names && !compare {
-            self.writers.context.tell.tell(Event::Wanted(path));
+            self.writers.context.tell.tell(Event::Wanted(path.to_vec()));
         }
         let mut wanted = Wanted { id, have: Vec::new(), compare, same_size };
-        let (name, size) = (entry.name.clone(), entry.size);
+        let size = entry.size;
         let old_size = there.map_or(0, |status| status.st_size as u64);
         let delta = options.delta && !self.is_dry() && size >= SMALL_BYTES && old_size >= BLOCK_BYTES.min(size);
+        let compared = (compare || delta).then(|| entry.name.clone());
         let mut begun = None;
         let mut missing_bytes = entry.content_bytes();
         if let Some(folder) = folder
@@ -425,7 +427,7 @@ impl<'a> Listing<'a> {
             self.writers.pending.lock().insert(id, pending);
         }
         add(&progress.wanted_bytes, missing_bytes);
-        if compare || delta {
+        if let Some(name) = compared {
             let (directory, partial) = (directory.clone(), begun);
             self.to_compare.push(Compare { id, directory, name, size, partial, awaited: compare });
         }
@@ -454,39 +456,39 @@ impl<'a> Listing<'a> {
     fn small_thing(
         &mut self,
         id: u64,
-        path: Vec<u8>,
+        path: &[u8],
         folder: Option<&Arc<Folder>>,
         status: Option<&Stat>,
         entry: &Entry,
     ) -> Result<(), Errno> {
         let (Some(folder), false) = (folder, self.is_dry() && status.is_none()) else {
-            self.writers.made(&path);
+            self.writers.made(path);
             return Ok(());
         };
         if let Some(status) = status
             && is_same_thing(folder, status, entry)?
         {
-            self.writers.mend(id, &path, folder, status, entry);
+            self.writers.mend(id, path, folder, status, entry);
             return Ok(());
         }
-        if !self.writers.finds_way(folder, &path, status)? {
+        if !self.writers.finds_way(folder, path, status)? {
             return Ok(());
         }
-        self.writers.made(&path);
+        self.writers.made(path);
         if self.is_dry() {
             return Ok(());
         }
         let mut sure = false;
-        let is_made = self.put(folder, &path, status, entry, |listing, name| {
+        let is_made = self.put(folder, path, status, entry, |listing, name| {
             if let Err(error) = make(folder, name, entry) {
                 let kind = if entry.kind == Kind::Symlink { ProblemKind::Unwritable } else { ProblemKind::Special };
-                (listing.writers.problem)(kind, &path, std::io::Error::from(error).to_string());
+                (listing.writers.problem)(kind, path, std::io::Error::from(error).to_string());
                 return Ok(false);
             }
             let failures = listing.writers.attributes.put_on_name(folder, name, entry)?;
             sure = failures.is_empty();
             for (kind, text) in failures {
-                (listing.writers.problem)(kind, &path, text);
+                (listing.writers.problem)(kind, path, text);
             }
             Ok(true)
         })?;

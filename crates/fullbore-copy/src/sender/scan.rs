@@ -214,12 +214,13 @@ impl<'a> Scan<'a> {
         };
         let mut batch = Batch::default();
         for (name, kind) in &names {
-            let path = join(&directory.path, name);
+            let path = || join(&directory.path, name);
             if names::is_ours(name) {
-                self.problem(ProblemKind::Name, &path, "the name of an unfinished copy's own files".to_owned());
+                self.problem(ProblemKind::Name, &path(), "the name of an unfinished copy's own files".to_owned());
                 continue;
             }
-            let excluded = |is_directory| self.context.options.filters.excludes(&path, is_directory);
+            let filters = &self.context.options.filters;
+            let excluded = |is_directory| !filters.is_empty() && filters.excludes(&path(), is_directory);
             let is_known = *kind != FileType::Unknown;
             if is_known && excluded(*kind == FileType::Directory) {
                 continue;
@@ -232,7 +233,7 @@ impl<'a> Scan<'a> {
                     self.add(directory, &descriptor, name, name, &status, &mut batch);
                 }
                 Err(Errno::NOENT) => {}
-                Err(error) => self.failed(&path, error),
+                Err(error) => self.failed(&path(), error),
             }
             if batch.is_full() {
                 self.tell(directory, batch.take(), false, true);
@@ -279,9 +280,9 @@ impl<'a> Scan<'a> {
         batch: &mut Batch,
     ) {
         let options = self.context.options;
-        let path = join(&directory.path, name);
+        let path = || join(&directory.path, name);
         let Some(mut entry) = source::entry(name, status) else {
-            return self.problem(ProblemKind::Special, &path, "a file of unknown kind".to_owned());
+            return self.problem(ProblemKind::Special, &path(), "a file of unknown kind".to_owned());
         };
         if entry.kind.is_special() && !options.specials {
             return;
@@ -290,14 +291,14 @@ impl<'a> Scan<'a> {
             && let Some(skip) = self.skip.filter(|skip| (skip.device, skip.inode) == (status.st_dev, status.st_ino))
         {
             if !skip.is_new {
-                self.unreadable(&path, "it is the destination; --exclude leaves it out");
+                self.unreadable(&path(), "it is the destination; --exclude leaves it out");
             }
             return;
         }
         if entry.kind == Kind::Symlink {
             match rustix::fs::readlinkat(descriptor, own, Vec::new()) {
                 Ok(target) => entry.target = target.into_bytes(),
-                Err(error) => return self.failed(&path, error),
+                Err(error) => return self.failed(&path(), error),
             }
         }
         if options.acls || options.xattrs {
@@ -306,9 +307,9 @@ impl<'a> Scan<'a> {
                 // Gone meanwhile; or `/proc` is not there, by which they are reached, and then the file still is.
                 Err(Errno::NOENT) => match rustix::fs::statat(descriptor, own, AtFlags::SYMLINK_NOFOLLOW) {
                     Err(Errno::NOENT) => return,
-                    _ => self.problem(ProblemKind::Xattrs, &path, "to read them takes /proc, mounted".to_owned()),
+                    _ => self.problem(ProblemKind::Xattrs, &path(), "to read them takes /proc, mounted".to_owned()),
                 },
-                Err(error) => self.problem(ProblemKind::Xattrs, &path, std::io::Error::from(error).to_string()),
+                Err(error) => self.problem(ProblemKind::Xattrs, &path(), std::io::Error::from(error).to_string()),
             }
         }
         if options.hard_links && status.st_nlink > 1 && entry.kind != Kind::Directory {
@@ -331,7 +332,7 @@ impl<'a> Scan<'a> {
             && options.recursive
             && self.is_entered(directory, status, descriptor, own)
         {
-            batch.children.push(Arc::new(Directory { root: directory.root.clone(), path }));
+            batch.children.push(Arc::new(Directory { root: directory.root.clone(), path: path() }));
         }
         let removable = (self.removables.is_some() && entry.kind != Kind::Directory)
             .then(|| Removable::new(directory, own, status));
