@@ -122,6 +122,12 @@ fn make_directories(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     std::fs::create_dir_all(&path).map(|()| missing)
 }
 
+/// Makes room for the descriptors of many open directories. To be called before there are other threads, where a copy
+/// may go to this machine: later it would cost time.
+pub fn reserve_descriptors() {
+    tree::reserve_descriptors();
+}
+
 /// Receives until everything is there and flushed.
 ///
 /// # Errors

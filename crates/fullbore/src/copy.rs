@@ -27,7 +27,7 @@ use fullbore_copy::judgement::Judgement;
 use fullbore_copy::local::LocalCopy;
 use fullbore_copy::options::{Compress, GROUP_TIME_MS, Options};
 use fullbore_copy::probe::{DiskFacts, Disks};
-use fullbore_copy::receiver::Destination;
+use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::Source;
 use fullbore_copy::session::Progress;
 use fullbore_copy::transport::Path as NetworkPath;
@@ -110,6 +110,7 @@ fn allow_open_files() {
         // Refused, it stays at what it is: then directories are opened more often.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..limit });
     }
+    receiver::reserve_descriptors();
 }
 
 /// Prints what `-h` alone asks for.

@@ -21,6 +21,21 @@ const OPEN_DIRECTORIES: std::ops::RangeInclusive<u64> = 128..=8192;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
+/// So many directories are kept open at most.
+fn most_open() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    (limit / 2).clamp(*OPEN_DIRECTORIES.start(), *OPEN_DIRECTORIES.end())
+}
+
+/// Has the kernel make its table of this process' open files as large as a receiver may need it. Each time that it
+/// doubles, who opens a file in a process of several threads waits for a grace period of RCU (`expand_fdtable` in
+/// `fs/file.c`): seven times 10 to 20 ms (measured) while all others wait for directories to be made.
+pub(super) fn reserve_descriptors() {
+    let any = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    // It stays as large when this is closed again; where it may not be, it grows as it is needed.
+    drop(any.and_then(|any| rustix::io::fcntl_dupfd_cloexec(any, most_open() as i32)));
+}
+
 /// An open directory of the destination.
 #[derive(Debug)]
 pub(super) struct Folder {
@@ -160,9 +175,7 @@ impl Tree {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = Mutex::default();
         let root = Arc::new(Folder::of(rustix::fs::open(path, flags, Mode::empty())?, &open)?);
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-        let most_open = (limit / 2).clamp(*OPEN_DIRECTORIES.start(), *OPEN_DIRECTORIES.end()) as usize;
-        Ok(Tree { root, nowhere: false, open, most_open })
+        Ok(Tree { root, nowhere: false, open, most_open: most_open() as usize })
     }
 
     /// A destination that does not exist, to compare with.
