@@ -23,8 +23,8 @@ use crate::names::{self, MARKER};
 use crate::session::{Event, add};
 use crate::wire::{Message, ProblemKind};
 
-/// Directories that a thread has at least whose attributes are set: fewer are done before it is there.
-const DIRECTORIES_EACH: usize = 500;
+/// Directories that a thread has at least whose attributes are set, or links: fewer are done before it is there.
+const EACH: usize = 500;
 /// How deep directories to be deleted are descended into. A path of more parts cannot be named anyway.
 pub(super) const DEPTH: usize = 2048;
 
@@ -38,7 +38,7 @@ impl Writers<'_> {
         threads: usize,
     ) -> Result<(), CopyError> {
         self.clock.adopt_thread();
-        self.link(listing);
+        self.share_out(&std::mem::take(&mut listing.links), threads, |link| self.link(link));
         let without_errors = errors.load(Ordering::Relaxed) == 0;
         if self.context.options.delete && without_errors {
             self.make_way()?;
@@ -103,17 +103,31 @@ impl Writers<'_> {
         Err(CopyError::Network("the connection broke before the source's files were removed".to_owned()))
     }
 
-    /// Gives the further names of files that have several.
-    fn link(&self, listing: &mut Listing<'_>) {
-        for link in std::mem::take(&mut listing.links) {
-            let path = join(&link.directory, &link.entry.name);
-            let linked =
-                if self.context.options.dry_run { self.would_link(&link, &path) } else { self.link_one(&link) };
-            match &linked {
-                Ok(Some(status)) => self.kept(link.id, &path, status, &link.entry),
-                Ok(None) => {}
-                Err(error) => (self.problem)(ProblemKind::Unwritable, &path, std::io::Error::from(*error).to_string()),
+    /// Does something with each of many, by several threads.
+    fn share_out<T: Sync>(&self, all: &[T], threads: usize, work: impl Fn(&T) + Sync) {
+        let mut shares = all.chunks(all.len().div_ceil(threads).max(EACH));
+        let own = shares.next().unwrap_or_default();
+        let work = &work;
+        std::thread::scope(|scope| {
+            for others in shares {
+                scope.spawn(move || {
+                    let _guard = self.context.brake.guard();
+                    self.clock.adopt_thread();
+                    others.iter().for_each(work);
+                });
             }
+            own.iter().for_each(work);
+        });
+    }
+
+    /// Gives one more name to a file that has several.
+    fn link(&self, link: &LinkLater) {
+        let path = join(&link.directory, &link.entry.name);
+        let linked = if self.context.options.dry_run { self.would_link(link, &path) } else { self.link_one(link) };
+        match &linked {
+            Ok(Some(status)) => self.kept(link.id, &path, status, &link.entry),
+            Ok(None) => {}
+            Err(error) => (self.problem)(ProblemKind::Unwritable, &path, std::io::Error::from(*error).to_string()),
         }
     }
 
@@ -316,19 +330,7 @@ impl Writers<'_> {
         };
         directories.sort_by_cached_key(|directory| std::cmp::Reverse(depth(directory)));
         for level in directories.chunk_by(|one, two| depth(one) == depth(two)) {
-            let share = level.len().div_ceil(threads).max(DIRECTORIES_EACH);
-            std::thread::scope(|scope| {
-                let mut shares = level.chunks(share);
-                let own = shares.next().unwrap_or_default();
-                for others in shares {
-                    scope.spawn(move || {
-                        let _guard = self.context.brake.guard();
-                        self.clock.adopt_thread();
-                        others.iter().for_each(|(path, entry)| self.directory(path, entry));
-                    });
-                }
-                own.iter().for_each(|(path, entry)| self.directory(path, entry));
-            });
+            self.share_out(level, threads, |(path, entry)| self.directory(path, entry));
         }
     }
 
