@@ -51,6 +51,10 @@ const GATHERING: Duration = Duration::from_millis(1);
 const FIRST_TIME: Duration = Duration::from_secs(10);
 /// Records that wait in front of a pipe that carries control messages as well: those must not wait long.
 const MERGED: usize = 2;
+/// What goes behind the last message by the pipe, where nobody reads it any more. That message is short: ssh's
+/// connection would keep it until all before is acknowledged, and the other machine's kernel waits up to 40 ms before it
+/// acknowledges (RFC 896, RFC 1122). Behind it there has to be more than a segment, with jumbo frames as well.
+const PUSH: [u8; 10_000] = [0; 10_000];
 /// The congestion control for paths that lose what no queue has cost: it does not take loss for a full link.
 const LOSSY_CONTROL: &str = "bbr";
 /// On a path with a longer round trip than this, a connection holds no more than these bytes that it has not
@@ -483,7 +487,7 @@ impl Shared {
             } else if let Message::Block(block) = message {
                 self.link.pool.give(block.payload.into_buffer());
             } else if message == Message::Switch {
-                if let Err(error) = writer.flush() {
+                if let Err(error) = writer.write_all(&PUSH).and_then(|()| writer.flush()) {
                     return self.broken(&error);
                 }
                 let Some(next) = self.handover.writer() else {
