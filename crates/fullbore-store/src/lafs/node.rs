@@ -98,7 +98,7 @@ fn read(path: &Path) -> Result<Option<String>, NodeError> {
 }
 
 fn needed(path: &Path) -> Result<String, NodeError> {
-    read(path)?.ok_or_else(|| NodeError::File { path: path.to_owned(), error: io::ErrorKind::NotFound.into() })
+    read(path)?.ok_or_else(|| NodeError::File { path: path.to_owned(), error: rustix::io::Errno::NOENT.into() })
 }
 
 impl Node {
@@ -286,6 +286,7 @@ mod tests {
         assert!(Node::read(directory.path()).unwrap_err().to_string().contains("introducer_x_cache.yaml"));
         fs::remove_file(directory.path().join("private/introducer_x_cache.yaml")).unwrap();
         fs::remove_file(directory.path().join("private/secret")).unwrap();
-        assert!(Node::read(directory.path()).unwrap_err().to_string().contains("private/secret"));
+        let missing = Node::read(directory.path()).unwrap_err().to_string();
+        assert!(missing.contains("private/secret: No such file or directory"), "{missing}");
     }
 }
