@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::client::Oracle;
 use crate::server::{Fault, Share};
-use crate::world::{LONG, SECRET, World, content};
+use crate::world::{LONG, SECRET, World, chk, content};
 
 const FILES: usize = 10;
 
@@ -41,6 +41,29 @@ async fn small_files_cost_one_round_trip_or_three_with_the_handshakes() {
     put_small(&warm).await;
     for world in [cold, warm] {
         assert!(world.servers.iter().all(|server| server.state().connections == 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_files_are_asked_for_in_one_flight() {
+    let world = Arc::new(World::new(&[Fault::None], LONG).await);
+    let mut caps = Vec::new();
+    for number in 0..FILES {
+        caps.push(chk(&world.put(&content(200 + number), [1, 1, 1], None).await.unwrap()));
+    }
+    // A share of each file, and the question which ones there are, of the first.
+    world.servers[0].state().fault = Fault::Holds { requests: FILES + 1 };
+    let downloader = Arc::new(world.downloader());
+    let mut gets = JoinSet::new();
+    for (number, cap) in caps.into_iter().enumerate() {
+        let (world, downloader) = (Arc::clone(&world), Arc::clone(&downloader));
+        gets.spawn(async move {
+            let (got, result) = world.get_by(&downloader, &cap).await;
+            assert!(got == content(200 + number), "{result:?}");
+        });
+    }
+    while let Some(got) = gets.join_next().await {
+        got.unwrap();
     }
 }
 

@@ -120,8 +120,16 @@ impl World {
         tokio::time::timeout(LIMIT, put).await.expect("the upload ends")
     }
 
+    /// What downloads of one run share.
+    pub fn downloader(&self) -> Downloader {
+        Downloader::new(Arc::clone(&self.grid), Pool::new(2), self.stop.subscribe())
+    }
+
     pub async fn get(&self, cap: &Chk) -> (Vec<u8>, Result<Got, GetError>) {
-        let downloader = Downloader::new(Arc::clone(&self.grid), Pool::new(2), self.stop.subscribe());
+        self.get_by(&self.downloader(), cap).await
+    }
+
+    pub async fn get_by(&self, downloader: &Downloader, cap: &Chk) -> (Vec<u8>, Result<Got, GetError>) {
         let (out, mut pieces) = mpsc::channel::<Bytes>(2);
         let collect = async {
             let mut data = Vec::new();

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::cut::{Choice, choose};
 use super::reader::{Reader, WHOLE_BYTES, What};
-use super::{Download, GetError, Happened};
+use super::{Download, GetError, Happened, SMALL_SHARE_BYTES};
 use crate::lafs::placement::{Candidate, place};
 
 /// Plaintext that is asked for ahead of what is decoded.
@@ -188,7 +188,9 @@ impl Download<'_> {
         let reader = &self.readers[number];
         let link = self.link(reader.server);
         let call = link.requests().read(&self.index, reader.share, offset, length);
-        let pending = match link.try_send_beside(call, length) {
+        // More of a small share is asked for than there is: the requests of many files go out at once.
+        let expected = if matches!(what, What::Whole) { SMALL_SHARE_BYTES } else { length };
+        let pending = match link.try_send_beside(call, expected) {
             Ok(Ok(pending)) => pending,
             Ok(Err(_)) => return false,
             Err(error) => {

@@ -11,8 +11,9 @@ use super::share::{Damage, Fetched, Proven, hashes_range, prove};
 use crate::lafs::cap::Chk;
 use crate::lafs::layout::{HEADER_BYTES_MAX, Layout};
 
-/// Bytes of a share that is asked for as a whole, hashes included, where so few are expected.
-pub(super) const WHOLE_BYTES: u64 = 1 << 20;
+/// Bytes of a share that is asked for as a whole, hashes included, where few are expected: enough for the hashes of some
+/// hundred segments. Servers that send all of it to each request take so much memory.
+pub(super) const WHOLE_BYTES: u64 = 256 << 10;
 
 /// What a request was for.
 #[derive(Debug, Clone)]
