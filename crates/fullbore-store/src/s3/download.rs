@@ -65,11 +65,16 @@ pub struct Got {
     pub verified: bool,
 }
 
-/// Gets an object; its bytes go to `out` in order, before all of them are verified.
+/// Gets an object; its bytes go to `out` in order, range by range, before all of them are verified.
 ///
 /// # Errors
 /// [`DownloadError`]; what was given out is not to be used then.
-pub async fn get(client: &Client, key: &str, window: &Window, out: &mpsc::Sender<Bytes>) -> Result<Got, DownloadError> {
+pub async fn get(
+    client: &Client,
+    key: &str,
+    window: &Window,
+    out: &mpsc::Sender<Vec<Bytes>>,
+) -> Result<Got, DownloadError> {
     let (first, head) = tokio::join!(range(client, key, 0..RANGE_BYTES, None), compare::head(client, key));
     let mut present = head?.ok_or_else(|| DownloadError::Missing { key: key.to_owned() })?;
     // Some proxies leave the length out of an answer without a body.
@@ -87,8 +92,8 @@ pub async fn get(client: &Client, key: &str, window: &Window, out: &mpsc::Sender
     let mut run = Run { client, key, present: &present, checker: None };
     run.checker = Some(Checker::new(compare::proof(client, key, &present).await?));
     if let Some(first) = first {
-        let piece = run.check(first, 0..RANGE_BYTES.min(present.size))?;
-        run.give(piece, out).await?;
+        let pieces = run.check(first, 0..RANGE_BYTES.min(present.size))?;
+        run.give(pieces, out).await?;
     }
     run.rest(window, out).await?;
     match run.checker.map(Checker::finish) {
@@ -123,7 +128,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// The bytes of an answer, if it is the answer to that question.
-    fn check(&self, answer: Answer, expected: std::ops::Range<u64>) -> Result<Bytes, DownloadError> {
+    fn check(&self, answer: Answer, expected: std::ops::Range<u64>) -> Result<Vec<Bytes>, DownloadError> {
         let key = || self.key.to_owned();
         let length = expected.end - expected.start;
         let right = match (answer.head.status, answer.head.content_range) {
@@ -142,14 +147,14 @@ impl Run<'_> {
         if answer.etag() != self.present.etag {
             return Err(DownloadError::Changed { key: key() });
         }
-        if right && answer.body.len() as u64 == length {
-            Ok(answer.body)
+        if right && answer.pieces.iter().map(|piece| piece.len() as u64).sum::<u64>() == length {
+            Ok(answer.pieces)
         } else {
             Err(DownloadError::Range { key: key() })
         }
     }
 
-    async fn rest(&mut self, window: &Window, out: &mpsc::Sender<Bytes>) -> Result<(), DownloadError> {
+    async fn rest(&mut self, window: &Window, out: &mpsc::Sender<Vec<Bytes>>) -> Result<(), DownloadError> {
         let size = self.present.size;
         let mut next = RANGE_BYTES;
         let mut under_way: VecDeque<(std::ops::Range<u64>, Asked)> = VecDeque::new();
@@ -168,22 +173,22 @@ impl Run<'_> {
             let Some((bytes, mut asked)) = under_way.pop_front() else { break };
             let (answer, permit) =
                 (&mut asked.0).await.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))?;
-            let piece = self.check(answer?, bytes)?;
-            self.give(piece, out).await?;
+            let pieces = self.check(answer?, bytes)?;
+            self.give(pieces, out).await?;
             drop(permit);
         }
         Ok(())
     }
 
-    /// Hashes a piece and gives it out.
-    async fn give(&mut self, piece: Bytes, out: &mpsc::Sender<Bytes>) -> Result<(), DownloadError> {
+    /// Hashes a range and gives it out.
+    async fn give(&mut self, pieces: Vec<Bytes>, out: &mpsc::Sender<Vec<Bytes>>) -> Result<(), DownloadError> {
         let mut checker = self.checker.take().unwrap_or_else(|| Checker::new(Proof::None));
-        let hashed = piece.clone();
+        let hashed = pieces.clone();
         let hashing = tokio::task::spawn_blocking(move || {
-            checker.update(&hashed);
+            hashed.iter().for_each(|piece| checker.update(piece));
             checker
         });
-        let sent = out.send(piece).await;
+        let sent = out.send(pieces).await;
         let checker = hashing.await.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))?;
         self.checker = Some(checker);
         sent.map_err(|_| DownloadError::Unwanted)

@@ -19,8 +19,8 @@ use crate::fetching::{Stop, interruption};
 use crate::grid::{amount, runtime, say, tell};
 use crate::program::process_costs;
 
-/// Pieces between the network and the file.
-const PIECES: usize = 1;
+/// Ranges between the network and the file.
+const RANGES: usize = 1;
 
 /// Gets an object; the result is the exit code.
 pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, CommandError> {
@@ -34,18 +34,18 @@ pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, Command
     let stop = Stop::listen(&runtime);
     let client = bucket::open(&arguments.s3, &arguments.grid, &location, None, stop.watch(), &ledger)?;
     let mut sink = Sink::open(arguments.output.as_deref())?;
-    let (out, mut pieces) = mpsc::channel::<Bytes>(PIECES);
+    let (out, mut ranges) = mpsc::channel::<Vec<Bytes>>(RANGES);
     let window = Window::new(RANGE_BYTES * u64::from(RANGES_AT_ONCE), RANGES_AT_ONCE);
     let (getting, key) = (client.clone(), location.key.clone());
     let task = runtime.spawn(async move { download::get(&getting, &key, &window, &out).await });
     let mut written = Ok(());
-    while let Some(piece) = pieces.blocking_recv() {
-        written = sink.write(&piece);
+    while let Some(pieces) = ranges.blocking_recv() {
+        written = pieces.iter().try_for_each(|piece| sink.write(piece));
         if written.is_err() {
             break;
         }
     }
-    drop(pieces);
+    drop(ranges);
     let got = runtime.block_on(task).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
     written?;
     if *stop.watch().borrow() && got.is_err() {

@@ -128,8 +128,10 @@ impl Call {
 pub struct Answer {
     /// Status and fields.
     pub head: Box<ResponseHead>,
-    /// The body.
+    /// The body; of a range that was asked for, empty.
     pub body: Bytes,
+    /// What came of a range, piece by piece: joined it would be copied once more.
+    pub pieces: Vec<Bytes>,
     /// How often the request was sent: an earlier copy may have been carried out, and its answer lost.
     pub times_sent: u32,
     /// The bucket as it was taken for when this was asked.

@@ -32,6 +32,9 @@ const PIECE_BYTES: u64 = 512 << 10;
 /// Bytes read from the socket at once.
 const READ_BYTES: usize = 256 << 10;
 
+/// What comes of a range in smaller pieces is joined: a store that sends single bytes would need a list of millions.
+const PIECE_BYTES_MIN: usize = 16 << 10;
+
 /// How often the kernel's counters are looked at while a large body is under way or somebody waits for room in the
 /// sockets, while the kernel has bytes of ours, and otherwise.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -112,6 +115,33 @@ struct Asked {
     begun: Instant,
     head: Option<Box<ResponseHead>>,
     body: BytesMut,
+    pieces: Vec<Bytes>,
+    received_bytes: usize,
+}
+
+impl Asked {
+    /// Whether what comes is the range that was asked for, and no error.
+    fn is_range(&self) -> bool {
+        let is_good = |head: &ResponseHead| (200..300).contains(&head.status);
+        self.order.call.range.is_some() && self.head.as_deref().is_some_and(is_good)
+    }
+
+    /// Bytes of the answer's body.
+    fn take_in(&mut self, data: Bytes) {
+        self.received_bytes += data.len();
+        if !self.is_range() || data.len() < PIECE_BYTES_MIN {
+            self.body.extend_from_slice(&data);
+        } else {
+            self.end_piece();
+            self.pieces.push(data);
+        }
+    }
+
+    fn end_piece(&mut self) {
+        if self.is_range() && !self.body.is_empty() {
+            self.pieces.push(self.body.split().freeze());
+        }
+    }
 }
 
 /// A body that is read from a file as it goes.
@@ -270,6 +300,8 @@ impl<'a> Connection<'a> {
             begun: now,
             head: None,
             body: BytesMut::new(),
+            pieces: Vec::new(),
+            received_bytes: 0,
         });
         let queued = self.http.request(&head, tag, body).and_then(|()| match &call.body {
             Body::Memory(bytes) if !bytes.is_empty() => {
@@ -437,18 +469,12 @@ impl<'a> Connection<'a> {
     fn event(&mut self, event: Event) -> Result<(), String> {
         let Some(front) = self.asked.front_mut() else { return Err("an answer to nothing".into()) };
         match event {
-            Event::Head { head, .. } => {
-                if front.order.call.answer_bytes_max > READ_BYTES {
-                    let expected = head.content_length.unwrap_or(0).min(front.order.call.answer_bytes_max as u64);
-                    front.body.reserve(expected as usize);
-                }
-                front.head = Some(head);
-            }
+            Event::Head { head, .. } => front.head = Some(head),
             Event::Body { data, .. } => {
-                if front.body.len() + data.len() > front.order.call.answer_bytes_max {
+                if front.received_bytes + data.len() > front.order.call.answer_bytes_max {
                     return Err("a longer answer than was asked for".into());
                 }
-                front.body.extend_from_slice(&data);
+                front.take_in(data);
             }
             Event::End { .. } => {
                 if let Some(asked) = self.asked.pop_front() {
@@ -459,7 +485,8 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    fn answer(&mut self, asked: Asked) {
+    fn answer(&mut self, mut asked: Asked) {
+        asked.end_piece();
         let now = Instant::now();
         if self.answers.is_multiple_of(32) || asked.order.call.body.len() >= WATCHED_BYTES {
             self.see();
@@ -479,7 +506,7 @@ impl<'a> Connection<'a> {
         let whole = now.saturating_duration_since(asked.begun.max(self.last_answer));
         self.shared.meter.answered(&Answered {
             sent_bytes: asked.order.call.body.len(),
-            received_bytes: asked.body.len() as u64,
+            received_bytes: asked.received_bytes as u64,
             path: whole.saturating_sub(turn),
             server: turn.min(whole),
             limited: std::mem::take(&mut self.limited).min(whole),
@@ -497,6 +524,7 @@ impl<'a> Connection<'a> {
             let _ = asked.order.reply.send(Ok(Answer {
                 head,
                 body: asked.body.freeze(),
+                pieces: asked.pieces,
                 times_sent: asked.order.times_sent,
                 asked: Arc::clone(&self.host.generation),
             }));
