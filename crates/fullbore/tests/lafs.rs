@@ -9,10 +9,10 @@ mod grid;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use grid::{Grid, content};
@@ -21,6 +21,7 @@ use grid::{Grid, content};
 #[test]
 fn a_real_grid() {
     let grid = Grid::start(5, "3,4,5");
+    let waiting = Waiting::begin(&grid);
     files_go_both_ways(&grid);
     several_files_are_read_in_their_order(&grid);
     reports_have_no_caps(&grid);
@@ -33,16 +34,50 @@ fn a_real_grid() {
     a_full_server_and_one_of_another_key(&grid);
     refusals_of_servers(&grid);
     a_run_without_a_journal_says_so(&grid);
+    waiting.goes_on(&grid);
     a_killed_run_is_taken_up(&grid);
     places_of_a_killed_run_are_not_blocked(&grid);
+    places_that_servers_forgot_or_that_have_other_bytes(&grid);
     caps_by_chance_survive_a_killed_run(&grid);
     an_interrupted_run_leaves_nothing_behind(&grid);
     a_pipe_that_gives_nothing_can_be_interrupted(&grid);
     caps_that_nobody_takes_are_an_error(&grid);
     a_stalled_server_is_given_up(&grid);
     a_server_that_stops_under_way(&grid);
+    happiness_that_is_lost_late(&grid);
     a_server_that_is_killed_under_way(&grid);
     too_few_servers(&grid);
+}
+
+/// A run that has put a file and waits for the next one, which comes down a pipe, while other steps are made.
+struct Waiting {
+    run: Child,
+    since: Instant,
+}
+
+impl Waiting {
+    fn begin(grid: &Grid) -> Waiting {
+        let first = grid.file("first", &content(200_000, 31));
+        let journals = grid.dir.path().join("journals-of-the-waiting");
+        let [first, journals] = [&first, &journals].map(|path| path.to_str().unwrap());
+        let mut run = grid.begin(["put", "--journals", journals, "--node", grid.node(), first, "-"]);
+        let mut cap = [0; 8];
+        run.stdout.as_mut().unwrap().read_exact(&mut cap).unwrap();
+        assert_eq!(&cap, b"URI:CHK:");
+        Waiting { run, since: Instant::now() }
+    }
+
+    /// Servers close connections on which nothing was asked for 60 s.
+    fn goes_on(mut self, grid: &Grid) {
+        grid.wait("minute to pass", || self.since.elapsed() > Duration::from_secs(65));
+        self.run.stdin.take().unwrap().write_all(&content(300_000, 32)).unwrap();
+        let output = self.run.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{stderr}");
+        assert!(!stderr.contains("warning"), "{stderr}");
+        let caps = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(grid.stock_get(caps.lines().last().unwrap()), content(300_000, 32));
+    }
 }
 
 fn files_go_both_ways(grid: &Grid) {
@@ -386,6 +421,47 @@ fn places_of_a_killed_run_are_not_blocked(grid: &Grid) {
     }
 }
 
+/// What a server says 404 and 409 to.
+fn places_that_servers_forgot_or_that_have_other_bytes(grid: &Grid) {
+    let begun = |seed| {
+        let file = grid.file("places", &content(3_000_000, seed));
+        let mut run = grid.begin(["put", "-q", "--limit-rate", "1M", "--node", grid.node(), file.to_str().unwrap()]);
+        grid.wait("bytes of all shares", || {
+            grid.places().iter().filter(|place| place.metadata().is_ok_and(|about| about.len() > 10_000)).count() == 5
+        });
+        run.kill().unwrap();
+        run.wait().unwrap();
+        file
+    };
+    let taken_up = |file: &Path, seed| {
+        let again = grid.fullbore(["put", "--node", grid.node(), file.to_str().unwrap()]);
+        assert_eq!(again.code, 0, "{}", again.stderr);
+        assert!(!again.stderr.contains("warning"), "asked anew, nothing is lost: {}", again.stderr);
+        assert_eq!((grid.shares_of(&again.stdout_line()).len(), grid.incoming()), (5, 0));
+        let out = grid.dir.path().join("places.out");
+        let get = ["get", "--json", "--node", grid.node(), "-o", out.to_str().unwrap(), &again.stdout_line()];
+        let got = grid.fullbore(get);
+        assert!(fs::read(&out).unwrap() == content(3_000_000, seed));
+        assert_eq!(got.summary()["troubles"].as_array().unwrap().len(), 0, "{}", got.stdout);
+        assert_eq!(grid.stock_get(&again.stdout_line()), content(3_000_000, seed));
+    };
+    // A server drops what is not complete when it starts.
+    let file = begun(33);
+    grid.restart(1, ToOwned::to_owned);
+    assert_eq!(grid.incoming(), 4);
+    taken_up(&file, 33);
+    // Nobody knows any more what is there, so that all is sent, and some of it is something else.
+    let file = begun(34);
+    for journal in grid.journals() {
+        let lines = fs::read_to_string(&journal).unwrap();
+        let lines: Vec<_> = lines.lines().filter(|line| !line.starts_with("{\"there\"")).collect();
+        fs::write(&journal, lines.join("\n") + "\n").unwrap();
+    }
+    let place = fs::OpenOptions::new().write(true).open(&grid.places()[2]).unwrap();
+    place.write_all_at(b"other bytes", 5_000).unwrap();
+    taken_up(&file, 34);
+}
+
 fn caps_by_chance_survive_a_killed_run(grid: &Grid) {
     let root = grid.dir.path().join("chance");
     fs::create_dir(&root).unwrap();
@@ -496,6 +572,20 @@ fn a_server_that_stops_under_way(grid: &Grid) {
     assert_eq!(grid.stock_get(String::from_utf8(output.stdout).unwrap().trim()), data);
     // It has the beginning of a share, which a server drops when it starts.
     grid.restart(3, ToOwned::to_owned);
+}
+
+fn happiness_that_is_lost_late(grid: &Grid) {
+    let file = grid.file("unhappy", &content(20_000_000, 35));
+    let all = ["put", "--encoding", "3,5,5", "--limit-rate", "8M", "--node", grid.node(), file.to_str().unwrap()];
+    let run = grid.begin(all);
+    grid.wait("shares under way", || grid.incoming() == 5);
+    grid.kill(4);
+    let output = run.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(3), &b""[..]), "{stderr}");
+    assert!(stderr.contains("5 are needed (happy)") && stderr.contains("s4 ("), "{stderr}");
+    grid.restart(4, ToOwned::to_owned);
+    grid.wait("aborted shares", || grid.incoming() == 0);
 }
 
 fn a_server_that_is_killed_under_way(grid: &Grid) {

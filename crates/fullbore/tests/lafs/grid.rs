@@ -212,9 +212,14 @@ impl Grid {
         (0..self.servers()).map(|server| files(&self.storage(server).join("shares"), "incoming").len()).sum()
     }
 
+    /// Where shares that are not complete are.
+    pub fn places(&self) -> Vec<PathBuf> {
+        (0..self.servers()).flat_map(|server| files(&self.storage(server).join("shares/incoming"), "")).collect()
+    }
+
     /// Shares that are not complete.
     pub fn incoming(&self) -> usize {
-        (0..self.servers()).map(|server| files(&self.storage(server).join("shares/incoming"), "").len()).sum()
+        self.places().len()
     }
 
     /// Where the shares of a file are, sorted by number.
