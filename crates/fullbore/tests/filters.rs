@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use fullbore_testkit::archive::{Archive, ArchiveBuilder};
+use fullbore_testkit::compression::Form;
 use fullbore_testkit::server::Server;
 use harness::{Mirror, need, signer};
 
@@ -209,6 +210,21 @@ fn all_filters_together() {
         mirrored(&["--section", &name, "--priority", &priority]),
         paths(all.iter().filter(|package| both(package)))
     );
+}
+
+#[test]
+fn an_archive_with_indexes_of_one_form_alone_is_mirrored() {
+    for form in [Form::Bz2, Form::Zst, Form::Gz] {
+        let directory = tempfile::tempdir().unwrap();
+        let builder = ArchiveBuilder::tiny(directory.path()).signer(signer()).forms(&[form]).plain_present(false);
+        let archive = builder.states(1).sources(12).pool_bytes(100_000).build().unwrap();
+        let state = archive.state(0);
+        let packages = format!("dists/trixie/main/binary-amd64/Packages{}", form.suffix());
+        assert!(state.root.join(packages).exists());
+        let mirror = Mirror::new(&archive);
+        mirror.run_with(&[&Server::start(&state.root).unwrap()], &[]).exits(0);
+        harness::verified(&mirror.to, &archive, 0);
+    }
 }
 
 #[test]
