@@ -3,6 +3,7 @@
 mod pair;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -118,6 +119,27 @@ fn no_link_is_made_to_the_old_file_of_a_name_that_could_not_be_written() {
     assert_eq!(kinds, [ProblemKind::Unwritable; 2]);
     assert!(!target.join("second").exists());
     assert!(source.join("first").exists() && source.join("second").exists());
+}
+
+#[test]
+fn many_links_that_several_threads_make_are_those_of_the_source() {
+    let (directory, target) = places();
+    let source = directory.path().join("src");
+    let name = |file: u32, link: u32| format!("{}/{file}-{link}", link % 7);
+    for file in 0..20 {
+        write(&source.join(name(file, 0)), file.to_string());
+        for link in 1..80 {
+            let path = source.join(name(file, link));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::hard_link(source.join(name(file, 0)), path).unwrap();
+        }
+    }
+    assert_eq!(copy(&[source.join("")], &target, &pair::options()), []);
+    let inode = |path: &str| fs::metadata(target.join(path)).unwrap().ino();
+    for file in 0..20 {
+        assert_eq!(fs::read_to_string(target.join(name(file, 79))).unwrap(), file.to_string());
+        assert!((1..80).all(|link| inode(&name(file, link)) == inode(&name(file, 0))), "{file}");
+    }
 }
 
 #[test]
