@@ -142,6 +142,22 @@ impl<T> Queue<T> {
         Ok(())
     }
 
+    /// Puts an item in before all others, without waiting for room.
+    ///
+    /// # Errors
+    /// As [`Queue::push`].
+    pub fn push_first(&self, item: T) -> Result<(), Closed> {
+        let mut state = self.lock();
+        if state.closed {
+            return Err(Closed);
+        }
+        state.weight += (self.shared.weigh)(&item);
+        state.items.push_front(item);
+        drop(state);
+        self.shared.filled.notify_one();
+        Ok(())
+    }
+
     /// Takes the next item; none when the queue is closed and empty.
     pub fn pop(&self, clock: &StageClock) -> Option<T> {
         match self.take(None, clock) {
@@ -300,6 +316,17 @@ mod tests {
         assert!(!queue.is_full());
         queue.break_off_but(|item| *item == 5);
         assert_eq!((queue.pop(&clock), queue.pop(&clock)), (Some(5), None));
+    }
+
+    #[test]
+    fn what_is_to_go_first_waits_neither_for_room_nor_behind_others() {
+        let clock = Ledger::new().stage("test", Kind::Thread);
+        let queue = Queue::new(2);
+        (1..=2).for_each(|item| queue.push(item, &clock).unwrap());
+        queue.push_first(0).unwrap();
+        queue.close();
+        assert_eq!(queue.push_first(3), Err(Closed));
+        assert_eq!(std::iter::from_fn(|| queue.pop(&clock)).collect::<Vec<_>>(), [0, 1, 2]);
     }
 
     #[test]

@@ -262,6 +262,7 @@ impl Transport {
     /// first, the other one when it hears of it.
     fn hand_over(&self, lane: Lane, decided: bool) {
         let shared = &self.shared;
+        let is_short = lane.round_trip().is_some_and(|trip| trip < LONG_TRIP);
         let Lane { reader, writer, socket, lingers } = lane;
         {
             let mut state = shared.lock();
@@ -269,7 +270,7 @@ impl Transport {
             state.lingers |= lingers;
             shared.look_after(socket, &mut state);
         }
-        shared.handover.offer(Lane { reader, writer, socket: None, lingers });
+        shared.handover.offer(Lane { reader, writer, socket: None, lingers }, is_short);
         if shared.sends {
             // Whoever waits for content for the pipe.
             shared.link.data.nudge();
@@ -393,11 +394,16 @@ impl Shared {
         state.sockets.push(Watched { socket, since: Instant::now(), last });
     }
 
-    /// The last thing that is said by the pipe.
+    /// The last thing that is said by the pipe. On a short path what waits goes by the connection. On a long one ssh's
+    /// is faster for a while, as it has found out how much it may send at once.
     fn say_switch(&self) {
         if self.handover.is_to_be_said() {
+            let queue = &self.link.control_out;
             // Refused where the run is over: then the last words go by the pipe.
-            let _ = self.link.control_out.push(Message::Switch, &self.clock);
+            let _ = match self.handover.is_short() {
+                true => queue.push_first(Message::Switch),
+                false => queue.push(Message::Switch, &self.clock),
+            };
         }
     }
 
@@ -447,7 +453,12 @@ impl Shared {
         self.clock.adopt_thread();
         let mut head = Vec::with_capacity(64 << 10);
         let mut gathers = false;
+        let (mut bytes, mut holds_back) = (0, beats);
         loop {
+            if holds_back && Handover::is_enough(bytes) {
+                holds_back = false;
+                self.clock.blocked_in(|| self.handover.hold_back());
+            }
             let message = match queue.try_pop() {
                 Some(message) => message,
                 None if gathers => {
@@ -481,7 +492,9 @@ impl Shared {
             if let Err(error) = sent {
                 return self.broken(&error);
             }
-            self.moved((head.len() + content.len()) as u64, 1);
+            let length = (head.len() + content.len()) as u64;
+            bytes += length;
+            self.moved(length, 1);
             if let Message::Pack(pack) = message {
                 self.link.pool.give(pack.payload.into_buffer());
             } else if let Message::Block(block) = message {

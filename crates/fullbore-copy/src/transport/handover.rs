@@ -3,7 +3,8 @@
 //! The pipe is there at once, other connections take round trips. So control messages, and a little content, go by
 //! the pipe from the first moment. When there is a connection that proved its key, each direction is handed over by
 //! itself: the last thing that is said by the pipe is [`Message::Switch`], and what follows goes by the connection.
-//! So messages keep their order, and neither end waits for the other.
+//! So messages keep their order, and neither end waits for the other. Lists of many files are rather held back for a
+//! moment: ssh would encrypt and decrypt them in two more processes.
 //!
 //! [`Message::Switch`]: crate::wire::Message::Switch
 
@@ -16,6 +17,10 @@ use super::lane::Lane;
 /// Content that goes by the pipe until it is known whether there is anything better, in bytes: what many a small
 /// copy has in all, and what ssh's own connection sends in its first round trips. One record may exceed it.
 const FIRST_BYTES: usize = 256 << 10;
+
+/// How long control messages beyond so many bytes are held back. On a short path the connection is there by then; on
+/// a long one ssh has not yet sent what it has.
+const HELD_FOR: Duration = Duration::from_millis(100);
 
 /// What the pipe carries besides control messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +44,8 @@ struct State {
     content: Content,
     reader: Option<Box<dyn Read + Send>>,
     writer: Option<Box<dyn Write + Send>>,
+    /// The path of the connection is.
+    is_short: bool,
     /// This end has said, or is about to say, that it goes on by the connection.
     said: bool,
     over: bool,
@@ -56,8 +63,14 @@ impl std::fmt::Debug for State {
 
 impl Default for Handover {
     fn default() -> Handover {
-        let state =
-            State { content: Content::First(FIRST_BYTES), reader: None, writer: None, said: false, over: false };
+        let state = State {
+            content: Content::First(FIRST_BYTES),
+            reader: None,
+            writer: None,
+            is_short: false,
+            said: false,
+            over: false,
+        };
         Handover { state: Mutex::new(state), changed: Condvar::new() }
     }
 }
@@ -72,11 +85,17 @@ impl Handover {
         self.changed.notify_all();
     }
 
-    /// Control messages may go on by this lane.
-    pub(super) fn offer(&self, lane: Lane) {
+    /// Control messages may go on by this lane; whether its path is short.
+    pub(super) fn offer(&self, lane: Lane, is_short: bool) {
         self.change(|state| {
             (state.reader, state.writer, state.content) = (Some(lane.reader), Some(lane.writer), Content::Nothing);
+            state.is_short = is_short;
         });
+    }
+
+    /// Whether the path of the connection is short.
+    pub(super) fn is_short(&self) -> bool {
+        self.lock().is_short
     }
 
     /// The pipe carries everything, to the end.
@@ -121,6 +140,17 @@ impl Handover {
         state.content != Content::Nothing
     }
 
+    /// Whether the pipe has got enough for now, with so many bytes.
+    pub(super) fn is_enough(bytes: u64) -> bool {
+        bytes >= FIRST_BYTES as u64
+    }
+
+    /// Waits until something is decided, but for a moment only.
+    pub(super) fn hold_back(&self) {
+        let undecided = |state: &mut State| matches!(state.content, Content::First(_));
+        drop(self.changed.wait_timeout_while(self.lock(), HELD_FOR, undecided));
+    }
+
     /// It carries so much of content.
     pub(super) fn carry(&self, bytes: usize) {
         if let Content::First(left) = &mut self.lock().content {
@@ -149,11 +179,14 @@ mod tests {
         assert!(handover.may_carry());
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| handover.reader(Duration::from_secs(3600)));
-            handover.offer(Lane::pipe(std::io::empty(), std::io::sink()));
+            handover.offer(Lane::pipe(std::io::empty(), std::io::sink()), false);
             assert!(waiting.join().unwrap().is_some());
         });
         assert!(!handover.may_carry() && handover.writer().is_some());
         assert!(handover.is_to_be_said() && !handover.is_to_be_said());
+        // It is decided: nothing is held back.
+        assert!(!Handover::is_enough(FIRST_BYTES as u64 - 1) && Handover::is_enough(FIRST_BYTES as u64));
+        handover.hold_back();
         handover.end();
         assert!(handover.reader(Duration::from_secs(3600)).is_none());
     }

@@ -151,6 +151,43 @@ fn messages_keep_their_order_when_a_connection_takes_them_over_from_the_pipe() {
 }
 
 #[test]
+fn what_waits_for_a_slow_pipe_goes_by_the_connection_as_soon_as_there_is_one() {
+    let ledger = Ledger::new();
+    let clock = ledger.stage("test", Kind::Thread);
+    let link = Link::remote();
+    let transport = Transport::new(&link, &Brake::new(&link), true, &ledger, None);
+    let (pipe, mut end) = UnixStream::pair().unwrap();
+    let long = |number: u8| Message::Counters(vec![number; 200_000]);
+    let count = 50;
+    (0..count).for_each(|number| link.control_out.push(long(number), &clock).unwrap());
+    transport.speak(pipe);
+    let [near, far] = by_tls();
+    transport.hand_over(near, true);
+    let mut next = 0;
+    let mut read = |mut from: Box<dyn Read + Send>, last: fn(&Message) -> bool| {
+        let mut decoder = Decoder::new();
+        loop {
+            let count = from.read(decoder.space()).unwrap();
+            assert!(count > 0, "all of it came another way");
+            let Some(message) = decoder.filled(count).unwrap() else { continue };
+            if last(&message) {
+                return next;
+            }
+            assert_eq!(message, long(next));
+            next += 1;
+        }
+    };
+    // What the pipe's own memory takes in, and what was held back.
+    let by_pipe = read(Box::new(end.try_clone().unwrap()), |message| *message == Message::Switch);
+    assert!(by_pipe < 10, "{by_pipe} of {count}");
+    // It is pushed out.
+    end.read_exact(&mut [1; PUSH.len()]).unwrap();
+    link.control_out.push(Message::Finish { records: 0 }, &clock).unwrap();
+    assert_eq!(read(far.reader, |message| matches!(message, Message::Finish { .. })), count);
+    transport.finish();
+}
+
+#[test]
 fn content_goes_by_the_pipe_until_it_is_known_whether_there_is_anything_better() {
     let ledger = Ledger::new();
     let clock = ledger.stage("test", Kind::Thread);
