@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cgroup::{Mount, mounts};
 pub use device::{Device, DiskStat};
+pub use format::{noun, several};
 pub use record::{RecordSamples, judge_record};
 pub use sample::{CpuSample, DeviceSample, HostSample, Sample, StageSample, WindowSample};
 pub use sampler::{Sampler, SamplerConfig};

@@ -1,6 +1,8 @@
-//! `put --dry-run` against the test vectors that the Tahoe-LAFS project publishes.
+//! `put --dry-run`, which needs no server: against the test vectors that the Tahoe-LAFS project publishes, and its refusals.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -71,4 +73,26 @@ fn all_published_vectors_of_immutable_files() {
         let expected: Vec<&str> = files.iter().map(|(_, cap)| cap.as_str()).collect();
         assert_eq!(caps.lines().collect::<Vec<_>>(), expected, "{how:?}");
     }
+}
+
+#[test]
+fn a_directory_without_a_cap_says_which_name_is_to_blame() {
+    let directory = tempfile::tempdir().unwrap();
+    let sub = directory.path().join("sub");
+    std::fs::create_dir(&sub).unwrap();
+    std::fs::write(sub.join(OsStr::from_bytes(b"x\xff")), "a").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+    let secret = base32::encode(&[7; 16]);
+    let output = command.args(["put", "--dry-run", "--convergence", &secret]).arg(directory.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8(output.stderr).unwrap();
+    let why = |line: &str| line.split_once("no cap, because ").map(|(_, why)| why.to_owned());
+    let mut reasons: Vec<String> = told.lines().filter_map(why).collect();
+    reasons.sort();
+    assert_eq!(reasons.len(), 2, "{told}");
+    assert_eq!(reasons[0], format!("{} has none", sub.display()));
+    assert!(
+        reasons[1].starts_with("the name \"x") && reasons[1].ends_with(" is not UTF-8, and names in a grid are"),
+        "{told}"
+    );
 }

@@ -53,6 +53,16 @@ pub fn percent_text(share: f64) -> String {
     format!("{:.0} %", share.clamp(0.0, 1.0) * 100.0)
 }
 
+/// `1 file`, `12 files`.
+pub fn several(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", noun(n, one, many))
+}
+
+/// The word that goes with so many.
+pub fn noun<'a>(n: u64, one: &'a str, many: &'a str) -> &'a str {
+    if n == 1 { one } else { many }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

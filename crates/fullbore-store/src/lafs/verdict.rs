@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use fullbore_engine::verdict::{self as engine, Limit};
+use fullbore_engine::verdict::{self as engine, Limit, several};
 
 use super::gbs::flow::{FlowReading, Sending};
 use super::upload::produce::Costs;
@@ -154,10 +154,10 @@ fn evidence(facts: &Facts) -> Vec<String> {
     for (name, server) in &facts.servers {
         let answers = u32::try_from(server.answers.max(1)).unwrap_or(u32::MAX);
         let mut line = format!(
-            "server {name}: round trip {} ms, {} answers over {} connections, turn-around {} ms each, path {} %",
+            "server {name}: round trip {} ms, {} over {}, turn-around {} ms each, path {} %",
             ms(server.round_trip),
-            server.answers,
-            server.connections,
+            several(server.answers, "answer", "answers"),
+            several(server.connections, "connection", "connections"),
             ms(server.turn_around / answers),
             percent(share(facts, server.times.path)),
         );

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use fullbore_engine::verdict::several;
+
 use super::client::measure::Reading;
 use crate::verdict::Verdict;
 
@@ -79,7 +81,11 @@ fn evidence(facts: &Facts) -> Vec<String> {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let mean = |time: Duration| ms(time) / answers.max(1) as f64;
     let mut lines = vec![
-        format!("{answers} answers over {connections} connections, at most {connections_at_once} at once"),
+        format!(
+            "{} over {}, at most {connections_at_once} at once",
+            several(answers, "answer", "answers"),
+            several(connections, "connection", "connections"),
+        ),
         format!("of a request, {:.1} ms on the path and {:.1} ms at the server, in the mean", mean(path), mean(server)),
     ];
     lines.extend(round_trip.map(|time| format!("smallest round trip {:.1} ms", ms(time))));

@@ -250,6 +250,7 @@ fn open_journal(directory: &Path) -> Option<Arc<Journal>> {
 struct Open {
     missing: usize,
     directory: Directory,
+    /// Why it will have no cap.
     failed: Option<String>,
 }
 
@@ -287,9 +288,7 @@ impl Run<'_> {
         let putter = self.place.putter();
         self.tasks.spawn(async move {
             let outcome = match open.failed {
-                Some(child) => {
-                    (0, Err(CommandError::new(ErrorKind::Partial, format_args!("no cap, because {child} has none"))))
-                }
+                Some(why) => (0, Err(CommandError::new(ErrorKind::Partial, format_args!("no cap, because {why}")))),
                 None => putter.directory(&open.directory).await,
             };
             (number, outcome)
@@ -320,10 +319,10 @@ impl Run<'_> {
         let name = path.file_name().unwrap_or_default();
         let added = match result {
             Ok(cap) => open.directory.add(name.as_bytes(), cap.clone()).map_err(|error| error.to_string()),
-            Err(_) => Err(path.display().to_string()),
+            Err(_) => Err(format!("{} has none", path.display())),
         };
-        if let Err(child) = added {
-            open.failed.get_or_insert(child);
+        if let Err(why) = added {
+            open.failed.get_or_insert(why);
         }
         open.missing -= 1;
         (open.missing == 0).then_some(parent)

@@ -1,5 +1,7 @@
 //! Numbers with their units, as people read them.
 
+pub use fullbore_engine::verdict::{noun, several};
+
 /// `62 MB`, `1.24 GB`: three significant digits, decimal units.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
@@ -62,16 +64,6 @@ pub fn count(n: u64) -> String {
         out.push(digit);
     }
     out
-}
-
-/// `1 file`, `12 files`.
-pub fn several(n: u64, one: &str, many: &str) -> String {
-    format!("{n} {}", noun(n, one, many))
-}
-
-/// The word that goes with so many.
-pub fn noun<'a>(n: u64, one: &'a str, many: &'a str) -> &'a str {
-    if n == 1 { one } else { many }
 }
 
 /// A Unix time as `2026-11-20 23:38:05 UTC`; out-of-range times as the bare number.
