@@ -21,28 +21,8 @@ use fullbore_testkit::process::clean_command;
 use fullbore_testkit::random::Random;
 use fullbore_testkit::server::Server;
 use fullbore_testkit::slowdisk::SlowDisk;
-use harness::compared::{ALLOWED, bootstrap, fullbore, is_sound, place, reference, same};
+use harness::compared::{ALLOWED, bootstrap, installed_as_by_apt, is_sound, place, reference, same};
 use harness::packages::{MORE, packages, well};
-use harness::roots::{Allowed, What};
-
-/// Records of an installation that hold times, or the command line.
-const ALLOWED_OF_INSTALL: &[Allowed] = &[
-    Allowed { path: "etc/ssh/", in_what: &[What::Content, What::Mtime], reason: "host keys are made at random" },
-    Allowed { path: "var/log/", in_what: &[What::Content], reason: "times of day; compared without them" },
-    Allowed {
-        path: "var/cache/apt/pkgcache.bin",
-        in_what: &[What::Content, What::Presence],
-        reason: "holds times of files",
-    },
-    Allowed { path: "var/cache/apt/srcpkgcache.bin", in_what: &[What::Content, What::Presence], reason: "likewise" },
-    Allowed { path: "var/cache/ldconfig/aux-cache", in_what: &[What::Content], reason: "holds numbers of inodes" },
-    Allowed { path: "var/lib/dpkg/status-old", in_what: &[What::Content], reason: "the state before dpkg's last step" },
-    Allowed {
-        path: "var/cache/apt/archives/",
-        in_what: &[What::Owner, What::Mode],
-        reason: "apt fetches as its own user, we as root",
-    },
-];
 
 /// Moments at which a run is killed, besides one between unpacking and configuring.
 const KILLS: usize = 10;
@@ -79,40 +59,7 @@ fn a_larger_root_is_mmdebstraps_and_packages_installed_into_one_are_apts() {
     same(&ours, &theirs, ALLOWED);
     is_sound(&ours);
 
-    fs::copy(&packages().key, ours.join("etc/apt/trusted.gpg.d/test.gpg")).unwrap();
-    fs::write(ours.join("etc/apt/apt.conf.d/test"), "APT::Install-Recommends false;\n").unwrap();
-    fs::write(ours.join("usr/sbin/policy-rc.d"), "#!/bin/sh\nexit 101\n").unwrap();
-    well(clean_command("chmod").arg("755").arg(ours.join("usr/sbin/policy-rc.d")));
-    let inside = |root: &Path, words: &[&str]| {
-        let mut command = clean_command("chroot");
-        command.env("DEBIAN_FRONTEND", "noninteractive").arg(root).args(words);
-        String::from_utf8_lossy(&well(&mut command).stdout).into_owned()
-    };
-    inside(&ours, &["apt-get", "update"]);
-    let copied = dir.path().join("copied");
-    well(clean_command("cp").arg("--archive").arg(&ours).arg(&copied));
-    let mut command = fullbore();
-    command.env("DEBIAN_FRONTEND", "noninteractive");
-    well(command.args(["install", "--yes", "--root"]).arg(&ours).args(later));
-    inside(&copied, &[&["apt-get", "--yes", "install"], later].concat());
-    same(&ours, &copied, ALLOWED_OF_INSTALL);
-    is_sound(&ours);
-    assert_eq!(inside(&ours, &["apt-mark", "showauto"]), inside(&copied, &["apt-mark", "showauto"]));
-    let history = |root: &Path| {
-        let text = fs::read_to_string(root.join("var/log/apt/history.log")).unwrap();
-        text.lines().filter(|line| !line.contains("-Date:")).map(str::to_owned).collect::<Vec<_>>()
-    };
-    assert_eq!(history(&ours), history(&copied));
-    // Without triggers, which dpkg may process at other moments: what it has unpacked by then may be more. Sorted and without
-    // its starts: what is left to dpkg comes after the others of its batch.
-    let log = |root: &Path| {
-        let text = fs::read_to_string(root.join("var/log/dpkg.log")).unwrap();
-        let lines = text.lines().map(|line| line.splitn(3, ' ').last().unwrap().to_owned());
-        let mut lines: Vec<_> = lines.filter(|line| !line.contains("trig") && !line.starts_with("startup")).collect();
-        lines.sort();
-        lines
-    };
-    assert_eq!(log(&ours), log(&copied));
+    installed_as_by_apt(packages(), &ours, later, &[]);
 }
 
 #[test]

@@ -15,7 +15,9 @@ use std::fs;
 use std::path::Path;
 
 use fullbore_testkit::process::clean_command;
-use harness::compared::{ALLOWED, ALLOWED_WITHOUT_APT, bootstrap_of, is_sound, place, reference_of, same};
+use harness::compared::{
+    ALLOWED, ALLOWED_WITHOUT_APT, bootstrap_of, installed_as_by_apt, is_sound, place, reference_of, same,
+};
 use harness::packages::{MORE, Packages, archive, well};
 use harness::roots::{Allowed, What};
 
@@ -63,6 +65,12 @@ const ALLOWED_OF_SUITES: &[Allowed] = &[
     Allowed { path: "var/cache/fontconfig/", in_what: &[What::Content], reason: "holds times of directories" },
 ];
 
+/// After an installation; a new root has none.
+const MACHINE_IDS: &[Allowed] = &[
+    Allowed { path: "etc/machine-id", in_what: &[What::Content], reason: "the postinst of dbus makes it at random" },
+    Allowed { path: "var/lib/dbus/machine-id", in_what: &[What::Content], reason: "likewise" },
+];
+
 const TRIGGERS: &str = "var/lib/dpkg/triggers/File";
 const STATUS_BEFORE: &str = "var/lib/dpkg/status-old";
 
@@ -87,6 +95,14 @@ fn compare(archive: &Packages, variant: &str, include: &[&str], allowed: &[Allow
     let list =
         well(clean_command("dpkg-query").arg(format!("--admindir={}/var/lib/dpkg", ours.display())).arg("--show"));
     list.stdout.split(|byte| *byte == b'\n').count() - 1
+}
+
+/// Into a minimal root of ours, by us and by apt.
+fn installs(archive: &Packages, names: &[&str]) {
+    let (dir, server) = (place(), archive.serve());
+    let root = dir.path().join("ours");
+    well(&mut bootstrap_of(archive, &server, "minbase", &[], &root, &[]));
+    installed_as_by_apt(archive, &root, names, &[ALLOWED_OF_SUITES, MACHINE_IDS].concat());
 }
 
 fn triggers(root: &Path) -> BTreeSet<String> {
@@ -132,6 +148,12 @@ macro_rules! sets {
             fn desktop() {
                 let count = compare(&archive(Some(RELEASE), "amd64", &wanted()), "minbase", DESKTOP, &[]);
                 assert!(count >= DESKTOP_PACKAGES_MIN, "{count} packages");
+            }
+
+            #[test]
+            #[ignore = "long"]
+            fn installed() {
+                installs(&archive(Some(RELEASE), "amd64", &wanted()), DESKTOP);
             }
         }
     };

@@ -43,6 +43,25 @@ pub const ALLOWED_WITHOUT_APT: &[Allowed] = &[
     },
 ];
 
+/// Records of an installation that hold times, or the command line.
+pub const ALLOWED_OF_INSTALL: &[Allowed] = &[
+    Allowed { path: "etc/ssh/", in_what: &[What::Content, What::Mtime], reason: "host keys are made at random" },
+    Allowed { path: "var/log/", in_what: &[What::Content], reason: "times of day; compared without them" },
+    Allowed {
+        path: "var/cache/apt/pkgcache.bin",
+        in_what: &[What::Content, What::Presence],
+        reason: "holds times of files",
+    },
+    Allowed { path: "var/cache/apt/srcpkgcache.bin", in_what: &[What::Content, What::Presence], reason: "likewise" },
+    Allowed { path: "var/cache/ldconfig/aux-cache", in_what: &[What::Content], reason: "holds numbers of inodes" },
+    Allowed { path: "var/lib/dpkg/status-old", in_what: &[What::Content], reason: "the state before dpkg's last step" },
+    Allowed {
+        path: "var/cache/apt/archives/",
+        in_what: &[What::Owner, What::Mode],
+        reason: "apt fetches as its own user, we as root",
+    },
+];
+
 pub fn fullbore() -> Command {
     assert!(rustix::process::geteuid().is_root(), "roots and mounts: run as root (script/test does)");
     clean_command(env!("CARGO_BIN_EXE_fullbore"))
@@ -116,7 +135,7 @@ pub fn reference_of(
 
 fn inside(root: &Path, words: &[&str]) -> String {
     let mut command = clean_command("chroot");
-    command.arg(root).args(words);
+    command.env("DEBIAN_FRONTEND", "noninteractive").arg(root).args(words);
     String::from_utf8_lossy(&well(&mut command).stdout).into_owned()
 }
 
@@ -142,4 +161,37 @@ pub fn same(ours: &Path, theirs: &Path, allowed: &[Allowed]) {
     let owned = packaged(theirs);
     let lines = differences(&read(ours), &read(theirs), &|path| owned.contains(path), allowed);
     assert!(lines.is_empty(), "{} differences:\n{}", lines.len(), lines.join("\n"));
+}
+
+/// Installs packages into a root of ours, and by its apt into a copy that is made beside it, and compares the two.
+pub fn installed_as_by_apt(archive: &Packages, ours: &Path, names: &[&str], allowed: &[Allowed]) {
+    fs::copy(&archive.key, ours.join("etc/apt/trusted.gpg.d/test.gpg")).unwrap();
+    fs::write(ours.join("etc/apt/apt.conf.d/test"), "APT::Install-Recommends false;\n").unwrap();
+    fs::write(ours.join("usr/sbin/policy-rc.d"), "#!/bin/sh\nexit 101\n").unwrap();
+    well(clean_command("chmod").arg("755").arg(ours.join("usr/sbin/policy-rc.d")));
+    inside(ours, &["apt-get", "update"]);
+    let copied = ours.with_file_name("copied");
+    well(clean_command("cp").arg("--archive").arg(ours).arg(&copied));
+    let mut command = fullbore();
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    well(command.args(["install", "--yes", "--root"]).arg(ours).args(names));
+    inside(&copied, &[&["apt-get", "--yes", "install"], names].concat());
+    same(ours, &copied, &[ALLOWED_OF_INSTALL, allowed].concat());
+    is_sound(ours);
+    assert_eq!(inside(ours, &["apt-mark", "showauto"]), inside(&copied, &["apt-mark", "showauto"]));
+    let history = |root: &Path| {
+        let text = fs::read_to_string(root.join("var/log/apt/history.log")).unwrap();
+        text.lines().filter(|line| !line.contains("-Date:")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(history(ours), history(&copied));
+    // Without triggers, which dpkg may process at other moments: what it has unpacked by then may be more. Sorted and without
+    // its starts: what is left to dpkg comes after the others of its batch.
+    let log = |root: &Path| {
+        let text = fs::read_to_string(root.join("var/log/dpkg.log")).unwrap();
+        let lines = text.lines().map(|line| line.splitn(3, ' ').last().unwrap().to_owned());
+        let mut lines: Vec<_> = lines.filter(|line| !line.contains("trig") && !line.starts_with("startup")).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(log(ours), log(&copied));
 }
