@@ -155,7 +155,7 @@ fn nothing_is_open_after_a_halt() {
     let server = tree.good();
     let mut client = Client::new(&[&server]);
     client.disk.close();
-    client.fetch_while(&tree, |_| server.counters().open_connections < 4);
+    client.fetch_while(&tree, |_| server.counters().open_connections == 0);
     client.fetcher.halt();
     until("all connections are closed", || server.counters().open_connections == 0);
     client.disk.open();
