@@ -4,6 +4,7 @@
 //! an acknowledgement needs (round trip and the server's turn-around). Time is divided in three: nothing to
 //! do, bytes on the path, and the server's turn (it has everything and has not answered).
 
+use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,11 +23,16 @@ const WINDOW_BYTES_FIRST: u64 = 1 << 20;
 /// things are, and large ones cost the server less: a millisecond and more for each (measured: 10 MB to ten
 /// servers in writes of 64 KiB took twice the servers' processor time of what it is in writes of 1 MB). Ten shares' largest
 /// writes are a third of the memory for blocks, so that encoding goes on while they are sent.
-const WRITE_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=2 << 20;
+const WRITE_BYTES: RangeInclusive<u64> = 64 << 10..=2 << 20;
 /// At the beginning.
 const WRITE_BYTES_FIRST: u64 = 256 << 10;
 /// A write is what the connection carries in this time.
 const WRITE_TIME: Duration = Duration::from_millis(500);
+
+/// Bytes of requests that are begun ahead of the kernel: what the connection carries in this time. A request that was
+/// begun has to be sent to its end before anything else can be said, that it is not wanted any more for one.
+const AHEAD_TIME: Duration = Duration::from_millis(100);
+const AHEAD_BYTES: RangeInclusive<u64> = 16 << 10..=256 << 10;
 
 /// Where a server's time went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -139,6 +145,8 @@ pub fn congestion_window(info: &TcpInfo) -> u64 {
 pub struct Flow {
     state: Mutex<State>,
     home: Notify,
+    /// A limit holds for all servers together: the path of this one could carry more than it will.
+    is_limited: bool,
 }
 
 #[derive(Debug)]
@@ -158,8 +166,9 @@ struct State {
 
 impl Flow {
     /// Nothing under way.
-    pub fn new(now: Instant) -> Flow {
+    pub fn new(is_limited: bool, now: Instant) -> Flow {
         Flow {
+            is_limited,
             state: Mutex::new(State {
                 in_flight: 0,
                 window: WINDOW_BYTES_FIRST,
@@ -256,9 +265,27 @@ impl Flow {
 
     /// How many bytes the next write to this server should have.
     pub fn write_bytes(&self) -> u64 {
+        match self.carries() {
+            Some(rate) => write_bytes(rate),
+            None if self.is_limited => *WRITE_BYTES.start(),
+            None => WRITE_BYTES_FIRST,
+        }
+    }
+
+    /// How many bytes may wait in the connection, of requests that are begun.
+    pub fn ahead_bytes(&self) -> u64 {
+        match self.carries() {
+            Some(rate) => bytes_in(rate, AHEAD_TIME, AHEAD_BYTES),
+            None if self.is_limited => *AHEAD_BYTES.start(),
+            None => *AHEAD_BYTES.end(),
+        }
+    }
+
+    /// Bytes per second, as far as is known: what was answered, or what TCP could send.
+    fn carries(&self) -> Option<f64> {
         let state = self.state();
-        let (answered, path) = (state.rate.latest(), state.path_rate);
-        answered.into_iter().chain(path).reduce(f64::max).map_or(WRITE_BYTES_FIRST, write_bytes)
+        let path = state.path_rate.filter(|_| !self.is_limited);
+        state.rate.latest().into_iter().chain(path).reduce(f64::max)
     }
 
     /// What the connection does from now on.
@@ -308,7 +335,11 @@ impl Flow {
 }
 
 fn write_bytes(rate: f64) -> u64 {
-    ((rate * WRITE_TIME.as_secs_f64()) as u64).clamp(*WRITE_BYTES.start(), *WRITE_BYTES.end())
+    bytes_in(rate, WRITE_TIME, WRITE_BYTES)
+}
+
+fn bytes_in(rate: f64, time: Duration, bounds: RangeInclusive<u64>) -> u64 {
+    ((rate * time.as_secs_f64()) as u64).clamp(*bounds.start(), *bounds.end())
 }
 
 #[cfg(test)]
@@ -319,7 +350,7 @@ mod tests {
     fn the_window_follows_rate_and_round_trip() {
         let start = Instant::now();
         let grown = |bytes_per_s: u64, round_trip_ms: u64| {
-            let flow = Flow::new(start);
+            let flow = Flow::new(false, start);
             for step in 1..=100_u64 {
                 let now = start + Duration::from_millis(step * 20);
                 flow.answered(bytes_per_s / 50, Duration::ZERO, Some(Duration::from_millis(round_trip_ms)), now);
@@ -332,9 +363,27 @@ mod tests {
         assert_eq!(far, WINDOW_BYTES_MAX);
     }
 
+    #[test]
+    fn under_a_limit_what_the_path_could_carry_says_nothing() {
+        let start = Instant::now();
+        let sizes = |is_limited| {
+            let flow = Flow::new(is_limited, start);
+            let info = TcpInfo { rtt: Duration::from_millis(1), ..TcpInfo::default() };
+            let fast = TcpInfo { congestion_window_segments: 100, segment_bytes: 1448, ..info };
+            flow.looked(&info, &TcpInfo { unacknowledged_segments: 1, ..fast });
+            let before = (flow.write_bytes(), flow.ahead_bytes());
+            (1..=20_u64).for_each(|step| {
+                flow.answered(100_000, Duration::ZERO, None, start + Duration::from_millis(step * 500));
+            });
+            (before, (flow.write_bytes(), flow.ahead_bytes()))
+        };
+        assert_eq!(sizes(false), ((2 << 20, 256 << 10), (2 << 20, 256 << 10)));
+        assert_eq!(sizes(true), ((64 << 10, 16 << 10), (100_000, 20_000)));
+    }
+
     #[tokio::test]
     async fn bytes_wait_for_the_window() {
-        let flow = Flow::new(Instant::now());
+        let flow = Flow::new(false, Instant::now());
         flow.admit(WINDOW_BYTES_FIRST).await;
         let waiting = flow.admit(1);
         tokio::pin!(waiting);
@@ -350,7 +399,7 @@ mod tests {
     fn time_is_divided() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let flow = Flow::new(start);
+        let flow = Flow::new(false, start);
         flow.doing(Doing::Path, at(10));
         flow.doing(Doing::Server, at(30));
         flow.doing(Doing::Idle, at(60));

@@ -155,7 +155,7 @@ impl Link {
         let shared = Arc::new(Shared {
             name: server.name(),
             requests: Requests::new(&server.nurl),
-            flow: Flow::new(Instant::now()),
+            flow: Flow::new(options.limit.is_some(), Instant::now()),
             given_up: Mutex::new(None),
             round_trip: round_trip.clone(),
         });

@@ -12,7 +12,7 @@ use fullbore_wire::rate_limit::Allowance;
 use fullbore_wire::tcp_info::{Arrival, TcpInfo};
 
 use super::task::{Ended, Task};
-use super::writing::{OUTGOING_BYTES, Out, sendable, unsent_allowed, write_or_wait};
+use super::writing::{AT_ONCE_BYTES, Out, sendable, unsent_allowed, write_or_wait};
 use super::{Order, Reply};
 use crate::lafs::gbs::flow::Doing;
 use crate::lafs::gbs::{ANSWER_BYTES_MAX, Answer};
@@ -116,7 +116,7 @@ impl<'a> Connection<'a> {
 
     /// Hands requests over, as many as there is room for.
     fn ask(&mut self) -> Result<(), String> {
-        while self.http.outgoing().len() < OUTGOING_BYTES && self.http.room() > 0 {
+        while self.has_room() {
             let Some(mut order) = self.task.waiting.pop_front().or_else(|| self.task.orders.try_recv().ok()) else {
                 break;
             };
@@ -159,6 +159,11 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
+    /// Whether another request may be begun.
+    fn has_room(&mut self) -> bool {
+        (self.http.outgoing().len() as u64) < self.task.shared.flow.ahead_bytes() && self.http.room() > 0
+    }
+
     async fn turn(&mut self) -> io::Result<Turn> {
         let now = Instant::now();
         let waiting = self.http.outgoing().remaining() + self.out.joined.remaining();
@@ -171,11 +176,10 @@ impl<'a> Connection<'a> {
         let may_write = held_until.is_none() && room > 0;
         let look = if self.asked.is_empty() { IDLE } else { LOOK_EVERY };
         let wait = held_until.map_or(look, |until| look.min(until - now));
-        let most = usize::try_from(room.min(allowed)).unwrap_or(usize::MAX).min(OUTGOING_BYTES);
+        let most = usize::try_from(room.min(allowed)).unwrap_or(usize::MAX).min(AT_ONCE_BYTES);
         let closed = self.task.orders.is_closed() && self.task.orders.is_empty();
         // When nobody is left to ask, only the end of what is under way is waited for.
-        let wants_orders =
-            (!closed || self.asked.is_empty()) && self.http.outgoing().len() < OUTGOING_BYTES && self.http.room() > 0;
+        let wants_orders = (!closed || self.asked.is_empty()) && self.has_room();
         let (stream, http, out) = (&mut self.connected.stream, &mut self.http, &mut self.out);
         tokio::select! {
             biased;

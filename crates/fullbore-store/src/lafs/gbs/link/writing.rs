@@ -14,8 +14,8 @@ use tokio::io::AsyncWriteExt;
 use super::connection::Turn;
 use crate::lafs::gbs::flow::congestion_window;
 
-/// Bytes handed to the connection and not yet written: some records of TLS. More waits in the queue.
-pub(super) const OUTGOING_BYTES: usize = 256 << 10;
+/// Bytes given to TLS in one call: some records.
+pub(super) const AT_ONCE_BYTES: usize = 256 << 10;
 
 /// Bytes of one record of TLS (RFC 8446, section 5.1), and pieces that are joined to fill it.
 const RECORD_BYTES: usize = 16 << 10;
