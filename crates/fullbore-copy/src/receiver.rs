@@ -42,6 +42,7 @@ use listing::Listing;
 use marker::Marker;
 use room::{Room, Shortage};
 use tree::Tree;
+pub use tree::reserve_descriptors;
 use verify::Verify;
 use write::{Failed, PendingFiles, Writers};
 
@@ -120,12 +121,6 @@ fn make_directories(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     let is_missing = |directory: &&Path| !directory.as_os_str().is_empty() && !directory.exists();
     let missing = path.ancestors().take_while(is_missing).map(Path::to_owned).collect();
     std::fs::create_dir_all(&path).map(|()| missing)
-}
-
-/// Makes room for the descriptors of many open directories. To be called before there are other threads, where a copy
-/// may go to this machine: later it would cost time.
-pub fn reserve_descriptors() {
-    tree::reserve_descriptors();
 }
 
 /// Receives until everything is there and flushed.

@@ -74,6 +74,11 @@ mod tests {
     }
 
     #[test]
+    fn one_is_no_plural() {
+        assert_eq!([0, 1, 2].map(|n| several(n, "index", "indexes")), ["0 indexes", "1 index", "2 indexes"]);
+    }
+
+    #[test]
     fn durations_read_as_people_say_them() {
         let text = |seconds| duration_text(Duration::from_secs_f64(seconds));
         assert_eq!(text(0.34), "0.34 s");
