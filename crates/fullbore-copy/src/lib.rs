@@ -15,6 +15,7 @@ pub mod judgement;
 pub mod local;
 mod names;
 pub mod options;
+pub mod overlap;
 pub mod owners;
 mod pool;
 pub mod probe;

@@ -26,6 +26,7 @@ use fullbore_copy::filter::{Filters, RULES};
 use fullbore_copy::judgement::Judgement;
 use fullbore_copy::local::LocalCopy;
 use fullbore_copy::options::{Compress, GROUP_TIME_MS, Options};
+use fullbore_copy::overlap;
 use fullbore_copy::probe::{DiskFacts, Disks};
 use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::Source;
@@ -220,23 +221,6 @@ fn open(paths: &[&Path], listed: bool) -> Result<Vec<Source>, CommandError> {
     paths.iter().map(open).collect::<Result<Vec<_>, _>>().map_err(|error| failure(&error))
 }
 
-/// A source whose content is meant, and that lies within the destination: no other source has it, so that it would be
-/// deleted there, copied or not, unless it is excluded.
-fn content_within<'a>(
-    paths: &[&'a Path],
-    sources: &[Source],
-    destination: &Destination,
-    options: &Options,
-) -> Option<&'a Path> {
-    let there = destination.directory.canonicalize().ok()?;
-    paths.iter().zip(sources).filter(|(_, source)| source.is_content()).find_map(|(path, _)| {
-        let own = path.canonicalize().ok()?;
-        let within = own.strip_prefix(&there).ok()?;
-        let is_excluded = |path: &Path| options.filters.excludes(path.as_os_str().as_bytes(), true);
-        (!within.ancestors().any(is_excluded)).then_some(*path)
-    })
-}
-
 fn copy_here(
     arguments: &CopyArgs,
     (paths, only): (&[&Path], Option<Vec<Vec<u8>>>),
@@ -248,17 +232,8 @@ fn copy_here(
     let single_file = sources.iter().all(|source| source.single_file().is_some());
     let destination = Destination::resolve(target, single_file, sources.len() > 1, options.dry_run);
     let destination = Destination { beside_source: true, ..destination.map_err(|error| failure(&error))? };
-    if sources.iter().any(|source| source.is(&destination)) {
-        return Err(CommandError::usage("SRC and DST are the same, or SRC would go into itself"));
-    }
-    if options.delete
-        && let Some(path) = content_within(paths, &sources, &destination, options)
-    {
-        let path = path.display();
-        return Err(CommandError::usage(format!(
-            "{path} is within DST, and --delete would delete it: name another DST, or exclude it"
-        )));
-    }
+    let whereabouts: Vec<_> = sources.iter().filter_map(Source::whereabouts).collect();
+    overlap::refuse(&whereabouts, &destination, options).map_err(|error| failure(&error))?;
     let (ledger, progress) = (Ledger::new(), Arc::new(Progress::default()));
     let disks = [paths.first().copied().unwrap_or(Path::new(".")), &destination.directory].map(Disks::under);
     let before = [disks[0].read(), disks[1].read()];

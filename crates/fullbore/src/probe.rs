@@ -241,7 +241,7 @@ pub fn serve(
     let means = Means::new(link, brake.clone(), ledger, Some(transport.clone()), path);
     let end = if sends { End::source(means, sources) } else { End::target(means) };
     let refused = end.as_ref().err().map(|error| (error.exit_code(), error.to_string()));
-    let started = far.start(input, output, &Ready { refused, single_file: false, boot: Vec::new() }, &transport)?;
+    let started = far.start(input, output, &Ready { refused, ..Ready::default() }, &transport)?;
     let end = end?;
     end_with(&brake);
     let result = end.serve();

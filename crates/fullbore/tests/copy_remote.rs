@@ -205,6 +205,33 @@ fn what_the_far_end_refuses_is_told_here() {
 }
 
 #[test]
+fn a_source_that_lies_within_the_destination_is_seen_by_way_of_ssh_as_well() {
+    let (place, lab) = (Place::new(), Lab::new());
+    for path in ["dst/in/deep/one", "dst/old"] {
+        fs::create_dir_all(place.path(path).parent().unwrap()).unwrap();
+        fs::write(place.path(path), "x").unwrap();
+    }
+    let both = |path: &str| [format!("{}{path}", place.path("dst").display()), lab.there(&place.path("dst")) + path];
+    let ([here, there], [inner, inner_there]) = (both(""), both("/in/deep/"));
+    for (source, target) in [(&inner, &there), (&inner_there, &here)] {
+        let output = lab.command(&["--delete", source, target]).output().unwrap();
+        let text = said(&output);
+        assert!(text.contains("in/deep/ is within DST, and --delete would delete it"), "{text}");
+        assert_eq!(output.status.code(), Some(1), "{text}");
+    }
+    for (source, target) in [(&here, &lab.there(&place.path("."))), (&(there.clone() + "/"), &here)] {
+        let output = lab.command(&[source, target]).output().unwrap();
+        assert!(said(&output).contains("SRC and DST are the same"), "{}", said(&output));
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    }
+    assert!(place.path("dst/old").exists() && place.path("dst/in/deep/one").exists());
+    lab.copy(&["--delete", "--exclude", "/in", &inner, &there]);
+    assert!(
+        place.path("dst/one").exists() && place.path("dst/in/deep/one").exists() && !place.path("dst/old").exists()
+    );
+}
+
+#[test]
 fn a_program_that_is_sent_along_leaves_nothing_behind() {
     let (place, lab) = (Place::new(), Lab::new());
     let source = place.tree("src");

@@ -8,8 +8,8 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::ffi::{OsStrExt, OsStringExt as _};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use crate::entry::{Entry, Identity, Kind, PATH_BYTES, Time};
 use crate::error::CopyError;
-use crate::receiver::Destination;
+use crate::overlap::{Number, Whereabouts};
 
 pub(super) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -37,6 +37,8 @@ pub struct Source {
     pub(super) name: Option<Vec<u8>>,
     /// Whether it is a directory, or its content.
     pub(super) is_directory: bool,
+    /// As it was opened.
+    path: PathBuf,
 }
 
 impl Source {
@@ -53,7 +55,7 @@ impl Source {
         }
         if matches!(last, b"" | b"." | b"..") {
             let root = Root::open(path).map_err(wrong)?;
-            return Ok(Source { root: Arc::new(root), name: None, is_directory: true });
+            return Ok(Source { root: Arc::new(root), name: None, is_directory: true, path: path.to_owned() });
         }
         let parent = match &bytes[..bytes.len() - last.len()] {
             b"" => Path::new("."),
@@ -64,12 +66,7 @@ impl Source {
         let is_directory = Kind::of_mode(status.st_mode) == Some(Kind::Directory);
         // A mounted source is the file system that is meant.
         let root = Root { device: if is_directory { status.st_dev } else { root.device }, ..root };
-        Ok(Source { root: Arc::new(root), name: Some(last.to_vec()), is_directory })
-    }
-
-    /// Whether its content is meant, and it has no name of its own at the destination.
-    pub fn is_content(&self) -> bool {
-        self.name.is_none()
+        Ok(Source { root: Arc::new(root), name: Some(last.to_vec()), is_directory, path: path.to_owned() })
     }
 
     /// The name of a source that is no directory.
@@ -77,15 +74,19 @@ impl Source {
         self.name.as_deref().filter(|_| !self.is_directory)
     }
 
-    /// Whether a copy of it would be itself, or go into itself and nowhere else.
-    pub fn is(&self, destination: &Destination) -> bool {
-        let Ok(there) = rustix::fs::stat(&destination.directory) else { return false };
-        let is_there = |status: Stat| (status.st_dev, status.st_ino) == (there.st_dev, there.st_ino);
-        let renamed = destination.rename_to.as_ref().is_some_and(|name| self.name.as_ref() != Some(name));
-        let beneath = rustix::fs::fstat(&self.root.descriptor).is_ok_and(is_there) && !renamed;
-        let own = self.name.as_deref().filter(|_| self.is_directory);
-        let status = |name| rustix::fs::statat(&self.root.descriptor, name, AtFlags::SYMLINK_NOFOLLOW);
-        beneath || own.is_some_and(|name| status(name).is_ok_and(is_there))
+    /// Where it lies; nothing if it has gone meanwhile.
+    pub fn whereabouts(&self) -> Option<Whereabouts> {
+        let root = Number::of(&rustix::fs::fstat(&self.root.descriptor).ok()?);
+        let status = |name: &Vec<u8>| rustix::fs::statat(&self.root.descriptor, name, AtFlags::SYMLINK_NOFOLLOW).ok();
+        let own = self.name.as_ref().filter(|_| self.is_directory).and_then(status);
+        let content = if self.name.is_none() { self.path.canonicalize().ok() } else { None };
+        Some(Whereabouts {
+            root,
+            name: self.name.clone(),
+            own: own.as_ref().map(Number::of),
+            written: self.path.as_os_str().as_bytes().to_vec(),
+            content: content.map(|path| path.into_os_string().into_vec()),
+        })
     }
 
     /// Whether it is on a disk whose arm has to be moved.

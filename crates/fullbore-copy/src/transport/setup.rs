@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::keys::Speeds;
 use crate::error::CopyError;
 use crate::options::Options;
+use crate::overlap::Whereabouts;
 
 /// First word of each line.
 const MAGIC: &str = "fullbore-copy";
@@ -87,6 +88,9 @@ pub struct Task {
     pub speeds: Speeds,
     /// Which boot of which machine the near end runs in.
     pub boot: Vec<u8>,
+    /// Where the sources lie, if the near end sends.
+    #[serde(default)]
+    pub whereabouts: Vec<Whereabouts>,
 }
 
 impl Task {
@@ -105,12 +109,13 @@ impl Task {
             udp: None,
             speeds: Speeds { aes: 0.0, chacha: 0.0 },
             boot: Vec::new(),
+            whereabouts: Vec::new(),
         }
     }
 }
 
 /// Whether the far end can do it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
     /// Exit code and words, if it cannot.
     pub refused: Option<(u8, String)>,
@@ -118,6 +123,9 @@ pub struct Ready {
     pub single_file: bool,
     /// Which boot of which machine the far end runs in.
     pub boot: Vec<u8>,
+    /// Where the sources lie, if the far end sends.
+    #[serde(default)]
+    pub whereabouts: Vec<Whereabouts>,
 }
 
 /// How messages go.

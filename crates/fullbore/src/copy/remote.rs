@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use fullbore_copy::error::CopyError;
 use fullbore_copy::judgement::{Judgement, joined};
 use fullbore_copy::options::Options;
+use fullbore_copy::overlap;
 use fullbore_copy::probe::Disks;
 use fullbore_copy::receiver::journal::boot;
 use fullbore_copy::receiver::{self, Destination};
@@ -278,6 +279,7 @@ impl Run<'_> {
             single_file: sends.is_some_and(|sources| sources.iter().all(|source| source.single_file().is_some())),
             many: sends.map_or(self.task.paths.len(), Vec::len) > 1,
             boot: boot().to_vec(),
+            whereabouts: sends.into_iter().flatten().filter_map(Source::whereabouts).collect(),
             ..setup::Task::new(role, self.options.clone())
         }
     }
@@ -300,8 +302,13 @@ impl Run<'_> {
                 let single_file = connection.ready.single_file;
                 let resolved =
                     Destination::resolve(Path::new(&self.task.target), single_file, many, self.options.dry_run);
-                let resolved = resolved.map_err(|error| failure(&error))?;
-                Some(Destination { beside_source: connection.ready.boot == boot(), ..resolved })
+                let beside_source = connection.ready.boot == boot();
+                let resolved = Destination { beside_source, ..resolved.map_err(|error| failure(&error))? };
+                if beside_source {
+                    let refused = overlap::refuse(&connection.ready.whereabouts, &resolved, self.options);
+                    refused.map_err(|error| failure(&error))?;
+                }
+                Some(resolved)
             }
         };
         let (end, decided) = mpsc::channel();

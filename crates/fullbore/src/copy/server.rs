@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fullbore_copy::error::CopyError;
 use fullbore_copy::judgement::Judgement;
+use fullbore_copy::overlap;
 use fullbore_copy::probe::Disks;
 use fullbore_copy::receiver::journal::boot;
 use fullbore_copy::receiver::{self, Destination};
@@ -82,7 +83,12 @@ fn serve() -> Result<(), Arc<CopyError>> {
     let sampler = Sampler::start(&ledger, config).map_err(|error| CopyError::System { what: "a thread", error })?;
     let transport =
         Arc::new(Transport::new(&link, &brake, task.role == Role::Send, &ledger, task.options.congestion.as_deref()));
-    let started = far.start(input, output, &Ready { refused, single_file, boot: boot().to_vec() }, &transport)?;
+    let whereabouts = match &part {
+        Ok(Part::Send(sources)) => sources.iter().filter_map(Source::whereabouts).collect(),
+        _ => Vec::new(),
+    };
+    let ready = Ready { refused, single_file, boot: boot().to_vec(), whereabouts };
+    let started = far.start(input, output, &ready, &transport)?;
     let part = part?;
     // A signal ends this end as well as a lost connection does.
     let _ = super::signals::pull(&super::signals::Current::of(&brake));
@@ -149,7 +155,11 @@ fn part(task: &Task) -> Result<Part, CopyError> {
         Role::Receive => {
             let target = local(&task.target);
             let destination = Destination::resolve(&target, task.single_file, task.many, task.options.dry_run)?;
-            Ok(Part::Receive(Destination { beside_source: task.boot == boot(), ..destination }))
+            let destination = Destination { beside_source: task.boot == boot(), ..destination };
+            if destination.beside_source {
+                overlap::refuse(&task.whereabouts, &destination, &task.options)?;
+            }
+            Ok(Part::Receive(destination))
         }
     }
 }

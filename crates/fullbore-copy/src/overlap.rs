@@ -1,0 +1,82 @@
+//! Sources and a destination on one machine, by whichever way they were named: a copy must not be into itself, nor
+//! delete what it copies.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use rustix::fs::Stat;
+use serde::{Deserialize, Serialize};
+
+use crate::error::CopyError;
+use crate::options::Options;
+use crate::receiver::Destination;
+
+/// Where a source lies, as an end hears it that may be on the same machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Whereabouts {
+    /// The directory that it lies beneath, or whose content it is.
+    pub root: Number,
+    /// Its name there; none if it is all that is there.
+    pub name: Option<Vec<u8>>,
+    /// The directory of that name, if it is one.
+    pub own: Option<Number>,
+    /// As the user wrote it.
+    pub written: Vec<u8>,
+    /// Without links, if its content is meant.
+    pub content: Option<Vec<u8>>,
+}
+
+/// What a directory is known by on a machine: its device, and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Number(pub u64, pub u64);
+
+impl Number {
+    /// Of what was looked at.
+    pub fn of(status: &Stat) -> Number {
+        Number(status.st_dev, status.st_ino)
+    }
+
+    fn is_of(self, path: &Path) -> bool {
+        rustix::fs::stat(path).is_ok_and(|status| Number::of(&status) == self)
+    }
+}
+
+/// Refuses a copy of sources on this machine that would be of themselves, or delete what it copies.
+///
+/// # Errors
+/// What is wrong with it, and what to do.
+pub fn refuse(sources: &[Whereabouts], destination: &Destination, options: &Options) -> Result<(), CopyError> {
+    if sources.iter().any(|source| source.is(destination)) {
+        return Err(CopyError::Usage("SRC and DST are the same, or SRC would go into itself".to_owned()));
+    }
+    match sources.iter().find(|source| options.delete && source.is_deleted(destination, options)) {
+        Some(source) => Err(CopyError::Usage(format!(
+            "{} is within DST, and --delete would delete it: name another DST, or exclude it",
+            crate::entry::shown(&source.written)
+        ))),
+        None => Ok(()),
+    }
+}
+
+impl Whereabouts {
+    /// Whether a copy of it would be itself, or go into itself and nowhere else.
+    fn is(&self, destination: &Destination) -> bool {
+        let renamed = destination.rename_to.as_ref().is_some_and(|name| self.name.as_ref() != Some(name));
+        let is_there = |number: Number| number.is_of(&destination.directory);
+        !renamed && is_there(self.root) || self.own.is_some_and(is_there)
+    }
+
+    /// Whether its content is meant, and lies within the destination: no other source has it, so that it would be
+    /// deleted there, copied or not, unless it is excluded.
+    fn is_deleted(&self, destination: &Destination, options: &Options) -> bool {
+        let Some(content) = self.content.as_deref().map(|path| Path::new(OsStr::from_bytes(path))) else {
+            return false;
+        };
+        let there = destination.directory.canonicalize();
+        let within = there.as_ref().ok().and_then(|there| content.strip_prefix(there).ok());
+        let is_excluded = |path: &Path| options.filters.excludes(path.as_os_str().as_bytes(), true);
+        // A container of the same machine may have another directory by that path.
+        within.is_some_and(|within| !within.ancestors().any(is_excluded)) && self.root.is_of(content)
+    }
+}
