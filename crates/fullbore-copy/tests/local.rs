@@ -167,3 +167,33 @@ fn whoever_waits_for_a_limit_hears_that_it_is_lifted() {
     };
     run(copy, &[source.join("")], &target, &pair::options(), &|_: Event| {}, lift).unwrap();
 }
+
+#[test]
+fn what_has_come_gets_its_names_while_the_rest_is_on_its_way() {
+    let (directory, target) = places();
+    let source = directory.path().join("src");
+    for number in 0..40_u8 {
+        write(&source.join(number.to_string()), vec![number; 1 << 20]);
+    }
+    // Neither time nor bytes fill a group here; that there is enough of it has to do.
+    let options = Options { group_time_ms: 3_600_000, ..pair::options() };
+    let until = Instant::now() + LONG;
+    let mut come = 0;
+    let is_any_named = || {
+        let mut names = fs::read_dir(&target).unwrap().map(|entry| entry.unwrap().file_name());
+        names.any(|name| !name.as_encoded_bytes().starts_with(b"."))
+    };
+    let all_came = pair::Ends::new(&source, &target, &options).run(|message| {
+        if !message.is_data() || come < 24 << 20 {
+            come += message.content_bytes();
+            return pair::Step::Pass;
+        }
+        match (is_any_named(), Instant::now() < until) {
+            (true, _) => pair::Step::Pass,
+            (false, true) => pair::Step::Later,
+            (false, false) => pair::Step::Cut,
+        }
+    });
+    assert!(all_came, "nothing has a name while 16 MiB wait for more");
+    pair::equal(&source, &target);
+}
