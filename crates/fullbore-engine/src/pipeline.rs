@@ -311,7 +311,7 @@ impl<E> Drop for Crew<E> {
 #[cfg(test)]
 mod tests {
     use std::thread;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::stage::{Kind, Ledger};
@@ -323,6 +323,15 @@ mod tests {
 
     fn runtime() -> tokio::runtime::Runtime {
         tokio::runtime::Builder::new_current_thread().build().expect("a small runtime")
+    }
+
+    /// Waits until it is so; no test may hang.
+    fn until(so: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !so() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it does not come to it");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]
@@ -341,12 +350,13 @@ mod tests {
 
     #[test]
     fn a_slow_receiver_blocks_and_a_slow_sender_starves() {
+        const SLOW_NS: u64 = 20_000_000;
         let (network, hash) = clocks();
-        let (sender, mut receiver) = channel(1, &network, &hash);
-        let slow = Duration::from_millis(30);
         thread::scope(|scope| {
-            scope.spawn(move || {
-                thread::sleep(slow);
+            let (sender, mut receiver) = channel(1, &network, &hash);
+            scope.spawn(|| {
+                let sender = sender;
+                until(|| hash.reading().starved_ns >= SLOW_NS);
                 runtime().block_on(async {
                     for number in 0..3 {
                         sender.send(number).await.expect("the receiver lives");
@@ -354,13 +364,11 @@ mod tests {
                 });
             });
             assert_eq!(receiver.recv_blocking(), Some(0));
-            thread::sleep(slow);
+            until(|| network.reading().blocked_ns >= SLOW_NS);
             assert_eq!(receiver.recv_blocking(), Some(1));
             assert_eq!(receiver.recv_blocking(), Some(2));
             assert_eq!(receiver.recv_blocking(), None);
         });
-        assert!(hash.reading().starved_ns >= 20_000_000, "{:?}", hash.reading());
-        assert!(network.reading().blocked_ns >= 20_000_000, "{:?}", network.reading());
     }
 
     #[test]
