@@ -19,7 +19,7 @@ mod words;
 mod write;
 
 pub use compute::{Compress, Compute};
-pub use conduct::{Figures, Joint, Trial, Wish, conduct};
+pub use conduct::{Connections, Figures, Joint, Trial, Wish, conduct};
 pub use disks::{DiskFacts, Disks, Reading, Trouble, Used};
 pub use end::{End, Means};
 pub use extent::Basis;

@@ -7,7 +7,7 @@
 
 mod congestion;
 pub mod far;
-mod grow;
+pub mod grow;
 mod handover;
 pub mod join;
 pub mod keys;

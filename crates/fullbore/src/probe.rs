@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use fullbore_copy::error::CopyError;
 use fullbore_copy::options::Options;
-use fullbore_copy::probe::{End, Figures, Means, Wish, conduct, find, predict};
+use fullbore_copy::probe::{Connections, End, Figures, Means, Wish, conduct, find, predict};
 use fullbore_copy::session::{Brake, Link};
 use fullbore_copy::transport::Transport;
 use fullbore_copy::transport::far::Far;
+use fullbore_copy::transport::grow::Growth;
 use fullbore_copy::transport::near::{Connection, Peer};
 use fullbore_copy::transport::setup::{Ready, Role, Task, Way};
 use fullbore_engine::stage::Ledger;
@@ -128,7 +129,7 @@ fn here(source: &Path, target: &Path, wish: Wish, tell: &dyn Fn(&str)) -> Result
     let far = End::target(far).map_err(wrong)?;
     signals::pull(&signals::Current::of(&brake))?;
     let serving = std::thread::spawn(move || far.serve());
-    let figures = conduct(&mut near, wish, &mut || {}, tell);
+    let figures = conduct(&mut near, wish, None, tell);
     one.control_out.close();
     let served = serving.join();
     match (figures, served) {
@@ -176,29 +177,47 @@ fn there(
     signals::pull(&signals::Current::of(&brake))?;
     let begun = connection.begin(&transport).map_err(CopyError::from_pipe);
     let route = connection.routing.now();
-    let streams = route.streams;
-    // By ssh the first connection carries content as well.
-    let by_ssh = route.way == Way::Pipe;
-    let mut next = if by_ssh { 0 } else { streams.min(1) };
+    // By ssh the first one is the pipe, which is there.
+    let first = if route.way == Way::Pipe { 0 } else { route.streams.min(1) };
+    let mut dialled = Dialled { connection: &connection, transport: &transport, first, growth: connection.growth() };
     let figures = begun.and_then(|()| {
-        connection.open(&transport, 1, next);
-        conduct(
-            &mut end,
-            wish,
-            &mut || {
-                connection.open(&transport, next + 1, streams);
-                if route.way != Way::Quic {
-                    wait_for(&transport, usize::from(streams) + usize::from(by_ssh));
-                }
-                next = streams;
-            },
-            tell,
-        )
+        connection.open(&transport, 1, first);
+        conduct(&mut end, wish, Some(&mut dialled), tell)
     });
     let way = way(&connection, transport.path().streams);
     transport.finish();
     connection.finish();
     Ok((figures.map_err(wrong)?, way))
+}
+
+/// Connections that are made when they are to be tried.
+struct Dialled<'a> {
+    connection: &'a Connection,
+    transport: &'a Arc<Transport>,
+    /// Those that are there already.
+    first: u8,
+    growth: Option<Growth>,
+}
+
+impl Connections for Dialled<'_> {
+    fn begin(&mut self) {
+        let route = self.connection.routing.now();
+        self.connection.open(self.transport, self.first + 1, route.streams);
+        // By ssh the first connection carries content as well.
+        let by_ssh = usize::from(route.way == Way::Pipe);
+        if route.way != Way::Quic {
+            wait_for(self.transport, usize::from(route.streams) + by_ssh);
+        }
+    }
+
+    fn grow(&mut self, bytes_per_s: f64) -> bool {
+        let Some(growth) = &mut self.growth else { return false };
+        let more = self.connection.grow(self.transport, growth, bytes_per_s);
+        if more {
+            wait_for(self.transport, usize::from(growth.streams()));
+        }
+        more
+    }
 }
 
 /// Connections come one after the other; what comes late is of no use to the trial.

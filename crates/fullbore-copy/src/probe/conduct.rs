@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::compute::Compute;
 use super::end::End;
-use super::flow::{Flow, Landed};
+use super::flow::{Flow, Landed, UNDER_WAY_S};
 use super::read::{Class, ReadFigures};
 use super::tree::Tree;
 use super::words::{Answer, Fate, Order, Supply, Word};
@@ -17,14 +17,18 @@ use super::write::WriteFigures;
 use crate::error::CopyError;
 use crate::wire::SMALL_BYTES;
 
-/// Shares of the time, of thirty seconds: scan 3, reading 4, network 2 and 3, writing 4, the rest together.
+/// Shares of the time, of thirty seconds: scan 3, reading 3, network 1.5 and 2.4 and 1.5 for each time that there are
+/// more connections, writing 4, the rest together.
 const SCAN: f64 = 0.10;
-const READ: f64 = 0.13;
-const ONE_STREAM: f64 = 0.07;
-const STREAMS: f64 = 0.10;
+const READ: f64 = 0.10;
+const ONE_STREAM: f64 = 0.05;
+const STREAMS: f64 = 0.08;
+const MORE_STREAMS: f64 = 0.05;
 const WRITE: f64 = 0.13;
 /// Each of the (up to six) trials of parts together.
-const TOGETHER: f64 = 0.055;
+const TOGETHER: f64 = 0.05;
+/// Where there is one kind of files alone, and half as many of them.
+const OF_ONE_KIND: f64 = 1.8;
 /// Shortest trial that is worth the trouble.
 const SHORTEST_S: f64 = 0.15;
 /// A kind of files that holds less of the job is not tried by itself: this share of the bytes, and fewer
@@ -45,6 +49,14 @@ pub struct Wish {
     pub began: Instant,
     /// Stay on the source's file system.
     pub one_file_system: bool,
+}
+
+/// Makes the connections that carry content, as a copy does.
+pub trait Connections {
+    /// Those that a copy begins with, beyond the first one.
+    fn begin(&mut self);
+    /// More of them, if a copy with this rate would try more; says whether it did.
+    fn grow(&mut self, bytes_per_s: f64) -> bool;
 }
 
 /// Parts that were tried together.
@@ -105,6 +117,8 @@ pub struct Figures {
     pub one_stream: Option<Flow>,
     /// As many as a copy would have.
     pub streams: Option<Flow>,
+    /// Bytes per second of the numbers of connections that a copy tries before, the first one first.
+    pub growth: Vec<f64>,
     /// Writing.
     pub write: WriteFigures,
     /// Parts together.
@@ -138,17 +152,17 @@ fn matters(tree: &Tree, class: Class) -> bool {
 
 /// Runs a probe: `end` is this process's, the other one listens at its link.
 ///
-/// `more_streams` adds the connections that the first trial goes without; `tell` hears what is being tried.
+/// `connections` are those to another machine, the first of which is there; `tell` hears what is being tried.
 ///
 /// # Errors
 /// When the connection breaks, or the source or destination cannot be used.
 pub fn conduct(
     end: &mut End,
     wish: Wish,
-    more_streams: &mut dyn FnMut(),
+    connections: Option<&mut dyn Connections>,
     tell: &dyn Fn(&str),
 ) -> Result<Figures, CopyError> {
-    let local = end.means.transport.is_none();
+    let local = connections.is_none();
     let mut course = Course { end, wish, tell };
     let mut figures = Figures { local, setup_s: wish.began.elapsed().as_secs_f64(), ..Figures::default() };
     let whole_s = wish.time.as_secs_f64();
@@ -169,17 +183,31 @@ pub fn conduct(
     {
         figures.read = *read;
     }
+    let (small, big) = (matters(&figures.tree, Class::Small), matters(&figures.tree, Class::Big));
+    let together_s = whole_s * TOGETHER * if small && big { 1.0 } else { OF_ONE_KIND };
+    let kinds = f64::from(u8::from(small)) + f64::from(u8::from(big));
+    // What comes behind the network; and what takes part in it has to arrive.
+    let rest_s = whole_s * WRITE + 3.0 * kinds * (together_s + UNDER_WAY_S);
     let mut allowance = 0;
-    if !local {
+    if let Some(connections) = connections {
         let one = course.flow("one connection", Supply::Memory, Fate::Drop, whole_s * ONE_STREAM, u64::MAX, 0)?;
         figures.one_stream = one.map(|(flow, _)| flow);
-        more_streams();
-        let first = figures.one_stream.as_ref().map_or(0.0, |flow| flow.steady / 4.0) as u64;
-        let all = course.flow("all connections", Supply::Memory, Fate::Drop, whole_s * STREAMS, u64::MAX, first)?;
-        figures.streams = all.map(|(flow, _)| flow);
-        allowance = figures.streams.as_ref().map_or(0.0, |flow| flow.steady / 2.0) as u64;
+        connections.begin();
+        let mut first = figures.one_stream.as_ref().map_or(0.0, |flow| flow.steady / 4.0) as u64;
+        let mut share = STREAMS;
+        while let Some((flow, _)) =
+            course.flow("all connections", Supply::Memory, Fate::Drop, whole_s * share, u64::MAX, first)?
+        {
+            let rate = flow.steady;
+            figures.streams = Some(flow);
+            first = (rate * UNDER_WAY_S) as u64;
+            (allowance, share) = (first, MORE_STREAMS);
+            if course.left_s() < whole_s * MORE_STREAMS + UNDER_WAY_S + rest_s || !connections.grow(rate) {
+                break;
+            }
+            figures.growth.push(rate);
+        }
     }
-    let (small, big) = (matters(&figures.tree, Class::Small), matters(&figures.tree, Class::Big));
     let small_bytes = if small { figures.tree.small_mean().clamp(1, SMALL_BYTES) as u32 } else { 0 };
     let write = Order::Write { seconds: whole_s * WRITE, small_bytes, big };
     if let Answer::Written(write) = course.at_target("writing", write)? {
@@ -199,10 +227,9 @@ pub fn conduct(
             };
             let fate = if joint == Joint::ReadSend { Fate::Verify } else { Fate::Write };
             let kind = if class == Class::Small { "small files" } else { "big files" };
-            let seconds = whole_s * TOGETHER * if small && big { 1.0 } else { 1.8 };
-            let most_bytes = if fate == Fate::Write { most_bytes(&figures.write, class, seconds) } else { u64::MAX };
+            let most_bytes = if fate == Fate::Write { most_bytes(&figures.write, class, together_s) } else { u64::MAX };
             let words = format!("{what}, {kind}");
-            match course.flow(&words, supply, fate, seconds, most_bytes, allowance)? {
+            match course.flow(&words, supply, fate, together_s, most_bytes, allowance)? {
                 Some((flow, landed)) => figures.trials.push(Trial { joint, class, flow, landed }),
                 None => figures.left_out.push(words),
             }
@@ -268,7 +295,8 @@ impl Course<'_> {
         bytes: u64,
         allowance: u64,
     ) -> Result<Option<(Flow, Landed)>, CopyError> {
-        let seconds = seconds.min(self.left_s());
+        let remote = self.end.means.transport.is_some();
+        let seconds = seconds.min(self.left_s() - if remote { UNDER_WAY_S } else { 0.0 });
         if seconds < SHORTEST_S {
             return Ok(None);
         }
@@ -283,5 +311,54 @@ impl Course<'_> {
             }
             _ => Err(CopyError::Meaning("an answer to another order")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_engine::stage::Ledger;
+
+    use super::super::end::Means;
+    use super::*;
+    use crate::session::{Brake, Link};
+
+    /// A copy would try more connections twice, and then no more.
+    #[derive(Default)]
+    struct Growing {
+        begun: u32,
+        asked: Vec<f64>,
+    }
+
+    impl Connections for Growing {
+        fn begin(&mut self) {
+            self.begun += 1;
+        }
+
+        fn grow(&mut self, bytes_per_s: f64) -> bool {
+            self.asked.push(bytes_per_s);
+            self.asked.len() <= 2
+        }
+    }
+
+    #[test]
+    fn the_network_is_tried_with_as_many_connections_as_a_copy_makes() {
+        let [source, target] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let (one, other) = Link::pair();
+        let (brake, ledger) = (Brake::new(&one), Ledger::new());
+        let near = Means::new(one.clone(), brake.clone(), ledger.clone(), None, source.path().to_owned());
+        let far = End::target(Means::new(other, brake, ledger, None, target.path().to_owned())).unwrap();
+        let mut near = End::source(near, vec![source.path().to_owned()]).unwrap();
+        let mut growing = Growing::default();
+        let figures = std::thread::scope(|scope| {
+            scope.spawn(|| far.serve());
+            let wish = Wish { time: Duration::from_secs(10), began: Instant::now(), one_file_system: false };
+            let figures = conduct(&mut near, wish, Some(&mut growing), &|_| ());
+            one.control_out.close();
+            figures.unwrap()
+        });
+        assert_eq!(growing.begun, 1);
+        // On a machine that is busy with other things there is no time left for all of them.
+        assert_eq!(figures.growth, growing.asked[..growing.asked.len().min(2)]);
+        assert!(figures.one_stream.is_some() && figures.streams.is_some_and(|flow| flow.bytes > 0));
     }
 }

@@ -54,7 +54,7 @@ pub fn find(figures: &Figures, prediction: &Prediction) -> Finding {
     used.sort_by(|one, other| other.1.total_cmp(&one.1));
     let modelled = prediction.limit();
     let (judged, words) = judged(&whole.flow.judgement, &whole.landed.judgement);
-    let intervened = intervened(figures, class, rate, modelled);
+    let intervened = intervened(figures, class, rate, modelled.or(judged));
     let part = match judged {
         Some(part) if part.is_cpu() => Some(part),
         _ => agreed(&[judged, intervened, modelled]),
@@ -119,15 +119,15 @@ pub fn judged(sender: &Judgement, receiver: &Judgement) -> (Option<Part>, String
     }
 }
 
-/// What leaving the source, or the destination, out of the trial says.
-fn intervened(figures: &Figures, class: Class, rate: f64, modelled: Option<Part>) -> Option<Part> {
+/// What leaving the source, or the destination, out of the trial says; `slow` is known to be so by something else.
+fn intervened(figures: &Figures, class: Class, rate: f64, slow: Option<Part>) -> Option<Part> {
     let pair = |joint| figures.trial(joint, class).map(|trial| per_s(trial, class) / rate - 1.0);
     let (without_write, without_read) = (pair(Joint::ReadSend)?, pair(Joint::SendWrite)?);
     match (without_read >= GAIN, without_write >= GAIN) {
         (true, false) => Some(Part::Read),
         (false, true) => Some(Part::Write),
         // Neither of the ends: what lies between them, if it is known to be slow.
-        (false, false) if !figures.local && modelled == Some(Part::Network) => Some(Part::Network),
+        (false, false) if !figures.local && slow == Some(Part::Network) => Some(Part::Network),
         _ => None,
     }
 }
@@ -152,6 +152,25 @@ mod tests {
         let (next, times) = finding.next.unwrap();
         assert_eq!(next, Part::Write);
         assert!((1.7..2.1).contains(&times), "{times}");
+    }
+
+    #[test]
+    fn a_path_that_was_slower_than_in_its_own_trial_is_named_if_an_end_is_sure_of_it() {
+        let mut figures = figures();
+        figures.trials = vec![
+            trial(Joint::Whole, Class::Big, 60_000_000, 60, 60e6, 0.0),
+            trial(Joint::ReadSend, Class::Big, 62_000_000, 62, 62e6, 0.0),
+            trial(Joint::SendWrite, Class::Big, 58_000_000, 58, 58e6, 0.0),
+        ];
+        let unsure = found(&figures);
+        assert_eq!((unsure.part, unsure.modelled), (None, Some(Part::SourceCpu)));
+        figures.trials[0].flow.judgement =
+            Judgement { limit: Limit::RemoteOrPath, confident: true, ..Judgement::default() };
+        let sure = found(&figures);
+        assert_eq!((sure.part, sure.modelled, sure.intervened), (Some(Part::Network), None, Some(Part::Network)));
+        // Not if leaving the source out helps.
+        figures.trials[2].flow.steady = 80e6;
+        assert_eq!(found(&figures).part, None);
     }
 
     #[test]

@@ -23,18 +23,22 @@ use crate::error::CopyError;
 use crate::judgement::Judgement;
 use crate::queue::Taken;
 use crate::sender::{LOCAL_WINDOW_BYTES, REMOTE_WINDOW_BYTES, WINDOW_RECORDS};
+use crate::transport::Path;
 use crate::wire::{Block, Message, PACK_BYTES, PACK_FILES, Pack, Packed, Payload, SMALL_BYTES};
 
 /// Permits that are held back until acknowledgements come.
 const HELD_BACK_BYTES: u64 = 256 << 10;
 /// What a permit counts beyond its content, as in a copy.
 const HEAD_BYTES: u64 = 4096;
-/// Records under way, so that none is a large part of what is allowed.
+/// Records under way, so that none is a large part of what is allowed; and for each connection, so that all are busy.
 const PARTS: u64 = 8;
+const PARTS_OF_STREAM: u64 = 2;
 /// Smallest record of a path that is not known yet.
 const SMALLEST_RECORD: u64 = 16 << 10;
-/// What is under way is at most what is acknowledged in this time.
-const UNDER_WAY_S: f64 = 0.7;
+/// What is under way is at most what is acknowledged in this time, or in so many round trips: it takes as long to arrive
+/// when the trial is over.
+pub(super) const UNDER_WAY_S: f64 = 0.4;
+const UNDER_WAY_TRIPS: f64 = 4.0;
 /// How often clocks are looked at while nothing comes.
 const LOOK: Duration = Duration::from_millis(20);
 /// Time for what is under way after the end of a trial.
@@ -135,6 +139,8 @@ struct Allowance {
     /// By number, with the length of their content.
     under_way: Mutex<HashMap<u64, (Permit, u64)>>,
     allowed: AtomicU64,
+    parts: u64,
+    under_way_s: f64,
     over: AtomicBool,
     sequence: AtomicU64,
     sent_bytes: AtomicU64,
@@ -142,7 +148,10 @@ struct Allowance {
 }
 
 impl Allowance {
-    fn new(remote: bool, first: u64) -> Allowance {
+    /// `path` leads to another machine.
+    fn new(path: Option<&Path>, first: u64) -> Allowance {
+        let remote = path.is_some();
+        let trip_s = path.and_then(|path| path.round_trip).map_or(0.0, |trip| trip.as_secs_f64());
         let most = if remote { REMOTE_WINDOW_BYTES } else { LOCAL_WINDOW_BYTES };
         let window = Window::new(most, WINDOW_RECORDS);
         let first = if remote { first.clamp(HELD_BACK_BYTES, most) } else { most };
@@ -153,6 +162,8 @@ impl Allowance {
             held_back,
             under_way: Mutex::default(),
             allowed: AtomicU64::new(first),
+            parts: PARTS.max(PARTS_OF_STREAM * path.map_or(0, |path| path.streams as u64)),
+            under_way_s: UNDER_WAY_S.max(UNDER_WAY_TRIPS * trip_s),
             over: AtomicBool::new(false),
             sequence: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
@@ -165,12 +176,12 @@ impl Allowance {
     }
 
     fn record_bytes(&self) -> usize {
-        (self.allowed.load(Ordering::Relaxed) / PARTS).clamp(SMALLEST_RECORD, PACK_BYTES as u64) as usize
+        (self.allowed.load(Ordering::Relaxed) / self.parts).clamp(SMALLEST_RECORD, PACK_BYTES as u64) as usize
     }
 
     /// So much was acknowledged, and that is the rate: more may be under way.
     fn grow(&self, acknowledged: u64, rate: f64) {
-        let most = (rate * UNDER_WAY_S) as u64;
+        let most = (rate * self.under_way_s) as u64;
         let mut held_back = self.held_back.lock().unwrap_or_else(PoisonError::into_inner);
         let mut allowed = self.allowed.load(Ordering::Relaxed);
         let until = allowed + acknowledged;
@@ -205,15 +216,14 @@ pub(super) fn send(
     most_bytes: u64,
     first: u64,
 ) -> Result<Flow, CopyError> {
-    let remote = means.transport.is_some();
-    let allowance = Allowance::new(remote, first);
+    let path_before = means.transport.as_ref().map(|transport| transport.path());
+    let allowance = Allowance::new(path_before.as_ref(), first);
     let block = match supply {
         Supply::SmallMemory(length) => Draw(17).bytes((length as usize).clamp(1, SMALL_BYTES as usize)),
         _ => Draw(17).bytes(PACK_BYTES),
     };
     let source = Source { files, supply, hash: *blake3::hash(&block).as_bytes(), block: &block };
     let disks = means.disks.read();
-    let path_before = means.transport.as_ref().map(|transport| transport.path());
     let sending_before = means.ledger.reading().sending;
     let watch = Watch::start(means, "read", Some(&allowance.window))?;
     let began = Instant::now();
@@ -251,11 +261,7 @@ pub(super) fn send(
     })
 }
 
-fn path_facts(
-    means: &Means,
-    before: Option<&crate::transport::Path>,
-    sending_before: fullbore_engine::stage::SendReading,
-) -> PathFacts {
+fn path_facts(means: &Means, before: Option<&Path>, sending_before: fullbore_engine::stage::SendReading) -> PathFacts {
     let Some(path) = means.transport.as_ref().map(|transport| transport.path()) else { return PathFacts::default() };
     let sending = means.ledger.reading().sending.since(&sending_before);
     let busy = sending.busy_us.max(1) as f64;
@@ -520,7 +526,8 @@ mod tests {
 
     #[test]
     fn what_is_under_way_grows_with_acknowledgements_and_not_without_end() {
-        let allowance = Allowance::new(true, 0);
+        let path = |streams| Path { streams, round_trip: Some(Duration::from_millis(175)), ..Path::default() };
+        let allowance = Allowance::new(Some(&path(4)), 0);
         assert_eq!(allowance.record_bytes(), 32 << 10);
         for _ in 0..200 {
             allowance.grow(1 << 20, 8e6);
@@ -529,5 +536,8 @@ mod tests {
         assert!((5_600_000..6_000_000).contains(&allowed), "{allowed}");
         assert!(allowance.window.try_acquire(5_600_000).is_some());
         assert!(allowance.window.try_acquire(6_500_000).is_none());
+        // Many connections have a part each, and another one that waits.
+        assert_eq!(Allowance::new(Some(&path(16)), 4 << 20).record_bytes(), 128 << 10);
+        assert_eq!(Allowance::new(None, 0).record_bytes(), PACK_BYTES);
     }
 }

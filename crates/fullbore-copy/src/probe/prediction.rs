@@ -8,7 +8,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::conduct::{Figures, Joint};
+use super::finding::judged;
 use super::read::{Class, Rate};
+use crate::transport::grow;
 
 /// Relieving a limit by a quarter speeds a copy by so much; what is no limit, by less than this.
 const LIMIT_GAIN: f64 = 0.10;
@@ -209,7 +211,7 @@ pub fn predict(figures: &Figures) -> Prediction {
         let steady_s = if flow.steady > 0.0 { flow.bytes as f64 / flow.steady } else { flow.seconds };
         (flow.seconds - steady_s).clamp(0.0, RAMP_S)
     });
-    let fixed_s = figures.setup_s + tree.seconds.min(LISTING_S) + ramp_s;
+    let begun_s = figures.setup_s + tree.seconds.min(LISTING_S) + ramp_s;
     // A kind that was not tried by itself is taken for the other one, with its costs by the parts alone.
     let costs = |without: Option<Part>| -> [Cost; 2] {
         CLASSES.map(|class| {
@@ -235,6 +237,8 @@ pub fn predict(figures: &Figures) -> Prediction {
     let (whole, whole_sync_s) = job(figures, &everything, None, None);
     let parts = Part::ALL
         .map(|part| (part, CLASSES.into_iter().map(|class| units(figures, class) * alone(figures, part, class)).sum()));
+    let network_s = parts.iter().find(|(part, _)| *part == Part::Network).map_or(0.0, |(_, seconds)| *seconds);
+    let fixed_s = begun_s + growing_s(figures, whole, network_s);
     let without = Part::ALL.map(|part| {
         let (rest, _) = job(figures, &costs(Some(part)), Some(part), None);
         let fixed_s = if part == Part::Network { tree.seconds.min(LISTING_S) } else { fixed_s };
@@ -257,6 +261,26 @@ pub fn predict(figures: &Figures) -> Prediction {
     }
 }
 
+/// Time that is lost until there are as many connections as help, of a job that takes so long with all of them, in which
+/// the network is busy for so long.
+fn growing_s(figures: &Figures, whole_s: f64, network_s: f64) -> f64 {
+    let grown = figures.streams.as_ref().map_or(0.0, |flow| flow.steady);
+    let needed = grown * if whole_s > 0.0 { (network_s / whole_s).min(1.0) } else { 0.0 };
+    let (mut left_s, mut taken_s) = (whole_s, 0.0);
+    for rate in figures.growth.iter().filter(|rate| **rate > 0.0) {
+        let speed = (rate / needed).min(1.0);
+        let step_s = (left_s / speed).min(grow::STEP.as_secs_f64());
+        left_s -= step_s * speed;
+        taken_s += step_s;
+    }
+    taken_s + left_s - whole_s
+}
+
+fn waited_for_path(figures: &Figures, class: Class) -> bool {
+    let whole = figures.trial(Joint::Whole, class);
+    whole.is_some_and(|whole| judged(&whole.flow.judgement, &whole.landed.judgement).0 == Some(Part::Network))
+}
+
 /// The cost with a part that is a quarter faster.
 fn relieved(figures: &Figures, class: Class, cost: Cost, part: Part) -> Cost {
     let flushes = cost.flush_s > FLUSHES * (cost.stream_s + cost.flush_s);
@@ -267,8 +291,8 @@ fn relieved(figures: &Figures, class: Class, cost: Cost, part: Part) -> Cost {
     };
     let before = slowest(None);
     let faster = if before <= 0.0 || cost.stream_s > SHARED * before {
-        // No part alone is so slow: what they share is the processor.
-        if part.is_cpu() { QUARTER } else { 1.0 }
+        // No part alone is so slow: what they share is the processor, unless an end was sure that it waited for the path.
+        if part.is_cpu() && !waited_for_path(figures, class) { QUARTER } else { 1.0 }
     } else {
         slowest(Some(part)) / before
     };
@@ -432,6 +456,28 @@ pub(super) mod tests {
         assert!((mixed - (0.75 / 4e9 + 0.25 / 500e6)).abs() < 1e-12);
         figures.read.big_cold = None;
         assert!((alone(&figures, Part::Read, Class::Big) - 1.0 / 4e9).abs() < 1e-15);
+    }
+
+    #[test]
+    fn what_a_copy_does_before_it_has_enough_connections_takes_longer() {
+        let mut figures = figures();
+        (figures.tree.small_files, figures.tree.small_bytes) = (0, 0);
+        let grown = predict(&figures);
+        // Three seconds at half the rate, three at three quarters of it.
+        figures.growth = vec![50e6, 75e6];
+        let lost_s = |figures: &Figures, grown: &Prediction| predict(figures).seconds - grown.seconds;
+        assert!((lost_s(&figures, &grown) - 2.25).abs() < 0.1, "{}", lost_s(&figures, &grown));
+        // Where the disk behind it is slower than that, nothing is lost.
+        figures.write.big = rate(40_000_000, 40);
+        figures.trials = vec![trial(Joint::Whole, Class::Big, 40_000_000, 40, 39e6, 0.0)];
+        let slow = predict(&Figures { growth: Vec::new(), ..figures.clone() });
+        assert!(lost_s(&figures, &slow).abs() < 0.1, "{}", lost_s(&figures, &slow));
+        // A job that is over before: all of it at half the rate.
+        figures.tree = Tree { big_files: 1, big_bytes: 98_000_000, complete: true, ..Tree::default() };
+        figures.trials = vec![trial(Joint::Whole, Class::Big, 100_000_000, 100, 98e6, 0.0)];
+        figures.write.big = rate(200_000_000, 200);
+        let short = predict(&Figures { growth: Vec::new(), ..figures.clone() });
+        assert!((lost_s(&figures, &short) - 1.0).abs() < 0.1, "{}", lost_s(&figures, &short));
     }
 
     #[test]

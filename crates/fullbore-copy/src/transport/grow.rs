@@ -8,9 +8,12 @@ use std::time::Duration;
 
 /// Most connections for content.
 pub const MOST_STREAMS: u8 = 48;
-/// How long each number is tried, after a moment to get going.
+/// A moment to get going ...
 pub const SETTLE: Duration = Duration::from_millis(1500);
+/// ... and then how long each number is tried.
 pub const TRIAL: Duration = Duration::from_millis(1500);
+/// Both together.
+pub const STEP: Duration = SETTLE.saturating_add(TRIAL);
 /// A trial is won by so much more; less may be chance.
 const GAIN: f64 = 1.08;
 /// A rate that no more connections are needed for, in bytes per second: four fill what a core encrypts.

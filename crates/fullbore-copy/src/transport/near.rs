@@ -114,6 +114,8 @@ pub struct Connection {
     child: Child,
     output: Option<BufReader<ChildStdout>>,
     search: Option<Search>,
+    /// Connections that the user wants; 0 for as many as the path needs.
+    streams: u8,
     /// How messages go, as far as is known yet.
     pub routing: Routing,
     opener: Arc<Opener>,
@@ -253,6 +255,7 @@ impl Peer {
             ready,
             child: self.child,
             output: Some(self.output),
+            streams: search.streams,
             search: Some(search),
             routing: Routing { route: Arc::new(Mutex::new(Route::PIPE)) },
             opener,
@@ -273,14 +276,14 @@ impl Connection {
     ) -> std::io::Result<()> {
         let search = self.begin_by_pipe(transport)?;
         let links = self.links(transport);
-        let (routing, grows) = (self.routing.clone(), search.streams == 0);
+        let (routing, wished) = (self.routing.clone(), search.streams);
         std::thread::spawn(move || match search.decide(&links.opener, &links.transport) {
             Ok(route) => {
                 routing.decide(route.clone());
                 decided(route.clone());
                 links.open(&route, 1, route.streams);
-                if grows && matches!(route.way, Way::NearDials | Way::FarDials) {
-                    links.grow(route.way, Growth::new(route.streams));
+                if let Some(growth) = growth(wished, &route) {
+                    links.grow(&route, growth);
                 }
             }
             Err(error) => links.transport.fail(&error),
@@ -311,6 +314,17 @@ impl Connection {
         self.links(transport).open(&self.routing.now(), from, to);
     }
 
+    /// The growth of the number of connections, for who has begun with those of the route; none if it is fixed.
+    pub fn growth(&self) -> Option<Growth> {
+        growth(self.streams, &self.routing.now())
+    }
+
+    /// Makes more connections if a copy with this rate would try more, and says whether.
+    pub fn grow(&self, transport: &Arc<Transport>, growth: &mut Growth, bytes_per_s: f64) -> bool {
+        // If the far end has gone the next trial says so.
+        self.links(transport).more(&self.routing.now(), growth, bytes_per_s).unwrap_or(false)
+    }
+
     fn links(&self, transport: &Arc<Transport>) -> Links {
         Links { opener: self.opener.clone(), transport: transport.clone(), children: self.children.clone() }
     }
@@ -330,6 +344,12 @@ impl Connection {
         }
         end(&mut self.child);
     }
+}
+
+/// How the number of connections grows, of which the user wants so many.
+fn growth(wished: u8, route: &Route) -> Option<Growth> {
+    let grows = wished == 0 && matches!(route.way, Way::NearDials | Way::FarDials);
+    grows.then(|| Growth::new(route.streams))
 }
 
 fn end(child: &mut Child) {

@@ -38,7 +38,8 @@ impl Links {
                 let lane = quic.map_or_else(|| opener.open(way), |quic| quic.open());
                 // One less is no matter, if it is not the only one.
                 match lane.and_then(|mut lane| lane.mark(number).map(|()| lane)) {
-                    Ok(lane) => transport.add(lane),
+                    Ok(lane) if !transport.is_over() => transport.add(lane),
+                    Ok(_) => {}
                     Err(error) if number == 1 => transport.fail(&error),
                     Err(error) => tracing::debug!(%error, number, "a connection failed"),
                 }
@@ -47,7 +48,7 @@ impl Links {
     }
 
     /// Opens more connections while they make the copy faster.
-    pub(super) fn grow(&self, way: Way, mut growth: Growth) {
+    pub(super) fn grow(&self, route: &Route, mut growth: Growth) {
         let transport = &self.transport;
         let rate = || {
             std::thread::sleep(grow::SETTLE);
@@ -55,30 +56,26 @@ impl Links {
             std::thread::sleep(grow::TRIAL);
             transport.moved_bytes().saturating_sub(before) as f64 / since.elapsed().as_secs_f64()
         };
-        let mut number = growth.streams();
         loop {
             let rate = rate();
-            if transport.is_over() {
-                return;
-            }
             // While nothing moves nothing can be learned.
-            let Step::More(more) = (if rate > 0.0 { growth.step(rate, transport.is_queued()) } else { Step::Stay })
-            else {
-                continue;
-            };
-            // Where the far end dials it is asked to.
-            if way == Way::FarDials && transport.say_way(&Decision { way, streams: more }).is_err() {
+            if transport.is_over() || rate > 0.0 && self.more(route, &mut growth, rate).is_err() {
                 return;
-            }
-            for _ in 0..more {
-                number += 1;
-                match self.opener.open(way).and_then(|mut lane| lane.mark(number).map(|()| lane)) {
-                    Ok(lane) if !transport.is_over() => transport.add(lane),
-                    Ok(_) => return,
-                    Err(error) => tracing::debug!(%error, number, "a further connection failed"),
-                }
             }
         }
+    }
+
+    /// Opens more connections if there should be more at this rate, and says whether.
+    pub(super) fn more(&self, route: &Route, growth: &mut Growth, bytes_per_s: f64) -> std::io::Result<bool> {
+        let (transport, way, now) = (&self.transport, route.way, growth.streams());
+        let Step::More(more) = growth.step(bytes_per_s, transport.is_queued()) else { return Ok(false) };
+        // Where the far end dials it is asked to.
+        if way == Way::FarDials {
+            transport.say_way(&Decision { way, streams: more })?;
+        }
+        // All at once: on a long path one handshake after the other would take seconds.
+        self.open(route, now + 1, now + more);
+        Ok(true)
     }
 }
 
