@@ -80,6 +80,13 @@ async fn a_server_that_dies_or_stalls_under_way_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_takes_connections_and_says_nothing_is_tried_once() {
+    let (world, stored) = put_past(Fault::Mute, SHORT).await;
+    assert!(stored.troubles.join("\n").contains("TLS"), "{:?}", stored.troubles);
+    assert_eq!(world.servers[2].state().connections, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn happiness_that_is_lost_late_is_an_error_with_counts() {
     let world = World::new(&one_of_five(Fault::Dies { from: 300_000 }), SHORT).await;
     let error = world.put(&content(1_000_000), [3, 5, 5], None).await.unwrap_err();

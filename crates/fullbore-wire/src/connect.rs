@@ -242,6 +242,12 @@ impl ConnectError {
         matches!(self, ConnectError::Tls(error) if error.is_of_unknown_issuer())
     }
 
+    /// Whether the limit passed without an end: another try would wait as long.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, ConnectError::Timeout { .. })
+    }
+
     /// The same in words for who knows which host was asked: it is not named again. A proxy is.
     #[must_use]
     pub fn without_host(&self, asked: &Endpoint) -> String {

@@ -90,6 +90,7 @@ pub fn run(arguments: &GetArgs) -> Result<u8, CommandError> {
         threads: threads(),
         download: Some(costs),
         servers: reading.map(|reading| reading.grid.readings()).unwrap_or_default(),
+        moved_bytes: bytes,
         ..Facts::default()
     };
     let verdict = judge(&facts);

@@ -76,7 +76,7 @@ fn put(arguments: &PutArgs, workplace: &Workplace<'_>, list: &mut List, begun: I
         Ok(())
     });
     list.publish()?;
-    let facts = workplace.facts(begun.elapsed());
+    let facts = workplace.facts(begun.elapsed(), totals.sent_bytes);
     if !arguments.dry_run {
         conclude(arguments, &totals, &facts, workplace, failed.len())?;
     }

@@ -46,6 +46,8 @@ pub struct Facts {
     pub servers: Vec<(String, FlowReading)>,
     /// A limit on the rate was asked for: bytes per second.
     pub rate_limit: Option<u64>,
+    /// Bytes of shares that were put, or of content that was got.
+    pub moved_bytes: u64,
     /// What the engine's sampler found.
     pub engine: Option<engine::Verdict>,
 }
@@ -106,6 +108,9 @@ fn limit(facts: &Facts) -> (String, String) {
     let busy_of_ours = busy;
     let busy = share(slowest.times.busy());
     if busy < NAMED {
+        if facts.moved_bytes == 0 {
+            return (NOTHING.into(), "nothing was moved".into());
+        }
         let reason =
             format!("{stage} {} %, the busiest server {} % of the time", percent(share(busy_of_ours)), percent(busy));
         return (MIXED.into(), reason);
@@ -224,7 +229,15 @@ mod tests {
 
     fn facts(servers: Vec<(String, FlowReading)>) -> Facts {
         let second = Duration::from_secs(1);
-        Facts { wall: second, processor: second / 10, cores: 2, threads: 2, servers, ..Facts::default() }
+        Facts {
+            wall: second,
+            processor: second / 10,
+            cores: 2,
+            threads: 2,
+            servers,
+            moved_bytes: 1,
+            ..Facts::default()
+        }
     }
 
     #[test]
@@ -242,6 +255,13 @@ mod tests {
         disk.costs.source = Duration::from_millis(900);
         assert_eq!(judge(&disk).limit, "our side (source)");
         assert_eq!(judge(&facts(vec![server("a", 10, 10)])).limit, "mixed");
+        let idle = judge(&Facts { moved_bytes: 0, ..facts(vec![server("a", 10, 10)]) });
+        assert_eq!((idle.limit.as_str(), idle.confident), ("nothing in particular", false));
+        assert_eq!(
+            judge(&Facts { moved_bytes: 0, ..slow(100, 850) }).limit,
+            "server b (turn-around)",
+            "it was waited for"
+        );
         let mut download = slow(100, 850);
         let target = Duration::from_millis(700);
         download.download = Some(DownloadCosts { decode: Duration::from_millis(900), target });

@@ -41,15 +41,18 @@ pub struct Facts {
     pub slowed: u64,
     /// A limit on the rate was asked for: bytes per second.
     pub rate_limit: Option<u64>,
+    /// Bytes of objects that were put, or of the one that was got.
+    pub moved_bytes: u64,
 }
 
 const MIXED: &str = "mixed";
+const NOTHING: &str = "nothing in particular";
 
 /// Judges a run.
 pub fn judge(facts: &Facts) -> Verdict {
     let (limit, reason) = limit(facts);
     Verdict {
-        confident: limit != MIXED,
+        confident: limit != MIXED && limit != NOTHING,
         limit,
         reason,
         shares: shares(facts),
@@ -130,6 +133,9 @@ fn limit(facts: &Facts) -> (String, String) {
     }
     let at_work = (path + server).as_secs_f64() / open.as_secs_f64().max(1e-9);
     if at_work < NAMED || open.is_zero() {
+        if facts.moved_bytes == 0 {
+            return (NOTHING.into(), "nothing was moved".into());
+        }
         let reason = format!("{stage} {} %, connections {} % of the time", percent(busy), percent(at_work));
         return (MIXED.into(), reason);
     }
@@ -167,6 +173,7 @@ mod tests {
             threads: 2,
             store: "s3".into(),
             connections,
+            moved_bytes: 1000,
             ..Facts::default()
         }
     }
@@ -178,6 +185,8 @@ mod tests {
         assert_eq!(slow.shares[0], ("server s3 (turn-around)".to_owned(), 3500.0 / 4.0 / 1000.0));
         assert_eq!(judge(&facts(3500, 300)).limit, "the path to s3, or our link");
         assert_eq!(judge(&facts(300, 300)).limit, "mixed");
+        let idle = judge(&Facts { moved_bytes: 0, ..facts(300, 300) });
+        assert_eq!((idle.limit.as_str(), idle.confident), ("nothing in particular", false));
         let mut limited = facts(300, 3500);
         limited.rate_limit = Some(1000);
         assert_eq!(judge(&limited).limit, "the rate limit");

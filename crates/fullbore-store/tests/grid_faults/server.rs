@@ -21,6 +21,8 @@ use tokio_rustls::TlsAcceptor;
 pub enum Fault {
     #[default]
     None,
+    /// Takes connections and says nothing, not even of TLS.
+    Mute,
     /// Takes no share and does not say why: full, or read-only.
     Full,
     /// Answers writes from this offset on with this status.
@@ -138,6 +140,10 @@ impl GbsServer {
     }
 
     async fn serve(&self, stream: TcpStream, acceptor: TlsAcceptor) -> Option<()> {
+        if self.state().fault == Fault::Mute {
+            self.state().connections += 1;
+            std::future::pending::<()>().await;
+        }
         let mut stream = acceptor.accept(stream).await.ok()?;
         {
             let mut state = self.state();

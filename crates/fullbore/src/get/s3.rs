@@ -71,6 +71,7 @@ pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, Command
         connections: reading.clone(),
         store: client.bucket().endpoint.host.clone(),
         slowed: client.slowed(),
+        moved_bytes: size,
         ..Facts::default()
     });
     if arguments.grid.json {

@@ -166,7 +166,7 @@ fn put(run: &Run<'_>, common_fields: Vec<(String, String)>, list: &mut List) -> 
     if failed.is_empty() && untried == 0 && arguments.s3_put.delete {
         deleted = runtime.block_on(delete(arguments, &client, plan));
     }
-    let facts = facts(&sending, &client, begun.elapsed(), arguments.limit_rate.map(|rate| rate.0));
+    let facts = facts(&sending, &client, &totals, begun.elapsed(), arguments.limit_rate.map(|rate| rate.0));
     let verdict = judge(&facts);
     super::report::write(arguments, || {
         report::of_store(location, &totals, &facts, &verdict, failed.len() + untried, sampler.map(Sampler::finish))
@@ -356,7 +356,7 @@ async fn delete(arguments: &PutArgs, client: &Client, plan: &Plan) -> Result<usi
     if arguments.dry_run { Ok(doomed.keys.len()) } else { doomed.delete(client).await }
 }
 
-fn facts(sending: &Sending, client: &Client, wall: Duration, rate_limit: Option<u64>) -> Facts {
+fn facts(sending: &Sending, client: &Client, totals: &Totals, wall: Duration, rate_limit: Option<u64>) -> Facts {
     Facts {
         wall,
         processor: Duration::from_millis(process_costs().0),
@@ -369,6 +369,7 @@ fn facts(sending: &Sending, client: &Client, wall: Duration, rate_limit: Option<
         store: client.bucket().endpoint.host.clone(),
         slowed: client.slowed(),
         rate_limit,
+        moved_bytes: totals.sent_bytes,
     }
 }
 

@@ -203,8 +203,8 @@ impl<'a> Workplace<'a> {
         self.runtime.shutdown_background();
     }
 
-    /// What is known of the run, at its end.
-    pub fn facts(&self, wall: Duration) -> Facts {
+    /// What is known of the run at its end; `sent_bytes` of shares were acknowledged.
+    pub fn facts(&self, wall: Duration, sent_bytes: u64) -> Facts {
         Facts {
             wall,
             processor: Duration::from_millis(process_costs().0),
@@ -214,6 +214,7 @@ impl<'a> Workplace<'a> {
             download: None,
             servers: self.grid.as_ref().map(|grid| grid.readings()).unwrap_or_default(),
             rate_limit: self.arguments.limit_rate.map(|rate| rate.0),
+            moved_bytes: sent_bytes,
             engine: self.sampler.take().map(Sampler::finish),
         }
     }

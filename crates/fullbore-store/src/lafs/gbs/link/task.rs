@@ -90,6 +90,11 @@ impl Task {
                     let reason = format!("not the server of this NURL: {}", error.without_host(&self.endpoint));
                     return self.give_up(&reason);
                 }
+                // As one that stalls later: it had all the time that a server has.
+                Err(error) if error.is_timeout() => {
+                    let reason = error.without_host(&self.endpoint);
+                    return self.give_up(&reason);
+                }
                 Err(error) => error.without_host(&self.endpoint),
                 Ok(connected) => {
                     self.shared.flow.connected(Instant::now());
