@@ -48,10 +48,10 @@ use fullbore_engine::target::Target;
 
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Events, Phase};
-use crate::report::Report;
+use crate::report::{Report, units};
 use crate::settings::{Clean, DurabilityChoice, MirrorSettings, without_credentials};
 use account::Account;
-use commit::{Commit, SuiteUpdate};
+use commit::{Commit, PathSet, SuiteUpdate};
 use foreign::Foreign;
 use indexes::SuiteIndexes;
 use lock::{Lock, LockError};
@@ -64,7 +64,7 @@ use retention::{DeleteGuard, Retention};
 use select::{Selection, within_indexes};
 use session::{Session, Stop, boot_id, disk};
 use standing::SuiteId;
-use state::{Novelty, State, SuiteRecord};
+use state::{Adopted, Novelty, State, SuiteRecord};
 use subtract::{FileSet, LoggedFile, Tally};
 
 /// Times that one run goes over the archive when it is told, again and again, that there is news.
@@ -264,8 +264,8 @@ impl Run<'_> {
         let mut strangers = Vec::new();
         if clean {
             if self.settings.keep.clean == Clean::Foreign {
-                strangers = clean::find_foreign(root, &pending.paths, &pending.state.header.suites, &named_elsewhere)
-                    .map_err(|error| disk(&error))?;
+                strangers = self.strangers(root, &pending.paths, &pending.state.header.suites, &named_elsewhere)?;
+                self.tell_of_adopted(&pending.state.header.suites, account, events);
             }
             if let Err(error) = pending.allow_removal(&self.guard(), Tally::of(&strangers)) {
                 strangers.clear();
@@ -318,6 +318,45 @@ impl Run<'_> {
         DeleteGuard { share_max: self.settings.keep.max_delete, forced: self.settings.keep.force_delete }
     }
 
+    fn retention(&self) -> Retention {
+        Retention { generations: self.settings.keep.generations, hours: self.settings.keep.hours }
+    }
+
+    /// Files that are to go though they are in no state: none while an earlier state, of which nothing is known, may
+    /// have named them not long ago.
+    fn strangers(
+        &self,
+        root: &Root,
+        known: &PathSet,
+        suites: &[SuiteRecord],
+        named_elsewhere: &dyn Fn(&str) -> bool,
+    ) -> Result<Vec<(String, u64)>, CommandError> {
+        if suites.iter().any(|suite| suite.is_adopted_lately(&self.retention(), self.now)) {
+            return Ok(Vec::new());
+        }
+        clean::find_foreign(root, known, suites, named_elsewhere).map_err(|error| disk(&error))
+    }
+
+    /// Says why `--clean-foreign` does not delete yet, in the run that adopts a suite.
+    fn tell_of_adopted(&self, suites: &[SuiteRecord], account: &mut Account, events: &mut dyn Events) {
+        let retention = self.retention();
+        let adopted = suites.iter().find(|suite| {
+            suite.is_adopted_lately(&retention, self.now) && suite.adopted.is_some_and(|adopted| adopted.at == self.now)
+        });
+        if let Some(suite) = adopted {
+            account.warn(
+                events,
+                format!(
+                    "{} lay here before, and clients may still ask for what it named then: files that fullbore did not put \
+                     here are deleted after {} and {}",
+                    suite.directory,
+                    units::several(retention.generations.into(), "newer Release", "newer Releases"),
+                    units::several(retention.hours.into(), "hour", "hours"),
+                ),
+            );
+        }
+    }
+
     #[allow(clippy::too_many_arguments)]
     fn commit<'c>(
         &'c self,
@@ -339,7 +378,7 @@ impl Run<'_> {
             orphans,
             named_elsewhere,
             clean_filtered: false,
-            retention: Retention { generations: self.settings.keep.generations, hours: self.settings.keep.hours },
+            retention: self.retention(),
             now: self.now,
             boot_id: boot_id(),
             synced: self.settings.durability != DurabilityChoice::None,
@@ -403,6 +442,10 @@ impl Run<'_> {
                 selection: offer.selections.iter().map(Selection::describe).collect::<Vec<_>>().join(" and "),
                 filtered: !self.settings.filters.is_empty() || !within_indexes(&offer.selections).is_empty(),
                 generation: before.map_or(1, |before| before.generation),
+                adopted: match offer.is_found {
+                    true => Some(Adopted { generation: 1, at: self.now }),
+                    false => before.and_then(|before| before.adopted),
+                },
                 published_at: self.now,
                 retired: false,
             },

@@ -794,6 +794,25 @@ fn a_tree_of_another_program_is_adopted() {
 }
 
 #[test]
+fn what_clients_of_a_tree_from_before_ask_for_is_no_stranger_yet() {
+    let (mirror, server) = mirrored();
+    server.switch_root(&common().state(1).root);
+    mirror.run(&[&server]).exits(0);
+    std::fs::remove_dir_all(mirror.to.join(".fullbore")).unwrap();
+    let clean = |more: &[&str]| mirror.run_with(&[&server], &[&["--clean-foreign", "--force-delete"], more].concat());
+    let older = common().state(0).select(|file| file.suite == "trixie");
+    clean(&[]).exits(0).says("dists/trixie lay here before, and clients may still ask for what it named then");
+    harness::holds(&mirror.to, &older);
+    // Nothing new came meanwhile, however often it is asked for.
+    (0..4).for_each(|_| drop(clean(&["--keep-hours", "0"]).exits(0)));
+    harness::holds(&mirror.to, &older);
+    let ran = clean(&["--keep-generations", "0", "--keep-hours", "0"]).exits(0);
+    assert!(ran.number("totals.deleted_files") > 0);
+    verified(&mirror.to, common(), 1);
+    assert!(!verify::files(&mirror.to, &older).is_empty(), "those of before are gone");
+}
+
+#[test]
 fn a_killed_run_goes_on_where_it_was() {
     const CONNECTIONS: u64 = 4;
     let (_directory, archive) =

@@ -316,12 +316,19 @@ impl<'a> Merge<'a> {
         let mut decided = HashSet::new();
         for update in &commit.suites {
             let at = usize::from(update.id);
-            let previous = suites.get(at).map_or(0, |old| old.generation);
             let mut record = update.record.clone();
             if update.published {
                 decided.insert(update.id);
-                record.generation = previous + 1;
+                record.generation = match suites.get(at) {
+                    None => 1,
+                    // To clients it is the same one.
+                    Some(old) if old.inrelease == record.inrelease && !old.retired => old.generation,
+                    Some(old) => old.generation + 1,
+                };
                 record.published_at = commit.now;
+                if let Some(adopted) = record.adopted.as_mut().filter(|adopted| adopted.at == commit.now) {
+                    adopted.generation = record.generation;
+                }
             }
             if record.signed {
                 signed.insert(update.id);

@@ -4,7 +4,7 @@
 
 use super::account::Account;
 use super::pool::Wanted;
-use super::session::{Session, disk};
+use super::session::Session;
 use super::state::State;
 use super::subtract::Tally;
 use super::{Run, clean, commit, state_error};
@@ -41,8 +41,7 @@ impl Run<'_> {
         let commit = self.commit(root, state, done, orphans, &publications, &|_| true, &named_elsewhere);
         let foretold = commit::foretell(&commit).map_err(|error| state_error(&error))?;
         let strangers = match self.settings.keep.clean {
-            Clean::Foreign => clean::find_foreign(root, &foretold.paths, &foretold.suites, &named_elsewhere)
-                .map_err(|error| disk(&error))?,
+            Clean::Foreign => self.strangers(root, &foretold.paths, &foretold.suites, &named_elsewhere)?,
             _ => Vec::new(),
         };
         match foretold.counts.guarded(&self.guard(), Tally::of(&strangers)) {

@@ -70,6 +70,8 @@ pub struct Offered {
     pub fingerprint: Sha256,
     /// What lies here is validly signed, and not what the state tells of.
     pub overtaken: bool,
+    /// Something lies here, whoever signed it, and the state does not tell of it.
+    pub is_found: bool,
     /// The files themselves: name and content.
     pub files: Vec<(&'static str, Vec<u8>)>,
     /// When the origin says it last changed, Unix seconds: what makes the next request conditional.
@@ -309,9 +311,13 @@ fn judge(
     let Candidate { requested: suite, host, selections, layout: place, received, verifier } = candidate;
     let Received { files, modified, tag, text, release } = received;
     let fingerprint = fingerprint(&selections, &settings.filters);
-    let here = unrecorded(session, state, &place.directory, verifier.as_ref())?;
+    let unrecorded = unrecorded(session, state, &place.directory)?;
+    let is_recorded = state.suite(&place.directory).is_some();
     // Of a run that was killed while it published the log tells.
-    let overtaken = here.is_some() && state.suite(&place.directory).is_some() && !state.marked;
+    let is_found = unrecorded.is_some() && !(is_recorded && state.marked);
+    let date = |here: Here| here.date(&session.root, verifier.as_ref()).map_err(|error| disk(&error));
+    let here = unrecorded.map(date).transpose()?.flatten();
+    let overtaken = here.is_some() && is_recorded && !state.marked;
     if overtaken {
         warn(format!(
             "{suite}: the Release here is not the one that the state tells of; files are read again instead of believed"
@@ -352,6 +358,7 @@ fn judge(
         identity,
         fingerprint,
         overtaken,
+        is_found,
         files,
         modified: modified.unwrap_or(date_of_release),
         tag,
@@ -361,17 +368,10 @@ fn judge(
 }
 
 /// The date of a validly signed Release that lies in the directory and is not the one that the state tells of.
-fn unrecorded(
-    session: &Session,
-    state: &State,
-    directory: &str,
-    verifier: Option<&Verifier>,
-) -> Result<Option<i64>, CommandError> {
-    let Some(here) = Here::read(&session.root, directory).map_err(|error| disk(&error))? else { return Ok(None) };
-    if state.suite(directory).is_some_and(|suite| suite.inrelease == here.identity()) {
-        return Ok(None);
-    }
-    here.date(&session.root, verifier).map_err(|error| disk(&error))
+fn unrecorded(session: &Session, state: &State, directory: &str) -> Result<Option<Here>, CommandError> {
+    let here = Here::read(&session.root, directory).map_err(|error| disk(&error))?;
+    let recorded = state.suite(directory).map(|suite| suite.inrelease);
+    Ok(here.filter(|here| recorded != Some(here.identity())))
 }
 
 /// The signed files that do not lie in their place as they were published (M4).

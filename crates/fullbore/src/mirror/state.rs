@@ -17,7 +17,8 @@ use fullbore_engine::files::{FileError, PartFile, Root};
 use serde::{Deserialize, Serialize};
 
 use super::records::RecordReader;
-use super::standing::{STANDINGS_MAX, Standing, SuiteId};
+use super::retention::Retention;
+use super::standing::{Left, STANDINGS_MAX, Standing, SuiteId};
 use super::subtract::Tally;
 
 /// Our own directory below the mirror's, closed to others (0700).
@@ -134,13 +135,35 @@ pub struct SuiteRecord {
     /// Filters left out some of the files that its indexes name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub filtered: bool,
-    /// Counts how often it was published here, from 1.
+    /// Counts the Releases that were published here, from 1.
     pub generation: u32,
     /// When it was last published, Unix seconds.
     pub published_at: i64,
+    /// It lay here when this state knew nothing of it, or of another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopted: Option<Adopted>,
     /// Its Release is gone from the directory: nothing names its files any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retired: bool,
+}
+
+/// Files that no state knows may be of what was published before, which clients still ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adopted {
+    /// The first generation that was published since.
+    pub generation: u32,
+    /// When, Unix seconds.
+    pub at: i64,
+}
+
+impl SuiteRecord {
+    /// Whether clients may still ask for what lay here before this state knew of it.
+    pub fn is_adopted_lately(&self, retention: &Retention, now: i64) -> bool {
+        self.adopted.is_some_and(|Adopted { generation, at }| {
+            let left = Left { suite: 0, generation, at };
+            !self.retired && !retention.is_over(&left, Some(self.generation), now)
+        })
+    }
 }
 
 /// How far the deletion of expired files has come.
@@ -465,6 +488,7 @@ pub(super) mod tests {
             selection: "main; amd64".into(),
             filtered: false,
             generation: 1,
+            adopted: None,
             published_at: 1_000_100,
             retired: false,
         }
@@ -483,6 +507,19 @@ pub(super) mod tests {
             fingerprint: suite.fingerprint,
             here: None,
         }
+    }
+
+    #[test]
+    fn what_lay_here_before_has_its_time_as_well() {
+        let retention = Retention::default();
+        let at = 1_000_000;
+        let day_later = at + 24 * 3600;
+        let adopted = |generation| SuiteRecord { generation, adopted: Some(Adopted { generation: 1, at }), ..suite() };
+        assert!(adopted(4).is_adopted_lately(&retention, day_later - 1));
+        assert!(adopted(3).is_adopted_lately(&retention, day_later));
+        assert!(!adopted(4).is_adopted_lately(&retention, day_later));
+        assert!(!SuiteRecord { adopted: None, ..adopted(1) }.is_adopted_lately(&retention, at));
+        assert!(!SuiteRecord { retired: true, ..adopted(1) }.is_adopted_lately(&retention, at));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Whole runs on a real directory, without the network: plan, subtract, "fetch", commit.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use super::*;
@@ -16,6 +17,8 @@ struct Mirror {
     root: Root,
     now: i64,
     clean_filtered: bool,
+    /// Counts what upstream published.
+    releases: Cell<u32>,
 }
 
 /// An archive: suite → its files with their content.
@@ -30,7 +33,7 @@ impl Mirror {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
-        Mirror { directory, root, now: 1_000_000_000, clean_filtered: false }
+        Mirror { directory, root, now: 1_000_000_000, clean_filtered: false, releases: Cell::new(0) }
     }
 
     fn state(&self) -> State {
@@ -47,7 +50,7 @@ impl Mirror {
                 requested: (*suite).to_owned(),
                 origins: Vec::new(),
                 links: Vec::new(),
-                inrelease: Sha256::of(suite.as_bytes()),
+                inrelease: Sha256::of(format!("{suite} {}", self.releases.get()).as_bytes()),
                 tag: None,
                 date: self.now,
                 signed,
@@ -55,6 +58,7 @@ impl Mirror {
                 selection: String::new(),
                 filtered: false,
                 generation: 0,
+                adopted: None,
                 published_at: 0,
                 retired: false,
             };
@@ -94,8 +98,14 @@ impl Mirror {
         self.root.write_part(path, content.as_bytes()).unwrap().finish().unwrap();
     }
 
-    /// A run from plan to state. What is to be adopted is read from disk.
+    /// A run from plan to state, of a new Release. What is to be adopted is read from disk.
     fn run(&self, archive: &Archive<'_>, signed: bool) -> Run {
+        self.releases.set(self.releases.get() + 1);
+        self.run_again(archive, signed)
+    }
+
+    /// As `run`, of the same Release.
+    fn run_again(&self, archive: &Archive<'_>, signed: bool) -> Run {
         let updates = self.updates(archive, signed);
         let plan = self.plan(archive, &updates, Filters::default());
         let mut subtraction = self.subtract(&plan, &updates, Vec::new()).unwrap();
@@ -236,6 +246,8 @@ fn a_file_gone_from_the_index_stays_for_generations_and_hours() {
     assert!(!mirror.files()["pool/1"].expired);
     assert_eq!(mirror.state().header.clean_due, None, "generations are to come");
     mirror.now += HOUR_S;
+    (0..3).for_each(|_| drop(mirror.run_again(&new, true)));
+    assert_eq!(mirror.state().header.clean_due, None, "a Release that is published again is no other to its clients");
     mirror.run(&new, true);
     mirror.run(&new, true);
     assert!(!mirror.files()["pool/1"].expired, "generations are over, hours are not");
@@ -385,6 +397,7 @@ fn a_suite_that_could_not_be_published_keeps_its_old_record() {
     let old = archive(&[("a", &[("pool/1", "one")]), ("b", &[("pool/2", "two")])]);
     mirror.run(&old, true);
     let new = archive(&[("a", &[("pool/3", "three")]), ("b", &[("pool/4", "four")])]);
+    mirror.releases.set(2);
     let mut updates = mirror.updates(&new, true);
     updates[1].published = false;
     let plan = mirror.plan(&new, &updates, Filters::default());
