@@ -17,18 +17,20 @@ use super::write::WriteFigures;
 use crate::error::CopyError;
 use crate::wire::SMALL_BYTES;
 
-/// Shares of the time, of thirty seconds: scan 3, reading 3, network 1.5 and 2.4 and 1.5 for each time that there are
-/// more connections, writing 4, the rest together.
+/// Shares of the time, of thirty seconds: scan 3, reading 3, network 1 and 2.4 and 1.5 for each time that there are
+/// more connections, writing 3, the rest together.
 const SCAN: f64 = 0.10;
 const READ: f64 = 0.10;
-const ONE_STREAM: f64 = 0.05;
+const ONE_STREAM: f64 = 0.035;
 const STREAMS: f64 = 0.08;
 const MORE_STREAMS: f64 = 0.05;
-const WRITE: f64 = 0.13;
+const WRITE: f64 = 0.10;
 /// Each of the (up to six) trials of parts together.
 const TOGETHER: f64 = 0.05;
 /// Where there is one kind of files alone, and half as many of them.
-const OF_ONE_KIND: f64 = 1.8;
+const OF_ONE_KIND: f64 = 1.6;
+/// What is under way at the end of a trial has arrived after this, even where much is lost.
+const ARRIVAL_S: f64 = 1.0;
 /// Shortest trial that is worth the trouble.
 const SHORTEST_S: f64 = 0.15;
 /// A kind of files that holds less of the job is not tried by itself: this share of the bytes, and fewer
@@ -296,7 +298,7 @@ impl Course<'_> {
         allowance: u64,
     ) -> Result<Option<(Flow, Landed)>, CopyError> {
         let remote = self.end.means.transport.is_some();
-        let seconds = seconds.min(self.left_s() - if remote { UNDER_WAY_S } else { 0.0 });
+        let seconds = seconds.min(self.left_s() - if remote { ARRIVAL_S } else { 0.0 });
         if seconds < SHORTEST_S {
             return Ok(None);
         }

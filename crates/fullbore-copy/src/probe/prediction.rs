@@ -19,7 +19,10 @@ const OTHER_GAIN: f64 = 0.05;
 const QUARTER: f64 = 0.8;
 /// From this share of the time on, flushes go on behind the transfer and not within it.
 const FLUSHES: f64 = 0.1;
-/// A copy flushes and names files in groups of so many bytes, or of this time.
+/// A copy flushes and names files in groups of so many bytes and this time, as soon as both are reached ...
+const WORTH_BYTES: f64 = (16_u64 << 20) as f64;
+const WORTH_S: f64 = 1.0;
+/// ... and at the latest after so many, or so long.
 const GROUP_BYTES: f64 = (1_u64 << 30) as f64;
 const GROUP_S: f64 = 10.0;
 /// A copy begins to send after so long a listing.
@@ -331,8 +334,11 @@ fn job(figures: &Figures, costs: &[Cost; 2], without: Option<Part>, relief: Opti
     };
     let flush_s = each(&|at, _| costs[at].flush_s);
     let bytes = figures.tree.bytes().max(1) as f64;
-    let group = (GROUP_BYTES / bytes).min(GROUP_S / stream_s.max(1e-9)).min(1.0);
-    ((stream_s + group * flush_s).max(group * stream_s + flush_s), group * flush_s)
+    let of_stream = |seconds: f64| seconds / stream_s.max(1e-9);
+    let worth = (WORTH_BYTES / bytes).max(of_stream(WORTH_S));
+    let group = worth.min(GROUP_BYTES / bytes).min(of_stream(GROUP_S)).min(1.0);
+    let whole_s = (stream_s + group * flush_s).max(group * stream_s + flush_s);
+    (whole_s, whole_s - stream_s)
 }
 
 #[cfg(test)]
@@ -427,11 +433,21 @@ pub(super) mod tests {
         figures.tree = Tree { big_files: 1, big_bytes: 200_000_000, complete: true, ..Tree::default() };
         figures.trials = vec![trial(Joint::Whole, Class::Big, 100_000_000, 100, 100e6, 1.0)];
         (figures.setup_s, figures.write.big) = (0.0, rate(100_000_000, 100));
+        // The first second's is flushed while the second one's arrives.
         let short = predict(&figures);
-        assert!((short.seconds - 4.0).abs() < 0.1 && (short.final_sync_s - 2.0).abs() < 0.1, "{short:?}");
+        assert!((short.seconds - 3.0).abs() < 0.1 && (short.final_sync_s - 1.0).abs() < 0.1, "{short:?}");
+        figures.tree.big_bytes = 50_000_000;
+        let at_once = predict(&figures);
+        assert!((at_once.seconds - 1.0).abs() < 0.1 && (at_once.final_sync_s - 0.5).abs() < 0.1, "{at_once:?}");
         figures.tree.big_bytes = 20_000_000_000;
         let long = predict(&figures);
-        assert!((205.0..215.0).contains(&long.seconds), "{long:?}");
+        assert!((200.0..203.0).contains(&long.seconds), "{long:?}");
+        // A disk that is half as fast as what arrives works from the first second on.
+        figures.trials = vec![trial(Joint::Whole, Class::Big, 100_000_000, 100, 100e6, 2.0)];
+        figures.tree.big_bytes = 1_000_000_000;
+        let behind = predict(&figures);
+        assert!((behind.seconds - 21.0).abs() < 0.1 && (behind.final_sync_s - 11.0).abs() < 0.1, "{behind:?}");
+        assert_eq!(behind.limit(), Some(Part::Write), "{behind:?}");
     }
 
     #[test]
