@@ -133,7 +133,7 @@ fn a_fifo_that_nobody_writes_into_can_be_interrupted() {
 
 #[test]
 fn a_report_and_a_trace_are_written_without_names() {
-    let (store, client, tree) = with_files(20, |_| Fault::Delay(Duration::from_millis(20)));
+    let (store, client, tree) = with_files(20, |_| Fault::Delay(Duration::from_millis(100)));
     let [report, trace] = ["r.json", "t.json"].map(|name| client.home.path().join(name));
     let flags = ["--report", report.to_str().unwrap(), "--trace", trace.to_str().unwrap(), "--connections", "2"];
     let done = put(&client, &tree, &flags);
