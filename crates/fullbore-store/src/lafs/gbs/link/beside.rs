@@ -22,15 +22,21 @@ pub const FAR: Duration = Duration::from_millis(50);
 /// Bytes that are worth a connection: what slow start carries in less than two round trips.
 const BYTES_EACH: u64 = 36 << 10;
 
-/// Connections to one server at most: for 1 MB and for 10 MB three save as many round trips as four do. And to all
-/// servers of a file.
+/// Connections to one server at most: for 1 MB three save as many round trips as four do. And to all servers of a file.
 const CONNECTIONS_MAX: u64 = 3;
 const CONNECTIONS_OF_A_FILE_MAX: usize = 64;
+
+/// With so much for each it is worth more of them: a server's receive window, too, begins small for each (64 KiB, with
+/// Linux), and holds slow start up for longer than the handshakes cost. Measured: 10 MB, ten servers, 100 ms: six take 0.1 s less.
+const LARGE_BYTES_EACH: u64 = 512 << 10;
+const CONNECTIONS_OF_LARGE_MAX: u64 = 6;
 
 /// Connections to a far server that so many bytes are worth, if as many go to each of `servers`.
 pub fn worthwhile(bytes: u64, servers: usize) -> usize {
     let most = (CONNECTIONS_OF_A_FILE_MAX / servers.max(1)).max(1);
-    usize::try_from((bytes / BYTES_EACH).clamp(1, CONNECTIONS_MAX)).unwrap_or(1).min(most)
+    let large = (bytes / LARGE_BYTES_EACH).min(CONNECTIONS_OF_LARGE_MAX);
+    let connections = (bytes / BYTES_EACH).clamp(1, CONNECTIONS_MAX).max(large);
+    usize::try_from(connections).unwrap_or(1).min(most)
 }
 
 /// Time to open a further connection: a server that takes the first one at once and not the others will not.
@@ -106,5 +112,19 @@ impl Link {
         let again = call.clone();
         let pending = least.queue(call, weight);
         Ok(Ok(Pending { instead: Some(Box::new((self.clone(), again, answer))), ..pending }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_bytes_are_worth_more_connections() {
+        let of = |bytes| worthwhile(bytes, 10);
+        assert_eq!([700, 40 << 10, 80 << 10, 334_000].map(of), [1, 1, 2, 3]);
+        assert_eq!([1 << 20, 2 << 20, 3_334_000, 33_000_000].map(of), [3, 4, 6, 6]);
+        assert_eq!(worthwhile(33_000_000, 20), 3, "all servers together");
+        assert_eq!(worthwhile(33_000_000, 200), 1);
     }
 }
