@@ -197,13 +197,18 @@ impl<'a> Upload<'a> {
                 continue;
             }
             let (server, secret) = (share.server, share.secret);
+            let has_another = !candidates[server].holds.is_empty();
             match best.send.get(&number) {
                 None if best.held.contains(&number) => {
                     self.give_up_share(server, number, &secret);
                     self.done(number);
                 }
-                // It makes happier elsewhere: this server has another one already.
-                Some(&other) if other != server && share.base == 0 && share.skip == 0 => {
+                // It makes happier elsewhere: this server has another one already. Once: where it goes then is as good as
+                // any other place that is best.
+                Some(&other)
+                    if other != server && has_another && !share.moved && share.base == 0 && share.skip == 0 =>
+                {
+                    self.shares[usize::from(number)].moved = true;
                     self.give_up_share(server, number, &secret);
                     self.unplace(number);
                 }

@@ -46,6 +46,8 @@ pub(super) struct Share {
     pub skip: u64,
     /// Its place is one that the journal knew, and the server has not confirmed it yet.
     pub taken_up: bool,
+    /// It was taken from a server that has another one.
+    pub moved: bool,
     /// Its first bytes were refused, which says something once it is known that the server takes it.
     pub early_error: Option<String>,
 }
@@ -66,6 +68,7 @@ impl Share {
             waiting: Vec::new(),
             skip: 0,
             taken_up: false,
+            moved: false,
             early_error: None,
         }
     }

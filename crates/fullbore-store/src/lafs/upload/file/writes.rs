@@ -238,9 +238,8 @@ impl<'a> Upload<'a> {
         if !held.is_empty() {
             self.peers[server].candidate.holds.extend(held);
             self.found = true;
-            if !self.is_asking() {
-                self.spare();
-            }
+            // Whoever has not answered yet, and may not for long: what is here is not sent.
+            self.spare();
         }
     }
 
