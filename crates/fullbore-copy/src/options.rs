@@ -1,5 +1,7 @@
 //! What a copy shall do; the same at both ends.
 
+use std::time::Duration;
+
 use fullbore_engine::durability::Durability;
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +11,12 @@ pub use crate::sender::compress::Compress;
 /// What is lost of small files when a copy is cut, in milliseconds. A flush of a file system costs more than
 /// most files do, so not less.
 pub const GROUP_TIME_MS: u64 = 10_000;
+/// Files get their names when so many bytes were written since the last group ...
+pub const GROUP_BYTES: u64 = 1 << 30;
+/// ... or so many, and so long after that: the kernel by itself lets gigabytes gather before it gives a disk anything.
+pub const GROUP_WORTH_BYTES: u64 = 16 << 20;
+/// See [`GROUP_WORTH_BYTES`].
+pub const GROUP_WORTH_TIME: Duration = Duration::from_secs(1);
 
 /// The wishes of the user, as far as they concern both ends or the far one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

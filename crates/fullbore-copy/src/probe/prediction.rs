@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::conduct::{Figures, Joint};
 use super::finding::judged;
 use super::read::{Class, Rate};
+use crate::options::{GROUP_BYTES, GROUP_TIME_MS, GROUP_WORTH_BYTES, GROUP_WORTH_TIME};
 use crate::transport::grow;
 
 /// Relieving a limit by a quarter speeds a copy by so much; what is no limit, by less than this.
@@ -19,12 +20,6 @@ const OTHER_GAIN: f64 = 0.05;
 const QUARTER: f64 = 0.8;
 /// From this share of the time on, flushes go on behind the transfer and not within it.
 const FLUSHES: f64 = 0.1;
-/// A copy flushes and names files in groups of so many bytes and this time, as soon as both are reached ...
-const WORTH_BYTES: f64 = (16_u64 << 20) as f64;
-const WORTH_S: f64 = 1.0;
-/// ... and at the latest after so many, or so long.
-const GROUP_BYTES: f64 = (1_u64 << 30) as f64;
-const GROUP_S: f64 = 10.0;
 /// A copy begins to send after so long a listing.
 const LISTING_S: f64 = 3.0;
 /// Above this, all of it took longer than its slowest part by more than noise: parts share something.
@@ -335,8 +330,8 @@ fn job(figures: &Figures, costs: &[Cost; 2], without: Option<Part>, relief: Opti
     let flush_s = each(&|at, _| costs[at].flush_s);
     let bytes = figures.tree.bytes().max(1) as f64;
     let of_stream = |seconds: f64| seconds / stream_s.max(1e-9);
-    let worth = (WORTH_BYTES / bytes).max(of_stream(WORTH_S));
-    let group = worth.min(GROUP_BYTES / bytes).min(of_stream(GROUP_S)).min(1.0);
+    let worth = (GROUP_WORTH_BYTES as f64 / bytes).max(of_stream(GROUP_WORTH_TIME.as_secs_f64()));
+    let group = worth.min(GROUP_BYTES as f64 / bytes).min(of_stream(GROUP_TIME_MS as f64 / 1e3)).min(1.0);
     let whole_s = (stream_s + group * flush_s).max(group * stream_s + flush_s);
     (whole_s, whole_s - stream_s)
 }

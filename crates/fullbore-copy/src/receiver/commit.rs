@@ -18,14 +18,10 @@ use super::partial::Partial;
 use super::tree::{Folder, Tree};
 use crate::error::CopyError;
 use crate::names;
+use crate::options::{GROUP_BYTES, GROUP_WORTH_BYTES, GROUP_WORTH_TIME};
 use crate::session::{Context, add};
 use crate::wire::{Message, ProblemKind};
 
-/// A group is given its names when so many bytes were written since the last one.
-const GROUP_BYTES: u64 = 1 << 30;
-/// Or so many, and so long after that: the kernel by itself lets gigabytes gather before it gives a disk anything.
-const WORTH_BYTES: u64 = 16 << 20;
-const WORTH_TIME: Duration = Duration::from_secs(1);
 /// How often the committer looks whether enough was written.
 const LOOK: Duration = Duration::from_millis(50);
 /// Finished files that wait for the committer. It holds no content, only names.
@@ -170,7 +166,7 @@ impl Commit {
                 || full
                 || since.elapsed() >= group_time && written() > before
                 || written().saturating_sub(before) >= GROUP_BYTES
-                || since.elapsed() >= WORTH_TIME && written().saturating_sub(before) >= WORTH_BYTES
+                || since.elapsed() >= GROUP_WORTH_TIME && written().saturating_sub(before) >= GROUP_WORTH_BYTES
                 || !self.names().is_empty() && (since.elapsed() >= group_time || self.names().len() >= FINISHED);
             if is_due {
                 before = written();

@@ -15,9 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{AtFlags, StatVfs, StatxFlags};
 
 use super::tree::Folder;
+use crate::options::GROUP_BYTES;
 
-/// See `commit::GROUP_BYTES`: old files that wait to be replaced at any time.
-const GROUP_BYTES: u64 = 1 << 30;
 /// The unit of room where a file system does not tell, in bytes.
 const BLOCK_BYTES: u64 = 4096;
 
@@ -153,6 +152,7 @@ impl Needs {
         let taken = |taken: &AtomicU64| taken.load(Ordering::Acquire);
         let free = status.f_bavail.saturating_mul(status.f_frsize);
         let replaced = self.replaced_bytes.saturating_sub(taken(&self.file_system.taken_replaced_bytes));
+        // No more old files than those of a group wait to be replaced at any time.
         let both = replaced.min(GROUP_BYTES.saturating_add(self.largest_replaced_bytes));
         let needed = self.growth_bytes.saturating_sub(taken(&self.file_system.taken_bytes)).saturating_add(both);
         if needed > free {
