@@ -1,5 +1,15 @@
 //! What limited a run to a grid or to a store, and why that is thought.
 
+/// No single part.
+pub(crate) const MIXED: &str = "mixed";
+/// A run that did nothing.
+pub(crate) const NOTHING: &str = "nothing in particular";
+
+/// Whether this names a single part.
+pub(crate) fn is_confident(limit: &str) -> bool {
+    limit != MIXED && limit != NOTHING
+}
+
 /// What limited a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {

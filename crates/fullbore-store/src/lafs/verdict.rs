@@ -10,7 +10,7 @@ use fullbore_engine::verdict::{self as engine, Limit, several};
 
 use super::gbs::flow::{FlowReading, Sending};
 use super::upload::produce::Costs;
-use crate::verdict::Verdict;
+use crate::verdict::{MIXED, NOTHING, Verdict, is_confident};
 
 /// A part is named when it was at work for so much of the time.
 const NAMED: f64 = 0.6;
@@ -64,12 +64,9 @@ pub struct DownloadCosts {
 /// Judges a run.
 pub fn judge(facts: &Facts) -> Verdict {
     let (limit, reason) = limit(facts);
-    let confident = limit != MIXED && limit != NOTHING;
+    let confident = is_confident(&limit);
     Verdict { limit, reason, confident, shares: shares(facts), evidence: evidence(facts), advice: advice(facts) }
 }
-
-const MIXED: &str = "mixed";
-const NOTHING: &str = "nothing in particular";
 
 /// A part of the wall time.
 fn share(facts: &Facts, time: Duration) -> f64 {

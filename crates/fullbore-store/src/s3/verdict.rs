@@ -8,7 +8,7 @@ use std::time::Duration;
 use fullbore_engine::verdict::several;
 
 use super::client::measure::Reading;
-use crate::verdict::Verdict;
+use crate::verdict::{MIXED, NOTHING, Verdict, is_confident};
 
 /// A part is named when it was at work for so much of the time.
 const NAMED: f64 = 0.6;
@@ -45,14 +45,11 @@ pub struct Facts {
     pub moved_bytes: u64,
 }
 
-const MIXED: &str = "mixed";
-const NOTHING: &str = "nothing in particular";
-
 /// Judges a run.
 pub fn judge(facts: &Facts) -> Verdict {
     let (limit, reason) = limit(facts);
     Verdict {
-        confident: limit != MIXED && limit != NOTHING,
+        confident: is_confident(&limit),
         limit,
         reason,
         shares: shares(facts),
