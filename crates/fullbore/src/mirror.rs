@@ -63,8 +63,8 @@ use publish::{Publication, StoredFile};
 use retention::{DeleteGuard, Retention};
 use select::{Selection, within_indexes};
 use session::{Session, Stop, boot_id, disk};
-use standing::SuiteId;
-use state::{Adopted, Novelty, State, SuiteRecord};
+use standing::{Left, SuiteId};
+use state::{Novelty, State, SuiteRecord};
 use subtract::{FileSet, LoggedFile, Tally};
 
 /// Times that one run goes over the archive when it is told, again and again, that there is news.
@@ -341,7 +341,8 @@ impl Run<'_> {
     fn tell_of_adopted(&self, suites: &[SuiteRecord], account: &mut Account, events: &mut dyn Events) {
         let retention = self.retention();
         let adopted = suites.iter().find(|suite| {
-            suite.is_adopted_lately(&retention, self.now) && suite.adopted.is_some_and(|adopted| adopted.at == self.now)
+            suite.is_adopted_lately(&retention, self.now)
+                && suite.adopted.as_ref().is_some_and(|adopted| adopted.at == self.now)
         });
         if let Some(suite) = adopted {
             account.warn(
@@ -443,8 +444,8 @@ impl Run<'_> {
                 filtered: !self.settings.filters.is_empty() || !within_indexes(&offer.selections).is_empty(),
                 generation: before.map_or(1, |before| before.generation),
                 adopted: match offer.is_found {
-                    true => Some(Adopted { generation: 1, at: self.now }),
-                    false => before.and_then(|before| before.adopted),
+                    true => Some(Left { suite: self.ids[place], generation: 1, at: self.now }),
+                    false => before.and_then(|before| before.adopted.clone()),
                 },
                 published_at: self.now,
                 retired: false,

@@ -139,30 +139,20 @@ pub struct SuiteRecord {
     pub generation: u32,
     /// When it was last published, Unix seconds.
     pub published_at: i64,
-    /// It lay here when this state knew nothing of it, or of another one.
+    /// It lay here when this state knew nothing of it, or of another one: since which generation of this suite files
+    /// that no state knows are kept for clients of what was published before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub adopted: Option<Adopted>,
+    pub adopted: Option<Left>,
     /// Its Release is gone from the directory: nothing names its files any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retired: bool,
 }
 
-/// Files that no state knows may be of what was published before, which clients still ask for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Adopted {
-    /// The first generation that was published since.
-    pub generation: u32,
-    /// When, Unix seconds.
-    pub at: i64,
-}
-
 impl SuiteRecord {
     /// Whether clients may still ask for what lay here before this state knew of it.
     pub fn is_adopted_lately(&self, retention: &Retention, now: i64) -> bool {
-        self.adopted.is_some_and(|Adopted { generation, at }| {
-            let left = Left { suite: 0, generation, at };
-            !self.retired && !retention.is_over(&left, Some(self.generation), now)
-        })
+        let is_kept = |left: &Left| !retention.is_over(left, Some(self.generation), now);
+        !self.retired && self.adopted.as_ref().is_some_and(is_kept)
     }
 }
 
@@ -514,7 +504,8 @@ pub(super) mod tests {
         let retention = Retention::default();
         let at = 1_000_000;
         let day_later = at + 24 * 3600;
-        let adopted = |generation| SuiteRecord { generation, adopted: Some(Adopted { generation: 1, at }), ..suite() };
+        let left = Left { suite: 0, generation: 1, at };
+        let adopted = |generation| SuiteRecord { generation, adopted: Some(left.clone()), ..suite() };
         assert!(adopted(4).is_adopted_lately(&retention, day_later - 1));
         assert!(adopted(3).is_adopted_lately(&retention, day_later));
         assert!(!adopted(4).is_adopted_lately(&retention, day_later));
