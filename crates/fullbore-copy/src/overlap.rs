@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::Stat;
 use serde::{Deserialize, Serialize};
@@ -59,12 +59,38 @@ pub fn refuse(sources: &[Whereabouts], destination: &Destination, options: &Opti
     }
 }
 
+/// As [`refuse`], where the sender is another process, which does not know the destination when it meets it: nor a
+/// destination within a source, as what is written there would be listed again, and again below that.
+///
+/// # Errors
+/// What is wrong with it, and what to do.
+pub fn refuse_by_ssh(sources: &[Whereabouts], destination: &Destination, options: &Options) -> Result<(), CopyError> {
+    refuse(sources, destination, options)?;
+    let Some(path) = sources.iter().find_map(|source| source.path_of(destination, options)) else { return Ok(()) };
+    destination.take_back();
+    let path = path.display();
+    Err(CopyError::Usage(format!("DST is within SRC and would go into itself: `--exclude '/{path}'` leaves it out")))
+}
+
 impl Whereabouts {
     /// Whether a copy of it would be itself, or go into itself and nowhere else.
     fn is(&self, destination: &Destination) -> bool {
         let renamed = destination.rename_to.as_ref().is_some_and(|name| self.name.as_ref() != Some(name));
         let is_there = |number: Number| number.is_of(&destination.directory);
         !renamed && is_there(self.root) || self.own.is_some_and(is_there)
+    }
+
+    /// By which path the destination itself would come, if it lies within this and is listed.
+    fn path_of(&self, destination: &Destination, options: &Options) -> Option<PathBuf> {
+        let there = real(&destination.directory)?;
+        let own = if self.name.is_none() { Some(self.root) } else { self.own }?;
+        let within =
+            there.ancestors().find(|above| own.is_of(above)).and_then(|above| there.strip_prefix(above).ok())?;
+        let path = self.name.as_deref().map_or(Path::new(""), |name| Path::new(OsStr::from_bytes(name))).join(within);
+        let is_elsewhere = |directory: &Path| rustix::fs::stat(directory).is_ok_and(|status| status.st_dev != own.0);
+        let is_mounted = there.ancestors().take(within.iter().count()).any(is_elsewhere);
+        let is_listed = options.recursive && !(options.one_file_system && is_mounted);
+        (is_listed && !excludes(options, &path)).then_some(path)
     }
 
     /// Whether its content is meant, and lies within the destination: no other source has it, so that it would be
@@ -75,8 +101,18 @@ impl Whereabouts {
         };
         let there = destination.directory.canonicalize();
         let within = there.as_ref().ok().and_then(|there| content.strip_prefix(there).ok());
-        let is_excluded = |path: &Path| options.filters.excludes(path.as_os_str().as_bytes(), true);
         // A container of the same machine may have another directory by that path.
-        within.is_some_and(|within| !within.ancestors().any(is_excluded)) && self.root.is_of(content)
+        within.is_some_and(|within| !excludes(options, within)) && self.root.is_of(content)
     }
+}
+
+/// Whether a directory, or one above it, is left out.
+fn excludes(options: &Options, path: &Path) -> bool {
+    path.ancestors().any(|path| options.filters.excludes(path.as_os_str().as_bytes(), true))
+}
+
+/// A path without links, also of what is not there yet.
+fn real(path: &Path) -> Option<PathBuf> {
+    let path = std::path::absolute(path).ok()?;
+    path.ancestors().find_map(|above| Some(above.canonicalize().ok()?.join(path.strip_prefix(above).ok()?)))
 }

@@ -108,7 +108,7 @@ impl Destination {
     }
 
     /// Removes what was made for a copy of which nothing came.
-    fn take_back(&self) {
+    pub(crate) fn take_back(&self) {
         // What is not empty stays, and what is above it.
         self.made.iter().take_while(|directory| std::fs::remove_dir(directory).is_ok()).for_each(drop);
     }

@@ -9,7 +9,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::{Place, assert_same, said};
+use harness::{Place, SmallDisk, assert_same, said};
 use lab::Lab;
 
 /// Time that a busy machine may take for what takes a moment.
@@ -229,6 +229,45 @@ fn a_source_that_lies_within_the_destination_is_seen_by_way_of_ssh_as_well() {
     assert!(
         place.path("dst/one").exists() && place.path("dst/in/deep/one").exists() && !place.path("dst/old").exists()
     );
+}
+
+#[test]
+fn a_destination_that_lies_within_the_source_is_refused_by_way_of_ssh_unless_it_is_left_out() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("src/old")).unwrap();
+    fs::write(place.path("src/file"), "x").unwrap();
+    // Before there is sshd: what is mounted later it may not see.
+    let _disk = SmallDisk::new(place.path("src/disk"), "1m");
+    let lab = Lab::new();
+    let both = |path: &str| [place.path(path).display().to_string(), lab.there(&place.path(path))];
+    let names = |path: &str| fs::read_dir(place.path(path)).unwrap().count();
+    for (source, target, path) in
+        [("src/", "src/old", "/old"), ("src", "src/new/deep", "/src/new/deep"), ("src/", "src/disk/new", "/disk/new")]
+    {
+        let ([here, there], [target, target_there]) = (both(source), both(target));
+        for (source, target) in [(&here, &target_there), (&there, &target)] {
+            for more in [&[][..], &["--dry-run"]] {
+                let output = lab.command(&[more, &[source, target]].concat()).output().unwrap();
+                let (text, hint) =
+                    (said(&output), format!("DST is within SRC and would go into itself: `--exclude '{path}'`"));
+                assert!(output.status.code() == Some(1) && text.contains(&hint), "{source} {target} {more:?}: {text}");
+                assert_eq!(["src", "src/old", "src/disk"].map(names), [3, 0, 0], "{source} {target} {more:?}");
+            }
+        }
+    }
+    let ([here, there], list) = (both("src/"), place.path("list"));
+    fs::write(&list, "file\n").unwrap();
+    for (name, source, far, more) in [
+        ("excluded", &here, true, &["--exclude=/excluded", "--exclude=/disk"][..]),
+        ("pulled", &there, false, &["--exclude=pulled", "--exclude=/disk"]),
+        ("listed", &here, true, &["--files-from", list.to_str().unwrap()]),
+        ("disk/other", &there, false, &["-x"]),
+    ] {
+        let [target, target_there] = both(&format!("src/{name}"));
+        lab.copy(&[more, &[source, if far { &target_there } else { &target }]].concat());
+        assert_eq!(fs::read(place.path(&format!("src/{name}/file"))).unwrap(), b"x", "{name}");
+        assert!(!place.path(&format!("src/{name}/{name}")).exists(), "{name}");
+    }
 }
 
 #[test]

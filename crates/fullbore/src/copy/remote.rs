@@ -305,7 +305,7 @@ impl Run<'_> {
                 let beside_source = connection.ready.boot == boot();
                 let resolved = Destination { beside_source, ..resolved.map_err(|error| failure(&error))? };
                 if beside_source {
-                    let refused = overlap::refuse(&connection.ready.whereabouts, &resolved, self.options);
+                    let refused = overlap::refuse_by_ssh(&connection.ready.whereabouts, &resolved, self.options);
                     refused.map_err(|error| failure(&error))?;
                 }
                 Some(resolved)

@@ -157,7 +157,7 @@ fn part(task: &Task) -> Result<Part, CopyError> {
             let destination = Destination::resolve(&target, task.single_file, task.many, task.options.dry_run)?;
             let destination = Destination { beside_source: task.boot == boot(), ..destination };
             if destination.beside_source {
-                overlap::refuse(&task.whereabouts, &destination, &task.options)?;
+                overlap::refuse_by_ssh(&task.whereabouts, &destination, &task.options)?;
             }
             Ok(Part::Receive(destination))
         }
