@@ -22,6 +22,9 @@ const STARTING: Duration = Duration::from_secs(2);
 /// A queue stands where the round trip is longer than the shortest one by this factor. The queues of routers
 /// hold about a round trip; one that is nearly empty adds a few percent.
 const QUEUED: f64 = 1.25;
+/// ... and by this time at least: on a path of microseconds, threads that wait for a processor add as much. Linux itself
+/// lets a connection queue for a millisecond before a link that is full (`tcp_small_queue_check` in `net/ipv4`).
+const QUEUE_TIME: Duration = Duration::from_micros(500);
 
 /// What one look at one connection finds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,7 +52,7 @@ impl Sight {
     }
 
     fn is_queued(&self) -> bool {
-        self.trip.as_secs_f64() >= QUEUED * self.shortest.as_secs_f64()
+        self.trip >= self.shortest.mul_f64(QUEUED).max(self.shortest + QUEUE_TIME)
     }
 }
 
@@ -114,6 +117,23 @@ mod tests {
         assert!(!seen(90, 10, 3000).is_lossy(), "the queue is full");
         assert!(seen(90, 10, 3000).is_queued() && !seen(51, 1, 3000).is_queued());
         assert!(!seen(51, 400, 0).is_lossy(), "slow start has overrun the queue");
+    }
+
+    #[test]
+    fn on_short_paths_what_processors_add_is_no_queue() {
+        for (shortest_us, trip_us, queued) in [
+            (4, 400, false),
+            (100, 130, false),
+            (100, 590, false),
+            (100, 2000, true),
+            (4000, 4900, false),
+            (4000, 5000, true),
+        ] {
+            let [shortest, trip] = [shortest_us, trip_us].map(Duration::from_micros);
+            let mut evidence = Evidence::default();
+            evidence.look(&[Sight { sent: 1000, trip, shortest, ..Sight::default() }; 2]);
+            assert_eq!(evidence.is_queued(), queued, "{trip:?} where {shortest:?} were seen");
+        }
     }
 
     #[test]
