@@ -274,6 +274,12 @@ impl RateLimit {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).bytes_per_s
     }
 
+    /// Whether who sends waits for it now.
+    pub fn is_awaited(&self) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.bytes_per_s > 0 && state.paid_until > Instant::now()
+    }
+
     /// How often it was changed: what was to be waited for by then does not count any more.
     pub(crate) fn changes(&self) -> u64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).changes
@@ -424,5 +430,17 @@ pub(crate) mod tests {
         assert!((4.8..=5.2).contains(&lasted), "{lasted}");
         limit.set(0);
         assert_eq!(limit.pay(1 << 40, now), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_limit_is_awaited_by_whoever_sends_more() {
+        let limit = RateLimit::new(1_000_000);
+        limit.pay(1, Instant::now());
+        assert!(!limit.is_awaited(), "less was sent than may be");
+        limit.pay(1 << 40, Instant::now());
+        assert!(limit.is_awaited());
+        limit.set(0);
+        limit.pay(1 << 40, Instant::now());
+        assert!(!limit.is_awaited(), "there is none any more");
     }
 }

@@ -246,13 +246,14 @@ fn copy_here(
     copy.limit = levers.limit.clone();
     let standing = Arc::new(Standing::of(&progress));
     let _socket = listen(arguments, &levers, &standing, screen);
-    let result = watched(screen, &standing, &sampler, || {
+    let result = watched(screen, &standing, &levers, &sampler, || {
         copy.run((sources, only), &destination, options, &ledger, &progress, screen)
     });
     let verdict = sampler.finish();
     screen.clear();
     let account = result.map_err(|error| torn(failure(&error), &progress.account()))?;
-    let limit = Some(verdict.limited_by());
+    let wall = began.elapsed();
+    let limit = Some(levers.reached(account.written_bytes, wall).unwrap_or_else(|| verdict.limited_by()));
     let ends = Ends {
         here: (true, true),
         disks: disks[0].since(&before[0]),
@@ -260,18 +261,18 @@ fn copy_here(
         places: places(arguments),
         ..Ends::default()
     };
-    Ok(Done { account, wall: began.elapsed(), limit, verdict: Some(verdict), far: None, way: String::new(), ends })
+    Ok(Done { account, wall, limit, verdict: Some(verdict), far: None, way: String::new(), ends })
 }
 
 /// Runs something and shows where it stands meanwhile.
-fn watched<R>(screen: &Screen, standing: &Standing, sampler: &Sampler, work: impl FnOnce() -> R) -> R {
+fn watched<R>(screen: &Screen, standing: &Standing, levers: &Levers, sampler: &Sampler, work: impl FnOnce() -> R) -> R {
     let (end, ended) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         let ended = std::sync::Mutex::new(ended);
         scope.spawn(move || {
             let Ok(ended) = ended.into_inner() else { return };
             while matches!(ended.recv_timeout(LOOK_TIME), Err(RecvTimeoutError::Timeout)) {
-                screen.progress(&standing.look(sampler.present()));
+                screen.progress(&standing.look(levers.present(sampler.present())));
             }
         });
         let result = work();

@@ -95,6 +95,10 @@ fn a_copy_is_found_from_any_session_tells_where_it_stands_and_takes_another_limi
     let text = said(&slow.ask(&["--status"]));
     assert!(text.starts_with(&format!("{pid}: src/ to dst: ")) && text.contains(" of 40 files, "), "{text}");
     assert!(text.contains(", limited by ") && text.contains(", at most 10.2 kB/s"), "{text}");
+    let until = Instant::now() + LONG;
+    while slow.listed()["limit"] != "rate limit" {
+        assert!(Instant::now() < until, "{}", said(&slow.ask(&["--status"])));
+    }
     // Of this user, whoever that is, and of nobody else.
     let user = rustix::process::geteuid();
     let directory =

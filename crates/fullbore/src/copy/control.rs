@@ -32,6 +32,11 @@ const LINE_TIME: Duration = Duration::from_secs(5);
 const TURN_TIME: Duration = Duration::from_secs(1);
 const TURN_LOOK: Duration = Duration::from_millis(5);
 
+/// As a verdict calls it.
+const RATE_LIMIT: &str = "rate limit";
+/// A run that used so much of the user's rate limit was limited by it.
+const REACHED: f64 = 0.85;
+
 /// What of a run can be changed.
 #[derive(Clone, Debug)]
 pub struct Levers {
@@ -48,6 +53,18 @@ impl Levers {
     pub fn new(bytes_per_s: u64, ledger: &Ledger) -> Levers {
         ledger.set_rate_limit(bytes_per_s);
         Levers { limit: Arc::new(RateLimit::new(bytes_per_s)), far_sender: Arc::default(), ledger: ledger.clone() }
+    }
+
+    /// What limits a run now, where a look at its parts finds this.
+    pub fn present(&self, found: Option<String>) -> Option<String> {
+        if self.limit.is_awaited() { Some(RATE_LIMIT.to_owned()) } else { found }
+    }
+
+    /// The limit in words, if it is what has limited a run.
+    pub fn reached(&self, written_bytes: u64, wall: Duration) -> Option<String> {
+        let bytes_per_s = self.limit.bytes_per_s();
+        let is_reached = written_bytes as f64 >= REACHED * bytes_per_s as f64 * wall.as_secs_f64();
+        (bytes_per_s > 0 && is_reached).then(|| format!("the rate limit ({}/s)", units::bytes(bytes_per_s)))
     }
 
     fn set(&self, bytes_per_s: u64) {
@@ -289,6 +306,17 @@ fn check(directory: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rate_limit_that_is_reached_is_what_limits() {
+        let levers = Levers::new(1_000_000, &Ledger::off());
+        let limited = |bytes, seconds| levers.reached(bytes, Duration::from_secs(seconds));
+        assert_eq!(limited(9_900_000, 10).as_deref(), Some("the rate limit (1.00 MB/s)"));
+        assert_eq!(limited(5_000_000, 10), None, "something else was slower");
+        levers.set(0);
+        assert_eq!(levers.reached(1 << 40, Duration::from_secs(1)), None);
+        assert_eq!(levers.present(Some("disk".to_owned())).as_deref(), Some("disk"));
+    }
 
     #[test]
     fn a_run_tells_where_it_stands_and_takes_another_limit() {

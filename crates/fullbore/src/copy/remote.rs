@@ -36,8 +36,6 @@ use crate::error::{CommandError, ErrorKind};
 /// First wait before dialling again, doubled each time, and the longest.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// A run that used so much of the user's rate limit was limited by it.
-const REACHED: f64 = 0.85;
 /// How soon a signal ends the wait.
 const WAIT_LOOK: Duration = Duration::from_millis(50);
 /// As a shell says that there is no such program, and as ssh says that it did not get through.
@@ -123,13 +121,8 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
                 screen.clear();
                 let near = Judgement::of(&verdict);
                 let wall = began.elapsed();
-                let rate_limit = run.levers.limit.bytes_per_s();
-                let reached = sum.written_bytes as f64 >= REACHED * rate_limit as f64 * wall.as_secs_f64();
-                let limit = if rate_limit > 0 && reached {
-                    format!("the rate limit ({}/s)", crate::report::units::bytes(rate_limit))
-                } else {
-                    joined(&near, session.far.as_ref(), &task.host, task.sends.is_some())
-                };
+                let found = || joined(&near, session.far.as_ref(), &task.host, task.sends.is_some());
+                let limit = run.levers.reached(sum.written_bytes, wall).unwrap_or_else(found);
                 return Ok(Done {
                     account: sum,
                     wall,
@@ -333,7 +326,7 @@ impl Run<'_> {
         };
         let result = std::thread::scope(|scope| {
             scope.spawn(move || self.tell_fallback(&decided));
-            let result = watched(self.screen, &self.standing, &self.sampler, work);
+            let result = watched(self.screen, &self.standing, &self.levers, &self.sampler, work);
             // Nothing may have been decided on by then.
             drop(end.send(None));
             result
