@@ -143,7 +143,9 @@ pub fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends:
             let (sender, receiver) = if near_sends { (near, far) } else { (far, near) };
             sender.blames_path(receiver).unwrap_or_else(|| match receiver.own_share() {
                 some if some >= ALSO => {
-                    format!("mixed ({}; {:.0} % of the time who receives)", sender.part, some * 100.0)
+                    let is_mixed = sender.limit == Limit::Mixed && !sender.reason.is_empty();
+                    let what = if is_mixed { &sender.reason } else { &sender.part };
+                    format!("mixed ({what}; {:.0} % of the time who receives)", some * 100.0)
                 }
                 _ => sender.words(),
             })
@@ -186,6 +188,9 @@ mod tests {
         assert_eq!(joined(&path, Some(&receiver(0.1)), "host", true), "the network");
         let both = joined(&path, Some(&receiver(0.3)), "host", true);
         assert_eq!(both, "mixed (the network; 30 % of the time who receives)");
+        let mixed = Judgement { reason: "read 40 %, send 30 %".to_owned(), ..judgement(Limit::Mixed, "mixed") };
+        let both = joined(&mixed, Some(&receiver(0.3)), "host", true);
+        assert_eq!(both, "mixed (read 40 %, send 30 %; 30 % of the time who receives)");
         assert_eq!(judged(&path, &receiver(0.3)).0, None);
     }
 
