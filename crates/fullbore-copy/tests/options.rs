@@ -414,3 +414,39 @@ fn paths_longer_than_the_system_takes_are_problems_of_their_own() {
     assert_eq!(deleted.into_inner().unwrap(), 1);
     assert!(Ends::new(&source, &target, &options).run(|_| Step::Pass));
 }
+
+#[test]
+fn a_disk_with_an_arm_is_read_in_the_order_of_inodes() {
+    let (_place, source, target) = places(1);
+    fs::create_dir(source.join("many")).unwrap();
+    // Names and inodes have opposite orders, and there are several records.
+    for number in (0..60_u8).rev() {
+        fs::write(source.join(format!("many/{number:02}")), vec![number; 100_000]).unwrap();
+    }
+    let mut by_inode: Vec<(u64, Vec<u8>)> = fs::read_dir(source.join("many"))
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.metadata().unwrap().ino(), entry.file_name().into_encoded_bytes()))
+        .collect();
+    by_inode.sort();
+    let (listed, read) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let options = options();
+    let look = |message: &Message| {
+        match message {
+            Message::List(list) if list.directory == b"many" => {
+                let numbered = list.entries.iter().zip(list.first..);
+                listed.lock().unwrap().extend(numbered.map(|(entry, id)| (id, entry.name.clone())));
+            }
+            Message::Pack(pack) => read.lock().unwrap().extend(pack.files.iter().map(|file| file.id)),
+            _ => {}
+        }
+        Step::Pass
+    };
+    assert!(Ends::new(&source, &target, &options).on_an_arm().run(look));
+    let listed = listed.into_inner().unwrap();
+    assert!(listed.iter().map(|(_, name)| name).eq(by_inode.iter().map(|(_, name)| name)), "{listed:?}");
+    let read: Vec<u64> = read.into_inner().unwrap();
+    let of_many = read.into_iter().filter(|id| listed.iter().any(|(listed, _)| listed == id));
+    assert!(of_many.eq(listed.iter().map(|(id, _)| *id)), "one reader reads one file after the other");
+    equal(&source, &target);
+}

@@ -36,6 +36,7 @@ pub struct Ends<'a> {
     source: &'a Path,
     target: &'a Path,
     options: &'a Options,
+    rotational: bool,
 }
 
 /// No syncs: nothing is lost while the machine runs. No compression that may or may not come.
@@ -46,7 +47,12 @@ pub fn options() -> Options {
 impl<'a> Ends<'a> {
     /// From one directory's content to another.
     pub fn new(source: &'a Path, target: &'a Path, options: &'a Options) -> Ends<'a> {
-        Ends { source, target, options }
+        Ends { source, target, options, rotational: false }
+    }
+
+    /// With a source on a disk whose arm has to be moved.
+    pub fn on_an_arm(self) -> Ends<'a> {
+        Ends { rotational: true, ..self }
     }
 
     /// Runs it; true if it came to its end.
@@ -115,7 +121,7 @@ impl<'a> Ends<'a> {
             sources: vec![Source::open(&self.source.join("")).unwrap()],
             only: None,
             skip: None,
-            rotational: false,
+            rotational: self.rotational,
         };
         let destination = Destination { beside_source: true, ..Destination::at(self.target) };
         std::thread::scope(|scope| {
