@@ -7,6 +7,7 @@ use fullbore_engine::verdict::{Limit, Verdict};
 use serde::{Deserialize, Serialize};
 
 use crate::probe::DiskFacts;
+use crate::transport::Path;
 
 /// Of the time that connections wait, for what comes behind them: less than this holds nobody up.
 const HELD_UP: f64 = 0.2;
@@ -40,6 +41,9 @@ pub struct Judgement {
     /// What the disks here did.
     #[serde(default)]
     pub disks: DiskFacts,
+    /// What it knows of the connections.
+    #[serde(default)]
+    pub path: Path,
 }
 
 impl Default for Judgement {
@@ -55,6 +59,7 @@ impl Default for Judgement {
             sending: SendReading::default(),
             cores: 0,
             disks: DiskFacts::default(),
+            path: Path::default(),
         }
     }
 }
@@ -72,14 +77,13 @@ impl Judgement {
             stages: verdict.counters.stages.clone(),
             sending: verdict.counters.sending,
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            disks: DiskFacts::default(),
+            ..Judgement::default()
         }
     }
 
-    /// With what the disks did.
-    pub fn with_disks(mut self, disks: DiskFacts) -> Judgement {
-        self.disks = disks;
-        self
+    /// With what the disks did, and what is known of the connections.
+    pub fn with(self, disks: DiskFacts, path: Path) -> Judgement {
+        Judgement { disks, path, ..self }
     }
 
     /// For the wire.
@@ -175,6 +179,8 @@ mod tests {
         assert_eq!(joined(&mixed, Some(&path), "host", false), "the network");
         let cpu = judgement(Limit::Cpu { consumer: "read".to_owned() }, "CPU (read)");
         assert_eq!(joined(&cpu, Some(&disk), "host", true), "mixed (CPU (read) here; disk writes on host)");
+        let path = Path { streams: 4, loss: 0.01, control: Some("bbr".to_owned()), ..Path::default() };
+        let cpu = cpu.with(DiskFacts::default(), path);
         assert_eq!(Judgement::decode(&cpu.encode()), Some(cpu));
     }
 

@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::{Kind, Ledger, SendReading, StageClock};
 use fullbore_wire::tcp_info::TcpInfo;
+use serde::{Deserialize, Serialize};
 
 use crate::error::CopyError;
 use crate::queue::{Queue, Taken};
@@ -129,8 +130,8 @@ struct State {
     lingers: bool,
     /// The pipe that control messages went by. As long as it is open, the other end knows that this one is there.
     pipe: Option<Box<dyn Write + Send>>,
-    /// Name of the congestion control that was put on the connections, if any.
-    control: Option<&'static str>,
+    /// See [`Path::control`].
+    control: Option<String>,
     /// What has been seen of the path.
     evidence: Evidence,
 }
@@ -149,7 +150,7 @@ struct Watched {
 }
 
 /// What the kernel says of the connections.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Path {
     /// Connections with content.
     pub streams: usize,
@@ -157,8 +158,16 @@ pub struct Path {
     pub round_trip: Option<Duration>,
     /// Segments sent again, of all sent.
     pub loss: f64,
-    /// The congestion control that was put on them; none for the system's own.
-    pub control: Option<&'static str>,
+    /// The congestion control that was put on them, or why it is the system's; none if none was wanted.
+    pub control: Option<String>,
+}
+
+impl Path {
+    /// With what only the end knows that sends.
+    #[must_use]
+    pub fn as_sent(self, sender: Path) -> Path {
+        Path { loss: sender.loss, control: sender.control, ..self }
+    }
 }
 
 impl Transport {
@@ -300,7 +309,7 @@ impl Transport {
             streams: state.streams,
             round_trip: infos().map(TcpInfo::path_rtt).filter(|trip| !trip.is_zero()).min(),
             loss: if sent > 0 { again as f64 / sent as f64 } else { 0.0 },
-            control: state.control,
+            control: state.control.clone(),
         }
     }
 
@@ -381,10 +390,13 @@ impl Shared {
     /// Looks after a connection from now on; it gets the congestion control that the others have.
     fn look_after(&self, socket: Option<TcpStream>, state: &mut State) {
         let Some(socket) = socket else { return };
-        if let Some(name) = self.congestion.as_deref().or(state.control.filter(|name| *name == LOSSY_CONTROL))
-            && let Err(error) = rustix::net::sockopt::set_tcp_congestion(&socket, name)
-        {
-            tracing::warn!(%error, name, "congestion control stays the system's");
+        let set = |name: &str| rustix::net::sockopt::set_tcp_congestion(&socket, name).map_err(io::Error::from);
+        if let Some(name) = &self.congestion {
+            let refused = |error| format!("not {name} ({error}) but the system's");
+            state.control = Some(set(name).map_or_else(refused, |()| name.clone()));
+        } else if state.control.as_deref() == Some(LOSSY_CONTROL) {
+            // The others have it; one without it does no harm.
+            let _ = set(LOSSY_CONTROL);
         }
         let last = TcpInfo::read(socket.as_fd()).unwrap_or_default();
         if self.sends && last.path_rtt() >= LONG_TRIP {
@@ -640,7 +652,8 @@ impl Shared {
                     rustix::net::sockopt::set_tcp_congestion(&watched.socket, LOSSY_CONTROL).is_ok()
                 };
                 // Not allowed, or not there: then it stays as it is.
-                state.control = Some(if state.sockets.iter().all(changed) { LOSSY_CONTROL } else { "the system's" });
+                let is_changed = state.sockets.iter().all(changed);
+                state.control = Some(if is_changed { LOSSY_CONTROL } else { "the system's" }.to_owned());
             }
         }
     }

@@ -23,7 +23,8 @@ fn a_tree_goes_there_and_comes_back_over_encrypted_connections() {
     let text = lab.copy(&[&format!("{}/", source.display()), &lab.there(&there)]);
     assert!(text.contains("connections, AES-128-GCM") || text.contains("connections, ChaCha20-Poly1305"), "{text}");
     assert_same(&source, &there);
-    lab.copy(&[&lab.there(&there.join("")), &back.display().to_string()]);
+    let text = lab.copy(&["--congestion", "nosuch", &lab.there(&there.join("")), &back.display().to_string()]);
+    assert!(text.contains(", not nosuch (No such file or directory"), "{text}");
     assert_same(&source, &back);
     let text = lab.copy(&[&lab.there(&there.join("")), &back.display().to_string()]);
     assert!(text.starts_with("nothing to copy"), "{text}");

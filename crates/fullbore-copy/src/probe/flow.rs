@@ -272,7 +272,7 @@ fn path_facts(means: &Means, before: Option<&Path>, sending_before: fullbore_eng
         loss: path.loss.max(before.map_or(0.0, |before| before.loss)),
         receiver_limited: sending.receiver_limited_us as f64 / busy,
         buffer_limited: sending.buffer_limited_us as f64 / busy,
-        control: path.control.map(str::to_owned),
+        control: path.control,
     }
 }
 

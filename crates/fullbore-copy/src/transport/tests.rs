@@ -48,6 +48,21 @@ fn what_a_connection_has_gathered_goes_out_though_another_one_takes_what_comes_n
 }
 
 #[test]
+fn the_congestion_control_that_is_wanted_is_told_or_why_it_is_not_had() {
+    for (name, told) in [("reno", "reno"), ("nosuch", "not nosuch (No such file or directory")] {
+        let [near, _far] = by_tls();
+        let link = Link::remote();
+        let transport = Transport::new(&link, &Brake::new(&link), false, &Ledger::off(), Some(name));
+        transport.add(near);
+        let path = Path { loss: 0.25, ..transport.path() };
+        assert!(path.control.as_ref().is_some_and(|control| control.starts_with(told)), "{path:?}");
+        // Who receives hears it from who sends.
+        assert_eq!(Path { streams: 1, ..Path::default() }.as_sent(path.clone()), Path { round_trip: None, ..path });
+        transport.fail(&io::ErrorKind::NotConnected.into());
+    }
+}
+
+#[test]
 fn the_last_word_arrives_though_who_said_it_has_left() {
     let ledger = Ledger::new();
     let clock = ledger.stage("test", Kind::Thread);

@@ -331,11 +331,12 @@ impl Run<'_> {
             drop(end.send(None));
             result
         });
-        let path = transport.path();
-        let way = way(&connection, &path);
+        let far = context.exchange.peer.lock().ok().and_then(|json| Judgement::decode(&json));
+        let sender = far.as_ref().filter(|_| destination.is_some()).map(|far| far.path.clone());
+        let path = sender.into_iter().fold(transport.path(), NetworkPath::as_sent);
+        let way = way(&connection, &path, destination.is_none());
         transport.finish();
         connection.finish();
-        let far = context.exchange.peer.lock().ok().and_then(|json| Judgement::decode(&json));
         let account = Some(*result.as_ref().unwrap_or(&self.progress.account()));
         Ok(Session { result: result.map(drop), account, far, way, path })
     }
@@ -371,20 +372,21 @@ pub(crate) fn connections(count: usize) -> String {
     format!("{count} {}", if count == 1 { "connection" } else { "connections" })
 }
 
-/// How content went, in words.
-fn way(connection: &Connection, path: &NetworkPath) -> String {
+/// How content went, in words; `sends`: from here.
+fn way(connection: &Connection, path: &NetworkPath, sends: bool) -> String {
     let route = connection.routing.now();
     if route.way == Way::Pipe {
         return format!("content went by ssh, {}", connections(path.streams));
     }
     if let Some(quic) = &route.quic {
-        let (trip, loss) = (quic.round_trip().as_secs_f64() * 1e3, quic.loss() * 100.0);
-        let cipher = connection.cipher.name();
-        return format!("QUIC, {cipher}, round trip {trip:.1} ms, {loss:.2} % of packets lost");
+        let (trip, cipher) = (quic.round_trip().as_secs_f64() * 1e3, connection.cipher.name());
+        // Who receives sends little, and knows of that alone.
+        let loss = if sends { format!(", {:.2} % of packets lost", quic.loss() * 100.0) } else { String::new() };
+        return format!("QUIC, {cipher}, round trip {trip:.1} ms{loss}");
     }
     let trip =
         path.round_trip.map_or_else(String::new, |trip| format!(", round trip {:.1} ms", trip.as_secs_f64() * 1e3));
-    let control = path.control.map_or_else(String::new, |control| format!(", {control} congestion control"));
+    let control = path.control.as_ref().map_or_else(String::new, |control| format!(", {control} congestion control"));
     format!(
         "{}, {}{trip}, {:.2} % of segments sent twice{control}",
         connections(path.streams),

@@ -103,7 +103,7 @@ fn serve() -> Result<(), Arc<CopyError>> {
         sampler
             .map(|sampler| {
                 let disks = disks.since(&disks_before).written(progress.is_direct());
-                Judgement::of(&sampler.finish()).with_disks(disks).encode()
+                Judgement::of(&sampler.finish()).with(disks, transport.path()).encode()
             })
             .unwrap_or_default()
     };

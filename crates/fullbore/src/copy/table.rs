@@ -17,6 +17,9 @@ use crate::report::units;
 
 /// A part that was used less has no rate of its own: it would be guessed from too little.
 const MEASURABLE: f64 = 0.005;
+/// By this share less may have been sent than was written, though nothing was compressed: a sender at the other end
+/// tells its figures while the last records are on their way.
+const UNSENT: f64 = 0.005;
 /// A stall that is shorter is none.
 const STALL_S: f64 = 0.3;
 /// Less than this share of its usual rate is a stall.
@@ -166,7 +169,7 @@ impl Run<'_> {
                 evidence.push(format!("round trip {:.1} ms", trip.as_secs_f64() * 1e3));
                 evidence.push(format!("{:.2} % sent twice", path.loss * 100.0));
             }
-            evidence.extend(path.control.map(|control| format!("{control} congestion control")));
+            evidence.extend(path.control.as_ref().map(|control| format!("{control} congestion control")));
         }
         let share = |us: u64| us as f64 / sending.busy_us.max(1) as f64 * 100.0;
         if sending.busy_us > 0 {
@@ -191,8 +194,8 @@ impl Run<'_> {
     fn protocol(&self, send: Option<Spent>) -> Option<Row> {
         let send = send.filter(|send| send.bytes > 0 && self.bytes > 0)?;
         let overhead = send.bytes as f64 / self.bytes as f64 - 1.0;
-        let mut evidence = vec![if overhead >= 0.0 {
-            format!("{:.1} % overhead", overhead * 100.0)
+        let mut evidence = vec![if overhead >= -UNSENT {
+            format!("{:.1} % overhead", overhead.max(0.0) * 100.0)
         } else {
             format!("content made {:.0} % smaller", -overhead * 100.0)
         }];
@@ -308,6 +311,9 @@ mod tests {
         let write = row("verify + write /backup");
         assert!(!write.limits && (write.used.unwrap() - 0.45).abs() < 0.01);
         assert_eq!(row("protocol").evidence, ["2.0 % overhead"]);
+        let protocol = |bytes| Run { bytes, ..run }.rows().pop().unwrap().evidence;
+        assert_eq!(protocol(204_500_000), ["0.0 % overhead"], "nothing was compressed");
+        assert_eq!(protocol(408_000_000), ["content made 50 % smaller"]);
         assert_eq!(
             run.advice(),
             [
