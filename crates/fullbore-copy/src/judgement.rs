@@ -6,7 +6,7 @@ use fullbore_engine::stage::{SendReading, StageReading};
 use fullbore_engine::verdict::{Limit, Verdict};
 use serde::{Deserialize, Serialize};
 
-use crate::probe::DiskFacts;
+use crate::probe::{DiskFacts, Part};
 use crate::transport::Path;
 
 /// Of the time that connections wait, for what comes behind them: less than this holds nobody up.
@@ -96,9 +96,22 @@ impl Judgement {
         serde_json::from_slice(json).ok()
     }
 
-    /// Whether it blames something of its own machine, by two signals.
-    fn blames_itself(&self) -> bool {
-        self.confident && matches!(self.limit, Limit::Cpu { .. } | Limit::OneCore { .. } | Limit::Disk)
+    /// What it blames of its own machine, by two signals.
+    fn blames_itself(&self, disk: Part, cpu: Part) -> Option<Part> {
+        match self.limit {
+            Limit::Cpu { .. } | Limit::OneCore { .. } if self.confident => Some(cpu),
+            Limit::Disk if self.confident => Some(disk),
+            _ => None,
+        }
+    }
+
+    /// Which disk a sender waits for. In one process its clocks have the writers' too, and tell which it was.
+    fn disk(&self) -> Part {
+        let device_ns = |role: &str| {
+            self.stages.iter().find(|stage| stage.name == role).map_or(0, |stage| u128::from(stage.device_ns))
+        };
+        let writing_ns = device_ns("disk write");
+        if writing_ns > 0 && writing_ns + device_ns("sync") >= device_ns("read") { Part::Write } else { Part::Read }
     }
 
     /// Whether what arrived here was taken at once: no connection waited for what comes behind it.
@@ -117,7 +130,7 @@ impl Judgement {
 
     /// The path to this end's receiver, in words, if it blames that and nothing there. Where a window is full of what is
     /// under way, and not of what nobody takes, it is the path's.
-    pub fn blames_path(&self, receiver: &Judgement) -> Option<String> {
+    fn blames_path(&self, receiver: &Judgement) -> Option<String> {
         let is_buffer = self.sending.buffer_limited_us > self.sending.receiver_limited_us;
         let why = match self.limit {
             Limit::RemoteOrPath | Limit::AccessLink | Limit::Host { .. } | Limit::Hosts => "",
@@ -134,26 +147,72 @@ impl Judgement {
     }
 }
 
+/// Whom the two ends of a copy blame together: an end knows its own machine, the sender knows the path.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Blame {
+    /// The sender is sure of this part of its own.
+    Sender(Part),
+    /// The receiver is.
+    Receiver(Part),
+    /// Both are of their processors: one machine's, or two that are full.
+    Processors,
+    /// Both are of something of their own, and of different things: two limits.
+    Both,
+    /// The path between them, in words.
+    Path(String),
+    /// The receiver needed this share of the time for itself, beside what the sender says.
+    Beside(f64),
+    /// Nobody is sure of anything.
+    Nobody,
+}
+
+impl Blame {
+    /// Of these two ends.
+    pub fn of(sender: &Judgement, receiver: &Judgement) -> Blame {
+        let sends = sender.blames_itself(sender.disk(), Part::SourceCpu);
+        match (sends, receiver.blames_itself(Part::Write, Part::TargetCpu)) {
+            (Some(part), None) => Blame::Sender(part),
+            (None, Some(part)) => Blame::Receiver(part),
+            (Some(one), Some(other)) if one.is_cpu() && other.is_cpu() => Blame::Processors,
+            (Some(_), Some(_)) => Blame::Both,
+            (None, None) => match sender.blames_path(receiver) {
+                Some(words) => Blame::Path(words),
+                None if receiver.own_share() >= ALSO => Blame::Beside(receiver.own_share()),
+                None => Blame::Nobody,
+            },
+        }
+    }
+
+    /// The parts of a copy that it means; none where two signals do not agree on one.
+    pub fn parts(&self) -> &[Part] {
+        match self {
+            Blame::Sender(part) | Blame::Receiver(part) => std::slice::from_ref(part),
+            Blame::Processors => &[Part::SourceCpu, Part::TargetCpu],
+            Blame::Path(_) => &[Part::Network],
+            Blame::Both | Blame::Beside(_) | Blame::Nobody => &[],
+        }
+    }
+}
+
 /// What limited a copy between two machines, and why: the end that blames something of its own is
 /// believed, the sender's word on the path where neither does. Two that blame themselves are two limits.
 pub fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends: bool) -> String {
     let Some(far) = far else { return near.words() };
-    match (near.blames_itself(), far.blames_itself()) {
-        (true, false) => near.words(),
-        (false, true) => format!("{} on {host}", far.words()),
-        (true, true) if near.limit == far.limit => format!("{}, here and on {host}", near.words()),
-        (true, true) => format!("mixed ({} here; {} on {host})", near.part, far.part),
-        (false, false) => {
-            let (sender, receiver) = if near_sends { (near, far) } else { (far, near) };
-            sender.blames_path(receiver).unwrap_or_else(|| match receiver.own_share() {
-                some if some >= ALSO => {
-                    let is_mixed = sender.limit == Limit::Mixed && !sender.reason.is_empty();
-                    let what = if is_mixed { &sender.reason } else { &sender.part };
-                    format!("mixed ({what}; {:.0} % of the time who receives)", some * 100.0)
-                }
-                _ => sender.words(),
-            })
+    let (sender, receiver) = if near_sends { (near, far) } else { (far, near) };
+    match Blame::of(sender, receiver) {
+        Blame::Sender(_) if near_sends => near.words(),
+        Blame::Receiver(_) if !near_sends => near.words(),
+        Blame::Sender(_) | Blame::Receiver(_) => format!("{} on {host}", far.words()),
+        Blame::Processors if near.part == far.part => format!("{}, here and on {host}", near.words()),
+        Blame::Processors => format!("{} here, {} on {host}", near.part, far.part),
+        Blame::Both => format!("mixed ({} here; {} on {host})", near.part, far.part),
+        Blame::Path(words) => words,
+        Blame::Beside(share) => {
+            let is_mixed = sender.limit == Limit::Mixed && !sender.reason.is_empty();
+            let what = if is_mixed { &sender.reason } else { &sender.part };
+            format!("mixed ({what}; {:.0} % of the time who receives)", share * 100.0)
         }
+        Blame::Nobody => sender.words(),
     }
 }
 
@@ -162,7 +221,6 @@ mod tests {
     use fullbore_engine::stage::Kind;
 
     use super::*;
-    use crate::probe::{Part, judged};
 
     fn judgement(limit: Limit, part: &str) -> Judgement {
         Judgement { limit, part: part.to_owned(), confident: true, ..Judgement::default() }
@@ -179,9 +237,22 @@ mod tests {
         assert_eq!(joined(&mixed, Some(&path), "host", false), "the network");
         let cpu = judgement(Limit::Cpu { consumer: "read".to_owned() }, "CPU (read)");
         assert_eq!(joined(&cpu, Some(&disk), "host", true), "mixed (CPU (read) here; disk writes on host)");
+        assert_eq!(Blame::of(&cpu, &disk).parts(), []);
         let path = Path { streams: 4, loss: 0.01, control: Some("bbr".to_owned()), ..Path::default() };
         let cpu = cpu.with(DiskFacts::default(), path);
         assert_eq!(Judgement::decode(&cpu.encode()), Some(cpu));
+    }
+
+    #[test]
+    fn two_full_processors_are_both_named_and_two_disks_are_mixed() {
+        let cpu = |part: &str| judgement(Limit::Cpu { consumer: part.to_owned() }, part);
+        assert_eq!(joined(&cpu("CPU"), Some(&cpu("CPU")), "host", true), "CPU, here and on host");
+        let two = (cpu("CPU (read)"), cpu("CPU (receive)"));
+        assert_eq!(joined(&two.0, Some(&two.1), "host", true), "CPU (read) here, CPU (receive) on host");
+        assert_eq!(Blame::of(&two.0, &two.1).parts(), [Part::SourceCpu, Part::TargetCpu]);
+        let disks = (judgement(Limit::Disk, "disk reads"), judgement(Limit::Disk, "disk writes"));
+        assert_eq!(joined(&disks.1, Some(&disks.0), "host", false), "mixed (disk writes here; disk reads on host)");
+        assert_eq!(Blame::of(&disks.0, &disks.1).parts(), []);
     }
 
     #[test]
@@ -197,7 +268,7 @@ mod tests {
         let mixed = Judgement { reason: "read 40 %, send 30 %".to_owned(), ..judgement(Limit::Mixed, "mixed") };
         let both = joined(&mixed, Some(&receiver(0.3)), "host", true);
         assert_eq!(both, "mixed (read 40 %, send 30 %; 30 % of the time who receives)");
-        assert_eq!(judged(&path, &receiver(0.3)).0, None);
+        assert_eq!(Blame::of(&path, &receiver(0.3)).parts(), []);
     }
 
     #[test]
@@ -211,7 +282,7 @@ mod tests {
         assert_eq!(joined(&sender, Some(&receiver(900, 10)), "host", true), path);
         assert_eq!(joined(&receiver(900, 10), Some(&sender), "host", false), path);
         assert_eq!(joined(&sender, Some(&receiver(500, 400)), "host", true), "the receiver");
-        assert_eq!(judged(&sender, &receiver(900, 10)), (Some(Part::Network), path.to_owned()));
-        assert_eq!(judged(&sender, &receiver(500, 400)).0, None);
+        assert_eq!(Blame::of(&sender, &receiver(900, 10)).parts(), [Part::Network]);
+        assert_eq!(Blame::of(&sender, &receiver(500, 400)).parts(), []);
     }
 }

@@ -23,7 +23,7 @@ pub use conduct::{Connections, Figures, Joint, Trial, Wish, conduct};
 pub use disks::{DiskFacts, Disks, Reading, Trouble, Used};
 pub use end::{End, Means};
 pub use extent::Basis;
-pub use finding::{Finding, find, judged};
+pub use finding::{Finding, find};
 pub use flow::{Flow, Landed, PathFacts};
 pub use prediction::{Part, Prediction, predict};
 pub use read::{Class, Rate, ReadFigures};

@@ -6,16 +6,21 @@
 //! others it does not. Where an end is confident and the intervention does not contradict it, that part is
 //! named; where the verdict is undecided, the intervention and the part's own ceiling have to agree.
 
-use fullbore_engine::verdict::Limit;
 use serde::{Deserialize, Serialize};
 
 use super::conduct::{Figures, Joint, Trial};
 use super::prediction::{Part, Prediction, alone};
 use super::read::Class;
-use crate::judgement::Judgement;
+use crate::judgement::Blame;
 
 /// Leaving a part out has to speed things up so much, as relieving it does in the matrix of verdicts.
 const GAIN: f64 = 0.10;
+
+/// Of two ends that speed it both, one stands out that does so much more.
+const MANY_TIMES: f64 = 4.0;
+
+/// A part that is used less than this would not be missed.
+const UNUSED: f64 = 0.25;
 
 /// What holds it up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -53,7 +58,7 @@ pub fn find(figures: &Figures, prediction: &Prediction) -> Finding {
         Part::ALL.map(|part| (part, (rate * alone(figures, part, class)).min(1.0))).to_vec();
     used.sort_by(|one, other| other.1.total_cmp(&one.1));
     let modelled = prediction.limit();
-    let (judged, words) = judged(&whole.flow.judgement, &whole.landed.judgement);
+    let (judged, words) = judged(whole);
     let intervened = intervened(figures, class, rate, modelled.or(judged));
     let part = match judged {
         Some(part) if part.is_cpu() => Some(part),
@@ -84,59 +89,52 @@ fn per_s(trial: &Trial, class: Class) -> f64 {
     }
 }
 
-/// The engine's verdict of both ends as a part, and in its words: an end knows its own machine, the sender
-/// knows the path. Where one process has both ends, the sender's has everything.
-pub fn judged(sender: &Judgement, receiver: &Judgement) -> (Option<Part>, String) {
-    let own = |end: &Judgement, disk: Part, cpu: Part| {
-        if !end.confident {
-            return None;
-        }
-        match end.limit {
-            Limit::Cpu { .. } | Limit::OneCore { .. } => Some((cpu, end.words())),
-            Limit::Disk => Some((disk, end.words())),
-            _ => None,
-        }
-    };
-    // In one process the sender's clocks have the writers' too, and tell which disk it was.
-    let disk = if sender.stages.iter().any(|stage| stage.name == "disk write" && stage.device_ns > 0) {
-        let device = |name: &str| {
-            let stage = sender.stages.iter().find(|stage| stage.name == name);
-            stage.map_or(0, |stage| stage.device_ns)
-        };
-        if device("read") > device("disk write") + device("sync") { Part::Read } else { Part::Write }
-    } else {
-        Part::Read
-    };
-    let found = (own(sender, disk, Part::SourceCpu), own(receiver, Part::Write, Part::TargetCpu));
-    match found {
-        (Some(found), None) | (None, Some(found)) => (Some(found.0), found.1),
-        (Some((Part::SourceCpu, words)), Some((Part::TargetCpu, _))) => (Some(Part::SourceCpu), words),
-        (Some(_), Some(_)) => (None, String::new()),
-        (None, None) => match sender.blames_path(receiver).filter(|_| sender.confident) {
-            Some(words) => (Some(Part::Network), words),
-            None => (None, sender.words()),
-        },
+/// What the trial of everything blames, and in its words: the engine's verdict of both ends, but what only flushed for
+/// the larger part of its time waited for the destination, whatever held it up before.
+fn judged(whole: &Trial) -> (Option<Part>, String) {
+    let stream_s = whole.flow.bytes as f64 / whole.flow.steady.max(1.0);
+    let flush_s = whole.landed.flush_s;
+    if flush_s > stream_s {
+        return (Some(Part::Write), format!("a trial of {stream_s:.1} s, and {flush_s:.1} s to flush it"));
+    }
+    let (sender, receiver) = (&whole.flow.judgement, &whole.landed.judgement);
+    let blame = Blame::of(sender, receiver);
+    let part = blame.parts().first().copied();
+    match blame {
+        Blame::Receiver(_) => (part, receiver.words()),
+        Blame::Path(words) => (part, words),
+        _ => (part, sender.words()),
     }
 }
 
 /// What leaving the source, or the destination, out of the trial says; `slow` is known to be so by something else.
 fn intervened(figures: &Figures, class: Class, rate: f64, slow: Option<Part>) -> Option<Part> {
-    let pair = |joint| figures.trial(joint, class).map(|trial| per_s(trial, class) / rate - 1.0);
-    let (without_write, without_read) = (pair(Joint::ReadSend)?, pair(Joint::SendWrite)?);
-    match (without_read >= GAIN, without_write >= GAIN) {
-        (true, false) => Some(Part::Read),
-        (false, true) => Some(Part::Write),
+    let without = |part: Part, joint: Joint| {
+        let gain = figures.trial(joint, class).map(|trial| per_s(trial, class) / rate - 1.0);
+        // Where there was no time for that trial, to leave out what has hardly anything to do brings nothing.
+        gain.or_else(|| (rate * alone(figures, part, class) < UNUSED).then_some(0.0))
+    };
+    let (read, write) = (without(Part::Read, Joint::SendWrite)?, without(Part::Write, Joint::ReadSend)?);
+    let stands_out = |one: f64, other: f64| one >= GAIN && (other < GAIN || other * MANY_TIMES < one);
+    if stands_out(read, write) {
+        Some(Part::Read)
+    } else if stands_out(write, read) {
+        Some(Part::Write)
+    } else {
         // Neither of the ends: what lies between them, if it is known to be slow.
-        (false, false) if !figures.local && slow == Some(Part::Network) => Some(Part::Network),
-        _ => None,
+        let neither = read < GAIN && write < GAIN;
+        slow.filter(|part| *part == Part::Network && neither && !figures.local)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use fullbore_engine::verdict::Limit;
+
     use super::super::prediction::predict;
     use super::super::prediction::tests::{figures, rate, trial};
     use super::*;
+    use crate::judgement::Judgement;
 
     fn found(figures: &Figures) -> Finding {
         find(figures, &predict(figures))
@@ -189,6 +187,36 @@ mod tests {
         assert_eq!(found(&figures).part, None);
         figures.trials[0].landed.judgement = Judgement { limit: Limit::Disk, confident: true, ..Judgement::default() };
         assert_eq!(found(&figures).part, Some(Part::Write));
+    }
+
+    #[test]
+    fn a_trial_that_there_was_no_time_for_is_not_needed_where_its_part_has_little_to_do() {
+        let mut figures = figures();
+        figures.write.big = rate(40_000_000, 40);
+        let read_send = |steady| trial(Joint::ReadSend, Class::Big, 100_000_000, 100, steady, 0.0);
+        figures.trials = vec![trial(Joint::Whole, Class::Big, 40_000_000, 40, 39e6, 0.0), read_send(98e6)];
+        assert_eq!((found(&figures).intervened, found(&figures).part), (Some(Part::Write), Some(Part::Write)));
+        figures.read.big_cold = rate(45_000_000, 45);
+        assert_eq!((found(&figures).intervened, found(&figures).part), (None, None));
+    }
+
+    #[test]
+    fn what_flushes_for_longer_than_it_sends_waits_for_the_destination() {
+        let mut figures = figures();
+        figures.write.big = rate(40_000_000, 40);
+        figures.trials = vec![
+            trial(Joint::Whole, Class::Big, 80_000_000, 80, 98e6, 1.4),
+            trial(Joint::ReadSend, Class::Big, 100_000_000, 100, 98e6, 0.0),
+            // A little faster without the source, too.
+            trial(Joint::SendWrite, Class::Big, 80_000_000, 80, 98e6, 1.1),
+        ];
+        // Who sent waited for a core meanwhile.
+        let cpu = Limit::Cpu { consumer: "other processes".to_owned() };
+        figures.trials[0].flow.judgement = Judgement { limit: cpu, confident: true, ..Judgement::default() };
+        let finding = found(&figures);
+        assert_eq!((finding.judged, finding.intervened), (Some(Part::Write), Some(Part::Write)));
+        assert_eq!(finding.part, Some(Part::Write));
+        assert_eq!(finding.words, "a trial of 0.8 s, and 1.4 s to flush it");
     }
 
     #[test]

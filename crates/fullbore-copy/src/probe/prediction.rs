@@ -8,8 +8,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::conduct::{Figures, Joint};
-use super::finding::judged;
 use super::read::{Class, Rate};
+use crate::judgement::Blame;
 use crate::options::{GROUP_BYTES, GROUP_TIME_MS, GROUP_WORTH_BYTES, GROUP_WORTH_TIME};
 use crate::transport::grow;
 
@@ -276,7 +276,7 @@ fn growing_s(figures: &Figures, whole_s: f64, network_s: f64) -> f64 {
 
 fn waited_for_path(figures: &Figures, class: Class) -> bool {
     let whole = figures.trial(Joint::Whole, class);
-    whole.is_some_and(|whole| judged(&whole.flow.judgement, &whole.landed.judgement).0 == Some(Part::Network))
+    whole.is_some_and(|whole| matches!(Blame::of(&whole.flow.judgement, &whole.landed.judgement), Blame::Path(_)))
 }
 
 /// The cost with a part that is a quarter faster.
@@ -332,7 +332,9 @@ fn job(figures: &Figures, costs: &[Cost; 2], without: Option<Part>, relief: Opti
     let of_stream = |seconds: f64| seconds / stream_s.max(1e-9);
     let worth = (GROUP_WORTH_BYTES as f64 / bytes).max(of_stream(GROUP_WORTH_TIME.as_secs_f64()));
     let group = worth.min(GROUP_BYTES as f64 / bytes).min(of_stream(GROUP_TIME_MS as f64 / 1e3)).min(1.0);
-    let whole_s = (stream_s + group * flush_s).max(group * stream_s + flush_s);
+    // What was written behind the cache while content came took the disk's time as the flush does.
+    let disk_s = if without == Some(Part::Write) { 0.0 } else { each(&|_, class| alone(figures, Part::Write, class)) };
+    let whole_s = (stream_s + group * flush_s).max(group * stream_s + flush_s).max(disk_s);
     (whole_s, whole_s - stream_s)
 }
 
@@ -443,6 +445,11 @@ pub(super) mod tests {
         let behind = predict(&figures);
         assert!((behind.seconds - 21.0).abs() < 0.1 && (behind.final_sync_s - 11.0).abs() < 0.1, "{behind:?}");
         assert_eq!(behind.limit(), Some(Part::Write), "{behind:?}");
+        // What went to it while content came needs its time as what the flush showed.
+        figures.trials[0].landed.flush_s = 1.0;
+        figures.write.big = rate(50_000_000, 50);
+        let cached = predict(&figures);
+        assert!((cached.seconds - 20.0).abs() < 0.1 && (cached.final_sync_s - 10.0).abs() < 0.1, "{cached:?}");
     }
 
     #[test]

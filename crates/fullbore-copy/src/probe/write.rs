@@ -185,6 +185,8 @@ struct Kept {
 pub(super) struct Held<'a> {
     pub(super) target: &'a Target,
     kept: Mutex<Kept>,
+    /// How many files may be open.
+    most_files: usize,
     direct: bool,
     /// Time that making small files took, nanoseconds, and how many.
     creating_ns: AtomicU64,
@@ -193,7 +195,25 @@ pub(super) struct Held<'a> {
 
 impl<'a> Held<'a> {
     pub(super) fn new(target: &'a Target, direct: bool) -> Held<'a> {
-        Held { target, kept: Mutex::default(), direct, creating_ns: AtomicU64::new(0), created: AtomicU64::new(0) }
+        Held {
+            target,
+            kept: Mutex::default(),
+            most_files: held_files(),
+            direct,
+            creating_ns: AtomicU64::new(0),
+            created: AtomicU64::new(0),
+        }
+    }
+
+    /// Another file of this length from each writer, and some go unflushed.
+    fn is_full(&self, length: u32) -> bool {
+        let (kept, more) = (self.kept(), writers());
+        let bytes = kept.bytes + u64::from(length) * more as u64;
+        kept.files.len() + more >= self.most_files || bytes >= self.most_bytes()
+    }
+
+    fn most_bytes(&self) -> u64 {
+        self.target.free_bytes / ROOM_SHARE
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -204,7 +224,7 @@ impl<'a> Held<'a> {
         let mut kept = self.kept();
         kept.files.push((file, bytes));
         kept.bytes += bytes;
-        if kept.files.len() >= held_files() || kept.bytes >= self.target.free_bytes / ROOM_SHARE {
+        if kept.files.len() >= self.most_files || kept.bytes >= self.most_bytes() {
             // Some of them go unflushed; the trial is long for what may be open, or for what is free.
             let half = kept.files.len().div_ceil(2);
             let gone: Vec<(File, u64)> = kept.files.drain(..half).collect();
@@ -399,7 +419,7 @@ fn write_small(target: &Target, time: Duration, length: u32) -> io::Result<(Rate
                 let (held, content) = (&held, &content);
                 scope.spawn(move || -> io::Result<u64> {
                     let mut files = 0;
-                    while began.elapsed() < time {
+                    while began.elapsed() < time && !held.is_full(length) {
                         held.small(content)?;
                         files += 1;
                     }
@@ -465,6 +485,9 @@ mod tests {
         let figures = measured.unwrap();
         assert!(figures.big.unwrap().bytes > 0 && figures.small.unwrap().items > 0, "{figures:?}");
         assert!(least > before / 2, "{least} of {before} were left");
+        // No more than could be held until it was flushed: a deleted file is never written.
+        let held_bytes = before / ROOM_SHARE + writers() as u64 * 100_000;
+        assert!(figures.small.unwrap().bytes <= held_bytes, "{figures:?}");
     }
 
     #[test]

@@ -4,8 +4,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use fullbore_copy::judgement::Judgement;
-use fullbore_copy::probe::{DiskFacts, Part, judged};
+use fullbore_copy::judgement::{Blame, Judgement};
+use fullbore_copy::probe::{DiskFacts, Part};
 use fullbore_copy::transport::Path as NetworkPath;
 use fullbore_engine::stage::StageReading;
 use fullbore_engine::verdict::Verdict;
@@ -82,17 +82,13 @@ impl Run<'_> {
         (used > MEASURABLE).then(|| self.bytes as f64 / self.wall.as_secs_f64().max(1e-9) / used.min(1.0))
     }
 
-    /// Which part two signals agree on.
-    fn limit(&self) -> Option<Part> {
-        judged(self.sender, self.receiver.unwrap_or(&Judgement::default())).0
-    }
-
     /// All parts that the run had.
     pub fn rows(&self) -> Vec<Row> {
         let receiver = self.receiver.unwrap_or(self.sender);
         let (read, write) = (self.spent(self.sender, "read"), self.spent(receiver, "disk write"));
         let (send, receive) = (self.spent(self.sender, "send"), self.spent(receiver, "receive"));
-        let limit = self.limit();
+        let blame = Blame::of(self.sender, self.receiver.unwrap_or(&Judgement::default()));
+        let limits = |part| blame.parts().contains(&part);
         let cpu_per_gb =
             |spent: Spent| format!("{:.2} cpu-s/GB", spent.compute_s / (self.bytes as f64 / 1e9).max(1e-9));
         let mut rows = Vec::new();
@@ -108,17 +104,17 @@ impl Run<'_> {
                 alone_bytes_per_s: self.alone(read.used),
                 used: Some(read.used),
                 waited_for: send.or(write).map(|next| next.starved),
-                limits: limit == Some(Part::Read),
+                limits: limits(Part::Read),
                 evidence,
                 ..Row::new(format!("read + hash {}", self.places.0))
             });
         }
         if let Some(send) = send {
-            rows.push(self.processor("encrypt + send", send, self.sender.cores, limit == Some(Part::SourceCpu)));
-            rows.push(self.network(read, write, limit == Some(Part::Network)));
+            rows.push(self.processor("encrypt + send", send, self.sender.cores, limits(Part::SourceCpu)));
+            rows.push(self.network(read, write, limits(Part::Network)));
         }
         if let Some(receive) = receive {
-            rows.push(self.processor("receive + decrypt", receive, receiver.cores, limit == Some(Part::TargetCpu)));
+            rows.push(self.processor("receive + decrypt", receive, receiver.cores, limits(Part::TargetCpu)));
         }
         if let Some(write) = write {
             let mut evidence = disk_words(self.disks.1);
@@ -127,12 +123,12 @@ impl Run<'_> {
                 alone_bytes_per_s: self.alone(write.used),
                 used: Some(write.used),
                 waited_for: receive.or(read).map(|before| before.blocked),
-                limits: limit == Some(Part::Write),
+                limits: limits(Part::Write),
                 evidence,
                 ..Row::new(format!("verify + write {}", self.places.1))
             });
         }
-        if send.is_none() && matches!(limit, Some(Part::SourceCpu | Part::TargetCpu)) {
+        if send.is_none() && (limits(Part::SourceCpu) || limits(Part::TargetCpu)) {
             // On one machine there is one processor.
             let evidence = vec![self.sender.words(), format!("{} cores", self.sender.cores)];
             rows.push(Row { limits: true, evidence, ..Row::new("processor") });
