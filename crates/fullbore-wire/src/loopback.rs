@@ -86,8 +86,7 @@ impl Certified {
     }
 
     /// One that knows a single group for the exchange of keys.
-    pub(crate) fn acceptor_of_group(&self, group: &'static dyn SupportedKxGroup) -> TlsAcceptor {
-        let kx_groups = vec![group];
+    pub(crate) fn acceptor_of_groups(&self, kx_groups: Vec<&'static dyn SupportedKxGroup>) -> TlsAcceptor {
         self.acceptor_with(CryptoProvider { kx_groups, ..rustls::crypto::aws_lc_rs::default_provider() }, &[])
     }
 

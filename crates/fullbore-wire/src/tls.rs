@@ -35,12 +35,13 @@ const MAX_PEM_BYTES: u64 = 16 << 20;
 /// The hybrid of ML-KEM comes first, and brings a share of X25519 with it: servers that prefer either (OpenSSL has
 /// preferred the hybrid since 3.5) answer at once. With X25519 alone in the first flight those servers ask for the
 /// other by a HelloRetryRequest (RFC 8446, section 4.1.4), which is a round trip more for every connection.
-fn provider() -> CryptoProvider {
+fn provider(small_key_shares: bool) -> CryptoProvider {
     use rustls::crypto::aws_lc_rs::kx_group::{SECP256R1, SECP384R1, X25519, X25519MLKEM768};
-    CryptoProvider {
-        kx_groups: vec![X25519MLKEM768, X25519, SECP256R1, SECP384R1],
-        ..rustls::crypto::aws_lc_rs::default_provider()
-    }
+    let kx_groups = match small_key_shares {
+        false => vec![X25519MLKEM768, X25519, SECP256R1, SECP384R1],
+        true => vec![X25519, SECP256R1, SECP384R1],
+    };
+    CryptoProvider { kx_groups, ..rustls::crypto::aws_lc_rs::default_provider() }
 }
 
 /// Who may vouch for a server.
@@ -147,6 +148,7 @@ pub struct Tls {
     trust: Arc<Trust>,
     identity: Option<Arc<Identity>>,
     overlook: Overlook,
+    small_key_shares: bool,
     configs: Arc<OnceLock<[Arc<ClientConfig>; 4]>>,
 }
 
@@ -160,7 +162,8 @@ impl Tls {
     /// Settings that trust as told. Reads nothing yet.
     #[must_use]
     pub fn new(trust: Trust) -> Tls {
-        Tls { trust: Arc::new(trust), identity: None, overlook: Overlook::Nothing, configs: Arc::default() }
+        let (trust, overlook) = (Arc::new(trust), Overlook::Nothing);
+        Tls { trust, identity: None, overlook, small_key_shares: false, configs: Arc::default() }
     }
 
     /// The same, with a certificate of our own to show.
@@ -173,6 +176,14 @@ impl Tls {
     #[must_use]
     pub fn overlooking(self, overlook: Overlook) -> Tls {
         Tls { overlook, configs: Arc::default(), ..self }
+    }
+
+    /// The same, without the hybrid of ML-KEM, whose share is 1.2 kB of each first flight: for many connections over a
+    /// slow uplink, and only for what stays secret if somebody who has recorded them breaks X25519 one day. Servers are not
+    /// told of the hybrid, so that none asks for it.
+    #[must_use]
+    pub fn with_small_key_shares(self) -> Tls {
+        Tls { small_key_shares: true, configs: Arc::default(), ..self }
     }
 
     /// Whether [`Tls::config`] would return without reading the system's authorities.
@@ -207,7 +218,7 @@ impl Tls {
 impl Tls {
     /// One configuration without ALPN. Session resumption is rustls' default: 256 servers in memory.
     fn build(&self) -> Result<ClientConfig, TlsError> {
-        let provider = Arc::new(provider());
+        let provider = Arc::new(provider(self.small_key_shares));
         let algorithms = provider.signature_verification_algorithms;
         let unfit = |error: rustls::Error| TlsError::Configuration { reason: error.to_string() };
         let builder =

@@ -1,7 +1,8 @@
 //! A file out of a grid: any k good shares, from servers that are asked at once, every hash checked.
 //!
 //! The first flight asks every server which shares it has, and those that should have one for hashes and
-//! blocks (`asking`). Blocks come from all servers, each sending its part ([`cut`]). What a server does not send, or
+//! blocks (`asking`); small files ask the latter alone as long as nothing is missing. Blocks come from all servers,
+//! each sending its part ([`cut`]). What a server does not send, or
 //! not in time, is asked of another; shares that are missing or damaged are replaced, and which ones that
 //! were is told at the end. A segment is right when it has its hash, which the cap vouches for; the hashes of
 //! blocks tell who is to blame when it has not. Blocks of which only parts came have no hash: when such a
@@ -91,6 +92,10 @@ pub enum GetError {
 }
 
 enum Happened {
+    /// The first TCP handshake is over: whether its server is far.
+    Reached {
+        far: bool,
+    },
     Listed {
         server: usize,
         result: Result<Reply, LinkError>,
@@ -165,6 +170,8 @@ struct Download<'a> {
     is_small: bool,
     /// All servers were asked what they have.
     is_listing: bool,
+    /// That may wait until a share turns out not to be where it should.
+    may_wait: bool,
     /// A segment was wrong, and nobody could be blamed: from now on whole blocks of the same shares.
     is_careful: bool,
     /// Goes up when all that was asked for is asked for again.
@@ -202,6 +209,7 @@ impl<'a> Download<'a> {
             asked: BTreeMap::new(),
             is_small,
             is_listing: false,
+            may_wait: is_small && !with.is_moved.load(Ordering::Relaxed),
             is_careful: false,
             turn: 0,
             patience: Patience::default(),
@@ -224,14 +232,19 @@ impl<'a> Download<'a> {
             () = self.widen() => {}
         }
         self.blocked = !self.ask();
-        // Many small files: the question to every server would cost more than the files, and is put when a
-        // share is not where it should be.
-        let again = self.with.is_used.swap(true, Ordering::Relaxed) && !self.with.is_moved.load(Ordering::Relaxed);
-        let mut may_wait = self.is_small && again;
+        // Of small files the question to every server, and a connection to each for it, would cost more than the file.
+        // But where servers are far it would come some round trips late if it had to be put: there the first file tells.
+        if !self.with.is_used.swap(true, Ordering::Relaxed) && self.may_wait {
+            let (reached, events) = (self.reached(), self.events.0.clone());
+            tokio::spawn(async move {
+                let far = reached.await;
+                let _ = events.send(Happened::Reached { far });
+            });
+        }
         loop {
             self.find_late();
-            may_wait &= !self.readers.iter().any(|reader| reader.failed || reader.slow);
-            if !may_wait && !self.is_listing {
+            self.may_wait &= !self.readers.iter().any(|reader| reader.failed || reader.slow);
+            if !self.may_wait && !self.is_listing {
                 self.list();
             }
             self.open_more()?;
@@ -270,21 +283,27 @@ impl<'a> Download<'a> {
         if self.is_small || connections == 1 {
             return;
         }
+        if self.reached().await {
+            self.readers.iter().for_each(|reader| self.link(reader.server).widen(connections));
+            self.cut = Cut::new(&self.geometry, self.readers.len(), connections);
+        }
+    }
+
+    /// Waits for the first TCP handshake with a server that is read from: whether it is far.
+    fn reached(&self) -> impl Future<Output = bool> + use<> {
         let mut told = JoinSet::new();
         for reader in &self.readers {
             let link = self.link(reader.server).clone();
             told.spawn(async move { link.is_far().await });
         }
-        let far = loop {
-            match told.join_next().await {
-                Some(Ok(None)) => {}
-                Some(Ok(Some(far))) => break far,
-                Some(Err(_)) | None => break false,
+        async move {
+            loop {
+                match told.join_next().await {
+                    Some(Ok(None)) => {}
+                    Some(Ok(Some(far))) => return far,
+                    Some(Err(_)) | None => return false,
+                }
             }
-        };
-        if far {
-            self.readers.iter().for_each(|reader| self.link(reader.server).widen(connections));
-            self.cut = Cut::new(&self.geometry, self.readers.len(), connections);
         }
     }
 
@@ -298,6 +317,7 @@ impl<'a> Download<'a> {
 
     fn happened(&mut self, event: Happened) {
         match event {
+            Happened::Reached { far } => self.may_wait &= !far,
             Happened::Listed { server, result } => {
                 self.listed += 1;
                 let name = self.link(server).name();

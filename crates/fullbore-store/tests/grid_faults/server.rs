@@ -11,6 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use minicbor::data::Tag;
 use minicbor::{Decoder, Encoder};
 use rcgen::PublicKeyData;
+use rustls::NamedGroup;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -70,6 +71,8 @@ pub struct State {
     /// Ranges that were written: share, from, to.
     pub writes: Vec<(u16, u64, u64)>,
     pub connections: usize,
+    /// What the last connection's keys were agreed on by.
+    pub key_exchange: Option<NamedGroup>,
     broken: bool,
 }
 
@@ -154,6 +157,7 @@ impl GbsServer {
                 return None;
             }
             state.connections += 1;
+            state.key_exchange = stream.get_ref().1.negotiated_key_exchange_group().map(|group| group.name());
         }
         let mut inbox = Vec::new();
         let (mut requests, mut held) = (0, Vec::new());

@@ -77,10 +77,30 @@ async fn no_server_asks_for_another_key_share() {
     let tls = Tls::new(Trust::SpkiPins(vec![spki_pin(&certified.spki)]));
     // One that insists on the hybrid, and one that does not know it.
     for group in [X25519MLKEM768, X25519] {
-        let acceptor = certified.acceptor_of_group(group);
+        let acceptor = certified.acceptor_of_groups(vec![group]);
         let (socket, _) = handshake(&tls, Offer::Http1, "127.0.0.1", acceptor).await.unwrap();
         assert_eq!(socket.handshake_kind(), Some(rustls::HandshakeKind::Full), "{:?}", group.name());
     }
+}
+
+#[tokio::test]
+async fn a_first_flight_in_brief_is_short_and_enough() {
+    use rustls::crypto::aws_lc_rs::kx_group::{X25519, X25519MLKEM768};
+    let certified = Authority::new().certify("other", NOW);
+    let tls = Tls::new(Trust::SpkiPins(vec![spki_pin(&certified.spki)]));
+    let brief = tls.clone().with_small_key_shares();
+    let hello = |tls: &Tls| {
+        let name = server_name("127.0.0.1").unwrap();
+        let mut bytes = Vec::new();
+        let mut client = rustls::ClientConnection::new(tls.config(Offer::Http1).unwrap(), name).unwrap();
+        client.write_tls(&mut bytes).unwrap();
+        bytes.len()
+    };
+    assert!(hello(&tls) > 1216 && hello(&brief) < 300, "{} and {}", hello(&tls), hello(&brief));
+    // One that would prefer the hybrid does not ask for it.
+    let acceptor = certified.acceptor_of_groups(vec![X25519MLKEM768, X25519]);
+    let (socket, _) = handshake(&brief, Offer::Http1, "127.0.0.1", acceptor).await.unwrap();
+    assert_eq!(socket.handshake_kind(), Some(rustls::HandshakeKind::Full));
 }
 
 #[tokio::test]
