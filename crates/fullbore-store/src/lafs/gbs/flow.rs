@@ -155,7 +155,7 @@ struct State {
     window: u64,
     rate: Rate,
     mean_turn_around: Duration,
-    /// What TCP sends in a round trip, per second: known before the first answer is.
+    /// What TCP sends in a round trip, per second: known before the first answer is. Never under a limit.
     path_rate: Option<f64>,
     doing: Doing,
     since: Instant,
@@ -255,7 +255,7 @@ impl Flow {
     pub fn looked(&self, before: &TcpInfo, now: &TcpInfo) {
         let mut state = self.state();
         state.reading.sending.add(before, now);
-        if !now.rtt.is_zero() && now.unacknowledged_segments > 0 {
+        if !self.is_limited && !now.rtt.is_zero() && now.unacknowledged_segments > 0 {
             state.path_rate = Some(congestion_window(now) as f64 / now.rtt.as_secs_f64());
         }
         let write = state.path_rate.map_or(WRITE_BYTES_FIRST, write_bytes);
@@ -284,8 +284,7 @@ impl Flow {
     /// Bytes per second, as far as is known: what was answered, or what TCP could send.
     fn carries(&self) -> Option<f64> {
         let state = self.state();
-        let path = state.path_rate.filter(|_| !self.is_limited);
-        state.rate.latest().into_iter().chain(path).reduce(f64::max)
+        state.rate.latest().into_iter().chain(state.path_rate).reduce(f64::max)
     }
 
     /// What the connection does from now on.
@@ -371,14 +370,15 @@ mod tests {
             let info = TcpInfo { rtt: Duration::from_millis(1), ..TcpInfo::default() };
             let fast = TcpInfo { congestion_window_segments: 100, segment_bytes: 1448, ..info };
             flow.looked(&info, &TcpInfo { unacknowledged_segments: 1, ..fast });
-            let before = (flow.write_bytes(), flow.ahead_bytes());
+            let before = (flow.write_bytes(), flow.ahead_bytes(), flow.state().window);
             (1..=20_u64).for_each(|step| {
                 flow.answered(100_000, Duration::ZERO, None, start + Duration::from_millis(step * 500));
             });
             (before, (flow.write_bytes(), flow.ahead_bytes()))
         };
-        assert_eq!(sizes(false), ((2 << 20, 256 << 10), (2 << 20, 256 << 10)));
-        assert_eq!(sizes(true), ((64 << 10, 16 << 10), (100_000, 20_000)));
+        let wide = 2 * 100 * 1448 + (4 << 20);
+        assert_eq!(sizes(false), ((2 << 20, 256 << 10, wide), (2 << 20, 256 << 10)));
+        assert_eq!(sizes(true), ((64 << 10, 16 << 10, WINDOW_BYTES_FIRST), (100_000, 20_000)));
     }
 
     #[tokio::test]
