@@ -1,12 +1,14 @@
 //! An object out of a store, by ranges that are on their way at once, given out in order and verified.
 //!
 //! The first range and the question for checksums go together, so that a small object costs one round trip. All later
-//! ranges are of the same object (`If-Match`): one that is replaced meanwhile is an error, not a mixture.
+//! ranges, which are asked for once the object's length is known, are of the same object (`If-Match`): one that is
+//! replaced meanwhile is an error, not a mixture.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use bytes::Bytes;
-use fullbore_engine::window::Window;
+use fullbore_engine::window::{Permit, Window};
 use fullbore_wire::http1::Method;
 use fullbore_wire::range::{ByteRange, ContentRange};
 use tokio::sync::mpsc;
@@ -75,47 +77,35 @@ pub async fn get(
     window: &Window,
     out: &mpsc::Sender<Vec<Bytes>>,
 ) -> Result<Got, DownloadError> {
-    let (first, head) = tokio::join!(range(client, key, 0..RANGE_BYTES, None), compare::head(client, key));
-    let mut present = head?.ok_or_else(|| DownloadError::Missing { key: key.to_owned() })?;
-    // Some proxies leave the length out of an answer without a body.
-    if let (0, Ok(answer)) = (present.size, &first)
-        && let Some(ContentRange::Bytes { complete: Some(size), .. }) = answer.head.content_range
-    {
-        present.size = size;
+    let mut first = Asked::ask(client, key, 0..RANGE_BYTES, None, window);
+    let mut present =
+        compare::head(client, key).await?.ok_or_else(|| DownloadError::Missing { key: key.to_owned() })?;
+    let mut under_way = VecDeque::new();
+    if present.size > 0 {
+        under_way.push_back((0..RANGE_BYTES.min(present.size), first));
+    } else {
+        match first.answer().await? {
+            (Ok(answer), permit) => {
+                // Some proxies leave the length out of an answer without a body.
+                if let Some(ContentRange::Bytes { complete: Some(size), .. }) = answer.head.content_range {
+                    present.size = size;
+                }
+                let first = Asked(tokio::spawn(std::future::ready((Ok(answer), permit))));
+                under_way.push_back((0..RANGE_BYTES.min(present.size), first));
+            }
+            // Nothing satisfies a range of an empty object.
+            (Err(CallError::Refused { status: 416, .. }), _) => {}
+            (Err(error), _) => return Err(error.into()),
+        }
     }
-    let first = match first {
-        Ok(answer) => Some(answer),
-        // Nothing satisfies a range of an empty object.
-        Err(CallError::Refused { status: 416, .. }) if present.size == 0 => None,
-        Err(error) => return Err(error.into()),
-    };
     let mut run = Run { client, key, present: &present, checker: None };
     run.checker = Some(Checker::new(compare::proof(client, key, &present).await?));
-    if let Some(first) = first {
-        let pieces = run.check(first, 0..RANGE_BYTES.min(present.size))?;
-        run.give(pieces, out).await?;
-    }
-    run.rest(window, out).await?;
+    run.ranges(under_way, window, out).await?;
     match run.checker.map(Checker::finish) {
         Some(Some(false)) => Err(DownloadError::Wrong { key: key.to_owned() }),
         Some(Some(true)) => Ok(Got { size: present.size, verified: true }),
         _ => Ok(Got { size: present.size, verified: false }),
     }
-}
-
-async fn range(
-    client: &Client,
-    key: &str,
-    bytes: std::ops::Range<u64>,
-    etag: Option<&str>,
-) -> Result<Answer, CallError> {
-    let mut call = Call::new(Method::Get, Some(key));
-    if let Some(etag) = etag {
-        call = call.field("If-Match", format!("\"{etag}\""));
-    }
-    call.range = ByteRange::of(&bytes);
-    call.answer_bytes_max = usize::try_from(bytes.end - bytes.start).unwrap_or(usize::MAX);
-    client.call(call).await
 }
 
 struct Run<'a> {
@@ -128,7 +118,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// The bytes of an answer, if it is the answer to that question.
-    fn check(&self, answer: Answer, expected: std::ops::Range<u64>) -> Result<Vec<Bytes>, DownloadError> {
+    fn check(&self, answer: Answer, expected: Range<u64>) -> Result<Vec<Bytes>, DownloadError> {
         let key = || self.key.to_owned();
         let length = expected.end - expected.start;
         let right = match (answer.head.status, answer.head.content_range) {
@@ -154,25 +144,24 @@ impl Run<'_> {
         }
     }
 
-    async fn rest(&mut self, window: &Window, out: &mpsc::Sender<Vec<Bytes>>) -> Result<(), DownloadError> {
+    /// Gives out what is under way from the beginning on, and all that follows.
+    async fn ranges(
+        &mut self,
+        mut under_way: VecDeque<(Range<u64>, Asked)>,
+        window: &Window,
+        out: &mpsc::Sender<Vec<Bytes>>,
+    ) -> Result<(), DownloadError> {
         let size = self.present.size;
         let mut next = RANGE_BYTES;
-        let mut under_way: VecDeque<(std::ops::Range<u64>, Asked)> = VecDeque::new();
         while next < size || !under_way.is_empty() {
             while next < size && under_way.len() < RANGES_AT_ONCE as usize {
                 let bytes = next..(next + RANGE_BYTES).min(size);
                 next = bytes.end;
-                let (client, key, asked) = (self.client.clone(), self.key.to_owned(), bytes.clone());
-                let (window, etag) = (window.clone(), self.present.etag.clone());
-                let task = tokio::spawn(async move {
-                    let permit = window.acquire(asked.end - asked.start).await;
-                    (range(&client, &key, asked, etag.as_deref()).await, permit)
-                });
-                under_way.push_back((bytes, Asked(task)));
+                let etag = self.present.etag.as_deref();
+                under_way.push_back((bytes.clone(), Asked::ask(self.client, self.key, bytes, etag, window)));
             }
             let Some((bytes, mut asked)) = under_way.pop_front() else { break };
-            let (answer, permit) =
-                (&mut asked.0).await.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))?;
+            let (answer, permit) = asked.answer().await?;
             let pieces = self.check(answer?, bytes)?;
             self.give(pieces, out).await?;
             drop(permit);
@@ -196,7 +185,29 @@ impl Run<'_> {
 }
 
 /// A range on its way; dropped, it is not wanted any more.
-struct Asked(JoinHandle<(Result<Answer, CallError>, fullbore_engine::window::Permit)>);
+struct Asked(JoinHandle<(Result<Answer, CallError>, Permit)>);
+
+impl Asked {
+    /// Asks for a range as soon as it may be under way.
+    fn ask(client: &Client, key: &str, bytes: Range<u64>, etag: Option<&str>, window: &Window) -> Asked {
+        let (client, window) = (client.clone(), window.clone());
+        let mut call = Call::new(Method::Get, Some(key));
+        if let Some(etag) = etag {
+            call = call.field("If-Match", format!("\"{etag}\""));
+        }
+        call.range = ByteRange::of(&bytes);
+        let length = bytes.end - bytes.start;
+        call.answer_bytes_max = usize::try_from(length).unwrap_or(usize::MAX);
+        Asked(tokio::spawn(async move {
+            let permit = window.acquire(length).await;
+            (client.call(call).await, permit)
+        }))
+    }
+
+    async fn answer(&mut self) -> Result<(Result<Answer, CallError>, Permit), CallError> {
+        (&mut self.0).await.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))
+    }
+}
 
 impl Drop for Asked {
     fn drop(&mut self) {

@@ -636,6 +636,19 @@ fn objects_are_got_in_ranges_and_verified() {
 }
 
 #[test]
+fn further_ranges_are_asked_for_before_the_first_is_there() {
+    let large = content(20 << 20, 2);
+    let store = Store::start(well());
+    store.put("large", &large);
+    // The length, and two ranges.
+    store.script(|request| match request.field("range").starts_with("bytes=0-") {
+        true => Fault::After(3),
+        false => Fault::None,
+    });
+    assert!(Client::new(&store.url).get("s3://bucket/large") == large);
+}
+
+#[test]
 fn a_stalled_connection_is_given_up_and_another_serves() {
     let mut stalls = 1;
     let (store, client, tree) = with_files(3, move |request| match request.is_put() && stalls > 0 {

@@ -52,6 +52,8 @@ pub enum Fault {
     Stall(Duration),
     /// Slowly.
     Delay(Duration),
+    /// No answer until so many others were given.
+    After(usize),
     /// Byte by byte, without an end.
     Drip,
     /// ETags have no quotes.
@@ -200,6 +202,11 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
                 obeyed.fields.remove("if-none-match");
             }
             Fault::Stall(time) | Fault::Delay(time) => std::thread::sleep(time),
+            Fault::After(count) => {
+                while kept.lock().unwrap().requests.len() < count {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
             Fault::SlowAbove(..) | Fault::None => {}
         }
         let (status, mut fields, body) = act(&mut kept.lock().unwrap(), &obeyed, wrong);
