@@ -429,7 +429,9 @@ pub(crate) fn explain(no_peer: NoPeer, wish: &Wish, host: &str) -> CommandError 
     match no_peer {
         NoPeer::Ended(Some(SSH_FAILED)) => network(format!("{host}: ssh does not get through")),
         NoPeer::Ended(Some(NOT_FOUND)) => {
-            network(format!("{host}: fullbore is not installed there")).hint(install).hint(send)
+            // As a shell says of the first word, and some that run the next one, as env does, of that.
+            let or = before.map_or_else(String::new, |(before, _)| format!(", or `{before}` is not"));
+            network(format!("{host}: fullbore is not installed there{or}")).hint(install).hint(send)
         }
         NoPeer::Ended(Some(code)) if !wish.preface.is_empty() && send_program::explain(code).is_some() => {
             network(format!("{host}: {}", send_program::explain(code).unwrap_or_default()))
@@ -488,6 +490,8 @@ mod tests {
             assert!(error.contains(&format!("{put}; then add --remote-path {path}\n")), "{error}");
             assert!(error.contains("--send-program"), "{error}");
         }
+        let error = explain(NoPeer::Ended(Some(NOT_FOUND)), &wish("sudo -n fullbore"), "host").to_string();
+        assert!(error.contains("fullbore is not installed there, or `sudo -n` is not\n"), "{error}");
         let sent = Wish { preface: vec![1], ..wish("fullbore") };
         let error = explain(NoPeer::Ended(Some(1)), &sent, "host").to_string();
         assert!(error.contains("ended with exit code 1") && !error.contains("hint"), "{error}");
