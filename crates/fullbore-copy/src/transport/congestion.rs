@@ -10,9 +10,11 @@ use std::time::Duration;
 use fullbore_wire::tcp_info::TcpInfo;
 
 /// A path is given another congestion control from this share of segments sent twice, and this round
-/// trip: cubic fills short or clean paths by itself (measured: 0.1 % on 50 ms costs it nine tenths).
+/// trip: cubic fills short or clean paths by itself (measured: 0.1 % on 50 ms costs it nine tenths). On 5 ms the
+/// connections that a copy begins with carry 180 MB/s through 0.1 %, and bursts that overrun a small queue between two
+/// looks pass for such a path: BBR made that worse (7 and 15 % sent twice).
 const LOSS: f64 = 0.0002;
-const LONG_TRIP: Duration = Duration::from_millis(5);
+const LONG_TRIP: Duration = Duration::from_millis(10);
 /// Segments that must have been sent before loss is judged, and those of them that must have been lost.
 const ENOUGH_SEGMENTS: u64 = 5000;
 const ENOUGH_LOST: u64 = 3;
@@ -138,10 +140,12 @@ mod tests {
 
     #[test]
     fn on_short_paths_nothing_is_changed() {
-        let mut evidence = Evidence::default();
-        let trip = Duration::from_micros(200);
-        let sight = Sight { sent: 100_000, again: 1000, trip, shortest: trip, age: Duration::from_secs(9) };
-        evidence.look(&[sight]);
-        assert!(!evidence.is_lossy());
+        for (trip_us, lossy) in [(200, false), (5000, false), (20_000, true)] {
+            let mut evidence = Evidence::default();
+            let trip = Duration::from_micros(trip_us);
+            let sight = Sight { sent: 100_000, again: 1000, trip, shortest: trip, age: Duration::from_secs(9) };
+            evidence.look(&[sight]);
+            assert_eq!(evidence.is_lossy(), lossy, "{trip:?}");
+        }
     }
 }
