@@ -146,6 +146,8 @@ impl std::fmt::Debug for State {
 struct Watched {
     socket: TcpStream,
     since: Instant,
+    /// When it was looked at last.
+    seen: Instant,
     last: TcpInfo,
 }
 
@@ -403,7 +405,8 @@ impl Shared {
             // Without it the end takes a little longer.
             let _ = socket2::SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT_BYTES);
         }
-        state.sockets.push(Watched { socket, since: Instant::now(), last });
+        let since = Instant::now();
+        state.sockets.push(Watched { socket, since, seen: since, last });
     }
 
     /// The last thing that is said by the pipe. On a short path what waits goes by the connection. On a long one ssh's
@@ -631,16 +634,18 @@ impl Shared {
             let state = &mut *state;
             let mut sum = SendReading::default();
             let mut sights = Vec::with_capacity(state.sockets.len());
+            let now = Instant::now();
             for watched in &mut state.sockets {
                 let Ok(info) = TcpInfo::read(watched.socket.as_fd()) else { continue };
                 let us = |now: Duration, before: Duration| now.saturating_sub(before).as_micros() as u64;
                 sum += SendReading {
+                    watched_us: now.saturating_duration_since(watched.seen).as_micros() as u64,
                     busy_us: us(info.busy, watched.last.busy),
                     receiver_limited_us: us(info.receive_window_limited, watched.last.receive_window_limited),
                     buffer_limited_us: us(info.send_buffer_limited, watched.last.send_buffer_limited),
                 };
                 sights.push(Sight::between(&watched.last, &info, watched.since.elapsed()));
-                watched.last = info;
+                (watched.last, watched.seen) = (info, now);
             }
             if self.sends {
                 self.ledger.add_sending(sum);

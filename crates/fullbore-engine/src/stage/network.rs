@@ -181,6 +181,9 @@ impl Trial {
 /// (`tcpi_busy_time`, `tcpi_rwnd_limited`, `tcpi_sndbuf_limited`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendReading {
+    /// Time that they were there and watched; 0 if nobody counted it.
+    #[serde(default)]
+    pub watched_us: u64,
     /// Time with unsent or unacknowledged data.
     pub busy_us: u64,
     /// Of it, held up by the receiver's window.
@@ -190,9 +193,15 @@ pub struct SendReading {
 }
 
 impl SendReading {
+    /// Share of the time in which the path had something to carry, if that was counted.
+    pub fn busy(&self) -> Option<f64> {
+        (self.watched_us > 0).then(|| (self.busy_us as f64 / self.watched_us as f64).min(1.0))
+    }
+
     /// What was counted since `earlier`.
     pub fn since(&self, earlier: &SendReading) -> SendReading {
         SendReading {
+            watched_us: self.watched_us.saturating_sub(earlier.watched_us),
             busy_us: self.busy_us.saturating_sub(earlier.busy_us),
             receiver_limited_us: self.receiver_limited_us.saturating_sub(earlier.receiver_limited_us),
             buffer_limited_us: self.buffer_limited_us.saturating_sub(earlier.buffer_limited_us),
@@ -202,6 +211,7 @@ impl SendReading {
 
 impl AddAssign for SendReading {
     fn add_assign(&mut self, other: SendReading) {
+        self.watched_us += other.watched_us;
         self.busy_us += other.busy_us;
         self.receiver_limited_us += other.receiver_limited_us;
         self.buffer_limited_us += other.buffer_limited_us;

@@ -37,6 +37,10 @@ const WANTED_CORES: f64 = 0.5;
 /// time, with threads that want a core for less than six tenths.)
 const NEARLY_ALL: f64 = 0.75;
 const THROTTLED_HARD: f64 = 0.50;
+/// What sends under a quota fills its sockets in the moment that it may run, and seems to wait for the path while it stands
+/// still; but the path has nothing to carry for much of the time.
+const THROTTLED_SENDER: f64 = 0.30;
+const PATH_BUSY: f64 = 0.70;
 /// Where next to no time is left, and nearly all that is wanted is waited for, there is no doubt, over however many
 /// threads the work is spread.
 const THROTTLED_NEARLY_ALWAYS: f64 = 0.80;
@@ -315,7 +319,7 @@ fn cause(sample: &Sample, facts: &Facts) -> Option<Cause> {
     if is_rate_limited(sample, facts) {
         return Some(Cause::RateLimit);
     }
-    if is_cpu_short(facts, network_waits) {
+    if is_cpu_short(sample, facts, network_waits) {
         return Some(Cause::Cpu);
     }
     if let Some(thread) = facts.most_computing().filter(|thread| thread.compute >= ONE_CORE) {
@@ -353,7 +357,7 @@ fn is_rate_limited(sample: &Sample, facts: &Facts) -> bool {
     facts.network.throttled >= RATE_LIMITED || reached
 }
 
-fn is_cpu_short(facts: &Facts, network_waits: bool) -> bool {
+fn is_cpu_short(sample: &Sample, facts: &Facts, network_waits: bool) -> bool {
     let delayed = facts.run_delay_ratio() >= RUN_DELAY && facts.run_delay_cores >= RUN_DELAY_FLOOR;
     let wanted = facts.compute_cores + facts.run_delay_cores >= WANTED_CORES;
     let short = facts.throttled >= THROTTLED || wanted && (facts.cores_busy >= CORES_FULL || delayed);
@@ -362,7 +366,9 @@ fn is_cpu_short(facts: &Facts, network_waits: bool) -> bool {
     let busiest = facts.threads.iter().map(|thread| thread.compute + thread.run_delay).fold(0.0, f64::max);
     let hard = facts.throttled >= THROTTLED_HARD && busiest >= MOSTLY;
     let harder = facts.throttled >= THROTTLED_NEARLY_ALWAYS && facts.run_delay_ratio() >= DELAYED_NEARLY_ALWAYS;
-    hard || harder || short && busiest >= NEARLY_ALL && !network_waits
+    let is_path_idle = sample.sending.busy().is_some_and(|busy| busy < PATH_BUSY);
+    let sender = facts.throttled >= THROTTLED_SENDER && is_path_idle;
+    hard || harder || sender || short && busiest >= NEARLY_ALL && !network_waits
 }
 
 /// Signal A for what stands behind the network: connections wait for it, or

@@ -154,9 +154,8 @@ impl Run<'_> {
     /// The connections: used while data is under way that neither buffer nor receiver holds up.
     fn network(&self, read: Option<Spent>, write: Option<Spent>, limits: bool) -> Row {
         let sending = self.sender.sending;
-        let streams = self.path.map_or(1, |path| path.streams).max(1) as f64;
-        let busy_s = sending.busy_us.saturating_sub(sending.receiver_limited_us) as f64 / 1e6;
-        let used = (sending.busy_us > 0).then(|| (busy_s / streams / self.wall.as_secs_f64().max(1e-9)).min(1.0));
+        let held_up = sending.receiver_limited_us as f64 / sending.busy_us.max(1) as f64;
+        let used = sending.busy().map(|busy| busy * (1.0 - held_up).max(0.0));
         let mut evidence = Vec::new();
         if let Some(path) = self.path.filter(|path| path.streams > 0) {
             evidence.push(connections(path.streams));
@@ -276,7 +275,7 @@ mod tests {
             limit: Limit::RemoteOrPath,
             confident: true,
             stages: vec![stage("read", 200_000_000, 0, 3_500_000_000), stage("send", 0, 0, 3_600_000_000)],
-            sending: SendReading { busy_us: 7_600_000, ..SendReading::default() },
+            sending: SendReading { watched_us: 8_000_000, busy_us: 7_600_000, ..SendReading::default() },
             cores: 2,
             ..Judgement::default()
         };

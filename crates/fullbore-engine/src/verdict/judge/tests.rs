@@ -426,6 +426,25 @@ fn under_a_hard_quota_sockets_seem_empty() {
 }
 
 #[test]
+fn under_a_quota_a_sender_seems_to_wait_for_a_path_that_has_little_to_carry() {
+    let scene = |throttled_cpu, busy_us| Scene {
+        empty: 0.0,
+        blocked: 0.0,
+        compute: 0.02,
+        run_delay: 0.25,
+        mb_per_s: 0.0,
+        held_mb: 0.0,
+        throttled_cpu,
+        sending: SendReading { watched_us: 200_000, busy_us, ..SendReading::default() },
+        ..link_bound()
+    };
+    let limit = |throttled, busy_us| judged(&[(scene(throttled, busy_us), 100)]).limit;
+    assert!(matches!(limit(0.5, 105_000), Limit::Cpu { .. }));
+    assert_eq!(limit(0.5, 190_000), Limit::RemoteOrPath, "the path is full all the time");
+    assert_eq!(limit(0.2, 105_000), Limit::RemoteOrPath, "hardly ever held back");
+}
+
+#[test]
 fn a_quota_nobody_shows_us_is_seen_by_the_wait_for_a_core() {
     let scene = Scene { compute: 0.3, run_delay: 0.6, starved: 0.05, asleep: 0.02, ..compute_bound() };
     assert!(matches!(judged(&[(scene, 100)]).limit, Limit::Cpu { .. }));
@@ -464,6 +483,7 @@ fn a_sender_learns_whether_receiver_buffer_or_path_held_it_up() {
         busy_us: 95_000,
         receiver_limited_us,
         buffer_limited_us,
+        ..SendReading::default()
     };
     let scene = |sending| Scene { empty: 0.0, blocked: 0.0, mb_per_s: 0.0, sending, held_mb: 0.0, ..link_bound() };
     let limit = |sending| judged(&[(scene(sending), 100)]).limit;

@@ -48,6 +48,7 @@ impl Clocks {
             busy_us: us(before.busy, now.busy),
             receiver_limited_us: us(before.receive_window_limited, now.receive_window_limited),
             buffer_limited_us: us(before.send_buffer_limited, now.send_buffer_limited),
+            ..SendReading::default()
         });
     }
 
