@@ -15,6 +15,10 @@ const HELD_UP: f64 = 0.2;
 /// Share of the time from which the receiver is a limit too, beside the path to it.
 const ALSO: f64 = 0.2;
 
+/// Connections that a slow source feeds in turn have nothing to carry for most of the time: with links of one and a half to
+/// three times its rate, up to so much of one of them had, and of all of them; with a link of its rate, more.
+const FED_IN_TURN: (f64, f64) = (0.6, 0.25);
+
 /// One end's verdict, without the course of time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judgement {
@@ -32,6 +36,9 @@ pub struct Judgement {
     pub evidence: Vec<String>,
     /// Clocks of the roles.
     pub stages: Vec<StageReading>,
+    /// Length of the run, microseconds.
+    #[serde(default)]
+    pub wall_us: u64,
     /// What held connections up, if this end sent.
     #[serde(default)]
     pub sending: SendReading,
@@ -56,6 +63,7 @@ impl Default for Judgement {
             shares: BTreeMap::new(),
             evidence: Vec::new(),
             stages: Vec::new(),
+            wall_us: 0,
             sending: SendReading::default(),
             cores: 0,
             disks: DiskFacts::default(),
@@ -75,6 +83,7 @@ impl Judgement {
             shares: verdict.shares.iter().map(|share| (share.part.clone(), share.share)).collect(),
             evidence: verdict.evidence.clone(),
             stages: verdict.counters.stages.clone(),
+            wall_us: verdict.wall.as_micros() as u64,
             sending: verdict.counters.sending,
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             ..Judgement::default()
@@ -141,6 +150,13 @@ impl Judgement {
         (receiver.own_share() < ALSO).then(|| format!("the network{why}"))
     }
 
+    /// Share of the time in which the connections had something to carry, if that is too much for a link that could do more.
+    fn full_path(&self) -> Option<f64> {
+        let busy = self.sending.busy()?;
+        let streams = self.sending.watched_us as f64 / self.wall_us.max(1) as f64;
+        (busy * streams >= FED_IN_TURN.0 + FED_IN_TURN.1 * streams).then_some(busy)
+    }
+
     /// `part (reason)`.
     pub fn words(&self) -> String {
         if self.reason.is_empty() { self.part.clone() } else { format!("{} ({})", self.part, self.reason) }
@@ -158,6 +174,9 @@ pub enum Blame {
     Processors,
     /// Both are of something of their own, and of different things: two limits.
     Both,
+    /// The sender is sure of its reads, and the path had no more room: two limits. The share of the time in which it
+    /// had something to carry.
+    ReadsAndPath(f64),
     /// The path between them, in words.
     Path(String),
     /// The receiver needed this share of the time for itself, beside what the sender says.
@@ -171,6 +190,7 @@ impl Blame {
     pub fn of(sender: &Judgement, receiver: &Judgement) -> Blame {
         let sends = sender.blames_itself(sender.disk(), Part::SourceCpu);
         match (sends, receiver.blames_itself(Part::Write, Part::TargetCpu)) {
+            (Some(Part::Read), None) => sender.full_path().map_or(Blame::Sender(Part::Read), Blame::ReadsAndPath),
             (Some(part), None) => Blame::Sender(part),
             (None, Some(part)) => Blame::Receiver(part),
             (Some(one), Some(other)) if one.is_cpu() && other.is_cpu() => Blame::Processors,
@@ -189,7 +209,7 @@ impl Blame {
             Blame::Sender(part) | Blame::Receiver(part) => std::slice::from_ref(part),
             Blame::Processors => &[Part::SourceCpu, Part::TargetCpu],
             Blame::Path(_) => &[Part::Network],
-            Blame::Both | Blame::Beside(_) | Blame::Nobody => &[],
+            Blame::Both | Blame::ReadsAndPath(_) | Blame::Beside(_) | Blame::Nobody => &[],
         }
     }
 }
@@ -206,6 +226,9 @@ pub fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends:
         Blame::Processors if near.part == far.part => format!("{}, here and on {host}", near.words()),
         Blame::Processors => format!("{} here, {} on {host}", near.part, far.part),
         Blame::Both => format!("mixed ({} here; {} on {host})", near.part, far.part),
+        Blame::ReadsAndPath(busy) => {
+            format!("mixed ({}; the network had something to carry {:.0} % of the time)", sender.part, busy * 100.0)
+        }
         Blame::Path(words) => words,
         Blame::Beside(share) => {
             let is_mixed = sender.limit == Limit::Mixed && !sender.reason.is_empty();
@@ -241,6 +264,25 @@ mod tests {
         let path = Path { streams: 4, loss: 0.01, control: Some("bbr".to_owned()), ..Path::default() };
         let cpu = cpu.with(DiskFacts::default(), path);
         assert_eq!(Judgement::decode(&cpu.encode()), Some(cpu));
+    }
+
+    #[test]
+    fn a_source_and_a_link_that_are_alike_are_mixed() {
+        // As measured: 16 connections, 24 and 2, with links of the source's rate and of twice or thrice it.
+        for (streams, busy, alike) in
+            [(16, 0.36, true), (24, 0.16, false), (2, 0.88, true), (2, 0.64, true), (2, 0.24, false), (16, 0.54, true)]
+        {
+            let watched_us = streams * 10_000_000;
+            let sending =
+                SendReading { watched_us, busy_us: (watched_us as f64 * busy) as u64, ..SendReading::default() };
+            let reads = judgement(Limit::Disk, "disk reads");
+            let sender = Judgement { wall_us: 10_000_000, sending, ..reads };
+            let receiver = Judgement { confident: false, ..judgement(Limit::Mixed, "mixed") };
+            let expected: &[Part] = if alike { &[] } else { &[Part::Read] };
+            assert_eq!(Blame::of(&sender, &receiver).parts(), expected, "{streams} connections, {busy}");
+            let words = joined(&sender, Some(&receiver), "host", true);
+            assert_eq!(words.starts_with("mixed (disk reads; the network had something to carry "), alike, "{words}");
+        }
     }
 
     #[test]

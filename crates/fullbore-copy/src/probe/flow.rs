@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fullbore_engine::stage::{Kind, StageReading};
+use fullbore_engine::stage::{Kind, LedgerReading, StageReading};
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::{Permit, Place, Window, Work};
 use serde::{Deserialize, Serialize};
@@ -102,7 +102,7 @@ struct Watch<'a> {
     means: &'a Means,
     /// None where the other end, in the same process, watches for both.
     sampler: Option<Sampler>,
-    before: Vec<StageReading>,
+    before: LedgerReading,
 }
 
 impl<'a> Watch<'a> {
@@ -117,12 +117,14 @@ impl<'a> Watch<'a> {
         };
         let sampler = means.watched.is_some().then(|| Sampler::start(&means.ledger, config)).transpose();
         let sampler = sampler.map_err(|error| CopyError::System { what: "a thread", error })?;
-        Ok(Watch { means, sampler, before: means.ledger.reading().stages })
+        Ok(Watch { means, sampler, before: means.ledger.reading() })
     }
 
     fn finish(self) -> Judgement {
         let mut judgement = self.sampler.map(|sampler| Judgement::of(&sampler.finish())).unwrap_or_default();
-        judgement.stages = since(&self.means.ledger.reading().stages, &self.before);
+        let now = self.means.ledger.reading();
+        judgement.stages = since(&now.stages, &self.before.stages);
+        judgement.sending = now.sending.since(&self.before.sending);
         judgement
     }
 }
