@@ -15,6 +15,7 @@ use fullbore_apt::lists::languages::Locale;
 use fullbore_install::hooks::Moment;
 use fullbore_install::reach::{Beginning, reach};
 
+use super::ARCHIVES;
 use super::apt::{PrivateApt, Shown};
 use crate::cli::Variant;
 use crate::error::CommandError;
@@ -25,8 +26,9 @@ use crate::settings::{BootstrapSettings, DurabilityChoice, NetworkSettings, apt}
 /// Where apt keeps indexes.
 const LISTS: &str = "var/lib/apt/lists";
 
-/// Mode of `partial` below it, as apt sets it.
+/// Modes of `partial` below it and below the archives, and of the archives' lock, as apt sets them.
 const PARTIAL_MODE: u32 = 0o700;
+const LOCK_MODE: u32 = 0o640;
 
 /// Indexes that are cut down, in bytes together; all of Debian with its sections is 60 MB.
 const CUT_BYTES_MAX: u64 = 1 << 30;
@@ -48,10 +50,22 @@ pub fn refresh(
     events: &mut dyn Events,
 ) -> Result<(), CommandError> {
     let user = configuration.get("APT::Sandbox::User").and_then(User::by_name);
+    let archives = root.join(ARCHIVES);
+    places_of_packages(&archives, user).map_err(|error| CommandError::disk(&archives, &error))?;
     let Some(settings) = ours(settings, network, configuration, root) else { return apt.update() };
     crate::update::run(&settings, &mut Within(events))?;
     let partial = settings.lists.join("partial");
     as_apts_own(&partial, user).map_err(|error| CommandError::disk(&partial, &error))
+}
+
+/// What apt leaves where it fetches packages, which is not apt's work here.
+fn places_of_packages(archives: &Path, user: Option<User>) -> std::io::Result<()> {
+    let partial = archives.join("partial");
+    fs::create_dir_all(&partial)?;
+    as_apts_own(&partial, user)?;
+    let lock = archives.join("lock");
+    fs::File::create(&lock)?;
+    fs::set_permissions(&lock, fs::Permissions::from_mode(LOCK_MODE))
 }
 
 /// What apt's user writes into is that user's alone; it stays so in the root.

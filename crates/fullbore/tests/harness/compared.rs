@@ -29,19 +29,11 @@ pub const ALLOWED: &[Allowed] = &[
 ];
 
 /// The same where no package comes after the first ones: apt has installed nothing then.
-pub const ALLOWED_WITHOUT_APT: &[Allowed] = &[
-    Allowed {
-        path: "var/cache/apt/archives/lock",
-        in_what: &[What::Presence],
-        reason: "made where apt fetches; we have fetched",
-    },
-    Allowed { path: "var/cache/apt/archives/partial", in_what: &[What::Presence], reason: "likewise" },
-    Allowed {
-        path: "var/lib/dpkg/status-old",
-        in_what: &[What::Content],
-        reason: "the state before dpkg's last step; mmdebstrap has dpkg unpack as well",
-    },
-];
+pub const ALLOWED_WITHOUT_APT: &[Allowed] = &[Allowed {
+    path: "var/lib/dpkg/status-old",
+    in_what: &[What::Content],
+    reason: "the state before dpkg's last step; mmdebstrap has dpkg unpack as well",
+}];
 
 /// What else two installations by apt and by us may differ in.
 pub const ALLOWED_OF_INSTALL: &[Allowed] = &[
