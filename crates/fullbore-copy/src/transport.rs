@@ -145,6 +145,8 @@ impl std::fmt::Debug for State {
 #[derive(Debug)]
 struct Watched {
     socket: TcpStream,
+    /// It carries content, and not only what the two ends say to each other.
+    has_content: bool,
     since: Instant,
     /// When it was looked at last.
     seen: Instant,
@@ -216,7 +218,7 @@ impl Transport {
         let mut state = shared.lock();
         state.streams += 1;
         state.lingers |= lingers;
-        shared.look_after(socket, &mut state);
+        shared.look_after(socket, true, &mut state);
         let own = shared.clone();
         if shared.sends {
             let queue = shared.link.data.clone();
@@ -279,7 +281,7 @@ impl Transport {
             let mut state = shared.lock();
             state.streams -= 1;
             state.lingers |= lingers;
-            shared.look_after(socket, &mut state);
+            shared.look_after(socket, false, &mut state);
         }
         shared.handover.offer(Lane { reader, writer, socket: None, lingers }, is_short);
         if shared.sends {
@@ -390,7 +392,7 @@ impl Shared {
     }
 
     /// Looks after a connection from now on; it gets the congestion control that the others have.
-    fn look_after(&self, socket: Option<TcpStream>, state: &mut State) {
+    fn look_after(&self, socket: Option<TcpStream>, has_content: bool, state: &mut State) {
         let Some(socket) = socket else { return };
         let set = |name: &str| rustix::net::sockopt::set_tcp_congestion(&socket, name).map_err(io::Error::from);
         if let Some(name) = &self.congestion {
@@ -406,7 +408,7 @@ impl Shared {
             let _ = socket2::SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT_BYTES);
         }
         let since = Instant::now();
-        state.sockets.push(Watched { socket, since, seen: since, last });
+        state.sockets.push(Watched { socket, has_content, since, seen: since, last });
     }
 
     /// The last thing that is said by the pipe. On a short path what waits goes by the connection. On a long one ssh's
@@ -638,12 +640,14 @@ impl Shared {
             for watched in &mut state.sockets {
                 let Ok(info) = TcpInfo::read(watched.socket.as_fd()) else { continue };
                 let us = |now: Duration, before: Duration| now.saturating_sub(before).as_micros() as u64;
-                sum += SendReading {
-                    watched_us: now.saturating_duration_since(watched.seen).as_micros() as u64,
-                    busy_us: us(info.busy, watched.last.busy),
-                    receiver_limited_us: us(info.receive_window_limited, watched.last.receive_window_limited),
-                    buffer_limited_us: us(info.send_buffer_limited, watched.last.send_buffer_limited),
-                };
+                if watched.has_content {
+                    sum += SendReading {
+                        watched_us: now.saturating_duration_since(watched.seen).as_micros() as u64,
+                        busy_us: us(info.busy, watched.last.busy),
+                        receiver_limited_us: us(info.receive_window_limited, watched.last.receive_window_limited),
+                        buffer_limited_us: us(info.send_buffer_limited, watched.last.send_buffer_limited),
+                    };
+                }
                 sights.push(Sight::between(&watched.last, &info, watched.since.elapsed()));
                 (watched.last, watched.seen) = (info, now);
             }
