@@ -446,7 +446,7 @@ fn status_and_signal_are_the_commands_own() {
     let output = nosync(&["--", "true"]);
     assert_eq!((stdout(&output), stderr(&output)), (String::new(), String::new()));
     // What the caller did wrong is told from what the command says by its status.
-    for words in [&[][..], &["--report=yes", "--", "true"]] {
+    for words in [&[][..], &["--report=yes", "--", "true"], &["--reprot", "--", "true"]] {
         assert_eq!(nosync(words).status.code(), Some(125), "{words:?}");
     }
     assert_eq!(nosync(&["--help"]).status.code(), Some(0));

@@ -40,6 +40,6 @@ pub struct NosyncArgs {
     pub no_final_sync: bool,
 
     /// The command and its arguments
-    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
     pub command: Vec<std::ffi::OsString>,
 }
