@@ -1,6 +1,7 @@
 //! Where a root is made: empty, locked, marked as unfinished, and complete in the end.
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use fullbore_engine::durability::sync_file;
@@ -31,9 +32,13 @@ impl Place {
             (BootstrapFormat::Tar | BootstrapFormat::Squashfs, None) => beside(&settings.target, "fullbore-root"),
             (_, Some(below)) => fresh(below)?,
         };
-        runs_programs(&root)?;
-        let disk = |error: std::io::Error| CommandError::disk(&root, &error);
-        fs::create_dir_all(&root).map_err(disk)?;
+        Place::take(&root)
+    }
+
+    fn take(root: &Path) -> Result<Place, CommandError> {
+        runs_programs(root)?;
+        let disk = |error: std::io::Error| CommandError::disk(root, &error);
+        fs::create_dir_all(root).map_err(disk)?;
         let root = root.canonicalize().map_err(disk)?;
         let lock = File::open(&root).map_err(disk)?;
         if lock.try_lock().is_err() {
@@ -42,6 +47,9 @@ impl Place {
         }
         let place = Place { root, _lock: lock };
         place.begin_anew()?;
+        place.become_roots()?;
+        // Until now it may have been somebody else's.
+        place.begin_anew()?;
         let marker = place.root.join(MARKER);
         let disk = |error: std::io::Error| CommandError::disk(&marker, &error);
         fs::write(&marker, MARKER_TEXT).map_err(disk)?;
@@ -49,6 +57,14 @@ impl Place {
         sync_file(&file, MARKER).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
         sync_file(&place._lock, ".").map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
         Ok(place)
+    }
+
+    /// Whoever has made the directory, and for himself alone as mktemp does: for the users of the new system it is `/`, as
+    /// tar would unpack it from base-files.
+    fn become_roots(&self) -> Result<(), CommandError> {
+        let disk = |error: std::io::Error| CommandError::disk(&self.root, &error);
+        std::os::unix::fs::fchown(&self._lock, Some(0), Some(0)).map_err(disk)?;
+        self._lock.set_permissions(fs::Permissions::from_mode(0o755)).map_err(disk)
     }
 
     /// The directory; canonical.
@@ -177,11 +193,37 @@ fn remove(path: &Path) -> Result<(), CommandError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
 
     #[test]
     fn names_beside_are_hidden() {
         assert_eq!(beside(Path::new("/x/root.tar"), "part"), Path::new("/x/.root.tar.part"));
+    }
+
+    #[test]
+    fn a_directory_that_is_there_becomes_roots_and_open_to_all() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let state = |path: &Path| {
+            let status = fs::metadata(path).unwrap();
+            (status.uid(), status.gid(), status.mode() & 0o7777)
+        };
+        for (name, content) in [("empty", None), ("unfinished", Some(MARKER)), ("full", Some("file"))] {
+            let path = dir.path().join(name);
+            fs::create_dir(&path).unwrap();
+            if let Some(name) = content {
+                fs::write(path.join(name), "").unwrap();
+            }
+            std::os::unix::fs::chown(&path, Some(1000), Some(1000)).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o2700)).unwrap();
+            let is_taken = Place::take(&path).is_ok();
+            assert_eq!(is_taken, name != "full");
+            assert_eq!(state(&path), if is_taken { (0, 0, 0o755) } else { (1000, 1000, 0o2700) }, "{name}");
+        }
     }
 
     #[test]
