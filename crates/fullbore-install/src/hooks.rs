@@ -10,6 +10,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::root::within;
+
 /// Moments at which hooks run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Moment {
@@ -58,6 +60,15 @@ pub enum Form<'a> {
     Moving(&'a str, Vec<String>),
 }
 
+/// Whose copies of files are that move in or out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owners {
+    /// They stay whose they are.
+    Kept,
+    /// Root's. In a user namespace whoever is not of it is nobody, and outside root there is the user.
+    Roots,
+}
+
 /// Words that begin a snippet which moves files.
 const MOVING: [&str; 8] = ["copy-in", "copy-out", "tar-in", "tar-out", "upload", "download", "sync-in", "sync-out"];
 
@@ -81,7 +92,7 @@ impl Hook {
     }
 
     /// The commands that it comes to, one after the other; `start` gives a command for a program outside.
-    pub fn commands(&self, root: &Path, start: &dyn Fn(&str) -> Command) -> io::Result<Vec<Command>> {
+    pub fn commands(&self, root: &Path, owners: Owners, start: &dyn Fn(&str) -> Command) -> io::Result<Vec<Command>> {
         match self.form() {
             Form::Program(program) => {
                 let mut command = start(program);
@@ -93,7 +104,7 @@ impl Hook {
                 command.args(["-c", text, "exec"]).arg(root);
                 Ok(vec![command])
             }
-            Form::Moving(word, arguments) => moving(word, &arguments, root, start),
+            Form::Moving(word, arguments) => moving(word, &arguments, root, owners, start),
         }
     }
 }
@@ -118,12 +129,32 @@ pub fn of_directory(directory: &Path) -> io::Result<Vec<Hook>> {
     Ok(hooks)
 }
 
-fn moving(word: &str, arguments: &[String], root: &Path, start: &dyn Fn(&str) -> Command) -> io::Result<Vec<Command>> {
+fn moving(
+    word: &str,
+    arguments: &[String],
+    root: &Path,
+    owners: Owners,
+    start: &dyn Fn(&str) -> Command,
+) -> io::Result<Vec<Command>> {
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{word}: {what}"));
     let Some((last, others)) = arguments.split_last().filter(|(_, others)| !others.is_empty()) else {
         return Err(wrong("needs what to move and where to"));
     };
-    let inside = |path: &str| root.join(path.trim_start_matches('/'));
+    let inside = |path: &str| {
+        let found = within(root, Path::new(path))?;
+        // What ends with a slash has to be a directory.
+        Ok::<_, io::Error>(if path.ends_with('/') { found.join("") } else { found })
+    };
+    // A link is moved as such.
+    let itself = |path: &str| match (Path::new(path).parent(), Path::new(path).file_name()) {
+        (Some(parent), Some(name)) => Ok(within(root, parent)?.join(name)),
+        _ => inside(path),
+    };
+    let archive = || {
+        let mut copy = start("cp");
+        copy.arg("--archive").args((owners == Owners::Roots).then_some("--no-preserve=ownership"));
+        copy
+    };
     if matches!(word, "upload" | "download" | "tar-in" | "tar-out" | "sync-in" | "sync-out") && others.len() != 1 {
         return Err(wrong("takes two paths"));
     }
@@ -131,9 +162,9 @@ fn moving(word: &str, arguments: &[String], root: &Path, start: &dyn Fn(&str) ->
     match word {
         "upload" | "download" => {
             let (from, to) = if word == "upload" {
-                (PathBuf::from(&others[0]), inside(last))
+                (PathBuf::from(&others[0]), inside(last)?)
             } else {
-                (inside(&others[0]), PathBuf::from(last))
+                (inside(&others[0])?, PathBuf::from(last))
             };
             let mut copy = start("cp");
             copy.args(["--no-preserve=all", "--dereference", "--"]).arg(from).arg(to);
@@ -142,33 +173,33 @@ fn moving(word: &str, arguments: &[String], root: &Path, start: &dyn Fn(&str) ->
         "copy-in" | "copy-out" => {
             for other in others {
                 let (from, to) = if word == "copy-in" {
-                    (PathBuf::from(other), inside(last))
+                    (PathBuf::from(other), inside(last)?)
                 } else {
-                    (inside(other), PathBuf::from(last))
+                    (itself(other)?, PathBuf::from(last))
                 };
-                let mut copy = start("cp");
-                copy.args(["--archive", "--"]).arg(from).arg(to);
+                let mut copy = archive();
+                copy.arg("--").arg(from).arg(to);
                 commands.push(copy);
             }
         }
         "sync-in" | "sync-out" => {
             let (from, to) = if word == "sync-in" {
-                (PathBuf::from(&others[0]), inside(last))
+                (PathBuf::from(&others[0]), inside(last)?)
             } else {
-                (inside(&others[0]), PathBuf::from(last))
+                (inside(&others[0])?, PathBuf::from(last))
             };
-            let mut copy = start("cp");
-            copy.args(["--archive", "--update", "--"]).arg(from.join(".")).arg(to);
+            let mut copy = archive();
+            copy.args(["--update", "--"]).arg(from.join(".")).arg(to);
             commands.push(copy);
         }
         "tar-in" => {
             let mut tar = start("tar");
             tar.args(["--xattrs", "--xattrs-include=*", "--numeric-owner", "--extract", "--file"]);
-            tar.arg(&others[0]).arg("--directory").arg(inside(last));
+            tar.arg(&others[0]).arg("--directory").arg(inside(last)?);
             commands.push(tar);
         }
         _ => {
-            let from = inside(&others[0]);
+            let from = itself(&others[0])?;
             let (Some(directory), Some(name)) = (from.parent(), from.file_name()) else {
                 return Err(wrong("needs a path inside the root"));
             };
@@ -204,6 +235,9 @@ fn words(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+    use std::process::Stdio;
+
     use super::*;
 
     fn hook(script: &str) -> Hook {
@@ -231,11 +265,76 @@ mod tests {
         fs::create_dir(&root).unwrap();
         fs::write(&file, "text").unwrap();
         let hook = hook(&format!("upload {} /copy", file.display()));
-        for mut command in hook.commands(&root, &|program| Command::new(program)).unwrap() {
-            assert!(command.status().unwrap().success());
-        }
+        run(&hook, &root, Owners::Kept);
         assert_eq!(fs::read_to_string(root.join("copy")).unwrap(), "text");
-        assert!(super::moving("upload", &["x".to_owned()], &root, &|program| Command::new(program)).is_err());
+        let alone = ["x".to_owned()];
+        assert!(super::moving("upload", &alone, &root, Owners::Kept, &|program| Command::new(program)).is_err());
+    }
+
+    fn run(hook: &Hook, root: &Path, owners: Owners) {
+        for mut command in hook.commands(root, owners, &|program| Command::new(program)).unwrap() {
+            assert!(command.status().unwrap().success(), "{command:?}");
+        }
+    }
+
+    #[test]
+    fn links_of_the_root_lead_nowhere_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, host) = (dir.path().join("root"), dir.path().join("host"));
+        // The same path inside and outside, to which links of the root lead.
+        let inner = root.join(host.strip_prefix("/").unwrap());
+        fs::create_dir_all(&inner).unwrap();
+        fs::create_dir(&host).unwrap();
+        fs::write(host.join("file"), "host's").unwrap();
+        fs::write(inner.join("file"), "root's").unwrap();
+        let links = [("var/run", ""), ("bin/editor", "file"), ("bin/far", "../../../../../../../../../file")];
+        for (name, target) in links {
+            let link = root.join(name);
+            fs::create_dir_all(link.parent().unwrap()).unwrap();
+            let target = if target.starts_with('.') { PathBuf::from(target) } else { host.join(target) };
+            std::os::unix::fs::symlink(target, link).unwrap();
+        }
+        let file = dir.path().join("file");
+        run(&hook(&format!("download /bin/editor {}", file.display())), &root, Owners::Kept);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "root's");
+        fs::write(&file, "new").unwrap();
+        for (to, there) in
+            [("/var/run/new", inner.join("new")), ("bin/editor", inner.join("file")), ("/bin/far", root.join("file"))]
+        {
+            run(&hook(&format!("upload {} {to}", file.display())), &root, Owners::Kept);
+            assert_eq!(fs::read_to_string(there).unwrap(), "new", "{to}");
+        }
+        run(&hook(&format!("copy-in {} /var/run", file.display())), &root, Owners::Kept);
+        assert_eq!(fs::read_to_string(inner.join("file")).unwrap(), "new");
+        assert_eq!(fs::read_dir(&host).unwrap().count(), 1);
+        assert_eq!(fs::read_to_string(host.join("file")).unwrap(), "host's");
+        let out = dir.path().join("out");
+        run(&hook(&format!("copy-out /bin/editor {}", out.display())), &root, Owners::Kept);
+        assert_eq!(fs::read_link(out).unwrap(), host.join("file"));
+        let hook = hook(&format!("upload {} /none/", file.display()));
+        for mut command in hook.commands(&root, Owners::Kept, &|program| Command::new(program)).unwrap() {
+            assert!(!command.stderr(Stdio::null()).status().unwrap().success());
+        }
+        std::os::unix::fs::symlink("loop", root.join("loop")).unwrap();
+        assert!(within(&root, Path::new("/loop/x")).is_err());
+    }
+
+    #[test]
+    fn in_a_user_namespace_copies_are_roots() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (root, file) = (dir.path().join("root"), dir.path().join("file"));
+        fs::create_dir(&root).unwrap();
+        fs::write(&file, "text").unwrap();
+        std::os::unix::fs::chown(&file, Some(1000), Some(1000)).unwrap();
+        for (owners, expected) in [(Owners::Kept, (1000, 1000)), (Owners::Roots, (0, 0))] {
+            run(&hook(&format!("copy-in {} /", file.display())), &root, owners);
+            let copied = fs::metadata(root.join("file")).unwrap();
+            assert_eq!((copied.uid(), copied.gid()), expected);
+            fs::remove_file(root.join("file")).unwrap();
+        }
     }
 
     #[test]

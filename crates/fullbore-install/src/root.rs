@@ -8,10 +8,10 @@
 
 mod steps;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
@@ -185,6 +185,36 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, 
             result => return result,
         }
     }
+}
+
+/// Where a path of the root is, seen from outside: links lead to where they lead once the root is `/`. It need not be
+/// there. For programs and libraries that take paths; who writes to the root meanwhile can lead them elsewhere.
+///
+/// # Errors
+/// Links that lead to each other.
+pub fn within(root: &Path, path: &Path) -> io::Result<PathBuf> {
+    /// As many as the kernel follows (path_resolution(7)).
+    const LINKS_MAX: usize = 40;
+    let steps = |path: &Path| path.components().rev().map(|step| step.as_os_str().to_owned()).collect::<Vec<_>>();
+    let (mut ahead, mut at, mut links) = (steps(path), PathBuf::new(), 0);
+    while let Some(step) = ahead.pop() {
+        match Path::new(&step).components().next() {
+            Some(Component::RootDir) => at.clear(),
+            Some(Component::ParentDir) => {
+                at.pop();
+            }
+            Some(Component::Normal(name)) => match fs::read_link(root.join(&at).join(name)) {
+                Ok(target) if links < LINKS_MAX => {
+                    links += 1;
+                    ahead.extend(steps(&target));
+                }
+                Ok(_) => return Err(io::Error::other(format!("{}: too many links", path.display()))),
+                Err(_) => at.push(name),
+            },
+            _ => {}
+        }
+    }
+    Ok(root.join(at))
 }
 
 pub(crate) fn as_path(path: &[u8]) -> &Path {

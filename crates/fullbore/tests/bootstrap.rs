@@ -120,6 +120,8 @@ fn hooks_run_at_their_moments_and_an_archive_is_the_same_each_time_and_for_every
     let hooks: Vec<String> = ["setup", "extract", "essential", "customize"]
         .iter()
         .flat_map(|moment| [format!("--{moment}-hook"), hook(moment)])
+        // A file of this machine's root, who is not in the user namespace.
+        .chain(["--customize-hook".to_owned(), "copy-in /etc/passwd /opt".to_owned()])
         .collect();
     let hooks: Vec<&str> = hooks.iter().map(String::as_str).collect();
     let archive = same_for_everybody(dir.path(), "root.tar", &server, "essential", &hooks);

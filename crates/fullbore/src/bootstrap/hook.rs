@@ -1,6 +1,6 @@
 //! The user's hooks, with what mmdebstrap tells them in variables. What they print is shown.
 
-use fullbore_install::hooks::Moment;
+use fullbore_install::hooks::{Moment, Owners};
 
 use super::apt::{PrivateApt, Selection};
 use super::{ARCHIVES, Walk};
@@ -26,7 +26,10 @@ impl Walk<'_> {
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
         let root = self.inside.root();
-        let mode = if self.settings.mode == BootstrapMode::Root { "root" } else { "unshare" };
+        let (mode, owners) = match self.settings.mode {
+            BootstrapMode::Root => ("root", Owners::Kept),
+            _ => ("unshare", Owners::Roots),
+        };
         let include: Vec<String> =
             self.settings.include.iter().map(|name| name.replace('%', "%25").replace(',', "%2C")).collect();
         let essential: Vec<String> = first.order.iter().map(|name| format!("/{ARCHIVES}/{name}")).collect();
@@ -46,8 +49,9 @@ impl Walk<'_> {
                 command
             };
             let what = format!("{} hook `{}`", moment.name(), hook.script);
-            let commands =
-                hook.commands(root, &start).map_err(|error| CommandError::usage(format_args!("{what}: {error}")))?;
+            let commands = hook
+                .commands(root, owners, &start)
+                .map_err(|error| CommandError::usage(format_args!("{what}: {error}")))?;
             // Apart from what other commands print at the same time.
             let log = self.log.another(root)?;
             for mut command in commands {
