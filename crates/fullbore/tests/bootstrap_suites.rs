@@ -97,11 +97,12 @@ fn compare(archive: &Packages, variant: &str, include: &[&str], allowed: &[Allow
     list.stdout.split(|byte| *byte == b'\n').count() - 1
 }
 
-/// Into a minimal root of ours, by us and by apt.
+/// Into the smallest root of ours that has an apt, by us and by apt.
 fn installs(archive: &Packages, names: &[&str]) {
     let (dir, server) = (place(), archive.serve());
     let root = dir.path().join("ours");
-    well(&mut bootstrap_of(archive, &server, "minbase", &[], &root, &[]));
+    // Not of every release has minbase an apt.
+    well(&mut bootstrap_of(archive, &server, "apt", &[], &root, &[]));
     installed_as_by_apt(archive, &root, names, &[ALLOWED_OF_SUITES, MACHINE_IDS].concat());
 }
 
