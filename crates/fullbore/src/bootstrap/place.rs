@@ -21,7 +21,7 @@ const LOST_FOUND: &str = "lost+found";
 #[derive(Debug)]
 pub struct Place {
     root: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 impl Place {
@@ -45,7 +45,7 @@ impl Place {
             return Err(CommandError::new(ErrorKind::Locked, format_args!("{}: is being made", root.display()))
                 .hint("another `fullbore bootstrap` works on it; wait for it to end"));
         }
-        let place = Place { root, _lock: lock };
+        let place = Place { root, lock };
         place.begin_anew()?;
         place.become_roots()?;
         // Until now it may have been somebody else's.
@@ -55,7 +55,7 @@ impl Place {
         fs::write(&marker, MARKER_TEXT).map_err(disk)?;
         let file = File::open(&marker).map_err(disk)?;
         sync_file(&file, MARKER).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
-        sync_file(&place._lock, ".").map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
+        sync_file(&place.lock, ".").map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
         Ok(place)
     }
 
@@ -63,8 +63,8 @@ impl Place {
     /// tar would unpack it from base-files.
     fn become_roots(&self) -> Result<(), CommandError> {
         let disk = |error: std::io::Error| CommandError::disk(&self.root, &error);
-        std::os::unix::fs::fchown(&self._lock, Some(0), Some(0)).map_err(disk)?;
-        self._lock.set_permissions(fs::Permissions::from_mode(0o755)).map_err(disk)
+        std::os::unix::fs::fchown(&self.lock, Some(0), Some(0)).map_err(disk)?;
+        self.lock.set_permissions(fs::Permissions::from_mode(0o755)).map_err(disk)
     }
 
     /// The directory; canonical.
@@ -204,9 +204,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_is_there_becomes_roots_and_open_to_all() {
-        if !rustix::process::geteuid().is_root() {
-            return;
-        }
+        assert!(rustix::process::geteuid().is_root(), "gives directories away: run as root (script/test does)");
         let dir = tempfile::tempdir().unwrap();
         let state = |path: &Path| {
             let status = fs::metadata(path).unwrap();
