@@ -263,16 +263,17 @@ pub struct Stop {
 impl Stop {
     /// Listens from now on. A second signal ends the program at once.
     pub fn listen(runtime: &tokio::runtime::Runtime) -> Stop {
+        use tokio::signal::unix::{SignalKind, signal};
         let (sender, seen) = tokio::sync::watch::channel(false);
         let flag = Arc::new(AtomicBool::new(false));
         let raised = flag.clone();
+        // From here on none ends the program, though the task may begin later.
+        let (interrupt, terminate) = {
+            let _within = runtime.enter();
+            (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+        };
+        let (Ok(mut interrupt), Ok(mut terminate)) = (interrupt, terminate) else { return Stop { seen, flag } };
         runtime.spawn(async move {
-            use tokio::signal::unix::{SignalKind, signal};
-            let (Ok(mut interrupt), Ok(mut terminate)) =
-                (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-            else {
-                return;
-            };
             for count in 0.. {
                 tokio::select! {
                     _ = interrupt.recv() => {}
