@@ -4,6 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::root::within;
+
 /// Options that change nothing for a package that was not there before.
 const HARMLESS: [&str; 10] = [
     "--unpack",
@@ -80,7 +82,8 @@ impl Order {
 }
 
 fn inside(root: &Path, path: &Path) -> PathBuf {
-    root.join(path.strip_prefix("/").unwrap_or(path))
+    // What leads nowhere is told where it is opened.
+    within(root, path).unwrap_or_else(|_| root.join(path.strip_prefix("/").unwrap_or(path)))
 }
 
 /// Files that end as packages do, sorted; apt numbers the links that it makes.
@@ -142,5 +145,7 @@ mod tests {
         let order = Order::parse(root, &words("--unpack --recursive /tmp/apt-dpkg")).unwrap();
         assert_eq!(order.files, [Path::new("/var/a.deb"), Path::new("/var/b.deb")]);
         assert_eq!(Order::outside(root, &order.files[0]), root.join("var/a.deb"));
+        std::os::unix::fs::symlink("/srv/archives", root.join("var")).unwrap();
+        assert_eq!(Order::outside(root, &order.files[0]), root.join("srv/archives/a.deb"));
     }
 }

@@ -21,7 +21,7 @@ use fullbore_install::nosync;
 use fullbore_install::nosync::session::Session;
 use fullbore_install::relay::Relay;
 use fullbore_install::resolve::Wanted;
-use fullbore_install::root::Root;
+use fullbore_install::root::{Root, within};
 
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Events, Phase};
@@ -98,8 +98,9 @@ impl Configured {
         let dump = log.read(command.args(Configuration::DUMP), "apt-config dump")?;
         let configuration = Configuration::from_dump(&dump).map_err(CommandError::usage)?;
         let archives = configuration.path("Dir::Cache::archives").unwrap_or_else(|| PathBuf::from(ARCHIVES));
+        let disk = |error| CommandError::disk(&archives, &error);
         Ok(Configured {
-            archives: settings.root.join(archives.strip_prefix("/").unwrap_or(&archives)),
+            archives: within(&settings.root, &archives).map_err(disk)?,
             patience: Patience::of_seconds(configuration.number("DPkg::Lock::Timeout", 0)),
             yes: configuration.bool("APT::Get::Assume-Yes", false),
             keeps_archives: configuration.bool("APT::Keep-Downloaded-Packages", true),

@@ -29,7 +29,7 @@ use harness::packages::well;
 /// After which a program is taken to hang; a guess for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A root's own ways: what is diverted, overridden, hooked and denied.
+/// A root's own ways: what is diverted, overridden, hooked, denied, and kept elsewhere.
 const LOCAL: &str = r#"
 echo 'asked asked/what string preseeded' | debconf-set-selections
 dpkg --add-architecture i386
@@ -37,6 +37,8 @@ dpkg-divert --local --no-rename --divert /usr/bin/tool.real --add /usr/bin/tool 
 dpkg-statoverride --force-statoverride-add --add root mail 2755 /usr/bin/overridden
 printf '#!/bin/sh\necho "$@" >>/var/log/policy\nexit 101\n' >/usr/sbin/policy-rc.d
 chmod 755 /usr/sbin/policy-rc.d
+mv /var/cache/apt/archives /srv
+ln -s /srv/archives /var/cache/apt/archives
 cat >/etc/apt/apt.conf.d/hooks <<'END'
 DPkg::Pre-Install-Pkgs { "cat >>/var/log/pre-install-pkgs"; };
 DPkg::Tools::Options::cat::Version 3;
