@@ -193,7 +193,7 @@ mod variant {
     #[test]
     #[ignore = "long"]
     fn apt() {
-        of("apt", &[], &[]);
+        of("apt", &[], ALLOWED_WITHOUT_APT);
     }
 
     #[test]
