@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fullbore_engine::stage::{Kind, LedgerReading, StageReading};
+use fullbore_engine::stage::{Kind, LedgerReading, SendReading, StageReading};
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::{Permit, Place, Window, Work};
 use serde::{Deserialize, Serialize};
@@ -226,7 +226,6 @@ pub(super) fn send(
     };
     let source = Source { files, supply, hash: *blake3::hash(&block).as_bytes(), block: &block };
     let disks = means.disks.read();
-    let sending_before = means.ledger.reading().sending;
     let watch = Watch::start(means, "read", Some(&allowance.window))?;
     let began = Instant::now();
     let threads = match supply {
@@ -251,7 +250,7 @@ pub(super) fn send(
     let bytes = curve.last().map_or(0, |(_, bytes)| *bytes);
     means.say(&Word::End)?;
     let judgement = watch.finish();
-    let path = path_facts(means, path_before.as_ref(), sending_before);
+    let path = path_facts(means, path_before.as_ref(), &judgement.sending);
     Ok(Flow {
         bytes,
         items: allowance.items.load(Ordering::Relaxed),
@@ -263,9 +262,8 @@ pub(super) fn send(
     })
 }
 
-fn path_facts(means: &Means, before: Option<&Path>, sending_before: fullbore_engine::stage::SendReading) -> PathFacts {
+fn path_facts(means: &Means, before: Option<&Path>, sending: &SendReading) -> PathFacts {
     let Some(path) = means.transport.as_ref().map(|transport| transport.path()) else { return PathFacts::default() };
-    let sending = means.ledger.reading().sending.since(&sending_before);
     let busy = sending.busy_us.max(1) as f64;
     PathFacts {
         streams: path.streams,
