@@ -16,6 +16,7 @@ mod namespace;
 mod pack;
 mod place;
 mod rest;
+pub(crate) mod tools;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -59,6 +60,7 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
     // Modes are those of packages and of Debian's defaults, not the caller's.
     rustix::process::umask(rustix::fs::Mode::from_bits_retain(0o022));
     foreign::check(settings)?;
+    tools::check(settings)?;
     let place = Place::open(settings)?;
     let root = place.root().to_owned();
     let session = Arc::new(Session::open(&root).map_err(|error| CommandError::disk(&root, &error))?);

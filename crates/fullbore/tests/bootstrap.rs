@@ -187,6 +187,48 @@ fn a_foreign_architecture_that_does_not_run_here_is_refused() {
     assert!(!root.exists());
 }
 
+/// Hides a program from those that it starts.
+const WITHOUT: &str = r#"mount --bind /dev/null "$(command -v "$0")" && exec "$@""#;
+
+/// Makes the directory of a file read-only for those that it starts.
+const READ_ONLY: &str = r#"mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@""#;
+
+#[test]
+fn what_could_not_be_packed_is_refused_at_once() {
+    let dir = place();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir(at("directory.tar")).unwrap();
+    let directory = dir.path().display().to_string();
+    let refused = |script: &str, word: &str, target: &str| {
+        let mut command = clean_command("unshare");
+        command.args(["--mount", "sh", "-c", script, word, env!("CARGO_BIN_EXE_fullbore"), "bootstrap", "--keyring"]);
+        // A keyring without keys, and a mirror that nobody serves: neither is asked for anything.
+        let output = command.args(["/dev/null", "trixie"]).arg(at(target)).arg("http://127.0.0.1:9/debian").output();
+        let output = output.unwrap();
+        let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["directory.tar"], "{target}");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for (program, package, target) in [
+        ("zstd", "zstd", "root.tar.zst"),
+        ("xz", "xz-utils", "root.txz"),
+        ("mksquashfs", "squashfs-tools", "root.sqfs"),
+    ] {
+        let (status, error) = refused(WITHOUT, program, target);
+        assert_eq!(status, Some(1), "{error}");
+        assert!(error.contains(&format!("hint: {program} is in the package {package}")), "{error}");
+    }
+    let (status, error) = refused("exec \"$@\"", "sh", "none/root.tar");
+    assert_eq!(status, Some(1), "{error}");
+    assert!(error.contains(&format!("{}: is not a directory", at("none").display())), "{error}");
+    let (status, error) = refused(READ_ONLY, &directory, "root.tar");
+    assert_eq!(status, Some(7), "{error}");
+    assert!(error.contains(&format!("{directory}: Read-only file system")), "{error}");
+    let (status, error) = refused("exec \"$@\"", "sh", "directory.tar");
+    assert_eq!(status, Some(7), "{error}");
+    assert!(error.contains("directory.tar: is not a file"), "{error}");
+}
+
 /// Points looked at, besides those just after a flush.
 const CUTS: usize = 6;
 

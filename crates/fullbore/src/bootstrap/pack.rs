@@ -10,21 +10,12 @@ use fullbore_engine::durability::sync_file;
 use fullbore_install::inside::Inside;
 
 use super::place::{MARKER, beside};
+use super::tools::{self, Compressor, MKSQUASHFS, TAR, Tool};
 use crate::cli::BootstrapFormat;
 use crate::error::{CommandError, ErrorKind};
 use crate::installing::log::Log;
 use crate::output::place;
 use crate::settings::BootstrapSettings;
-
-/// Programs that compress, by the ending of the target's name. Their output must not depend on the machine.
-const COMPRESSORS: [(&[&str], &[&str]); 6] = [
-    (&[".gz", ".tgz"], &["gzip", "--no-name"]),
-    (&[".bz2", ".tbz2"], &["bzip2"]),
-    (&[".xz", ".txz"], &["xz", "-T0"]),
-    (&[".zst", ".tzst"], &["zstd", "-T0", "-q"]),
-    (&[".lz4"], &["lz4", "-q"]),
-    (&[".lzma"], &["lzma"]),
-];
 
 /// Entries of `/dev`, for the archive: name, mode, kind, link, device numbers. The same in each mode; in a user
 /// namespace, and where `nodev` forbids, there are none in the root.
@@ -89,38 +80,32 @@ fn tar(
     mtime: i64,
 ) -> Result<(), CommandError> {
     let disk = |error: std::io::Error| CommandError::disk(part, &error);
-    let name = settings.target.to_string_lossy();
-    let compressor = COMPRESSORS.iter().find(|(endings, _)| endings.iter().any(|ending| name.ends_with(ending)));
+    let not_started = |program: &str, error| CommandError::usage(format_args!("{program}: {error}"));
     let mut compressing = None;
-    let mut to: Box<dyn std::io::Write> = match compressor {
+    let mut to: Box<dyn std::io::Write> = match tools::compressor(&settings.target) {
         None => Box::new(output.try_clone().map_err(disk)?),
-        Some((_, words)) => {
-            let mut command = inside.plain(words[0]);
+        Some(Compressor { tool: Tool { program, .. }, options, .. }) => {
+            let mut command = inside.plain(program);
             log.take(&mut command, false)?;
-            command.args(&words[1..]).stdin(Stdio::piped()).stdout(output.try_clone().map_err(disk)?);
-            let mut child = command.spawn().map_err(|error| {
-                CommandError::usage(format_args!("{}: {error}", words[0])).hint("it is needed for the target's ending")
-            })?;
+            command.args(*options).stdin(Stdio::piped()).stdout(output.try_clone().map_err(disk)?);
+            let mut child = command.spawn().map_err(|error| not_started(program, error))?;
             let stdin = child.stdin.take().ok_or_else(|| CommandError::new(ErrorKind::Internal, "no pipe"))?;
-            compressing = Some((child, words[0]));
+            compressing = Some((child, *program));
             Box::new(stdin)
         }
     };
     for device in DEVICES {
         to.write_all(&header(device, mtime)).map_err(disk)?;
     }
-    let mut tar = inside.plain("tar");
+    let mut tar = inside.plain(TAR.program);
     log.take(&mut tar, false)?;
     tar.arg("--directory").arg(inside.root());
     tar.args(["--sort=name", "--clamp-mtime", "--numeric-owner", "--one-file-system", "--format=pax", "--xattrs"]);
     tar.arg(format!("--mtime=@{mtime}"));
     tar.arg("--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime");
     tar.args(["--exclude=./dev", "--exclude=./lost+found"]).arg(format!("--exclude=./{MARKER}"));
-    let mut tar = tar
-        .args(["--create", "."])
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|error| CommandError::usage(format_args!("tar: {error}")))?;
+    let mut tar =
+        tar.args(["--create", "."]).stdout(Stdio::piped()).spawn().map_err(|error| not_started(TAR.program, error))?;
     let mut from = tar.stdout.take().ok_or_else(|| CommandError::new(ErrorKind::Internal, "no pipe"))?;
     let copied = std::io::copy(&mut from, &mut to);
     // Where nothing more can be written, it would wait for ever.
@@ -132,7 +117,7 @@ fn tar(
         log.judge(status, program)?;
     }
     copied.map_err(disk)?;
-    log.judge(status, "tar")?;
+    log.judge(status, TAR.program)?;
     output.flush().map_err(disk)
 }
 
@@ -158,7 +143,7 @@ fn header((name, mode, kind, link, major, minor): (&str, u32, u8, &str, u32, u32
 }
 
 fn squashfs(inside: &Inside<'_>, log: &Log, part: &Path) -> Result<(), CommandError> {
-    let mut command = inside.plain("mksquashfs");
+    let mut command = inside.plain(MKSQUASHFS.program);
     command.arg(inside.root()).arg(part).args(["-noappend", "-no-progress", "-quiet"]);
     for (name, mode, kind, link, major, minor) in DEVICES {
         let name = name.trim_start_matches("./").trim_end_matches('/');
@@ -172,10 +157,7 @@ fn squashfs(inside: &Inside<'_>, log: &Log, part: &Path) -> Result<(), CommandEr
         });
     }
     command.args(["-e", MARKER, "lost+found"]);
-    log.run(&mut command, "mksquashfs").map_err(|error| match error.kind {
-        ErrorKind::Usage => error.hint("mksquashfs is in the package squashfs-tools"),
-        _ => error,
-    })
+    log.run(&mut command, MKSQUASHFS.program)
 }
 
 #[cfg(test)]

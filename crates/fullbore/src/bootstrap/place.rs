@@ -5,9 +5,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use fullbore_engine::durability::sync_file;
+use rustix::fs::{Access, AtFlags, CWD};
 
 use crate::cli::BootstrapFormat;
 use crate::error::{CommandError, ErrorKind};
+use crate::output;
 use crate::settings::BootstrapSettings;
 
 /// In a root that is not complete.
@@ -29,7 +31,10 @@ impl Place {
     pub fn open(settings: &BootstrapSettings) -> Result<Place, CommandError> {
         let root = match (settings.format, &settings.stdout_from) {
             (BootstrapFormat::Dir | BootstrapFormat::Auto, _) => settings.target.clone(),
-            (BootstrapFormat::Tar | BootstrapFormat::Squashfs, None) => beside(&settings.target, "fullbore-root"),
+            (BootstrapFormat::Tar | BootstrapFormat::Squashfs, None) => {
+                takes_a_file(&settings.target)?;
+                beside(&settings.target, "fullbore-root")
+            }
             (_, Some(below)) => fresh(below)?,
         };
         Place::take(&root)
@@ -130,6 +135,22 @@ impl Place {
         let marker = self.root.join(MARKER);
         fs::remove_file(&marker).map_err(|error| CommandError::disk(&marker, &error))
     }
+}
+
+/// The file is written when all else is done. Asked of the directory of its name, where the root is made, and of the one
+/// that a link of this name leads to.
+fn takes_a_file(target: &Path) -> Result<(), CommandError> {
+    let led_to = output::place(target).map_err(|error| CommandError::disk(target, &error))?;
+    for directory in [target, &led_to].map(|path| path.parent().unwrap_or(Path::new("/"))) {
+        if !directory.is_dir() {
+            return Err(CommandError::usage(format_args!("{}: is not a directory", directory.display()))
+                .context(format_args!("{} is to be made in it", target.display()))
+                .hint("make it first"));
+        }
+        rustix::fs::accessat(CWD, directory, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
+            .map_err(|error| CommandError::disk(directory, &error.into()))?;
+    }
+    Ok(())
 }
 
 /// Programs and maintainer scripts are run in the root. Asked of the directory that is there already.

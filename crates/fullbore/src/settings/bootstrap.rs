@@ -10,6 +10,7 @@ use fullbore_install::skeleton::SourcesFile;
 use super::keys::absolute;
 use super::resolve::{network, output};
 use super::{Environment, NetworkSettings, OutputSettings, apt, apt_configuration, apt_proxy, file};
+use crate::bootstrap::tools;
 use crate::cli::{BootstrapArgs, BootstrapFormat, BootstrapMode, Variant};
 use crate::error::CommandError;
 
@@ -126,7 +127,7 @@ pub fn bootstrap(
     }
     let settings = BootstrapSettings {
         suite: arguments.suite.clone(),
-        format: if to_stdout { BootstrapFormat::Tar } else { format_of(arguments.format, &target) },
+        format: if to_stdout { BootstrapFormat::Tar } else { format_of(arguments.format, &target)? },
         mode: environment.in_namespace.unwrap_or_else(|| mode_of(arguments.mode)),
         stdout_from: to_stdout.then(|| PathBuf::from(environment.tmpdir.as_deref().unwrap_or(TEMPORARY))),
         target,
@@ -174,17 +175,20 @@ fn mode_of(wish: BootstrapMode) -> BootstrapMode {
     }
 }
 
-fn format_of(wish: BootstrapFormat, target: &Path) -> BootstrapFormat {
+fn format_of(wish: BootstrapFormat, target: &Path) -> Result<BootstrapFormat, CommandError> {
     if wish != BootstrapFormat::Auto {
-        return wish;
+        return Ok(wish);
     }
     let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if name.ends_with(".squashfs") || name.ends_with(".sqfs") {
-        BootstrapFormat::Squashfs
-    } else if name.ends_with(".tar") || name.contains(".tar.") || name.ends_with(".tgz") {
-        BootstrapFormat::Tar
+        Ok(BootstrapFormat::Squashfs)
+    } else if name.ends_with(".tar") || tools::compressor(target).is_some() {
+        Ok(BootstrapFormat::Tar)
+    } else if name.contains(".tar.") {
+        Err(CommandError::usage(format_args!("{name}: it is not known what compresses an archive of this ending"))
+            .hint("name one that ends in .gz, .bz2, .xz, .zst, .lz4 or .lzma; --format tar makes a plain archive"))
     } else {
-        BootstrapFormat::Dir
+        Ok(BootstrapFormat::Dir)
     }
 }
 
@@ -362,11 +366,15 @@ mod tests {
 
     #[test]
     fn formats_go_by_the_ending() {
-        let of = |name: &str| format_of(BootstrapFormat::Auto, Path::new(name));
-        assert_eq!(of("/x/root.tar.zst"), BootstrapFormat::Tar);
-        assert_eq!(of("/x/root.squashfs"), BootstrapFormat::Squashfs);
-        assert_eq!(of("/x/root"), BootstrapFormat::Dir);
-        assert_eq!(format_of(BootstrapFormat::Dir, Path::new("x.tar")), BootstrapFormat::Dir);
+        let of = |name: &str| format_of(BootstrapFormat::Auto, Path::new(name)).ok();
+        for archive in ["/x/root.tar", "/x/root.tar.zst", "/x/root.txz", "/x/root.gz"] {
+            assert_eq!(of(archive), Some(BootstrapFormat::Tar), "{archive}");
+        }
+        assert_eq!(of("/x/root.squashfs"), Some(BootstrapFormat::Squashfs));
+        assert_eq!(of("/x.gz/root"), Some(BootstrapFormat::Dir));
+        // Would be a plain archive of another's name.
+        assert_eq!(of("/x/root.tar.lz"), None);
+        assert_eq!(format_of(BootstrapFormat::Dir, Path::new("x.tar")).ok(), Some(BootstrapFormat::Dir));
     }
 
     #[test]
