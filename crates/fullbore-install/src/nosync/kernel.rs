@@ -12,6 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_int, sigset_t, sock_filter, sock_fprog};
 use rustix::fs::Mode;
@@ -49,10 +50,14 @@ pub(super) fn start(command: &mut Command, start: Start<'_>) -> Result<(Child, O
     let (mask, child_action) = (signals.mask, signals.child_action);
     let told = theirs.try_clone().map_err(StartFailure::Filter)?;
     let before_exec = move || {
-        // SAFETY: both take pointers to values that live here, and nulls where the kernel allows them.
+        // SAFETY: plain numbers, pointers to values that live here, and nulls where the kernel allows them.
         unsafe {
             libc::sigaction(libc::SIGCHLD, &child_action, ptr::null_mut());
             libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut());
+            // Until here the standard library has given it its default.
+            if IGNORED_PIPES.load(Ordering::Relaxed) {
+                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+            }
         }
         let set = set_filter(&filter, supervised, no_new_privileges);
         match set {
@@ -261,6 +266,25 @@ pub(super) fn answer(listener: BorrowedFd<'_>, asked: &Asked, is_answered: bool)
         }
     }
     Ok(())
+}
+
+/// Whether this process was started with SIGPIPE ignored, as services are by default (systemd.exec(5), IgnoreSIGPIPE).
+static IGNORED_PIPES: AtomicBool = AtomicBool::new(false);
+
+/// Called by the C library with all that is in this section: the last moment to know. Rust's runtime, which comes after it,
+/// ignores the signal itself.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEFORE_THE_RUNTIME: extern "C" fn() = look_at_pipe_signal;
+
+extern "C" fn look_at_pipe_signal() {
+    // SAFETY: all zeros is a value of this type, and the call fills it; it changes nothing.
+    let action = unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        libc::sigaction(libc::SIGPIPE, ptr::null(), &raw mut action);
+        action
+    };
+    IGNORED_PIPES.store(action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
 }
 
 /// Signals of this process, blocked and read from a descriptor while it waits for a command.
