@@ -15,6 +15,8 @@
 
 mod apt_conf;
 
+use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -22,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::nosync::disks::{Disks, is_beyond_dpkg};
+use crate::root::{as_path, within};
 
 /// What is diverted if nothing is named: programs of the Debian installer that start dpkg, and dpkg.
 pub const PROGRAMS: [&str; 4] = ["/usr/bin/dpkg", "/usr/bin/apt-get", "/usr/bin/aptitude", "/usr/bin/tasksel"];
@@ -41,6 +44,9 @@ const KEPT: &str = ".nosync-real";
 /// Ends the name under which a wrapper is written.
 const NEW: &str = ".nosync-new";
 
+/// dpkg's lists of packages' files, below the root.
+const LISTS: &str = "var/lib/dpkg/info";
+
 /// What dpkg-divert writes before it renames it over its list.
 const LEFT_BY_DIVERT: &str = "var/lib/dpkg/diversions-new";
 
@@ -57,12 +63,14 @@ pub enum State {
     On,
     /// A run of `on` or `off` did not come to its end; either can be run again.
     Partial,
+    /// It runs as ever.
+    Off,
 }
 
 /// Why a program could not be diverted, or brought back.
 #[derive(Debug, thiserror::Error)]
 pub enum DivertError {
-    /// Not an absolute path, or one that leads out of the root.
+    /// Not an absolute path, or nothing that can be diverted.
     #[error("{}: {reason}", path.display())]
     Path {
         /// As it was named.
@@ -127,17 +135,12 @@ impl Root {
         before: BeforeStep<'_>,
     ) -> Result<Vec<PathBuf>, DivertError> {
         let disks = self.disks()?;
-        let mut chosen = Vec::new();
-        for program in programs {
-            let below = self.below(program)?;
-            fs::symlink_metadata(&below).map_err(file(&below))?;
-            chosen.push(program.clone());
-        }
-        if programs.is_empty() {
-            // Not followed: aptitude is a link of the alternatives, with an absolute target.
-            let is_there = |path: &PathBuf| self.below(path).is_ok_and(|path| path.symlink_metadata().is_ok());
-            chosen.extend(PROGRAMS.iter().map(PathBuf::from).filter(is_there));
-        }
+        let chosen = if programs.is_empty() {
+            PROGRAMS.iter().map(PathBuf::from).filter(|program| self.has_program(program).is_ok()).collect()
+        } else {
+            programs.iter().try_for_each(|program| self.has_program(program))?;
+            self.as_packages_have(programs)?
+        };
         self.step(before, "helper")?;
         self.place_helper(helper, try_helper)?;
         for program in &chosen {
@@ -147,13 +150,18 @@ impl Root {
         Ok(chosen)
     }
 
-    /// Brings back these programs, or all; gives which. Right from every state that `on`, `on_by_apt`
-    /// and `off` can have left, and when there is nothing to do. APT's configuration goes with all.
+    /// Brings back these programs, or all; gives which, without those that were not diverted. Right from every state that
+    /// `on`, `on_by_apt` and `off` can have left, and when there is nothing to do. APT's configuration goes with all.
     pub fn off(&self, programs: &[PathBuf], before: BeforeStep<'_>) -> Result<Vec<PathBuf>, DivertError> {
         let disks = self.disks()?;
-        let registered = self.registered()?;
-        let chosen = registered.into_iter().filter(|program| programs.is_empty() || programs.contains(program));
-        let chosen: Vec<PathBuf> = chosen.collect();
+        let chosen: Vec<PathBuf> = if programs.is_empty() {
+            self.registered()?
+        } else {
+            self.named(programs)?
+                .into_iter()
+                .filter_map(|(program, is_diverted)| is_diverted.then_some(program))
+                .collect()
+        };
         for program in &chosen {
             self.bring_back(program, before)?;
         }
@@ -170,14 +178,22 @@ impl Root {
         Ok(chosen)
     }
 
-    /// What is diverted, and how far.
-    pub fn status(&self) -> Result<Vec<(PathBuf, State)>, DivertError> {
-        let state = |program: PathBuf| {
+    /// How far these programs are diverted, or all that are.
+    pub fn status(&self, programs: &[PathBuf]) -> Result<Vec<(PathBuf, State)>, DivertError> {
+        let state = |(program, is_diverted): (PathBuf, bool)| {
+            if !is_diverted {
+                return Ok((program, State::Off));
+            }
             let below = self.below(&program)?;
             let is_on = is_wrapper(&below)? && with_end(&below, KEPT).symlink_metadata().is_ok();
             Ok((program, if is_on { State::On } else { State::Partial }))
         };
-        self.registered()?.into_iter().map(state).collect()
+        let chosen = if programs.is_empty() {
+            self.registered()?.into_iter().map(|program| (program, true)).collect()
+        } else {
+            self.named(programs)?
+        };
+        chosen.into_iter().map(state).collect()
     }
 
     fn divert(&self, program: &Path, before: BeforeStep<'_>) -> Result<(), DivertError> {
@@ -307,7 +323,76 @@ impl Root {
         Ok(())
     }
 
-    /// Where a program is, seen from here.
+    /// Refuses what is no program of this root.
+    fn has_program(&self, program: &Path) -> Result<(), DivertError> {
+        let wrong = |reason| Err(DivertError::Path { path: program.to_owned(), reason });
+        self.below(program)?;
+        // aptitude is a link of the alternatives, with an absolute target.
+        let led_to = within(&self.path, program).map_err(file(program))?;
+        match fs::metadata(&led_to) {
+            Ok(about) if about.is_file() && about.mode() & 0o111 != 0 => Ok(()),
+            Ok(_) => wrong("is not a program"),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                wrong("is not there")
+            }
+            Err(error) => Err(file(&led_to)(error)),
+        }
+    }
+
+    /// These programs by the names that their packages have, or that they are diverted by; each once.
+    fn as_packages_have(&self, programs: &[PathBuf]) -> Result<Vec<PathBuf>, DivertError> {
+        let (registered, listed) = (self.registered()?, self.listed(programs)?);
+        let mut chosen: Vec<PathBuf> = Vec::new();
+        for program in programs {
+            let known = self.same(program, &registered)?.or(self.same(program, &listed)?).unwrap_or(program);
+            if !chosen.contains(known) {
+                chosen.push(known.clone());
+            }
+        }
+        Ok(chosen)
+    }
+
+    /// These programs and whether they are diverted; then by the names that they are diverted by, else they have to be
+    /// there.
+    fn named(&self, programs: &[PathBuf]) -> Result<Vec<(PathBuf, bool)>, DivertError> {
+        let registered = self.registered()?;
+        let look = |program: &PathBuf| match self.same(program, &registered)? {
+            Some(known) => Ok((known.clone(), true)),
+            None => self.has_program(program).map(|()| (program.clone(), false)),
+        };
+        programs.iter().map(look).collect()
+    }
+
+    /// Which of these names leads to the program: its own at best.
+    fn same<'a>(&self, program: &Path, names: &'a [PathBuf]) -> Result<Option<&'a PathBuf>, DivertError> {
+        let below = self.below(program)?;
+        let own = names.iter().find(|name| *name == program);
+        Ok(own.or_else(|| names.iter().find(|name| self.below(name).is_ok_and(|path| path == below))))
+    }
+
+    /// The paths of packages' files that end as these programs do.
+    fn listed(&self, programs: &[PathBuf]) -> Result<Vec<PathBuf>, DivertError> {
+        let ends: HashSet<&OsStr> = programs.iter().filter_map(|program| program.file_name()).collect();
+        let directory = self.path.join(LISTS);
+        let mut found = Vec::new();
+        let entries = match fs::read_dir(&directory) {
+            // No package has come yet.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+            entries => entries.map_err(file(&directory))?,
+        };
+        for entry in entries {
+            let path = entry.map_err(file(&directory))?.path();
+            if path.extension().is_none_or(|end| end != "list") {
+                continue;
+            }
+            let list = fs::read(&path).map_err(file(&path))?;
+            let is_one = |path: &&Path| path.file_name().is_some_and(|end| ends.contains(end));
+            found.extend(list.split(|byte| *byte == b'\n').map(as_path).filter(is_one).map(PathBuf::from));
+        }
+        Ok(found)
+    }
+
+    /// Where a program is, seen from here; the last part of its name is not followed.
     fn below(&self, program: &Path) -> Result<PathBuf, DivertError> {
         let wrong = |reason| DivertError::Path { path: program.to_owned(), reason };
         let relative = program.strip_prefix("/").map_err(|_| wrong("has to be an absolute path within the root"))?;
@@ -316,12 +401,7 @@ impl Root {
         let (Some(parent), Some(name), true, true) = (relative.parent(), relative.file_name(), plain, is_text) else {
             return Err(wrong("no such path can be diverted"));
         };
-        let directory = self.path.join(parent);
-        let directory = directory.canonicalize().map_err(file(&directory))?;
-        if !directory.starts_with(&self.path) {
-            return Err(wrong("leads out of the root"));
-        }
-        Ok(directory.join(name))
+        Ok(within(&self.path, parent).map_err(file(program))?.join(name))
     }
 
     /// The root's file systems, opened before anything is changed: `/var` may be another than the root's own.

@@ -115,7 +115,7 @@ impl Scratch {
     }
 
     fn status(&self) -> Vec<(PathBuf, State)> {
-        Root::open(&self.root()).unwrap().status().unwrap()
+        Root::open(&self.root()).unwrap().status(&[]).unwrap()
     }
 
     /// What every moment has to keep: the program is there, and it is a program.
@@ -274,7 +274,8 @@ fn an_upgrade_meanwhile_stays_and_a_removal_too() {
 #[test]
 fn a_link_of_the_alternatives_comes_back_as_a_link() {
     let scratch = Scratch::new();
-    std::os::unix::fs::symlink("/etc/alternatives/aptitude", scratch.root().join("usr/bin/aptitude")).unwrap();
+    // The link's target is this root's.
+    std::os::unix::fs::symlink("/usr/bin/apt-get", scratch.root().join("usr/bin/aptitude")).unwrap();
     let before = scratch.tree();
     let helper = scratch.dir.path().join("helper");
     fs::write(&helper, "").unwrap();
@@ -312,14 +313,81 @@ fn the_wrapper_runs_the_program_in_any_case() {
 }
 
 #[test]
+fn a_program_is_diverted_by_the_name_that_its_package_has() {
+    let merged = |version: &str| {
+        let scratch = Scratch::new();
+        std::os::unix::fs::symlink("usr/bin", scratch.root().join("bin")).unwrap();
+        scratch.install("grep", version, &["bin/grep"]);
+        scratch
+    };
+    let upgraded = fs::read(merged("2").root().join("usr/bin/grep")).unwrap();
+    for [called, known] in [
+        ["/bin/grep", "/bin/grep"],
+        ["/usr/bin/grep", "/bin/grep"],
+        ["/bin/dpkg", "/usr/bin/dpkg"],
+        ["/usr/bin/dpkg", "/usr/bin/dpkg"],
+    ] {
+        let (scratch, known) = (merged("1"), PathBuf::from(known));
+        let before = scratch.tree();
+        let root = Root::open(&scratch.root()).unwrap();
+        let on = || root.on(&[called.into()], Path::new("/bin/true"), false, &mut stop_after(usize::MAX)).unwrap();
+        let off = || root.off(&[called.into()], &mut stop_after(usize::MAX)).unwrap();
+        assert_eq!((on(), on()), (vec![known.clone()], vec![known.clone()]), "{called}");
+        assert_eq!(root.status(&[called.into()]).unwrap(), [(known.clone(), State::On)]);
+        assert_eq!((off(), off()), (vec![known], vec![]), "{called}");
+        assert_eq!(root.status(&[called.into()]).unwrap(), [(called.into(), State::Off)]);
+        assert_eq!(scratch.tree(), before, "{called}");
+        // By another name, dpkg would have put the new one over the wrapper, and `off` the old one over that.
+        on();
+        scratch.install("grep", "2", &["bin/grep"]);
+        off();
+        assert_eq!(fs::read(scratch.root().join("usr/bin/grep")).unwrap(), upgraded, "{called}");
+        assert!(scratch.dpkg(&["--verify"]).stdout.is_empty(), "{called}");
+    }
+}
+
+#[test]
+fn a_program_that_is_gone_is_brought_back_and_one_that_never_was_is_refused() {
+    let scratch = Scratch::new();
+    scratch.install("tool", "1", &["opt/tool/bin/tool"]);
+    let root = Root::open(&scratch.root()).unwrap();
+    let tool = [PathBuf::from("/opt/tool/bin/tool")];
+    root.on(&tool, Path::new("/bin/true"), false, &mut stop_after(usize::MAX)).unwrap();
+    scratch.dpkg(&["--purge", "tool"]);
+    fs::remove_dir_all(scratch.root().join("opt")).unwrap();
+    assert_eq!(root.off(&tool, &mut stop_after(usize::MAX)).unwrap(), tool);
+    for unknown in ["/opt/tool/bin/tool", "/usr/bin/typo", "/usr/bin/dpkg/typo", "/usr/bin", "dpkg"] {
+        let names = [PathBuf::from("/usr/bin/dpkg"), PathBuf::from(unknown)];
+        scratch.on().unwrap();
+        let off = root.off(&names, &mut stop_after(usize::MAX));
+        assert!(matches!(off, Err(DivertError::Path { .. })), "{unknown}: {off:?}");
+        assert!(matches!(root.status(&names), Err(DivertError::Path { .. })), "{unknown}");
+        // Nothing was done to the other one.
+        assert_eq!(root.status(&names[..1]).unwrap(), [(names[0].clone(), State::On)]);
+        scratch.off();
+    }
+}
+
+#[test]
 fn what_cannot_be_diverted_is_refused() {
     let scratch = Scratch::new();
     let before = scratch.tree();
     let root = Root::open(&scratch.root()).unwrap();
     std::os::unix::fs::symlink("/", scratch.root().join("out")).unwrap();
-    for program in ["usr/bin/dpkg", "/usr/bin/../bin/dpkg", "/out/bin/sh", "/usr/bin/none", "/usr/bin/a'b"] {
+    std::os::unix::fs::symlink("usr/bin", scratch.root().join("bin")).unwrap();
+    fs::write(scratch.root().join("plain"), "").unwrap();
+    for program in [
+        "usr/bin/dpkg",
+        "/usr/bin/../bin/dpkg",
+        "/out/bin/sh",
+        "/usr/bin/none",
+        "/usr/bin/a'b",
+        "/usr/bin",
+        "/bin",
+        "/plain",
+    ] {
         let refused = root.on(&[program.into()], Path::new("/bin/true"), false, &mut stop_after(usize::MAX));
-        assert!(refused.is_err(), "{program}");
+        assert!(matches!(refused, Err(DivertError::Path { .. })), "{program}");
     }
     // A helper that is no program of this root.
     let refused = root.on(&[], Path::new("/bin/true"), true, &mut stop_after(usize::MAX));
@@ -333,6 +401,8 @@ fn what_cannot_be_diverted_is_refused() {
     let mut theirs = Command::new("dpkg-divert");
     theirs.arg("--root").arg(scratch.root()).args(["--quiet", "--no-rename", "--remove", "/usr/bin/apt-get"]);
     assert!(theirs.status().unwrap().success());
-    fs::remove_file(scratch.root().join("out")).unwrap();
+    for made in ["out", "bin", "plain"] {
+        fs::remove_file(scratch.root().join(made)).unwrap();
+    }
     assert_eq!(scratch.tree(), before);
 }

@@ -25,11 +25,15 @@ pub fn run(arguments: &DivertArgs) -> Result<(), CommandError> {
         }
         DivertCommand::Status(arguments) => {
             let root = open(&arguments.root)?;
-            for (program, state) in root.status().map_err(|error| command_error(&error))? {
-                let state = if state == State::On { "on" } else { "partial" };
+            for (program, state) in root.status(&arguments.programs).map_err(|error| command_error(&error))? {
+                let state = match state {
+                    State::On => "on",
+                    State::Partial => "partial",
+                    State::Off => "off",
+                };
                 say(state, &program);
             }
-            if root.is_on_by_apt().map_err(|error| command_error(&error))? {
+            if arguments.programs.is_empty() && root.is_on_by_apt().map_err(|error| command_error(&error))? {
                 say("on", Path::new(BY_APT));
             }
             Ok(())

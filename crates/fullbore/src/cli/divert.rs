@@ -87,4 +87,8 @@ pub struct DivertStatusArgs {
     /// Look at the system below this directory
     #[arg(long, value_name = "DIR")]
     pub root: PathBuf,
+
+    /// Look at these, as paths within the root (default: all that are diverted)
+    #[arg(value_name = "PROGRAM")]
+    pub programs: Vec<PathBuf>,
 }
