@@ -97,7 +97,16 @@ fn end(outcome: &Outcome, arguments: &NosyncArgs) -> u8 {
             path.display()
         ));
     }
-    for (path, error) in &outcome.missed {
+    let (denied, missed): (Vec<_>, Vec<_>) =
+        outcome.missed.iter().partition(|(_, error)| error.kind() == io::ErrorKind::PermissionDenied);
+    if !denied.is_empty() {
+        let paths: Vec<String> = denied.iter().map(|(path, _)| path.display().to_string()).collect();
+        let paths = paths.join(", ");
+        note(&format!(
+            "not synced, as this user may not open it: {paths}; if the command has written there, run `sync`"
+        ));
+    }
+    for (path, error) in missed {
         note(&format!("{}: not synced: {error}", path.display()));
     }
     for path in &outcome.out_of_sight {

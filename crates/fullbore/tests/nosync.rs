@@ -423,6 +423,39 @@ fn a_file_system_whose_server_hangs_is_told_and_not_waited_for() {
     assert!(said.contains(&server.below.display().to_string()) && said.contains("timed out"), "{said}");
 }
 
+/// A file system below a directory that is for root alone, and a user's run: `$2` is the mode of its own directory, `$3`
+/// where the run is.
+const CLOSED: &str = r#"
+set -e
+program=$1 mode=$2 here=$3 top=$4
+mount -t tmpfs -o mode=755 tmpfs "$top" && cd "$top"
+mkdir lower upper work closed closed/disk && mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work none closed/disk
+mkdir -m 777 closed/disk/own && chmod "$mode" closed/disk && chmod "$5" closed && cp "$program" fullbore
+cd "$here" && setpriv --reuid=65534 --regid=65534 --clear-groups "$top/fullbore" nosync -- true
+"#;
+
+#[test]
+fn a_user_is_told_of_what_the_run_can_have_written_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = |mode: &str, here: &str, outer: &str| {
+        let mut command = unshared(Path::new(""), CLOSED);
+        let output =
+            command.args([env!("CARGO_BIN_EXE_fullbore"), mode, here]).arg(dir.path()).arg(outer).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let disk = dir.path().join("closed/disk").display().to_string();
+        stderr(&output).lines().filter(|line| line.contains(&disk)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    // Nobody gets there.
+    assert!(told("755", "/", "700").is_empty());
+    assert!(told("700", "/", "755").is_empty());
+    // It can be read, and is synced.
+    assert!(told("755", "/", "711").is_empty());
+    // There may be a place further in; it is synced if the run is there.
+    let lines = told("711", "/", "755");
+    assert!(lines.len() == 1 && lines[0].contains("not synced, as this user may not open it"), "{lines:?}");
+    assert!(told("711", "closed/disk/own", "755").is_empty());
+}
+
 fn piped(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped())
 }
@@ -450,6 +483,24 @@ fn status_and_signal_are_the_commands_own() {
         assert_eq!(nosync(words).status.code(), Some(125), "{words:?}");
     }
     assert_eq!(nosync(&["--help"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_signal_that_the_caller_ignores_stays_ignored() {
+    let ignored = |around: &str, words: &[&str]| {
+        let mut command = clean_command("env");
+        let output = command.arg(around).args(words).args(["grep", "SigIgn:", "/proc/self/status"]).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let [by_default, pipes] = ["--default-signal=PIPE", "--ignore-signal=PIPE"];
+    assert_ne!(ignored(by_default, &[]), ignored(pipes, &[]));
+    for around in [by_default, pipes, "--ignore-signal=CHLD", "--ignore-signal=HUP"] {
+        for words in [&["nosync", "--"][..], &["nosync", "--report", "--"]] {
+            let words = [&[env!("CARGO_BIN_EXE_fullbore")], words].concat();
+            assert_eq!(ignored(around, &words), ignored(around, &[]), "{around} {words:?}");
+        }
+    }
 }
 
 #[test]
@@ -634,6 +685,7 @@ chroot "$root" /usr/bin/dpkg errors
 "$program" divert off --root "$root"
 "$program" divert status --root "$root"
 chroot "$root" /usr/bin/dpkg errors
+typo=$("$program" divert off --root "$root" /usr/bin/dpgk 2>&1) || echo "$? $typo"
 [ "$before" = "$(list)" ] && echo as before
 "#;
 
@@ -718,11 +770,12 @@ fn a_diverted_program_runs_without_syncs_in_its_own_root() {
             .unwrap();
         let lines: Vec<_> = stdout(&output).lines().map(str::to_owned).collect();
         assert!(output.status.success(), "{lines:?} {}", stderr(&output));
-        assert_eq!((lines.len(), stderr(&output).as_str()), (6, ""), "{lines:?}");
+        assert_eq!((lines.len(), stderr(&output).as_str()), (7, ""), "{lines:?}");
         assert_eq!(lines[..2], ["on /usr/bin/dpkg", "on /usr/bin/dpkg"]);
         assert!(lines[2].split_whitespace().all(|error| error == "0"), "{lines:?}");
         assert_eq!(lines[3], "off /usr/bin/dpkg");
         assert!(lines[4].split_whitespace().all(|error| error != "0"), "{lines:?}");
-        assert_eq!(lines[5], "as before");
+        assert_eq!(lines[5], "1 error: /usr/bin/dpgk: is not there");
+        assert_eq!(lines[6], "as before");
     }
 }

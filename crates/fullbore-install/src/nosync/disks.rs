@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Access, Mode, OFlags};
+use rustix::io::Errno;
 
 use super::kernel;
 use super::mounted::Place;
@@ -178,6 +179,7 @@ impl Disks {
                 }
                 // Another one is mounted over it; it may be seen in another place.
                 Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_closed(&mount.path) => {}
                 Err(error) => self.missed.push((mount.device.clone(), mount.path.clone(), error)),
             }
         }
@@ -312,6 +314,12 @@ fn open(mount: &Mount) -> io::Result<Option<File>> {
     hold(&mount.path, original).map(Some)
 }
 
+/// Whether nothing can be written there by an ordinary user, who may not pass the directory, nor by what he starts: under
+/// the filter there are no setuid programs. What root starts may become a user who can.
+fn is_closed(path: &Path) -> bool {
+    !rustix::process::geteuid().is_root() && rustix::fs::access(path, Access::EXEC_OK) == Err(Errno::ACCESS)
+}
+
 /// Where it may, opens a copy of the mount, so that the command can unmount the original, and what
 /// was written there before is still synced. An ordinary user cannot unmount anyway.
 fn hold(path: &Path, original: OwnedFd) -> io::Result<File> {
@@ -319,7 +327,7 @@ fn hold(path: &Path, original: OwnedFd) -> io::Result<File> {
     match rustix::fs::open(format!("/proc/self/fd/{}", copy.as_raw_fd()), OPEN, Mode::empty()) {
         Ok(copy) => Ok(File::from(copy)),
         // Without /proc there is no way from the copy to a file.
-        Err(rustix::io::Errno::NOENT) => Ok(File::from(original)),
+        Err(Errno::NOENT) => Ok(File::from(original)),
         Err(error) => Err(error.into()),
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use fullbore_engine::durability::sync_file;
-use rustix::fs::{Access, AtFlags, CWD};
+use rustix::fs::Access;
 
 use crate::cli::BootstrapFormat;
 use crate::error::{CommandError, ErrorKind};
@@ -147,7 +147,7 @@ fn takes_a_file(target: &Path) -> Result<(), CommandError> {
                 .context(format_args!("{} is to be made in it", target.display()))
                 .hint("make it first"));
         }
-        rustix::fs::accessat(CWD, directory, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
+        rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK)
             .map_err(|error| CommandError::disk(directory, &error.into()))?;
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rustix::fs::{Access, AtFlags, CWD};
+use rustix::fs::Access;
 
 use crate::cli::BootstrapFormat;
 use crate::error::CommandError;
@@ -78,7 +78,7 @@ pub fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
 fn is_there(program: &str, directories: &str) -> bool {
     std::env::split_paths(directories)
         .map(|directory| directory.join(program))
-        .any(|path| path.is_file() && rustix::fs::accessat(CWD, &path, Access::EXEC_OK, AtFlags::EACCESS).is_ok())
+        .any(|path| path.is_file() && rustix::fs::access(&path, Access::EXEC_OK).is_ok())
 }
 
 #[cfg(test)]
