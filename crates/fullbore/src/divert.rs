@@ -1,12 +1,12 @@
 //! `fullbore divert`: which programs of another root run without syncs.
 
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fullbore_install::divert::{DivertError, Root, State};
 use fullbore_install::nosync;
 
-use crate::cli::{DivertArgs, DivertCommand, DivertOnArgs, DivertVia};
+use crate::cli::{DivertArgs, DivertCommand, DivertOffArgs, DivertOnArgs, DivertVia};
 use crate::error::{CommandError, ErrorKind, printable};
 
 /// What is said of dpkg when it is APT's configuration that changes how it is started.
@@ -16,13 +16,7 @@ const BY_APT: &str = "/usr/bin/dpkg (when APT starts it)";
 pub fn run(arguments: &DivertArgs) -> Result<(), CommandError> {
     match &arguments.command {
         DivertCommand::On(arguments) => on(arguments),
-        DivertCommand::Off(arguments) => {
-            let programs = open(&arguments.root)?.off(&arguments.programs, &mut |_| Ok(()));
-            for program in programs.map_err(|error| command_error(&error))? {
-                say("off", &program);
-            }
-            Ok(())
-        }
+        DivertCommand::Off(arguments) => off(arguments),
         DivertCommand::Status(arguments) => {
             let root = open(&arguments.root)?;
             for (program, state) in root.status(&arguments.programs).map_err(|error| command_error(&error))? {
@@ -60,6 +54,24 @@ fn on(arguments: &DivertOnArgs) -> Result<(), CommandError> {
     let programs = root.on(&arguments.programs, &helper, true, &mut |_| Ok(()));
     for program in programs.map_err(|error| command_error(&error))? {
         say("on", &program);
+    }
+    Ok(())
+}
+
+fn off(arguments: &DivertOffArgs) -> Result<(), CommandError> {
+    let root = open(&arguments.root)?;
+    let is_on_by_apt = || root.is_on_by_apt().map_err(|error| command_error(&error));
+    let was_on_by_apt = is_on_by_apt()?;
+    let programs = root.off(&arguments.programs, &mut |_| Ok(())).map_err(|error| command_error(&error))?;
+    for program in &programs {
+        say("off", program);
+    }
+    let is_dpkg = |program: &PathBuf| program.ends_with("dpkg");
+    if was_on_by_apt && !is_on_by_apt()? {
+        say("off", Path::new(BY_APT));
+    } else if was_on_by_apt && arguments.programs.iter().any(is_dpkg) && !programs.iter().any(is_dpkg) {
+        return Err(CommandError::usage("dpkg is not diverted; APT's configuration names a wrapper of it")
+            .hint("`fullbore divert off` without programs undoes that, too"));
     }
     Ok(())
 }

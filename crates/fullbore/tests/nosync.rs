@@ -686,6 +686,9 @@ chroot "$root" /usr/bin/dpkg errors
 "$program" divert status --root "$root"
 chroot "$root" /usr/bin/dpkg errors
 typo=$("$program" divert off --root "$root" /usr/bin/dpgk 2>&1) || echo "$? $typo"
+mkdir -p "$root/etc/apt/apt.conf.d" && "$program" divert on --root "$root" --via apt-conf
+other=$("$program" divert off --root "$root" /usr/bin/dpkg 2>&1) || echo "$? ${other%%;*}"
+"$program" divert off --root "$root"
 [ "$before" = "$(list)" ] && echo as before
 "#;
 
@@ -770,12 +773,15 @@ fn a_diverted_program_runs_without_syncs_in_its_own_root() {
             .unwrap();
         let lines: Vec<_> = stdout(&output).lines().map(str::to_owned).collect();
         assert!(output.status.success(), "{lines:?} {}", stderr(&output));
-        assert_eq!((lines.len(), stderr(&output).as_str()), (7, ""), "{lines:?}");
+        assert_eq!((lines.len(), stderr(&output).as_str()), (10, ""), "{lines:?}");
         assert_eq!(lines[..2], ["on /usr/bin/dpkg", "on /usr/bin/dpkg"]);
         assert!(lines[2].split_whitespace().all(|error| error == "0"), "{lines:?}");
         assert_eq!(lines[3], "off /usr/bin/dpkg");
         assert!(lines[4].split_whitespace().all(|error| error != "0"), "{lines:?}");
         assert_eq!(lines[5], "1 error: /usr/bin/dpgk: is not there");
-        assert_eq!(lines[6], "as before");
+        let by_apt = "/usr/bin/dpkg (when APT starts it)";
+        assert_eq!((lines[6].as_str(), lines[8].as_str()), (&*format!("on {by_apt}"), &*format!("off {by_apt}")));
+        assert_eq!(lines[7], "1 error: dpkg is not diverted");
+        assert_eq!(lines[9], "as before");
     }
 }
