@@ -241,7 +241,11 @@ impl Stage {
                 .or_else(|_| rustix::mount::mount("devpts", to, "devpts", quiet, c"newinstance,ptmxmode=666"))
         });
         if Path::new("/dev/shm").is_dir() {
-            stage.mount("dev/shm", told, |to| rustix::mount::mount_bind("/dev/shm", to));
+            stage.mount("dev/shm", told, |to| {
+                // With something mounted in it, it is not to be had in a user namespace (mount_namespaces(7)).
+                rustix::mount::mount_bind("/dev/shm", to)
+                    .or_else(|_| rustix::mount::mount("tmpfs", to, "tmpfs", quiet, c"mode=1777"))
+            });
         }
         stage.mount("sys", told, |to| {
             let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;

@@ -30,8 +30,12 @@ const KILLS: usize = 10;
 /// `nobody` and `nogroup`, which every Debian machine has.
 const NOBODY: u32 = 65534;
 
-/// Runs the rest where `$1` says who has which numbers.
-const WITH_NUMBERS: &str = r#"mount --bind "$1" /etc/subuid && mount --bind "$1" /etc/subgid && shift && exec "$@""#;
+/// Runs the rest where `$1` says who has which numbers, and something is mounted in `/dev/shm`.
+const WITH_NUMBERS: &str = r#"
+set -e
+mount --bind "$1" /etc/subuid && mount --bind "$1" /etc/subgid && shift
+mount -t tmpfs tmpfs /dev/shm && mkdir /dev/shm/more && mount -t tmpfs tmpfs /dev/shm/more
+exec "$@""#;
 
 #[test]
 fn a_minbase_root_is_mmdebstraps() {
@@ -161,7 +165,9 @@ fn same_for_everybody(dir: &Path, name: &str, server: &Server, variant: &str, mo
     command.args(["bootstrap", "--variant", variant, "--keyring"]).arg(&key).args(more);
     command.args(["--setup-hook", "test \"$MMDEBSTRAP_MODE\" = unshare"]);
     command.arg(&packages().codename).arg(theirs.join(name)).arg(server.url());
-    well(command.env(epoch.0, epoch.1).current_dir(&theirs));
+    let told = well(command.env(epoch.0, epoch.1).current_dir(&theirs)).stderr;
+    let told = String::from_utf8_lossy(&told);
+    assert!(!told.contains("cannot be mounted"), "{told}");
     let (first, second) = (fs::read(file(name)).unwrap(), fs::read(theirs.join(name)).unwrap());
     assert!(first == second, "two archives of the same packages differ");
     file(name)
