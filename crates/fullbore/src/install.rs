@@ -39,6 +39,9 @@ use crate::settings::{InstallSettings, NetworkSettings};
 /// Where apt keeps package files unless it is configured otherwise.
 const ARCHIVES: &str = "/var/cache/apt/archives";
 
+/// Where it keeps its indexes.
+const LISTS: &str = "/var/lib/apt/lists";
+
 /// Installs packages.
 ///
 /// # Errors
@@ -82,6 +85,8 @@ pub fn run(settings: &InstallSettings, events: &mut dyn Events) -> Result<Report
 struct Configured {
     /// Where package files are kept, as seen from the outside.
     archives: PathBuf,
+    /// Where its indexes are, likewise.
+    lists: PathBuf,
     /// How long is waited for dpkg's locks.
     patience: Patience,
     /// Not to ask.
@@ -97,15 +102,26 @@ impl Configured {
         let mut command = apt(settings, inside, "apt-config", None);
         let dump = log.read(command.args(Configuration::DUMP), "apt-config dump")?;
         let configuration = Configuration::from_dump(&dump).map_err(CommandError::usage)?;
-        let archives = configuration.path("Dir::Cache::archives").unwrap_or_else(|| PathBuf::from(ARCHIVES));
-        let disk = |error| CommandError::disk(&archives, &error);
+        let directory = |name: &str, default: &str| {
+            let path = configuration.path(name).unwrap_or_else(|| PathBuf::from(default));
+            within(&settings.root, &path).map_err(|error| CommandError::disk(&path, &error))
+        };
         Ok(Configured {
-            archives: within(&settings.root, &archives).map_err(disk)?,
+            archives: directory("Dir::Cache::archives", ARCHIVES)?,
+            lists: directory("Dir::State::lists", LISTS)?,
             patience: Patience::of_seconds(configuration.number("DPkg::Lock::Timeout", 0)),
             yes: configuration.bool("APT::Get::Assume-Yes", false),
             keeps_archives: configuration.bool("APT::Keep-Downloaded-Packages", true),
             network: as_apt(&settings.network, &configuration, &settings.root),
         })
+    }
+
+    /// Whether it knows of any archive.
+    fn has_lists(&self) -> bool {
+        let is_list = |entry: std::io::Result<std::fs::DirEntry>| {
+            entry.is_ok_and(|entry| entry.file_name() != "lock" && entry.file_type().is_ok_and(|kind| kind.is_file()))
+        };
+        std::fs::read_dir(&self.lists).is_ok_and(|mut entries| entries.any(is_list))
     }
 
     /// apt does this with what it has fetched itself, but not with what it finds in its archives directory.

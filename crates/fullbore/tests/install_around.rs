@@ -60,6 +60,33 @@ fn two_architectures_of_a_package_are_left_to_dpkg() {
     assert!(root.join("usr/lib/amd64/own").exists() && root.join("usr/lib/i386/own").exists());
 }
 
+#[test]
+fn what_a_root_lacks_is_told() {
+    let archive = needed();
+    let server = archive.serve();
+    let place = root_for(&server, "true");
+    let root = place.path().join("root");
+    fs::remove_dir_all(root.join("var/lib/apt/lists")).unwrap();
+    let refused = |words: &[&str]| {
+        let output = install(&root, words).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (status, said) = refused(&["needed"]);
+    assert_eq!(status, Some(2), "{said}");
+    assert!(said.contains(&format!("`chroot {} apt-get update` fetches them", root.display())), "{said}");
+    // A file of this machine's root, and one of that one.
+    fs::write(place.path().join("some.deb"), "").unwrap();
+    fs::write(root.join("some.deb"), "").unwrap();
+    let outside = place.path().join("some.deb").display().to_string();
+    let (status, said) = refused(&[&outside]);
+    assert!(status == Some(1) && said.contains("no such file in"), "{said}");
+    let (status, said) = refused(&["./some.deb"]);
+    assert!(status == Some(2) && !said.contains("no such file in"), "{said}");
+    fs::remove_file(root.join("usr/bin/apt-get")).unwrap();
+    let (status, said) = refused(&["needed"]);
+    assert!(status == Some(1) && said.contains("no apt in it"), "{said}");
+}
+
 /// As Debian's own `/run` is.
 #[test]
 fn nothing_need_be_started_from_run() {

@@ -51,7 +51,17 @@ impl Walk<'_> {
             command.env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
             command
         };
-        let uris = self.log.ask(&mut ask(&PRINT_URIS), "apt-get --print-uris")?;
+        let uris = self.log.ask(&mut ask(&PRINT_URIS), "apt-get --print-uris").map_err(|error| {
+            if self.configured.has_lists() {
+                return error;
+            }
+            let within = if self.settings.is_own_root() {
+                String::new()
+            } else {
+                format!("chroot {} ", self.settings.root.display())
+            };
+            error.hint(format_args!("the root has no indexes of its archives: `{within}apt-get update` fetches them"))
+        })?;
         let steps = self.log.ask(&mut ask(&["--yes", "--simulate"]), "apt-get --simulate")?;
         let strange = |error: resolve::ResolveError| CommandError::new(ErrorKind::Internal, error);
         // A local file stays where it is, and may have no hash; apt takes it from there.

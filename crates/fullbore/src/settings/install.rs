@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use fullbore_install::root::within;
+
 use super::resolve::{network, output};
 use super::{Environment, NetworkSettings, OutputSettings};
 use crate::cli::InstallArgs;
@@ -58,8 +60,18 @@ pub fn install(
         return Err(CommandError::usage(format_args!("{}: no root with dpkg in it", root.display()))
             .hint("`fullbore bootstrap` makes one"));
     }
+    if !root.join("usr/bin/apt-get").exists() {
+        return Err(CommandError::usage(format_args!("{}: no apt in it, which would install", root.display()))
+            .hint("`fullbore bootstrap --variant apt` makes a root with apt"));
+    }
     if let Some(wrong) = arguments.packages.iter().find(|name| name.starts_with('-')) {
         return Err(CommandError::usage(format_args!("{wrong}: not a package; options for apt go by --aptopt")));
+    }
+    // Its apt would call it an unsupported file.
+    let is_outside = |name: &&String| name.contains('/') && name.ends_with(".deb") && !is_in(&root, name);
+    if let Some(file) = arguments.packages.iter().find(is_outside) {
+        return Err(CommandError::usage(format_args!("{file}: no such file in {}", root.display()))
+            .hint("the root's apt reads it: put it into the root, and name its path from there"));
     }
     let settings = InstallSettings {
         root,
@@ -74,4 +86,14 @@ pub fn install(
         json: arguments.output.json,
     };
     Ok((settings, output(&arguments.output, false)))
+}
+
+/// Whether a file is in the root, as programs there see it; in the root that this program runs in, from the user's own
+/// directory.
+fn is_in(root: &Path, file: &str) -> bool {
+    if root == Path::new("/") {
+        Path::new(file).is_file()
+    } else {
+        within(root, Path::new(file)).is_ok_and(|path| path.is_file())
+    }
 }
