@@ -64,8 +64,7 @@ pub fn unreadable(error: &NodeError) -> CommandError {
 /// The connections of a run, counted in this ledger.
 pub fn connect(arguments: &GridArgs, place: &Place, limit: Option<Arc<RateLimit>>, ledger: &Ledger) -> Grid {
     let patience = Duration::from_secs(arguments.timeout);
-    let options =
-        LinkOptions { resolver: Arc::default(), patience, limit, ledger: ledger.clone(), sockets: Arc::default() };
+    let options = LinkOptions { limit, ledger: ledger.clone(), ..LinkOptions::new(patience) };
     let preferred = place.node.as_ref().map(|node| node.preferred.clone()).unwrap_or_default();
     Grid::new(place.servers.clone(), preferred, options)
 }

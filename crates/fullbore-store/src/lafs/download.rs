@@ -231,24 +231,9 @@ impl<'a> Download<'a> {
             () = stopped(&mut stop) => return Err(GetError::Interrupted),
             () = self.widen() => {}
         }
-        self.blocked = !self.ask();
-        // Of small files the question to every server, and a connection to each for it, would cost more than the file.
-        // But where servers are far it would come some round trips late if it had to be put: there the first file tells.
-        if !self.with.is_used.swap(true, Ordering::Relaxed) && self.may_wait {
-            let (reached, events) = (self.reached(), self.events.0.clone());
-            tokio::spawn(async move {
-                let far = reached.await;
-                let _ = events.send(Happened::Reached { far });
-            });
-        }
+        self.begin();
         loop {
-            self.find_late();
-            self.may_wait &= !self.readers.iter().any(|reader| reader.failed || reader.slow);
-            if !self.may_wait && !self.is_listing {
-                self.list();
-            }
-            self.open_more()?;
-            self.blocked = !self.ask();
+            self.ask_on()?;
             self.decode();
             if self.is_proven && self.next >= self.geometry.segments && self.decoding.is_empty() {
                 return Ok(self.got());
@@ -272,6 +257,32 @@ impl<'a> Download<'a> {
                 () = tokio::time::sleep(look) => {}
             }
         }
+    }
+
+    /// Asks those that should have the file.
+    fn begin(&mut self) {
+        self.blocked = !self.ask();
+        // Of small files the question to every server, and a connection to each for it, would cost more than the file.
+        // But where servers are far it would come some round trips late if it had to be put: there the first file tells.
+        if !self.with.is_used.swap(true, Ordering::Relaxed) && self.may_wait {
+            let (reached, events) = (self.reached(), self.events.0.clone());
+            tokio::spawn(async move {
+                let far = reached.await;
+                let _ = events.send(Happened::Reached { far });
+            });
+        }
+    }
+
+    /// Asks for what is wanted after all that has happened.
+    fn ask_on(&mut self) -> Result<(), GetError> {
+        self.find_late();
+        self.may_wait &= !self.readers.iter().any(|reader| reader.failed || reader.slow);
+        if !self.may_wait && !self.is_listing {
+            self.list();
+        }
+        self.open_more()?;
+        self.blocked = !self.ask();
+        Ok(())
     }
 
     /// Opens several connections to each server when they are far. How far they are is told by their first TCP
@@ -489,5 +500,50 @@ impl<'a> Download<'a> {
         let used = self.live().filter(|reader| reader.bytes > 0);
         let used = used.map(|reader| (reader.share, self.link(reader.server).name().to_owned())).collect();
         Got { used, troubles: std::mem::take(&mut self.troubles) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lafs::gbs::link::LinkOptions;
+    use crate::lafs::servers::Announcements;
+    use tokio::net::TcpListener;
+
+    /// Ten servers that take connections and say nothing, far from this round trip on.
+    async fn downloader(far: Duration) -> (Downloader, TcpListener) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (pin, port) = ("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8", listener.local_addr().unwrap().port());
+        let mut yaml = "storage:\n".to_owned();
+        for tub in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"].map(|letter| letter.repeat(32)) {
+            yaml += &format!(
+                "  server-{tub}:\n    ann:\n      anonymous-storage-FURL: pb://{tub}@tcp:127.0.0.1:1/x\n      \
+                 anonymous-storage-NURLs:\n      - pb://{pin}@127.0.0.1:{port}/swissnum#v=1\n"
+            );
+        }
+        let mut announcements = Announcements::default();
+        announcements.add_servers_yaml(&yaml).unwrap();
+        let options = LinkOptions { far, ..LinkOptions::new(Duration::from_secs(60)) };
+        let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
+        (Downloader::new(grid, Pool::new(1), watch::channel(false).1), listener)
+    }
+
+    #[tokio::test]
+    async fn of_small_files_all_servers_are_asked_at_once_where_they_are_far_and_k_where_they_are_near() {
+        for (far, is_far) in [(Duration::ZERO, true), (Duration::MAX, false)] {
+            let (downloader, _listener) = downloader(far).await;
+            let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 200 };
+            let mut download = Download::new(&downloader, cap).unwrap();
+            download.begin();
+            assert_eq!(downloader.grid.readings().len(), 3, "nobody else before it is known how far they are");
+            let event = download.events.1.recv().await.unwrap();
+            assert!(matches!(event, Happened::Reached { .. }));
+            download.happened(event);
+            assert_eq!(download.may_wait, !is_far);
+            if is_far {
+                download.ask_on().unwrap();
+                assert_eq!(downloader.grid.readings().len(), 10);
+            }
+        }
     }
 }

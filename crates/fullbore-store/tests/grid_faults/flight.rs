@@ -78,14 +78,12 @@ async fn a_small_file_is_asked_of_no_more_servers_than_it_needs() {
     let forget = |world: &World| world.servers.iter().for_each(|server| server.state().log.clear());
     forget(&put);
     let world = World::of(put.servers.clone(), LONG);
+    let begun = Instant::now();
     let (got, result) = world.get(&cap).await;
     assert!(got == content(200), "{result:?}");
-    let mut far = false;
-    for server in 0..10 {
-        far |= world.grid.link(server).is_far().await == Some(true);
-    }
-    // On a busy machine a handshake may take as long as to a server that is far.
-    assert!(asked(&world) == 3 || far, "{} servers were asked", asked(&world));
+    // On a busy machine a server may be silent for a second, after which all are asked.
+    let late = begun.elapsed() >= Duration::from_secs(1);
+    assert!(asked(&world) == 3 || late, "{} servers were asked", asked(&world));
     // Its first share is elsewhere, and others of those that were not asked for are gone.
     let order = world.grid.order(&cap.storage_index());
     let share = std::mem::take(&mut world.servers[order[0]].state().shares);

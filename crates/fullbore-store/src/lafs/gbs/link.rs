@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::flow::{Flow, FlowReading};
 use super::{Answer, Call, Requests};
 use crate::lafs::servers::Server;
-use beside::{Beside, FURTHER_LIMIT};
+use beside::{Beside, FAR, FURTHER_LIMIT};
 pub use sockets::Sockets;
 use task::{Clocks, Task};
 
@@ -53,6 +53,16 @@ pub struct LinkOptions {
     pub ledger: Ledger,
     /// What all connections that are made so hold together.
     pub sockets: Arc<Sockets>,
+    /// A server is far from this round trip on; [`FAR`].
+    pub far: Duration,
+}
+
+impl LinkOptions {
+    /// Without a limit, counted nowhere.
+    pub fn new(patience: Duration) -> LinkOptions {
+        let (resolver, sockets) = (Arc::default(), Arc::default());
+        LinkOptions { resolver, patience, limit: None, ledger: Ledger::off(), sockets, far: FAR }
+    }
 }
 
 /// Why a server is given up.
@@ -91,6 +101,7 @@ struct Shared {
     given_up: Mutex<Option<String>>,
     /// Time of the first TCP handshake, once it is over.
     round_trip: watch::Sender<Option<Duration>>,
+    far: Duration,
 }
 
 impl Shared {
@@ -160,6 +171,7 @@ impl Link {
             flow: Flow::new(options.limit.is_some(), Instant::now()),
             given_up: Mutex::new(None),
             round_trip: round_trip.clone(),
+            far: options.far,
         });
         let (queue, orders) = mpsc::unbounded_channel();
         let endpoint =

@@ -301,7 +301,6 @@ mod tests {
     use crate::lafs::servers::Announcements;
     use crate::lafs::upload::Grid;
     use crate::lafs::upload::produce::{Meter, Pool, Workshop};
-    use fullbore_engine::stage::Ledger;
     use fullbore_engine::window::Window;
     use minicbor::Encoder;
     use minicbor::data::Tag;
@@ -316,14 +315,7 @@ mod tests {
              anonymous-storage-NURLs:\n      - pb://{pin}@127.0.0.1:1/swissnum#v=1\n"
         );
         announcements.add_servers_yaml(&yaml).unwrap();
-        let patience = Duration::from_secs(1);
-        let options = LinkOptions {
-            resolver: Arc::default(),
-            patience,
-            limit: None,
-            ledger: Ledger::off(),
-            sockets: Arc::default(),
-        };
+        let options = LinkOptions::new(Duration::from_secs(1));
         let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
         let memory = Window::new(1 << 20, u32::MAX);
         let workshop = Workshop { pool: Pool::new(1), memory, meter: Arc::new(Meter::default()) };

@@ -70,7 +70,7 @@ impl Link {
     pub async fn is_far(&self) -> Option<bool> {
         let mut round_trip = self.shared.round_trip.subscribe();
         tokio::select! {
-            told = round_trip.wait_for(Option::is_some) => told.ok()?.map(|time| time >= FAR),
+            told = round_trip.wait_for(Option::is_some) => told.ok()?.map(|time| time >= self.shared.far),
             () = self.queue.closed() => None,
         }
     }
