@@ -61,16 +61,17 @@ impl Order {
         if is_recursive {
             let mut files = Vec::new();
             for directory in &order.files {
-                walk(&inside(root, directory), &mut files);
+                walk(&Order::outside(root, directory), &mut files);
             }
             order.files = files.into_iter().filter_map(|file| target(root, &file)).collect();
         }
         (is_unpack && !order.files.is_empty()).then_some(order)
     }
 
-    /// A path of this order, as seen from the outside.
-    pub fn outside(root: &Path, file: &Path) -> PathBuf {
-        inside(root, file)
+    /// A path of an order, as seen from the outside.
+    pub fn outside(root: &Path, path: &Path) -> PathBuf {
+        // What leads nowhere is told where it is opened.
+        within(root, path).unwrap_or_else(|_| root.join(path.strip_prefix("/").unwrap_or(path)))
     }
 
     /// The order again, for these files alone.
@@ -79,11 +80,6 @@ impl Order {
         arguments.extend(files.iter().map(|file| file.as_os_str().to_owned()));
         arguments
     }
-}
-
-fn inside(root: &Path, path: &Path) -> PathBuf {
-    // What leads nowhere is told where it is opened.
-    within(root, path).unwrap_or_else(|_| root.join(path.strip_prefix("/").unwrap_or(path)))
 }
 
 /// Files that end as packages do, sorted; apt numbers the links that it makes.
