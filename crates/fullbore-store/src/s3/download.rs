@@ -80,27 +80,13 @@ pub async fn get(
     let mut first = Asked::ask(client, key, 0..RANGE_BYTES, None, window);
     let mut present =
         compare::head(client, key).await?.ok_or_else(|| DownloadError::Missing { key: key.to_owned() })?;
-    let mut under_way = VecDeque::new();
-    if present.size > 0 {
-        under_way.push_back((0..RANGE_BYTES.min(present.size), first));
-    } else {
-        match first.answer().await? {
-            (Ok(answer), permit) => {
-                // Some proxies leave the length out of an answer without a body.
-                if let Some(ContentRange::Bytes { complete: Some(size), .. }) = answer.head.content_range {
-                    present.size = size;
-                }
-                let first = Asked(tokio::spawn(std::future::ready((Ok(answer), permit))));
-                under_way.push_back((0..RANGE_BYTES.min(present.size), first));
-            }
-            // Nothing satisfies a range of an empty object.
-            (Err(CallError::Refused { status: 416, .. }), _) => {}
-            (Err(error), _) => return Err(error.into()),
-        }
+    if present.size == 0 {
+        // Some proxies leave the length out of an answer without a body.
+        present.size = first.complete_length().await?;
     }
     let mut run = Run { client, key, present: &present, checker: None };
     run.checker = Some(Checker::new(compare::proof(client, key, &present).await?));
-    run.ranges(under_way, window, out).await?;
+    run.ranges(first, window, out).await?;
     match run.checker.map(Checker::finish) {
         Some(Some(false)) => Err(DownloadError::Wrong { key: key.to_owned() }),
         Some(Some(true)) => Ok(Got { size: present.size, verified: true }),
@@ -118,7 +104,12 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// The bytes of an answer, if it is the answer to that question.
-    fn check(&self, answer: Answer, expected: Range<u64>) -> Result<Vec<Bytes>, DownloadError> {
+    fn check(&self, answer: Result<Answer, CallError>, expected: Range<u64>) -> Result<Vec<Bytes>, DownloadError> {
+        let answer = match answer {
+            // Nothing satisfies a range of an empty object.
+            Err(CallError::Refused { status: 416, .. }) if self.present.size == 0 => return Ok(Vec::new()),
+            answer => answer?,
+        };
         let key = || self.key.to_owned();
         let length = expected.end - expected.start;
         let right = match (answer.head.status, answer.head.content_range) {
@@ -144,14 +135,15 @@ impl Run<'_> {
         }
     }
 
-    /// Gives out what is under way from the beginning on, and all that follows.
+    /// Gives out the first range, which is under way, and all that follow.
     async fn ranges(
         &mut self,
-        mut under_way: VecDeque<(Range<u64>, Asked)>,
+        first: Asked,
         window: &Window,
         out: &mpsc::Sender<Vec<Bytes>>,
     ) -> Result<(), DownloadError> {
         let size = self.present.size;
+        let mut under_way = VecDeque::from([(0..RANGE_BYTES.min(size), first)]);
         let mut next = RANGE_BYTES;
         while next < size || !under_way.is_empty() {
             while next < size && under_way.len() < RANGES_AT_ONCE as usize {
@@ -162,7 +154,7 @@ impl Run<'_> {
             }
             let Some((bytes, mut asked)) = under_way.pop_front() else { break };
             let (answer, permit) = asked.answer().await?;
-            let pieces = self.check(answer?, bytes)?;
+            let pieces = self.check(answer, bytes)?;
             self.give(pieces, out).await?;
             drop(permit);
         }
@@ -184,8 +176,14 @@ impl Run<'_> {
     }
 }
 
+type Came = (Result<Answer, CallError>, Permit);
+
 /// A range on its way; dropped, it is not wanted any more.
-struct Asked(JoinHandle<(Result<Answer, CallError>, Permit)>);
+struct Asked {
+    task: JoinHandle<Came>,
+    /// What the task gave, when it was looked at before it was wanted.
+    came: Option<Came>,
+}
 
 impl Asked {
     /// Asks for a range as soon as it may be under way.
@@ -198,19 +196,34 @@ impl Asked {
         call.range = ByteRange::of(&bytes);
         let length = bytes.end - bytes.start;
         call.answer_bytes_max = usize::try_from(length).unwrap_or(usize::MAX);
-        Asked(tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let permit = window.acquire(length).await;
             (client.call(call).await, permit)
-        }))
+        });
+        Asked { task, came: None }
     }
 
-    async fn answer(&mut self) -> Result<(Result<Answer, CallError>, Permit), CallError> {
-        (&mut self.0).await.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))
+    /// Bytes of the whole object, if the answer tells; otherwise 0.
+    async fn complete_length(&mut self) -> Result<u64, CallError> {
+        let came = self.answer().await?;
+        let range = came.0.as_ref().ok().and_then(|answer| answer.head.content_range);
+        self.came = Some(came);
+        match range {
+            Some(ContentRange::Bytes { complete, .. }) => Ok(complete.unwrap_or(0)),
+            _ => Ok(0),
+        }
+    }
+
+    async fn answer(&mut self) -> Result<Came, CallError> {
+        match self.came.take() {
+            Some(came) => Ok(came),
+            None => (&mut self.task).await.map_err(|error| CallError::GivenUp(format!("a task failed: {error}"))),
+        }
     }
 }
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
