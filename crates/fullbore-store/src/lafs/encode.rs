@@ -212,6 +212,7 @@ impl Encoder {
         let Encoding { needed, total, .. } = self.geometry.encoding;
         let cap =
             Chk { key: self.key, extension_hash: extension_hash(&extension), needed, total, size: self.geometry.size };
+        let crypttext = Bytes::copy_from_slice(crypttext.nodes().as_flattened());
         Ok(Finished { cap, layout: self.layout, crypttext, block_leaves: self.block_leaves, shares, extension })
     }
 }
@@ -293,7 +294,8 @@ pub struct Finished {
     pub cap: Chk,
     /// Where what is in each share.
     pub layout: Layout,
-    crypttext: Tree,
+    /// All nodes of the tree over the segments' ciphertext.
+    crypttext: Bytes,
     block_leaves: Vec<Vec<Hash>>,
     shares: Tree,
     extension: Vec<u8>,
@@ -301,11 +303,11 @@ pub struct Finished {
 
 impl Finished {
     /// What stands behind the blocks of a share, up to its end. `None`: no such share.
-    pub fn trailer(&self, share: u16) -> Option<Vec<u8>> {
+    pub fn trailer(&self, share: u16) -> Option<Vec<Bytes>> {
         let leaves = self.block_leaves.get(usize::from(share))?;
         let blocks = Tree::new(leaves);
         let proof = self.shares.proof(usize::from(share));
-        Some(self.layout.trailer(self.crypttext.nodes(), blocks.nodes(), &proof, &self.extension))
+        Some(self.layout.trailer(&self.crypttext, blocks.nodes(), &proof, &self.extension))
     }
 }
 
@@ -331,7 +333,7 @@ pub fn encode_whole(
     }
     let finished = encoder.finish()?;
     for (number, share) in (0..).zip(&mut shares) {
-        share.extend_from_slice(&finished.trailer(number).unwrap_or_default());
+        finished.trailer(number).unwrap_or_default().iter().for_each(|piece| share.extend_from_slice(piece));
     }
     Ok((finished.cap, shares))
 }
@@ -370,8 +372,23 @@ mod tests {
         }
         let finished = encoder.finish().unwrap();
         assert_eq!(finished.cap, cap);
-        assert!(shares[9].ends_with(&finished.trailer(9).unwrap()));
+        assert!(shares[9].ends_with(&finished.trailer(9).unwrap().concat()));
         assert_eq!(finished.trailer(10), None);
+    }
+
+    #[test]
+    fn what_stands_behind_the_blocks_of_all_shares_is_in_memory_once() {
+        let (geometry, code) = cut(300_000);
+        let mut encoder = Encoder::new(geometry, [7; 16], code);
+        for _ in 0..geometry.segments {
+            let segment = encoder.segment(vec![1; 300], None).unwrap();
+            encoder.add(&segment.encode().hashes);
+        }
+        let finished = encoder.finish().unwrap();
+        let [one, other] = [0, 9].map(|share| finished.trailer(share).unwrap());
+        let same = |(one, other): &(&Bytes, &Bytes)| one.as_ptr() == other.as_ptr();
+        let shared: usize = one.iter().zip(&other).filter(same).map(|(one, _)| one.len()).sum();
+        assert_eq!(shared as u64, finished.layout.block_tree - finished.layout.plaintext_tree);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! say the numbers) has 8. All offsets are known before the first block is, so shares are written as they
 //! are made. The server's own container around a share is not our matter.
 
+use bytes::Bytes;
+
 use super::geometry::Geometry;
 use super::hash::Hash;
 use super::merkle::{NODE_BYTES, node_count, proof_nodes};
@@ -20,6 +22,9 @@ const PROOF_NODE_BYTES: u64 = 34;
 
 /// Numbers below this can be said by version 1.
 const V1_LIMIT: u64 = 1 << 32;
+
+/// For where the plaintext's tree was once.
+static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
 
 /// The layout of one share. All in bytes from the share's beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,20 +134,28 @@ impl Layout {
         out.extend_from_slice(&bytes[8 - self.length_bytes() as usize..]);
     }
 
-    /// Writes what comes behind the blocks, in the order in which it stands there.
-    pub fn trailer(&self, crypttext: &[Hash], blocks: &[Hash], proof: &[(u16, Hash)], extension: &[u8]) -> Vec<u8> {
-        let length = self.share_len(extension.len() as u64) - self.plaintext_tree;
-        let mut trailer = Vec::with_capacity(length as usize);
-        trailer.resize((self.crypttext_tree - self.plaintext_tree) as usize, 0);
-        trailer.extend_from_slice(crypttext.as_flattened());
-        trailer.extend_from_slice(blocks.as_flattened());
-        for (node, hash) in proof {
-            trailer.extend_from_slice(&node.to_be_bytes());
-            trailer.extend_from_slice(hash);
+    /// Writes what comes behind the blocks, in the order in which it stands there. `crypttext` has the nodes of that tree.
+    /// In pieces: of 10 GB each tree is a megabyte, and but for the last piece all shares have the same memory.
+    pub fn trailer(&self, crypttext: &Bytes, blocks: &[Hash], proof: &[(u16, Hash)], extension: &[u8]) -> Vec<Bytes> {
+        let mut pieces = Vec::new();
+        let mut zeros = (self.crypttext_tree - self.plaintext_tree) as usize;
+        while zeros > 0 {
+            let piece = Bytes::from_static(&ZEROS[..zeros.min(ZEROS.len())]);
+            zeros -= piece.len();
+            pieces.push(piece);
         }
-        self.number(&mut trailer, extension.len() as u64);
-        trailer.extend_from_slice(extension);
-        trailer
+        pieces.push(crypttext.clone());
+        let length = self.share_len(extension.len() as u64) - self.block_tree;
+        let mut own = Vec::with_capacity(length as usize);
+        own.extend_from_slice(blocks.as_flattened());
+        for (node, hash) in proof {
+            own.extend_from_slice(&node.to_be_bytes());
+            own.extend_from_slice(hash);
+        }
+        self.number(&mut own, extension.len() as u64);
+        own.extend_from_slice(extension);
+        pieces.push(own.into());
+        pieces
     }
 
     /// Reads a header. Nothing is believed but that the offsets are in order.

@@ -22,7 +22,7 @@ use super::journal::Notes;
 use super::produce::{Piece, SourceError};
 use super::source::Source;
 use super::{PutError, Stored, Uploader, stopped};
-use crate::lafs::cap::{Key, StorageIndex, storage_index};
+use crate::lafs::cap::{Chk, Key, StorageIndex, storage_index};
 use crate::lafs::code::Code;
 use crate::lafs::encode::Finished;
 use crate::lafs::extension::Extension;
@@ -78,7 +78,8 @@ pub(super) struct Upload<'a> {
     peers: Vec<Peer>,
     shares: Vec<Share>,
     events: (mpsc::UnboundedSender<Happened>, mpsc::UnboundedReceiver<Happened>),
-    finished: Option<Box<Finished>>,
+    /// Of the content, once all of it was read.
+    cap: Option<Chk>,
     sent_bytes: u64,
     /// A request found no room in its server's window: worth another look soon.
     blocked: bool,
@@ -125,7 +126,7 @@ impl<'a> Upload<'a> {
             peers,
             shares: (0..total).map(|_| Share::new()).collect(),
             events: mpsc::unbounded_channel(),
-            finished: None,
+            cap: None,
             sent_bytes: 0,
             blocked: false,
             found: false,
@@ -276,17 +277,18 @@ impl<'a> Upload<'a> {
 
     fn read_to_its_end(&mut self, finished: Box<Finished>) -> Result<(), PutError> {
         // Shares of an earlier pass would not fit to those of this one.
-        if self.finished.as_ref().is_some_and(|before| before.cap != finished.cap) {
+        if self.cap.as_ref().is_some_and(|before| *before != finished.cap) {
             return Err(SourceError::Changed.into());
         }
         for (number, share) in (0..).zip(&mut self.shares) {
             if share.wants_bytes()
                 && let Some(trailer) = finished.trailer(number)
             {
-                share.push(trailer.into());
+                trailer.into_iter().for_each(|piece| share.push(piece));
             }
         }
-        self.finished = Some(finished);
+        // The hashes of a large file are megabytes, of which its shares have what they need.
+        self.cap = Some(finished.cap);
         Ok(())
     }
 }

@@ -158,14 +158,14 @@ impl<'a> Upload<'a> {
                 }
             })
             .collect();
-        let Some(finished) = self.finished.take().filter(|_| reached >= usize::from(happy)) else {
+        let Some(cap) = self.cap.take().filter(|_| reached >= usize::from(happy)) else {
             let asked = self.peers.iter().filter(|peer| peer.asked).count();
             return Err(PutError::Unhappy { reached, happy, asked, failed: troubles.len(), troubles });
         };
         let sent = self.shares.iter().filter(|share| share.acknowledged > 0).count();
         let held = self.shares.iter().filter(|share| share.standing == Standing::Done).count();
         Ok(Stored {
-            cap: Cap::Chk(finished.cap),
+            cap: Cap::Chk(cap),
             happiness: reached,
             shares: (sent, held.saturating_sub(sent)),
             sent_bytes: self.sent_bytes,
