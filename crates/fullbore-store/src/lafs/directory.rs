@@ -7,9 +7,6 @@ use unicode_normalization::UnicodeNormalization;
 use super::cap::Cap;
 use super::hash::netstring;
 
-/// Bytes of a packed directory: one of a million entries has about 200 MB.
-pub const DIRECTORY_BYTES_MAX: u64 = 1 << 30;
-
 /// A name that a directory of a grid cannot have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

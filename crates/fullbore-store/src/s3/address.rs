@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use fullbore_wire::connect::{Endpoint, Scheme};
+use fullbore_wire::connect::Endpoint;
 use fullbore_wire::url::{Host, Url};
 
 use super::key::encode_path;
@@ -167,11 +167,6 @@ impl Bucket {
     /// Amazon's buckets are unique among all regions of a partition.
     pub fn store(&self) -> &str {
         if self.is_default { amazons(&self.region) } else { &self.host }
-    }
-
-    /// Whether the content is protected on its way by TLS.
-    pub fn is_encrypted(&self) -> bool {
-        self.endpoint.scheme == Scheme::Https
     }
 }
 

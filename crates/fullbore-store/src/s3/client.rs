@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use fullbore_engine::digest::Sha256;
 use fullbore_engine::stage::Ledger;
 use fullbore_wire::auth::Authorization;
 use fullbore_wire::connect::{ConnectOptions, Scheme};
@@ -29,7 +28,7 @@ use tokio::sync::{oneshot, watch};
 use super::address::{Addressing, Bucket, is_region};
 use super::credentials::{Keeper, unix_now};
 pub use super::sign::Identity;
-use super::sign::{Signable, Signer, UNSIGNED_PAYLOAD, amz_date, hex, query_string};
+use super::sign::{Signable, Signer, UNSIGNED_PAYLOAD, amz_date, query_string};
 use super::xml;
 use crate::lafs::secrets::random;
 pub use call::{Answer, Body, Call, CallError, SMALL_ANSWER};
@@ -454,9 +453,4 @@ fn again(more: bool, failed: u32, error: CallError) -> Next {
     }
     let wait = (WAIT.0 * 2_u32.pow(failed.min(10) - 1)).min(WAIT.1);
     Next::Again(wait.mul_f64(0.75 + f64::from(random::<1>()[0]) / 512.0), error)
-}
-
-/// A hash of content in hex, for fields that want it.
-pub fn hex_of(hash: &Sha256) -> String {
-    hex(hash.as_bytes())
 }
