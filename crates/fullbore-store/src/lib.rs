@@ -11,6 +11,14 @@ mod stage;
 pub mod unnamed;
 pub mod verdict;
 
+/// Returns when the run is to end.
+pub async fn stopped(stop: &mut tokio::sync::watch::Receiver<bool>) {
+    if stop.wait_for(|stop| *stop).await.is_err() {
+        // Nobody is left who could say so.
+        std::future::pending::<()>().await;
+    }
+}
+
 /// When a file was last written to; `None` where the file system keeps no times.
 fn modified(file: &std::fs::File) -> Option<std::time::SystemTime> {
     file.metadata().and_then(|metadata| metadata.modified()).ok()

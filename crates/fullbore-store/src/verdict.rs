@@ -1,5 +1,11 @@
 //! What limited a run to a grid or to a store, and why that is thought.
 
+/// A part is named when it was at work for so much of the time.
+pub(crate) const NAMED: f64 = 0.6;
+
+/// Processors are full.
+pub(crate) const PROCESSOR_FULL: f64 = 0.9;
+
 /// No single part.
 pub(crate) const MIXED: &str = "mixed";
 /// A run that did nothing.
@@ -8,6 +14,11 @@ pub(crate) const NOTHING: &str = "nothing in particular";
 /// Whether this names a single part.
 pub(crate) fn is_confident(limit: &str) -> bool {
     limit != MIXED && limit != NOTHING
+}
+
+/// A part, as people say it.
+pub(crate) fn percent(part: f64) -> f64 {
+    (part * 100.0).round().clamp(0.0, 100.0)
 }
 
 /// What limited a run.

@@ -134,6 +134,12 @@ impl TcpInfo {
         u64::from(self.unacknowledged_segments) * u64::from(self.segment_bytes)
     }
 
+    /// The congestion window in bytes.
+    #[must_use]
+    pub fn congestion_window_bytes(&self) -> u64 {
+        u64::from(self.congestion_window_segments) * u64::from(self.segment_bytes)
+    }
+
     /// Payload bytes written to the socket that the other end is not known to have.
     #[must_use]
     pub fn in_kernel_bytes(&self) -> u64 {

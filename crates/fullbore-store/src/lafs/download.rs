@@ -1,12 +1,11 @@
 //! A file out of a grid: any k good shares, from servers that are asked at once, every hash checked.
 //!
 //! The first flight asks every server which shares it has, and those that should have one for hashes and
-//! blocks (`asking`); small files ask the latter alone as long as nothing is missing. Blocks come from all servers,
-//! each sending its part ([`cut`]). What a server does not send, or
-//! not in time, is asked of another; shares that are missing or damaged are replaced, and which ones that
-//! were is told at the end. A segment is right when it has its hash, which the cap vouches for; the hashes of
-//! blocks tell who is to blame when it has not. Blocks of which only parts came have no hash: when such a
-//! segment is wrong everything is read again from there, block by block.
+//! blocks (`asking`); small files ask the latter alone as long as nothing is missing and servers are near. Blocks come
+//! from all servers, each sending its part ([`cut`]). What a server does not send, or not in time, is asked of another;
+//! shares that are missing or damaged are replaced, and which ones that were is told at the end. A segment is right when
+//! it has its hash, which the cap vouches for; the hashes of blocks tell who is to blame when it has not. Blocks of which
+//! only parts came have no hash: when such a segment is wrong everything is read again from there, block by block.
 
 mod asking;
 mod cut;
@@ -32,8 +31,9 @@ use super::gbs::link::{Link, LinkError, Reply};
 use super::gbs::{held_shares, range_bytes};
 use super::geometry::{DEFAULT_SEGMENT_BYTES, Encoding, Geometry, GeometryError};
 use super::layout::Layout;
+use super::upload::Grid;
 use super::upload::produce::Pool;
-use super::upload::{Grid, stopped};
+use crate::stopped;
 use cut::{Cut, Patience};
 use reader::{Reader, What};
 use segment::{Block, Segment, Strip, Wrong};

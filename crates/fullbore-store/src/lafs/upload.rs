@@ -23,6 +23,7 @@ use super::gbs::link::{Link, LinkOptions};
 use super::geometry::{Encoding, Geometry, GeometryError};
 use super::secrets::{LeaseSecrets, random};
 use super::servers::{Server, Servers, Unusable, permuted};
+use crate::stopped;
 use journal::{Journal, Notes};
 use produce::{SourceError, Workshop};
 use source::Source;
@@ -288,15 +289,6 @@ impl Uploader {
         })
         .await?;
         Ok(Stored { cap: Cap::Literal(content), happiness: 0, shares: (0, 0), sent_bytes: 0, troubles: Vec::new() })
-    }
-}
-
-/// Returns when the run is to end.
-pub async fn stopped(stop: &mut watch::Receiver<bool>) {
-    let said = stop.wait_for(|stop| *stop).await.is_ok();
-    if !said {
-        // Nobody is left who could say so.
-        std::future::pending::<()>().await;
     }
 }
 

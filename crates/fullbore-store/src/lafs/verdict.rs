@@ -10,16 +10,10 @@ use fullbore_engine::verdict::{self as engine, Limit, several};
 
 use super::gbs::flow::{FlowReading, Sending};
 use super::upload::produce::Costs;
-use crate::verdict::{MIXED, NOTHING, Verdict, is_confident};
-
-/// A part is named when it was at work for so much of the time.
-const NAMED: f64 = 0.6;
+use crate::verdict::{MIXED, NAMED, NOTHING, PROCESSOR_FULL, Verdict, is_confident, percent};
 
 /// Servers are taken to be alike when the median one was busy for so much of the busiest one's time.
 const ALIKE: f64 = 0.75;
-
-/// Processors are full.
-const PROCESSOR_FULL: f64 = 0.9;
 
 /// A run of fewer round trips was over before TCP's slow start was.
 const SLOW_START_TRIPS: f64 = 20.0;
@@ -71,10 +65,6 @@ pub fn judge(facts: &Facts) -> Verdict {
 /// A part of the wall time.
 fn share(facts: &Facts, time: Duration) -> f64 {
     time.as_secs_f64() / facts.wall.as_secs_f64().max(1e-6)
-}
-
-fn percent(part: f64) -> f64 {
-    (part * 100.0).round().clamp(0.0, 100.0)
 }
 
 fn limit(facts: &Facts) -> (String, String) {

@@ -31,6 +31,7 @@ pub use super::sign::Identity;
 use super::sign::{Signable, Signer, UNSIGNED_PAYLOAD, amz_date, query_string};
 use super::xml;
 use crate::lafs::secrets::random;
+use crate::stopped;
 pub use call::{Answer, Body, Call, CallError, SMALL_ANSWER};
 use measure::{Meter, Reading};
 use queue::{Order, Queue};
@@ -208,10 +209,7 @@ impl Client {
 
     /// Returns when the run is to end.
     pub async fn stopped(&self) {
-        let mut stop = self.stop.clone();
-        if stop.wait_for(|stop| *stop).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        stopped(&mut self.stop.clone()).await;
     }
 
     /// Makes a request, and repeats it where that may help. Answers with a status below 400, and 404 and 412, are the

@@ -8,13 +8,7 @@ use std::time::Duration;
 use fullbore_engine::verdict::several;
 
 use super::client::measure::Reading;
-use crate::verdict::{MIXED, NOTHING, Verdict, is_confident};
-
-/// A part is named when it was at work for so much of the time.
-const NAMED: f64 = 0.6;
-
-/// Processors are full.
-const PROCESSOR_FULL: f64 = 0.9;
+use crate::verdict::{MIXED, NAMED, NOTHING, PROCESSOR_FULL, Verdict, is_confident, percent};
 
 /// What is known of a run at its end.
 #[derive(Debug, Clone, Default)]
@@ -101,7 +95,6 @@ fn evidence(facts: &Facts) -> Vec<String> {
 fn limit(facts: &Facts) -> (String, String) {
     let wall = facts.wall.as_secs_f64().max(1e-6);
     let share = |time: Duration| time.as_secs_f64() / wall;
-    let percent = |part: f64| (part * 100.0).round().clamp(0.0, 100.0);
     let moved = facts.connections.sent_bytes + facts.connections.received_bytes;
     let Reading { path, server, limited, open, .. } = facts.connections.clone();
     if let Some(limit) = facts.rate_limit

@@ -28,7 +28,7 @@ pub(super) enum What {
 }
 
 /// A share that is being read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Reader {
     pub share: u16,
     pub server: usize,
@@ -52,21 +52,7 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn new(share: u16, server: usize) -> Reader {
-        Reader {
-            share,
-            server,
-            failed: false,
-            slow: false,
-            whole_asked: false,
-            header_asked: false,
-            header: None,
-            hashes_asked: None,
-            hashes: None,
-            proven: None,
-            fetched: Fetched::default(),
-            pending: BTreeMap::new(),
-            bytes: 0,
-        }
+        Reader { share, server, ..Reader::default() }
     }
 
     /// Nothing came of it yet.

@@ -131,13 +131,8 @@ impl Sending {
         self.receive_window += now.receive_window_limited.saturating_sub(before.receive_window_limited);
         self.send_buffer += now.send_buffer_limited.saturating_sub(before.send_buffer_limited);
         self.retransmitted += u64::from(now.retransmitted_segments.saturating_sub(before.retransmitted_segments));
-        self.window_max = self.window_max.max(congestion_window(now));
+        self.window_max = self.window_max.max(now.congestion_window_bytes());
     }
-}
-
-/// A connection's congestion window, bytes.
-pub fn congestion_window(info: &TcpInfo) -> u64 {
-    u64::from(info.congestion_window_segments) * u64::from(info.segment_bytes)
 }
 
 /// The flow to one server.
@@ -256,10 +251,10 @@ impl Flow {
         let mut state = self.state();
         state.reading.sending.add(before, now);
         if !self.is_limited && !now.rtt.is_zero() && now.unacknowledged_segments > 0 {
-            state.path_rate = Some(congestion_window(now) as f64 / now.rtt.as_secs_f64());
+            state.path_rate = Some(now.congestion_window_bytes() as f64 / now.rtt.as_secs_f64());
         }
         let write = state.path_rate.map_or(WRITE_BYTES_FIRST, write_bytes);
-        let wanted = 2 * congestion_window(now) + 2 * write;
+        let wanted = 2 * now.congestion_window_bytes() + 2 * write;
         state.window = state.window.max(wanted.min(WINDOW_BYTES_MAX));
     }
 

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use super::journal::Notes;
 use super::produce::{Piece, SourceError};
 use super::source::Source;
-use super::{PutError, Stored, Uploader, stopped};
+use super::{PutError, Stored, Uploader};
 use crate::lafs::cap::{Chk, Key, StorageIndex, storage_index};
 use crate::lafs::code::Code;
 use crate::lafs::encode::Finished;
@@ -30,6 +30,7 @@ use crate::lafs::gbs::link::{LinkError, Reply};
 use crate::lafs::geometry::Geometry;
 use crate::lafs::layout::Layout;
 use crate::lafs::placement::Candidate;
+use crate::stopped;
 use share::{Share, Standing};
 
 /// Bytes of a share that are sent before its server has said that it takes it. Wasted when it does not;
@@ -124,7 +125,7 @@ impl<'a> Upload<'a> {
             index,
             order,
             peers,
-            shares: (0..total).map(|_| Share::new()).collect(),
+            shares: (0..total).map(|_| Share::default()).collect(),
             events: mpsc::unbounded_channel(),
             cap: None,
             sent_bytes: 0,

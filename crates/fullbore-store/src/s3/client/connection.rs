@@ -262,7 +262,7 @@ impl<'a> Connection<'a> {
     /// Hands requests over, as many as there may be; gives the time before which none may.
     fn ask(&mut self) -> Result<Option<Instant>, String> {
         self.feed();
-        while self.feeding.is_none() && self.http.outgoing().len() < OUTGOING_BYTES && self.http.room() > 0 {
+        while self.has_room() {
             if !self.may_go_on() {
                 break;
             }
@@ -277,6 +277,11 @@ impl<'a> Connection<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// Whether another request may be handed over.
+    fn has_room(&mut self) -> bool {
+        self.feeding.is_none() && self.http.outgoing().len() < OUTGOING_BYTES && self.http.room() > 0
     }
 
     fn hand_over(&mut self, mut order: Order, now: Instant) -> Result<(), String> {
@@ -380,9 +385,7 @@ impl<'a> Connection<'a> {
         let wait = until.map_or(look, |until| look.min(until.saturating_duration_since(now)));
         let most = at_once.min(if watched { allowed } else { u64::MAX }).min(OUTGOING_BYTES as u64);
         let wants_more = held.is_none()
-            && self.feeding.is_none()
-            && self.http.room() > 0
-            && self.http.outgoing().len() < OUTGOING_BYTES
+            && self.has_room()
             && (self.asked.is_empty()
                 || (self.asked.iter().all(|asked| asked.order.is_small()) && self.shared.queue.may_pipeline()));
         let reading = self.feeding.as_mut().and_then(|feeding| feeding.reading.as_mut());

@@ -12,7 +12,6 @@ use fullbore_wire::tcp_info::TcpInfo;
 use tokio::io::AsyncWriteExt;
 
 use super::connection::Turn;
-use crate::lafs::gbs::flow::congestion_window;
 
 /// Bytes given to TLS in one call: some records.
 pub(super) const AT_ONCE_BYTES: usize = 256 << 10;
@@ -30,7 +29,7 @@ pub(super) struct Out {
 
 /// Bytes that the kernel would send at once.
 pub(super) fn sendable(info: &TcpInfo) -> u64 {
-    congestion_window(info).saturating_sub(info.under_way_bytes())
+    info.congestion_window_bytes().saturating_sub(info.under_way_bytes())
 }
 
 /// Bytes that may wait unsent in the kernel, as far as [`super::Sockets`] lets all of them. On a slow path half a
@@ -41,7 +40,7 @@ pub(super) fn unsent_allowed(info: &TcpInfo) -> u64 {
     const SLOW_BYTES_PER_S: u64 = 64 << 10;
     match info.delivery_rate_bytes_per_s {
         rate if rate < SLOW_BYTES_PER_S => (rate / 2).max(LEAST),
-        rate => (rate / 2).max(2 * congestion_window(info)),
+        rate => (rate / 2).max(2 * info.congestion_window_bytes()),
     }
 }
 

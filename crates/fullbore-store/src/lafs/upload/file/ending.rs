@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::super::{PutError, Stored, stopped};
+use super::super::{PutError, Stored};
 use super::Upload;
 use super::share::Standing;
 use crate::lafs::cap::Cap;
 use crate::lafs::gbs::{Room, UploadSecret, held_shares};
 use crate::lafs::geometry::Encoding;
 use crate::lafs::placement::happiness;
+use crate::stopped;
 
 /// Time for servers to give up what was begun, when a file fails.
 const ABORT_TIME: Duration = Duration::from_secs(5);

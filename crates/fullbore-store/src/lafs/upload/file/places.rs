@@ -16,7 +16,7 @@ impl<'a> Upload<'a> {
         for share in &mut self.shares {
             if share.standing == Standing::Lost {
                 let attempt = share.attempt + 1;
-                *share = Share { attempt, ..Share::new() };
+                *share = Share { attempt, ..Share::default() };
             }
         }
         let placement = self.placement();
@@ -25,7 +25,7 @@ impl<'a> Upload<'a> {
             for &number in placement.send.keys() {
                 let share = &mut self.shares[usize::from(number)];
                 if share.standing == Standing::Done {
-                    *share = Share { attempt: share.attempt + 1, ..Share::new() };
+                    *share = Share { attempt: share.attempt + 1, ..Share::default() };
                 }
             }
         }

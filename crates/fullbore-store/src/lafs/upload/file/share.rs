@@ -8,9 +8,10 @@ use tokio::task::AbortHandle;
 use crate::lafs::gbs::UploadSecret;
 
 /// Where a share stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum Standing {
     /// Nowhere yet.
+    #[default]
     Unplaced,
     /// Asked for; the first bytes may be on their way.
     Asked,
@@ -24,7 +25,7 @@ pub(super) enum Standing {
     Homeless,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Share {
     pub standing: Standing,
     pub server: usize,
@@ -53,26 +54,6 @@ pub(super) struct Share {
 }
 
 impl Share {
-    pub(super) fn new() -> Share {
-        Share {
-            standing: Standing::Unplaced,
-            server: 0,
-            secret: [0; 20],
-            attempt: 0,
-            pieces: VecDeque::new(),
-            base: 0,
-            gathered: 0,
-            speculated: 0,
-            open_writes: 0,
-            acknowledged: 0,
-            waiting: Vec::new(),
-            skip: 0,
-            taken_up: false,
-            moved: false,
-            early_error: None,
-        }
-    }
-
     pub(super) fn wants_bytes(&self) -> bool {
         matches!(self.standing, Standing::Unplaced | Standing::Asked | Standing::Allocated)
     }
@@ -145,7 +126,7 @@ mod tests {
 
     #[test]
     fn bytes_leave_a_share_in_order() {
-        let mut share = Share::new();
+        let mut share = Share::default();
         share.push(Bytes::from_static(b"abcdef"));
         share.push(Bytes::from_static(b"ghi"));
         assert_eq!(share.copy(7).concat(), b"abcdefg");
@@ -157,7 +138,7 @@ mod tests {
 
     #[test]
     fn what_a_server_has_already_is_not_kept() {
-        let mut share = Share { standing: Standing::Allocated, skip: 4, ..Share::new() };
+        let mut share = Share { standing: Standing::Allocated, skip: 4, ..Share::default() };
         share.push(Bytes::from_static(b"abc"));
         share.push(Bytes::from_static(b"def"));
         assert_eq!((share.base, share.gathered), (4, 2));

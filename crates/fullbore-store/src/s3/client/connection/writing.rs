@@ -23,16 +23,15 @@ pub(super) enum Turn {
     Look,
 }
 
-/// Unsent bytes in the kernel that a path of this speed may have, as far as the budget of all connections goes. Where it is slow half a second of it, so that a slow
-/// uplink is not taken for a stalled one; elsewhere also twice the congestion window, or slow start would find
-/// nothing to send.
+/// Unsent bytes in the kernel that a path of this speed may have, as far as the budget of all connections goes. Where it
+/// is slow half a second of it, so that a slow uplink is not taken for a stalled one; elsewhere also twice the congestion
+/// window, or slow start would find nothing to send.
 pub(super) fn unsent_allowed(info: &TcpInfo) -> u64 {
     const LEAST: u64 = 4 << 10;
     const SLOW_BYTES_PER_S: u64 = 64 << 10;
-    let window = u64::from(info.congestion_window_segments) * u64::from(info.segment_bytes);
     match info.delivery_rate_bytes_per_s {
         1..SLOW_BYTES_PER_S => (info.delivery_rate_bytes_per_s / 2).max(LEAST),
-        rate => (rate / 2).max(2 * window).max(LEAST),
+        rate => (rate / 2).max(2 * info.congestion_window_bytes()).max(LEAST),
     }
 }
 
