@@ -334,16 +334,7 @@ impl Client {
         let region = answer.head.store_field("x-amz-bucket-region").map(str::to_owned).or(error.region.clone());
         let what = call.what();
         let refused = CallError::Refused { what, status, error: error.clone() };
-        let slow = matches!(
-            error.code.as_str(),
-            "SlowDown"
-                | "Throttling"
-                | "ThrottlingException"
-                | "RequestLimitExceeded"
-                | "TooManyRequests"
-                | "ServiceUnavailable"
-        ) || matches!(status, 429 | 503);
-        if slow {
+        if is_plea_for_less(status, &error.code) {
             tries.slowed += 1;
             let asked = answer
                 .head
@@ -438,6 +429,19 @@ impl Client {
         *bucket = Arc::new(moved);
         true
     }
+}
+
+/// Whether the store asks for fewer requests; its codes have come from several services.
+fn is_plea_for_less(status: u16, code: &str) -> bool {
+    const CODES: [&str; 6] = [
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "RequestLimitExceeded",
+        "TooManyRequests",
+        "ServiceUnavailable",
+    ];
+    matches!(status, 429 | 503) || CODES.contains(&code)
 }
 
 /// Once more after a wait that grows, or the error.

@@ -1,10 +1,9 @@
 //! Objects on their way to a store: small ones by one request, large ones in parts that are on their way at once.
 //!
 //! Content is read in order, a part is hashed while others are sent, and memory is bounded by the window's permits, which
-//! pipes take as they give ([`super::gather`]).
-//! Parts too large for memory, which only objects of more than 80 GB (files) or 16 GB (pipes) have, are sent from the
-//! file, or from one without a name that a pipe is kept in ([`super::spool`]). An upload in parts that fails is given up on the server; one
-//! that cannot be is in the journal.
+//! pipes take as they give ([`super::gather`]). Parts too large for memory, which only objects of more than 80 GB (files)
+//! or 16 GB (pipes) have, are sent from the file, or from one without a name that a pipe is kept in ([`super::spool`]). An
+//! upload in parts that fails is given up on the server; one that cannot be is in the journal.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -503,24 +502,9 @@ impl Multipart {
 
     async fn complete(&self, parts: &[Part]) -> Result<Stored, UploadError> {
         let key = &self.open.key;
+        // A store that never spoke of checksums may not know the element.
         let confirmed = parts.iter().all(|part| part.confirmed);
-        let mut body = String::from("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
-        for part in parts {
-            let number = (part.number + 1).to_string();
-            let checksum = base64(&part.hash);
-            let etag = xml::escape(&part.etag).unwrap_or_default();
-            for text in ["<Part><PartNumber>", &number, "</PartNumber><ETag>&quot;", &etag, "&quot;</ETag>"] {
-                body.push_str(text);
-            }
-            // A store that never spoke of checksums may not know the element.
-            if confirmed {
-                for text in ["<ChecksumSHA256>", &checksum, "</ChecksumSHA256>"] {
-                    body.push_str(text);
-                }
-            }
-            body.push_str("</Part>");
-        }
-        body.push_str("</CompleteMultipartUpload>");
+        let body = completion(parts, confirmed);
         let hash = Sha256::of(body.as_bytes());
         let mut call = Call::new(Method::Post, Some(key))
             .query("uploadId", &self.open.upload_id)
@@ -582,6 +566,26 @@ impl Multipart {
             Err(error) => tracing::warn!(%error, "an upload in parts could not be given up; a later run tries again"),
         }
     }
+}
+
+/// The body of the request that joins parts.
+fn completion(parts: &[Part], with_checksums: bool) -> String {
+    let mut body = String::from("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
+    for part in parts {
+        let number = (part.number + 1).to_string();
+        let etag = xml::escape(&part.etag).unwrap_or_default();
+        for text in ["<Part><PartNumber>", &number, "</PartNumber><ETag>&quot;", &etag, "&quot;</ETag>"] {
+            body.push_str(text);
+        }
+        if with_checksums {
+            for text in ["<ChecksumSHA256>", &base64(&part.hash), "</ChecksumSHA256>"] {
+                body.push_str(text);
+            }
+        }
+        body.push_str("</Part>");
+    }
+    body.push_str("</CompleteMultipartUpload>");
+    body
 }
 
 #[cfg(test)]
