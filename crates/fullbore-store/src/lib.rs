@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code)]
 
+mod journal;
 pub mod lafs;
 pub mod s3;
 mod stage;

@@ -6,13 +6,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::lafs::secrets::random;
+use crate::journal::create;
 
 /// How the files are called.
 const SUFFIX: &str = ".s3-uploads";
@@ -63,20 +62,13 @@ impl Journal {
 
     fn write(&self, line: &Line) -> io::Result<()> {
         let mut slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        if slot.is_none() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-            *slot = Some(loop {
-                let number = u64::from_le_bytes(random());
-                let path = self.directory.join(format!("{number:016x}{SUFFIX}"));
-                let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
-                file.lock()?;
-                // Before it had its lock another run may have taken it for one that is left over, and removed it.
-                if file.metadata()?.nlink() > 0 {
-                    break Own { path, file, is_cut: false };
-                }
-            });
-        }
-        let Some(own) = slot.as_mut() else { return Ok(()) };
+        let own = match &mut *slot {
+            Some(own) => own,
+            none => {
+                let (path, file) = create(&self.directory, SUFFIX)?;
+                none.insert(Own { path, file, is_cut: false })
+            }
+        };
         let mut text = if own.is_cut { "\n".to_owned() } else { String::new() };
         text.push_str(&serde_json::to_string(line)?);
         text.push('\n');

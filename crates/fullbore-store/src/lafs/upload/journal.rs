@@ -11,9 +11,8 @@
 //! chained hash over the segments that were read.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -22,6 +21,7 @@ use fullbore_engine::digest::Sha256;
 use serde::{Deserialize, Serialize};
 
 use super::Stored;
+use crate::journal::create;
 use crate::lafs::base32;
 use crate::lafs::cap::{Cap, Key, StorageIndex};
 use crate::lafs::gbs::UploadSecret;
@@ -327,7 +327,7 @@ impl State {
     fn file(&mut self, directory: &Path) -> io::Result<&mut File> {
         let file = match self.file.take() {
             Some(file) => file,
-            None => create(directory)?,
+            None => create(directory, SUFFIX)?,
         };
         Ok(&mut self.file.insert(file).1)
     }
@@ -339,7 +339,7 @@ impl State {
             serde_json::to_writer(&mut text, &line)?;
             text.push(b'\n');
         }
-        let (path, mut file) = create(directory)?;
+        let (path, mut file) = create(directory, SUFFIX)?;
         file.write_all(&text)?;
         if let Some((before, _)) = self.file.replace((path, file)) {
             fs::remove_file(before)?;
@@ -367,21 +367,6 @@ impl State {
             Line::Stored { name: name.clone(), at: *at, cap: cap.clone(), happiness: *happiness }
         });
         uploads.chain(untold)
-    }
-}
-
-/// A new file, whose lock is held.
-fn create(directory: &Path) -> io::Result<(PathBuf, File)> {
-    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    loop {
-        let number = u64::from_le_bytes(crate::lafs::secrets::random());
-        let path = directory.join(format!("{number:016x}{SUFFIX}"));
-        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
-        file.lock()?;
-        // Before it had its lock another run may have taken it for one that is left over, and removed it.
-        if file.metadata()?.nlink() > 0 {
-            return Ok((path, file));
-        }
     }
 }
 
