@@ -91,6 +91,17 @@ impl Hook {
         }
     }
 
+    /// Refuses what moves files without saying which, and where to.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn check(&self) -> io::Result<()> {
+        match self.form() {
+            Form::Moving(word, arguments) => paths(word, &arguments).map(|_| ()),
+            Form::Program(_) | Form::Snippet(_) => Ok(()),
+        }
+    }
+
     /// The commands that it comes to, one after the other; `start` gives a command for a program outside.
     pub fn commands(&self, root: &Path, owners: Owners, start: &dyn Fn(&str) -> Command) -> io::Result<Vec<Command>> {
         match self.form() {
@@ -129,6 +140,18 @@ pub fn of_directory(directory: &Path) -> io::Result<Vec<Hook>> {
     Ok(hooks)
 }
 
+/// Where to, and what is to be moved.
+fn paths<'a>(word: &str, arguments: &'a [String]) -> io::Result<(&'a String, &'a [String])> {
+    let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{word}: {what}"));
+    let Some((last, others)) = arguments.split_last().filter(|(_, others)| !others.is_empty()) else {
+        return Err(wrong("needs what to move and where to"));
+    };
+    if !word.starts_with("copy-") && others.len() != 1 {
+        return Err(wrong("takes two paths"));
+    }
+    Ok((last, others))
+}
+
 fn moving(
     word: &str,
     arguments: &[String],
@@ -136,10 +159,7 @@ fn moving(
     owners: Owners,
     start: &dyn Fn(&str) -> Command,
 ) -> io::Result<Vec<Command>> {
-    let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{word}: {what}"));
-    let Some((last, others)) = arguments.split_last().filter(|(_, others)| !others.is_empty()) else {
-        return Err(wrong("needs what to move and where to"));
-    };
+    let (last, others) = paths(word, arguments)?;
     let inside = |path: &str| {
         let found = within(root, Path::new(path))?;
         // What ends with a slash has to be a directory.
@@ -155,9 +175,6 @@ fn moving(
         copy.arg("--archive").args((owners == Owners::Roots).then_some("--no-preserve=ownership"));
         copy
     };
-    if matches!(word, "upload" | "download" | "tar-in" | "tar-out" | "sync-in" | "sync-out") && others.len() != 1 {
-        return Err(wrong("takes two paths"));
-    }
     let mut commands = Vec::new();
     match word {
         "upload" | "download" => {
@@ -201,7 +218,8 @@ fn moving(
         _ => {
             let from = itself(&others[0])?;
             let (Some(directory), Some(name)) = (from.parent(), from.file_name()) else {
-                return Err(wrong("needs a path inside the root"));
+                let what = format!("{word}: needs a path inside the root");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
             };
             let mut tar = start("tar");
             tar.args(["--xattrs", "--numeric-owner", "--create", "--file"]).arg(last);
@@ -251,6 +269,16 @@ mod tests {
         assert_eq!(hook("chroot \"$1\" true").form(), Form::Snippet("chroot \"$1\" true"));
         let moved = vec!["a b".to_owned(), "/etc".to_owned()];
         assert_eq!(hook("copy-in 'a b' /etc").form(), Form::Moving("copy-in", moved));
+    }
+
+    #[test]
+    fn what_moves_files_says_which_and_where_to() {
+        for right in ["copy-in a b /etc", "tar-in a.tar /", "upload a /b", "true", "copy-in"] {
+            assert!(hook(right).check().is_ok(), "{right}");
+        }
+        for wrong in ["copy-in a", "tar-in a.tar", "upload a b /c", "sync-out /a"] {
+            assert!(hook(wrong).check().is_err(), "{wrong}");
+        }
     }
 
     #[test]

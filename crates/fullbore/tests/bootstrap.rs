@@ -200,10 +200,11 @@ const WITHOUT: &str = r#"mount --bind /dev/null "$(command -v "$0")" && exec "$@
 const READ_ONLY: &str = r#"mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@""#;
 
 #[test]
-fn what_could_not_be_packed_is_refused_at_once() {
+fn what_could_not_be_made_is_refused_at_once() {
     let dir = place();
     let at = |name: &str| dir.path().join(name);
     fs::create_dir(at("directory.tar")).unwrap();
+    fs::write(at("file"), "").unwrap();
     let directory = dir.path().display().to_string();
     let refused = |script: &str, word: &str, target: &str| {
         let mut command = clean_command("unshare");
@@ -211,8 +212,9 @@ fn what_could_not_be_packed_is_refused_at_once() {
         // A keyring without keys, and a mirror that nobody serves: neither is asked for anything.
         let output = command.args(["/dev/null", "trixie"]).arg(at(target)).arg("http://127.0.0.1:9/debian").output();
         let output = output.unwrap();
-        let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(left, ["directory.tar"], "{target}");
+        let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["directory.tar", "file"], "{target}");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     for (program, package, target) in [
@@ -233,6 +235,15 @@ fn what_could_not_be_packed_is_refused_at_once() {
     let (status, error) = refused("exec \"$@\"", "sh", "directory.tar");
     assert_eq!(status, Some(7), "{error}");
     assert!(error.contains("directory.tar: is not a file"), "{error}");
+    let (status, error) = refused("exec \"$@\"", "sh", "file");
+    assert_eq!(status, Some(1), "{error}");
+    assert!(error.contains("file: is there, and no directory"), "{error}");
+    let (status, error) = refused("exec \"$@\" --customize-hook 'copy-in /etc/hosts'", "sh", "root");
+    assert_eq!(status, Some(1), "{error}");
+    assert!(error.contains("needs what to move and where to"), "{error}");
+    let (status, error) = refused("SOURCE_DATE_EPOCH=today exec \"$@\"", "sh", "root.tar");
+    assert_eq!(status, Some(1), "{error}");
+    assert!(error.contains("SOURCE_DATE_EPOCH: `today` is no number"), "{error}");
 }
 
 /// Points looked at, besides those just after a flush.

@@ -42,6 +42,10 @@ impl Place {
 
     fn take(root: &Path) -> Result<Place, CommandError> {
         runs_programs(root)?;
+        if root.symlink_metadata().is_ok() && !root.is_dir() {
+            return Err(CommandError::usage(format_args!("{}: is there, and no directory", root.display()))
+                .hint("name a directory that is empty or not there, or say --format tar or squashfs"));
+        }
         let disk = |error: std::io::Error| CommandError::disk(root, &error);
         fs::create_dir_all(root).map_err(disk)?;
         let root = root.canonicalize().map_err(disk)?;

@@ -96,6 +96,9 @@ pub fn bootstrap(
     if arguments.suite.is_empty() || arguments.suite.contains(char::is_whitespace) {
         return Err(CommandError::usage(format_args!("`{}` is no suite", arguments.suite)));
     }
+    if let Some(wrong) = &environment.wrong_epoch {
+        return Err(CommandError::usage(format_args!("SOURCE_DATE_EPOCH: `{wrong}` is no number of seconds")));
+    }
     let to_stdout = arguments.target.as_os_str() == STDOUT;
     let target = if to_stdout { arguments.target.clone() } else { absolute(&arguments.target)? };
     if target == Path::new("/") {
@@ -220,6 +223,11 @@ fn hooks_of(arguments: &BootstrapArgs) -> Result<Vec<Hook>, CommandError> {
                 .hint("their names begin with setup, extract, essential or customize"));
         }
         all.extend(hooks);
+    }
+    for hook in &all {
+        hook.check().map_err(|error| {
+            CommandError::usage(format_args!("{} hook `{}`: {error}", hook.moment.name(), hook.script))
+        })?;
     }
     Ok(all)
 }

@@ -14,6 +14,8 @@ pub struct Environment {
     pub no_color: bool,
     /// `SOURCE_DATE_EPOCH`, seconds: the time written into reports.
     pub source_date_epoch: Option<i64>,
+    /// The same, if it is no number.
+    pub wrong_epoch: Option<String>,
     /// stderr goes to systemd's journal, which understands priorities.
     pub journal: bool,
     /// `LC_ALL`, `LC_MESSAGES` or `LANG`, and `LANGUAGE`.
@@ -41,6 +43,7 @@ impl Environment {
         let given = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
         let either = |lower: &str, upper: &str| given(lower).or_else(|| given(upper));
         let all = either("all_proxy", "ALL_PROXY");
+        let epoch = given("SOURCE_DATE_EPOCH").map(|value| value.trim().parse().map_err(|_| value));
         Environment {
             proxy: ProxySettings {
                 // Only in lower case: in a CGI program HTTP_PROXY is a request header (CVE-2016-5385).
@@ -55,7 +58,8 @@ impl Environment {
                 hosts: Vec::new(),
             },
             no_color: given("NO_COLOR").is_some(),
-            source_date_epoch: given("SOURCE_DATE_EPOCH").and_then(|value| value.trim().parse().ok()),
+            source_date_epoch: epoch.as_ref().and_then(|epoch| epoch.as_ref().ok()).copied(),
+            wrong_epoch: epoch.and_then(Result::err),
             // Both: INVOCATION_ID alone is inherited by everything below a service whose
             // stderr may be a file. JOURNAL_STREAM names device and inode of the stream.
             journal: given("JOURNAL_STREAM").is_some_and(|value| stderr_is(&value)),
