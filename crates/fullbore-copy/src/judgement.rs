@@ -15,6 +15,14 @@ const HELD_UP: f64 = 0.2;
 /// Share of the time from which the receiver is a limit too, beside the path to it.
 const ALSO: f64 = 0.2;
 
+/// Beside reads that are the limit, the destination's disk is one, too, if it was busy for this share of the time: one that
+/// could do a quarter more is so for 0.7 of it.
+const AS_BUSY: f64 = 0.8;
+
+/// Beside writes that are, the path is if both ends waited for it for this share of the time. With a disk of half the link's
+/// rate they do so for a third of it, until there is no more memory for what is written.
+const FIRST_THE_PATH: f64 = 0.37;
+
 /// Connections that a slow source feeds in turn have nothing to carry for most of the time: with links of one and a half to
 /// three times its rate, up to so much of one of them had, and of all of them; with a link of its rate, more.
 const FED_IN_TURN: (f64, f64) = (0.6, 0.25);
@@ -150,6 +158,19 @@ impl Judgement {
         (receiver.own_share() < ALSO).then(|| format!("the network{why}"))
     }
 
+    /// How busy the busiest disk here was, if that is too much for one that could do more.
+    fn full_disk(&self) -> Option<f64> {
+        let disks = self.disks.used.iter().filter(|disk| disk.is_disk);
+        disks.map(|disk| disk.busy).max_by(f64::total_cmp).filter(|busy| *busy >= AS_BUSY)
+    }
+
+    /// Share of the time that the threads of a role spent in such a way.
+    fn spent(&self, role: &str, time_ns: impl Fn(&StageReading) -> u64) -> Option<f64> {
+        let stage = self.stages.iter().find(|stage| stage.name == role && stage.threads > 0)?;
+        let whole_ns = stage.threads as f64 * self.wall_us as f64 * 1e3;
+        Some((time_ns(stage) as f64 / whole_ns.max(1.0)).min(1.0))
+    }
+
     /// Share of the time in which the connections had something to carry, if that is too much for a link that could do more.
     fn full_path(&self) -> Option<f64> {
         let busy = self.sending.busy()?;
@@ -177,6 +198,10 @@ pub enum Blame {
     /// The sender is sure of its reads, and the path had no more room: two limits. The share of the time in which it
     /// had something to carry.
     ReadsAndPath(f64),
+    /// The sender is sure of its reads, and the destination's disk was busy for this share of the time: two limits.
+    ReadsAndWrites(f64),
+    /// The receiver is sure of its writes, after both had waited for the path for this share of the time: two limits.
+    PathAndWrites(f64),
     /// The path between them, in words.
     Path(String),
     /// The receiver needed this share of the time for itself, beside what the sender says.
@@ -190,8 +215,15 @@ impl Blame {
     pub fn of(sender: &Judgement, receiver: &Judgement) -> Blame {
         let sends = sender.blames_itself(sender.disk(), Part::SourceCpu);
         match (sends, receiver.blames_itself(Part::Write, Part::TargetCpu)) {
-            (Some(Part::Read), None) => sender.full_path().map_or(Blame::Sender(Part::Read), Blame::ReadsAndPath),
+            (Some(Part::Read), None) => {
+                let path = sender.full_path().map(Blame::ReadsAndPath);
+                let writes = || receiver.full_disk().map(Blame::ReadsAndWrites);
+                path.or_else(writes).unwrap_or(Blame::Sender(Part::Read))
+            }
             (Some(part), None) => Blame::Sender(part),
+            (None, Some(Part::Write)) => waited_for_path(sender, receiver)
+                .filter(|share| *share >= FIRST_THE_PATH)
+                .map_or(Blame::Receiver(Part::Write), Blame::PathAndWrites),
             (None, Some(part)) => Blame::Receiver(part),
             (Some(one), Some(other)) if one.is_cpu() && other.is_cpu() => Blame::Processors,
             (Some(_), Some(_)) => Blame::Both,
@@ -209,9 +241,21 @@ impl Blame {
             Blame::Sender(part) | Blame::Receiver(part) => std::slice::from_ref(part),
             Blame::Processors => &[Part::SourceCpu, Part::TargetCpu],
             Blame::Path(_) => &[Part::Network],
-            Blame::Both | Blame::ReadsAndPath(_) | Blame::Beside(_) | Blame::Nobody => &[],
+            Blame::Both
+            | Blame::ReadsAndPath(_)
+            | Blame::ReadsAndWrites(_)
+            | Blame::PathAndWrites(_)
+            | Blame::Beside(_)
+            | Blame::Nobody => &[],
         }
     }
+}
+
+/// Share of the time in which what was read waited for connections, and writers for what they bring.
+pub fn waited_for_path(sender: &Judgement, receiver: &Judgement) -> Option<f64> {
+    let blocked = sender.spent("read", |read| read.blocked_ns)?;
+    let starved = receiver.spent("disk write", |write| write.starved_ns)?;
+    Some(blocked.min(starved))
 }
 
 /// What limited a copy between two machines, and why: the end that blames something of its own is
@@ -229,6 +273,14 @@ pub fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends:
         Blame::ReadsAndPath(busy) => {
             format!("mixed ({}; the network had something to carry {:.0} % of the time)", sender.part, busy * 100.0)
         }
+        Blame::ReadsAndWrites(busy) => {
+            let (near, far) = ("here".to_owned(), format!("on {host}"));
+            let (reads, writes) = if near_sends { (near, far) } else { (far, near) };
+            format!("mixed (disk reads {reads}; the disk {writes} was busy for {:.0} % of the time)", busy * 100.0)
+        }
+        Blame::PathAndWrites(share) => {
+            format!("mixed (the network for {:.0} % of the time; {} afterwards)", share * 100.0, receiver.part)
+        }
         Blame::Path(words) => words,
         Blame::Beside(share) => {
             let is_mixed = sender.limit == Limit::Mixed && !sender.reason.is_empty();
@@ -244,6 +296,7 @@ mod tests {
     use fullbore_engine::stage::Kind;
 
     use super::*;
+    use crate::probe::Used;
 
     fn judgement(limit: Limit, part: &str) -> Judgement {
         Judgement { limit, part: part.to_owned(), confident: true, ..Judgement::default() }
@@ -283,6 +336,46 @@ mod tests {
             let words = joined(&sender, Some(&receiver), "host", true);
             assert_eq!(words.starts_with("mixed (disk reads; the network had something to carry "), alike, "{words}");
         }
+    }
+
+    #[test]
+    fn reads_and_a_destination_that_is_as_busy_are_mixed() {
+        let sender = judgement(Limit::Disk, "disk reads");
+        let receiver = |busy, is_disk| {
+            let used = vec![Used { busy, is_disk, ..Used::default() }];
+            let disks = DiskFacts { used, ..DiskFacts::default() };
+            Judgement { confident: false, ..judgement(Limit::Mixed, "mixed") }.with(disks, Path::default())
+        };
+        let alike = receiver(0.88, true);
+        assert_eq!(Blame::of(&sender, &alike).parts(), []);
+        let words = "mixed (disk reads here; the disk on host was busy for 88 % of the time)";
+        assert_eq!(joined(&sender, Some(&alike), "host", true), words);
+        let words = "mixed (disk reads on host; the disk here was busy for 88 % of the time)";
+        assert_eq!(joined(&alike, Some(&sender), "host", false), words);
+        // A quarter more than the source, and an array, whose members count.
+        assert_eq!(Blame::of(&sender, &receiver(0.7, true)).parts(), [Part::Read]);
+        assert_eq!(Blame::of(&sender, &receiver(0.88, false)).parts(), [Part::Read]);
+    }
+
+    #[test]
+    fn writes_that_come_after_a_full_path_are_mixed() {
+        let of = |judgement: Judgement, role: &str, starved_ns, blocked_ns| {
+            let stage = StageReading { threads: 2, starved_ns, blocked_ns, ..StageReading::new(role, Kind::Thread) };
+            Judgement { wall_us: 10_000_000, stages: vec![stage], ..judgement }
+        };
+        let ends = |share: f64| {
+            let waited_ns = (share * 20e9) as u64;
+            let sender = of(judgement(Limit::RemoteOrPath, "the network"), "read", 0, waited_ns);
+            (sender, of(judgement(Limit::Disk, "disk writes"), "disk write", waited_ns + 1_000_000_000, 0))
+        };
+        // As measured: with a link of the disk's rate, and of twice it.
+        let (sender, receiver) = ends(0.42);
+        assert_eq!(waited_for_path(&sender, &receiver), Some(0.42));
+        let words = "mixed (the network for 42 % of the time; disk writes afterwards)";
+        assert_eq!(joined(&sender, Some(&receiver), "host", true), words);
+        assert_eq!(Blame::of(&sender, &receiver).parts(), []);
+        let (sender, receiver) = ends(0.32);
+        assert_eq!(Blame::of(&sender, &receiver).parts(), [Part::Write]);
     }
 
     #[test]

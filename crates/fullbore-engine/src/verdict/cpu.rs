@@ -56,6 +56,12 @@ pub fn own_schedstat() -> SchedStat {
     OWN_SCHEDSTAT.try_with(read).unwrap_or_else(|_| last()).unwrap_or_default()
 }
 
+/// CPU time of all threads of this process, also of those that have ended (clock_gettime(2)).
+pub fn used_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
 /// Jiffies of the allowed cores from `/proc/stat` (proc_stat(5)), in USER_HZ,
 /// which is 100 per second on every Linux port we run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -42,6 +42,8 @@ pub(super) struct Facts {
     /// Busy share of the allowed cores.
     pub cores_busy: f64,
     pub throttled: f64,
+    /// Of the CPU time that a quota allows.
+    pub quota_used: Option<f64>,
     /// CPU time and waits for a core of all our threads, in cores.
     pub compute_cores: f64,
     pub run_delay_cores: f64,
@@ -99,6 +101,7 @@ impl Facts {
             received_bytes,
             cores_busy: (share(sample.cpu.busy_ns, length_ns) / allowed).min(1.0),
             throttled: share(sample.cpu.throttled_ns, length_ns).min(1.0),
+            quota_used: (sample.cpu.quota_ns > 0).then(|| share(sample.cpu.used_ns, sample.cpu.quota_ns as f64)),
             compute_cores: threads.iter().map(|thread| thread.compute).sum(),
             run_delay_cores: threads.iter().map(|thread| thread.run_delay).sum(),
             device_busy: sample.device.as_ref().map(|device| share(device.busy_ns, length_ns).min(1.0)),

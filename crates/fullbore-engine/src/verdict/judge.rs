@@ -41,6 +41,9 @@ const THROTTLED_HARD: f64 = 0.50;
 /// still; but the path has nothing to carry for much of the time.
 const THROTTLED_SENDER: f64 = 0.30;
 const PATH_BUSY: f64 = 0.70;
+/// Or the quota is used up. (From the beginning of a run to its end, quotas that limited were used to 84 to 90 %, those a
+/// quarter and more above what was needed to 75 % and less.)
+const QUOTA_USED: f64 = 0.85;
 /// Where next to no time is left, and nearly all that is wanted is waited for, there is no doubt, over however many
 /// threads the work is spread.
 const THROTTLED_NEARLY_ALWAYS: f64 = 0.80;
@@ -368,7 +371,8 @@ fn is_cpu_short(sample: &Sample, facts: &Facts, network_waits: bool) -> bool {
     let harder = facts.throttled >= THROTTLED_NEARLY_ALWAYS && facts.run_delay_ratio() >= DELAYED_NEARLY_ALWAYS;
     let is_path_idle = sample.sending.busy().is_some_and(|busy| busy < PATH_BUSY);
     let sender = facts.throttled >= THROTTLED_SENDER && is_path_idle;
-    hard || harder || sender || short && busiest >= NEARLY_ALL && !network_waits
+    let used_up = facts.throttled >= THROTTLED && facts.quota_used.is_some_and(|used| used >= QUOTA_USED);
+    hard || harder || sender || used_up || short && busiest >= NEARLY_ALL && !network_waits
 }
 
 /// Signal A for what stands behind the network: connections wait for it, or

@@ -443,8 +443,9 @@ impl<'a> Opinion<'a> {
             });
         }
         lines.extend(self.roles());
+        let quota = facts.quota_used.map_or(String::new(), |used| format!(", quota used {}", percent_text(used)));
         lines.push(format!(
-            "CPU: allowed cores busy {}, of it {:.2} cores ours; wait for a core {} of what we wanted; throttled {}",
+            "CPU: allowed cores busy {}, of it {:.2} cores ours; wait for a core {} of what we wanted; throttled {}{quota}",
             percent_text(facts.cores_busy),
             facts.compute_cores,
             percent_text(facts.run_delay_ratio()),

@@ -60,7 +60,7 @@ pub struct HostSample {
 /// The CPU within a sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuSample {
-    /// Cores this process may use (affinity and quota).
+    /// Cores this process may use (affinity).
     pub allowed_cores: f64,
     /// Work of anybody on those cores.
     pub busy_ns: u64,
@@ -68,6 +68,10 @@ pub struct CpuSample {
     pub steal_ns: u64,
     /// Time the control group was held back by its quota.
     pub throttled_ns: u64,
+    /// CPU time that the quota allows; 0 if there is none.
+    pub quota_ns: u64,
+    /// CPU time of this process, all threads.
+    pub used_ns: u64,
     /// The other process that used most, where cores were full, and its cores' worth.
     pub hog: Option<(String, f64)>,
 }
@@ -154,6 +158,8 @@ impl Sample {
         self.cpu.busy_ns += later.cpu.busy_ns;
         self.cpu.steal_ns += later.cpu.steal_ns;
         self.cpu.throttled_ns += later.cpu.throttled_ns;
+        self.cpu.quota_ns += later.cpu.quota_ns;
+        self.cpu.used_ns += later.cpu.used_ns;
         if later.cpu.hog.is_some() {
             self.cpu.hog.clone_from(&later.cpu.hog);
         }

@@ -126,6 +126,7 @@ struct Eyes {
     cores: Cores,
     cgroup: Cgroup,
     throttled_ns: u64,
+    used_ns: u64,
     device: Device,
     device_looked: Option<Duration>,
     disks: HashMap<String, DiskStat>,
@@ -141,6 +142,7 @@ impl Eyes {
         let mut eyes = Eyes {
             throttled_ns: cgroup.reading().throttled_ns,
             cgroup,
+            used_ns: cpu::used_ns(),
             ledger,
             config,
             began,
@@ -268,6 +270,10 @@ impl Eyes {
         let throttled_ns = cgroup.throttled_ns.saturating_sub(self.throttled_ns);
         self.cores = cores;
         self.throttled_ns = cgroup.throttled_ns;
+        let quota_ns = (cgroup.quota_cores.unwrap_or(0.0) * length.as_nanos() as f64) as u64;
+        let now_ns = cpu::used_ns();
+        let used_ns = now_ns.saturating_sub(self.used_ns);
+        self.used_ns = now_ns;
         let count = f64::from(cores.count.max(1));
         let ours_ns: u64 = stages.iter().flat_map(|stage| &stage.threads).map(|thread| thread.compute_ns).sum();
         let full = busy_ns as f64 >= SCAN_BUSY * count * length.as_nanos() as f64;
@@ -276,7 +282,7 @@ impl Eyes {
         let hog = if self.crowded >= PROCESS_SCAN { self.largest_process() } else { None };
         // The quota is not part of the cores: /proc/stat counts what others use
         // beyond it. Being held back shows as throttled time.
-        CpuSample { allowed_cores: count, busy_ns, steal_ns, throttled_ns, hog }
+        CpuSample { allowed_cores: count, busy_ns, steal_ns, throttled_ns, quota_ns, used_ns, hog }
     }
 
     fn largest_process(&mut self) -> Option<(String, f64)> {

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use fullbore_copy::judgement::{Blame, Judgement};
+use fullbore_copy::judgement::{self, Blame, Judgement};
 use fullbore_copy::probe::{DiskFacts, Part};
 use fullbore_copy::transport::Path as NetworkPath;
 use fullbore_engine::stage::StageReading;
@@ -111,7 +111,7 @@ impl Run<'_> {
         }
         if let Some(send) = send {
             rows.push(self.processor("encrypt + send", send, self.sender.cores, limits(Part::SourceCpu)));
-            rows.push(self.network(read, write, limits(Part::Network)));
+            rows.push(self.network(limits(Part::Network)));
         }
         if let Some(receive) = receive {
             rows.push(self.processor("receive + decrypt", receive, receiver.cores, limits(Part::TargetCpu)));
@@ -152,7 +152,7 @@ impl Run<'_> {
     }
 
     /// The connections: used while data is under way that neither buffer nor receiver holds up.
-    fn network(&self, read: Option<Spent>, write: Option<Spent>, limits: bool) -> Row {
+    fn network(&self, limits: bool) -> Row {
         let sending = self.sender.sending;
         let held_up = sending.receiver_limited_us as f64 / sending.busy_us.max(1) as f64;
         let used = sending.busy().map(|busy| busy * (1.0 - held_up).max(0.0));
@@ -175,10 +175,7 @@ impl Run<'_> {
             // What a path could do shows only when it is full.
             alone_bytes_per_s: used.filter(|_| limits).and_then(|used| self.alone(used)),
             used,
-            waited_for: match (read, write) {
-                (Some(read), Some(write)) => Some(read.blocked.min(write.starved)),
-                _ => None,
-            },
+            waited_for: judgement::waited_for_path(self.sender, self.receiver.unwrap_or(self.sender)),
             limits,
             evidence,
             ..Row::new("network")
@@ -276,11 +273,13 @@ mod tests {
             confident: true,
             stages: vec![stage("read", 200_000_000, 0, 3_500_000_000), stage("send", 0, 0, 3_600_000_000)],
             sending: SendReading { watched_us: 8_000_000, busy_us: 7_600_000, ..SendReading::default() },
+            wall_us: 2_000_000,
             cores: 2,
             ..Judgement::default()
         };
         let receiver = Judgement {
             stages: vec![stage("receive", 0, 3_600_000_000, 0), stage("disk write", 1_600_000_000, 2_200_000_000, 0)],
+            wall_us: 2_000_000,
             cores: 2,
             ..Judgement::default()
         };

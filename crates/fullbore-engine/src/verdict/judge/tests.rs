@@ -35,6 +35,8 @@ struct Scene {
     others_cores: f64,
     steal_cores: f64,
     throttled_cpu: f64,
+    /// Of the quota's CPU time.
+    quota_used: Option<f64>,
     device: Option<f64>,
     hog: Option<&'static str>,
     exhausted: f64,
@@ -63,6 +65,7 @@ fn link_bound() -> Scene {
         others_cores: 0.1,
         steal_cores: 0.0,
         throttled_cpu: 0.0,
+        quota_used: None,
         device: Some(0.3),
         hog: None,
         exhausted: 0.9,
@@ -184,6 +187,8 @@ fn sample(scene: &Scene, number: usize) -> Sample {
             busy_ns: ns((ours + scene.others_cores + scene.steal_cores).min(CORES)),
             steal_ns: ns(scene.steal_cores),
             throttled_ns: ns(scene.throttled_cpu),
+            quota_ns: scene.quota_used.map_or(0, |_| ns(0.1)),
+            used_ns: ns(0.1 * scene.quota_used.unwrap_or(0.0)),
             hog: scene.hog.map(|name| (name.to_owned(), scene.others_cores)),
         },
         device: scene.device.map(|busy| DeviceSample { name: "vda".into(), busy_ns: ns(busy), written_bytes: bytes }),
@@ -427,7 +432,7 @@ fn under_a_hard_quota_sockets_seem_empty() {
 
 #[test]
 fn under_a_quota_a_sender_seems_to_wait_for_a_path_that_has_little_to_carry() {
-    let scene = |throttled_cpu, busy_us| Scene {
+    let scene = |throttled_cpu, quota_used, busy_us| Scene {
         empty: 0.0,
         blocked: 0.0,
         compute: 0.02,
@@ -435,13 +440,17 @@ fn under_a_quota_a_sender_seems_to_wait_for_a_path_that_has_little_to_carry() {
         mb_per_s: 0.0,
         held_mb: 0.0,
         throttled_cpu,
+        quota_used: Some(quota_used),
         sending: SendReading { watched_us: 200_000, busy_us, ..SendReading::default() },
         ..link_bound()
     };
-    let limit = |throttled, busy_us| judged(&[(scene(throttled, busy_us), 100)]).limit;
-    assert!(matches!(limit(0.5, 105_000), Limit::Cpu { .. }));
-    assert_eq!(limit(0.5, 190_000), Limit::RemoteOrPath, "the path is full all the time");
-    assert_eq!(limit(0.2, 105_000), Limit::RemoteOrPath, "hardly ever held back");
+    let limit = |throttled, used, busy_us| judged(&[(scene(throttled, used, busy_us), 100)]).limit;
+    assert!(matches!(limit(0.5, 0.7, 105_000), Limit::Cpu { .. }));
+    assert_eq!(limit(0.5, 0.7, 190_000), Limit::RemoteOrPath, "the path is full all the time");
+    assert!(matches!(limit(0.5, 0.9, 190_000), Limit::Cpu { .. }), "and nothing of the quota is left");
+    assert!(matches!(limit(0.2, 0.9, 190_000), Limit::Cpu { .. }));
+    assert_eq!(limit(0.2, 0.7, 105_000), Limit::RemoteOrPath, "hardly ever held back");
+    assert_eq!(limit(0.05, 0.9, 190_000), Limit::RemoteOrPath, "never held back");
 }
 
 #[test]
