@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_engine::window::{Permit, Window};
@@ -17,11 +18,18 @@ use tokio::task::JoinHandle;
 use super::client::{Answer, Call, CallError, Client};
 use super::compare::{self, Checker, Present, Proof};
 
-/// Bytes of a range: half a part.
-pub const RANGE_BYTES: u64 = 4 << 20;
+/// Bytes on their way at once: they carry 1 Gbit/s over 0.4 s.
+pub const WINDOW_BYTES: u64 = 48 << 20;
 
-/// Ranges on their way at once: 48 MiB carry 1 Gbit/s over 0.4 s.
-pub const RANGES_AT_ONCE: u32 = 12;
+/// Ranges on their way at once, at most.
+pub const RANGES_AT_ONCE: u32 = (WINDOW_BYTES / RANGE_BYTES) as u32;
+
+/// Bytes of a range: half a part. Twelve of them keep a long path full while one is waited for.
+const RANGE_BYTES: u64 = 4 << 20;
+
+/// From a store within this round trip, where more of them cost it more than the way does, they are larger.
+const NEAR: Duration = Duration::from_millis(1);
+const NEAR_RANGE_BYTES: u64 = 16 << 20;
 
 /// Why an object is not here.
 #[derive(Debug, thiserror::Error)]
@@ -145,9 +153,10 @@ impl Run<'_> {
         let size = self.present.size;
         let mut under_way = VecDeque::from([(0..RANGE_BYTES.min(size), first)]);
         let mut next = RANGE_BYTES;
+        let length = range_bytes(self.client.reading().round_trip);
         while next < size || !under_way.is_empty() {
-            while next < size && under_way.len() < RANGES_AT_ONCE as usize {
-                let bytes = next..(next + RANGE_BYTES).min(size);
+            while next < size && (under_way.len() as u64) < WINDOW_BYTES / length {
+                let bytes = next..(next + length).min(size);
                 next = bytes.end;
                 let etag = self.present.etag.as_deref();
                 under_way.push_back((bytes.clone(), Asked::ask(self.client, self.key, bytes, etag, window)));
@@ -174,6 +183,11 @@ impl Run<'_> {
         self.checker = Some(checker);
         sent.map_err(|_| DownloadError::Unwanted)
     }
+}
+
+/// Bytes of all ranges but the first, over a path of this round trip.
+fn range_bytes(round_trip: Option<Duration>) -> u64 {
+    if round_trip.is_some_and(|time| time <= NEAR) { NEAR_RANGE_BYTES } else { RANGE_BYTES }
 }
 
 type Came = (Result<Answer, CallError>, Permit);
@@ -225,5 +239,17 @@ impl Asked {
 impl Drop for Asked {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_large_only_where_it_is_known_that_the_store_is_near() {
+        let of = |micros| range_bytes(Some(Duration::from_micros(micros)));
+        assert_eq!((of(100), of(20_000), range_bytes(None)), (NEAR_RANGE_BYTES, RANGE_BYTES, RANGE_BYTES));
+        assert_eq!(WINDOW_BYTES % NEAR_RANGE_BYTES, 0);
     }
 }

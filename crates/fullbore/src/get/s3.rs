@@ -4,7 +4,7 @@ use bytes::Bytes;
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::window::Window;
 use fullbore_store::s3::address::SCHEME;
-use fullbore_store::s3::download::{self, DownloadError, Got, RANGE_BYTES, RANGES_AT_ONCE};
+use fullbore_store::s3::download::{self, DownloadError, Got, RANGES_AT_ONCE, WINDOW_BYTES};
 use fullbore_store::s3::verdict::{Facts, judge};
 use fullbore_store::verdict::Verdict;
 use serde_json::json;
@@ -35,7 +35,7 @@ pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, Command
     let client = bucket::open(&arguments.s3, &arguments.grid, &location, None, stop.watch(), &ledger)?;
     let mut sink = Sink::open(arguments.output.as_deref())?;
     let (out, mut ranges) = mpsc::channel::<Vec<Bytes>>(RANGES);
-    let window = Window::new(RANGE_BYTES * u64::from(RANGES_AT_ONCE), RANGES_AT_ONCE);
+    let window = Window::new(WINDOW_BYTES, RANGES_AT_ONCE);
     let (getting, key) = (client.clone(), location.key.clone());
     let task = runtime.spawn(async move { download::get(&getting, &key, &window, &out).await });
     let mut written = Ok(());
