@@ -24,10 +24,13 @@ pub const STREAMS_MAX: usize = vector::LANES;
 /// second-level cache.
 pub const READ_BYTES: usize = 256 << 10;
 
-/// So many streams take hardly longer than one on this machine; 1 where nothing is gained.
+/// So many streams take hardly longer than one on this machine; 1 where nothing is gained, or so little (two by SHA
+/// instructions) that an idle core is better company.
 pub fn streams_at_once() -> usize {
     match Tier::of_this_machine() {
         Tier::Library => 1,
+        #[cfg(target_arch = "x86_64")]
+        Tier::Sha => 1,
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 | Tier::Avx512 => STREAMS_MAX,
     }

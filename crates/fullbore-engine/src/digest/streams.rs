@@ -25,8 +25,8 @@ impl<D: AsRef<[u8]>> Stream<'_, D> {
     }
 }
 
-/// Gives each hasher its pieces, in order. On processors without SHA instructions several
-/// streams take hardly longer than one; elsewhere this is the same as one after the other.
+/// Gives each hasher its pieces, in order. Several streams take hardly longer than one on processors without SHA
+/// instructions, two of them on those with; elsewhere this is the same as one after the other.
 pub fn update_many<'s, D: AsRef<[u8]> + 's>(streams: impl IntoIterator<Item = (&'s mut Sha256Hasher, &'s [D])>) {
     let mut open: Vec<Stream<'s, D>> = streams
         .into_iter()
