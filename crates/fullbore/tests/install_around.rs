@@ -188,7 +188,8 @@ fn a_power_cut_leaves_no_wrapper_with_an_empty_helper() {
         let is_wrapped = |name: &str| fs::metadata(root.join(name)).is_ok_and(|about| about.len() > 0);
         if is_wrapped("usr/bin/dpkg") || is_wrapped("usr/bin/apt-get") {
             wrapped += 1;
-            assert!(placed.as_ref() == Some(&helper), "at {point} of {log:?}");
+            let whole = placed.as_ref() == Some(&helper);
+            assert!(whole, "at {point} of {log:?}: a helper of {:?} bytes", placed.map(|helper| helper.len()));
         }
         if is_wrapped("etc/apt/apt.conf.d/00fullbore-nosync") {
             assert!(is_wrapped("usr/lib/fullbore-nosync/dpkg"), "at {point} of {log:?}");
