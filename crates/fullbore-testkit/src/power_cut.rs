@@ -64,7 +64,9 @@ impl BlockLog {
     /// # Errors
     /// When the image cannot be written.
     pub fn image(&self, point: usize, survives: &mut dyn FnMut() -> bool, to: &Path) -> Result<(), SlowDiskError> {
-        run("cp", &["--sparse=always".as_ref(), self.base.as_os_str(), to.as_os_str()])?;
+        // Another file each time: a loop device that is not gone yet may have blocks of the one before in memory.
+        let options = ["--remove-destination", "--sparse=always"].map(OsStr::new);
+        run("cp", &[options[0], options[1], self.base.as_os_str(), to.as_os_str()])?;
         let failed = |source: io::Error| SlowDiskError::Io { what: "image of the disk", source };
         let image = File::options().write(true).open(to).map_err(failed)?;
         let events = &self.events[..point.min(self.events.len())];
