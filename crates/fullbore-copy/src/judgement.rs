@@ -113,6 +113,11 @@ impl Judgement {
         serde_json::from_slice(json).ok()
     }
 
+    /// The clock of this role.
+    pub fn stage(&self, role: &str) -> Option<&StageReading> {
+        self.stages.iter().find(|stage| stage.name == role)
+    }
+
     /// What it blames of its own machine, by two signals.
     fn blames_itself(&self, disk: Part, cpu: Part) -> Option<Part> {
         match self.limit {
@@ -124,9 +129,7 @@ impl Judgement {
 
     /// Which disk a sender waits for. In one process its clocks have the writers' too, and tell which it was.
     fn disk(&self) -> Part {
-        let device_ns = |role: &str| {
-            self.stages.iter().find(|stage| stage.name == role).map_or(0, |stage| u128::from(stage.device_ns))
-        };
+        let device_ns = |role: &str| self.stage(role).map_or(0, |stage| u128::from(stage.device_ns));
         let writing_ns = device_ns("disk write");
         if writing_ns > 0 && writing_ns + device_ns("sync") >= device_ns("read") { Part::Write } else { Part::Read }
     }
@@ -166,7 +169,7 @@ impl Judgement {
 
     /// Share of the time that the threads of a role spent in such a way.
     fn spent(&self, role: &str, time_ns: impl Fn(&StageReading) -> u64) -> Option<f64> {
-        let stage = self.stages.iter().find(|stage| stage.name == role && stage.threads > 0)?;
+        let stage = self.stage(role).filter(|stage| stage.threads > 0)?;
         let whole_ns = stage.threads as f64 * self.wall_us as f64 * 1e3;
         Some((time_ns(stage) as f64 / whole_ns.max(1.0)).min(1.0))
     }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use fullbore_copy::judgement::{self, Blame, Judgement};
 use fullbore_copy::probe::{DiskFacts, Part};
 use fullbore_copy::transport::Path as NetworkPath;
-use fullbore_engine::stage::StageReading;
 use fullbore_engine::verdict::Verdict;
 
 use super::remote::connections;
@@ -61,7 +60,7 @@ struct Spent {
 
 impl Run<'_> {
     fn spent(&self, end: &Judgement, role: &str) -> Option<Spent> {
-        let stage: &StageReading = end.stages.iter().find(|stage| stage.name == role && stage.threads > 0)?;
+        let stage = end.stage(role).filter(|stage| stage.threads > 0)?;
         let whole_ns = stage.threads as f64 * (self.wall.as_nanos() as f64).max(1.0);
         let (starved, blocked) = (stage.starved_ns as f64 / whole_ns, stage.blocked_ns as f64 / whole_ns);
         // Threads that ended before the run did were not at work then.
@@ -249,7 +248,7 @@ impl Run<'_> {
 
 #[cfg(test)]
 mod tests {
-    use fullbore_engine::stage::{Kind, SendReading};
+    use fullbore_engine::stage::{Kind, SendReading, StageReading};
     use fullbore_engine::verdict::Limit;
 
     use super::*;

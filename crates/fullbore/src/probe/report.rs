@@ -406,7 +406,7 @@ fn waited_for(trial: &Trial, part: Part, local: bool) -> Option<f64> {
     let (sender, receiver) = (&trial.flow.judgement, &trial.landed.judgement);
     let streams = trial.flow.path.streams.max(1) as u64;
     let share = |end: &Judgement, name: &str, wait: fn(&StageReading) -> u64| {
-        let stage = end.stages.iter().find(|stage| stage.name == name)?;
+        let stage = end.stage(name)?;
         // Threads of connections are older than the trial, and were not counted in it.
         let threads = if stage.threads > 0 { stage.threads } else { streams };
         Some((wait(stage) as f64 / 1e9 / threads as f64 / trial.flow.seconds.max(1e-9)).min(1.0))
