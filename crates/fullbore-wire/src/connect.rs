@@ -66,6 +66,19 @@ impl fmt::Display for Endpoint {
     }
 }
 
+/// How far the TCP handshake of a connection is. It takes about a round trip, known before TLS has begun; and one that
+/// is not over tells as early that the path is longer than so much.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Handshake {
+    /// The name is looked up, or nobody connects.
+    #[default]
+    NotBegun,
+    /// The first packet was sent then.
+    Begun(Instant),
+    /// It took so long.
+    Took(Duration),
+}
+
 /// How to connect. Clones share the TLS session cache.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
@@ -81,8 +94,8 @@ pub struct ConnectOptions {
     pub limit: Duration,
     /// Head start of one address over the next.
     pub attempt_delay: Duration,
-    /// Told how long the TCP handshake took as soon as it is over: about a round trip, known before TLS has begun.
-    pub round_trip: Option<watch::Sender<Option<Duration>>>,
+    /// Told how far the TCP handshake is.
+    pub handshake: Option<watch::Sender<Handshake>>,
     /// The first request is written, or an answer waited for, as soon as there is a connection: the end of the TLS
     /// handshake goes with it ([`TlsSocket::connect_to_write`]).
     pub writes_at_once: bool,
@@ -97,7 +110,7 @@ impl Default for ConnectOptions {
             socket: SocketOptions::default(),
             limit: CONNECT_LIMIT,
             attempt_delay: ATTEMPT_DELAY,
-            round_trip: None,
+            handshake: None,
             writes_at_once: false,
         }
     }
@@ -335,6 +348,8 @@ pub async fn connect(endpoint: &Endpoint, options: &ConnectOptions) -> Result<Co
     timings.resolve_us = clock.step_us();
 
     let mut attempts = Vec::new();
+    let tell = |handshake| options.handshake.as_ref().map(|told| told.send_replace(handshake));
+    tell(Handshake::Begun(Instant::now()));
     let racing = race(&addresses, &options.socket, options.attempt_delay, &mut attempts);
     let raced = deadline.keep(Phase::Tcp, racing).await;
     let (peer, socket) = match raced {
@@ -345,9 +360,7 @@ pub async fn connect(endpoint: &Endpoint, options: &ConnectOptions) -> Result<Co
         Err(_) => return Err(deadline.passed(Phase::Tcp, attempts)),
     };
     timings.tcp_us = clock.step_us();
-    if let Some(told) = &options.round_trip {
-        told.send_replace(Some(Duration::from_micros(timings.tcp_us)));
-    }
+    tell(Handshake::Took(Duration::from_micros(timings.tcp_us)));
     let tcp = socket.probe();
 
     let mut stream = Stream::Plain(socket);

@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 use super::cap::{Chk, StorageIndex};
 use super::code::Code;
 use super::extension::Extension;
-use super::gbs::link::beside::worthwhile;
+use super::gbs::link::beside::{Distance, worthwhile};
 use super::gbs::link::{Link, LinkError, Reply};
 use super::gbs::{held_shares, range_bytes};
 use super::geometry::{DEFAULT_SEGMENT_BYTES, Encoding, Geometry, GeometryError};
@@ -290,7 +290,7 @@ impl<'a> Download<'a> {
     async fn widen(&mut self) {
         let servers = self.readers.len().max(1) as u64;
         let each = self.geometry.share_data() * u64::from(self.cap.needed) / servers;
-        let connections = worthwhile(each, self.readers.len());
+        let connections = worthwhile(Distance::Far, each, self.readers.len());
         if self.is_small || connections == 1 {
             return;
         }
@@ -300,12 +300,12 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Waits for the first TCP handshake with a server that is read from: whether it is far.
+    /// Waits until the first server that is read from tells whether it is far.
     fn reached(&self) -> impl Future<Output = bool> + use<> {
         let mut told = JoinSet::new();
         for reader in &self.readers {
             let link = self.link(reader.server).clone();
-            told.spawn(async move { link.is_far().await });
+            told.spawn(async move { link.is_at(Distance::Far).await });
         }
         async move {
             loop {

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::{Kind, Ledger};
-use fullbore_wire::connect::{ConnectOptions, Endpoint, Scheme};
+use fullbore_wire::connect::{ConnectOptions, Endpoint, Handshake, Scheme};
 use fullbore_wire::rate_limit::RateLimit;
 use fullbore_wire::resolve::Resolver;
 use fullbore_wire::socket::SocketOptions;
@@ -99,8 +99,8 @@ struct Shared {
     requests: Requests,
     flow: Flow,
     given_up: Mutex<Option<String>>,
-    /// Time of the first TCP handshake, once it is over.
-    round_trip: watch::Sender<Option<Duration>>,
+    /// How far its TCP handshake is, which tells how far the server is.
+    handshake: watch::Sender<Handshake>,
     far: Duration,
 }
 
@@ -164,13 +164,13 @@ impl Link {
             false => (ATTEMPTS, options.patience),
             true => (1, options.patience.min(FURTHER_LIMIT)),
         };
-        let round_trip = watch::Sender::new(None);
+        let handshake = watch::Sender::default();
         let shared = Arc::new(Shared {
             name: server.name(),
             requests: Requests::new(&server.nurl),
             flow: Flow::new(options.limit.is_some(), Instant::now()),
             given_up: Mutex::new(None),
-            round_trip: round_trip.clone(),
+            handshake: handshake.clone(),
             far: options.far,
         });
         let (queue, orders) = mpsc::unbounded_channel();
@@ -182,7 +182,7 @@ impl Link {
             resolver: Arc::clone(&options.resolver),
             socket: SocketOptions { unsent_low_water_bytes: Some(UNSENT_BYTES_MAX), ..SocketOptions::default() },
             limit,
-            round_trip: Some(round_trip),
+            handshake: Some(handshake),
             writes_at_once: true,
             ..ConnectOptions::default()
         };

@@ -6,7 +6,7 @@ use super::share::{Share, Standing};
 use super::{Happened, SPECULATIVE_BYTES, Upload};
 use crate::lafs::gbs::UploadSecret;
 use crate::lafs::gbs::link::Link;
-use crate::lafs::gbs::link::beside::worthwhile;
+use crate::lafs::gbs::link::beside::{Distance, worthwhile};
 use crate::lafs::placement::{Candidate, Placement, place};
 use crate::lafs::secrets::random;
 
@@ -143,22 +143,23 @@ impl<'a> Upload<'a> {
         });
     }
 
-    /// Opens more connections to a far server, if its share is large enough for that: while the first one's
-    /// handshake of TLS passes, and the question for room is answered.
+    /// Opens more connections to a server that is not near, if its share is large enough for that: while the first one's
+    /// handshakes pass, and the question for room is answered.
     fn widen(&self, link: &Link) {
         let servers = self.order.len().min(self.shares.len());
-        let connections = match self.share_len {
-            ..=SPECULATIVE_BYTES => 1,
-            length => worthwhile(length, servers),
-        };
-        if connections > 1 {
-            let link = link.clone();
-            tokio::spawn(async move {
-                if link.is_far().await == Some(true) {
-                    link.widen(connections);
-                }
-            });
+        let share_len = self.share_len;
+        if share_len <= SPECULATIVE_BYTES || worthwhile(Distance::Far, share_len, servers) == 1 {
+            return;
         }
+        let link = link.clone();
+        tokio::spawn(async move {
+            for distance in [Distance::Away, Distance::Far] {
+                if link.is_at(distance).await != Some(true) {
+                    break;
+                }
+                link.widen(worthwhile(distance, share_len, servers));
+            }
+        });
     }
 
     /// Asks the servers that get no share which ones they have, as the stock client does: the file may have been put

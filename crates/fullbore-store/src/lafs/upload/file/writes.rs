@@ -7,6 +7,10 @@ use super::{Happened, SPECULATIVE_BYTES, Upload};
 use crate::lafs::gbs::link::{Link, LinkError, Reply};
 use crate::lafs::gbs::{Allocated, AnswerError, Written, held_shares};
 
+/// Bytes that writes over all connections of a server have, one for each: less than the blocks of a share that memory has
+/// room for, so that none of them waits for blocks.
+const WRITES_BESIDE_BYTES: u64 = 4 << 20;
+
 impl<'a> Upload<'a> {
     /// Sends what may be sent now.
     pub(super) fn send(&mut self, all_out: bool, flush: bool) {
@@ -86,7 +90,10 @@ impl<'a> Upload<'a> {
     fn write_bytes_max(&self, link: &Link) -> u64 {
         match link.connections() as u64 {
             1 => u64::MAX,
-            some => self.share_len.saturating_sub(SPECULATIVE_BYTES).div_ceil(some).max(SPECULATIVE_BYTES),
+            some => {
+                let part = self.share_len.saturating_sub(SPECULATIVE_BYTES).div_ceil(some);
+                part.min(WRITES_BESIDE_BYTES / some).max(SPECULATIVE_BYTES)
+            }
         }
     }
 
