@@ -185,7 +185,8 @@ impl Settings {
         let mut settings = Settings::default();
         for line in text.lines() {
             let line = line.trim();
-            if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            // What follows the bracket is passed over, as the stock client does.
+            if let Some((name, _)) = line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
                 settings.sections.push(name.trim().to_owned());
             } else if let Some((name, value)) = line.split_once(['=', ':'])
                 && !line.starts_with(['#', ';'])
@@ -202,8 +203,8 @@ impl Settings {
     }
 
     fn value(&self, section: &str, name: &str) -> Option<&str> {
-        let mut values = self.values.iter().rev();
-        values.find(|(of, key, _)| of == section && key == name).map(|(.., value)| value.as_str())
+        let value_in = |section: &str| self.values.iter().rev().find(|(of, key, _)| of == section && key == name);
+        value_in(section).or_else(|| value_in("DEFAULT")).map(|(.., value)| value.as_str())
     }
 
     fn client(&self, name: &str) -> Option<&str> {
@@ -271,6 +272,9 @@ mod tests {
             ("[client]\nshares.needed = x\n", "tahoe.cfg"),
             ("[client]\nshares.needed = 9\nshares.total = 8\n", "tahoe.cfg"),
             ("[grid_managers]\nm = pub-v0-x\n", "grid manager"),
+            ("[client]\n[grid_managers] ; ours\nm = pub-v0-x\n", "grid manager"),
+            ("[client]\n[connections]  # by Tor\ntcp = tor\n", "[connections] tcp = tor"),
+            ("[DEFAULT]\ntcp = tor\n[connections]\n", "[connections] tcp = tor"),
             ("[node]\nreveal-IP-address = false\n", "[node] reveal-IP-address = false"),
             ("[node]\nreveal-IP-address: No\n[client]\n", "[node] reveal-IP-address = No"),
             ("[connections]\ntcp = tor\n", "[connections] tcp = tor"),
