@@ -116,7 +116,9 @@ impl Bucket {
         }
         let suffix = amazons(region);
         let text = endpoint.map_or_else(|| format!("https://s3.{region}.{suffix}"), str::to_owned);
-        let bad = |reason: String| AddressError::Endpoint { text: text.clone(), reason };
+        // A password in it is for nobody's eyes.
+        let shown = text.rsplit_once('@').map_or(text.as_str(), |(_, rest)| rest);
+        let bad = |reason: String| AddressError::Endpoint { text: shown.to_owned(), reason };
         let url = Url::parse(&text).map_err(|error| bad(error.to_string()))?;
         if url.target().contains('?') {
             return Err(bad("has a query".into()));
@@ -241,5 +243,8 @@ mod tests {
         assert!(Bucket::new("bucket", Some("http://127.0.0.1"), "x", Addressing::Virtual).is_err());
         assert!(Bucket::new("bucket", Some("store.example"), "x", Addressing::Auto).is_err());
         assert!(Bucket::new("bucket", None, "x/y", Addressing::Auto).is_err());
+        let secret = Bucket::new("bucket", Some("http://me:pass@store.example"), "x", Addressing::Auto);
+        let error = secret.unwrap_err().to_string();
+        assert!(error.contains("store.example") && !error.contains("pass@"), "{error}");
     }
 }

@@ -64,7 +64,7 @@ pub enum CredentialsError {
         reason: String,
     },
     /// No source had any.
-    #[error("no credentials found: {}", tried.join("; "))]
+    #[error("no credentials found{}{}", if tried.is_empty() { "" } else { ": " }, tried.join("; "))]
     None {
         /// What each source said.
         tried: Vec<String>,

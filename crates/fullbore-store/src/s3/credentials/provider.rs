@@ -119,10 +119,11 @@ pub(super) fn chain(
 ) -> Result<Vec<Provider>, CredentialsError> {
     let mut chain = Vec::new();
     // A profile that the command line names goes before the environment.
-    if !profile_asked
-        && let (Some(access_key_id), Some(secret_access_key)) =
-            (given("AWS_ACCESS_KEY_ID"), given("AWS_SECRET_ACCESS_KEY"))
-    {
+    if !profile_asked && let Some(access_key_id) = given("AWS_ACCESS_KEY_ID") {
+        let secret_access_key = given("AWS_SECRET_ACCESS_KEY").ok_or_else(|| CredentialsError::Source {
+            source_name: "the environment".into(),
+            reason: "AWS_ACCESS_KEY_ID is set, and AWS_SECRET_ACCESS_KEY is not".into(),
+        })?;
         let session_token = given("AWS_SESSION_TOKEN").or_else(|| given("AWS_SECURITY_TOKEN"));
         chain.push(Provider::Fixed(Identity { access_key_id, secret_access_key, session_token, expires: None }));
         return Ok(chain);
@@ -299,6 +300,7 @@ impl Provider {
             Provider::Container { url, token } => container(url, token.as_ref(), connect).await,
             Provider::Metadata { endpoint, .. } => metadata(endpoint, connect).await,
         };
+        let fetched = fetched.and_then(|identity| sendable(&identity).map(|()| identity));
         fetched.map_err(|reason| CredentialsError::Source { source_name: self.name(), reason })
     }
 }
@@ -343,6 +345,18 @@ fn identity(
         session_token: session_token.filter(|token| !token.is_empty()),
         expires,
     })
+}
+
+/// Whether these can stand in a request. What cannot is named and not shown, as whoever writes the request would.
+fn sendable(identity: &Identity) -> Result<(), String> {
+    let Identity { access_key_id, secret_access_key, session_token, .. } = identity;
+    let parts = [
+        ("access key", Some(access_key_id)),
+        ("secret key", Some(secret_access_key)),
+        ("session token", session_token.as_ref()),
+    ];
+    let odd = parts.iter().find(|(_, text)| text.is_some_and(|text| text.contains(char::is_control)));
+    odd.map_or(Ok(()), |(what, _)| Err(format!("its {what} has a line end, or another control character, in it")))
 }
 
 async fn process(command: &str) -> Result<Identity, String> {

@@ -108,6 +108,26 @@ async fn a_program_prints_credentials() {
 }
 
 #[tokio::test]
+async fn credentials_that_no_request_can_hold_are_not_shown() {
+    let keys = Found::new("", "").with("AWS_ACCESS_KEY_ID", "E").with("AWS_SECRET_ACCESS_KEY", "es");
+    let token = keys.with("AWS_SESSION_TOKEN", "the-token\r\n");
+    let error = token.identity(None).await.unwrap_err().to_string();
+    assert!(error.contains("session token") && !error.contains("the-token"), "{error}");
+    let printed = r#"{"AccessKeyId": "P", "SecretAccessKey": "the-secret\n"}"#;
+    let found = Found::new(&format!("[default]\ncredential_process = printf %s '{printed}'\n"), "");
+    let error = found.identity(None).await.unwrap_err().to_string();
+    assert!(error.contains("secret key") && !error.contains("the-secret"), "{error}");
+}
+
+#[tokio::test]
+async fn what_is_missing_is_told() {
+    let off = Found::new("", "").with("AWS_EC2_METADATA_DISABLED", "true");
+    assert_eq!(off.identity(None).await.unwrap_err().to_string(), "no credentials found");
+    let error = off.with("AWS_ACCESS_KEY_ID", "E").find(None).unwrap_err().to_string();
+    assert!(error.contains("AWS_SECRET_ACCESS_KEY is not"), "{error}");
+}
+
+#[tokio::test]
 async fn single_sign_on_is_unsupported_and_said_so() {
     let found = Found::new("[default]\nsso_session = x\n[sso-session x]\nsso_region = y\n", "");
     let error = found.find(None).unwrap_err().to_string();
