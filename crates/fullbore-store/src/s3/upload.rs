@@ -41,6 +41,11 @@ const SIGNAL_TIME: Duration = Duration::from_millis(50);
 /// Time for giving an upload up on the server.
 const ABORT_LIMIT: Duration = Duration::from_secs(15);
 
+/// How often an upload is given up at most, and the time between: a guess at what a store needs for a part whose bytes
+/// it has. Some say each time that it was there.
+const ABORTS_MAX: usize = 3;
+const LATE_PARTS: Duration = Duration::from_millis(200);
+
 /// Why an object is not there.
 #[derive(Debug, thiserror::Error)]
 pub enum UploadError {
@@ -96,6 +101,15 @@ pub struct Stored {
     pub checksum: String,
     /// The store said that it has the same.
     pub confirmed: bool,
+}
+
+/// When an upload in parts was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aborted {
+    /// By this request, unless the store says so of every one.
+    Now,
+    /// It was not there any more.
+    Before,
 }
 
 /// What became of an object that was put in one piece.
@@ -294,7 +308,7 @@ impl Uploader {
     ///
     /// # Errors
     /// When it may still be there.
-    pub async fn abort(&self, key: &str, upload_id: &str) -> Result<(), CallError> {
+    pub async fn abort(&self, key: &str, upload_id: &str) -> Result<Aborted, CallError> {
         let mut call = Call::new(Method::Delete, Some(key)).query("uploadId", upload_id);
         call.at_the_end = true;
         let what = format!("DELETE {key}?uploadId");
@@ -303,10 +317,10 @@ impl Uploader {
             Err(CallError::Network { what: what.clone(), reason: "no answer in time".into(), tries: 1 })
         });
         match made {
-            // 404: it is gone.
-            Ok(answer) if (200..300).contains(&answer.head.status) || answer.head.status == 404 => Ok(()),
+            Ok(answer) if (200..300).contains(&answer.head.status) => Ok(Aborted::Now),
+            Ok(answer) if answer.head.status == 404 => Ok(Aborted::Before),
             Ok(answer) => Err(CallError::refused(&what, &answer)),
-            Err(error) if error.code() == "NoSuchUpload" => Ok(()),
+            Err(error) if error.code() == "NoSuchUpload" => Ok(Aborted::Before),
             Err(error) => Err(error),
         }
     }
@@ -451,6 +465,20 @@ struct Multipart {
 impl Multipart {
     async fn send(&self, ready: &mut mpsc::Receiver<Ready>) -> Result<Vec<Part>, UploadError> {
         let mut under_way = JoinSet::new();
+        let sent = self.send_all(ready, &mut under_way).await;
+        if sent.is_err() {
+            // They go on to their end, whoever waits for them, and would arrive after the upload was given up.
+            let ended = async { while under_way.join_next().await.is_some() {} };
+            let _ = timeout(ABORT_LIMIT, ended).await;
+        }
+        sent
+    }
+
+    async fn send_all(
+        &self,
+        ready: &mut mpsc::Receiver<Ready>,
+        under_way: &mut JoinSet<Result<Part, UploadError>>,
+    ) -> Result<Vec<Part>, UploadError> {
         let mut parts = Vec::new();
         loop {
             tokio::select! {
@@ -560,11 +588,20 @@ impl Multipart {
         }
     }
 
+    /// A part that the store had in hand meanwhile may stay: it is given up again until nothing is there
+    /// ("AbortMultipartUpload", Amazon S3 API reference).
     async fn give_up(&self) {
-        match self.uploader.abort(&self.open.key, &self.open.upload_id).await {
-            Ok(()) => self.ended(),
-            Err(error) => tracing::warn!(%error, "an upload in parts could not be given up; a later run tries again"),
+        for _ in 0..ABORTS_MAX {
+            match self.uploader.abort(&self.open.key, &self.open.upload_id).await {
+                Ok(Aborted::Now) => tokio::time::sleep(LATE_PARTS).await,
+                Ok(Aborted::Before) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "an upload in parts could not be given up; a later run tries again");
+                    return;
+                }
+            }
         }
+        self.ended();
     }
 }
 

@@ -223,7 +223,7 @@ async fn give_up_orphans(arguments: &PutArgs, uploader: &Uploader, journals: &Pa
     let uploads: Vec<_> = orphans.uploads(bucket.store(), &bucket.name).cloned().collect();
     for open in uploads {
         match uploader.abort(&open.key, &open.upload_id).await {
-            Ok(()) => {
+            Ok(_) => {
                 orphans.ended(&open.upload_id);
                 say(&arguments.grid, &format!("{}: gave up the upload in parts of a run that did not end", open.key));
             }

@@ -309,8 +309,8 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
             (200, String::new(), body.into_bytes())
         }
         ("DELETE", Some(upload)) => {
-            kept.uploads.remove(&upload);
-            none(204)
+            let was_there = kept.uploads.remove(&upload).is_some();
+            none(if was_there { 204 } else { 404 })
         }
         ("POST", None) if request.query.starts_with("uploads") => {
             kept.uploads_begun += 1;
