@@ -31,7 +31,7 @@ const UNSENT_BYTES_MAX: u32 = 128 << 10;
 
 /// Whether an argument is an address of a store.
 pub fn is_address(text: &std::ffi::OsStr) -> bool {
-    text.to_str().is_some_and(|text| text.starts_with(SCHEME))
+    text.as_encoded_bytes().starts_with(SCHEME.as_bytes())
 }
 
 /// Reads an address.

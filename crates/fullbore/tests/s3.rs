@@ -170,6 +170,8 @@ fn wrong_keys_and_buckets_are_told(server: &Server) {
     let none = client.run(["put", file, "s3://nosuchbucket/f"]);
     assert_eq!(none.code, 1);
     assert!(none.stderr.contains("NoSuchBucket"), "{}", none.stderr);
+    let none = client.run(["get", "s3://nosuchbucket/f"]);
+    assert!(none.code == 1 && none.stderr.contains("NoSuchBucket"), "{}", none.stderr);
     let mut wrong = Client::new(&server.url);
     wrong.variables[1].1 = "another-secret".into();
     let refused = wrong.run(["put", file, "s3://bucket/f"]);

@@ -86,8 +86,7 @@ pub async fn get(
     out: &mpsc::Sender<Vec<Bytes>>,
 ) -> Result<Got, DownloadError> {
     let mut first = Asked::ask(client, key, 0..RANGE_BYTES, None, window);
-    let mut present =
-        compare::head(client, key).await?.ok_or_else(|| DownloadError::Missing { key: key.to_owned() })?;
+    let Some(mut present) = compare::head(client, key).await? else { return Err(first.missing(key).await) };
     if present.size == 0 {
         // Some proxies leave the length out of an answer without a body.
         present.size = first.complete_length().await?;
@@ -226,6 +225,17 @@ impl Asked {
             Some(ContentRange::Bytes { complete, .. }) => Ok(complete.unwrap_or(0)),
             _ => Ok(0),
         }
+    }
+
+    /// What is not there: an answer to HEAD has no body to tell a bucket from an object.
+    async fn missing(&mut self, key: &str) -> DownloadError {
+        if let Ok((Ok(answer), _)) = self.answer().await {
+            let refused = CallError::refused(format!("GET {key}"), &answer);
+            if refused.code() == "NoSuchBucket" {
+                return refused.into();
+            }
+        }
+        DownloadError::Missing { key: key.to_owned() }
     }
 
     async fn answer(&mut self) -> Result<Came, CallError> {

@@ -5,6 +5,7 @@ use fullbore_engine::stage::Ledger;
 use fullbore_engine::window::Window;
 use fullbore_store::s3::address::SCHEME;
 use fullbore_store::s3::download::{self, DownloadError, Got, RANGES_AT_ONCE, WINDOW_BYTES};
+use fullbore_store::s3::key;
 use fullbore_store::s3::verdict::{Facts, judge};
 use fullbore_store::verdict::Verdict;
 use serde_json::json;
@@ -28,6 +29,7 @@ pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, Command
     if location.key.is_empty() || location.key.ends_with('/') {
         return Err(CommandError::usage(format_args!("{SCHEME}{}/{}: which object?", location.bucket, location.key)));
     }
+    key::check(&location.key).map_err(CommandError::usage)?;
     let begun = Instant::now();
     let ledger = Ledger::off();
     let runtime = runtime(&ledger)?;
