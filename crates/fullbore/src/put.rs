@@ -12,6 +12,7 @@ mod spool;
 mod tree;
 mod work;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fullbore_store::lafs::verdict::{Facts, judge};
@@ -27,6 +28,7 @@ use crate::grid::{
 use crate::program::process_costs;
 use list::List;
 use settings::PutSettings;
+use tree::Item;
 use work::{Done, Workplace};
 
 /// Puts everything; the result is the exit code.
@@ -43,20 +45,33 @@ pub fn run(arguments: &PutArgs) -> Result<u8, CommandError> {
     }
     let settings = PutSettings::resolve(arguments)?;
     let begun = Instant::now();
+    let items = tree::list(&arguments.paths, &mut left_out(arguments))?;
+    // Behind the items, of which it is none: it may be in a directory that is put.
     let mut list = List::open(arguments.caps.as_deref())?;
     let workplace = Workplace::new(arguments, &settings)?;
-    let result = put(arguments, &workplace, &mut list, begun);
+    let result = put(arguments, &workplace, &items, &mut list, begun);
     workplace.end(matches!(result, Ok(0)));
     result
 }
 
+/// Tells what is no part of anything.
+fn left_out(arguments: &PutArgs) -> impl FnMut(&Path, &str) {
+    |path, what| say(&arguments.grid, &format!("warning: {}: {what}, left out", path.display()))
+}
+
 /// The walk, from the connections on.
-fn put(arguments: &PutArgs, workplace: &Workplace<'_>, list: &mut List, begun: Instant) -> Result<u8, CommandError> {
+fn put(
+    arguments: &PutArgs,
+    workplace: &Workplace<'_>,
+    items: &[Item],
+    list: &mut List,
+    begun: Instant,
+) -> Result<u8, CommandError> {
     // Without a list a cap is on stdout alone.
     let print = if arguments.caps.is_some() { print_line } else { print_only_copy };
     let mut failed = Vec::new();
     let mut totals = Totals::default();
-    let result = workplace.put_all(&arguments.paths, &mut |done: Done| {
+    let result = workplace.put_all(items, &mut |done: Done| {
         for trouble in &done.troubles {
             say(&arguments.grid, &format!("warning: {}: {trouble}", done.path.display()));
         }
@@ -75,7 +90,7 @@ fn put(arguments: &PutArgs, workplace: &Workplace<'_>, list: &mut List, begun: I
         }
         Ok(())
     });
-    list.publish()?;
+    list.publish(result.is_ok() && failed.is_empty())?;
     let facts = workplace.facts(begun.elapsed(), totals.sent_bytes);
     if !arguments.dry_run {
         conclude(arguments, &totals, &facts, workplace, failed.len())?;

@@ -26,6 +26,8 @@ fn a_real_grid() {
     several_files_are_read_in_their_order(&grid);
     reports_have_no_caps(&grid);
     directories_are_read_by_the_stock_client(&grid);
+    a_list_in_the_directory_that_is_put_is_no_part_of_it(&grid);
+    an_empty_secret_is_told_of(&grid);
     caps_go_to_the_list_and_to_stdout_alone(&grid);
     pipes_are_spooled_or_streamed(&grid);
     what_is_there_is_not_sent_again(&grid);
@@ -170,6 +172,24 @@ fn directories_are_read_by_the_stock_client(grid: &Grid) {
         let differences = Command::new("diff").arg("-r").args([root, &copy]).output().unwrap();
         assert!(differences.status.success(), "{}", String::from_utf8_lossy(&differences.stdout));
     }
+}
+
+fn a_list_in_the_directory_that_is_put_is_no_part_of_it(grid: &Grid) {
+    let root = grid.dir.path().join("listed");
+    fs::create_dir(&root).unwrap();
+    fs::write(root.join("a"), b"literal").unwrap();
+    let caps = root.join("caps");
+    let arguments = ["put", "-q", "--node", grid.node(), "--caps", caps.to_str().unwrap(), root.to_str().unwrap()];
+    grid.fullbore(arguments).stdout_line();
+    let list = fs::read_to_string(caps).unwrap();
+    assert_eq!(list.lines().count(), 2, "{list}");
+}
+
+fn an_empty_secret_is_told_of(grid: &Grid) {
+    let [file, none] = [("guessed", "literal"), ("secret", "\n")].map(|(name, text)| grid.file(name, text.as_bytes()));
+    let secret = ["--convergence-file", none.to_str().unwrap()];
+    let put = grid.fullbore(["put", "--node", grid.node(), file.to_str().unwrap()].into_iter().chain(secret));
+    assert!(put.code == 0 && put.stderr.contains("the convergence secret is empty"), "{}", put.stderr);
 }
 
 fn caps_go_to_the_list_and_to_stdout_alone(grid: &Grid) {

@@ -18,6 +18,7 @@ pub struct List(Option<Open>);
 struct Open {
     output: Output,
     lines: BufWriter<File>,
+    is_empty: bool,
     failed: Option<io::Error>,
 }
 
@@ -41,20 +42,25 @@ impl List {
         let failed = |error| CommandError::disk(path, &error).context("--caps");
         let output = Output::begin(path, output::PRIVATE).map_err(failed)?;
         let lines = BufWriter::new(output.file().try_clone().map_err(failed)?);
-        Ok(List(Some(Open { output, lines, failed: None })))
+        Ok(List(Some(Open { output, lines, is_empty: true, failed: None })))
     }
 
     /// Adds a file.
     pub fn add(&mut self, path: &Path, size: u64, cap: &str) {
         let Some(open) = &mut self.0 else { return };
+        open.is_empty = false;
         if open.failed.is_none() {
             open.failed = writeln!(open.lines, "{}", entry(path, size, cap, None)).err();
         }
     }
 
-    /// Gives it its name.
-    pub fn publish(&mut self) -> Result<(), CommandError> {
-        let Some(Open { output, mut lines, failed }) = self.0.take() else { return Ok(()) };
+    /// Gives it its name. `all_done`: without it, a list of nothing does not take the place of an older one, which may
+    /// have the only caps of what it lists.
+    pub fn publish(&mut self, all_done: bool) -> Result<(), CommandError> {
+        let Some(Open { output, mut lines, is_empty, failed }) = self.0.take() else { return Ok(()) };
+        if is_empty && !all_done {
+            return Ok(());
+        }
         let path = output.path().to_owned();
         let written = failed.map_or_else(|| lines.flush(), Err);
         let published = written.and_then(|()| output.sync()).and_then(|()| output.publish());
@@ -76,11 +82,13 @@ mod tests {
         list.add(Path::new("a\nb"), 5, "URI:LIT:x");
         list.add(Path::new(OsStr::from_bytes(b"\xff")), 6, "URI:LIT:y");
         assert!(!path.exists());
-        list.publish().unwrap();
+        list.publish(false).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text.lines().next(), Some(r#"{"cap":"URI:LIT:x","path":"a\nb","size":5}"#));
         assert!(text.contains(r#""path_base64":"/w==""#), "{text}");
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        List::open(Some(&path)).unwrap().publish(false).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "nothing was put, and nothing is lost");
         drop(List::open(Some(&path)).unwrap());
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing temporary is left");
     }

@@ -35,9 +35,9 @@ use fullbore_wire::rate_limit::RateLimit;
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::fail;
 use super::list::{self, List};
 use super::spool;
+use super::{fail, left_out};
 use crate::bucket;
 use crate::cli::PutArgs;
 use crate::error::{CommandError, ErrorKind};
@@ -69,11 +69,9 @@ pub fn run(arguments: &PutArgs, address: &std::ffi::OsStr) -> Result<u8, Command
     }
     let common_fields = fields::common(&arguments.s3_put)?;
     let begun = Instant::now();
+    let plan = Plan::make(sources, &location, &Last::new(&arguments.s3_put.last), &mut left_out(arguments))?;
+    // Behind the plan, which it is no part of: it may be in a directory that is put.
     let mut list = List::open(arguments.caps.as_deref())?;
-    let skipped = &mut |path: &Path, what: &str| {
-        say(&arguments.grid, &format!("warning: {}: {what}, left out", path.display()));
-    };
-    let plan = Plan::make(sources, &location, &Last::new(&arguments.s3_put.last), skipped)?;
     if arguments.s3_put.delete && plan.prefix.is_none() {
         return Err(CommandError::usage("--delete needs a directory among the files: what is not in it is deleted"));
     }
@@ -161,7 +159,7 @@ fn put(run: &Run<'_>, common_fields: Vec<(String, String)>, list: &mut List) -> 
     account.rest();
     let Account { totals, failed, told_error, told, .. } = account;
     let untried = plan.objects.len() - told;
-    list.publish()?;
+    list.publish(failed.is_empty() && untried == 0)?;
     let mut deleted = Ok(0);
     if failed.is_empty() && untried == 0 && arguments.s3_put.delete {
         deleted = runtime.block_on(delete(arguments, &client, plan));

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use fullbore_store::lafs::upload::produce::Meter;
 use fullbore_store::unnamed::{ROOM_LEFT_BYTES, free_bytes, unnamed};
 
 use crate::error::CommandError;
@@ -28,14 +29,15 @@ fn chosen(tmpdir: Option<OsString>) -> PathBuf {
     }
 }
 
-/// Reads everything into an unlinked file of `directory`; the result is it and its length.
-pub fn spool(mut from: impl Read, directory: &Path) -> Result<(File, u64), CommandError> {
+/// Reads everything into an unlinked file of `directory`; the result is it and its length. `meter` counts what whoever
+/// writes into the pipe has us wait.
+pub fn spool(mut from: impl Read, directory: &Path, meter: &Meter) -> Result<(File, u64), CommandError> {
     let failed = |error: &io::Error| CommandError::disk(directory, error).context("while keeping what came from stdin");
     let mut file = unnamed(directory).map_err(|error| failed(&error))?;
     let mut buffer = vec![0; 256 << 10];
     let (mut size, mut looked) = (0_u64, None);
     loop {
-        let count = match from.read(&mut buffer) {
+        let count = match meter.read(|| from.read(&mut buffer)) {
             Ok(0) => return Ok((file, size)),
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -58,6 +60,7 @@ pub fn spool(mut from: impl Read, directory: &Path) -> Result<(File, u64), Comma
 mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
+    use std::time::Duration;
 
     #[test]
     fn pipes_are_kept_on_a_disk_or_where_a_person_says() {
@@ -66,13 +69,25 @@ mod tests {
         assert_eq!(chosen(Some("/elsewhere".into())), Path::new("/elsewhere"));
     }
 
+    /// A pipe whose other side takes its time.
+    struct Slow<R>(R, Duration);
+
+    impl<R: Read> Read for Slow<R> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            std::thread::sleep(self.1);
+            self.0.read(into)
+        }
+    }
+
     #[test]
     fn what_is_spooled_can_be_read_and_has_no_name() {
         let directory = tempfile::tempdir().unwrap();
-        let (file, size) = spool(&b"abc"[..], directory.path()).unwrap();
+        let (meter, slow) = (Meter::default(), Duration::from_millis(5));
+        let (file, size) = spool(Slow(&b"abc"[..], slow), directory.path(), &meter).unwrap();
         let mut read = [0; 3];
         file.read_exact_at(&mut read, 0).unwrap();
         assert_eq!((size, &read), (3, b"abc"));
+        assert!(meter.reading().source >= slow, "{:?}", meter.reading());
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 }

@@ -53,6 +53,9 @@ pub fn list(arguments: &[PathBuf], skipped: &mut dyn FnMut(&Path, &str)) -> Resu
     let mut items = Vec::new();
     for path in arguments {
         if path.as_os_str() == "-" {
+            if items.contains(&Item::Stdin) {
+                return Err(CommandError::usage("`-` twice: stdin can be read once"));
+            }
             items.push(Item::Stdin);
             continue;
         }
@@ -120,5 +123,6 @@ mod tests {
         assert_eq!(names, expected.map(|(path, parent)| (PathBuf::from(path), parent)));
         assert_eq!(skipped, [root.path().join("link")]);
         assert!(list(&["/nonexistent".into()], &mut |_, _| {}).is_err());
+        assert!(list(&["-".into(), "-".into()], &mut |_, _| {}).is_err(), "each would have a part of it");
     }
 }

@@ -31,7 +31,7 @@ use tokio::task::JoinSet;
 
 use super::settings::PutSettings;
 use super::spool::{self, spool};
-use super::tree::{Item, list};
+use super::tree::Item;
 use crate::cli::{GridArgs, PutArgs};
 use crate::error::{CommandError, ErrorKind};
 use crate::fetching::Stop;
@@ -110,15 +110,10 @@ impl<'a> Workplace<'a> {
     /// Puts everything; `each` hears of every item, in the order in which arguments were given.
     pub fn put_all(
         &self,
-        paths: &[PathBuf],
+        items: &[Item],
         each: &mut dyn FnMut(Done) -> Result<(), CommandError>,
     ) -> Result<(), CommandError> {
-        let skipped = &mut |path: &Path, what: &str| {
-            say(&self.arguments.grid, &format!("warning: {}: {what}, left out", path.display()));
-        };
-        let items = list(paths, skipped)?;
-        let mut run =
-            Run { place: self, items: &items, tasks: JoinSet::new(), open: BTreeMap::new(), done: BTreeMap::new() };
+        let mut run = Run { place: self, items, tasks: JoinSet::new(), open: BTreeMap::new(), done: BTreeMap::new() };
         let _inside = self.runtime.enter();
         let mut children = vec![0; items.len()];
         for parent in items.iter().filter_map(Item::parent) {
@@ -375,7 +370,7 @@ impl Putter {
         let opening = move || File::open(&own).and_then(|file| Ok((file.metadata()?, file)));
         let (metadata, file) = match self.unless_stopped(opening).await {
             Ok(Ok(opened)) => opened,
-            Ok(Err(error)) => return (0, Err(CommandError::disk(path, &error))),
+            Ok(Err(error)) => return (0, Err(CommandError::new(ErrorKind::Disk, error))),
             Err(error) => return (0, Err(error)),
         };
         let size = metadata.len();
@@ -396,7 +391,9 @@ impl Putter {
         if let (Some(size), KeyChoice::Random) = (size, &self.options.key) {
             return (size, self.put(Source::stream(reader), size, None).await);
         }
-        match self.unless_stopped(move || spool(reader, &spool::directory())).await.and_then(|spooled| spooled) {
+        let meter = Arc::clone(&self.workshop.meter);
+        match self.unless_stopped(move || spool(reader, &spool::directory(), &meter)).await.and_then(|spooled| spooled)
+        {
             Ok((file, size)) => (size, self.put(Source::file(file), size, None).await),
             Err(error) => (0, Err(error)),
         }
@@ -482,6 +479,10 @@ fn explain(error: &PutError) -> CommandError {
         for trouble in troubles {
             command = command.context(trouble);
         }
+    }
+    if let PutError::TooFewServers { usable: 0, .. } = error {
+        command =
+            command.hint("a node hears of its servers when it runs: start it once, or write private/servers.yaml");
     }
     command
 }

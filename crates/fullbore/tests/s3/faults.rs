@@ -701,11 +701,11 @@ fn a_limit_on_the_rate_is_that_of_all_connections_together() {
 fn nobody_listens() {
     let client = Client::new("http://127.0.0.1:1");
     let file = client.file("f", b"x");
-    let list = client.home.path().join("list");
+    let list = client.file("list", b"of an earlier run");
     let failed = client.run(["put", "--caps", list.to_str().unwrap(), file.to_str().unwrap(), "s3://bucket/f"]);
     assert_eq!(failed.code, 3, "{}", failed.stderr);
     assert!(failed.stderr.contains("127.0.0.1:1"), "{}", failed.stderr);
-    assert_eq!(fs::read_to_string(list).unwrap(), "");
+    assert_eq!(fs::read_to_string(list).unwrap(), "of an earlier run");
 }
 
 #[test]
@@ -726,5 +726,7 @@ fn flags_that_do_not_go_together() {
     assert!(error(&["put", "--acl", "private", file]).contains("s3://"));
     assert!(error(&["put", "s3://bucket/f"]).contains("what is to be put"));
     assert!(error(&["get", "s3://bucket/"]).contains("which object"));
+    assert!(error(&["get", "s3://bucket/a/../b"]).contains("another object"));
+    assert!(error(&["put", "-", "-", "s3://bucket/f"]).contains("stdin"));
     assert!(error(&["put", file, "s3://b/f"]).contains("bucket"));
 }

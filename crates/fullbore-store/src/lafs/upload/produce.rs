@@ -67,8 +67,8 @@ impl Meter {
         }
     }
 
-    /// A read of the source, which may wait for a disk.
-    fn read<R>(&self, read: impl FnOnce() -> R) -> R {
+    /// A read of the source, which may wait for a disk, or for whoever writes into a pipe.
+    pub fn read<R>(&self, read: impl FnOnce() -> R) -> R {
         self.source.timed(|| self.source.clock.device(read))
     }
 
