@@ -45,13 +45,13 @@ pub fn place(arguments: &GridArgs) -> Result<Option<Place>, CommandError> {
         return Ok(Some(Place { servers: node.servers.clone(), lease: node.lease.clone(), node: Some(node) }));
     }
     let Some(file) = &arguments.servers else { return Ok(None) };
-    let servers = read_servers(file).map_err(|error| unreadable(&error))?;
+    let servers = read_servers(file).map_err(CommandError::usage)?;
     // Nobody could renew leases whose secret is not kept; they end by themselves.
     Ok(Some(Place { node: None, servers, lease: LeaseSecrets::new(&random::<32>()) }))
 }
 
 /// An error of a node's directory.
-pub fn unreadable(error: &NodeError) -> CommandError {
+fn unreadable(error: &NodeError) -> CommandError {
     let command = CommandError::usage(error);
     match error {
         NodeError::File { .. } => {

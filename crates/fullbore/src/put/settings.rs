@@ -7,7 +7,7 @@ use fullbore_store::lafs::upload::{KeyChoice, PutOptions};
 
 use crate::cli::PutArgs;
 use crate::error::CommandError;
-use crate::grid::{Place, place, say, unreadable};
+use crate::grid::{Place, place, say};
 use crate::report::units::bytes;
 
 /// Memory for blocks that are not acknowledged. 64 MiB carry 1 Gbit/s over half a second.
@@ -60,7 +60,7 @@ impl PutSettings {
                     CommandError::usage("--convergence: not base32 as Tahoe-LAFS writes it (a-z and 2-7, no padding)")
                 })?)
             }
-            (None, Some(file)) => KeyChoice::Convergent(read_convergence(file).map_err(|error| unreadable(&error))?.0),
+            (None, Some(file)) => KeyChoice::Convergent(read_convergence(file).map_err(CommandError::usage)?.0),
             (None, None) => match node {
                 Some(node) => KeyChoice::Convergent(node.convergence.0.clone()),
                 None => {
@@ -71,6 +71,11 @@ impl PutSettings {
                 }
             },
         };
+        if matches!(&key, KeyChoice::Convergent(secret) if secret.is_empty()) && !arguments.dry_run {
+            let warning =
+                "warning: the convergence secret is empty: whoever guesses a file can find out whether it is stored";
+            say(&arguments.grid, warning);
+        }
         let memory_bytes = memory(encoding, segment_max)?;
         if memory_bytes > MEMORY_BYTES {
             let warning = format!(

@@ -15,6 +15,10 @@ pub fn common(arguments: &S3PutArgs) -> Result<Vec<(String, String)>, CommandErr
         if value.is_empty() || !value.bytes().all(|byte| (b' '..=b'~').contains(&byte)) || value.trim() != value {
             return Err(CommandError::usage(format_args!("{flag}: a value of printable ASCII is needed")));
         }
+        // Stores join the two, and then find the signature wrong.
+        if fields.iter().any(|(other, _)| *other == name) {
+            return Err(CommandError::usage(format_args!("{flag}: {name} twice")));
+        }
         fields.push((name, value.to_owned()));
         Ok(())
     };
@@ -115,6 +119,7 @@ mod tests {
         assert!(with(|arguments| arguments.content_type = Some("ü".into())));
         assert!(with(|arguments| arguments.metadata = vec!["no-value".into()]));
         assert!(with(|arguments| arguments.metadata = vec!["a b=c".into()]));
+        assert!(with(|arguments| arguments.metadata = vec!["a=b".into(), "A=c".into()]), "no store could check it");
         assert!(with(|arguments| arguments.sse = Some("rot13".into())));
     }
 }

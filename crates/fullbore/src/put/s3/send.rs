@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -145,7 +145,7 @@ impl Sending {
                 let named = Named { path: object.path.clone(), file: None };
                 return self.spawn_pipe(object, number, named, done);
             }
-            Err(error) => return tell(0, Err(self.failure(CommandError::disk(&object.path, &error)))),
+            Err(error) => return tell(0, Err(self.explained(&UploadError::Source(error)))),
         };
         if size > WHOLE_BYTES_MAX {
             return self.spawn_large(object, number, file, size, done);
@@ -154,8 +154,8 @@ impl Sending {
         let content = work.read(|| read(&file, size));
         let content = match content {
             Ok(content) if content.len() as u64 == size => Bytes::from(content),
-            Ok(_) => return tell(size, Err(self.failure(changed(&object.path)))),
-            Err(error) => return tell(size, Err(self.failure(CommandError::disk(&object.path, &error)))),
+            Ok(_) => return tell(size, Err(self.explained(&UploadError::Changed))),
+            Err(error) => return tell(size, Err(self.explained(&UploadError::Source(error)))),
         };
         let presence = self.known.of(&object.key, size);
         let same = |etag: &String| compare::is_md5(etag) && compare::md5_hex(&content) == etag.to_ascii_lowercase();
@@ -166,10 +166,10 @@ impl Sending {
             return tell(size, Ok(Outcome::Present));
         }
         let hash = work.hash(|| Sha256::of(&content));
-        let (this, key, path, done) = (Arc::clone(self), object.key.clone(), object.path.clone(), done.clone());
+        let (this, key, done) = (Arc::clone(self), object.key.clone(), done.clone());
         self.handle.spawn(async move {
             let result = this.small(&key, content, hash, presence).await;
-            let result = result.map_err(|error| this.explained(&path, &error));
+            let result = result.map_err(|error| this.explained(&error));
             this.finish(number, size, result, permit, &done);
         });
     }
@@ -242,10 +242,10 @@ impl Sending {
         done: &mpsc::Sender<Done>,
     ) {
         let permit = self.large.acquire_blocking(0);
-        let (this, key, path, done) = (Arc::clone(self), object.key.clone(), object.path.clone(), done.clone());
+        let (this, key, done) = (Arc::clone(self), object.key.clone(), done.clone());
         self.handle.spawn(async move {
             let result = this.large_file(&key, file, size).await;
-            let result = result.map_err(|error| this.explained(&path, &error));
+            let result = result.map_err(|error| this.explained(&error));
             this.finish(number, size, result, permit, &done);
         });
     }
@@ -257,12 +257,12 @@ impl Sending {
         from: impl Read + Send + 'static,
         done: &mpsc::Sender<Done>,
     ) {
-        let (this, key, path, done) = (Arc::clone(self), object.key.clone(), object.path.clone(), done.clone());
+        let (this, key, done) = (Arc::clone(self), object.key.clone(), done.clone());
         self.handle.spawn(async move {
             let permit = this.pipes.acquire(0).await;
             let result = this.pipe(&key, from).await;
             let size = if let Ok(Outcome::Stored(stored)) = &result { stored.size } else { 0 };
-            let result = result.map_err(|error| this.explained(&path, &error));
+            let result = result.map_err(|error| this.explained(&error));
             this.finish(number, size, result, permit, &done);
         });
     }
@@ -301,8 +301,8 @@ impl Sending {
         self.uploader.pipe(key, self.fields(key), from, over).await.map(Outcome::Stored)
     }
 
-    /// An error as the person sees it; some end everything.
-    fn explained(&self, path: &Path, error: &UploadError) -> CommandError {
+    /// An error as the person sees it, behind the path; some end everything.
+    fn explained(&self, error: &UploadError) -> CommandError {
         let command = match error {
             UploadError::Call(error) => {
                 if is_fatal(error) {
@@ -310,8 +310,7 @@ impl Sending {
                 }
                 explain(error)
             }
-            UploadError::Source(error) => CommandError::disk(path, error),
-            UploadError::Changed => changed(path),
+            UploadError::Source(_) | UploadError::Changed => CommandError::new(ErrorKind::Disk, error),
             UploadError::TooLarge => CommandError::usage(error),
             UploadError::Damaged { .. } => CommandError::new(ErrorKind::Verification, error),
         };
@@ -341,10 +340,6 @@ impl Read for Named {
         };
         file.read(into)
     }
-}
-
-fn changed(path: &Path) -> CommandError {
-    CommandError::new(ErrorKind::Disk, format_args!("{}: changed while it was read", path.display()))
 }
 
 /// All of a file, and one byte more if there is one.
