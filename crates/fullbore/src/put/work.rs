@@ -492,6 +492,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_node_that_knows_no_servers_is_to_be_started() {
+        let hints = |usable| explain(&PutError::TooFewServers { usable, happy: 7 }).hints;
+        assert!(hints(0)[0].contains("start it once") && hints(6).is_empty());
+    }
+
+    #[test]
     fn a_cap_of_one_grid_is_no_cap_of_another() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
