@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use fullbore_wire::connect::Endpoint;
-use fullbore_wire::url::{Host, Url};
+use fullbore_wire::url::{Host, Url, UrlError};
 
 use super::key::encode_path;
 
@@ -119,7 +119,10 @@ impl Bucket {
         // A password in it is for nobody's eyes.
         let shown = text.rsplit_once('@').map_or(text.as_str(), |(_, rest)| rest);
         let bad = |reason: String| AddressError::Endpoint { text: shown.to_owned(), reason };
-        let url = Url::parse(&text).map_err(|error| bad(error.to_string()))?;
+        let url = Url::parse(&text).map_err(|error| match error {
+            UrlError::UserInfo { .. } => bad("keys come from the environment or a profile, not from a URL".into()),
+            error => bad(error.to_string()),
+        })?;
         if url.target().contains('?') {
             return Err(bad("has a query".into()));
         }
@@ -245,6 +248,6 @@ mod tests {
         assert!(Bucket::new("bucket", None, "x/y", Addressing::Auto).is_err());
         let secret = Bucket::new("bucket", Some("http://me:pass@store.example"), "x", Addressing::Auto);
         let error = secret.unwrap_err().to_string();
-        assert!(error.contains("store.example") && !error.contains("pass@"), "{error}");
+        assert!(error.contains("store.example") && error.contains("profile") && !error.contains("pass@"), "{error}");
     }
 }
