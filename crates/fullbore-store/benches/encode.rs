@@ -29,9 +29,9 @@ fn whole(bencher: divan::Bencher, (needed, total): (u16, u16)) {
         let mut encoder = Encoder::new(geometry, key, Arc::clone(&code));
         for piece in data.chunks(geometry.segment_size as usize) {
             // As the uploader does it: room for all blocks from the beginning.
-            let mut buffer = Vec::with_capacity(geometry.segment_memory() as usize);
-            buffer.extend_from_slice(piece);
-            let encoded = encoder.segment(buffer, None).unwrap().encode();
+            let mut memory = vec![0; geometry.segment_memory() as usize];
+            memory[..piece.len()].copy_from_slice(piece);
+            let encoded = encoder.segment(memory, piece.len(), None).unwrap().encode();
             encoder.add(&encoded.hashes);
         }
         encoder.finish().unwrap()

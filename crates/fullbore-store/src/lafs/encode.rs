@@ -6,7 +6,6 @@
 //! [`Encoder::finish`] gives the cap and what stands behind the blocks of each share. Memory: the segments
 //! that the caller has under way, and 32 bytes per block for the trees.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ use super::cap::{Chk, Key, StorageIndex, first_half, storage_index};
 use super::code::Code;
 use super::extension::{Extension, extension_hash};
 use super::geometry::{Encoding, Geometry};
-use super::hash::{Hash, Tagged, netstring, tagged, tagged_many};
+use super::hash::{Hash, Tagged, netstring, tagged, tagged_many, update_both};
 use super::layout::Layout;
 use super::merkle::Tree;
 
@@ -56,9 +55,11 @@ pub fn convergent_key(geometry: &Geometry, secret: &[u8], plaintext: &[u8]) -> K
     hasher.finish()
 }
 
+const CRYPTTEXT_LEAF: &[u8] = b"allmydata_crypttext_segment_v1";
+
 /// Hash of one segment's ciphertext.
 pub(super) fn crypttext_leaf(ciphertext: &[u8]) -> Hash {
-    tagged(b"allmydata_crypttext_segment_v1", ciphertext)
+    tagged(CRYPTTEXT_LEAF, ciphertext)
 }
 
 /// Hashes of blocks.
@@ -154,26 +155,26 @@ impl Encoder {
         storage_index(&self.key)
     }
 
-    /// Takes the next segment of the file and encrypts it. `guard` is kept until the last of its blocks is
-    /// gone: a permit for its memory.
+    /// Takes the next segment of the file, which is the first `length` bytes of `memory`, and encrypts it. Its blocks
+    /// will be in the same memory, for which there may be room already ([`Geometry::segment_memory`]); `home` gets it
+    /// when the last of them is gone.
     ///
     /// # Errors
     /// [`EncodeError::Length`].
-    pub fn segment(
-        &mut self,
-        mut plaintext: Vec<u8>,
-        guard: Option<Box<dyn Any + Send + Sync>>,
-    ) -> Result<Segment, EncodeError> {
+    pub fn segment(&mut self, mut memory: Vec<u8>, length: usize, home: Option<Home>) -> Result<Segment, EncodeError> {
         let index = self.taken;
-        let (found, expected) = (plaintext.len() as u64, self.geometry.segment_len(index));
+        let (found, expected) = (memory.len().min(length) as u64, self.geometry.segment_len(index));
         if found != expected || expected == 0 {
             return Err(EncodeError::Length { segment: index, found, expected });
         }
-        self.cipher.apply_keystream(&mut plaintext);
-        self.crypttext.update(&plaintext);
+        let ciphertext = &mut memory[..length];
+        self.cipher.apply_keystream(ciphertext);
+        let mut leaf = Tagged::new(CRYPTTEXT_LEAF);
+        update_both(&mut self.crypttext, &mut leaf, ciphertext);
         self.taken += 1;
         let encoding = self.geometry.encoding;
-        Ok(Segment { index, encoding, ciphertext: plaintext, code: Arc::clone(&self.code), guard })
+        let blocks = Blocks { memory, home };
+        Ok(Segment { index, encoding, length, crypttext: leaf.finish(), blocks, code: Arc::clone(&self.code) })
     }
 
     /// Notes a segment's hashes.
@@ -221,21 +222,34 @@ impl Encoder {
 pub struct Segment {
     index: u64,
     encoding: Encoding,
-    ciphertext: Vec<u8>,
+    /// Bytes of its ciphertext, with which its memory begins, and their hash.
+    length: usize,
+    crypttext: Hash,
+    blocks: Blocks,
     code: Arc<Code>,
-    guard: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl fmt::Debug for Segment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Segment({}, {} bytes)", self.index, self.ciphertext.len())
+        write!(f, "Segment({}, {} bytes)", self.index, self.length)
     }
 }
+
+/// Where the memory of a segment goes when the last of its blocks is gone.
+pub type Home = Box<dyn FnOnce(Vec<u8>) + Send + Sync>;
 
 /// The memory of all blocks of a segment.
 struct Blocks {
     memory: Vec<u8>,
-    _guard: Option<Box<dyn Any + Send + Sync>>,
+    home: Option<Home>,
+}
+
+impl Drop for Blocks {
+    fn drop(&mut self) {
+        if let Some(home) = self.home.take() {
+            home(std::mem::take(&mut self.memory));
+        }
+    }
 }
 
 impl AsRef<[u8]> for Blocks {
@@ -247,17 +261,20 @@ impl AsRef<[u8]> for Blocks {
 impl Segment {
     /// Makes the blocks and all hashes over them. The work of an upload: any thread may do it.
     pub fn encode(self) -> Encoded {
-        let crypttext = crypttext_leaf(&self.ciphertext);
         let (needed, total) = (usize::from(self.encoding.needed), usize::from(self.encoding.total));
-        let block = self.ciphertext.len().div_ceil(needed);
-        let mut memory = self.ciphertext;
+        let Segment { index, length, crypttext, mut blocks, code, .. } = self;
+        let block = length.div_ceil(needed);
+        let memory = &mut blocks.memory;
+        if memory.len() < total * block {
+            memory.resize(total * block, 0);
+        }
+        let (data, rest) = memory.split_at_mut(needed * block);
         // The ciphertext is the first k blocks; zeros behind it are part of the last of them.
-        memory.resize(total * block, 0);
-        let (data, parity) = memory.split_at_mut(needed * block);
-        self.code.encode(data, parity, block);
-        let memory = Bytes::from_owner(Blocks { memory, _guard: self.guard });
+        data[length..].fill(0);
+        code.encode(data, &mut rest[..(total - needed) * block], block);
+        let memory = Bytes::from_owner(blocks);
         let blocks: Vec<Bytes> = (0..total).map(|share| memory.slice(share * block..(share + 1) * block)).collect();
-        let hashes = SegmentHashes { index: self.index, crypttext, blocks: block_leaves(&blocks) };
+        let hashes = SegmentHashes { index, crypttext, blocks: block_leaves(&blocks) };
         Encoded { blocks, hashes }
     }
 }
@@ -325,7 +342,7 @@ pub fn encode_whole(
     let header = encoder.layout().header();
     let mut shares = vec![header; usize::from(geometry.encoding.total)];
     for piece in plaintext.chunks(geometry.segment_size as usize) {
-        let encoded = encoder.segment(piece.to_vec(), None)?.encode();
+        let encoded = encoder.segment(piece.to_vec(), piece.len(), None)?.encode();
         encoder.add(&encoded.hashes);
         for (share, block) in shares.iter_mut().zip(&encoded.blocks) {
             share.extend_from_slice(block);
@@ -366,7 +383,7 @@ mod tests {
         let (cap, shares) = encode_whole(geometry, [7; 16], Arc::clone(&code), &plaintext).unwrap();
         let mut encoder = Encoder::new(geometry, [7; 16], code);
         let segments: Vec<Segment> =
-            plaintext.chunks(300).map(|piece| encoder.segment(piece.to_vec(), None).unwrap()).collect();
+            plaintext.chunks(300).map(|piece| encoder.segment(piece.to_vec(), piece.len(), None).unwrap()).collect();
         for segment in segments.into_iter().rev() {
             encoder.add(&segment.encode().hashes);
         }
@@ -381,7 +398,7 @@ mod tests {
         let (geometry, code) = cut(300_000);
         let mut encoder = Encoder::new(geometry, [7; 16], code);
         for _ in 0..geometry.segments {
-            let segment = encoder.segment(vec![1; 300], None).unwrap();
+            let segment = encoder.segment(vec![1; 300], 300, None).unwrap();
             encoder.add(&segment.encode().hashes);
         }
         let finished = encoder.finish().unwrap();
@@ -395,22 +412,31 @@ mod tests {
     fn a_file_that_changes_under_way_is_an_error() {
         let (geometry, code) = cut(1000);
         let mut encoder = Encoder::new(geometry, [7; 16], code);
-        assert!(encoder.segment(vec![0; 300], None).is_ok());
-        let short = encoder.segment(vec![0; 299], None).unwrap_err();
+        assert!(encoder.segment(vec![0; 300], 300, None).is_ok());
+        let short = encoder.segment(vec![0; 300], 299, None).unwrap_err();
         assert_eq!(short, EncodeError::Length { segment: 1, found: 299, expected: 300 });
         assert_eq!(encoder.finish().unwrap_err(), EncodeError::Missing { missing: 4, segments: 4 });
     }
 
     #[test]
-    fn the_guard_goes_with_the_last_block() {
-        let (geometry, code) = cut(300);
-        let guard = Arc::new(());
-        let mut encoder = Encoder::new(geometry, [7; 16], code);
-        let segment = encoder.segment(vec![0; 300], Some(Box::new(Arc::clone(&guard)))).unwrap();
-        let mut blocks = segment.encode().blocks;
+    fn memory_comes_home_with_the_last_block_and_what_was_in_it_makes_no_difference() {
+        let (geometry, code) = cut(299);
+        let (homes, home) = std::sync::mpsc::channel();
+        let encode = |mut memory: Vec<u8>| {
+            memory[..299].fill(5);
+            let homes = homes.clone();
+            let mut encoder = Encoder::new(geometry, [7; 16], Arc::clone(&code));
+            let coming = Box::new(move |memory| homes.send(memory).unwrap());
+            encoder.segment(memory, 299, Some(coming)).unwrap().encode()
+        };
+        let first = encode(vec![0; 299]);
+        let mut blocks = first.blocks.clone();
+        let again = encode(vec![9; geometry.segment_memory() as usize]);
+        assert_eq!((&again.blocks, &again.hashes.blocks), (&first.blocks, &first.hashes.blocks));
+        drop(first);
         blocks.truncate(1);
-        assert_eq!(Arc::strong_count(&guard), 2);
+        assert!(home.try_recv().is_err());
         blocks.clear();
-        assert_eq!(Arc::strong_count(&guard), 1);
+        assert_eq!(home.try_recv().unwrap().len() as u64, geometry.segment_memory());
     }
 }

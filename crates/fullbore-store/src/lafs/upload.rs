@@ -9,6 +9,7 @@ mod file;
 pub mod journal;
 pub mod produce;
 pub mod source;
+pub mod spare;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -282,9 +283,8 @@ impl Uploader {
     async fn literal(&self, source: &Source, size: u64) -> Result<Stored, PutError> {
         let source = source.clone();
         let content = blocking(move || {
-            let mut content = Vec::new();
-            source.read(0, size as usize, &mut content)?;
-            let complete = content.len() as u64 == size && source.ends_at(size)?;
+            let mut content = vec![0; size as usize];
+            let complete = source.read(0, &mut content)? == content.len() && source.ends_at(size)?;
             if complete { Ok(content) } else { Err(SourceError::Size { size }) }
         })
         .await?;

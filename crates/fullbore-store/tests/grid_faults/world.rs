@@ -16,6 +16,7 @@ use fullbore_store::lafs::servers::Announcements;
 use fullbore_store::lafs::upload::journal::{Journal, Known};
 use fullbore_store::lafs::upload::produce::{Meter, Pool, Workshop};
 use fullbore_store::lafs::upload::source::Source;
+use fullbore_store::lafs::upload::spare::Spare;
 use fullbore_store::lafs::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
 use fullbore_wire::rate_limit::RateLimit;
 use tokio::runtime::Runtime;
@@ -94,8 +95,12 @@ impl World {
 
     /// What files of one run share.
     pub fn uploader(&self, journal: Option<Arc<Journal>>) -> Uploader {
-        let workshop =
-            Workshop { pool: Pool::new(2), memory: Window::new(16 << 20, u32::MAX), meter: Arc::new(Meter::default()) };
+        let workshop = Workshop {
+            pool: Pool::new(2),
+            memory: Window::new(16 << 20, u32::MAX),
+            spare: Spare::default(),
+            meter: Arc::new(Meter::default()),
+        };
         Uploader::new(Arc::clone(&self.grid), workshop, LeaseSecrets::new(b"lease"), self.stop.subscribe(), journal)
     }
 

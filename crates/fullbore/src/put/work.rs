@@ -22,6 +22,7 @@ use fullbore_store::lafs::secrets::random;
 use fullbore_store::lafs::upload::journal::Journal;
 use fullbore_store::lafs::upload::produce::{Meter, Pool, SourceError, Workshop};
 use fullbore_store::lafs::upload::source::Source;
+use fullbore_store::lafs::upload::spare::Spare;
 use fullbore_store::lafs::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
 use fullbore_store::lafs::verdict::Facts;
 use fullbore_store::stopped;
@@ -75,6 +76,7 @@ impl<'a> Workplace<'a> {
         let workshop = Workshop {
             pool: Pool::new(threads),
             memory: Window::new(settings.memory_bytes, u32::MAX),
+            spare: Spare::default(),
             meter: Arc::new(Meter::new(&ledger)),
         };
         ledger.watch_window(&workshop.memory);
@@ -446,11 +448,12 @@ fn dry(
     stop: &watch::Receiver<bool>,
 ) -> Result<Stored, PutError> {
     let cap = if size <= LITERAL_BYTES_MAX {
-        let mut content = Vec::new();
-        source.read(0, size as usize + 1, &mut content).map_err(SourceError::from)?;
-        if content.len() as u64 != size {
+        let mut content = vec![0; size as usize + 1];
+        let length = source.read(0, &mut content).map_err(SourceError::from)?;
+        if length as u64 != size {
             return Err(SourceError::Size { size }.into());
         }
+        content.truncate(length);
         Cap::Literal(content)
     } else {
         let geometry = Geometry::new(options.encoding, size, options.segment_max)?;

@@ -304,6 +304,7 @@ mod tests {
     use crate::lafs::servers::Announcements;
     use crate::lafs::upload::Grid;
     use crate::lafs::upload::produce::{Meter, Pool, Workshop};
+    use crate::lafs::upload::spare::Spare;
     use fullbore_engine::window::Window;
     use minicbor::Encoder;
     use minicbor::data::Tag;
@@ -321,7 +322,8 @@ mod tests {
         let options = LinkOptions::new(Duration::from_secs(1));
         let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
         let memory = Window::new(1 << 20, u32::MAX);
-        let workshop = Workshop { pool: Pool::new(1), memory, meter: Arc::new(Meter::default()) };
+        let workshop =
+            Workshop { pool: Pool::new(1), memory, spare: Spare::default(), meter: Arc::new(Meter::default()) };
         Uploader::new(grid, workshop, LeaseSecrets::new(b"lease"), watch::channel(false).1, None)
     }
 

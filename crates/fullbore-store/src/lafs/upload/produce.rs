@@ -14,6 +14,7 @@ use fullbore_engine::window::Window;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::source::Source;
+use super::spare::Spare;
 use crate::lafs::cap::Key;
 use crate::lafs::code::Code;
 use crate::lafs::encode::{EncodeError, Encoded, Encoder, Finished, KeyHasher};
@@ -192,8 +193,10 @@ pub enum Piece {
 pub struct Workshop {
     /// Encodes.
     pub pool: Pool,
-    /// Memory for blocks.
+    /// Memory for blocks, as much as there may be.
     pub memory: Window,
+    /// That which is there.
+    pub spare: Spare,
     /// Where the time goes.
     pub meter: Arc<Meter>,
 }
@@ -211,19 +214,18 @@ impl Workshop {
         stop: &watch::Receiver<bool>,
     ) -> Result<Option<Key>, SourceError> {
         let mut hasher = KeyHasher::new(geometry, secret);
-        let mut buffer = Vec::with_capacity(KEY_READ_BYTES);
+        let mut buffer = vec![0; KEY_READ_BYTES];
         let mut offset = 0;
         while offset < geometry.size {
             if *stop.borrow() {
                 return Ok(None);
             }
             let length = (geometry.size - offset).min(KEY_READ_BYTES as u64) as usize;
-            buffer.clear();
-            self.meter.read(|| source.read(offset, length, &mut buffer))?;
-            if buffer.len() < length {
+            let piece = &mut buffer[..length];
+            if self.meter.read(|| source.read(offset, piece))? < length {
                 return Err(SourceError::Size { size: geometry.size });
             }
-            self.meter.hash.timed(|| hasher.update(&buffer));
+            self.meter.hash.timed(|| hasher.update(&buffer[..length]));
             offset += length as u64;
         }
         Ok(Some(hasher.finish()))
@@ -272,13 +274,18 @@ impl Workshop {
                 }
             };
             let length = geometry.segment_len(index) as usize;
-            let mut buffer = Vec::with_capacity(memory as usize);
-            let read = || source.read(index * geometry.segment_size, length, &mut buffer);
-            self.meter.read(read)?;
-            if buffer.len() < length {
+            let mut blocks = self.spare.take(memory as usize);
+            let read = || source.read(index * geometry.segment_size, &mut blocks[..length]);
+            if self.meter.read(read)? < length {
                 return Err(SourceError::Size { size: geometry.size });
             }
-            let segment = self.meter.hash.timed(|| encoder.segment(buffer, Some(Box::new(permit))))?;
+            let spare = self.spare.clone();
+            let home = Box::new(move |blocks| {
+                // In this order: what is spare was within the window, and stays so.
+                spare.give(blocks);
+                drop(permit);
+            });
+            let segment = self.meter.hash.timed(|| encoder.segment(blocks, length, Some(home)))?;
             self.meter.plaintext.fetch_add(length as u64, Ordering::Relaxed);
             if geometry.segments == 1 {
                 // No other thread could help.
@@ -365,7 +372,7 @@ mod tests {
 
     fn workshop() -> Workshop {
         let memory = Window::new(1 << 20, u32::MAX);
-        Workshop { pool: Pool::new(1), memory, meter: Arc::new(Meter::default()) }
+        Workshop { pool: Pool::new(1), memory, spare: Spare::default(), meter: Arc::new(Meter::default()) }
     }
 
     #[test]

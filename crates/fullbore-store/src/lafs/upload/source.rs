@@ -49,36 +49,24 @@ impl Source {
         !matches!(self, Source::Stream(_))
     }
 
-    /// Appends `length` bytes from `offset` on, or as many as there are. A stream has no offsets.
+    /// Fills `into` with what is there from `offset` on; returns how many bytes that are. A stream has no offsets.
     ///
     /// # Errors
     /// The reader's.
-    pub fn read(&self, offset: u64, length: usize, into: &mut Vec<u8>) -> io::Result<()> {
-        let start = into.len();
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Source::Memory(bytes) => {
-                let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
-                into.extend_from_slice(&bytes[from..bytes.len().min(from.saturating_add(length))]);
+                let rest = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)).unwrap_or_default();
+                let length = rest.len().min(into.len());
+                into[..length].copy_from_slice(&rest[..length]);
+                Ok(length)
             }
-            Source::File(file, _) => {
-                into.resize(start + length, 0);
-                let mut filled = 0;
-                while filled < length {
-                    match file.read_at(&mut into[start + filled..], offset + filled as u64) {
-                        Ok(0) => break,
-                        Ok(bytes) => filled += bytes,
-                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                        Err(error) => return Err(error),
-                    }
-                }
-                into.truncate(start + filled);
-            }
+            Source::File(file, _) => fill(into, |room, filled| file.read_at(room, offset + filled as u64)),
             Source::Stream(reader) => {
                 let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
-                reader.by_ref().take(length as u64).read_to_end(into)?;
+                fill(into, |room, _| reader.read(room))
             }
         }
-        Ok(())
     }
 
     /// Whether nothing comes behind `size` bytes, which have been read.
@@ -86,13 +74,25 @@ impl Source {
     /// # Errors
     /// The reader's.
     pub fn ends_at(&self, size: u64) -> io::Result<bool> {
-        let mut more = Vec::new();
-        self.read(size, 1, &mut more)?;
-        Ok(more.is_empty())
+        Ok(self.read(size, &mut [0])? == 0)
     }
 
     /// Whether it was written to since the source was made: what was read at different times is then not one content.
     pub fn is_changed(&self) -> bool {
         matches!(self, Source::File(file, written) if modified(file) != *written)
     }
+}
+
+/// Reads until there is no room or nothing more comes; `read` hears how many bytes there are already.
+fn fill(into: &mut [u8], mut read: impl FnMut(&mut [u8], usize) -> io::Result<usize>) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < into.len() {
+        match read(&mut into[filled..], filled) {
+            Ok(0) => break,
+            Ok(bytes) => filled += bytes,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
 }
