@@ -1,11 +1,12 @@
 //! A file out of a grid: any k good shares, from servers that are asked at once, every hash checked.
 //!
 //! The first flight asks every server which shares it has, and those that should have one for hashes and
-//! blocks (`asking`); small files ask the latter alone as long as nothing is missing and servers are near. Blocks come
-//! from all servers, each sending its part ([`cut`]). What a server does not send, or not in time, is asked of another;
-//! shares that are missing or damaged are replaced, and which ones that were is told at the end. A segment is right when
-//! it has its hash, which the cap vouches for; the hashes of blocks tell who is to blame when it has not. Blocks of which
-//! only parts came have no hash: when such a segment is wrong everything is read again from there, block by block.
+//! blocks (`asking`), each for its part of the latter ([`cut`]). Small files, and larger ones where servers are near, ask
+//! k of them alone, each for its whole share, as long as nothing is missing and servers are not far. What a server does
+//! not send, or not in time, is asked of another; shares that are missing or damaged are replaced, and which ones that
+//! were is told at the end. A segment is right when it has its hash, which the cap vouches for; the hashes of blocks tell
+//! who is to blame when it has not. Blocks of which only parts came have no hash: when such a segment is wrong everything
+//! is read again from there, block by block.
 
 mod asking;
 mod cut;
@@ -34,12 +35,16 @@ use super::layout::Layout;
 use super::upload::Grid;
 use super::upload::produce::Pool;
 use crate::stopped;
+use asking::READERS;
 use cut::{Cut, Patience};
 use reader::{Reader, What};
 use segment::{Block, Segment, Strip, Wrong};
 
 /// Small files are read from k servers: their shares come in the first flight.
 const SMALL_SHARE_BYTES: u64 = 12 << 10;
+
+/// And so are those with shares up to this where servers are near: a server sends so much in the time of a handshake.
+const NEAR_SHARE_BYTES: u64 = 512 << 10;
 
 /// Servers that are asked, in the order of the file. The stock client goes on to the last one; so many hold
 /// all shares of any file that was placed by the rules, even if half of the grid came later.
@@ -161,13 +166,15 @@ struct Download<'a> {
     /// As the cap says, and segments of the usual size; then as a proven share says.
     geometry: Geometry,
     layout: Layout,
+    /// Bytes of a share, as the cap says.
+    share_len: u64,
     is_proven: bool,
     code: Arc<Code>,
     cut: Cut,
     /// Readers that were asked for a part.
     asked: BTreeMap<u64, Vec<usize>>,
     /// Shares are asked for as a whole.
-    is_small: bool,
+    is_whole: bool,
     /// All servers were asked what they have.
     is_listing: bool,
     /// That may wait until a share turns out not to be where it should.
@@ -192,7 +199,8 @@ impl<'a> Download<'a> {
         order.truncate(SERVERS_ASKED_MAX);
         let geometry = Geometry::new(Encoding::new(cap.needed, 1, cap.total)?, cap.size, DEFAULT_SEGMENT_BYTES)?;
         let layout = Layout::new(&geometry);
-        let is_small = layout.share_len(Extension::length(geometry)) <= SMALL_SHARE_BYTES;
+        let share_len = layout.share_len(Extension::length(geometry));
+        let is_whole = share_len <= SMALL_SHARE_BYTES;
         let mut download = Download {
             with,
             index,
@@ -205,11 +213,12 @@ impl<'a> Download<'a> {
             cut: Cut::new(&geometry, 1, 1),
             geometry,
             layout,
+            share_len,
             is_proven: false,
             asked: BTreeMap::new(),
-            is_small,
+            is_whole,
             is_listing: false,
-            may_wait: is_small && !with.is_moved.load(Ordering::Relaxed),
+            may_wait: is_whole && !with.is_moved.load(Ordering::Relaxed),
             is_careful: false,
             turn: 0,
             patience: Patience::default(),
@@ -220,8 +229,7 @@ impl<'a> Download<'a> {
             troubles: Vec::new(),
             cap,
         };
-        download.guess();
-        download.cut = Cut::new(&geometry, download.readers.len(), 1);
+        download.guess(if share_len <= NEAR_SHARE_BYTES { download.needed() } else { READERS });
         Ok(download)
     }
 
@@ -229,7 +237,7 @@ impl<'a> Download<'a> {
         let mut stop = self.with.stop.clone();
         tokio::select! {
             () = stopped(&mut stop) => return Err(GetError::Interrupted),
-            () = self.widen() => {}
+            () = self.settle() => {}
         }
         self.begin();
         loop {
@@ -285,19 +293,43 @@ impl<'a> Download<'a> {
         Ok(())
     }
 
-    /// Opens several connections to each server when they are far. How far they are is told by their first TCP
-    /// handshake, before anything could be asked.
-    async fn widen(&mut self) {
+    /// Settles how many servers are read from, and over how many connections. How far they are is told by their first
+    /// TCP handshake, before anything could be asked.
+    async fn settle(&mut self) {
+        if self.is_whole {
+            return;
+        }
+        if self.share_len <= NEAR_SHARE_BYTES {
+            if self.are_near().await {
+                self.is_whole = true;
+                self.may_wait = !self.with.is_moved.load(Ordering::Relaxed);
+                return;
+            }
+            self.guess(READERS);
+        }
+        self.cut = Cut::new(&self.geometry, self.readers.len(), 1);
         let servers = self.readers.len().max(1) as u64;
         let each = self.geometry.share_data() * u64::from(self.cap.needed) / servers;
         let connections = worthwhile(Distance::Far, each, self.readers.len());
-        if self.is_small || connections == 1 {
-            return;
-        }
-        if self.reached().await {
+        if connections > 1 && self.reached().await {
             self.readers.iter().for_each(|reader| self.link(reader.server).widen(connections));
             self.cut = Cut::new(&self.geometry, self.readers.len(), connections);
         }
+    }
+
+    /// Whether all servers that are read from are near, which is known as soon as they can be.
+    async fn are_near(&self) -> bool {
+        let links: Vec<Link> = self.readers.iter().map(|reader| self.link(reader.server).clone()).collect();
+        let told = async {
+            for link in &links {
+                if link.is_at(Distance::Apart).await != Some(false) {
+                    return false;
+                }
+            }
+            true
+        };
+        // The address of one may not even be known yet.
+        tokio::time::timeout(self.with.grid.near(), told).await.unwrap_or(false)
     }
 
     /// Waits until the first server that is read from tells whether it is far.
@@ -373,7 +405,7 @@ impl<'a> Download<'a> {
         {
             self.is_proven = true;
             self.geometry = proven.extension.geometry;
-            if proven.layout.data != self.layout.data && !self.is_small {
+            if proven.layout.data != self.layout.data && !self.is_whole {
                 self.ask_again();
             }
             self.layout = proven.layout;
@@ -510,8 +542,8 @@ mod tests {
     use crate::lafs::servers::Announcements;
     use tokio::net::TcpListener;
 
-    /// Ten servers that take connections and say nothing, far from this round trip on.
-    async fn downloader(far: Duration) -> (Downloader, TcpListener) {
+    /// Ten servers that take connections and say nothing, far from this round trip on, and near up to this one.
+    async fn downloader(far: Duration, near: Duration) -> (Downloader, TcpListener) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (pin, port) = ("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8", listener.local_addr().unwrap().port());
         let mut yaml = "storage:\n".to_owned();
@@ -523,7 +555,7 @@ mod tests {
         }
         let mut announcements = Announcements::default();
         announcements.add_servers_yaml(&yaml).unwrap();
-        let options = LinkOptions { far, ..LinkOptions::new(Duration::from_secs(60)) };
+        let options = LinkOptions { far, near, ..LinkOptions::new(Duration::from_secs(60)) };
         let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
         (Downloader::new(grid, Pool::new(1), watch::channel(false).1), listener)
     }
@@ -531,7 +563,7 @@ mod tests {
     #[tokio::test]
     async fn of_small_files_all_servers_are_asked_at_once_where_they_are_far_and_k_where_they_are_near() {
         for (far, is_far) in [(Duration::ZERO, true), (Duration::MAX, false)] {
-            let (downloader, _listener) = downloader(far).await;
+            let (downloader, _listener) = downloader(far, Duration::ZERO).await;
             let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 200 };
             let mut download = Download::new(&downloader, cap).unwrap();
             download.begin();
@@ -544,6 +576,19 @@ mod tests {
                 download.ask_on().unwrap();
                 assert_eq!(downloader.grid.readings().len(), 10);
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn of_larger_files_k_servers_are_asked_for_whole_shares_where_they_are_near() {
+        for (near, asked) in [(Duration::MAX, 3), (Duration::ZERO, 10)] {
+            let (downloader, _listener) = downloader(Duration::MAX, near).await;
+            let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 1_000_000 };
+            let mut download = Download::new(&downloader, cap).unwrap();
+            download.settle().await;
+            download.begin();
+            download.ask_on().unwrap();
+            assert_eq!((downloader.grid.readings().len(), download.is_whole), (asked, asked == 3));
         }
     }
 }

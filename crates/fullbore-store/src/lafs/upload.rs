@@ -14,6 +14,7 @@ pub mod spare;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -60,6 +61,11 @@ impl Grid {
     /// The connection to a server, opened now if there is none. Within a runtime.
     pub fn link(&self, server: usize) -> &Link {
         self.links[server].get_or_init(|| Link::open(&self.servers[server], &self.options))
+    }
+
+    /// A server is near below this round trip.
+    pub fn near(&self) -> Duration {
+        self.options.near
     }
 
     /// Opens the connections to so many servers, before it is known which ones a file needs: with few

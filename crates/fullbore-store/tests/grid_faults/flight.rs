@@ -71,28 +71,31 @@ async fn small_files_are_asked_for_in_one_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_small_file_is_asked_of_no_more_servers_than_it_needs() {
-    let put = World::new(&[Fault::None; 10], LONG).await;
-    let cap = chk(&put.put(&content(200), [3, 7, 10], None).await.unwrap());
-    let asked = |world: &World| world.servers.iter().filter(|server| !server.state().log.is_empty()).count();
-    let forget = |world: &World| world.servers.iter().for_each(|server| server.state().log.clear());
-    forget(&put);
-    let world = World::of(put.servers.clone(), LONG);
-    let begun = Instant::now();
-    let (got, result) = world.get(&cap).await;
-    assert!(got == content(200), "{result:?}");
-    // On a busy machine a server may be silent for a second, after which all are asked.
-    let late = begun.elapsed() >= Duration::from_secs(1);
-    assert!(asked(&world) == 3 || late, "{} servers were asked", asked(&world));
-    // Its first share is elsewhere, and others of those that were not asked for are gone.
-    let order = world.grid.order(&cap.storage_index());
-    let share = std::mem::take(&mut world.servers[order[0]].state().shares);
-    world.servers[order[9]].state().shares = share;
-    order[3..9].iter().for_each(|&server| world.servers[server].state().shares.clear());
-    forget(&world);
-    let (got, result) = world.get(&cap).await;
-    assert!(got == content(200), "{result:?}");
-    assert_eq!((asked(&world), result.unwrap().troubles), (10, Vec::new()));
+async fn a_small_file_is_asked_of_no_more_servers_than_it_needs_and_so_is_a_larger_one_of_near_servers() {
+    for (size, segment_max) in [(200, 1 << 20), (1_000_000, 1 << 20), (1_000_000, 100_000)] {
+        let mut put = World::new(&[Fault::None; 10], LONG).await;
+        put.segment_max = segment_max;
+        let cap = chk(&put.put(&content(size), [3, 7, 10], None).await.unwrap());
+        let asked = |world: &World| world.servers.iter().filter(|server| !server.state().log.is_empty()).count();
+        let forget = |world: &World| world.servers.iter().for_each(|server| server.state().log.clear());
+        forget(&put);
+        let world = if size == 200 { World::of(put.servers, LONG) } else { World::near(put.servers, LONG) };
+        let begun = Instant::now();
+        let (got, result) = world.get(&cap).await;
+        assert!(got == content(size), "{result:?}");
+        // On a busy machine a server may be silent for a second, after which all are asked.
+        let late = begun.elapsed() >= Duration::from_secs(1);
+        assert!(asked(&world) == 3 || late, "{} servers were asked", asked(&world));
+        // Its first share is elsewhere, and others of those that were not asked for are gone.
+        let order = world.grid.order(&cap.storage_index());
+        let share = std::mem::take(&mut world.servers[order[0]].state().shares);
+        world.servers[order[9]].state().shares = share;
+        order[3..9].iter().for_each(|&server| world.servers[server].state().shares.clear());
+        forget(&world);
+        let (got, result) = world.get(&cap).await;
+        assert!(got == content(size), "{result:?}");
+        assert_eq!((asked(&world), result.unwrap().troubles), (10, Vec::new()));
+    }
 }
 
 fn verdict(world: &World, begun: Instant, rate_limit: Option<u64>) -> Verdict {

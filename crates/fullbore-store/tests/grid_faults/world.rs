@@ -71,6 +71,17 @@ impl World {
         patience: Duration,
         bytes_per_s: Option<u64>,
     ) -> World {
+        let limit = bytes_per_s.map(|rate| Arc::new(RateLimit::new(rate, Instant::now())));
+        World::with(servers, LinkOptions { limit, near: Duration::ZERO, ..LinkOptions::new(patience) })
+    }
+
+    /// As `of`, and the servers are near.
+    pub fn near(servers: Vec<GbsServer>, patience: Duration) -> World {
+        let options = LinkOptions { near: Duration::MAX, ..LinkOptions::new(patience) };
+        World::with(servers.into_iter().enumerate(), options)
+    }
+
+    fn with(servers: impl Iterator<Item = (usize, GbsServer)>, options: LinkOptions) -> World {
         let (mut yaml, mut all) = ("storage:\n".to_owned(), Vec::new());
         for (number, server) in servers {
             let tub = "abcdefghijklmnopqrstuvwxyz234567".chars().nth(number).unwrap().to_string().repeat(32);
@@ -84,9 +95,8 @@ impl World {
         }
         let mut announcements = Announcements::default();
         announcements.add_servers_yaml(&yaml).unwrap();
-        let limit = bytes_per_s.map(|rate| Arc::new(RateLimit::new(rate, Instant::now())));
         // On a busy machine a handshake may take as long as to a server that is far.
-        let options = LinkOptions { limit, far: Duration::MAX, ..LinkOptions::new(patience) };
+        let options = LinkOptions { far: Duration::MAX, ..options };
         let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
         assert_eq!(grid.servers().len(), all.len(), "{:?}", grid.unusable);
         let key = KeyChoice::Convergent(SECRET.to_vec());

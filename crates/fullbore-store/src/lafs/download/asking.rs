@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::cut::{Choice, choose};
-use super::reader::{Reader, WHOLE_BYTES, What};
+use super::reader::{Reader, WHOLE_MORE_BYTES, What};
 use super::{Download, GetError, Happened, SMALL_SHARE_BYTES};
 use crate::lafs::placement::{Candidate, place};
 
@@ -12,17 +12,17 @@ use crate::lafs::placement::{Candidate, place};
 const AHEAD_BYTES: u64 = 24 << 20;
 
 /// Shares that are read from at once, if k is not more.
-const READERS: usize = 10;
+pub(super) const READERS: usize = 10;
 
 /// Shares that are proven of a file that is not read by whole blocks: one would do, if it is good.
 const PROOFS: usize = 2;
 
 impl Download<'_> {
-    /// Takes for granted that shares are where a fresh upload puts them.
-    pub(super) fn guess(&mut self) {
+    /// Takes for granted that shares are where a fresh upload puts them, and so many of them, or k if that is more,
+    /// for those that are read.
+    pub(super) fn guess(&mut self, most: usize) {
         let fresh = vec![Candidate { writable: true, ..Candidate::default() }; self.order.len()];
         let placement = place(&fresh, self.cap.total);
-        let most = if self.is_small { self.needed() } else { READERS.max(self.needed()) };
         let mut servers = BTreeSet::new();
         let (first, again): (Vec<_>, Vec<_>) = placement
             .send
@@ -31,9 +31,8 @@ impl Download<'_> {
             .partition(|&(_, server)| servers.insert(server));
         // A second share of a server only where there are not enough servers.
         let again = again.into_iter().take(self.needed().saturating_sub(first.len()));
-        for (share, server) in first.into_iter().take(most).chain(again) {
-            self.readers.push(Reader::new(share, server));
-        }
+        let first = first.into_iter().take(most.max(self.needed()));
+        self.readers = first.chain(again).map(|(share, server)| Reader::new(share, server)).collect();
     }
 
     /// Asks every server what it has.
@@ -87,11 +86,11 @@ impl Download<'_> {
 
     /// Asks for what may be asked for now; false when there was no room for all of it.
     pub(super) fn ask(&mut self) -> bool {
-        if self.is_small {
+        if self.is_whole {
             let mut room = true;
             for number in 0..self.readers.len() {
                 if !self.readers[number].failed && !self.readers[number].whole_asked {
-                    room &= self.request(number, What::Whole, 0, WHOLE_BYTES);
+                    room &= self.request(number, What::Whole, 0, self.share_len + WHOLE_MORE_BYTES);
                 }
             }
             return room;
@@ -189,7 +188,7 @@ impl Download<'_> {
         let link = self.link(reader.server);
         let call = link.requests().read(&self.index, reader.share, offset, length);
         // More of a small share is asked for than there is: the requests of many files go out at once.
-        let expected = if matches!(what, What::Whole) { SMALL_SHARE_BYTES } else { length };
+        let expected = if matches!(what, What::Whole) { self.share_len.max(SMALL_SHARE_BYTES) } else { length };
         let pending = match link.try_send_beside(call, expected) {
             Ok(Ok(pending)) => pending,
             Ok(Err(_)) => return false,

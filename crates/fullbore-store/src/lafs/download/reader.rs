@@ -11,9 +11,9 @@ use super::share::{Damage, Fetched, Proven, hashes_range, prove};
 use crate::lafs::cap::Chk;
 use crate::lafs::layout::{HEADER_BYTES_MAX, Layout};
 
-/// Bytes of a share that is asked for as a whole, hashes included, where few are expected: enough for the hashes of some
+/// Bytes that are asked for beyond what is expected when a share is asked for as a whole: enough for the hashes of some
 /// hundred segments. Servers that send all of it to each request take so much memory.
-pub(super) const WHOLE_BYTES: u64 = 256 << 10;
+pub(super) const WHOLE_MORE_BYTES: u64 = 256 << 10;
 
 /// What a request was for.
 #[derive(Debug, Clone)]
@@ -81,7 +81,7 @@ impl Reader {
         match what {
             What::Whole => {
                 self.whole_asked = true;
-                self.pending.insert(0, (WHOLE_BYTES, now));
+                self.pending.insert(0, (WHOLE_MORE_BYTES, now));
             }
             What::Header => self.header_asked = true,
             What::Hashes(offset) => self.hashes_asked = Some(*offset),

@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::flow::{Flow, FlowReading};
 use super::{Answer, Call, Requests};
 use crate::lafs::servers::Server;
-use beside::{Beside, FAR, FURTHER_LIMIT};
+use beside::{Beside, FAR, FURTHER_LIMIT, NEAR};
 pub use sockets::Sockets;
 use task::{Clocks, Task};
 
@@ -55,13 +55,15 @@ pub struct LinkOptions {
     pub sockets: Arc<Sockets>,
     /// A server is far from this round trip on; [`FAR`].
     pub far: Duration,
+    /// And near below this one; [`NEAR`].
+    pub near: Duration,
 }
 
 impl LinkOptions {
     /// Without a limit, counted nowhere.
     pub fn new(patience: Duration) -> LinkOptions {
         let (resolver, sockets) = (Arc::default(), Arc::default());
-        LinkOptions { resolver, patience, limit: None, ledger: Ledger::off(), sockets, far: FAR }
+        LinkOptions { resolver, patience, limit: None, ledger: Ledger::off(), sockets, far: FAR, near: NEAR }
     }
 }
 
@@ -102,6 +104,7 @@ struct Shared {
     /// How far its TCP handshake is, which tells how far the server is.
     handshake: watch::Sender<Handshake>,
     far: Duration,
+    near: Duration,
 }
 
 impl Shared {
@@ -172,6 +175,7 @@ impl Link {
             given_up: Mutex::new(None),
             handshake: handshake.clone(),
             far: options.far,
+            near: options.near,
         });
         let (queue, orders) = mpsc::unbounded_channel();
         let endpoint =

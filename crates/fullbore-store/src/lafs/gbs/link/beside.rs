@@ -26,6 +26,10 @@ pub const FAR: Duration = Duration::from_millis(50);
 /// A server is away from a fifth of that on: further connections save no round trip that counts, and help large shares.
 const AWAY_PART: u32 = 5;
 
+/// A server is near below this round trip: within a site, where what a connection costs both ends is more than what is
+/// waited for on the path. Who asks whether it is near waits no longer for the answer.
+pub const NEAR: Duration = Duration::from_millis(3);
+
 /// Bytes that are worth a connection: what slow start carries in less than two round trips.
 const BYTES_EACH: u64 = 36 << 10;
 
@@ -45,6 +49,8 @@ const CONNECTIONS_AWAY_MAX: u64 = 4;
 /// How far a server is that is not near.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Distance {
+    /// [`NEAR`], or more.
+    Apart,
     /// A fifth of [`Distance::Far`], or more.
     Away,
     /// [`FAR`], or more.
@@ -55,6 +61,7 @@ pub enum Distance {
 pub fn worthwhile(distance: Distance, bytes: u64, servers: usize) -> usize {
     let most = (CONNECTIONS_OF_A_FILE_MAX / servers.max(1)).max(1);
     let connections = match distance {
+        Distance::Apart => 1,
         Distance::Away => (bytes / AWAY_BYTES_EACH).clamp(1, CONNECTIONS_AWAY_MAX),
         Distance::Far => {
             let large = (bytes / LARGE_BYTES_EACH).min(CONNECTIONS_OF_LARGE_MAX);
@@ -95,6 +102,7 @@ impl Link {
     /// one would with a server that is nearer. `None`: it cannot be reached.
     pub async fn is_at(&self, distance: Distance) -> Option<bool> {
         let least = match distance {
+            Distance::Apart => self.shared.near,
             Distance::Away => self.shared.far / AWAY_PART,
             Distance::Far => self.shared.far,
         };
@@ -193,6 +201,7 @@ mod tests {
             given_up: Mutex::default(),
             handshake: watch::Sender::default(),
             far: FAR,
+            near: NEAR,
         };
         let (queue, orders) = mpsc::unbounded_channel();
         let beside = Arc::new(Beside { links: Mutex::default(), opening: None });
@@ -208,6 +217,8 @@ mod tests {
         tell(Handshake::Took(FAR / 2));
         assert_eq!(link.is_at(Distance::Far).await, Some(false), "what it took says more");
         assert_eq!(link.is_at(Distance::Away).await, Some(true));
+        tell(Handshake::Took(NEAR / 2));
+        assert_eq!(link.is_at(Distance::Apart).await, Some(false));
         tell(Handshake::NotBegun);
         drop(orders);
         assert_eq!(link.is_at(Distance::Away).await, None);
