@@ -174,7 +174,7 @@ impl<'a> Connection<'a> {
         let unsent = unsent_allowed(&self.info).min(self.task.sockets.allowed(&self.info));
         let room = (unsent + sendable(&self.info)).saturating_sub(u64::from(self.info.unsent_bytes));
         let may_write = held_until.is_none() && room > 0;
-        let look = if self.asked.is_empty() { IDLE } else { LOOK_EVERY };
+        let look = if self.asked.is_empty() { IDLE } else { self.task.sockets.until_look(LOOK_EVERY, now) };
         let wait = held_until.map_or(look, |until| look.min(until - now));
         let most = usize::try_from(room.min(allowed)).unwrap_or(usize::MAX).min(AT_ONCE_BYTES);
         let closed = self.task.orders.is_closed() && self.task.orders.is_empty();

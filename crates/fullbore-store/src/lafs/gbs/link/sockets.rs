@@ -17,7 +17,10 @@ const SAMPLE: Duration = Duration::from_millis(100);
 
 /// All sockets of a run.
 #[derive(Debug)]
-pub struct Sockets(Mutex<State>);
+pub struct Sockets {
+    begun: Instant,
+    state: Mutex<State>,
+}
 
 #[derive(Debug)]
 struct State {
@@ -30,13 +33,22 @@ struct State {
 
 impl Default for Sockets {
     fn default() -> Sockets {
-        Sockets(Mutex::new(State { unsent: 0, acknowledged: 0, since: Instant::now(), bytes_per_s: 0.0 }))
+        let begun = Instant::now();
+        let state = State { unsent: 0, acknowledged: 0, since: begun, bytes_per_s: 0.0 };
+        Sockets { begun, state: Mutex::new(state) }
     }
 }
 
 impl Sockets {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Time until the next of those moments, `every` so long, at which all of them are looked at: each at a time of its
+    /// own would wake the process for each.
+    pub(super) fn until_look(&self, every: Duration, now: Instant) -> Duration {
+        let passed = now.saturating_duration_since(self.begun).as_nanos() % every.as_nanos().max(1);
+        every.saturating_sub(Duration::from_nanos(passed as u64))
     }
 
     /// One of them was looked at.
@@ -79,6 +91,16 @@ mod tests {
 
     fn socket(unsent_bytes: u32, bytes_acknowledged: u64) -> TcpInfo {
         TcpInfo { unsent_bytes, bytes_acknowledged, ..TcpInfo::default() }
+    }
+
+    #[test]
+    fn all_are_looked_at_at_once() {
+        let (sockets, every) = (Sockets::default(), Duration::from_millis(10));
+        let at = |us| {
+            let now = sockets.begun + Duration::from_micros(us);
+            now + sockets.until_look(every, now) - sockets.begun
+        };
+        assert_eq!([0, 1, 9_999, 10_000, 123_456].map(at), [10, 10, 10, 20, 130].map(Duration::from_millis));
     }
 
     #[test]
