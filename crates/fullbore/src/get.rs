@@ -74,6 +74,9 @@ pub fn run(arguments: &GetArgs) -> Result<u8, CommandError> {
             }
         }
     }
+    if sink.is_abandoned {
+        return Ok(0);
+    }
     let bytes = sink.written;
     let target = sink.publish()?;
     for trouble in &got.troubles {
@@ -215,7 +218,7 @@ impl Reading {
                     let mut written = Ok(());
                     while let Some(piece) = one.pieces.blocking_recv() {
                         written = sink.write(&piece);
-                        if written.is_err() {
+                        if written.is_err() || sink.is_abandoned {
                             break;
                         }
                     }
@@ -224,6 +227,9 @@ impl Reading {
                     let result = self.runtime.block_on(one.task);
                     let result = result.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
                     written?;
+                    if sink.is_abandoned {
+                        return Ok(());
+                    }
                     let Got { used, troubles } = result.map_err(|error| explain(&error))?;
                     got.used.extend(used);
                     got.troubles.extend(troubles);
@@ -261,6 +267,8 @@ fn explain(error: &GetError) -> CommandError {
 struct Sink {
     /// Stdout without.
     output: Option<Output>,
+    /// Nobody reads stdout any more (`fullbore get CAP | head`): a quiet, normal end.
+    is_abandoned: bool,
     written: u64,
     /// Time that writing took.
     worked: Duration,
@@ -268,17 +276,27 @@ struct Sink {
 
 impl Sink {
     fn open(path: Option<&Path>) -> Result<Sink, CommandError> {
-        let Some(path) = path else { return Ok(Sink { output: None, written: 0, worked: Duration::ZERO }) };
-        let output = Output::begin(path, output::FOR_ALL);
-        let output = output.map_err(|error| CommandError::disk(path, &error).context("-o"))?;
-        Ok(Sink { output: Some(output), written: 0, worked: Duration::ZERO })
+        let begin = |path| {
+            let output = Output::begin(path, output::FOR_ALL);
+            output.map_err(|error| CommandError::disk(path, &error).context("-o"))
+        };
+        let output = path.map(begin).transpose()?;
+        Ok(Sink { output, is_abandoned: false, written: 0, worked: Duration::ZERO })
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), CommandError> {
         self.written += bytes.len() as u64;
         let begun = Instant::now();
         let written = match &mut self.output {
-            None => io::stdout().write_all(bytes).map_err(|error| CommandError::disk(Path::new("stdout"), &error)),
+            None => {
+                let mut stdout = io::stdout();
+                let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
+                self.is_abandoned = written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+                match written {
+                    Err(error) if !self.is_abandoned => Err(CommandError::disk(Path::new("stdout"), &error)),
+                    _ => Ok(()),
+                }
+            }
             Some(output) => output.file().write_all(bytes).map_err(|error| CommandError::disk(output.path(), &error)),
         };
         self.worked += begun.elapsed();
@@ -289,7 +307,7 @@ impl Sink {
     fn publish(self) -> Result<Duration, CommandError> {
         let begun = Instant::now();
         let published = match self.output {
-            None => io::stdout().flush().map_err(|error| CommandError::disk(Path::new("stdout"), &error)),
+            None => Ok(()),
             Some(output) => {
                 let path = output.path().to_owned();
                 let published = output.sync().and_then(|()| output.publish());

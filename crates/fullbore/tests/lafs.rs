@@ -101,6 +101,11 @@ fn files_go_both_ways(grid: &Grid) {
     let small = grid.fullbore(["put", "-q", "--segment-size", "131072", "--node", grid.node(), file.to_str().unwrap()]);
     assert_eq!(grid.stock_get(&small.stdout_line()), content(500_000, 7));
     assert_eq!(grid.get(&small.stdout_line()), content(500_000, 7));
+    // Nobody reads to the end, which is a quiet one.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let got = grid.command(["get", "--node", grid.node(), &cap]).stdout(writer).output().unwrap();
+    assert_eq!((got.status.code(), String::from_utf8_lossy(&got.stderr).as_ref()), (Some(0), ""));
 }
 
 fn several_files_are_read_in_their_order(grid: &Grid) {

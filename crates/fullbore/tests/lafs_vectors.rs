@@ -1,4 +1,5 @@
-//! `put --dry-run`, which needs no server: against the test vectors that the Tahoe-LAFS project publishes, and its refusals.
+//! `put --dry-run`, which needs no server: against the test vectors that the Tahoe-LAFS project publishes, and its refusals;
+//! and what `get` does without one.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -95,4 +96,13 @@ fn a_directory_without_a_cap_says_which_name_is_to_blame() {
         reasons[1].starts_with("the name \"x") && reasons[1].ends_with(" is not UTF-8, and names in a grid are"),
         "{told}"
     );
+}
+
+#[test]
+fn a_reader_that_is_gone_is_a_quiet_end_of_get() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut get = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+    let ran = get.args(["get", "URI:LIT:krugkidfnzsc4"]).stdout(writer).output().unwrap();
+    assert_eq!((ran.status.code(), String::from_utf8_lossy(&ran.stderr).as_ref()), (Some(0), ""));
 }

@@ -43,13 +43,16 @@ pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, Command
     let mut written = Ok(());
     while let Some(pieces) = ranges.blocking_recv() {
         written = pieces.iter().try_for_each(|piece| sink.write(piece));
-        if written.is_err() {
+        if written.is_err() || sink.is_abandoned {
             break;
         }
     }
     drop(ranges);
     let got = runtime.block_on(task).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
     written?;
+    if sink.is_abandoned {
+        return Ok(0);
+    }
     if *stop.watch().borrow() && got.is_err() {
         return Err(interruption());
     }
