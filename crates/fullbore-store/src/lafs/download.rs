@@ -125,8 +125,10 @@ pub struct Downloader {
     stop: watch::Receiver<bool>,
     /// A file was asked for.
     is_used: AtomicBool,
-    /// A share was not where a fresh upload puts it: the grid has changed.
+    /// A share was not where a fresh upload puts it: the grid has changed, or another client chose the places.
     is_moved: AtomicBool,
+    /// Servers are far.
+    is_far: AtomicBool,
     /// Time that the pool decoded.
     decode_ns: Arc<AtomicU64>,
 }
@@ -134,8 +136,8 @@ pub struct Downloader {
 impl Downloader {
     /// Joins what is needed.
     pub fn new(grid: Arc<Grid>, pool: Pool, stop: watch::Receiver<bool>) -> Downloader {
-        let (is_used, is_moved) = (AtomicBool::new(false), AtomicBool::new(false));
-        Downloader { grid, pool, stop, is_used, is_moved, decode_ns: Arc::default() }
+        let [is_used, is_moved, is_far] = [const { AtomicBool::new(false) }; 3];
+        Downloader { grid, pool, stop, is_used, is_moved, is_far, decode_ns: Arc::default() }
     }
 
     /// Time that segments were decoded, checked and decrypted, over all threads.
@@ -152,12 +154,42 @@ impl Downloader {
     }
 }
 
+/// Servers that were asked what they have.
+#[derive(Debug, Default)]
+struct Lists {
+    asked: BTreeSet<usize>,
+    /// When the first one was.
+    begun: Option<Instant>,
+    answered: usize,
+    first_answer: Option<Instant>,
+}
+
+impl Lists {
+    fn are_awaited(&self) -> bool {
+        self.answered < self.asked.len()
+    }
+
+    /// Servers that are well answer sooner.
+    fn are_late(&self) -> bool {
+        self.are_awaited() && self.begun.is_some_and(|begun| begun.elapsed() >= Patience::SILENCE)
+    }
+
+    /// They were all asked when the first was, who has answered: the others take a part of that time more.
+    fn are_about_to_come(&self, begun: Instant) -> bool {
+        let took = |first: Instant| first.saturating_duration_since(begun);
+        self.are_awaited()
+            && !self.are_late()
+            && self.first_answer.is_none_or(|first| first.elapsed() < took(first) / 4)
+    }
+}
+
 struct Download<'a> {
     with: &'a Downloader,
     cap: Chk,
     index: StorageIndex,
     order: Vec<usize>,
-    listed: usize,
+    begun: Instant,
+    lists: Lists,
     /// Shares, and who says that he has them.
     holders: BTreeMap<u16, BTreeSet<usize>>,
     /// Pairs that turned out to be of no use.
@@ -173,11 +205,11 @@ struct Download<'a> {
     cut: Cut,
     /// Readers that were asked for a part.
     asked: BTreeMap<u64, Vec<usize>>,
+    /// Connections to each server that is read from.
+    connections: usize,
     /// Shares are asked for as a whole.
     is_whole: bool,
-    /// All servers were asked what they have.
-    is_listing: bool,
-    /// That may wait until a share turns out not to be where it should.
+    /// Nobody is asked what he has until a share turns out not to be where it should.
     may_wait: bool,
     /// A segment was wrong, and nobody could be blamed: from now on whole blocks of the same shares.
     is_careful: bool,
@@ -205,7 +237,8 @@ impl<'a> Download<'a> {
             with,
             index,
             order,
-            listed: 0,
+            begun: Instant::now(),
+            lists: Lists::default(),
             holders: BTreeMap::new(),
             spoiled: BTreeSet::new(),
             readers: Vec::new(),
@@ -216,8 +249,8 @@ impl<'a> Download<'a> {
             share_len,
             is_proven: false,
             asked: BTreeMap::new(),
+            connections: 1,
             is_whole,
-            is_listing: false,
             may_wait: is_whole && !with.is_moved.load(Ordering::Relaxed),
             is_careful: false,
             turn: 0,
@@ -285,7 +318,7 @@ impl<'a> Download<'a> {
     fn ask_on(&mut self) -> Result<(), GetError> {
         self.find_late();
         self.may_wait &= !self.readers.iter().any(|reader| reader.failed || reader.slow);
-        if !self.may_wait && !self.is_listing {
+        if !self.may_wait {
             self.list();
         }
         self.open_more()?;
@@ -312,6 +345,7 @@ impl<'a> Download<'a> {
         let each = self.geometry.share_data() * u64::from(self.cap.needed) / servers;
         let connections = worthwhile(Distance::Far, each, self.readers.len());
         if connections > 1 && self.reached().await {
+            self.connections = connections;
             self.readers.iter().for_each(|reader| self.link(reader.server).widen(connections));
             self.cut = Cut::new(&self.geometry, self.readers.len(), connections);
         }
@@ -360,9 +394,13 @@ impl<'a> Download<'a> {
 
     fn happened(&mut self, event: Happened) {
         match event {
-            Happened::Reached { far } => self.may_wait &= !far,
+            Happened::Reached { far } => {
+                self.may_wait &= !far;
+                self.with.is_far.fetch_or(far, Ordering::Relaxed);
+            }
             Happened::Listed { server, result } => {
-                self.listed += 1;
+                self.lists.answered += 1;
+                self.lists.first_answer.get_or_insert_with(Instant::now);
                 let name = self.link(server).name();
                 match result.map(|reply| held_shares(&reply.answer)) {
                     Ok(Ok(shares)) => {
@@ -538,8 +576,11 @@ impl<'a> Download<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lafs::gbs::Answer;
     use crate::lafs::gbs::link::LinkOptions;
     use crate::lafs::servers::Announcements;
+    use minicbor::Encoder;
+    use minicbor::data::Tag;
     use tokio::net::TcpListener;
 
     /// Ten servers that take connections and say nothing, far from this round trip on, and near up to this one.
@@ -589,6 +630,70 @@ mod tests {
             download.begin();
             download.ask_on().unwrap();
             assert_eq!((downloader.grid.readings().len(), download.is_whole), (asked, asked == 3));
+        }
+    }
+
+    /// What a server says that has these shares, or a reader's when there is no such share.
+    fn answered(
+        download: &mut Download<'_>,
+        event: impl FnOnce(Result<Reply, LinkError>) -> Happened,
+        held: Option<&[u16]>,
+    ) {
+        let mut body = Vec::new();
+        if let Some(held) = held {
+            let mut encoder = Encoder::new(&mut body);
+            encoder.tag(Tag::new(258)).unwrap().array(held.len() as u64).unwrap();
+            held.iter().for_each(|&share| _ = encoder.u16(share).unwrap());
+        }
+        let answer = Answer { status: if held.is_some() { 200 } else { 404 }, body: body.into() };
+        download.happened(event(Ok(Reply { answer, repeated: false })));
+        download.ask_on().unwrap();
+    }
+
+    fn not_there(download: &mut Download<'_>, reader: usize) {
+        let event = |result| Happened::Read { reader, what: What::Header, asked: Instant::now(), turn: 0, result };
+        answered(download, event, None);
+    }
+
+    #[tokio::test]
+    async fn all_servers_send_of_a_file_that_was_not_where_it_was_looked_for() {
+        let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
+        let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 1_000_000 };
+        let mut download = Download::new(&downloader, cap).unwrap();
+        // The first answer took so long that the others may take some seconds more.
+        download.begun = Instant::now() - Duration::from_secs(60);
+        download.settle().await;
+        download.begin();
+        download.ask_on().unwrap();
+        (0..10).for_each(|reader| not_there(&mut download, reader));
+        // Server 0 has share 9, server 1 share 8, and so on.
+        for server in 0..10 {
+            let list = |result| Happened::Listed { server, result };
+            answered(&mut download, list, Some(&[9 - server as u16]));
+            assert_eq!(download.live().count(), server + 1);
+            if server < 3 {
+                let asked: Vec<u64> = download.live().map(Reader::asked_bytes).collect();
+                assert_eq!(asked, vec![download.cut.part; server + 1], "not everything of the first ones");
+            }
+        }
+        let asked: u64 = download.live().map(Reader::asked_bytes).sum();
+        assert_eq!(asked, 3 * download.cut.data);
+        assert!(download.live().filter(|reader| reader.asked_bytes() > 0).count() >= 9);
+    }
+
+    #[tokio::test]
+    async fn of_a_small_file_that_was_moved_connected_servers_are_asked_first() {
+        for (held, asked) in [([4, 5, 6], 3), ([4, 4, 4], 10)] {
+            let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
+            let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 200 };
+            let mut download = Download::new(&downloader, cap).unwrap();
+            download.begin();
+            (0..3).for_each(|reader| not_there(&mut download, reader));
+            assert_eq!(downloader.grid.readings().len(), 3);
+            for server in 0..3 {
+                answered(&mut download, |result| Happened::Listed { server, result }, Some(&held[server..=server]));
+            }
+            assert_eq!(downloader.grid.readings().len(), asked);
         }
     }
 }

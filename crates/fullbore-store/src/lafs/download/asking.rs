@@ -1,6 +1,7 @@
 //! Who is asked for what, and when somebody else is asked as well.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::cut::{Choice, choose};
@@ -35,25 +36,45 @@ impl Download<'_> {
         self.readers = first.chain(again).map(|(share, server)| Reader::new(share, server)).collect();
     }
 
-    /// Asks every server what it has.
+    /// Asks servers what they have. Of small files those first whom they were looked for at: they are connected, and a
+    /// client of another mind has put other shares there. But where servers are far, or something else is wrong, all.
     pub(super) fn list(&mut self) {
-        self.is_listing = true;
-        for server in 0..self.order.len() {
-            let link = self.link(server).clone();
-            let call = link.requests().shares(&self.index);
-            let events = self.events.0.clone();
-            tokio::spawn(async move {
-                let result = link.call(call).await;
-                let _ = events.send(Happened::Listed { server, result });
-            });
+        let is_wrong = !self.troubles.is_empty() || self.readers.iter().any(|reader| reader.slow);
+        if self.is_whole && !is_wrong && !self.lists.are_late() && !self.with.is_far.load(Ordering::Relaxed) {
+            let connected: Vec<usize> = self.readers.iter().map(|reader| reader.server).collect();
+            connected.into_iter().for_each(|server| self.ask_list(server));
+        } else {
+            self.list_all();
         }
     }
 
-    /// Sees that k different shares are being read, from servers that answer.
+    fn list_all(&mut self) {
+        if self.lists.asked.len() < self.order.len() {
+            (0..self.order.len()).for_each(|server| self.ask_list(server));
+        }
+    }
+
+    fn ask_list(&mut self, server: usize) {
+        if !self.lists.asked.insert(server) {
+            return;
+        }
+        self.lists.begun.get_or_insert_with(Instant::now);
+        let link = self.link(server).clone();
+        let call = link.requests().shares(&self.index);
+        let events = self.events.0.clone();
+        tokio::spawn(async move {
+            let result = link.call(call).await;
+            let _ = events.send(Happened::Listed { server, result });
+        });
+    }
+
+    /// Sees that k different shares are being read, from servers that answer, and of files that are not read by whole
+    /// shares more of them.
     pub(super) fn open_more(&mut self) -> Result<(), GetError> {
         loop {
             let reading: BTreeSet<u16> = self.live().filter(|reader| !reader.slow).map(|reader| reader.share).collect();
-            if reading.len() >= self.needed() {
+            let is_enough = reading.len() >= self.needed();
+            if is_enough && (self.is_whole || self.is_careful || reading.len() >= READERS) {
                 return Ok(());
             }
             // Servers that are read from least come first; primary shares need no decoding.
@@ -65,12 +86,22 @@ impl Download<'_> {
                 .filter(|(share, _)| !reading.contains(share))
                 .flat_map(|(&share, servers)| servers.iter().map(move |&server| (share, server)))
                 .filter(|&pair| !self.spoiled.contains(&pair) && !is_open(pair))
-                .min_by_key(|&(share, server)| (load(server), share));
+                .min_by_key(|&(share, server)| (load(server), share))
+                // More than are needed only where another server sends them.
+                .filter(|&(_, server)| !is_enough || load(server) == 0);
             let found: BTreeSet<u16> = self.live().map(|reader| reader.share).collect();
             match best {
-                Some((share, server)) => self.readers.push(Reader::new(share, server)),
+                Some((share, server)) => {
+                    self.link(server).widen(self.connections);
+                    self.readers.push(Reader::new(share, server));
+                }
+                None if is_enough || self.lists.are_awaited() => return Ok(()),
+                None if self.lists.asked.len() < self.order.len() => {
+                    self.list_all();
+                    return Ok(());
+                }
                 // Slow ones may still do it.
-                None if self.listed < self.order.len() || found.len() >= self.needed() => return Ok(()),
+                None if found.len() >= self.needed() => return Ok(()),
                 None => {
                     let (needed, asked) = (self.cap.needed, self.order.len());
                     let troubles = std::mem::take(&mut self.troubles);
@@ -133,7 +164,9 @@ impl Download<'_> {
     fn ask_parts(&mut self) -> bool {
         let from = self.next * self.geometry.block_size();
         let ahead = (AHEAD_BYTES / u64::from(self.cap.needed)).max(2 * self.geometry.block_size());
-        let mut full = BTreeSet::new();
+        let part_each = self.part_each();
+        let mut full: BTreeSet<usize> =
+            (0..self.readers.len()).filter(|&n| self.readers[n].asked_bytes() >= part_each).collect();
         for part in self.cut.parts(&(from.min(self.cut.data)..from.saturating_add(ahead))) {
             let range = self.cut.range(part);
             loop {
@@ -158,12 +191,25 @@ impl Download<'_> {
                 let offset = self.layout.data + range.start;
                 if self.request(number, What::Data(range.clone()), offset, range.end - range.start) {
                     self.asked.entry(part).or_default().push(number);
+                    if self.readers[number].asked_bytes() >= part_each {
+                        full.insert(number);
+                    }
                 } else {
                     full.insert(number);
                 }
             }
         }
         full.is_empty()
+    }
+
+    /// Bytes that a reader is asked for at most while it is not known who else can be read from: the first server to say
+    /// what it has is not to be asked for everything.
+    fn part_each(&self) -> u64 {
+        let expected = READERS.min(self.order.len()).min(usize::from(self.cap.total));
+        if self.live().count() >= expected || !self.lists.are_about_to_come(self.begun) {
+            return u64::MAX;
+        }
+        (self.cut.data * u64::from(self.cap.needed) / expected as u64).max(1)
     }
 
     /// Readers that can be asked for blocks: all that answer, or when nobody is trusted the first k of them.

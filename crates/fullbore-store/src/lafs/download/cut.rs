@@ -87,7 +87,7 @@ pub(super) struct Patience {
 impl Patience {
     /// Silence of a connection after which its server counts as slow: longer than the pause of a
     /// retransmission, and ten round trips of a far server.
-    const SILENCE: Duration = Duration::from_secs(1);
+    pub(super) const SILENCE: Duration = Duration::from_secs(1);
     /// A request is late when it takes so many times as long as others did.
     const TIMES: u32 = 4;
     /// Answers from which on the mean says something.

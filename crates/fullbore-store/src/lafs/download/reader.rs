@@ -76,6 +76,11 @@ impl Reader {
         Ok((self.hashes_asked != Some(offset)).then_some((What::Hashes(offset), offset, length)))
     }
 
+    /// Bytes of blocks that it was asked for, or has sent.
+    pub(super) fn asked_bytes(&self) -> u64 {
+        self.bytes + self.pending.values().map(|pending| pending.0).sum::<u64>()
+    }
+
     /// A request was sent.
     pub(super) fn asked(&mut self, what: &What, now: Instant) {
         match what {
