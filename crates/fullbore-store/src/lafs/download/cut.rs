@@ -3,8 +3,8 @@
 //! The code works byte by byte: byte j of any k shares gives byte j of the k pieces of a segment. So a reader
 //! need not take the same k shares from beginning to end. A long file is asked for in groups of whole blocks,
 //! each from k of the shares, so that all servers send at once, each in its own slow start. A file of few
-//! segments is cut across its blocks: with ten servers and k = 3 there are three parts, each from three
-//! servers, and none of them sends more than a third of a share.
+//! segments is cut across its blocks: with ten servers and k = 3 there are ten parts, each from three
+//! servers, and each of them sends three tenths of a share.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -36,10 +36,12 @@ impl Cut {
     pub(super) fn new(geometry: &Geometry, shares: usize, connections: usize) -> Cut {
         let data = geometry.share_data().max(1);
         let block = geometry.block_size().max(1);
+        let needed = u64::from(geometry.encoding.needed).max(1);
+        let shares = (shares as u64).max(needed);
         // So many parts can be under way with no share in two of them.
-        let abreast = (shares / usize::from(geometry.encoding.needed).max(1)).max(1) as u64;
-        if abreast > 1 && geometry.segments <= 2 * abreast {
-            let part = data.div_ceil(abreast * connections.max(1) as u64).max(PART_BYTES_MIN).min(data);
+        let abreast = shares / needed;
+        if shares > needed && geometry.segments <= 2 * abreast {
+            let part = data.div_ceil(even_parts(shares, needed, connections as u64)).max(PART_BYTES_MIN).min(data);
             // A part that is the whole data is whole blocks as well.
             return Cut { data, part, whole_blocks: part == data };
         }
@@ -57,6 +59,21 @@ impl Cut {
     pub(super) fn parts(&self, range: &Range<u64>) -> Range<u64> {
         range.start / self.part..range.end.min(self.data).div_ceil(self.part)
     }
+}
+
+/// How many parts, each from k of the shares, give every share as many as every other, and each of its connections as well.
+/// Where that were too many requests, each connection has one of what can be under way at once.
+fn even_parts(shares: u64, needed: u64, connections: u64) -> u64 {
+    let common = greatest_common_divisor(shares, needed);
+    let (parts, turns, connections) = (shares / common, needed / common, connections.max(1));
+    if turns > TURNS {
+        return shares / needed * connections;
+    }
+    parts * (connections / greatest_common_divisor(connections, turns))
+}
+
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 /// A share that could be asked for a part.
@@ -121,9 +138,24 @@ mod tests {
     #[test]
     fn a_file_of_one_segment_comes_from_all_servers() {
         let cut = Cut::new(&geometry(3, 10, 1_000_000), 10, 1);
-        assert_eq!((cut.parts(&(0..cut.data)), cut.whole_blocks), (0..3, false));
-        assert_eq!(Cut::new(&geometry(3, 5, 1_000_000), 5, 1).parts(&(0..333_334)), 0..1, "five servers have one part");
-        assert_eq!(Cut::new(&geometry(3, 10, 1_000_000), 10, 3).parts(&(0..cut.data)), 0..9, "each of 30 connections");
+        assert_eq!((cut.parts(&(0..cut.data)), cut.whole_blocks), (0..10, false));
+        assert_eq!(
+            Cut::new(&geometry(3, 10, 1_000_000), 10, 3).parts(&(0..cut.data)),
+            0..10,
+            "each of 30 connections one"
+        );
+        assert_eq!(Cut::new(&geometry(3, 10, 1_000_000), 10, 2).parts(&(0..cut.data)), 0..20, "each of 20 three");
+        assert_eq!(
+            Cut::new(&geometry(3, 5, 1_000_000), 5, 1).parts(&(0..cut.data)),
+            0..5,
+            "each of five servers three"
+        );
+        assert_eq!(Cut::new(&geometry(3, 3, 1_000_000), 3, 1).parts(&(0..cut.data)), 0..1, "all of three shares");
+        assert_eq!(
+            Cut::new(&geometry(7, 10, 1_000_000), 10, 1).parts(&(0..142_858)),
+            0..1,
+            "70 requests were too many"
+        );
         // Nothing is gained by cutting what one flight carries.
         assert_eq!(Cut::new(&geometry(3, 10, 40_000), 10, 4).parts(&(0..13_334)), 0..1);
     }
