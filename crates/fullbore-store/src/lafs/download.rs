@@ -302,6 +302,10 @@ impl<'a> Download<'a> {
 
     /// Asks those that should have the file.
     fn begin(&mut self) {
+        // Whoever has not what is looked for says sooner what he has than that he has not each part of it.
+        if !self.may_wait {
+            self.list();
+        }
         self.blocked = !self.ask();
         // Of small files the question to every server, and a connection to each for it, would cost more than the file.
         // But where servers are far it would come some round trips late if it had to be put: there the first file tells.
