@@ -422,7 +422,7 @@ async fn too_few_good_shares_are_counted() {
         holder(&world, share).state().shares.clear();
     }
     let error = world.get(&cap).await.1.unwrap_err();
-    assert_eq!(error.to_string(), "2 good shares were found, 3 are needed; 10 servers were asked");
+    assert_eq!(error.to_string(), "2 of the 3 shares that are needed were found; 10 servers were asked");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -68,9 +68,9 @@ pub struct Got {
 #[non_exhaustive]
 pub enum GetError {
     /// Too few good shares.
-    #[error("{found} good shares were found, {needed} are needed; {asked} servers were asked")]
+    #[error("{found} of the {needed} shares that are needed were found; {asked} servers were asked")]
     TooFewShares {
-        /// Good ones, from which bytes could be had to the end.
+        /// Those that are not known to be bad.
         found: usize,
         /// k.
         needed: u16,
