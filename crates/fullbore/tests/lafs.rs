@@ -276,7 +276,11 @@ fn damaged_shares_are_named_and_replaced(grid: &Grid) {
     }
     let get = grid.fullbore(["get", "--node", grid.node(), "-o", out.to_str().unwrap(), &cap]);
     assert_eq!(get.code, 3, "two good shares of three: {}", get.stderr);
-    assert!(get.stderr.contains("2 of the 3 shares that are needed were found; 5 servers were asked"), "{}", get.stderr);
+    assert!(
+        get.stderr.contains("2 of the 3 shares that are needed were found; 5 servers were asked"),
+        "{}",
+        get.stderr
+    );
     assert!(get.stderr.contains("damaged") || get.stderr.contains("hash"), "{}", get.stderr);
 }
 

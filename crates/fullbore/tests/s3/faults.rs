@@ -452,18 +452,27 @@ fn parts_that_fail_are_sent_again_or_all_is_given_up() {
     assert!(store.object("large").unwrap().content == large);
     assert_eq!(store.open_uploads(), 0);
     let mut aborts = 0;
+    let (at_once, beside_abort) = (Arc::clone(&store.at_once), Arc::new(AtomicUsize::new(0)));
+    let most = Arc::clone(&beside_abort);
     store.script(move |request| match request.method.as_str() {
         "PUT" if request.query.contains("partNumber=3&") => {
             Fault::Answer(400, "", "<Error><Code>EntityTooSmall</Code><Message>m</Message></Error>")
         }
-        // A part that it had in hand stays.
-        "DELETE" if std::mem::replace(&mut aborts, 1) == 0 => Fault::Answer(204, "", ""),
+        // Those that are on their way then take their time.
+        "PUT" => Fault::Delay(Duration::from_millis(400)),
+        "DELETE" => {
+            most.fetch_max(at_once.load(Ordering::SeqCst) - 1, Ordering::SeqCst);
+            aborts += 1;
+            // A part that it had in hand stays.
+            if aborts == 1 { Fault::Answer(204, "", "") } else { Fault::None }
+        }
         _ => Fault::None,
     });
     let failed = client.run(["put", "--resend", &file, "s3://bucket/large"]);
     assert_eq!(failed.code, 1, "{}", failed.stderr);
     assert!(failed.stderr.contains("EntityTooSmall"), "{}", failed.stderr);
     assert_eq!((store.open_uploads(), store.uploads_begun()), (0, 2));
+    assert_eq!(beside_abort.load(Ordering::SeqCst), 0, "given up while parts were on their way");
     // An error in an answer that says 200.
     let mut once = true;
     store.script(move |request| {
@@ -610,6 +619,14 @@ fn objects_are_got_in_ranges_and_verified() {
     let later: Vec<_> = ranges.filter(|request| !request.field("range").starts_with("bytes=0-")).collect();
     assert!(matches!(later.len(), 3 | 10), "{} ranges of 16 MiB behind the first, or of 4", later.len());
     assert!(later.iter().all(|request| !request.field("if-match").is_empty()));
+    let (reader, writer) = io::pipe().unwrap();
+    drop(reader);
+    let gone = client.command(["get", "s3://bucket/large"]).stdout(writer).output().unwrap();
+    assert_eq!(
+        (gone.status.code(), String::from_utf8_lossy(&gone.stderr).as_ref()),
+        (Some(0), ""),
+        "a reader that is gone"
+    );
     // Breaks, and an answer that is of another range.
     let mut met: HashMap<String, usize> = HashMap::new();
     store.script(move |request| {
