@@ -35,7 +35,7 @@ use super::layout::Layout;
 use super::upload::Grid;
 use super::upload::produce::Pool;
 use crate::stopped;
-use asking::READERS;
+use asking::{Lists, READERS};
 use cut::{Cut, Patience};
 use reader::{Reader, What};
 use segment::{Block, Segment, Strip, Wrong};
@@ -151,35 +151,6 @@ impl Downloader {
     /// [`GetError`]; what was sent until then is right.
     pub async fn get(&self, cap: &Chk, out: &mpsc::Sender<Bytes>) -> Result<Got, GetError> {
         Download::new(self, cap.clone())?.run(out).await
-    }
-}
-
-/// Servers that were asked what they have.
-#[derive(Debug, Default)]
-struct Lists {
-    asked: BTreeSet<usize>,
-    /// When the first one was.
-    begun: Option<Instant>,
-    answered: usize,
-    first_answer: Option<Instant>,
-}
-
-impl Lists {
-    fn are_awaited(&self) -> bool {
-        self.answered < self.asked.len()
-    }
-
-    /// Servers that are well answer sooner.
-    fn are_late(&self) -> bool {
-        self.are_awaited() && self.begun.is_some_and(|begun| begun.elapsed() >= Patience::SILENCE)
-    }
-
-    /// They were all asked when the first was, who has answered: the others take a part of that time more.
-    fn are_about_to_come(&self, begun: Instant) -> bool {
-        let took = |first: Instant| first.saturating_duration_since(begun);
-        self.are_awaited()
-            && !self.are_late()
-            && self.first_answer.is_none_or(|first| first.elapsed() < took(first) / 4)
     }
 }
 

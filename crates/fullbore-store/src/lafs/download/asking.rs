@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::cut::{Choice, choose};
+use super::cut::{Choice, Patience, choose};
 use super::reader::{Reader, WHOLE_MORE_BYTES, What};
 use super::{Download, GetError, Happened, SMALL_SHARE_BYTES};
 use crate::lafs::placement::{Candidate, place};
@@ -17,6 +17,35 @@ pub(super) const READERS: usize = 10;
 
 /// Shares that are proven of a file that is not read by whole blocks: one would do, if it is good.
 const PROOFS: usize = 2;
+
+/// Servers that were asked what they have.
+#[derive(Debug, Default)]
+pub(super) struct Lists {
+    asked: BTreeSet<usize>,
+    /// When the first one was.
+    begun: Option<Instant>,
+    pub answered: usize,
+    pub first_answer: Option<Instant>,
+}
+
+impl Lists {
+    fn are_awaited(&self) -> bool {
+        self.answered < self.asked.len()
+    }
+
+    /// Servers that are well answer sooner.
+    fn are_late(&self) -> bool {
+        self.are_awaited() && self.begun.is_some_and(|begun| begun.elapsed() >= Patience::SILENCE)
+    }
+
+    /// They were all asked when the first was, who has answered: the others take a part of that time more.
+    fn are_about_to_come(&self, begun: Instant) -> bool {
+        let took = |first: Instant| first.saturating_duration_since(begun);
+        self.are_awaited()
+            && !self.are_late()
+            && self.first_answer.is_none_or(|first| first.elapsed() < took(first) / 4)
+    }
+}
 
 impl Download<'_> {
     /// Takes for granted that shares are where a fresh upload puts them, and so many of them, or k if that is more,
