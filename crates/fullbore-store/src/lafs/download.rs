@@ -432,6 +432,7 @@ impl<'a> Download<'a> {
         for reader in &mut self.readers {
             reader.fetched.clear();
             reader.pending.clear();
+            reader.had_turn = false;
         }
     }
 

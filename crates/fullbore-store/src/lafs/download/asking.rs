@@ -62,7 +62,8 @@ impl Download<'_> {
         // A second share of a server only where there are not enough servers.
         let again = again.into_iter().take(self.needed().saturating_sub(first.len()));
         let first = first.into_iter().take(most.max(self.needed()));
-        self.readers = first.chain(again).map(|(share, server)| Reader::new(share, server)).collect();
+        let readers = (0..).zip(first.chain(again));
+        self.readers = readers.map(|(place, (share, server))| Reader::new(share, server, place)).collect();
     }
 
     /// Asks servers what they have. Of small files those first whom they were looked for at: they are connected, and a
@@ -122,7 +123,9 @@ impl Download<'_> {
             match best {
                 Some((share, server)) => {
                     self.link(server).widen(self.connections);
-                    self.readers.push(Reader::new(share, server));
+                    let taken: BTreeSet<u64> = self.live().map(|reader| reader.place).collect();
+                    let place = (0..).find(|place| !taken.contains(place)).unwrap_or_default();
+                    self.readers.push(Reader::new(share, server, place));
                 }
                 None if is_enough || self.lists.are_awaited() => return Ok(()),
                 None if self.lists.asked.len() < self.order.len() => {
@@ -156,7 +159,8 @@ impl Download<'_> {
             return room;
         }
         let proofs = self.ask_proofs();
-        self.ask_parts() && proofs
+        let turns = self.is_careful || self.ask_turns();
+        self.ask_parts() && proofs && turns
     }
 
     /// Headers and hashes. Where blocks are read whole, of every share; otherwise of some.
@@ -189,6 +193,36 @@ impl Download<'_> {
         true
     }
 
+    /// Blocks of a file that is cut for a number of readers: of each what is its turn, in as few requests as it has connections.
+    fn ask_turns(&mut self) -> bool {
+        let mut room = true;
+        for number in 0..self.readers.len() {
+            let reader = &self.readers[number];
+            if reader.failed || reader.slow || reader.had_turn {
+                continue;
+            }
+            let (share, place) = (reader.share, reader.place);
+            self.readers[number].had_turn = true;
+            for parts in self.cut.turn(place) {
+                // Somebody else may have been asked instead of who was in this place before.
+                let is_needed = |part: u64| {
+                    let taken = self.taken(part);
+                    taken.len() < self.needed() && !taken.contains(&share)
+                };
+                if !parts.clone().all(is_needed) {
+                    continue;
+                }
+                let (begin, end) = (self.cut.range(parts.start).start, self.cut.range(parts.end - 1).end);
+                if !self.request(number, What::Data(begin..end), self.layout.data + begin, end - begin) {
+                    room = false;
+                    break;
+                }
+                parts.for_each(|part| self.asked.entry(part).or_default().push(number));
+            }
+        }
+        room
+    }
+
     /// Blocks: each part from k shares.
     fn ask_parts(&mut self) -> bool {
         let from = self.next * self.geometry.block_size();
@@ -199,17 +233,12 @@ impl Download<'_> {
         for part in self.cut.parts(&(from.min(self.cut.data)..from.saturating_add(ahead))) {
             let range = self.cut.range(part);
             loop {
-                let able = self.able();
-                let has = |number: &usize| {
-                    let reader = &self.readers[*number];
-                    let here = !self.is_careful && reader.fetched.get(range.start, range.end - range.start).is_some();
-                    !reader.failed && (here || able.contains(number))
-                };
-                let asked = self.asked.get(&part).map_or(&[][..], Vec::as_slice);
-                let taken: Vec<u16> = asked.iter().filter(|n| has(n)).map(|&n| self.readers[n].share).collect();
+                let taken = self.taken(part);
                 if taken.len() >= self.needed() {
                     break;
                 }
+                let able = self.able();
+                let asked = self.asked.get(&part).map_or(&[][..], Vec::as_slice);
                 let free = able.iter().filter(|number| !full.contains(*number) && !asked.contains(number));
                 let choices = free.map(|&reader| Choice {
                     reader,
@@ -229,6 +258,19 @@ impl Download<'_> {
             }
         }
         full.is_empty()
+    }
+
+    /// Shares of which a part is here, or may be expected.
+    fn taken(&self, part: u64) -> Vec<u16> {
+        let range = self.cut.range(part);
+        let able = self.able();
+        let has = |number: &usize| {
+            let reader = &self.readers[*number];
+            let here = !self.is_careful && reader.fetched.get(range.start, range.end - range.start).is_some();
+            !reader.failed && (here || able.contains(number))
+        };
+        let asked = self.asked.get(&part).map_or(&[][..], Vec::as_slice);
+        asked.iter().filter(|n| has(n)).map(|&n| self.readers[n].share).collect()
     }
 
     /// Bytes that a reader is asked for at most while it is not known who else can be read from: the first server to say

@@ -29,6 +29,9 @@ pub(super) struct Cut {
     pub part: u64,
     /// Parts end where blocks end.
     pub whole_blocks: bool,
+    /// Parts that each reader is asked for, and in how many requests; 0: who is asked for a part is seen when it is asked for.
+    turn: u64,
+    requests: u64,
 }
 
 impl Cut {
@@ -41,12 +44,27 @@ impl Cut {
         // So many parts can be under way with no share in two of them.
         let abreast = shares / needed;
         if shares > needed && geometry.segments <= 2 * abreast {
-            let part = data.div_ceil(even_parts(shares, needed, connections as u64)).max(PART_BYTES_MIN).min(data);
+            let (parts, turn) = even_parts(shares, needed, connections as u64);
+            let part = data.div_ceil(parts).max(PART_BYTES_MIN).min(data);
+            let turn = if data.div_ceil(part) == parts { turn } else { 0 };
             // A part that is the whole data is whole blocks as well.
-            return Cut { data, part, whole_blocks: part == data };
+            return Cut { data, part, whole_blocks: part == data, turn, requests: connections.max(1) as u64 };
         }
         let blocks = (geometry.segments / (abreast * TURNS)).clamp(1, (RANGE_BYTES / block).max(1));
-        Cut { data, part: (blocks * block).min(RANGE_BYTES), whole_blocks: true }
+        Cut { data, part: (blocks * block).min(RANGE_BYTES), whole_blocks: true, turn: 0, requests: 0 }
+    }
+
+    /// The parts that the reader in this place is to be asked for, those of each request together. All readers' turns are
+    /// all parts, each k times.
+    pub(super) fn turn(&self, place: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+        let parts = self.data.div_ceil(self.part);
+        let (turn, each) = (self.turn, self.turn.div_ceil(self.requests.max(1)).max(1));
+        (0..turn).step_by(each as usize).flat_map(move |first| {
+            let begin = (place * turn + first) % parts;
+            let end = begin + each.min(turn - first);
+            let behind = 0..end.saturating_sub(parts);
+            [begin..end.min(parts), behind].into_iter().filter(|range| !range.is_empty())
+        })
     }
 
     /// The bytes of a part.
@@ -61,15 +79,16 @@ impl Cut {
     }
 }
 
-/// How many parts, each from k of the shares, give every share as many as every other, and each of its connections as well.
-/// Where that were too many requests, each connection has one of what can be under way at once.
-fn even_parts(shares: u64, needed: u64, connections: u64) -> u64 {
+/// How many parts, each from k of the shares, give every share as many as every other, and each of its connections as well;
+/// and how many that are. Where that were too many, each connection has one of what can be under way at once.
+fn even_parts(shares: u64, needed: u64, connections: u64) -> (u64, u64) {
     let common = greatest_common_divisor(shares, needed);
-    let (parts, turns, connections) = (shares / common, needed / common, connections.max(1));
-    if turns > TURNS {
-        return shares / needed * connections;
+    let (parts, turn, connections) = (shares / common, needed / common, connections.max(1));
+    if turn > TURNS {
+        return (shares / needed * connections, 0);
     }
-    parts * (connections / greatest_common_divisor(connections, turns))
+    let times = connections / greatest_common_divisor(connections, turn);
+    (parts * times, turn * times)
 }
 
 fn greatest_common_divisor(a: u64, b: u64) -> u64 {
@@ -161,6 +180,18 @@ mod tests {
     }
 
     #[test]
+    fn turns_are_in_one_piece_for_each_connection() {
+        let turn = |connections, place| {
+            let cut = Cut::new(&geometry(3, 10, 1_000_000), 10, connections);
+            cut.turn(place).collect::<Vec<_>>()
+        };
+        assert_eq!((turn(1, 0), turn(1, 3)), (vec![0..3], vec![9..10, 0..2]));
+        assert_eq!((turn(2, 1), turn(3, 1)), (vec![6..9, 9..12], vec![3..4, 4..5, 5..6]));
+        let none = Cut::new(&geometry(7, 10, 1_000_000), 10, 1);
+        assert_eq!(none.turn(0).count(), 0);
+    }
+
+    #[test]
     fn a_long_file_comes_in_whole_blocks() {
         let file = geometry(3, 10, 100_000_000);
         let cut = Cut::new(&file, 10, 4);
@@ -201,6 +232,19 @@ mod tests {
                 at = range.end;
             }
             prop_assert_eq!(at, cut.data);
+        }
+
+        #[test]
+        fn turns_are_all_parts_k_times(needed in 1_u16..=12, more in 1_u16..=20, size in 1_u64..9_000_000, connections in 1_usize..=6) {
+            let shares = needed + more;
+            let cut = Cut::new(&geometry(needed, shares, size), shares.into(), connections);
+            let mut times = vec![0; cut.parts(&(0..cut.data)).count()];
+            let turns: Vec<_> = (0..u64::from(shares)).map(|place| cut.turn(place).flatten().collect::<Vec<_>>()).collect();
+            for turn in &turns {
+                prop_assert_eq!(turn.len(), turns[0].len());
+                turn.iter().for_each(|&part| times[part as usize] += 1);
+            }
+            prop_assert!(turns[0].is_empty() || times.iter().all(|&times| times == needed));
         }
     }
 }

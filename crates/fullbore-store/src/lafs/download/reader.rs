@@ -32,6 +32,10 @@ pub(super) enum What {
 pub(super) struct Reader {
     pub share: u16,
     pub server: usize,
+    /// Its place among those that are read from: which parts are its turn.
+    pub place: u64,
+    /// It was asked for those.
+    pub had_turn: bool,
     /// It is of no use.
     pub failed: bool,
     /// Something was asked of it that others have answered long since. It may still answer.
@@ -51,8 +55,8 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(share: u16, server: usize) -> Reader {
-        Reader { share, server, ..Reader::default() }
+    pub(super) fn new(share: u16, server: usize, place: u64) -> Reader {
+        Reader { share, server, place, ..Reader::default() }
     }
 
     /// Nothing came of it yet.
@@ -195,11 +199,11 @@ mod tests {
         let (cap, shares) = file();
         let layout = Layout::parse(&shares[1]).unwrap();
         let share = Bytes::copy_from_slice(&shares[1]);
-        let mut whole = Reader::new(1, 0);
+        let mut whole = Reader::new(1, 0, 0);
         whole.asked(&What::Whole, Instant::now());
         whole.received(&What::Whole, share.clone(), &cap).unwrap();
         assert!(whole.proven.is_some() && whole.pending.is_empty());
-        let mut parts = Reader::new(1, 0);
+        let mut parts = Reader::new(1, 0, 0);
         let now = Instant::now();
         // The hashes are first looked for where segments of the usual size have them.
         let usual = Layout::new(&Geometry::new(Encoding::new(2, 1, 3).unwrap(), 1000, 1 << 20).unwrap());
@@ -215,7 +219,7 @@ mod tests {
         assert_eq!(parts.fetched.get(10, 10), whole.fetched.get(10, 10));
         assert_eq!(parts.fetched.get(15, 6), None, "no more is kept than was asked for");
         assert!(parts.received(&What::Data(20..30), Bytes::from_static(b"short"), &cap).is_err());
-        let other = Reader::new(2, 0).received(&What::Whole, share, &cap);
+        let other = Reader::new(2, 0, 0).received(&What::Whole, share, &cap);
         assert!(other.is_err(), "the share of another number");
     }
 
@@ -232,7 +236,7 @@ mod tests {
             share.truncate(cut.max(1));
             let share = Bytes::from(share);
             for what in [What::Whole, What::Header, What::Hashes(0), What::Data(5..400)] {
-                let mut reader = Reader::new(0, 0);
+                let mut reader = Reader::new(0, 0, 0);
                 reader.asked(&What::Hashes(0), Instant::now());
                 let _ = reader.received(&What::Header, share.clone(), &cap);
                 let _ = reader.received(&what, share.clone(), &cap);
