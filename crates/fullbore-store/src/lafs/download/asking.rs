@@ -273,11 +273,11 @@ impl Download<'_> {
         asked.iter().filter(|n| has(n)).map(|&n| self.readers[n].share).collect()
     }
 
-    /// Bytes that a reader is asked for at most while it is not known who else can be read from: the first server to say
-    /// what it has is not to be asked for everything.
+    /// Bytes that a reader is asked for at most while it is not known who else can be read from: neither the first server to
+    /// say what it has is to be asked for everything, nor those that have not said yet that nothing is there.
     fn part_each(&self) -> u64 {
         let expected = READERS.min(self.order.len()).min(usize::from(self.cap.total));
-        if self.live().count() >= expected || !self.lists.are_about_to_come(self.begun) {
+        if !self.lists.are_about_to_come(self.begun) {
             return u64::MAX;
         }
         (self.cut.data * u64::from(self.cap.needed) / expected as u64).max(1)
