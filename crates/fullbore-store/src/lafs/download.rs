@@ -379,6 +379,7 @@ impl<'a> Download<'a> {
                 let name = self.link(server).name();
                 match result.map(|reply| held_shares(&reply.answer)) {
                     Ok(Ok(shares)) => {
+                        self.forget_guesses(|reader| reader.server == server && !shares.contains(&reader.share));
                         for share in shares.into_iter().filter(|share| *share < self.cap.total) {
                             self.holders.entry(share).or_default().insert(server);
                         }
@@ -422,6 +423,17 @@ impl<'a> Download<'a> {
                 self.ask_again();
             }
             self.layout = proven.layout;
+        }
+    }
+
+    /// Readers of shares that were looked for where they are not: their answers, which will say so, are not waited for.
+    fn forget_guesses(&mut self, is_wrong: impl Fn(&Reader) -> bool) {
+        for number in 0..self.readers.len() {
+            let reader = &self.readers[number];
+            if !reader.failed && reader.is_untried() && !self.is_listed(reader) && is_wrong(reader) {
+                self.with.is_moved.store(true, Ordering::Relaxed);
+                self.spoil(number);
+            }
         }
     }
 
@@ -633,28 +645,33 @@ mod tests {
 
     #[tokio::test]
     async fn all_servers_send_of_a_file_that_was_not_where_it_was_looked_for() {
-        let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
-        let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 1_000_000 };
-        let mut download = Download::new(&downloader, cap).unwrap();
-        // The first answer took so long that the others may take some seconds more.
-        download.begun = Instant::now() - Duration::from_secs(60);
-        download.settle().await;
-        download.begin();
-        download.ask_on().unwrap();
-        (0..10).for_each(|reader| not_there(&mut download, reader));
-        // Server 0 has share 9, server 1 share 8, and so on.
-        for server in 0..10 {
-            let list = |result| Happened::Listed { server, result };
-            answered(&mut download, list, Some(&[9 - server as u16]));
-            assert_eq!(download.live().count(), server + 1);
-            if server < 3 {
-                let asked: Vec<u64> = download.live().map(Reader::asked_bytes).collect();
-                assert_eq!(asked, vec![3 * download.cut.part; server + 1], "not everything of the first ones");
+        for is_known_first in [true, false] {
+            let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
+            let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 1_000_000 };
+            let mut download = Download::new(&downloader, cap).unwrap();
+            // The first answer took so long that the others may take some seconds more.
+            download.begun = Instant::now() - Duration::from_secs(60);
+            download.settle().await;
+            download.begin();
+            download.ask_on().unwrap();
+            if is_known_first {
+                (0..10).for_each(|reader| not_there(&mut download, reader));
             }
+            // Server 0 has share 9, server 1 share 8, and so on.
+            for server in 0..10 {
+                let list = |result| Happened::Listed { server, result };
+                answered(&mut download, list, Some(&[9 - server as u16]));
+                let opened = download.readers.last().unwrap();
+                assert_eq!((opened.server, download.live().count() > server), (server, true));
+                if is_known_first && server < 3 {
+                    assert_eq!(opened.asked_bytes(), 3 * download.cut.part, "not everything of the first ones");
+                }
+            }
+            assert_eq!(download.live().count(), 10);
+            let asked: Vec<u64> = download.live().map(Reader::asked_bytes).collect();
+            assert_eq!(asked.iter().sum::<u64>(), 3 * download.cut.data, "{asked:?}");
+            assert!(asked.iter().all(|&bytes| bytes > 0), "{asked:?}");
         }
-        let asked: u64 = download.live().map(Reader::asked_bytes).sum();
-        assert_eq!(asked, 3 * download.cut.data);
-        assert!(download.live().all(|reader| reader.asked_bytes() > 0));
     }
 
     #[tokio::test]

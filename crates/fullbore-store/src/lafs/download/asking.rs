@@ -110,10 +110,12 @@ impl Download<'_> {
             // Servers that are read from least come first; primary shares need no decoding.
             let load = |server: usize| self.live().filter(|reader| reader.server == server).count();
             let is_open = |pair: (u16, usize)| self.live().any(|reader| (reader.share, reader.server) == pair);
+            let is_guess = |reader: &&Reader| reader.is_untried() && !self.is_listed(reader);
+            let guesses: BTreeSet<u16> = self.live().filter(is_guess).map(|reader| reader.share).collect();
             let best = self
                 .holders
                 .iter()
-                .filter(|(share, _)| !reading.contains(share))
+                .filter(|(share, _)| !reading.contains(share) || guesses.contains(share))
                 .flat_map(|(&share, servers)| servers.iter().map(move |&server| (share, server)))
                 .filter(|&pair| !self.spoiled.contains(&pair) && !is_open(pair))
                 .min_by_key(|&(share, server)| (load(server), share))
@@ -122,6 +124,7 @@ impl Download<'_> {
             let found: BTreeSet<u16> = self.live().map(|reader| reader.share).collect();
             match best {
                 Some((share, server)) => {
+                    self.forget_guesses(|reader| reader.share == share);
                     self.link(server).widen(self.connections);
                     let taken: BTreeSet<u64> = self.live().map(|reader| reader.place).collect();
                     let place = (0..).find(|place| !taken.contains(place)).unwrap_or_default();
@@ -141,6 +144,11 @@ impl Download<'_> {
                 }
             }
         }
+    }
+
+    /// Whether its server has said that it has its share.
+    pub(super) fn is_listed(&self, reader: &Reader) -> bool {
+        self.holders.get(&reader.share).is_some_and(|servers| servers.contains(&reader.server))
     }
 
     pub(super) fn live(&self) -> impl Iterator<Item = &Reader> {
