@@ -426,13 +426,13 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Readers of shares that were looked for where they are not: their answers, which will say so, are not waited for.
+    /// Readers of shares that were looked for where they are not, or are elsewhere, too: their answers are not waited for.
     fn forget_guesses(&mut self, is_wrong: impl Fn(&Reader) -> bool) {
         for number in 0..self.readers.len() {
             let reader = &self.readers[number];
             if !reader.failed && reader.is_untried() && !self.is_listed(reader) && is_wrong(reader) {
                 self.with.is_moved.store(true, Ordering::Relaxed);
-                self.spoil(number);
+                self.readers[number].fail();
             }
         }
     }
@@ -672,6 +672,25 @@ mod tests {
             assert_eq!(asked.iter().sum::<u64>(), 3 * download.cut.data, "{asked:?}");
             assert!(asked.iter().all(|&bytes| bytes > 0), "{asked:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_share_that_was_found_twice_can_be_read_from_either_server() {
+        let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
+        let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 1_000_000 };
+        let mut download = Download::new(&downloader, cap).unwrap();
+        download.settle().await;
+        download.begin();
+        download.ask_on().unwrap();
+        let (share, guessed, other) =
+            (download.readers[5].share, download.readers[5].server, download.readers[0].server);
+        answered(&mut download, |result| Happened::Listed { server: other, result }, Some(&[share]));
+        let reader = download.readers.len() - 1;
+        assert_eq!((download.readers[reader].share, download.readers[reader].server), (share, other));
+        assert!(download.readers[5].failed, "one at a time");
+        answered(&mut download, |result| Happened::Listed { server: guessed, result }, Some(&[share]));
+        not_there(&mut download, reader);
+        assert!(download.live().any(|reader| (reader.share, reader.server) == (share, guessed)));
     }
 
     #[tokio::test]

@@ -284,7 +284,7 @@ impl Download<'_> {
     /// Bytes that a reader is asked for at most while it is not known who else can be read from: neither the first server to
     /// say what it has is to be asked for everything, nor those that have not said yet that nothing is there.
     fn part_each(&self) -> u64 {
-        let expected = READERS.min(self.order.len()).min(usize::from(self.cap.total));
+        let expected = READERS.min(self.order.len()).min(usize::from(self.cap.total)).max(1);
         if !self.lists.are_about_to_come(self.begun) {
             return u64::MAX;
         }
