@@ -375,10 +375,10 @@ impl<'a> Download<'a> {
             }
             Happened::Listed { server, result } => {
                 self.lists.answered += 1;
-                self.lists.first_answer.get_or_insert_with(Instant::now);
                 let name = self.link(server).name();
                 match result.map(|reply| held_shares(&reply.answer)) {
                     Ok(Ok(shares)) => {
+                        self.lists.first_answer.get_or_insert_with(Instant::now);
                         self.forget_guesses(|reader| reader.server == server && !shares.contains(&reader.share));
                         for share in shares.into_iter().filter(|share| *share < self.cap.total) {
                             self.holders.entry(share).or_default().insert(server);
@@ -445,6 +445,7 @@ impl<'a> Download<'a> {
             reader.fetched.clear();
             reader.pending.clear();
             reader.had_turn = false;
+            reader.slow = false;
         }
     }
 
@@ -671,6 +672,41 @@ mod tests {
             let asked: Vec<u64> = download.live().map(Reader::asked_bytes).collect();
             assert_eq!(asked.iter().sum::<u64>(), 3 * download.cut.data, "{asked:?}");
             assert!(asked.iter().all(|&bytes| bytes > 0), "{asked:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn two_readers_of_one_share_count_once() {
+        let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
+        let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 2, total: 3, size: 1_000_000 };
+        let mut download = Download::new(&downloader, cap).unwrap();
+        download.settle().await;
+        download.readers =
+            [(0, 0), (0, 1), (2, 2)].map(|(share, server)| Reader::new(share, server, server as u64)).into();
+        // The second of them was opened when the first was late, which has answered since.
+        download.holders = [(0, [0, 1].into()), (2, [2].into())].into();
+        download.readers[2].fail();
+        download.asked.insert(0, vec![0, 1, 2]);
+        download.readers.push(Reader::new(1, 3, 3));
+        download.ask_on().unwrap();
+        assert!(download.asked[&0].contains(&3), "{:?}", download.asked);
+        download.again(0);
+        (download.is_careful, download.asked) = (true, BTreeMap::new());
+        download.ask_on().unwrap();
+        assert_eq!(download.asked[&0], [0, 3]);
+    }
+
+    #[tokio::test]
+    async fn what_all_have_room_for_is_asked_at_once() {
+        let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
+        for size in [135_000, 270_000, 6_500_000] {
+            let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size };
+            let mut download = Download::new(&downloader, cap).unwrap();
+            download.settle().await;
+            download.begin();
+            download.ask_on().unwrap();
+            let asked: u64 = download.live().map(Reader::asked_bytes).sum();
+            assert_eq!(asked, 3 * download.cut.data, "{size}");
         }
     }
 

@@ -90,10 +90,15 @@ impl Download<'_> {
         }
         self.lists.begun.get_or_insert_with(Instant::now);
         let link = self.link(server).clone();
-        let call = link.requests().shares(&self.index);
+        // Queued here, or what is asked next would be before it.
+        let queued = link.try_send(link.requests().shares(&self.index), 0);
         let events = self.events.0.clone();
         tokio::spawn(async move {
-            let result = link.call(call).await;
+            let result = match queued {
+                Ok(Ok(pending)) => pending.reply().await,
+                Ok(Err(call)) => link.call(*call).await,
+                Err(error) => Err(error),
+            };
             let _ = events.send(Happened::Listed { server, result });
         });
     }
@@ -203,6 +208,7 @@ impl Download<'_> {
 
     /// Blocks of a file that is cut for a number of readers: of each what is its turn, in as few requests as it has connections.
     fn ask_turns(&mut self) -> bool {
+        let done = self.next * self.geometry.block_size();
         let mut room = true;
         for number in 0..self.readers.len() {
             let reader = &self.readers[number];
@@ -215,7 +221,7 @@ impl Download<'_> {
                 // Somebody else may have been asked instead of who was in this place before.
                 let is_needed = |part: u64| {
                     let taken = self.taken(part);
-                    taken.len() < self.needed() && !taken.contains(&share)
+                    self.cut.range(part).end > done && taken.len() < self.needed() && !taken.contains(&share)
                 };
                 if !parts.clone().all(is_needed) {
                     continue;
@@ -269,7 +275,7 @@ impl Download<'_> {
     }
 
     /// Shares of which a part is here, or may be expected.
-    fn taken(&self, part: u64) -> Vec<u16> {
+    fn taken(&self, part: u64) -> BTreeSet<u16> {
         let range = self.cut.range(part);
         let able = self.able();
         let has = |number: &usize| {
@@ -284,18 +290,23 @@ impl Download<'_> {
     /// Bytes that a reader is asked for at most while it is not known who else can be read from: neither the first server to
     /// say what it has is to be asked for everything, nor those that have not said yet that nothing is there.
     fn part_each(&self) -> u64 {
-        let expected = READERS.min(self.order.len()).min(usize::from(self.cap.total)).max(1);
-        if !self.lists.are_about_to_come(self.begun) {
+        if self.is_careful || !self.lists.are_about_to_come(self.begun) {
             return u64::MAX;
         }
-        (self.cut.data * u64::from(self.cap.needed) / expected as u64).max(1)
+        let alive = (0..self.order.len()).filter(|&server| self.link(server).given_up().is_none()).count();
+        let expected = READERS.min(alive).min(usize::from(self.cap.total)).max(1);
+        let parts = self.cut.parts(&(0..self.cut.data)).end;
+        (parts * u64::from(self.cap.needed)).div_ceil(expected as u64) * self.cut.part
     }
 
-    /// Readers that can be asked for blocks: all that answer, or when nobody is trusted the first k of them.
+    /// Readers that can be asked for blocks: all that answer, or when nobody is trusted the first of k shares.
     fn able(&self) -> Vec<usize> {
         let able = (0..self.readers.len()).filter(|&n| !self.readers[n].failed && !self.readers[n].slow);
-        let most = if self.is_careful { self.needed() } else { usize::MAX };
-        able.take(most).collect()
+        if !self.is_careful {
+            return able.collect();
+        }
+        let mut shares = BTreeSet::new();
+        able.filter(|&number| shares.insert(self.readers[number].share)).take(self.needed()).collect()
     }
 
     /// Bytes that a server was asked for and has not sent.

@@ -6,6 +6,7 @@
 //! segments is cut across its blocks: with ten servers and k = 3 there are ten parts, each from three
 //! servers, and each of them sends three tenths of a share.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -108,7 +109,7 @@ pub(super) struct Choice {
 
 /// Who is to be asked next: the one with the least to do, of shares that are not `taken` yet. Of equals the
 /// first, because the first k shares need no decoding.
-pub(super) fn choose(choices: impl Iterator<Item = Choice>, taken: &[u16]) -> Option<usize> {
+pub(super) fn choose(choices: impl Iterator<Item = Choice>, taken: &BTreeSet<u16>) -> Option<usize> {
     let free = choices.filter(|choice| !taken.contains(&choice.share));
     free.min_by_key(|choice| (choice.load, choice.reader)).map(|choice| choice.reader)
 }
@@ -202,9 +203,9 @@ mod tests {
     fn the_least_busy_is_asked_and_no_share_twice() {
         let choice = |reader, share, load| Choice { reader, share, load };
         let choices = [choice(0, 0, 5), choice(1, 1, 2), choice(2, 2, 2), choice(3, 1, 0)];
-        assert_eq!(choose(choices.into_iter(), &[]), Some(3));
-        assert_eq!(choose(choices.into_iter(), &[1]), Some(2));
-        assert_eq!(choose(choices.into_iter(), &[0, 1, 2]), None);
+        assert_eq!(choose(choices.into_iter(), &[].into()), Some(3));
+        assert_eq!(choose(choices.into_iter(), &[1].into()), Some(2));
+        assert_eq!(choose(choices.into_iter(), &[0, 1, 2].into()), None);
     }
 
     #[test]
