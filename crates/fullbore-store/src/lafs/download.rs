@@ -384,8 +384,14 @@ impl<'a> Download<'a> {
                             self.holders.entry(share).or_default().insert(server);
                         }
                     }
-                    Ok(Err(error)) => self.troubles.push(format!("{name}: {error}")),
-                    Err(error) => self.troubles.push(error.to_string()),
+                    Ok(Err(error)) => {
+                        self.troubles.push(format!("{name}: {error}"));
+                        self.recall_guesses(server);
+                    }
+                    Err(error) => {
+                        self.troubles.push(error.to_string());
+                        self.recall_guesses(server);
+                    }
                 }
             }
             Happened::Read { reader, what, asked, turn, result } => {
@@ -434,6 +440,15 @@ impl<'a> Download<'a> {
                 self.with.is_moved.store(true, Ordering::Relaxed);
                 self.readers[number].fail();
             }
+        }
+    }
+
+    /// A server does not say what it has: what it was forgotten for it may have all the same.
+    fn recall_guesses(&mut self, server: usize) {
+        for reader in
+            self.readers.iter().filter(|reader| reader.server == server && reader.failed && reader.is_untried())
+        {
+            self.holders.entry(reader.share).or_default().insert(server);
         }
     }
 
@@ -565,6 +580,7 @@ impl<'a> Download<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lafs::encode::encode_whole;
     use crate::lafs::gbs::Answer;
     use crate::lafs::gbs::link::LinkOptions;
     use crate::lafs::servers::Announcements;
@@ -678,8 +694,9 @@ mod tests {
     #[tokio::test]
     async fn two_readers_of_one_share_count_once() {
         let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
-        let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 2, total: 3, size: 1_000_000 };
-        let mut download = Download::new(&downloader, cap).unwrap();
+        let geometry = Geometry::new(Encoding::new(2, 1, 3).unwrap(), 100_000, DEFAULT_SEGMENT_BYTES).unwrap();
+        let (cap, shares) = encode_whole(geometry, [3; 16], Arc::new(Code::new(2, 3)), &[7; 100_000]).unwrap();
+        let mut download = Download::new(&downloader, cap.clone()).unwrap();
         download.settle().await;
         download.readers =
             [(0, 0), (0, 1), (2, 2)].map(|(share, server)| Reader::new(share, server, server as u64)).into();
@@ -692,6 +709,10 @@ mod tests {
         assert!(download.asked[&0].contains(&3), "{:?}", download.asked);
         download.again(0);
         (download.is_careful, download.asked) = (true, BTreeMap::new());
+        for reader in download.readers.iter_mut().filter(|reader| !reader.failed) {
+            let share = Bytes::copy_from_slice(&shares[usize::from(reader.share)]);
+            reader.received(&What::Whole, share, &cap).unwrap();
+        }
         download.ask_on().unwrap();
         assert_eq!(download.asked[&0], [0, 3]);
     }
@@ -712,21 +733,25 @@ mod tests {
 
     #[tokio::test]
     async fn a_share_that_was_found_twice_can_be_read_from_either_server() {
-        let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
-        let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 1_000_000 };
-        let mut download = Download::new(&downloader, cap).unwrap();
-        download.settle().await;
-        download.begin();
-        download.ask_on().unwrap();
-        let (share, guessed, other) =
-            (download.readers[5].share, download.readers[5].server, download.readers[0].server);
-        answered(&mut download, |result| Happened::Listed { server: other, result }, Some(&[share]));
-        let reader = download.readers.len() - 1;
-        assert_eq!((download.readers[reader].share, download.readers[reader].server), (share, other));
-        assert!(download.readers[5].failed, "one at a time");
-        answered(&mut download, |result| Happened::Listed { server: guessed, result }, Some(&[share]));
-        not_there(&mut download, reader);
-        assert!(download.live().any(|reader| (reader.share, reader.server) == (share, guessed)));
+        for says in [true, false] {
+            let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
+            let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 1_000_000 };
+            let mut download = Download::new(&downloader, cap).unwrap();
+            download.settle().await;
+            download.begin();
+            download.ask_on().unwrap();
+            let (share, guessed, other) =
+                (download.readers[5].share, download.readers[5].server, download.readers[0].server);
+            answered(&mut download, |result| Happened::Listed { server: other, result }, Some(&[share]));
+            let reader = download.readers.len() - 1;
+            assert_eq!((download.readers[reader].share, download.readers[reader].server), (share, other));
+            assert!(download.readers[5].failed, "one at a time");
+            // Or it does not say what it has.
+            let held: Option<&[u16]> = if says { Some(&[share]) } else { None };
+            answered(&mut download, |result| Happened::Listed { server: guessed, result }, held);
+            not_there(&mut download, reader);
+            assert!(download.live().any(|reader| (reader.share, reader.server) == (share, guessed)));
+        }
     }
 
     #[tokio::test]

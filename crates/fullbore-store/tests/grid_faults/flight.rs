@@ -177,3 +177,35 @@ async fn shares_in_the_layout_for_huge_files_are_proven_and_read() {
     let troubles = result.unwrap().troubles;
     assert!(troubles.iter().any(|trouble| trouble.starts_with("share 0 on ")), "{troubles:?}");
 }
+
+/// Genuine shares, but for a byte before their blocks, which their headers tell: proven first, they must not make those of
+/// others be read a byte too late.
+#[tokio::test(flavor = "multi_thread")]
+async fn shares_that_have_their_blocks_elsewhere_do_not_spoil_the_others() {
+    for size in [500_000, 8_000_000] {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, data) = (directory.path().join("file"), content(size));
+        std::fs::write(&file, &data).unwrap();
+        let secret: String = SECRET.iter().map(|byte| format!("{byte:02x}")).collect();
+        let answer = Oracle::start().ask(&json!({
+            "file": file, "k": 3, "n": 10, "segment": 128 << 10, "secret": secret, "v2": false, "out": directory.path(),
+        }));
+        let Cap::Chk(cap) = Cap::parse(answer["cap"].as_str().unwrap()).unwrap() else { panic!("{answer}") };
+        let world = World::new(&[Fault::None; 10], LONG).await;
+        let name = base32::encode(&cap.storage_index());
+        let order = world.grid.order(&cap.storage_index());
+        for (number, &server) in order.iter().enumerate() {
+            let mut bytes = std::fs::read(directory.path().join(number.to_string())).unwrap();
+            if number < 2 {
+                for offset in (12..36).step_by(4) {
+                    let field: &mut [u8; 4] = (&mut bytes[offset..offset + 4]).try_into().unwrap();
+                    *field = (u32::from_be_bytes(*field) + 1).to_be_bytes();
+                }
+                bytes.insert(36, 7);
+            }
+            world.servers[server].state().shares.insert((name.clone(), number as u16), Share::whole(bytes));
+        }
+        let (got, result) = world.get(&cap).await;
+        assert!(got == data, "{size}: {result:?}");
+    }
+}

@@ -1,6 +1,7 @@
 //! Who is asked for what, and when somebody else is asked as well.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -172,13 +173,19 @@ impl Download<'_> {
             return room;
         }
         let proofs = self.ask_proofs();
-        let turns = self.is_careful || self.ask_turns();
+        let turns = self.is_wary() || self.ask_turns();
         self.ask_parts() && proofs && turns
+    }
+
+    /// Shares are not as they are expected, or somebody lies: nothing is asked of a share that is not proven, because only a
+    /// proven one tells where its blocks are.
+    fn is_wary(&self) -> bool {
+        self.is_careful || self.turn > 0
     }
 
     /// Headers and hashes. Where blocks are read whole, of every share; otherwise of some.
     fn ask_proofs(&mut self) -> bool {
-        let most = if self.cut.whole_blocks || self.is_careful { usize::MAX } else { PROOFS };
+        let most = if self.cut.whole_blocks || self.is_wary() { usize::MAX } else { PROOFS };
         let mut count = 0;
         for number in 0..self.readers.len() {
             if self.readers[number].failed || self.readers[number].slow {
@@ -227,7 +234,7 @@ impl Download<'_> {
                     continue;
                 }
                 let (begin, end) = (self.cut.range(parts.start).start, self.cut.range(parts.end - 1).end);
-                if !self.request(number, What::Data(begin..end), self.layout.data + begin, end - begin) {
+                if !self.request_data(number, begin..end) {
                     room = false;
                     break;
                 }
@@ -260,8 +267,7 @@ impl Download<'_> {
                     load: if self.is_careful { 0 } else { self.load(self.readers[reader].server) },
                 });
                 let Some(number) = choose(choices, &taken) else { break };
-                let offset = self.layout.data + range.start;
-                if self.request(number, What::Data(range.clone()), offset, range.end - range.start) {
+                if self.request_data(number, range.clone()) {
                     self.asked.entry(part).or_default().push(number);
                     if self.readers[number].asked_bytes() >= part_each {
                         full.insert(number);
@@ -301,7 +307,8 @@ impl Download<'_> {
 
     /// Readers that can be asked for blocks: all that answer, or when nobody is trusted the first of k shares.
     fn able(&self) -> Vec<usize> {
-        let able = (0..self.readers.len()).filter(|&n| !self.readers[n].failed && !self.readers[n].slow);
+        let is_able = |reader: &Reader| !reader.failed && !reader.slow && (reader.proven.is_some() || !self.is_wary());
+        let able = (0..self.readers.len()).filter(|&number| is_able(&self.readers[number]));
         if !self.is_careful {
             return able.collect();
         }
@@ -316,6 +323,13 @@ impl Download<'_> {
             .flat_map(|reader| reader.pending.values())
             .map(|p| p.0)
             .sum()
+    }
+
+    /// Asks for blocks, in the share's own layout if that is known.
+    fn request_data(&mut self, number: usize, range: Range<u64>) -> bool {
+        let layout = self.readers[number].proven.as_ref().map_or(self.layout, |proven| proven.layout);
+        let length = range.end - range.start;
+        self.request(number, What::Data(range.clone()), layout.data + range.start, length)
     }
 
     /// Sends a request; false when there was no room for it, or nobody to ask.
