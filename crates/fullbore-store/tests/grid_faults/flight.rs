@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fullbore_store::lafs::base32;
-use fullbore_store::lafs::cap::Cap;
+use fullbore_store::lafs::cap::{Cap, Chk};
 use fullbore_store::lafs::verdict::{Facts, judge};
 use fullbore_store::verdict::Verdict;
 use rustls::NamedGroup;
@@ -147,21 +147,28 @@ async fn a_limit_holds_for_all_servers_from_the_first_byte_to_the_last() {
     assert!(begun.elapsed() > due.mul_f64(0.75), "{:?} of {due:?}", begun.elapsed());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn shares_in_the_layout_for_huge_files_are_proven_and_read() {
+/// A file, 3 of 10 in segments of 128 KiB, and its shares by the stock encoder.
+fn stock_file(size: usize, is_huge: bool) -> (Chk, Vec<u8>, Vec<Vec<u8>>) {
     let directory = tempfile::tempdir().unwrap();
-    let (file, data) = (directory.path().join("file"), content(500_000));
+    let (file, data) = (directory.path().join("file"), content(size));
     std::fs::write(&file, &data).unwrap();
     let secret: String = SECRET.iter().map(|byte| format!("{byte:02x}")).collect();
     let answer = Oracle::start().ask(&json!({
-        "file": file, "k": 3, "n": 10, "segment": 128 << 10, "secret": secret, "v2": true, "out": directory.path(),
+        "file": file, "k": 3, "n": 10, "segment": 128 << 10, "secret": secret, "v2": is_huge, "out": directory.path(),
     }));
     let Cap::Chk(cap) = Cap::parse(answer["cap"].as_str().unwrap()).unwrap() else { panic!("{answer}") };
+    let share = |number: usize| std::fs::read(directory.path().join(number.to_string())).unwrap();
+    (cap, data, (0..10).map(share).collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shares_in_the_layout_for_huge_files_are_proven_and_read() {
+    let (cap, data, shares) = stock_file(500_000, true);
     let world = World::new(&[Fault::None; 10], LONG).await;
     let name = base32::encode(&cap.storage_index());
     let order = world.grid.order(&cap.storage_index());
     for (number, &server) in order.iter().enumerate() {
-        let bytes = std::fs::read(directory.path().join(number.to_string())).unwrap();
+        let bytes = shares[number].clone();
         assert_eq!(bytes[..4], [0, 0, 0, 2], "version 2");
         world.servers[server].state().shares.insert((name.clone(), number as u16), Share::whole(bytes));
     }
@@ -180,22 +187,15 @@ async fn shares_in_the_layout_for_huge_files_are_proven_and_read() {
 
 /// Genuine shares, but for a byte before their blocks, which their headers tell: proven first, they must not make those of
 /// others be read a byte too late.
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shares_that_have_their_blocks_elsewhere_do_not_spoil_the_others() {
     for size in [500_000, 8_000_000] {
-        let directory = tempfile::tempdir().unwrap();
-        let (file, data) = (directory.path().join("file"), content(size));
-        std::fs::write(&file, &data).unwrap();
-        let secret: String = SECRET.iter().map(|byte| format!("{byte:02x}")).collect();
-        let answer = Oracle::start().ask(&json!({
-            "file": file, "k": 3, "n": 10, "segment": 128 << 10, "secret": secret, "v2": false, "out": directory.path(),
-        }));
-        let Cap::Chk(cap) = Cap::parse(answer["cap"].as_str().unwrap()).unwrap() else { panic!("{answer}") };
+        let (cap, data, shares) = stock_file(size, false);
         let world = World::new(&[Fault::None; 10], LONG).await;
         let name = base32::encode(&cap.storage_index());
         let order = world.grid.order(&cap.storage_index());
         for (number, &server) in order.iter().enumerate() {
-            let mut bytes = std::fs::read(directory.path().join(number.to_string())).unwrap();
+            let mut bytes = shares[number].clone();
             if number < 2 {
                 for offset in (12..36).step_by(4) {
                     let field: &mut [u8; 4] = (&mut bytes[offset..offset + 4]).try_into().unwrap();
