@@ -376,20 +376,17 @@ impl<'a> Download<'a> {
             Happened::Listed { server, result } => {
                 self.lists.answered += 1;
                 let name = self.link(server).name();
-                match result.map(|reply| held_shares(&reply.answer)) {
-                    Ok(Ok(shares)) => {
+                let held = result.map_err(|error| error.to_string());
+                match held.and_then(|reply| held_shares(&reply.answer).map_err(|error| format!("{name}: {error}"))) {
+                    Ok(shares) => {
                         self.lists.first_answer.get_or_insert_with(Instant::now);
                         self.forget_guesses(|reader| reader.server == server && !shares.contains(&reader.share));
                         for share in shares.into_iter().filter(|share| *share < self.cap.total) {
                             self.holders.entry(share).or_default().insert(server);
                         }
                     }
-                    Ok(Err(error)) => {
-                        self.troubles.push(format!("{name}: {error}"));
-                        self.recall_guesses(server);
-                    }
-                    Err(error) => {
-                        self.troubles.push(error.to_string());
+                    Err(trouble) => {
+                        self.troubles.push(trouble);
                         self.recall_guesses(server);
                     }
                 }
@@ -625,15 +622,21 @@ mod tests {
         }
     }
 
+    /// A file of so many bytes, 3 of 10, of which all was asked for that is before any answer.
+    async fn first_flight(downloader: &Downloader, size: u64) -> Download<'_> {
+        let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size };
+        let mut download = Download::new(downloader, cap).unwrap();
+        download.settle().await;
+        download.begin();
+        download.ask_on().unwrap();
+        download
+    }
+
     #[tokio::test]
     async fn of_larger_files_k_servers_are_asked_for_whole_shares_where_they_are_near() {
         for (near, asked) in [(Duration::MAX, 3), (Duration::ZERO, 10)] {
             let (downloader, _listener) = downloader(Duration::MAX, near).await;
-            let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 1_000_000 };
-            let mut download = Download::new(&downloader, cap).unwrap();
-            download.settle().await;
-            download.begin();
-            download.ask_on().unwrap();
+            let download = first_flight(&downloader, 1_000_000).await;
             assert_eq!((downloader.grid.readings().len(), download.is_whole), (asked, asked == 3));
         }
     }
@@ -664,13 +667,9 @@ mod tests {
     async fn all_servers_send_of_a_file_that_was_not_where_it_was_looked_for() {
         for is_known_first in [true, false] {
             let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
-            let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 1_000_000 };
-            let mut download = Download::new(&downloader, cap).unwrap();
+            let mut download = first_flight(&downloader, 1_000_000).await;
             // The first answer took so long that the others may take some seconds more.
             download.begun = Instant::now() - Duration::from_secs(60);
-            download.settle().await;
-            download.begin();
-            download.ask_on().unwrap();
             if is_known_first {
                 (0..10).for_each(|reader| not_there(&mut download, reader));
             }
@@ -721,11 +720,7 @@ mod tests {
     async fn what_all_have_room_for_is_asked_at_once() {
         let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
         for size in [135_000, 270_000, 6_500_000] {
-            let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size };
-            let mut download = Download::new(&downloader, cap).unwrap();
-            download.settle().await;
-            download.begin();
-            download.ask_on().unwrap();
+            let download = first_flight(&downloader, size).await;
             let asked: u64 = download.live().map(Reader::asked_bytes).sum();
             assert_eq!(asked, 3 * download.cut.data, "{size}");
         }
@@ -735,11 +730,7 @@ mod tests {
     async fn a_share_that_was_found_twice_can_be_read_from_either_server() {
         for says in [true, false] {
             let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
-            let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 1_000_000 };
-            let mut download = Download::new(&downloader, cap).unwrap();
-            download.settle().await;
-            download.begin();
-            download.ask_on().unwrap();
+            let mut download = first_flight(&downloader, 1_000_000).await;
             let (share, guessed, other) =
                 (download.readers[5].share, download.readers[5].server, download.readers[0].server);
             answered(&mut download, |result| Happened::Listed { server: other, result }, Some(&[share]));
