@@ -376,14 +376,17 @@ fn holder(world: &World, share: u16) -> &GbsServer {
 async fn a_file_is_read_past_servers_that_do_not_answer() {
     for (size, segment_max) in [(200, 1 << 20), (1_000_000, 1 << 20), (1_000_000, 100_000), (9_000_000, 1 << 20)] {
         let (world, cap, data) = with_file(size, segment_max).await;
-        for share in [0, 4] {
-            holder(&world, share).state().fault = Fault::SilentReads;
-        }
-        for world in [World::of(world.servers.clone(), LONG), World::near(world.servers, LONG)] {
-            let begun = Instant::now();
-            let (got, result) = world.get(&cap).await;
-            assert!(got == data, "{size}: {result:?}");
-            assert!(begun.elapsed() < LONG / 2, "others were asked before patience ended: {:?}", begun.elapsed());
+        for fault in [Fault::SilentReads, Fault::DripsReads] {
+            for share in [0, 4] {
+                holder(&world, share).state().fault = fault;
+            }
+            for world in [World::of(world.servers.clone(), LONG), World::near(world.servers.clone(), LONG)] {
+                let begun = Instant::now();
+                let (got, result) = world.get(&cap).await;
+                assert!(got == data, "{fault:?}, {size}: {result:?}");
+                // Others were asked before patience ended.
+                assert!(begun.elapsed() < LONG / 2, "{fault:?}, {size}: {:?}", begun.elapsed());
+            }
         }
     }
 }

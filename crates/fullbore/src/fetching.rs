@@ -34,6 +34,7 @@ use fullbore_wire::url::Url;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Event, Events, Progress};
 use crate::settings::{self, DurabilityChoice, NetworkSettings, without_credentials};
+use crate::signals::Signals;
 
 /// Bytes read and not yet written: so much for each connection keeps what a killed run loses below
 /// 1 MB, and four hosts of four connections busy. Bounded, since many hosts share one disk.
@@ -253,7 +254,7 @@ pub fn interruption() -> CommandError {
         .hint("run again: what was fetched is kept")
 }
 
-/// SIGINT and SIGTERM, once: the run ends where it can be taken up again.
+/// Whether a signal has come: the run ends where it can be taken up again.
 #[derive(Clone)]
 pub struct Stop {
     seen: tokio::sync::watch::Receiver<bool>,
@@ -263,29 +264,15 @@ pub struct Stop {
 impl Stop {
     /// Listens from now on. A second signal ends the program at once.
     pub fn listen(runtime: &tokio::runtime::Runtime) -> Stop {
-        use tokio::signal::unix::{SignalKind, signal};
         let (sender, seen) = tokio::sync::watch::channel(false);
         let flag = Arc::new(AtomicBool::new(false));
         let raised = flag.clone();
-        // From here on none ends the program, though the task may begin later.
-        let (interrupt, terminate) = {
-            let _within = runtime.enter();
-            (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-        };
-        let (Ok(mut interrupt), Ok(mut terminate)) = (interrupt, terminate) else { return Stop { seen, flag } };
-        runtime.spawn(async move {
-            for count in 0.. {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-                if count > 0 {
-                    std::process::exit(i32::from(ErrorKind::Interrupted.exit_code()));
-                }
+        if let Ok(signals) = Signals::listen(runtime) {
+            runtime.spawn(signals.stop(move || {
                 raised.store(true, Ordering::Relaxed);
                 let _ = sender.send(true);
-            }
-        });
+            }));
+        }
         Stop { seen, flag }
     }
 

@@ -36,5 +36,6 @@ pub mod progress;
 pub mod put;
 pub mod report;
 pub mod settings;
+pub mod signals;
 pub mod signed_release;
 pub mod update;

@@ -702,15 +702,17 @@ fn m16_second_run_is_locked_out() {
 #[test]
 fn an_interrupt_is_heard_while_the_release_is_awaited() {
     let archive = common();
-    let server =
-        Server::builder(&archive.state(0).root).fault(FaultRule::always(inrelease(), Fault::Hang)).start().unwrap();
     let mirror = Mirror::new(archive);
-    let mut run = mirror.command(&[&server], &[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    asked_for_something(&server);
-    let process = rustix::process::Pid::from_raw(i32::try_from(run.id()).unwrap()).unwrap();
-    rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
-    // Nobody answers: without the interrupt this were a failure of the network.
-    assert_eq!(run.wait().unwrap().code(), Some(130));
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::HUP] {
+        let hangs = FaultRule::always(inrelease(), Fault::Hang);
+        let server = Server::builder(&archive.state(0).root).fault(hangs).start().unwrap();
+        let mut run = mirror.command(&[&server], &[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        asked_for_something(&server);
+        let process = rustix::process::Pid::from_raw(i32::try_from(run.id()).unwrap()).unwrap();
+        rustix::process::kill_process(process, signal).unwrap();
+        // Nobody answers: without the interrupt this were a failure of the network.
+        assert_eq!(run.wait().unwrap().code(), Some(130));
+    }
 }
 
 /// A dry run keeps nothing, and one that was interrupted has no plan to show.

@@ -38,6 +38,8 @@ pub enum Fault {
     Drips { from: u64 },
     /// Reads of shares are never answered; everything else is.
     SilentReads,
+    /// Answers to reads of shares come byte by byte, and have no end.
+    DripsReads,
     /// Closes a connection on which nothing was asked for so long.
     ClosesIdle(Duration),
     /// Closes the connection once, at the first write from this offset on, without an answer.
@@ -318,8 +320,10 @@ impl State {
     }
 
     fn read(&self, index: &str, number: u16, (from, to): (u64, u64)) -> Act {
-        if self.fault == Fault::SilentReads {
-            return Act::Hang;
+        match self.fault {
+            Fault::SilentReads => return Act::Hang,
+            Fault::DripsReads => return Act::Drip,
+            _ => {}
         }
         match self.shares.get(&(index.to_owned(), number)).filter(|share| share.complete) {
             None => Act::Answer(404, Vec::new()),

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fullbore_copy::error::CopyError;
 use fullbore_copy::session::Brake;
 use fullbore_copy::transport::near::Tether;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::error::{CommandError, ErrorKind};
+use crate::signals::Signals;
 
 /// The brake of the run that is under way; a lost connection makes another one.
 #[derive(Clone, Debug, Default)]
@@ -80,45 +80,13 @@ impl Current {
     }
 }
 
-/// SIGINT, SIGTERM, and SIGHUP of a terminal that was closed pull the brake; a second one ends the program.
+/// Signals pull the brake; a second one ends the program.
 pub fn pull(current: &Current) -> Result<(), CommandError> {
     let internal = |error: std::io::Error| CommandError::new(ErrorKind::Internal, error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(internal)?;
+    let signals = Signals::listen(&runtime).map_err(internal)?;
     let current = current.clone();
-    let listening = runtime.block_on(async {
-        let hangup = if is_hangup_ignored() { None } else { Some(signal(SignalKind::hangup())?) };
-        Ok((signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, hangup))
-    });
-    let (mut interrupt, mut terminate, mut hangup) = listening.map_err(internal)?;
-    let listen = move || {
-        runtime.block_on(async {
-            for count in 0.. {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                    _ = async {
-                        match &mut hangup {
-                            Some(hangup) => hangup.recv().await,
-                            None => std::future::pending().await,
-                        }
-                    } => {}
-                }
-                if count > 0 {
-                    std::process::exit(i32::from(ErrorKind::Interrupted.exit_code()));
-                }
-                current.stop();
-            }
-        });
-    };
+    let listen = move || runtime.block_on(signals.stop(|| current.stop()));
     std::thread::Builder::new().name("signals".to_owned()).spawn(listen).map_err(internal)?;
     Ok(())
-}
-
-/// Whether whoever started the program wants it to outlive its terminal, as nohup(1) does: `SigIgn` of proc(5), a
-/// bit for each signal, the first one for the first.
-fn is_hangup_ignored() -> bool {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = text.lines().find_map(|line| line.strip_prefix("SigIgn:")).map(str::trim);
-    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
-    ignored >> (rustix::process::Signal::HUP.as_raw() - 1) & 1 == 1
 }

@@ -5,9 +5,9 @@ use std::process::{Command, Stdio};
 
 use fullbore_apt::acquire::Configuration;
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::error::{CommandError, ErrorKind};
+use crate::signals::Signals;
 
 /// Runs the commands of this list, in order, as apt does: each by the shell.
 ///
@@ -40,16 +40,7 @@ pub fn run(configuration: &Configuration, list: &str) -> Result<(), CommandError
 fn end_on_signals() -> io::Result<Runtime> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("signals").enable_io().build()?;
-    let inside = runtime.enter();
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    drop(inside);
-    runtime.spawn(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-        std::process::exit(i32::from(ErrorKind::Interrupted.exit_code()));
-    });
+    runtime.spawn(Signals::listen(&runtime)?.end());
     Ok(runtime)
 }
 

@@ -208,11 +208,14 @@ fn a_signal_ends_apts_commands_too() {
     let configuration = world.lists.at("apt.conf");
     let hook = format!("APT::Update::Post-Invoke:: \"touch {}; exec sleep 20\";\n", started.display());
     std::fs::write(&configuration, std::fs::read_to_string(&configuration).unwrap() + &hook).unwrap();
-    let mut run = world.lists.command(env!("CARGO_BIN_EXE_fullbore"), &["update", "--quiet"]).spawn().unwrap();
-    while !started.exists() {
-        assert_eq!(run.try_wait().unwrap(), None, "it ended before its command");
-        std::thread::sleep(Duration::from_millis(20));
+    for signal in ["-INT", "-HUP"] {
+        let mut run = world.lists.command(env!("CARGO_BIN_EXE_fullbore"), &["update", "--quiet"]).spawn().unwrap();
+        while !started.exists() {
+            assert_eq!(run.try_wait().unwrap(), None, "it ended before its command");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(Command::new("kill").args([signal, &run.id().to_string()]).status().unwrap().success());
+        assert_eq!(run.wait().unwrap().code(), Some(130));
+        std::fs::remove_file(&started).unwrap();
     }
-    assert!(Command::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap().success());
-    assert_eq!(run.wait().unwrap().code(), Some(130));
 }

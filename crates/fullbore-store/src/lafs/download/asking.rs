@@ -365,7 +365,7 @@ impl Download<'_> {
             if reader.failed || reader.slow {
                 continue;
             }
-            let Some(asked) = reader.pending.values().map(|pending| pending.1).min() else { continue };
+            let Some(asked) = reader.waiting_since() else { continue };
             let silent = self.link(reader.server).silence(now);
             if self.patience.is_over(now.saturating_duration_since(asked), silent) {
                 tracing::info!(server = self.link(reader.server).name(), ?silent, "late; others are asked as well");

@@ -50,6 +50,8 @@ pub(super) struct Reader {
     pub fetched: Fetched,
     /// Blocks that were asked for: where they begin, how many bytes, when.
     pub pending: BTreeMap<u64, (u64, Instant)>,
+    /// When its header, or its hashes, were asked for, and they are not here yet.
+    proof_asked: Option<Instant>,
     /// Bytes of blocks that it sent.
     pub bytes: u64,
 }
@@ -85,6 +87,11 @@ impl Reader {
         self.bytes + self.pending.values().map(|pending| pending.0).sum::<u64>()
     }
 
+    /// When the oldest request was sent that is not answered yet.
+    pub(super) fn waiting_since(&self) -> Option<Instant> {
+        self.pending.values().map(|pending| pending.1).chain(self.proof_asked).min()
+    }
+
     /// A request was sent.
     pub(super) fn asked(&mut self, what: &What, now: Instant) {
         match what {
@@ -92,8 +99,14 @@ impl Reader {
                 self.whole_asked = true;
                 self.pending.insert(0, (WHOLE_MORE_BYTES, now));
             }
-            What::Header => self.header_asked = true,
-            What::Hashes(offset) => self.hashes_asked = Some(*offset),
+            What::Header => {
+                self.header_asked = true;
+                self.proof_asked = Some(now);
+            }
+            What::Hashes(offset) => {
+                self.hashes_asked = Some(*offset);
+                self.proof_asked = Some(now);
+            }
             What::Data(range) => {
                 self.pending.insert(range.start, (range.end - range.start, now));
             }
@@ -164,10 +177,13 @@ impl Reader {
         if layout.crypttext_tree != *offset {
             // They were asked for where they are not: segments of another size.
             self.hashes = None;
+            self.proof_asked = None;
             return Ok(());
         }
         self.proven = Some(Arc::new(prove(cap, self.share, layout, hashes)?));
         self.hashes = None;
+        self.proof_asked = None;
+        self.slow = false;
         Ok(())
     }
 
@@ -176,6 +192,7 @@ impl Reader {
         self.failed = true;
         self.fetched.clear();
         self.pending.clear();
+        self.proof_asked = None;
     }
 }
 

@@ -34,6 +34,10 @@ const WRITE_TIME: Duration = Duration::from_millis(500);
 const AHEAD_TIME: Duration = Duration::from_millis(100);
 const AHEAD_BYTES: RangeInclusive<u64> = 16 << 10..=256 << 10;
 
+/// Bytes of an unfinished answer that count as a sign of life. Less of them in the time that somebody waits would let a server
+/// hold him with a byte now and then.
+const HEARD_BYTES: usize = 1 << 10;
+
 /// Where a server's time went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Times {
@@ -155,8 +159,17 @@ struct State {
     doing: Doing,
     since: Instant,
     heard: Instant,
+    /// Bytes that came since.
+    unheard: usize,
     reading: FlowReading,
     closed: bool,
+}
+
+impl State {
+    fn heard_at(&mut self, now: Instant) {
+        self.heard = now;
+        self.unheard = 0;
+    }
 }
 
 impl Flow {
@@ -173,6 +186,7 @@ impl Flow {
                 doing: Doing::Idle,
                 since: now,
                 heard: now,
+                unheard: 0,
                 reading: FlowReading::default(),
                 closed: false,
             }),
@@ -229,6 +243,7 @@ impl Flow {
         state.reading.bytes += bytes;
         state.reading.answers += 1;
         state.reading.turn_around += turn_around;
+        state.heard_at(now);
         state.mean_turn_around = (state.mean_turn_around * 7 + turn_around) / 8;
         if let Some(round_trip) = round_trip.filter(|time| !time.is_zero()) {
             let before = state.reading.round_trip;
@@ -303,15 +318,19 @@ impl Flow {
     pub fn connected(&self, now: Instant) {
         let mut state = self.state();
         state.reading.connections += 1;
-        state.heard = now;
+        state.heard_at(now);
     }
 
     /// Bytes came from the server.
-    pub fn heard(&self, now: Instant) {
-        self.state().heard = now;
+    pub fn received(&self, bytes: usize, now: Instant) {
+        let mut state = self.state();
+        state.unheard += bytes;
+        if state.unheard >= HEARD_BYTES {
+            state.heard_at(now);
+        }
     }
 
-    /// Time since anything came from the server.
+    /// Time since anything worth waiting for came from the server: an answer's end, or a kilobyte of it.
     pub fn silence(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.state().heard)
     }

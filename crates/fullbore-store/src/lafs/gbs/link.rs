@@ -230,7 +230,7 @@ impl Link {
         self.shared.given_up()
     }
 
-    /// Time since anything came from the server, on whatever connection.
+    /// Time since anything worth waiting for came from the server, on whatever connection.
     pub fn silence(&self, now: Instant) -> Duration {
         let silences = self.beside.links().into_iter().map(|link| link.shared.flow.silence(now));
         silences.fold(self.shared.flow.silence(now), Duration::min)

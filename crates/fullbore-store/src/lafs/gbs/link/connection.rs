@@ -199,7 +199,7 @@ impl<'a> Connection<'a> {
             Ok(filled) => filled,
             Err(error) => return Some(Ended::Broken(error.to_string())),
         };
-        self.task.shared.flow.heard(Instant::now());
+        self.task.shared.flow.received(filled.bytes, Instant::now());
         loop {
             match self.http.receive(inbox) {
                 Ok(Some(event)) => {
