@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use super::cap::{Chk, StorageIndex};
 use super::code::Code;
 use super::extension::Extension;
-use super::gbs::link::beside::{Distance, worthwhile};
+use super::gbs::link::beside::{Distance, worthwhile_to_read};
 use super::gbs::link::{Link, LinkError, Reply};
 use super::gbs::{held_shares, range_bytes};
 use super::geometry::{DEFAULT_SEGMENT_BYTES, Encoding, Geometry, GeometryError};
@@ -281,7 +281,7 @@ impl<'a> Download<'a> {
         // Of small files the question to every server, and a connection to each for it, would cost more than the file.
         // But where servers are far it would come some round trips late if it had to be put: there the first file tells.
         if !self.with.is_used.swap(true, Ordering::Relaxed) && self.may_wait {
-            let (reached, events) = (self.reached(), self.events.0.clone());
+            let (reached, events) = (self.reached(Distance::Far), self.events.0.clone());
             tokio::spawn(async move {
                 let far = reached.await;
                 let _ = events.send(Happened::Reached { far });
@@ -318,11 +318,13 @@ impl<'a> Download<'a> {
         self.cut = Cut::new(&self.geometry, self.readers.len(), 1);
         let servers = self.readers.len().max(1) as u64;
         let each = self.geometry.share_data() * u64::from(self.cap.needed) / servers;
-        let connections = worthwhile(Distance::Far, each, self.readers.len());
-        if connections > 1 && self.reached().await {
-            self.connections = connections;
-            self.readers.iter().for_each(|reader| self.link(reader.server).widen(connections));
-            self.cut = Cut::new(&self.geometry, self.readers.len(), connections);
+        for distance in [Distance::Away, Distance::Far] {
+            let connections = worthwhile_to_read(distance, each, self.readers.len());
+            if connections > self.connections && self.reached(distance).await {
+                self.connections = connections;
+                self.readers.iter().for_each(|reader| self.link(reader.server).widen(connections));
+                self.cut = Cut::new(&self.geometry, self.readers.len(), connections);
+            }
         }
     }
 
@@ -341,18 +343,18 @@ impl<'a> Download<'a> {
         tokio::time::timeout(self.with.grid.near(), told).await.unwrap_or(false)
     }
 
-    /// Waits until the first server that is read from tells whether it is far.
-    fn reached(&self) -> impl Future<Output = bool> + use<> {
+    /// Waits until the first server that is read from tells whether it is so far.
+    fn reached(&self, distance: Distance) -> impl Future<Output = bool> + use<> {
         let mut told = JoinSet::new();
         for reader in &self.readers {
             let link = self.link(reader.server).clone();
-            told.spawn(async move { link.is_at(Distance::Far).await });
+            told.spawn(async move { link.is_at(distance).await });
         }
         async move {
             loop {
                 match told.join_next().await {
                     Some(Ok(None)) => {}
-                    Some(Ok(Some(far))) => return far,
+                    Some(Ok(Some(is_at))) => return is_at,
                     Some(Err(_)) | None => return false,
                 }
             }
