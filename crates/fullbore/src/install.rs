@@ -165,7 +165,9 @@ impl Walk<'_> {
             self.fetch(&plan.wanted, downloads, account, events)?;
             self.stop.check()?;
         }
-        self.install(relay, waiting, &plan.wanted, account, events)
+        self.install(relay, waiting, &plan.wanted, account, events)?;
+        account.removed(plan.removed());
+        Ok(())
     }
 
     /// apt's process, which has dpkg's locks from now on and waits.

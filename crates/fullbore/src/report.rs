@@ -170,6 +170,8 @@ pub struct PackageTotals {
     pub unpacked: u64,
     /// Packages that dpkg unpacked, and why, one line each.
     pub by_dpkg: Vec<String>,
+    /// Packages that apt had removed.
+    pub removed: u64,
     /// Regular files of those unpacked in parallel, without what `path-exclude` left out.
     pub files: u64,
     /// Bytes of their files.
@@ -401,7 +403,14 @@ impl fmt::Display for Summary {
                 let how = if is_interrupted { "interrupted" } else { "failed" };
                 return write!(f, "{how} after {time}; {count} unpacked, {fetched} fetched.");
             }
-            write!(f, "{count} in {time}; {fetched} fetched.")?;
+            match packages.removed {
+                0 => write!(f, "{count}")?,
+                removed if packages.unpacked == 0 && packages.by_dpkg.is_empty() => {
+                    write!(f, "{} removed", units::several(removed, "package", "packages"))?;
+                }
+                removed => write!(f, "{count}, {removed} removed,")?,
+            }
+            write!(f, " in {time}; {fetched} fetched.")?;
             if packages.saved_ms > 0 {
                 write!(f, " About {} of flushes saved.", units::duration(packages.saved_ms))?;
             }
@@ -475,6 +484,12 @@ mod tests {
         };
         assert_eq!(summary(1, 0), "1 package in 2.0 s; 0 B fetched.");
         assert_eq!(summary(2, 0), "2 packages in 2.0 s; 0 B fetched.");
+        let removing = |unpacked| {
+            let packages = Some(PackageTotals { unpacked, removed: 1, ..PackageTotals::default() });
+            Summary { changed: true, duration_ms: 2000, packages, ..Summary::default() }.to_string()
+        };
+        assert_eq!(removing(0), "1 package removed in 2.0 s; 0 B fetched.");
+        assert_eq!(removing(2), "2 packages, 1 removed, in 2.0 s; 0 B fetched.");
         assert_eq!(summary(2, 2), "failed after 2.0 s; 2 packages unpacked, 0 B fetched.");
         assert_eq!(summary(1, 130), "interrupted after 2.0 s; 1 package unpacked, 0 B fetched.");
     }

@@ -31,10 +31,15 @@ impl Plan {
         self.count(&|step| step.action == Action::Unpack) as u64
     }
 
+    /// How many are to be removed.
+    pub fn removed(&self) -> u64 {
+        self.count(&|step| step.action == Action::Remove) as u64
+    }
+
     /// Whether what was named is installed and nothing else happens: then apt-get does not ask either. It counts, too.
     fn is_what_was_named(&self, packages: &[String]) -> bool {
         let named: HashSet<&String> = packages.iter().collect();
-        self.count(&|step| step.action == Action::Remove) == 0 && self.unpacked() == named.len() as u64
+        self.removed() == 0 && self.unpacked() == named.len() as u64
     }
 
     fn count(&self, is: &dyn Fn(&Step) -> bool) -> usize {
@@ -88,7 +93,7 @@ impl Walk<'_> {
             names.join(" "),
             plan.count(&|step| step.action == Action::Unpack && !step.is_upgrade),
             plan.count(&|step| step.action == Action::Unpack && step.is_upgrade),
-            plan.count(&|step| step.action == Action::Remove),
+            plan.removed(),
             units::bytes(bytes),
         );
         // Nobody may read it, and answer all the same.

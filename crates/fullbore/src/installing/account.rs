@@ -72,6 +72,11 @@ impl Account {
         packages.by_dpkg.extend(done.left.iter().map(|(file, reason)| format!("{}: {reason}", name(file))));
     }
 
+    /// So many packages were removed.
+    pub fn removed(&mut self, packages: u64) {
+        self.packages.removed += packages;
+    }
+
     /// What was unpacked is gone again.
     pub fn forget(&mut self) {
         self.packages = PackageTotals::default();
