@@ -313,11 +313,12 @@ fn it_is_asked_when_apt_would_ask_and_told_what_apt_explains() {
     let answered = |words: &[&str], answer: &str| {
         let mut command = fullbore();
         command.args(["install", "--root"]).arg(&root).args(words).env("DEBIAN_FRONTEND", "noninteractive");
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // It may end without having read it.
         let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), answer.as_bytes());
         let output = child.wait_with_output().unwrap();
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+        let said = [output.stderr, output.stdout].concat();
+        (output.status.code(), String::from_utf8_lossy(&said).into_owned())
     };
     let mut command = fullbore();
     command.args(["install", "--root"]).arg(&root).arg("dependent").env("DEBIAN_FRONTEND", "noninteractive");

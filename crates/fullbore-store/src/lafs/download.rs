@@ -279,8 +279,11 @@ impl<'a> Download<'a> {
         }
         self.blocked = !self.ask();
         // Of small files the question to every server, and a connection to each for it, would cost more than the file.
-        // But where servers are far it would come some round trips late if it had to be put: there the first file tells.
+        // But of the first one those that are connected are asked, behind what is read: nobody knows yet whether shares are
+        // where they are looked for. And where servers are far all are, because it would come some round trips late if it had
+        // to be put.
         if !self.with.is_used.swap(true, Ordering::Relaxed) && self.may_wait {
+            self.list();
             let (reached, events) = (self.reached(Distance::Far), self.events.0.clone());
             tokio::spawn(async move {
                 let far = reached.await;
