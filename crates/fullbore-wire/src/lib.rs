@@ -20,6 +20,7 @@ pub mod http1;
 pub mod http2;
 #[cfg(test)]
 mod loopback;
+pub mod pacing;
 pub mod proxy;
 pub mod queue;
 pub mod range;

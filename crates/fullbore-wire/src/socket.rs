@@ -1,7 +1,7 @@
 //! A TCP connection with the options bulk transfer wants, and a probe on its counters.
 //!
 //! [`open`] connects one address. [`Socket`] is the stream; [`TcpProbe`] reads its
-//! `TCP_INFO` from any other thread, however deep the stream is wrapped in TLS or HTTP/2,
+//! `TCP_INFO`, and has it paced, from any other thread, however deep the stream is wrapped in TLS or HTTP/2,
 //! and keeps the last reading after the stream is gone without keeping it open.
 
 use std::io;
@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::forward::writes_go_to;
+use crate::pacing::pace;
 use crate::tcp_info::TcpInfo;
 
 /// Silence before the kernel asks whether the other end still lives. Short of the 120 s after
@@ -153,6 +154,13 @@ impl TcpProbe {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             Probed::Open(socket) => TcpInfo::read(socket.as_fd()).ok(),
             Probed::Closed(last) => *last,
+        }
+    }
+
+    /// Has the kernel pace what is sent from now on (see [`pace`]). A kernel that does not know how sends as it did.
+    pub fn pace(&self) {
+        if let Probed::Open(socket) = &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = pace(socket.as_fd());
         }
     }
 

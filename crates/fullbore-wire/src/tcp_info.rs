@@ -3,7 +3,7 @@
 //!
 //! `TCP_INFO` is the second signal of the verdict (see the engine): a stage says it
 //! starves, the kernel says whether the path, the other end's window or our own
-//! buffer is the reason. The call is the only `unsafe` of this crate; everything
+//! buffer is the reason. The call is the only `unsafe` here; everything
 //! after it reads bytes whose number the kernel reported.
 #![allow(unsafe_code)]
 

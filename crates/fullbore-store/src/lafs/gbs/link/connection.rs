@@ -12,7 +12,7 @@ use fullbore_wire::rate_limit::Allowance;
 use fullbore_wire::tcp_info::{Arrival, TcpInfo};
 
 use super::task::{Ended, Task};
-use super::writing::{AT_ONCE_BYTES, Out, sendable, unsent_allowed, write_or_wait};
+use super::writing::{AT_ONCE_BYTES, Out, is_burst, sendable, unsent_allowed, write_or_wait};
 use super::{Order, Reply};
 use crate::lafs::gbs::flow::Doing;
 use crate::lafs::gbs::{ANSWER_BYTES_MAX, Answer};
@@ -52,6 +52,7 @@ pub(super) struct Connection<'a> {
     /// Progress of any kind: TCP's acknowledged and received bytes, and when they last grew.
     progress: (u64, Instant),
     info: TcpInfo,
+    is_paced: bool,
     allowance: Allowance,
     out: Out,
 }
@@ -79,6 +80,7 @@ impl<'a> Connection<'a> {
             answers: 0,
             last_answer: now,
             progress: (0, now),
+            is_paced: false,
             out: Out { joined: BytesMut::new(), flushed: true },
         }
     }
@@ -150,13 +152,22 @@ impl<'a> Connection<'a> {
                 body: BytesMut::new(),
             };
             if self.asked.is_empty() {
-                // Silence until now was nobody's fault.
-                self.progress.1 = Instant::now();
+                self.begin(Instant::now());
             }
             self.asked.push_back(asked);
             queued.map_err(|error| error.to_string())?;
         }
         Ok(())
+    }
+
+    /// Something is asked after a time when nothing was.
+    fn begin(&mut self, now: Instant) {
+        // Silence until now was nobody's fault.
+        self.progress.1 = now;
+        if !self.is_paced && is_burst(&self.info, now.saturating_duration_since(self.last_answer)) {
+            self.connected.tcp.pace();
+            self.is_paced = true;
+        }
     }
 
     /// Whether another request may be begun.
