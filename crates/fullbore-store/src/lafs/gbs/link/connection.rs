@@ -52,7 +52,6 @@ pub(super) struct Connection<'a> {
     /// Progress of any kind: TCP's acknowledged and received bytes, and when they last grew.
     progress: (u64, Instant),
     info: TcpInfo,
-    is_paced: bool,
     allowance: Allowance,
     out: Out,
 }
@@ -80,7 +79,6 @@ impl<'a> Connection<'a> {
             answers: 0,
             last_answer: now,
             progress: (0, now),
-            is_paced: false,
             out: Out { joined: BytesMut::new(), flushed: true },
         }
     }
@@ -164,9 +162,8 @@ impl<'a> Connection<'a> {
     fn begin(&mut self, now: Instant) {
         // Silence until now was nobody's fault.
         self.progress.1 = now;
-        if !self.is_paced && is_burst(&self.info, now.saturating_duration_since(self.last_answer)) {
+        if is_burst(&self.info, now.saturating_duration_since(self.last_answer)) {
             self.connected.tcp.pace();
-            self.is_paced = true;
         }
     }
 
