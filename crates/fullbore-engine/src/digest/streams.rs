@@ -11,9 +11,16 @@ struct Stream<'s, D> {
     blocks: &'s [Block],
     /// What comes after them.
     rest: &'s [u8],
+    /// Bytes of all that is not hashed yet.
+    left: usize,
 }
 
-impl<D: AsRef<[u8]>> Stream<'_, D> {
+impl<'s, D: AsRef<[u8]>> Stream<'s, D> {
+    fn new(hasher: &'s mut Sha256Hasher, pieces: &'s [D]) -> Stream<'s, D> {
+        let left = pieces.iter().map(|piece| piece.as_ref().len()).sum();
+        Stream { hasher, pieces: pieces.iter(), blocks: &[], rest: &[], left }
+    }
+
     /// Goes on to pieces with whole blocks; false at the end.
     fn has_blocks(&mut self) -> bool {
         while self.blocks.is_empty() {
@@ -23,15 +30,19 @@ impl<D: AsRef<[u8]>> Stream<'_, D> {
         }
         true
     }
+
+    /// The first `count` blocks have been hashed.
+    fn advance(&mut self, count: usize) {
+        self.blocks = &self.blocks[count..];
+        self.left -= size_of::<Block>() * count;
+    }
 }
 
 /// Gives each hasher its pieces, in order. Several streams take hardly longer than one on processors without SHA
 /// instructions, two of them on those with; elsewhere this is the same as one after the other.
 pub fn update_many<'s, D: AsRef<[u8]> + 's>(streams: impl IntoIterator<Item = (&'s mut Sha256Hasher, &'s [D])>) {
-    let mut open: Vec<Stream<'s, D>> = streams
-        .into_iter()
-        .map(|(hasher, pieces)| Stream { hasher, pieces: pieces.iter(), blocks: &[], rest: &[] })
-        .collect();
+    let mut open: Vec<Stream<'s, D>> =
+        streams.into_iter().map(|(hasher, pieces)| Stream::new(hasher, pieces)).collect();
     let Some(tier) = open.first().map(|stream| stream.hasher.tier) else { return };
     loop {
         open.retain_mut(Stream::has_blocks);
@@ -39,19 +50,19 @@ pub fn update_many<'s, D: AsRef<[u8]> + 's>(streams: impl IntoIterator<Item = (&
             break;
         }
         // The longest first: they keep the lanes busy to the end.
-        open.sort_unstable_by_key(|stream| std::cmp::Reverse(stream.blocks.len()));
-        let lanes = open.len().min(LANES);
+        open.sort_unstable_by_key(|stream| std::cmp::Reverse(stream.left));
+        let lanes = tier.lanes(open.len());
         let mut states = [[0; 8]; LANES];
         let mut data: [&[Block]; LANES] = [&[]; LANES];
         for (index, stream) in open[..lanes].iter().enumerate() {
             states[index] = stream.hasher.state;
             data[index] = stream.blocks;
         }
-        let count = data[lanes - 1].len();
+        let count = data[..lanes].iter().map(|blocks| blocks.len()).min().unwrap_or(0);
         vector::compress_lanes(tier, &mut states[..lanes], &data[..lanes], count);
         for (stream, state) in open[..lanes].iter_mut().zip(states) {
             stream.hasher.state = state;
-            stream.blocks = &stream.blocks[count..];
+            stream.advance(count);
         }
     }
     for mut stream in open {

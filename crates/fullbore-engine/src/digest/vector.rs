@@ -82,6 +82,16 @@ impl Tier {
             Tier::Avx512 => 3,
         }
     }
+
+    /// How many of so many streams are taken at once.
+    pub(super) fn lanes(self, streams: usize) -> usize {
+        match self {
+            // Pairs: the last of an odd number would be alone, and has company as long as one of the others is longer.
+            #[cfg(target_arch = "x86_64")]
+            Tier::Sha => streams.min(LANES) & !1,
+            _ => streams.min(LANES),
+        }
+    }
 }
 
 /// Takes blocks of one stream.

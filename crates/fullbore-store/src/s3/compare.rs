@@ -137,12 +137,13 @@ impl Checker {
         }
     }
 
-    /// The next bytes.
-    pub fn update(&mut self, data: &[u8]) {
+    /// The next bytes, in pieces.
+    pub fn update<D: AsRef<[u8]>>(&mut self, pieces: &[D]) {
+        let bytes = pieces.iter().map(AsRef::as_ref);
         match self {
-            Checker::Whole(hasher, _) => hasher.update(data),
-            Checker::Parts(composite, _) => composite.update(data),
-            Checker::Md5(md5, _) => md5.update(data),
+            Checker::Whole(hasher, _) => bytes.for_each(|piece| hasher.update(piece)),
+            Checker::Parts(composite, _) => composite.update(pieces),
+            Checker::Md5(md5, _) => bytes.for_each(|piece| md5.update(piece)),
             Checker::None => {}
         }
     }
@@ -168,7 +169,7 @@ pub fn file_matches(mut file: &File, proof: Proof) -> io::Result<bool> {
     loop {
         match file.read(&mut buffer) {
             Ok(0) => return Ok(checker.finish() == Some(true)),
-            Ok(count) => checker.update(&buffer[..count]),
+            Ok(count) => checker.update(&[&buffer[..count]]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -250,7 +251,7 @@ mod tests {
         File::create(&path).unwrap().write_all(&content).unwrap();
         let cut = Cut::Even(1000);
         let mut composite = Composite::new(cut);
-        composite.update(&content);
+        composite.update(&[&content]);
         let (parts, whole) = (composite.finish(), base64(&Sha256::of(&content)));
         let matches = |proof| file_matches(&File::open(&path).unwrap(), proof).unwrap();
         assert!(matches(Proof::Whole(whole)) && matches(Proof::Parts(parts, cut)));

@@ -174,7 +174,7 @@ impl Run<'_> {
         let mut checker = self.checker.take().unwrap_or_else(|| Checker::new(Proof::None));
         let hashed = pieces.clone();
         let hashing = tokio::task::spawn_blocking(move || {
-            hashed.iter().for_each(|piece| checker.update(piece));
+            checker.update(&hashed);
             checker
         });
         let sent = out.send(pieces).await;

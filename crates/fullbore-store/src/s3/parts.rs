@@ -5,7 +5,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use fullbore_engine::digest::{Sha256, Sha256Hasher};
+use fullbore_engine::digest::{Sha256, Sha256Hasher, update_many};
 
 /// Bytes of an object ("Amazon S3 multipart upload limits").
 pub const OBJECT_BYTES_MAX: u64 = 5 << 40;
@@ -117,28 +117,34 @@ impl Composite {
         Composite { cut, part: Sha256Hasher::new(), left: cut.part_bytes(0), done: Vec::new() }
     }
 
-    /// The next bytes.
-    pub fn update(&mut self, mut data: &[u8]) {
-        while !data.is_empty() {
-            if self.left == 0 {
-                self.end_part();
+    /// The next bytes, in pieces. Several parts among them are hashed side by side.
+    pub fn update<D: AsRef<[u8]>>(&mut self, pieces: &[D]) {
+        let mut parts: Vec<(Sha256Hasher, Vec<&[u8]>)> = vec![(std::mem::take(&mut self.part), Vec::new())];
+        for mut piece in pieces.iter().map(AsRef::as_ref) {
+            while !piece.is_empty() {
+                if self.left == 0 {
+                    let begun = (self.done.len() + parts.len()) as u64;
+                    self.left = self.cut.part_bytes(begun);
+                    parts.push(Default::default());
+                }
+                let now = piece.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+                let (these, rest) = piece.split_at(now);
+                if let Some((_, pieces)) = parts.last_mut() {
+                    pieces.push(these);
+                }
+                self.left -= now as u64;
+                piece = rest;
             }
-            let now = data.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
-            let (these, rest) = data.split_at(now);
-            self.part.update(these);
-            self.left -= now as u64;
-            data = rest;
         }
-    }
-
-    fn end_part(&mut self) {
-        self.done.push(std::mem::take(&mut self.part).finish());
-        self.left = self.cut.part_bytes(self.done.len() as u64);
+        update_many(parts.iter_mut().map(|(hasher, pieces)| (hasher, &pieces[..])));
+        let mut hashers = parts.into_iter().map(|(hasher, _)| hasher);
+        self.part = hashers.next_back().unwrap_or_default();
+        self.done.extend(hashers.map(Sha256Hasher::finish));
     }
 
     /// The composite checksum, as servers have it.
     pub fn finish(mut self) -> String {
-        self.end_part();
+        self.done.push(self.part.finish());
         composite(&self.done)
     }
 }
@@ -146,6 +152,7 @@ impl Composite {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn ten_thousand_parts_always_do() {
@@ -166,14 +173,41 @@ mod tests {
         let content: Vec<u8> = (0..100_u8).collect();
         let mut composite_hash = Composite::new(Cut::Even(40));
         for piece in content.chunks(7) {
-            composite_hash.update(piece);
+            composite_hash.update(&[piece]);
         }
         let parts: Vec<Sha256> = content.chunks(40).map(Sha256::of).collect();
         assert_eq!(composite_hash.finish(), composite(&parts));
         assert!(composite(&parts).ends_with("-3"));
         let mut exact = Composite::new(Cut::Even(50));
-        exact.update(&content);
+        exact.update(&[&content]);
         assert_eq!(exact.finish(), composite(&[Sha256::of(&content[..50]), Sha256::of(&content[50..])]));
+        let mut nothing = Composite::new(Cut::Even(50));
+        nothing.update::<&[u8]>(&[]);
+        assert_eq!(nothing.finish(), composite(&[Sha256::EMPTY]));
+    }
+
+    proptest! {
+        /// In whatever pieces and batches it comes.
+        #[test]
+        fn parts_are_hashed_side_by_side_as_alone(
+            content in proptest::collection::vec(any::<u8>(), 1..3000),
+            (first_bytes, double_after) in (1_u64..500, 1_u64..4),
+            piece_bytes in 1_usize..400,
+            batch in 1_usize..20,
+        ) {
+            let cut = Cut::Growing(Growth { first_bytes, double_after });
+            let mut side_by_side = Composite::new(cut);
+            let pieces: Vec<&[u8]> = content.chunks(piece_bytes).collect();
+            pieces.chunks(batch).for_each(|pieces| side_by_side.update(pieces));
+            let (mut rest, mut alone) = (&content[..], Vec::new());
+            while !rest.is_empty() {
+                let bytes = cut.part_bytes(alone.len() as u64).min(rest.len() as u64);
+                let (part, behind) = rest.split_at(bytes as usize);
+                alone.push(Sha256::of(part));
+                rest = behind;
+            }
+            prop_assert_eq!(side_by_side.finish(), composite(&alone));
+        }
     }
 
     #[test]

@@ -206,7 +206,7 @@ impl Sending {
             && present.size == size
         {
             let mut checker = Checker::new(compare::proof(&self.client, key, &present).await?);
-            checker.update(&content);
+            checker.update(&[&content]);
             if checker.finish() == Some(true) {
                 let stored = Stored { size, checksum: parts::base64(&hash), confirmed: present.checksum.is_some() };
                 return Ok(if perhaps_ours { Outcome::Stored(stored) } else { Outcome::Present });
