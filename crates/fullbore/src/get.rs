@@ -1,17 +1,18 @@
 //! `fullbore get`: files out of a Tahoe-LAFS grid, or (`s3`) a bucket, to stdout or to a name that appears when all is
 //! there.
 
+mod caps;
 mod s3;
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fullbore_engine::stage::Ledger;
-use fullbore_store::lafs::cap::{Cap, Chk};
+use fullbore_store::lafs::cap::Chk;
 use fullbore_store::lafs::download::{Downloader, GetError, Got};
 use fullbore_store::lafs::upload::Grid;
 use fullbore_store::lafs::upload::produce::Pool;
@@ -19,6 +20,7 @@ use fullbore_store::lafs::verdict::{DownloadCosts, Facts, judge};
 use fullbore_store::verdict::Verdict;
 use serde_json::json;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use crate::bucket;
 use crate::cli::GetArgs;
@@ -27,12 +29,10 @@ use crate::fetching::Stop;
 use crate::grid::{amount, connect, place, runtime, say, say_evidence, server_table, start_log, tell, verdict_table};
 use crate::output::{self, Output};
 use crate::program::process_costs;
+use caps::{Caps, Wanted};
 
 /// Segments between decoding and writing.
 const PIECES: usize = 4;
-
-/// Characters of stdin that are read for caps, which have some hundred each.
-const CAPS_BYTES_MAX: u64 = 64 << 20;
 
 /// Files that are read at once, and bytes of those that wait for their turn to be written. Each holds some
 /// segments in memory.
@@ -57,34 +57,29 @@ pub fn run(arguments: &GetArgs) -> Result<u8, CommandError> {
     if arguments.s3.any() {
         return Err(CommandError::usage("a flag of S3 stores, and no address of one: s3://BUCKET/KEY"));
     }
-    let files = wanted(arguments)?;
+    let caps = caps::read(&arguments.caps)?;
     let begun = Instant::now();
+    let runtime = runtime(&Ledger::off())?;
+    let mut files = Files::new(arguments, caps, Stop::listen(&runtime));
     let mut sink = Sink::open(arguments.output.as_deref())?;
-    let reading = match files.iter().any(|file| matches!(file, Wanted::Chk(_))) {
-        true => Some(Reading::new(arguments)?),
-        false => None,
-    };
-    let mut got = Got::default();
-    if let Some(reading) = &reading {
-        reading.all(files, &mut sink, &mut got)?;
-    } else {
-        for file in files {
-            if let Wanted::Literal(content) = file {
-                sink.write(&content)?;
-            }
+    while let Some(bytes) = runtime.block_on(files.next())? {
+        sink.write(&bytes)?;
+        if sink.is_abandoned {
+            return Ok(0);
         }
     }
-    if sink.is_abandoned {
-        return Ok(0);
+    if files.count == 0 {
+        return Err(CommandError::usage("no cap came from stdin"));
     }
     let bytes = sink.written;
     let target = sink.publish()?;
+    let Files { reading, got, waited, .. } = files;
     for trouble in &got.troubles {
         say(&arguments.grid, &format!("warning: {trouble}"));
     }
     let (wall, count) = (begun.elapsed(), got.used.len());
     let decode = reading.as_ref().map(|reading| reading.downloader.decode_time()).unwrap_or_default();
-    let costs = DownloadCosts { decode, target };
+    let costs = DownloadCosts { source: waited, decode, target };
     let (cpu_ms, peak_rss_bytes) = process_costs();
     let facts = Facts {
         wall,
@@ -103,7 +98,10 @@ pub fn run(arguments: &GetArgs) -> Result<u8, CommandError> {
             "event": "summary", "bytes": bytes, "duration_ms": wall.as_millis() as u64,
             "cpu_ms": cpu_ms, "peak_rss_bytes": peak_rss_bytes,
             "shares": shares, "troubles": got.troubles, "servers": server_table(&facts.servers),
-            "stages": { "decode_ms": costs.decode.as_millis() as u64, "target_ms": target.as_millis() as u64 },
+            "stages": {
+                "source_ms": costs.source.as_millis() as u64, "decode_ms": costs.decode.as_millis() as u64,
+                "target_ms": target.as_millis() as u64,
+            },
             "verdict": verdict_table(&verdict),
         }))?;
     } else {
@@ -119,131 +117,145 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// A file to be read.
-enum Wanted {
-    Literal(Vec<u8>),
-    Chk(Chk),
-}
-
-/// The caps, which no error repeats.
-fn wanted(arguments: &GetArgs) -> Result<Vec<Wanted>, CommandError> {
-    let mut files = Vec::new();
-    for argument in &arguments.caps {
-        if argument == "-" {
-            let text = list_of_caps(io::stdin(), CAPS_BYTES_MAX)?;
-            for line in text.lines().filter(|line| !line.trim().is_empty()) {
-                files.push(cap(line)?);
-            }
-        } else {
-            files.push(cap(&argument.to_string_lossy())?);
-        }
-    }
-    match files.is_empty() {
-        true => Err(CommandError::usage("no cap came from stdin")),
-        false => Ok(files),
-    }
-}
-
-fn list_of_caps(from: impl Read, bytes_max: u64) -> Result<String, CommandError> {
-    let mut text = String::new();
-    let read = from.take(bytes_max + 1).read_to_string(&mut text);
-    read.map_err(|error| CommandError::disk(Path::new("stdin"), &error))?;
-    // The last one would be cut, and the half of a literal is one as well.
-    if text.len() as u64 > bytes_max {
-        return Err(CommandError::usage(format_args!("more than {bytes_max} bytes of caps on stdin")));
-    }
-    Ok(text)
-}
-
-fn cap(text: &str) -> Result<Wanted, CommandError> {
-    let cap = Cap::parse(text).map_err(|error| CommandError::usage(format_args!("the cap cannot be read: {error}")))?;
-    match cap {
-        Cap::Literal(content) => Ok(Wanted::Literal(content)),
-        Cap::Chk(chk) => Ok(Wanted::Chk(chk)),
-        Cap::Directory(_) | Cap::LiteralDirectory(_) => {
-            Err(CommandError::usage("the cap is one of a directory")
-                .hint("`tahoe ls` and `tahoe cp -r` read directories"))
-        }
-        Cap::Verifier(_) => Err(CommandError::usage("the cap is the right to check the file, not to read it")),
-    }
+/// Files on their way, in the order in which they are written.
+struct Files<'a> {
+    arguments: &'a GetArgs,
+    stop: Stop,
+    caps: Caps,
+    /// How many caps there have been.
+    count: u64,
+    /// There are no more.
+    is_end: bool,
+    coming: VecDeque<Coming>,
+    /// Bytes of those, whether they are here or not.
+    ahead: u64,
+    /// From the first cap of a file that is in the grid.
+    reading: Option<Reading>,
+    got: Got,
+    /// Time in which there was nothing to do before the next cap came.
+    waited: Duration,
 }
 
 /// The means to read from a grid.
 struct Reading {
-    runtime: tokio::runtime::Runtime,
     grid: Arc<Grid>,
     downloader: Arc<Downloader>,
 }
 
-/// A file on its way: its size, and what comes of it.
-struct Coming {
-    size: u64,
-    pieces: mpsc::Receiver<Bytes>,
-    task: tokio::task::JoinHandle<Result<Got, GetError>>,
+/// A file whose turn comes.
+enum Coming {
+    Literal(Vec<u8>),
+    Chk(Download),
+    /// No file, which ends the run in its turn.
+    Refused(CommandError),
 }
 
-impl Reading {
-    fn new(arguments: &GetArgs) -> Result<Reading, CommandError> {
-        let Some(place) = place(&arguments.grid)? else {
-            return Err(CommandError::usage("which grid? --node or --servers says it"));
-        };
-        let ledger = Ledger::off();
-        let runtime = runtime(&ledger)?;
-        let stop = Stop::listen(&runtime);
-        let grid = Arc::new(connect(&arguments.grid, &place, None, &ledger));
-        let downloader = Arc::new(Downloader::new(Arc::clone(&grid), Pool::new(threads()), stop.watch()));
-        Ok(Reading { runtime, grid, downloader })
+/// A file on its way: its size, and what comes of it.
+struct Download {
+    size: u64,
+    pieces: mpsc::Receiver<Bytes>,
+    task: JoinHandle<Result<Got, GetError>>,
+}
+
+impl<'a> Files<'a> {
+    fn new(arguments: &'a GetArgs, caps: Caps, stop: Stop) -> Files<'a> {
+        Files {
+            arguments,
+            stop,
+            caps,
+            count: 0,
+            is_end: false,
+            coming: VecDeque::new(),
+            ahead: 0,
+            reading: None,
+            got: Got::default(),
+            waited: Duration::ZERO,
+        }
     }
 
-    /// Reads files, several at once, and writes them in their order.
-    fn all(&self, files: Vec<Wanted>, sink: &mut Sink, got: &mut Got) -> Result<(), CommandError> {
-        let mut files = files.into_iter();
-        let mut coming: VecDeque<Result<Coming, Vec<u8>>> = VecDeque::new();
-        let mut ahead = 0;
+    /// The next bytes to write; `None`: that was all.
+    async fn next(&mut self) -> Result<Option<Bytes>, CommandError> {
         loop {
-            while coming.len() < FILES_AT_ONCE && (coming.is_empty() || ahead < AHEAD_BYTES) {
-                match files.next() {
-                    Some(Wanted::Literal(content)) => coming.push_back(Err(content)),
-                    Some(Wanted::Chk(chk)) => {
-                        ahead = chk.size.saturating_add(ahead);
-                        coming.push_back(Ok(self.begin(chk)));
-                    }
-                    None => break,
+            match self.coming.pop_front() {
+                Some(Coming::Literal(content)) => return Ok(Some(content.into())),
+                Some(Coming::Refused(error)) => return Err(error),
+                None if self.is_end => return Ok(None),
+                None => {
+                    let begun = Instant::now();
+                    let cap = self.stop.or(self.caps.recv()).await?;
+                    self.waited += begun.elapsed();
+                    self.begin(cap)?;
                 }
-            }
-            match coming.pop_front() {
-                None => return Ok(()),
-                Some(Err(content)) => sink.write(&content)?,
-                Some(Ok(mut one)) => {
-                    let mut written = Ok(());
-                    while let Some(piece) = one.pieces.blocking_recv() {
-                        written = sink.write(&piece);
-                        if written.is_err() || sink.is_abandoned {
-                            break;
+                Some(Coming::Chk(mut download)) => {
+                    let has_room = !self.is_end && self.coming.len() + 1 < FILES_AT_ONCE && self.ahead < AHEAD_BYTES;
+                    tokio::select! {
+                        biased;
+                        cap = self.caps.recv(), if has_room => {
+                            self.coming.push_front(Coming::Chk(download));
+                            self.begin(cap)?;
                         }
+                        piece = download.pieces.recv() => match piece {
+                            Some(piece) => {
+                                self.coming.push_front(Coming::Chk(download));
+                                return Ok(Some(piece));
+                            }
+                            None => self.end(download).await?,
+                        },
                     }
-                    // Whoever still decodes hears that nobody wants it.
-                    drop(one.pieces);
-                    let result = self.runtime.block_on(one.task);
-                    let result = result.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-                    written?;
-                    if sink.is_abandoned {
-                        return Ok(());
-                    }
-                    let Got { used, troubles } = result.map_err(|error| explain(&error))?;
-                    got.used.extend(used);
-                    got.troubles.extend(troubles);
-                    ahead = ahead.saturating_sub(one.size);
                 }
             }
         }
     }
 
-    fn begin(&self, chk: Chk) -> Coming {
+    /// Begins to read a file; `None`: there are no more.
+    fn begin(&mut self, cap: Option<Result<Wanted, CommandError>>) -> Result<(), CommandError> {
+        let Some(cap) = cap else {
+            self.is_end = true;
+            return Ok(());
+        };
+        self.count += 1;
+        let one = match cap {
+            Ok(Wanted::Literal(content)) => Coming::Literal(content),
+            Ok(Wanted::Chk(chk)) => {
+                self.ahead = chk.size.saturating_add(self.ahead);
+                Coming::Chk(self.download(chk)?)
+            }
+            Err(error) => Coming::Refused(error),
+        };
+        self.coming.push_back(one);
+        Ok(())
+    }
+
+    fn download(&mut self, chk: Chk) -> Result<Download, CommandError> {
+        let reading = match &mut self.reading {
+            Some(reading) => reading,
+            none => none.insert(Reading::new(self.arguments, &self.stop)?),
+        };
         let (out, pieces) = mpsc::channel::<Bytes>(PIECES);
-        let (size, downloader) = (chk.size, Arc::clone(&self.downloader));
-        let task = self.runtime.spawn(async move { downloader.get(&chk, &out).await });
-        Coming { size, pieces, task }
+        let (size, downloader) = (chk.size, Arc::clone(&reading.downloader));
+        let task = tokio::spawn(async move { downloader.get(&chk, &out).await });
+        Ok(Download { size, pieces, task })
+    }
+
+    /// All of a file has been given out, or it failed.
+    async fn end(&mut self, download: Download) -> Result<(), CommandError> {
+        let result = download.task.await.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+        let Got { used, troubles } = result.map_err(|error| explain(&error))?;
+        self.got.used.extend(used);
+        self.got.troubles.extend(troubles);
+        self.ahead = self.ahead.saturating_sub(download.size);
+        Ok(())
+    }
+}
+
+impl Reading {
+    fn new(arguments: &GetArgs, stop: &Stop) -> Result<Reading, CommandError> {
+        let Some(place) = place(&arguments.grid)? else {
+            return Err(CommandError::usage("which grid? --node or --servers says it"));
+        };
+        let grid = Arc::new(connect(&arguments.grid, &place, None, &Ledger::off()));
+        let downloader = Arc::new(Downloader::new(Arc::clone(&grid), Pool::new(threads()), stop.watch()));
+        Ok(Reading { grid, downloader })
     }
 }
 
@@ -315,18 +327,5 @@ impl Sink {
             }
         };
         published.map(|()| self.worked + begun.elapsed())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_list_of_caps_is_not_cut() {
-        let list = "URI:LIT:aaaa\nURI:LIT:aaaaaaaa\n";
-        let whole = |bytes_max| list_of_caps(list.as_bytes(), bytes_max);
-        assert_eq!(whole(list.len() as u64).unwrap(), list);
-        assert!(whole(list.len() as u64 - 5).is_err());
     }
 }

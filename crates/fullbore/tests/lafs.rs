@@ -24,6 +24,7 @@ fn a_real_grid() {
     let waiting = Waiting::begin(&grid);
     files_go_both_ways(&grid);
     several_files_are_read_in_their_order(&grid);
+    files_are_read_as_their_caps_come(&grid);
     reports_have_no_caps(&grid);
     directories_are_read_by_the_stock_client(&grid);
     a_list_in_the_directory_that_is_put_is_no_part_of_it(&grid);
@@ -122,6 +123,37 @@ fn several_files_are_read_in_their_order(grid: &Grid) {
     assert!(fs::read(&out).unwrap() == expected, "{}", put.stdout);
     let none = grid.fullbore_with(get, b"\n");
     assert_eq!(none.code, 1, "{}", none.stderr);
+}
+
+fn files_are_read_as_their_caps_come(grid: &Grid) {
+    let contents = [content(300, 31), content(400_000, 32), content(200, 33)];
+    let caps: Vec<_> = (0..).zip(&contents).map(|(n, one)| grid.put(&grid.file(&format!("later-{n}"), one))).collect();
+    let mut run = grid.begin(["get", "-q", "--node", grid.node(), "-"]);
+    let (mut stdin, mut stdout) = (run.stdin.take().unwrap(), run.stdout.take().unwrap());
+    for (cap, content) in caps.iter().zip(&contents) {
+        writeln!(stdin, "{cap}").unwrap();
+        let mut got = vec![0; content.len()];
+        stdout.read_exact(&mut got).unwrap();
+        assert!(got == *content);
+    }
+    drop(stdin);
+    assert!(run.wait().unwrap().success());
+
+    // The files before it are given out, and then it is told without being repeated.
+    let list = format!("{}\n\nURI:CHK:secret\n{}\n", caps[0], caps[1]);
+    let bad = grid.fullbore_with(["get", "-q", "--node", grid.node(), "-"], list.as_bytes());
+    assert!(bad.code == 1 && bad.stdout == String::from_utf8_lossy(&contents[0]), "{}", bad.stderr);
+    assert!(bad.stderr.contains("line 3 of stdin") && !bad.stderr.contains("secret"), "{}", bad.stderr);
+
+    // While nothing comes it can be interrupted, and leaves nothing.
+    let out = grid.dir.path().join("later.out");
+    let mut run = grid.begin(["get", "-q", "--node", grid.node(), "-o", out.to_str().unwrap(), "-"]);
+    let mut stdin = run.stdin.take().unwrap();
+    writeln!(stdin, "{}", caps[0]).unwrap();
+    grid::interrupt(&run);
+    grid.wait("end", || run.try_wait().unwrap().is_some());
+    assert_eq!(run.wait().unwrap().code(), Some(130));
+    assert!(!out.exists());
 }
 
 fn reports_have_no_caps(grid: &Grid) {

@@ -49,6 +49,8 @@ pub struct Facts {
 /// The stages of a download: time that they worked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DownloadCosts {
+    /// Waiting for the next cap, with nothing else to do.
+    pub source: Duration,
     /// Decoding, checking and decrypting segments: all threads of the pool together.
     pub decode: Duration,
     /// Writing the content.
@@ -188,7 +190,7 @@ fn advice(facts: &Facts) -> String {
 fn stages(facts: &Facts) -> Vec<(&'static str, Duration)> {
     let threads = facts.threads.max(1) as u32;
     match &facts.download {
-        Some(costs) => vec![("decode", costs.decode / threads), ("target", costs.target)],
+        Some(costs) => vec![("source", costs.source), ("decode", costs.decode / threads), ("target", costs.target)],
         None => {
             vec![("source", facts.costs.source), ("hash", facts.costs.hash), ("encode", facts.costs.encode / threads)]
         }
@@ -251,8 +253,11 @@ mod tests {
         );
         let mut download = slow(100, 850);
         let target = Duration::from_millis(700);
-        download.download = Some(DownloadCosts { decode: Duration::from_millis(900), target });
+        download.download =
+            Some(DownloadCosts { decode: Duration::from_millis(900), target, ..DownloadCosts::default() });
         assert_eq!(judge(&download).limit, "our side (target)");
+        download.download = Some(DownloadCosts { source: target, ..DownloadCosts::default() });
+        assert_eq!(judge(&download).limit, "our side (source)");
         download.download = Some(DownloadCosts::default());
         assert_eq!(judge(&download).limit, "server b (turn-around)");
     }

@@ -158,8 +158,8 @@ pub struct PutArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = GET_EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct GetArgs {
-    /// Caps of files, which are written one after the other; `-` reads caps from stdin, one in each line. Or one
-    /// s3://BUCKET/KEY
+    /// Caps of files, which are written one after the other; `-` reads caps from stdin, one in each line, as they
+    /// come. Or one s3://BUCKET/KEY
     #[arg(value_name = "CAP", required = true)]
     pub caps: Vec<OsString>,
 
