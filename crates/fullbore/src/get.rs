@@ -39,6 +39,9 @@ const PIECES: usize = 4;
 const FILES_AT_ONCE: usize = 100;
 const AHEAD_BYTES: u64 = 32 << 20;
 
+/// Servers of a grid that are all connected to while the next cap is awaited.
+const WARM_SERVERS: usize = 100;
+
 /// Gets files, one after the other into one place; the result is the exit code.
 ///
 /// # Errors
@@ -181,9 +184,10 @@ impl<'a> Files<'a> {
                 Some(Coming::Refused(error)) => return Err(error),
                 None if self.is_end => return Ok(None),
                 None => {
-                    let begun = Instant::now();
-                    let cap = self.stop.or(self.caps.recv()).await?;
-                    self.waited += begun.elapsed();
+                    let cap = match self.caps.try_recv() {
+                        Ok(cap) => Some(cap),
+                        Err(_) => self.wait().await?,
+                    };
                     self.begin(cap)?;
                 }
                 Some(Coming::Chk(mut download)) => {
@@ -205,6 +209,17 @@ impl<'a> Files<'a> {
                 }
             }
         }
+    }
+
+    /// Waits for the next cap, and has the connections made meanwhile that it may need.
+    async fn wait(&mut self) -> Result<Option<Result<Wanted, CommandError>>, CommandError> {
+        if let Some(reading) = self.reading.as_ref().filter(|_| !self.caps.is_closed()) {
+            reading.grid.warm(WARM_SERVERS);
+        }
+        let begun = Instant::now();
+        let cap = self.stop.or(self.caps.recv()).await;
+        self.waited += begun.elapsed();
+        cap
     }
 
     /// Begins to read a file; `None`: there are no more.

@@ -135,6 +135,8 @@ fn files_are_read_as_their_caps_come(grid: &Grid) {
         let mut got = vec![0; content.len()];
         stdout.read_exact(&mut got).unwrap();
         assert!(got == *content);
+        // A small file needs three of the servers; while nothing comes it connects to the others.
+        grid.wait("connections to all servers", || grid::connections(&run) >= 5);
     }
     drop(stdin);
     assert!(run.wait().unwrap().success());

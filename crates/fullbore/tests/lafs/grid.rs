@@ -1,5 +1,6 @@
 //! A grid of stock nodes for one test binary, and both clients on it.
 
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -56,6 +57,24 @@ impl Output {
 pub fn interrupt(child: &Child) {
     fullbore_testkit::process::wait_for_interrupt_handler(child.id());
     signal(child.id(), rustix::process::Signal::INT);
+}
+
+/// TCP connections of a process.
+pub fn connections(child: &Child) -> usize {
+    let process = PathBuf::from(format!("/proc/{}", child.id()));
+    let inode = |fd: std::io::Result<std::fs::DirEntry>| {
+        let target = std::fs::read_link(fd.ok()?.path()).ok()?;
+        Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
+    };
+    let sockets: HashSet<String> = std::fs::read_dir(process.join("fd")).unwrap().filter_map(inode).collect();
+    // `proc_pid_net(5)`: the tenth field is the inode, in the fourth 01 is ESTABLISHED.
+    let tables =
+        ["tcp", "tcp6"].map(|table| std::fs::read_to_string(process.join("net").join(table)).unwrap_or_default());
+    let lines = tables.iter().flat_map(|table| table.lines());
+    let is_ours = |fields: &Vec<&str>| {
+        fields.get(3) == Some(&"01") && fields.get(9).is_some_and(|inode| sockets.contains(*inode))
+    };
+    lines.map(|line| line.split_whitespace().collect()).filter(is_ours).count()
 }
 
 fn signal(pid: u32, signal: rustix::process::Signal) {
