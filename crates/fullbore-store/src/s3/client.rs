@@ -9,6 +9,7 @@ mod budget;
 mod call;
 mod connection;
 pub mod measure;
+mod memory;
 pub mod pace;
 mod queue;
 
@@ -34,6 +35,7 @@ use crate::lafs::secrets::random;
 use crate::stopped;
 pub use call::{Answer, Body, Call, CallError, SMALL_ANSWER};
 use measure::{Meter, Reading};
+use memory::Memory;
 use queue::{Order, Queue};
 
 /// Times a request is sent when connections break or the server has an error of its own.
@@ -83,6 +85,7 @@ struct Shared {
     options: Options,
     queue: Queue,
     meter: Meter,
+    memory: Memory,
     /// The server's clock less ours, seconds.
     clock_offset_s: AtomicI64,
     /// The server said which checksum it has of what we sent: it checks it, and need not hash for the signature too.
@@ -176,6 +179,7 @@ impl Client {
             queue: Queue::new(options.connections),
             options,
             meter,
+            memory: Memory::default(),
             clock_offset_s: AtomicI64::new(0),
             checks: AtomicBool::new(false),
         };

@@ -30,7 +30,7 @@ const OUTGOING_BYTES: usize = 512 << 10;
 const PIECE_BYTES: u64 = 512 << 10;
 
 /// Bytes read from the socket at once.
-const READ_BYTES: usize = 256 << 10;
+pub(super) const READ_BYTES: usize = 256 << 10;
 
 /// What comes of a range in smaller pieces is joined: a store that sends single bytes would need a list of millions.
 const PIECE_BYTES_MIN: usize = 16 << 10;
@@ -428,6 +428,7 @@ impl<'a> Connection<'a> {
 
     /// Reads what is there and gives answers out. `Some` ends the connection.
     async fn read(&mut self, inbox: &mut BytesMut) -> Option<Ended> {
+        self.shared.memory.make_room(inbox);
         let filled = match self.connected.stream.read_into(inbox, READ_BYTES).await {
             Ok(filled) => filled,
             Err(error) => return Some(self.broken(&error.to_string())),
