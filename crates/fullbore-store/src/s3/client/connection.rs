@@ -203,7 +203,7 @@ impl<'a> Connection<'a> {
 
     /// Serves until the connection ends; whether it had nothing under way then.
     async fn run(mut self) -> bool {
-        let mut inbox = BytesMut::new();
+        let mut inbox = self.shared.memory.inbox();
         let ended = loop {
             if self.asked.is_empty() && !self.may_go_on() {
                 break Ended::Quietly;

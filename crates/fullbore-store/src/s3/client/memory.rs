@@ -20,6 +20,11 @@ const KEPT: usize = crate::s3::download::WINDOW_BYTES as usize / READ_BYTES;
 pub(super) struct Memory(Mutex<VecDeque<BytesMut>>);
 
 impl Memory {
+    /// To begin with.
+    pub fn inbox(&self) -> BytesMut {
+        self.take(READ_BYTES)
+    }
+
     /// Gives `inbox` room for another read, if it has little left. What is in it stays.
     pub fn make_room(&self, inbox: &mut BytesMut) {
         if inbox.capacity() - inbox.len() >= LEAST_ROOM {
@@ -50,8 +55,7 @@ mod tests {
     #[test]
     fn memory_is_used_again_when_nobody_has_what_came() {
         let memory = Memory::default();
-        let mut inbox = BytesMut::new();
-        memory.make_room(&mut inbox);
+        let mut inbox = memory.inbox();
         let address = inbox.as_ptr();
         inbox.resize(READ_BYTES, 1);
         let came = inbox.split_to(READ_BYTES - 10).freeze();
