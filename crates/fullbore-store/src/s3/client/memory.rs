@@ -20,7 +20,7 @@ const KEPT: usize = crate::s3::download::WINDOW_BYTES as usize / READ_BYTES;
 pub(super) struct Memory(Mutex<VecDeque<BytesMut>>);
 
 impl Memory {
-    /// To begin with.
+    /// Room for the first read of a connection.
     pub fn inbox(&self) -> BytesMut {
         self.take(READ_BYTES)
     }
