@@ -12,6 +12,7 @@ pub mod buffers;
 pub mod clock;
 pub mod digest;
 pub mod durability;
+pub mod escape;
 pub mod files;
 pub mod journal;
 pub mod landing;

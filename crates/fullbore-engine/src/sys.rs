@@ -1,8 +1,9 @@
-//! The system calls that no safe library offers us: today one.
+//! The system calls that no safe library offers us: today two.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Asks the kernel to start writing back the dirty pages of a range, and does not
 /// wait for them (`sync_file_range(2)` with `SYNC_FILE_RANGE_WRITE`). No promise of
@@ -19,3 +20,27 @@ pub fn start_write_back(file: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> io
     let result = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Whether descriptor 1 was closed when the process began, as `>&-` of a shell closes it.
+///
+/// Rust's run-time opens `/dev/null` in its place before `main`, and what is written there is lost without an error.
+/// Afterwards nothing tells the two apart: Python's `DEVNULL` is also `/dev/null`, opened for reading and writing.
+pub fn stdout_was_closed() -> bool {
+    STDOUT_WAS_CLOSED.load(Ordering::Relaxed)
+}
+
+extern "C" fn look_at_stdout() {
+    // SAFETY: no memory is passed; a descriptor that is not open is an error of the call, and what is asked about.
+    if unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } < 0 {
+        STDOUT_WAS_CLOSED.store(true, Ordering::Relaxed);
+    }
+}
+
+// The C library calls the functions of this section before `main`, hence before Rust's run-time begins.
+// SAFETY: the section takes pointers to C functions. The arguments that glibc passes are ignored, which the C calling
+// convention allows. The function makes one system call and one atomic store, and needs nothing of the run-time.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_AT_STDOUT: extern "C" fn() = look_at_stdout;

@@ -128,7 +128,7 @@ fn enable(arguments: &AptEnableArgs, screen: &mut Screen) -> Result<(), CommandE
         fullbore_engine::durability::sync_file(&**part.directory(), PARTS)
     };
     written().map_err(|error| place.failed(&error))?;
-    screen.print(format!("{}: apt uses {}\n", place.snippet_path().display(), program.display()).as_bytes());
+    screen.print_line(&format!("{}: apt uses {}", place.snippet_path().display(), program.display()));
     status::warn_if_overridden(&place, &settings, screen);
     Ok(())
 }
@@ -137,7 +137,7 @@ fn disable(root: &Path, force: bool, screen: &mut Screen) -> Result<(), CommandE
     let place = Place::new(root);
     let path = place.snippet_path();
     let Some(parts) = place.parts()? else {
-        screen.print(format!("{}: was not there\n", path.display()).as_bytes());
+        screen.print_line(&format!("{}: was not there", path.display()));
         return Ok(());
     };
     let standing = place.standing(&parts)?;
@@ -145,7 +145,7 @@ fn disable(root: &Path, force: bool, screen: &mut Screen) -> Result<(), CommandE
     // What a killed `enable` may have left; apt does not read names with a dot in front.
     let removed = parts.remove_part(NAME).and_then(|_| parts.unlink(NAME)).map_err(|error| place.failed(&error))?;
     let what = if removed { "removed; apt uses its own methods" } else { "was not there" };
-    screen.print(format!("{}: {what}\n", path.display()).as_bytes());
+    screen.print_line(&format!("{}: {what}", path.display()));
     Ok(())
 }
 

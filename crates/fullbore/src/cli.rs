@@ -19,7 +19,13 @@ mod shared;
 mod store;
 mod update;
 
+use std::io::Write as _;
+
+use clap::error::ContextValue;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use fullbore_engine::escape;
+
+use crate::stdio;
 
 pub use crate::copy::flags::CopyArgs;
 pub use crate::probe::flags::ProbeArgs;
@@ -138,7 +144,35 @@ fn with_environment(command: clap::Command) -> clap::Command {
         .mut_subcommands(with_environment)
 }
 
-/// Parses the command line. The error is clap's, to be rendered by it.
+/// Shows what clap says: help and version on stdout, an error on stderr.
+pub fn show(mut error: clap::Error, no_color: bool) {
+    if !error.use_stderr() {
+        let text = error.render();
+        let is_styled = stdio::stdout_is_terminal() && !no_color;
+        let text = if is_styled { text.ansi().to_string() } else { text.to_string() };
+        // Kept for the end of the run.
+        let _ = stdio::Stdout.write_all(text.as_bytes());
+        return;
+    }
+    // A word of the command line may hold line breaks; those of clap itself are none of its context.
+    let words: Vec<_> = error.context().filter_map(|(kind, value)| Some((kind, escaped(value)?))).collect();
+    for (kind, value) in words {
+        error.insert(kind, value);
+    }
+    error.render().to_string().lines().for_each(stdio::say);
+}
+
+fn escaped(value: &ContextValue) -> Option<ContextValue> {
+    let line = |text: &String| escape::line(text).into_owned();
+    match value {
+        ContextValue::String(text) => Some(ContextValue::String(line(text))),
+        ContextValue::Strings(texts) => Some(ContextValue::Strings(texts.iter().map(line).collect())),
+        // Made by clap, of the definition.
+        _ => None,
+    }
+}
+
+/// Parses the command line. The error is clap's, for [`show`].
 pub fn parse<I, T>(arguments: I) -> Result<Cli, clap::Error>
 where
     I: IntoIterator<Item = T>,

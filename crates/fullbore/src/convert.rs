@@ -12,8 +12,10 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
+use fullbore_engine::escape;
+
 use crate::cli::{ConvertArgs, ForeignFormat};
-use crate::error::{CommandError, printable};
+use crate::error::CommandError;
 use crate::events::Events;
 use crate::progress::Screen;
 use crate::settings::file::{self, read_text};
@@ -201,18 +203,18 @@ impl Draft {
             ForeignFormat::Debmirror => "debmirror",
             ForeignFormat::Ftpsync => "ftpsync",
         };
-        let mut text = format!("# Made by `fullbore convert` from {program}'s {}.\n", printable(from));
+        let mut text = format!("# Made by `fullbore convert` from {program}'s {}.\n", escape::line(from));
         text.push_str("# See what it would do: fullbore mirror --config THIS-FILE --dry-run\n");
         if !self.notes.is_empty() {
             text.push_str("#\n# Without counterpart, or to be looked at:\n");
             for note in &self.notes {
-                let _ = writeln!(text, "#   {}", printable(&note.to_string()));
+                let _ = writeln!(text, "#   {}", escape::line(&note.to_string()));
             }
         }
         for mirror in &self.mirrors {
             text.push('\n');
             for comment in &mirror.comments {
-                let _ = writeln!(text, "# {}", printable(comment));
+                let _ = writeln!(text, "# {}", escape::line(comment));
             }
             let _ = writeln!(text, "[mirror.{}]", mirror.name);
             for (key, value) in &mirror.values {

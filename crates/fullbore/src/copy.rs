@@ -40,6 +40,7 @@ use fullbore_engine::verdict::{Sampler, SamplerConfig, Verdict};
 use crate::cli::CopyArgs;
 use crate::error::{CommandError, ErrorKind};
 use crate::settings::Environment;
+use crate::stdio;
 use control::{Levers, Request};
 use place::{Common, Place};
 use screen::{LINE_TIME, Screen, Style};
@@ -74,29 +75,26 @@ pub fn run(arguments: &CopyArgs, environment: &Environment) -> u8 {
     };
     let log = arguments.log_file.as_ref().map(|path| {
         let file = std::fs::File::options().create(true).append(true).open(path);
-        file.map_err(|error| CommandError::disk(path, &error))
+        file.map(|file| (path.clone(), file)).map_err(|error| CommandError::disk(path, &error))
     });
     let log = match log.transpose() {
         Ok(log) => log,
         Err(error) => {
-            Screen::new(style, None).line(&error.to_string());
+            Screen::new(style, None).fail(&error);
             return error.exit_code();
         }
     };
     let screen = Screen::new(style, log);
     let result = copy(arguments, &screen);
     screen.clear();
-    match result {
-        Ok(exit_code) => exit_code,
-        Err(error) => {
-            screen.line(&error.to_string());
-            screen.json(&serde_json::json!({
-                "event": "error", "kind": error.kind.name(), "exit_code": error.exit_code(), "message": error.message,
-                "context": error.context, "hints": error.hints,
-            }));
-            error.exit_code()
-        }
+    let exit_code = result.unwrap_or_else(|error| {
+        screen.fail(&error);
+        error.exit_code()
+    });
+    if let Some(error) = screen.log_error() {
+        stdio::say_error(&error);
     }
+    exit_code
 }
 
 /// Most files that a copy has open, if the system lets it.
@@ -119,7 +117,10 @@ fn help() -> u8 {
     let mut command = crate::cli::command();
     command.build();
     if let Some(copy) = command.find_subcommand_mut("copy") {
-        Screen::new(Style::default(), None).data(&copy.render_help().to_string());
+        copy.render_help().to_string().lines().for_each(|line| {
+            // Lost output is told at the end of the run.
+            let _ = stdio::print_line(line);
+        });
     }
     0
 }
@@ -127,16 +128,16 @@ fn help() -> u8 {
 /// Talks to copies that run.
 fn ask(arguments: &CopyArgs) -> u8 {
     let request = arguments.set.map_or(Request::Status, Request::Limit);
-    let screen = Screen::new(Style::default(), None);
+    let screen = Screen::new(Style { json: arguments.json, ..Style::default() }, None);
     match control::ask(&control::directory(), request, arguments.pid) {
         Ok(answers) => {
             for answer in answers {
-                screen.data(&if arguments.json { answer.to_string() } else { request.words(&answer) });
+                if arguments.json { screen.json(&answer) } else { screen.data(&request.words(&answer)) }
             }
             0
         }
         Err(error) => {
-            screen.line(&error.to_string());
+            stdio::say_error(&error);
             error.exit_code()
         }
     }
@@ -291,12 +292,13 @@ fn ended_well(screen: &Screen, arguments: &CopyArgs, done: &Done) -> u8 {
     if arguments.delete && done.account.deleted == 0 && problems.keys().any(|kind| kind.prevents_deletion()) {
         screen.line("nothing was deleted: the copy is not whole");
     }
-    let text = ending::text(done, arguments.dry_run);
-    text.lines().take(1).for_each(|line| screen.log(line));
+    let lines = ending::lines(done, arguments.dry_run);
+    lines.iter().take(1).for_each(|line| screen.log(line));
+    let exit_code = if screen.log_error().is_some() { stdio::decided(exit_code) } else { exit_code };
     if arguments.json {
         screen.json(&ending::json(done, &problems, exit_code));
     } else if !arguments.quiet {
-        screen.data(&text);
+        lines.iter().for_each(|line| screen.data(line));
     }
     exit_code
 }

@@ -1,13 +1,14 @@
 //! `fullbore divert`: which programs of another root run without syncs.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use fullbore_install::divert::{DivertError, Root, State};
 use fullbore_install::nosync;
 
 use crate::cli::{DivertArgs, DivertCommand, DivertOffArgs, DivertOnArgs, DivertVia};
-use crate::error::{CommandError, ErrorKind, printable};
+use crate::error::{CommandError, ErrorKind};
+use crate::stdio;
 
 /// What is said of dpkg when it is APT's configuration that changes how it is started.
 const BY_APT: &str = "/usr/bin/dpkg (when APT starts it)";
@@ -97,6 +98,6 @@ fn command_error(error: &DivertError) -> CommandError {
 }
 
 fn say(state: &str, program: &Path) {
-    // A closed pipe is a normal end.
-    let _ = writeln!(io::stdout(), "{state} {}", printable(&program.display().to_string()));
+    // Lost output is told at the end of the run.
+    let _ = stdio::print_line(&format!("{state} {}", program.display()));
 }

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use fullbore_engine::escape;
 use serde::{Deserialize, Serialize};
 
 use crate::report::Report;
@@ -164,37 +165,28 @@ impl CommandError {
     }
 }
 
+impl CommandError {
+    /// The text, line by line. Foreign text in a line is as it came: the writer of lines escapes it.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = vec![format!("error: {}", self.message)];
+        lines.extend(self.context.iter().take(CONTEXT_SHOWN).map(|line| format!("  {line}")));
+        if let Some(more) = self.context.len().checked_sub(CONTEXT_SHOWN).filter(|more| *more > 0) {
+            lines.push(format!("  and {more} more"));
+        }
+        lines.extend(self.hints.iter().map(|hint| format!("hint: {hint}")));
+        lines
+    }
+}
+
 impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {}", printable(&self.message))?;
-        for line in self.context.iter().take(CONTEXT_SHOWN) {
-            write!(f, "\n  {}", printable(line))?;
-        }
-        if let Some(more) = self.context.len().checked_sub(CONTEXT_SHOWN).filter(|more| *more > 0) {
-            write!(f, "\n  and {more} more")?;
-        }
-        for hint in &self.hints {
-            write!(f, "\nhint: {}", printable(hint))?;
-        }
-        Ok(())
+        let lines = self.lines();
+        let escaped: Vec<_> = lines.iter().map(|line| escape::line(line)).collect();
+        f.write_str(&escaped.join("\n"))
     }
 }
 
 impl std::error::Error for CommandError {}
-
-/// Text from outside made harmless for a terminal and a log: control characters
-/// are shown escaped, so that a host name or a path cannot forge lines or colours.
-pub fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
-            out.extend(c.escape_default());
-        } else {
-            out.push(c);
-        }
-    }
-    out
-}
 
 #[cfg(test)]
 mod tests {

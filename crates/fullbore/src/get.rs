@@ -29,6 +29,7 @@ use crate::fetching::Stop;
 use crate::grid::{amount, connect, place, runtime, say, say_evidence, server_table, start_log, tell, verdict_table};
 use crate::output::{self, Output};
 use crate::program::process_costs;
+use crate::stdio;
 use caps::{Caps, Wanted};
 
 /// Segments between decoding and writing.
@@ -106,7 +107,7 @@ pub fn run(arguments: &GetArgs) -> Result<u8, CommandError> {
                 "target_ms": target.as_millis() as u64,
             },
             "verdict": verdict_table(&verdict),
-        }))?;
+        }));
     } else {
         let Verdict { limit, reason, .. } = &verdict;
         let line = format!("{}, from {count} shares. Limited by: {limit} ({reason}).", amount(bytes, wall));
@@ -316,11 +317,10 @@ impl Sink {
         let begun = Instant::now();
         let written = match &mut self.output {
             None => {
-                let mut stdout = io::stdout();
-                let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
+                let written = stdio::Stdout.write_all(bytes);
                 self.is_abandoned = written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
                 match written {
-                    Err(error) if !self.is_abandoned => Err(CommandError::disk(Path::new("stdout"), &error)),
+                    Err(error) if !self.is_abandoned => Err(stdio::stdout_error(&error)),
                     _ => Ok(()),
                 }
             }

@@ -1,7 +1,5 @@
 //! What `put` and `get` share: the grid as flags and files name it, its errors, and what is said at the end.
 
-use std::io::{self, Write as _};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +15,9 @@ use fullbore_wire::rate_limit::RateLimit;
 use serde_json::{Value, json};
 
 use crate::cli::GridArgs;
-use crate::error::{CommandError, printable};
+use crate::error::CommandError;
 use crate::report::units;
+use crate::stdio;
 
 /// Files on their way at once: as many as fill a path of 100 ms with files of 200 bytes at the rate that ten
 /// servers of one core each take.
@@ -93,38 +92,25 @@ pub fn start_log(arguments: &GridArgs) {
         // Bytes of caps are in no log, however much is asked for.
         _ => "fullbore=trace,fullbore_store=trace,fullbore_wire=debug,info",
     };
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(io::stderr).try_init();
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(|| stdio::Log).try_init();
 }
 
 /// One line to stderr, unless quiet.
 pub fn say(arguments: &GridArgs, line: &str) {
     if !arguments.quiet {
-        // Nobody may be reading any more; the exit code tells as well.
-        let _ = writeln!(io::stderr(), "{}", printable(line));
+        stdio::say(line);
     }
 }
 
 /// A line of JSON to stdout.
-pub fn tell(value: &Value) -> Result<(), CommandError> {
-    print_line(&value.to_string())
+pub fn tell(value: &Value) {
+    // Lost output ends no run; it is told at its end.
+    let _ = stdio::print_json(value);
 }
 
-/// A line to stdout. A reader that is gone is a quiet, normal end.
-pub fn print_line(line: &str) -> Result<(), CommandError> {
-    match write_line(line) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CommandError::disk(Path::new("stdout"), &error)),
-        _ => Ok(()),
-    }
-}
-
-/// As [`print_line`], of what is written nowhere else: somebody has to read it.
-pub fn print_only_copy(line: &str) -> Result<(), CommandError> {
-    write_line(line).map_err(|error| CommandError::disk(Path::new("stdout"), &error))
-}
-
-fn write_line(line: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush())
+/// A line to stdout.
+pub fn print_line(line: &str) {
+    let _ = stdio::print_line(line);
 }
 
 /// What was measured of the servers, for JSON.

@@ -38,4 +38,5 @@ pub mod report;
 pub mod settings;
 pub mod signals;
 pub mod signed_release;
+pub mod stdio;
 pub mod update;

@@ -6,12 +6,14 @@
 //! from the configuration that APT sends.
 
 use std::ffi::OsString;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 
 use fullbore_apt::acquire::{self, Outgoing};
 use fullbore_apt::http;
 use fullbore_apt::rred::Rred;
+
+use crate::stdio;
 
 /// As APT's own methods end when they cannot go on.
 const EXIT_FAILED: u8 = 100;
@@ -24,11 +26,11 @@ pub fn run(arguments: &[OsString]) -> Option<u8> {
     }
     if arguments.len() > 1 {
         // APT's rred is also a tool for archives; that is another command here.
-        let _ = writeln!(io::stderr(), "{name}: a method of APT takes no arguments; see fullbore pdiff --help");
+        stdio::say(&format!("{name}: a method of APT takes no arguments; see fullbore pdiff --help"));
         return Some(EXIT_FAILED);
     }
     start_log();
-    let apt = Outgoing::new(io::stdout());
+    let apt = Outgoing::new(stdio::Stdout);
     let served = match name {
         "rred" => acquire::serve(&mut Rred::new(), io::stdin().lock(), &apt),
         _ => http::serve(name, io::stdin(), &apt, environment()),
@@ -36,7 +38,7 @@ pub fn run(arguments: &[OsString]) -> Option<u8> {
     Some(match served {
         Ok(()) => 0,
         Err(error) => {
-            let _ = writeln!(io::stderr(), "{name}: {error}");
+            stdio::say(&format!("{name}: {error}"));
             EXIT_FAILED
         }
     })
@@ -47,7 +49,7 @@ fn start_log() {
     let Some(filter) = std::env::var("FULLBORE_LOG").ok().filter(|filter| !filter.is_empty()) else { return };
     let filter = tracing_subscriber::EnvFilter::builder().parse_lossy(filter);
     // The first log counts, should there be one already.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).try_init();
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| stdio::Log).with_ansi(false).try_init();
 }
 
 /// The variables that APT's own methods look at, and no others.

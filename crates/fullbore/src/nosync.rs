@@ -4,14 +4,15 @@
 //! commands in scripts whose output somebody reads.
 
 use std::ffi::OsString;
-use std::io::{self, Write as _};
+use std::io;
 use std::time::Duration;
 
 use fullbore_install::nosync::{self, Call, Ended, FlushCost, Job, Notice, Outcome, Process, StartError, Tally};
 
 use crate::cli::NosyncArgs;
-use crate::error::{CommandError, ErrorKind, printable};
+use crate::error::{CommandError, ErrorKind};
 use crate::installing::{NO_NEW_PRIVILEGES, still_syncing};
+use crate::stdio::{say, say_error};
 
 /// As env, nice, timeout and chroot end when it is them that fail, not the command.
 pub const EXIT_NOT_RUN: u8 = 125;
@@ -26,7 +27,7 @@ pub fn run(arguments: &NosyncArgs) -> u8 {
         let error = CommandError::usage(format_args!("services could be started here: process 1 is {manager}"))
             .context("a service started by the command would never again wait for the disk, as long as it lives")
             .hint("deny starts by a policy-rc.d while this runs, use a chroot or container, or insist with --force");
-        say(&error.to_string());
+        say_error(&error);
         return EXIT_NOT_RUN;
     }
     let mut words = arguments.command.iter().cloned();
@@ -39,7 +40,7 @@ pub fn run(arguments: &NosyncArgs) -> u8 {
     match nosync::run(&job, &mut |notice| tell(&notice)) {
         Ok(outcome) => end(&outcome, arguments),
         Err(error) => {
-            say(&CommandError::from_error(ErrorKind::Usage, &error).to_string());
+            say_error(&CommandError::from_error(ErrorKind::Usage, &error));
             match error {
                 StartError::Program { error, .. } if error.kind() == io::ErrorKind::NotFound => EXIT_NOT_FOUND,
                 StartError::Program { .. } => EXIT_NOT_EXECUTABLE,
@@ -135,13 +136,13 @@ fn end(outcome: &Outcome, arguments: &NosyncArgs) -> u8 {
         } else {
             error.hint("end them, and start them again outside: the filter stays with them as long as they live")
         };
-        say(&error.to_string());
+        say_error(&error);
         exit_code = error.exit_code();
     }
     for (path, error) in &outcome.failed {
         let error = CommandError::new(ErrorKind::Disk, format_args!("{}: final sync: {error}", path.display()))
             .context("what was written there since the start may not be on the disk");
-        say(&error.to_string());
+        say_error(&error);
         exit_code = error.exit_code();
     }
     match outcome.ended {
@@ -198,12 +199,7 @@ fn path(cost: &FlushCost) -> String {
 }
 
 fn note(line: &str) {
-    say(&format!("nosync: {}", printable(line)));
-}
-
-fn say(text: &str) {
-    // Nobody may be reading any more; the exit code tells as well.
-    let _ = writeln!(io::stderr(), "{text}");
+    say(&format!("nosync: {line}"));
 }
 
 /// `1.25 s`, `3.1 ms`.

@@ -51,13 +51,14 @@ impl Row {
     }
 }
 
-/// The table.
-pub fn text(rows: &[Row]) -> String {
+/// The table, line by line.
+pub fn lines(rows: &[Row]) -> Vec<String> {
     let percent = |share: Option<f64>| share.map_or("–".to_owned(), |share| format!("{:.0} %", share * 100.0));
-    let mut text = format!("{:<PART_WIDTH$} {:>12} {:>7} {:>12}       evidence", "part", "alone", "used", "waited for");
+    let head = format!("{:<PART_WIDTH$} {:>12} {:>7} {:>12}       evidence", "part", "alone", "used", "waited for");
+    let mut lines = vec![head];
     for row in rows {
-        let mut lines = wrapped(&row.evidence).into_iter();
-        let first = lines.next().unwrap_or_default();
+        let mut evidence = wrapped(&row.evidence).into_iter();
+        let first = evidence.next().unwrap_or_default();
         let line = format!(
             "{:<PART_WIDTH$} {:>12} {:>7} {:>12}  {:<3}  {first}",
             shortened(&row.part),
@@ -66,12 +67,10 @@ pub fn text(rows: &[Row]) -> String {
             percent(row.waited_for),
             if row.limits { "<==" } else { "" },
         );
-        let _ = write!(text, "\n{}", line.trim_end());
-        for line in lines {
-            let _ = write!(text, "\n{:width$}{line}", "", width = PART_WIDTH + 41);
-        }
+        lines.push(line.trim_end().to_owned());
+        lines.extend(evidence.map(|line| format!("{:width$}{line}", "", width = PART_WIDTH + 41)));
     }
-    text
+    lines
 }
 
 /// A long path loses its middle.
@@ -118,9 +117,9 @@ mod tests {
         };
         let sync = Row { instead: Some("11 s".to_owned()), ..Row::new("final sync") };
         let small = Row { alone_files_per_s: Some(5200.4), ..Row::new("read /srv/a/very/long/path/to/data") };
-        let text = text(&[network, sync, small]);
+        let lines = lines(&[network, sync, small]);
         assert_eq!(
-            text,
+            lines.join("\n"),
             "\
 part                          alone    used   waited for       evidence
 network                    119 MB/s    94 %         91 %  <==  1 connection 57 MB/s, 4 connections 107 MB/s, round trip 50 ms

@@ -6,7 +6,6 @@ pub(crate) mod report;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::BufReader;
-use std::io::IsTerminal as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +29,7 @@ use crate::copy::screen::{Screen, Style};
 use crate::copy::{failure, failure_with, signals};
 use crate::error::{CommandError, ErrorKind};
 use crate::settings::Environment;
+use crate::stdio;
 use flags::ProbeArgs;
 use report::Report;
 
@@ -49,11 +49,7 @@ pub fn run(arguments: &ProbeArgs, environment: &Environment) -> u8 {
         Ok(()) => 0,
         Err(error) => {
             screen.clear();
-            screen.line(&error.to_string());
-            screen.json(&serde_json::json!({
-                "event": "error", "kind": error.kind.name(), "exit_code": error.exit_code(), "message": error.message,
-                "context": error.context, "hints": error.hints,
-            }));
+            screen.fail(&error);
             error.exit_code()
         }
     }
@@ -68,7 +64,7 @@ fn probe(arguments: &ProbeArgs, screen: &Screen) -> Result<(), CommandError> {
         began: Instant::now(),
         one_file_system: arguments.one_file_system,
     };
-    let shown = std::io::stderr().is_terminal() && !arguments.quiet && !arguments.json;
+    let shown = stdio::stderr_is_terminal() && !arguments.quiet && !arguments.json;
     let tell = |what: &str| {
         if shown {
             screen.line(&format!("trying: {what}"));
@@ -101,7 +97,7 @@ fn probe(arguments: &ProbeArgs, screen: &Screen) -> Result<(), CommandError> {
     if arguments.json {
         screen.json(&report.json());
     } else {
-        screen.data(&report.text());
+        report.lines().iter().for_each(|line| screen.data(line));
     }
     Ok(())
 }

@@ -8,10 +8,16 @@ use crate::output::write_atomically;
 use crate::progress::Screen;
 use crate::report::{Report, html, json, perfetto, prometheus};
 use crate::settings::{self, Environment, OutputSettings};
-use crate::{apt, bootstrap, check, convert, copy, divert, get, install, mirror, nosync, pdiff, probe, put, update};
+use crate::{
+    apt, bootstrap, check, convert, copy, divert, get, install, mirror, nosync, pdiff, probe, put, stdio, update,
+};
 
-/// Runs the command line; the result is the exit code.
+/// Runs the command line; the result is the exit code. It fails if output was lost.
 pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
+    stdio::finish(run_command(arguments, environment))
+}
+
+fn run_command(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
     let arguments: Vec<_> = arguments.into_iter().collect();
     let is_nosync = arguments.get(1).is_some_and(|command| command == "nosync");
     match cli::parse(arguments) {
@@ -32,9 +38,9 @@ pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment:
             Command::Get(arguments) => run_store(environment, || get::run(&arguments)),
         },
         Err(error) => {
-            // A closed pipe (`fullbore --help | head -1`) is a normal end.
-            let _ = error.print();
-            match error.use_stderr() {
+            let is_error = error.use_stderr();
+            cli::show(error, environment.no_color);
+            match is_error {
                 false => 0,
                 // Other codes may be those of the command that it runs.
                 true if is_nosync => nosync::EXIT_NOT_RUN,

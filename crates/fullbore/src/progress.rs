@@ -1,19 +1,22 @@
 //! How events look: a bar on a terminal, log lines elsewhere, JSON on request.
 //!
 //! Everything goes to stderr but JSON and the closing line, which are data and go
-//! to stdout. A reader of stdout that goes away ends the output, not the run.
+//! to stdout. Output that is lost ends the output, not the run; see [`stdio`].
 
 use std::collections::HashSet;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use fullbore_engine::escape;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
 
-use crate::error::{CommandError, ErrorKind, printable};
+use crate::error::{CommandError, ErrorKind};
 use crate::events::{Event, Events, Plan, Progress};
 use crate::report::{Summary, units};
 use crate::settings::{Environment, OutputSettings};
+use crate::stdio;
 
 /// Time between log lines when there is no terminal. A guess: a night's run stays readable.
 const LOG_INTERVAL: Duration = Duration::from_secs(30);
@@ -36,20 +39,21 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Writes whole lines between two drawings of the bar.
-    fn write(&self, text: &[u8]) {
+    /// Writes a line between two drawings of the bar.
+    fn line(&self, text: &str) {
         self.bar.suspend(|| {
             let mut stderr = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
             // Nobody is left to be told of an error on stderr.
-            let _ = stderr.write_all(text).and_then(|()| stderr.flush());
+            let _ = stderr.write_all(format!("{}\n", escape::line(text)).as_bytes()).and_then(|()| stderr.flush());
         });
     }
 }
 
+/// For the libraries' log, which writes one record at a time.
 impl Write for Terminal {
-    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        Terminal::write(self, text);
-        Ok(text.len())
+    fn write(&mut self, record: &[u8]) -> std::io::Result<usize> {
+        self.line(&stdio::record_text(record));
+        Ok(record.len())
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -77,10 +81,10 @@ pub struct Screen {
 impl Screen {
     /// A screen on the process's stdout and stderr.
     pub fn new(output: &OutputSettings, environment: &Environment) -> Self {
-        let is_terminal = std::io::stderr().is_terminal();
+        let is_terminal = stdio::stderr_is_terminal();
         let stdout: Box<dyn Write + Send> =
-            if output.stdout_is_taken { Box::new(std::io::stderr()) } else { Box::new(std::io::stdout()) };
-        let mut screen = Screen::on(output, environment, is_terminal, stdout, Box::new(std::io::stderr()));
+            if output.stdout_is_taken { Box::new(stdio::Stderr) } else { Box::new(stdio::Stdout) };
+        let mut screen = Screen::on(output, environment, is_terminal, stdout, Box::new(stdio::Stderr));
         if screen.shows_bar() {
             screen.columns = console::Term::stderr().size().1;
             screen.terminal.bar = bar(ProgressDrawTarget::stderr(), screen.no_color, screen.columns);
@@ -131,9 +135,8 @@ impl Screen {
             hints: error.hints.clone(),
         });
         // Each line has its own priority in the journal; the text of a failure stays together.
-        let text = error.to_string();
-        for line in text.lines() {
-            self.line(Level::Error, line);
+        for line in error.lines() {
+            self.line(Level::Error, &line);
         }
     }
 
@@ -144,14 +147,24 @@ impl Screen {
             self.emit_json(&Event::Summary(Box::new(summary.clone())));
         } else if !self.quiet && !nothing_came_of_it(summary) {
             let name = summary.name.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
-            self.print(format!("{}\n", printable(&format!("{name}{summary}"))).as_bytes());
+            self.print_line(&format!("{name}{summary}"));
         }
     }
 
-    /// Data for stdout.
-    pub fn print(&mut self, text: &[u8]) {
+    /// A line for people on stdout.
+    pub fn print_line(&mut self, text: &str) {
+        self.print(format!("{}\n", escape::line(text)).as_bytes());
+    }
+
+    /// A line of JSON on stdout.
+    pub fn print_json(&mut self, value: &impl Serialize) {
+        self.print(&stdio::json_line(value));
+    }
+
+    /// Data for stdout, as it is.
+    pub fn print(&mut self, data: &[u8]) {
         if let Some(stdout) = &mut self.stdout {
-            let written = self.terminal.bar.suspend(|| stdout.write_all(text).and_then(|()| stdout.flush()));
+            let written = self.terminal.bar.suspend(|| stdout.write_all(data).and_then(|()| stdout.flush()));
             if written.is_err() {
                 self.stdout = None;
             }
@@ -159,11 +172,8 @@ impl Screen {
     }
 
     fn emit_json(&mut self, event: &Event) {
-        if self.json
-            && let Ok(mut line) = serde_json::to_vec(event)
-        {
-            line.push(b'\n');
-            self.print(&line);
+        if self.json {
+            self.print_json(event);
         }
     }
 
@@ -171,16 +181,14 @@ impl Screen {
         if self.quiet && level != Level::Error {
             return;
         }
-        let text = printable(text);
-        let line = if self.journal {
-            format!("<{}>{text}\n", level as u8)
+        if self.journal {
+            self.terminal.line(&format!("<{}>{text}", level as u8));
         } else if self.is_terminal || level == Level::Error {
-            format!("{text}\n")
+            self.terminal.line(text);
         } else {
             let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
-            format!("{now} {text}\n")
-        };
-        self.terminal.write(line.as_bytes());
+            self.terminal.line(&format!("{now} {text}"));
+        }
     }
 
     fn progress(&mut self, progress: &Progress) {
@@ -188,7 +196,7 @@ impl Screen {
             let bar = &self.terminal.bar;
             bar.set_length(progress.total_bytes.max(1));
             bar.set_position(progress.bytes.min(progress.total_bytes.max(1)));
-            bar.set_message(bar_text(progress, self.columns));
+            bar.set_message(escape::line(&bar_text(progress, self.columns)).into_owned());
         } else if due(&mut self.last_line, LOG_INTERVAL) {
             self.line(Level::Info, &progress_text(progress));
         }
@@ -235,14 +243,14 @@ impl Events for Screen {
             ),
             Event::WouldDelete { path, bytes } => {
                 if self.verbose {
-                    self.line(Level::Info, &format!("would delete {}, {}", printable(&path), units::bytes(bytes)));
+                    self.line(Level::Info, &format!("would delete {path}, {}", units::bytes(bytes)));
                 }
             }
             Event::Progress(progress) => self.progress(&progress),
             Event::HostFault { host, path, fault, .. } => {
                 let first = self.faulty_hosts.insert(host.clone());
                 if first || self.verbose {
-                    let path = path.map(|path| format!("{}: ", printable(&path))).unwrap_or_default();
+                    let path = path.map(|path| format!("{path}: ")).unwrap_or_default();
                     self.line(Level::Warning, &format!("warning: {host}: {path}{fault}"));
                 }
             }
@@ -255,10 +263,7 @@ impl Events for Screen {
             }
             Event::Extra { path, bytes } => {
                 if self.verbose {
-                    self.line(
-                        Level::Info,
-                        &format!("named by no signed index: {}, {}", printable(&path), units::bytes(bytes)),
-                    );
+                    self.line(Level::Info, &format!("named by no signed index: {path}, {}", units::bytes(bytes)));
                 }
             }
             Event::Note { message } => self.line(Level::Info, &message),
@@ -308,7 +313,7 @@ fn progress_text(progress: &Progress) -> String {
         text.push_str(&format!(", {} left", units::duration(eta_s.saturating_mul(1000))));
     }
     if let Some(limit) = &progress.limit {
-        text.push_str(&format!(", limited by {}", printable(limit)));
+        text.push_str(&format!(", limited by {limit}"));
     }
     text
 }
@@ -320,7 +325,7 @@ fn bar_text(progress: &Progress, columns: u16) -> String {
     }
     let mut parts = vec![format!("{}/s", units::bytes(progress.rate_bytes_per_s))];
     parts.extend(progress.eta_s.map(|eta_s| format!("{} left", units::duration(eta_s.saturating_mul(1000)))));
-    parts.extend(progress.limit.as_ref().map(|limit| format!("limit: {}", printable(limit))));
+    parts.extend(progress.limit.as_ref().map(|limit| format!("limit: {limit}")));
     parts.push(format!("{} of {}", units::bytes(progress.bytes), units::bytes(progress.total_bytes)));
     parts.join(", ")
 }

@@ -22,10 +22,9 @@ use serde_json::json;
 use crate::bucket;
 use crate::cli::PutArgs;
 use crate::error::{CommandError, ErrorKind};
-use crate::grid::{
-    amount, print_line, print_only_copy, say, say_evidence, server_table, start_log, tell, verdict_table,
-};
+use crate::grid::{amount, say, say_evidence, server_table, start_log, tell, verdict_table};
 use crate::program::process_costs;
+use crate::stdio;
 use list::List;
 use settings::PutSettings;
 use tree::Item;
@@ -67,8 +66,11 @@ fn put(
     list: &mut List,
     begun: Instant,
 ) -> Result<u8, CommandError> {
-    // Without a list a cap is on stdout alone.
-    let print = if arguments.caps.is_some() { print_line } else { print_only_copy };
+    // Without a list a cap is on stdout alone: somebody has to read it, so even a closed pipe ends the run.
+    let must_be_read = |printed: std::io::Result<()>| match printed {
+        Err(error) if arguments.caps.is_none() => Err(stdio::stdout_error(&error)),
+        _ => Ok(()),
+    };
     let mut failed = Vec::new();
     let mut totals = Totals::default();
     let result = workplace.put_all(items, &mut |done: Done| {
@@ -81,9 +83,9 @@ fn put(
                 let cap = cap.to_text();
                 list.add(&done.path, done.size, &cap);
                 if arguments.grid.json {
-                    print(&list::entry(&done.path, done.size, &cap, Some(done.happiness)).to_string())?;
+                    must_be_read(stdio::print_json(&list::entry(&done.path, done.size, &cap, Some(done.happiness))))?;
                 } else if done.is_argument {
-                    print(&cap)?;
+                    must_be_read(stdio::print_line(&cap))?;
                 }
             }
             Err(error) => failed.push((done.path, error)),
@@ -136,7 +138,7 @@ fn conclude(
         let ms = |time: Duration| (time.as_secs_f64() * 1e4).round() / 10.0;
         let given_up: Vec<_> =
             workplace.given_up().into_iter().map(|(name, reason)| json!({"name": name, "reason": reason})).collect();
-        return tell(&json!({
+        tell(&json!({
             "event": "summary",
             "files": totals.files, "directories": totals.directories, "failed": failed,
             "bytes": totals.bytes, "sent_bytes": totals.sent_bytes,
@@ -148,6 +150,7 @@ fn conclude(
             "servers": server_table(&facts.servers), "given_up": given_up,
             "verdict": verdict_table(&verdict),
         }));
+        return Ok(());
     }
     let plural = if totals.files == 1 { "" } else { "s" };
     let shares = crate::report::units::bytes(totals.sent_bytes);

@@ -13,6 +13,8 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
+use fullbore_engine::escape;
+
 /// Most bytes of one message. The largest is `601 Configuration`: 30 kB on a plain system, and
 /// APT itself has no limit; 16 MiB is a guess that no configuration reaches.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -72,7 +74,8 @@ impl Message {
 
     /// The message as it goes over the pipe. Control characters in texts and values become
     /// spaces, so that no value can end a field or a message; line ends in values become
-    /// continuation lines.
+    /// continuation lines. APT shows the value of `Message` on the terminal, and a server may have
+    /// a part in it: there line ends and invisible characters become spaces as well.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut text = String::with_capacity(256);
         // Writing to a String cannot fail.
@@ -83,6 +86,10 @@ impl Message {
             // A blank at its beginning would make it the continuation of the field before.
             push_clean(&mut text, name.trim_matches(|c: char| c.is_control() || c.is_whitespace()));
             text.push(':');
+            if name.eq_ignore_ascii_case("Message") {
+                let _ = writeln!(text, " {}", escape::blanked(value));
+                continue;
+            }
             let mut lines = value.lines();
             if let Some(first) = lines.next() {
                 text.push(' ');
@@ -248,6 +255,12 @@ mod tests {
         let bytes = message.to_bytes();
         assert_eq!(read(&bytes).len(), 1, "{}", String::from_utf8_lossy(&bytes));
         assert_eq!(read(&bytes)[0].get("Filename"), None);
+        for code in [101, 102, 104, 400, 401] {
+            let message = Message::new(code, "X").with("Message", "a\nE: forged\u{1b}[2K\u{9b}1m\u{202e}\r\u{7f}b");
+            let bytes = message.to_bytes();
+            let text = String::from_utf8(bytes).unwrap();
+            assert_eq!(text, format!("{code} X\nMessage: a E: forged [2K 1m   b\n\n"));
+        }
     }
 
     #[test]

@@ -48,10 +48,9 @@ pub fn run(place: &Place, json: bool, screen: &mut Screen) -> Result<u8, Command
     let configuration = configuration(place)?;
     let report = report(place, &standing, &configuration);
     if json {
-        let text = serde_json::to_string(&report).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-        screen.print(format!("{text}\n").as_bytes());
+        screen.print_json(&report);
     } else {
-        screen.print(render(&report).as_bytes());
+        lines(&report).iter().for_each(|line| screen.print_line(line));
     }
     Ok(if report.problems.is_empty() { 0 } else { ErrorKind::Partial.exit_code() })
 }
@@ -103,26 +102,21 @@ fn report(place: &Place, standing: &Standing, configuration: &Configuration) -> 
     }
 }
 
-fn render(report: &Report) -> String {
-    let mut text = String::new();
+fn lines(report: &Report) -> Vec<String> {
     let what = match report.standing {
         "absent" => "not there",
         "ours" => "as fullbore wrote it",
         "edited" => "changed by hand",
         _ => "not fullbore's",
     };
-    text.push_str(&format!("snippet  {} ({what})\n", report.snippet));
+    let mut lines = vec![format!("snippet  {} ({what})", report.snippet)];
     for used in &report.methods {
         let program = used.program.as_deref().unwrap_or("apt's own");
-        text.push_str(&format!("{:<8} {program}\n", used.method));
+        lines.push(format!("{:<8} {program}", used.method));
     }
-    for mirrors in &report.mirrors {
-        text.push_str(&format!("mirrors  {mirrors}\n"));
-    }
-    for problem in &report.problems {
-        text.push_str(&format!("problem  {problem}\n"));
-    }
-    text
+    lines.extend(report.mirrors.iter().map(|mirrors| format!("mirrors  {mirrors}")));
+    lines.extend(report.problems.iter().map(|problem| format!("problem  {problem}")));
+    lines
 }
 
 /// What apt starts for a method; `None` for its own.

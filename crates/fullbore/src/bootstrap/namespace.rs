@@ -7,8 +7,11 @@
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+use fullbore_engine::sys;
+
 use crate::cli::BootstrapMode;
 use crate::error::{CommandError, ErrorKind};
+use crate::stdio;
 
 /// Set where the program is in its namespaces, to its mode: there everybody is root.
 pub const IN_NAMESPACE: &str = "FULLBORE_IN_NAMESPACE";
@@ -42,6 +45,10 @@ pub fn enter(mode: BootstrapMode) -> CommandError {
     }
     let value = if mode == BootstrapMode::Unshare { UNSHARED } else { "root" };
     command.arg("--").arg(program).args(std::env::args_os().skip(1)).env(IN_NAMESPACE, value);
+    if sys::stdout_was_closed() {
+        // Closed again, so that the program is not deceived by the descriptor that stands in its place.
+        let _ = stdio::close_stdout_on_exec();
+    }
     let error = command.exec();
     CommandError::usage(format_args!("unshare: {error}")).hint("it is in the package util-linux")
 }

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -16,6 +15,7 @@ use crate::error::{CommandError, ErrorKind};
 use crate::installing::log::Log;
 use crate::output::place;
 use crate::settings::BootstrapSettings;
+use crate::stdio;
 
 /// Entries of `/dev`, for the archive: name, mode, kind, link, device numbers. The same in each mode; in a user
 /// namespace, and where `nodev` forbids, there are none in the root.
@@ -42,9 +42,8 @@ pub fn pack(settings: &BootstrapSettings, inside: &Inside<'_>, log: &Log) -> Res
     let mtime = settings.epoch.unwrap_or_else(|| jiff::Timestamp::now().as_second());
     if settings.stdout_from.is_some() {
         let path = Path::new("stdout");
-        let stdout = std::io::stdout().as_fd().try_clone_to_owned();
-        let stdout = stdout.map_err(|error| CommandError::disk(path, &error))?;
-        return tar(settings, inside, log, path, File::from(stdout), mtime);
+        let stdout = stdio::stdout_file().map_err(|error| CommandError::disk(path, &error))?;
+        return tar(settings, inside, log, path, stdout, mtime);
     }
     let target = place(&settings.target).map_err(|error| CommandError::disk(&settings.target, &error))?;
     let part = beside(&target, "part");

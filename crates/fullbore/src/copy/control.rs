@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::standing::{Look, Standing};
-use crate::error::{CommandError, ErrorKind, printable};
+use crate::error::{CommandError, ErrorKind};
 use crate::report::units;
 
 /// Longest line in either direction.
@@ -96,7 +96,7 @@ pub struct Status {
 
 impl Status {
     fn words(&self) -> String {
-        let (source, destination) = (printable(&self.source), printable(&self.destination));
+        let (source, destination) = (&self.source, &self.destination);
         let limit = match self.bwlimit_bytes_per_s {
             0 => String::new(),
             rate => format!(", at most {}/s", units::bytes(rate)),

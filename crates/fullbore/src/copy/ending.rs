@@ -19,8 +19,22 @@ fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The last lines on the screen.
-pub fn text(done: &Done, dry_run: bool) -> String {
+/// The last lines on the screen: what was done, how content went, the table.
+pub fn lines(done: &Done, dry_run: bool) -> Vec<String> {
+    let mut lines = vec![sentence(done, dry_run)];
+    if dry_run || done.account.written_bytes == 0 {
+        return lines;
+    }
+    if !done.way.is_empty() {
+        lines.push(format!("{}.", done.way));
+    }
+    if done.wall >= TABLE_TIME {
+        lines.extend(with_run(done, |run| [vec![String::new()], run.lines()].concat()).into_iter().flatten());
+    }
+    lines
+}
+
+fn sentence(done: &Done, dry_run: bool) -> String {
     let (account, wall) = (&done.account, done.wall);
     let mut text = String::new();
     if dry_run {
@@ -66,12 +80,6 @@ pub fn text(done: &Done, dry_run: bool) -> String {
     }
     if account.sync_us > 0 {
         let _ = write!(text, " Final sync: {}.", units::duration(account.sync_us / 1000));
-    }
-    if !done.way.is_empty() {
-        let _ = write!(text, "\n{}.", done.way);
-    }
-    if wall >= TABLE_TIME {
-        let _ = with_run(done, |run| write!(text, "\n\n{}", run.text()));
     }
     text
 }

@@ -2,18 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fullbore_copy::entry::shown;
 use fullbore_copy::session::{Event, Tell};
 use fullbore_copy::wire::{Problem, ProblemKind};
+use fullbore_engine::escape;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use super::standing::Look;
-use crate::error::printable;
+use crate::error::CommandError;
+use crate::stdio;
 
 /// Time between lines of a log, and where there is no terminal.
 pub const LINE_TIME: Duration = Duration::from_secs(60);
@@ -52,16 +55,34 @@ pub struct Screen {
 
 struct State {
     problems: BTreeMap<ProblemKind, u64>,
-    log: Option<File>,
+    log: Option<Log>,
     /// When the last line was written, and the last event of `--json`.
     line: Instant,
     event: Instant,
 }
 
+/// The file of `--log-file`.
+struct Log {
+    path: PathBuf,
+    file: File,
+    /// Why it has ended before the copy.
+    error: Option<io::Error>,
+}
+
+impl Log {
+    /// One line, whatever the far end puts into it. A log that cannot be written to ends; the copy does not.
+    fn line(&mut self, text: &str) {
+        if self.error.is_none() {
+            let time = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
+            self.error = self.file.write_all(format!("{time} {}\n", escape::line(text)).as_bytes()).err();
+        }
+    }
+}
+
 impl Screen {
-    /// A screen on this process's stdout and stderr.
-    pub fn new(style: Style, log: Option<File>) -> Screen {
-        let bar = if std::io::stderr().is_terminal() && !style.quiet && !style.json {
+    /// A screen on this process's stdout and stderr, with an open log.
+    pub fn new(style: Style, log: Option<(PathBuf, File)>) -> Screen {
+        let bar = if stdio::stderr_is_terminal() && !style.quiet && !style.json {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
             let template = if style.no_color { "[{bar:28}] {wide_msg}" } else { "[{bar:28.cyan/blue}] {wide_msg}" };
             let looks = ProgressStyle::with_template(template).map(|looks| looks.progress_chars("=> "));
@@ -71,6 +92,7 @@ impl Screen {
             ProgressBar::hidden()
         };
         let now = Instant::now();
+        let log = log.map(|(path, file)| Log { path, file, error: None });
         let state = State { problems: BTreeMap::new(), log, line: now, event: now };
         Screen { style, bar, state: Mutex::new(state) }
     }
@@ -96,7 +118,7 @@ impl Screen {
         if !self.bar.is_hidden() {
             self.bar.set_length(look.total_bytes.max(1));
             self.bar.set_position(look.bytes);
-            self.bar.set_message(look.words());
+            self.bar.set_message(escape::line(&look.words()).into_owned());
         }
         if event_due && self.style.json {
             let mut event = json!(look);
@@ -113,32 +135,42 @@ impl Screen {
     /// A line in the log alone.
     pub fn log(&self, text: &str) {
         if let Some(log) = &mut self.lock().log {
-            // A log that cannot be written to ends; the copy does not.
-            let _ = writeln!(log, "{} {text}", jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ"));
+            log.line(text);
         }
+    }
+
+    /// Why the log is not whole.
+    pub fn log_error(&self) -> Option<CommandError> {
+        let state = self.lock();
+        let log = state.log.as_ref()?;
+        Some(CommandError::disk(&log.path, log.error.as_ref()?).context("--log-file"))
     }
 
     /// A line on stderr, and in the log.
     pub fn line(&self, text: &str) {
         self.log(text);
-        self.bar.suspend(|| {
-            // Nobody is left to be told of an error on stderr.
-            let _ = writeln!(std::io::stderr(), "{text}");
-        });
+        self.bar.suspend(|| stdio::say(text));
     }
 
-    /// A line of data on stdout.
+    /// A failure: its lines on stderr and in the log, the event of `--json`.
+    pub fn fail(&self, error: &CommandError) {
+        error.lines().iter().for_each(|line| self.line(line));
+        self.json(&json!({
+            "event": "error", "kind": error.kind.name(), "exit_code": error.exit_code(), "message": error.message,
+            "context": error.context, "hints": error.hints,
+        }));
+    }
+
+    /// A line on stdout.
     pub fn data(&self, text: &str) {
-        self.bar.suspend(|| {
-            // A reader that goes away ends the output, not the copy.
-            let _ = writeln!(std::io::stdout(), "{text}");
-        });
+        // Lost output ends the output, not the copy; it is told at the end.
+        let _ = self.bar.suspend(|| stdio::print_line(text));
     }
 
     /// An event of `--json`.
     pub fn json(&self, event: &serde_json::Value) {
         if self.style.json {
-            self.data(&event.to_string());
+            let _ = self.bar.suspend(|| stdio::print_json(event));
         }
     }
 
@@ -168,7 +200,7 @@ impl Screen {
             }));
         }
         if count <= NAMED {
-            self.line(&format!("{}: {}: {}", printable(&path), problem.kind.words(), printable(&problem.text)));
+            self.line(&format!("{path}: {}: {}", problem.kind.words(), problem.text));
         }
     }
 }
@@ -180,9 +212,9 @@ impl Tell for Screen {
             Event::Deleted(path) if self.style.json => self.json(&json!({"event": "deleted", "path": shown(&path)})),
             Event::Wanted(path) if self.style.json => self.json(&json!({"event": "copy", "path": shown(&path)})),
             Event::Removed(path) if self.style.json => self.json(&json!({"event": "removed", "path": shown(&path)})),
-            Event::Removed(path) if self.style.verbose => self.data(&format!("removing {}", printable(&shown(&path)))),
-            Event::Deleted(path) if self.style.verbose => self.data(&format!("deleting {}", printable(&shown(&path)))),
-            Event::Wanted(path) if self.style.verbose => self.data(&printable(&shown(&path))),
+            Event::Removed(path) if self.style.verbose => self.data(&format!("removing {}", shown(&path))),
+            Event::Deleted(path) if self.style.verbose => self.data(&format!("deleting {}", shown(&path))),
+            Event::Wanted(path) if self.style.verbose => self.data(&shown(&path)),
             Event::Deleted(_) | Event::Wanted(_) | Event::Removed(_) => {}
         }
     }

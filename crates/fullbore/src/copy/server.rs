@@ -24,6 +24,8 @@ use fullbore_engine::stage::Ledger;
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
 
+use crate::stdio;
+
 /// Serves one copy; the result is the exit code. Says nothing: the near end does.
 pub fn run(remove_self: bool) -> u8 {
     if remove_self {
@@ -39,7 +41,7 @@ pub fn run(remove_self: bool) -> u8 {
 pub fn join(name: &str) -> u8 {
     let pipe = |descriptor: std::io::Result<std::os::fd::OwnedFd>| descriptor.map(File::from);
     let input = pipe(std::io::stdin().as_fd().try_clone_to_owned());
-    let output = pipe(std::io::stdout().as_fd().try_clone_to_owned());
+    let output = stdio::stdout_file();
     match (input, output) {
         (Ok(input), Ok(output)) => join::carry(name, input, output).map_or_else(|error| error.exit_code(), |()| 0),
         _ => 1,
@@ -57,7 +59,7 @@ fn serve() -> Result<(), Arc<CopyError>> {
         descriptor.map(File::from).map_err(|error| CopyError::System { what: "standard input and output", error })
     };
     let mut input = BufReader::new(pipe(std::io::stdin().as_fd().try_clone_to_owned())?);
-    let mut output = pipe(std::io::stdout().as_fd().try_clone_to_owned())?;
+    let mut output = pipe(stdio::stdout_file().map(Into::into))?;
     let addresses = std::env::var("SSH_CONNECTION").ok().and_then(|text| ssh_connection(&text));
     let far = far::greet(&mut input, &mut output, crate::VERSION, addresses)?;
     let task = far.task.clone();

@@ -6,7 +6,6 @@ use std::time::Instant;
 use fullbore_copy::session::Progress;
 use serde::{Deserialize, Serialize};
 
-use crate::error::printable;
 use crate::report::units;
 
 /// Weight of the newest look in the rate that is shown; looks come four times a second.
@@ -53,7 +52,7 @@ impl Look {
             text.push_str(&format!(", {} left", units::duration(eta_s.saturating_mul(1000))));
         }
         if let Some(limit) = &self.limit {
-            text.push_str(&format!(", limited by {}", printable(limit)));
+            text.push_str(&format!(", limited by {limit}"));
         }
         text
     }

@@ -1,7 +1,6 @@
 //! The table at the end of a copy, from its own run: each part, what it could do alone, how much of it was
 //! used, how long others waited for it; the next limit, and what it would save to remove this one.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use fullbore_copy::judgement::{self, Blame, Judgement};
@@ -237,12 +236,13 @@ impl Run<'_> {
     }
 
     /// Table and advice.
-    pub fn text(&self) -> String {
-        let mut text = parts::text(&self.rows());
-        for (number, advice) in self.advice().into_iter().enumerate() {
-            let _ = write!(text, "{}{advice}", if number == 0 { "\n\n" } else { "\n" });
+    pub fn lines(&self) -> Vec<String> {
+        let (mut lines, advice) = (parts::lines(&self.rows()), self.advice());
+        if !advice.is_empty() {
+            lines.push(String::new());
         }
-        text
+        lines.extend(advice);
+        lines
     }
 }
 
@@ -313,7 +313,7 @@ mod tests {
                 "next limit: verify + write /backup at 222 MB/s (2.2x); removing the bottleneck saves up to 1.0 s of 2.0 s"
             ]
         );
-        assert!(run.text().contains("<==  4 connections"));
+        assert!(run.lines().iter().any(|line| line.contains("<==  4 connections")));
     }
 
     #[test]

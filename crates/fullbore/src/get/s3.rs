@@ -88,7 +88,7 @@ pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, Command
                 "connections": reading.connections, "repeated": reading.repeated, "slow_downs": client.slowed(),
             },
             "verdict": { "limit": limit, "reason": reason },
-        }))?;
+        }));
     } else {
         say(&arguments.grid, &format!("{}. Limited by: {limit} ({reason}).", amount(size, wall)));
     }

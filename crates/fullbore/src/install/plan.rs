@@ -1,7 +1,6 @@
 //! What apt would do, and whether the user wants it.
 
 use std::collections::HashSet;
-use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::process::Stdio;
 
@@ -13,6 +12,7 @@ use super::{Walk, apt};
 use crate::error::{CommandError, ErrorKind};
 use crate::installing::download::is_remote;
 use crate::report::units;
+use crate::stdio;
 
 /// The root's apt holds no locks for questions: its process that waits has them.
 const WITHOUT_LOCKS: [&str; 2] = ["--option", "Debug::NoLocking=1"];
@@ -86,18 +86,14 @@ impl Walk<'_> {
         let bytes: u64 = plan.wanted.iter().map(|wanted| wanted.size).sum();
         let changed = plan.steps.iter().filter(|step| step.action != Action::Configure);
         let names: Vec<&str> = changed.map(|step| step.package.as_str()).collect();
-        let mut stderr = std::io::stderr();
-        let told = write!(
-            stderr,
-            "{}\n{} new, {} upgraded, {} removed; {} to fetch. Continue? [Y/n] ",
-            names.join(" "),
+        stdio::say(&names.join(" "));
+        stdio::ask(&format!(
+            "{} new, {} upgraded, {} removed; {} to fetch. Continue? [Y/n] ",
             plan.count(&|step| step.action == Action::Unpack && !step.is_upgrade),
             plan.count(&|step| step.action == Action::Unpack && step.is_upgrade),
             plan.removed(),
             units::bytes(bytes),
-        );
-        // Nobody may read it, and answer all the same.
-        let _ = told.and_then(|()| stderr.flush());
+        ));
         let answer = answer(std::io::stdin(), &|| self.stop.check())?;
         match answer.as_deref().map(str::trim) {
             None => Err(CommandError::usage("nobody can be asked here").hint("--yes installs without asking")),

@@ -12,6 +12,7 @@ use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{CommandError, ErrorKind};
+use crate::stdio;
 
 /// Lines shown of a command that failed, and bytes read for them.
 const LINES_SHOWN: usize = 12;
@@ -28,7 +29,9 @@ pub struct Log {
 }
 
 impl Log {
-    /// In a nameless file of this directory; with `shown` everything goes to stderr at once.
+    /// In a nameless file of this directory; with `shown` everything goes to stderr at once, byte for byte: it is the
+    /// output of apt, dpkg and the root's own scripts, which run as root and may draw on the terminal as they would
+    /// without fullbore.
     pub fn open(directory: &Path, shown: bool) -> Result<Log, CommandError> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::APPEND | OFlags::CLOEXEC;
         let file = match rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
@@ -49,7 +52,7 @@ impl Log {
     pub fn take(&self, command: &mut Command, also_stdout: bool) -> Result<(), CommandError> {
         let stdio = || -> io::Result<Stdio> {
             if self.shown {
-                Ok(Stdio::from(std::os::fd::AsFd::as_fd(&io::stderr()).try_clone_to_owned()?))
+                Ok(Stdio::from(stdio::stderr_file()?))
             } else {
                 Ok(Stdio::from(self.file.try_clone()?))
             }

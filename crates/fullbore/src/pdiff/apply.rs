@@ -38,7 +38,7 @@ pub(super) fn run(arguments: &PdiffApplyArgs, screen: &mut Screen) -> Result<(),
     let Rewritten { plain_size, sha256, file_size, .. } = done;
     let new = arguments.output.display();
     let kept = if file_size == plain_size { String::new() } else { format!(", {} on disk", units::bytes(file_size)) };
-    screen.print(format!("{new}: {}{kept}, SHA-256 {sha256}\n", units::bytes(plain_size)).as_bytes());
+    screen.print_line(&format!("{new}: {}{kept}, SHA-256 {sha256}", units::bytes(plain_size)));
     Ok(())
 }
 

@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use super::{file_error, no_directory};
 use crate::cli::PdiffPublishArgs;
-use crate::error::{CommandError, ErrorKind, printable};
+use crate::error::{CommandError, ErrorKind};
 use crate::events::Events as _;
 use crate::progress::Screen;
 use crate::report::units;
@@ -144,10 +144,9 @@ fn report(
     let outcomes: Vec<&Outcome> = ready.iter().map(|(_, next)| &next.outcome).collect();
     for outcome in &outcomes {
         if arguments.json {
-            let line = serde_json::to_string(outcome).unwrap_or_default();
-            screen.print(format!("{line}\n").as_bytes());
+            screen.print_json(outcome);
         } else if !arguments.quiet {
-            screen.print(format!("{}\n", printable(&sentence(outcome))).as_bytes());
+            screen.print_line(&sentence(outcome));
         }
     }
     let added: Vec<&&Outcome> = outcomes.iter().filter(|outcome| outcome.added.is_some()).collect();
@@ -160,8 +159,7 @@ fn report(
             ""
         };
         let indexes = units::several(outcomes.len() as u64, "index", "indexes");
-        let line = format!("{indexes} in {time}, {} with a new patch, {bytes} in all.{next}\n", added.len());
-        screen.print(line.as_bytes());
+        screen.print_line(&format!("{indexes} in {time}, {} with a new patch, {bytes} in all.{next}", added.len()));
     }
     warn_of_release(&outcomes, root, screen);
 }

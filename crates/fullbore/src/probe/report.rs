@@ -69,7 +69,7 @@ pub fn disk_words(facts: &DiskFacts) -> Vec<String> {
 
 impl Report<'_> {
     /// What a person reads.
-    pub fn text(&self) -> String {
+    pub fn lines(&self) -> Vec<String> {
         let (figures, prediction) = (self.figures, self.prediction);
         let tree = &figures.tree;
         let more = match (tree.complete, tree.estimated_from) {
@@ -80,33 +80,33 @@ impl Report<'_> {
             }
             (_, Some(Basis::Directories)) => " (an estimate, from the directories that could be listed in time)",
         };
-        let mut text = format!(
+        let mut lines = vec![format!(
             "probed {} -> {} in {}: {} in {} files{more}",
             self.source,
             self.target,
             time(self.seconds),
             units::bytes(tree.bytes()),
             units::count(tree.files()),
-        );
+        )];
         if !self.way.is_empty() {
-            let _ = write!(text, "\n{}", self.way);
+            lines.push(self.way.clone());
         }
-        let _ = write!(text, "\n\n{}\n\n{}", parts::text(&self.rows()), self.verdict());
+        lines.push(String::new());
+        lines.extend(parts::lines(&self.rows()));
+        lines.extend([String::new(), self.verdict()]);
         let bytes_per_s = tree.bytes() as f64 / prediction.seconds.max(1e-3);
         let at_least = match (prediction.at_least, prediction.estimate) {
             (true, _) => "at least ",
             (_, true) => "about ",
             _ => "",
         };
-        let _ =
-            write!(text, "\nthe copy of this tree takes {at_least}{}, {}", time(prediction.seconds), rate(bytes_per_s));
-        for advice in self.advice() {
-            let _ = write!(text, "\n{advice}");
-        }
+        let (takes, bytes_per_s) = (time(prediction.seconds), rate(bytes_per_s));
+        lines.push(format!("the copy of this tree takes {at_least}{takes}, {bytes_per_s}"));
+        lines.extend(self.advice());
         if !figures.left_out.is_empty() {
-            let _ = write!(text, "\nno time was left for: {} (--time gives more)", figures.left_out.join("; "));
+            lines.push(format!("no time was left for: {} (--time gives more)", figures.left_out.join("; ")));
         }
-        text
+        lines
     }
 
     /// A part as a person says it.

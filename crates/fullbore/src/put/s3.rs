@@ -152,12 +152,12 @@ fn put(run: &Run<'_>, common_fields: Vec<(String, String)>, list: &mut List) -> 
             plan.objects.iter().enumerate().filter(|(_, object)| object.turn == turn).map(|(at, _)| at).collect();
         sending.send(&plan.objects, &numbers, &mut |done| account.done(done));
         // What comes last refers to what came before.
-        if sending.failed.load(Ordering::Relaxed) > 0 || account.told_error.is_some() || *stop.watch().borrow() {
+        if sending.failed.load(Ordering::Relaxed) > 0 || *stop.watch().borrow() {
             break;
         }
     }
     account.rest();
-    let Account { totals, failed, told_error, told, .. } = account;
+    let Account { totals, failed, told, .. } = account;
     let untried = plan.objects.len() - told;
     list.publish(failed.is_empty() && untried == 0)?;
     let mut deleted = Ok(0);
@@ -170,9 +170,6 @@ fn put(run: &Run<'_>, common_fields: Vec<(String, String)>, list: &mut List) -> 
         report::of_store(location, &totals, &facts, &verdict, failed.len() + untried, sampler.map(Sampler::finish))
     })?;
     conclude(arguments, &totals, &facts, &verdict, failed.len() + untried, *deleted.as_ref().unwrap_or(&0))?;
-    if let Some(error) = told_error {
-        return Err(error);
-    }
     if *stop.watch().borrow() {
         return Err(CommandError::new(
             ErrorKind::Interrupted,
@@ -258,7 +255,6 @@ struct Account<'a> {
     next: usize,
     totals: Totals,
     failed: Vec<(std::path::PathBuf, CommandError)>,
-    told_error: Option<CommandError>,
 }
 
 impl<'a> Account<'a> {
@@ -273,7 +269,6 @@ impl<'a> Account<'a> {
             next: 0,
             totals: Totals::default(),
             failed: Vec::new(),
-            told_error: None,
         }
     }
 
@@ -324,16 +319,13 @@ impl<'a> Account<'a> {
         };
         let address = format!("{SCHEME}{}/{}", self.location.bucket, object.key);
         self.list.add(&object.path, done.size, &address);
-        let told = if self.arguments.grid.json {
+        if self.arguments.grid.json {
             let mut entry = list::entry(&object.path, done.size, &address, None);
             entry["event"] = event.into();
             entry["checksum_sha256"] = checksum.into();
-            tell(&entry)
+            tell(&entry);
         } else {
-            print_line(&address)
-        };
-        if let Err(error) = told {
-            self.told_error.get_or_insert(error);
+            print_line(&address);
         }
     }
 }
@@ -346,7 +338,7 @@ async fn delete(arguments: &PutArgs, client: &Client, plan: &Plan) -> Result<usi
     for key in &doomed.keys {
         if arguments.grid.json {
             let event = if arguments.dry_run { "would_delete" } else { "deleting" };
-            tell(&json!({"event": event, "key": key}))?;
+            tell(&json!({"event": event, "key": key}));
         } else if arguments.dry_run {
             say(&arguments.grid, &format!("would delete {key}"));
         }
@@ -386,7 +378,7 @@ fn conclude(
         let (cpu_ms, peak_rss_bytes) = process_costs();
         let ms = |time: Duration| (time.as_secs_f64() * 1e4).round() / 10.0;
         let answers = u32::try_from(connections.answers.max(1)).unwrap_or(u32::MAX);
-        return tell(&json!({
+        tell(&json!({
             "event": "summary",
             "stored": totals.stored, "present": totals.present, "would_store": totals.wanted,
             "failed": failed, "deleted": deleted,
@@ -404,6 +396,7 @@ fn conclude(
                 "limit": limit, "reason": reason, "confident": confident, "shares": shares, "evidence": evidence,
             },
         }));
+        return Ok(());
     }
     let plural = |count: u64| if count == 1 { "" } else { "s" };
     let mut text = if arguments.dry_run {

@@ -8,8 +8,9 @@ mod tables;
 
 use std::fmt::Write;
 
+use fullbore_engine::escape as text;
+
 use super::{Report, Summary, units};
-use crate::error::printable;
 
 const STYLE: &str = include_str!("style.css");
 /// Faults listed below a host's lane; all are marked in it and are in the JSON.
@@ -49,10 +50,10 @@ pub fn render(report: &Report) -> String {
     page
 }
 
-/// Text in a page: no markup, no control characters.
-fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in printable(text).chars() {
+/// Foreign text in a page: no markup, no hidden characters.
+fn escape(foreign: &str) -> String {
+    let mut out = String::with_capacity(foreign.len());
+    for c in text::line(foreign).chars() {
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),

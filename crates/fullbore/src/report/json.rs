@@ -1,14 +1,15 @@
 //! The report as JSON: all of it, the course of time included.
 
+use fullbore_engine::escape;
+
 use super::Report;
 
 /// The report as indented JSON with a newline at its end.
 pub fn render(report: &Report) -> String {
     // Numbers, texts and lists only: serde_json cannot fail on them. Were it to, an empty object
     // is better than a run that ends in a panic after all its work.
-    let mut text = serde_json::to_string_pretty(report).unwrap_or_else(|_| "{}".to_owned());
-    text.push('\n');
-    text
+    let text = serde_json::to_string_pretty(report).unwrap_or_else(|_| "{}".to_owned());
+    format!("{}\n", escape::json(&text))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The course of a run as a trace that Perfetto and Chrome open: phases as spans, rates and the
 //! stages' shares as counters.
 
+use fullbore_engine::escape;
 use serde_json::{Value, json};
 
 use super::Report;
@@ -32,7 +33,7 @@ pub fn render(report: &Report) -> String {
         counter(&format!("{}: starved", stage.stage), &stage.starved);
         counter(&format!("{}: blocked", stage.stage), &stage.blocked);
     }
-    json!({"displayTimeUnit": "ms", "traceEvents": events}).to_string()
+    escape::json(&json!({"displayTimeUnit": "ms", "traceEvents": events}).to_string()).into_owned()
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::path::Path;
 
+use fullbore_engine::escape;
+
 use super::{Report, SuiteState};
 
 /// Largest earlier file read. A guess: ten thousand mirrors.
@@ -31,25 +33,16 @@ impl Metrics {
     fn value(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         self.text.push_str(name);
         for (i, (label, text)) in labels.iter().enumerate() {
-            let _ = write!(self.text, "{}{label}=\"{}\"", if i == 0 { "{" } else { "," }, escape(text));
+            let _ = write!(self.text, "{}{label}=\"{}\"", if i == 0 { "{" } else { "," }, quoted(text));
         }
         let _ = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
     }
 }
 
-/// A label's value: backslash, quote and newline are escaped, other control characters left out.
-fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\\' => out.push_str("\\\\"),
-            '"' => out.push_str("\\\""),
-            '\n' => out.push_str("\\n"),
-            c if c.is_control() => {}
-            c => out.push(c),
-        }
-    }
-    out
+/// A label's value as the format writes it. Hidden characters are escaped before, as in every line for people; so no
+/// line break is left, and backslash and quote are what the format escapes.
+fn quoted(text: &str) -> String {
+    escape::line(text).replace('\\', "\\\\").replace('"', "\\\"")
 }
 
 /// The name a mirror has in the metrics: its section's, or its directory.
@@ -80,7 +73,8 @@ pub fn render(reports: &[Report], now_unix_s: i64, before: &BTreeMap<String, i64
         if report.summary.exit_code == 0 {
             Some(now_unix_s.to_string())
         } else {
-            before.get(mirror_name(report)).map(i64::to_string)
+            // As the label has it, which the file was read from.
+            before.get(escape::line(mirror_name(report)).as_ref()).map(i64::to_string)
         }
     });
     each("fullbore_duration_seconds", "gauge", "Wall time of the last run.", &|report| {

@@ -1,6 +1,6 @@
 //! What `fullbore bootstrap` is to do.
 
-use std::io::{IsTerminal as _, Read as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use fullbore_install::hooks::{self, Hook, Moment};
@@ -13,6 +13,7 @@ use super::{Environment, NetworkSettings, OutputSettings, apt, apt_configuration
 use crate::bootstrap::tools;
 use crate::cli::{BootstrapArgs, BootstrapFormat, BootstrapMode, Variant};
 use crate::error::CommandError;
+use crate::stdio;
 
 /// Largest file of sources taken over into the new root. A guess: a thousand entries with inline keys.
 const SOURCES_BYTES_MAX: u64 = 8 << 20;
@@ -163,7 +164,9 @@ fn may_go_to_stdout(arguments: &BootstrapArgs) -> Result<(), CommandError> {
     if arguments.output.json {
         return Err(CommandError::usage("--json needs stdout, which is for the archive").hint("name a TARGET"));
     }
-    if std::io::stdout().is_terminal() {
+    // Told before hours of work, not behind them.
+    stdio::stdout_file().map_err(|error| CommandError::disk(Path::new("stdout"), &error))?;
+    if stdio::stdout_is_terminal() {
         return Err(CommandError::usage("an archive is nothing for a terminal")
             .hint("name a TARGET, or send stdout elsewhere: `> root.tar`"));
     }

@@ -4,6 +4,7 @@ use fullbore_apt::lists::languages::Locale;
 
 use super::ProxySettings;
 use crate::cli::BootstrapMode;
+use crate::stdio;
 
 /// What the environment says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -84,7 +85,9 @@ fn stderr_is(stream: &str) -> bool {
     let (Ok(device), Ok(inode)) = (device.parse::<u64>(), inode.parse::<u64>()) else {
         return false;
     };
-    rustix::fs::fstat(std::io::stderr()).is_ok_and(|stat| stat.st_dev == device && stat.st_ino == inode)
+    stdio::stderr_file().is_ok_and(|stderr| {
+        rustix::fs::fstat(stderr).is_ok_and(|stat| stat.st_dev == device && stat.st_ino == inode)
+    })
 }
 
 #[cfg(test)]

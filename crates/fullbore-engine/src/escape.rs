@@ -1,0 +1,116 @@
+//! Foreign text made harmless for a terminal, a log and a page.
+//!
+//! A server, the far end of a copy or a file name may hold terminal escapes, line breaks and characters that
+//! nobody sees. A writer of lines passes each line through [`line`], exactly once and at the end, so that no caller
+//! has to remember it. The result holds no character that [`is_hidden`] names, so a second pass changes nothing.
+//! A backslash stays as it is: the text is for people, and programs read JSON, which [`json`] makes.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Whether a character acts on a terminal or is invisible: control characters (C0, DEL and C1), line and paragraph
+/// separators, and the format characters of Unicode (category Cf) that have no shape of their own. The latter turn
+/// the direction of text, or make two names look the same.
+pub fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}'
+                | '\u{34f}'
+                | '\u{61c}'
+                | '\u{115f}'..='\u{1160}'
+                | '\u{17b4}'..='\u{17b5}'
+                | '\u{180b}'..='\u{180f}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{3164}'
+                | '\u{feff}'
+                | '\u{ffa0}'
+                | '\u{fff0}'..='\u{fffb}'
+                | '\u{1bca0}'..='\u{1bca3}'
+                | '\u{1d173}'..='\u{1d17a}'
+                | '\u{e0000}'..='\u{e0fff}'
+        )
+}
+
+/// One line: each hidden character is shown as `\n`, `\r`, `\t` or `\u{1b}`.
+pub fn line(text: &str) -> Cow<'_, str> {
+    replaced(text, is_hidden, |out, c| out.extend(c.escape_default()))
+}
+
+/// JSON with the same meaning: hidden characters beyond ASCII, and DEL, are written as `\u009b`. JSON has them only
+/// within strings, and serializers escape the others.
+pub fn json(text: &str) -> Cow<'_, str> {
+    let is_raw = |c| c >= '\u{7f}' && is_hidden(c);
+    replaced(text, is_raw, |out, c| {
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            let _ = write!(out, "\\u{unit:04x}");
+        }
+    })
+}
+
+/// Text without hidden characters: each becomes a blank.
+pub fn blanked(text: &str) -> Cow<'_, str> {
+    replaced(text, is_hidden, |out, _| out.push(' '))
+}
+
+fn replaced<'t>(text: &'t str, wanted: impl Fn(char) -> bool, replace: impl Fn(&mut String, char)) -> Cow<'t, str> {
+    if !text.chars().any(&wanted) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if wanted(c) { replace(&mut out, c) } else { out.push(c) }
+    }
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn characters_that_act_or_hide_are_escaped() {
+        for (raw, shown) in [
+            ("\u{1b}]0;title\u{7}", "\\u{1b}]0;title\\u{7}"),
+            ("one\nerror: forged", "one\\nerror: forged"),
+            ("one\r\ntwo\rthree\ttabs", "one\\r\\ntwo\\rthree\\ttabs"),
+            ("\0\u{8}\u{b}\u{c}\u{7f}", "\\u{0}\\u{8}\\u{b}\\u{c}\\u{7f}"),
+            ("\u{85}\u{9b}31m\u{9d}", "\\u{85}\\u{9b}31m\\u{9d}"),
+            ("\u{202e}gpj.exe\u{202c}", "\\u{202e}gpj.exe\\u{202c}"),
+            ("\u{61c}\u{200e}\u{200f}\u{202a}\u{2066}\u{2069}", "\\u{61c}\\u{200e}\\u{200f}\\u{202a}\\u{2066}\\u{2069}"),
+            ("\u{2028}\u{2029}", "\\u{2028}\\u{2029}"),
+            ("\u{feff}a\u{200b}b\u{2060}c\u{ad}", "\\u{feff}a\\u{200b}b\\u{2060}c\\u{ad}"),
+            ("\u{e0041}\u{fff9}", "\\u{e0041}\\u{fff9}"),
+        ] {
+            assert_eq!(line(raw), shown);
+        }
+        for same in ["C:\\n\\u{1b}", "größe 漢字 ελ", "עברית", "❤\u{fe0f}", "a b"] {
+            assert_eq!(line(same), same);
+        }
+    }
+
+    #[test]
+    fn json_keeps_its_meaning() {
+        let text = "\u{9b}\u{7f}\u{202e}\u{e0041}\u{1b}\"\\ü";
+        let written = serde_json::to_string(text).unwrap();
+        let escaped = json(&written);
+        assert!(!escaped.chars().any(is_hidden), "{escaped}");
+        assert_eq!(serde_json::from_str::<String>(&escaped).unwrap(), text);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_hidden_is_left_and_a_second_pass_changes_nothing(text in any::<String>()) {
+            let once = line(&text);
+            prop_assert!(!once.chars().any(is_hidden));
+            prop_assert_eq!(line(&once), once.as_ref());
+            prop_assert_eq!(blanked(&text).chars().count(), text.chars().count());
+            let written = serde_json::to_string(&text).unwrap();
+            prop_assert_eq!(serde_json::from_str::<String>(&json(&written)).unwrap(), text);
+        }
+    }
+}
