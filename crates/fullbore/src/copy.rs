@@ -10,6 +10,7 @@ pub(crate) mod screen;
 mod send_program;
 mod server;
 pub(crate) mod signals;
+pub(crate) mod ssh_messages;
 mod standing;
 mod table;
 

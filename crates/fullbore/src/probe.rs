@@ -18,7 +18,7 @@ use fullbore_copy::session::{Brake, Link};
 use fullbore_copy::transport::Transport;
 use fullbore_copy::transport::far::Far;
 use fullbore_copy::transport::grow::Growth;
-use fullbore_copy::transport::near::{Connection, Peer};
+use fullbore_copy::transport::near::{self, Connection, Peer};
 use fullbore_copy::transport::setup::{Ready, Role, Task, Way};
 use fullbore_engine::stage::Ledger;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -26,6 +26,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::copy::place::Place;
 use crate::copy::remote::{connections, explain};
 use crate::copy::screen::{Screen, Style};
+use crate::copy::ssh_messages::Messages;
 use crate::copy::{failure, failure_with, signals};
 use crate::error::{CommandError, ErrorKind};
 use crate::settings::Environment;
@@ -74,10 +75,10 @@ fn probe(arguments: &ProbeArgs, screen: &Screen) -> Result<(), CommandError> {
     let (figures, way) = match (Place::parse(source)?, Place::parse(target)?) {
         (Place::Local(source), Place::Local(target)) => (here(source, target, wish, &tell)?, String::new()),
         (Place::Local(source), Place::Remote { host, path }) => {
-            there(arguments, &Remote { host, near: source, far: path, sends: true }, wish, &tell)?
+            there(arguments, &Remote { screen, host, near: source, far: path, sends: true }, wish, &tell)?
         }
         (Place::Remote { host, path }, Place::Local(target)) => {
-            there(arguments, &Remote { host, near: target, far: path, sends: false }, wish, &tell)?
+            there(arguments, &Remote { screen, host, near: target, far: path, sends: false }, wish, &tell)?
         }
         (Place::Remote { .. }, Place::Remote { .. }) => {
             return Err(CommandError::usage("one of SRC and DST has to be on this machine"));
@@ -136,6 +137,7 @@ fn here(source: &Path, target: &Path, wish: Wish, tell: &dyn Fn(&str)) -> Result
 
 /// A probe between two machines.
 struct Remote<'a> {
+    screen: &'a Screen,
     host: String,
     near: &'a Path,
     far: OsString,
@@ -150,7 +152,10 @@ fn there(
     tell: &dyn Fn(&str),
 ) -> Result<(Figures, String), CommandError> {
     tell("ssh");
-    let peer_wish = arguments.reach.wish(&remote.host)?;
+    let teller = remote.screen.clone();
+    let messages = Messages::listen(&remote.host, move |line| teller.line(line));
+    let messages = messages.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+    let peer_wish = near::Wish { messages: messages.descriptor(), ..arguments.reach.wish(&remote.host)? };
     let options = Options { congestion: arguments.reach.congestion.clone(), ..Options::default() };
     let path = remote.far.clone().into_vec();
     let task = if remote.sends {

@@ -56,6 +56,9 @@ pub struct Wish {
     /// The command that runs the program there once more, without asking anybody for anything; the name that
     /// it is to join is still to be added to its last word. None where that cannot be known.
     pub more_pipes: Option<Vec<OsString>>,
+    /// Takes what the command writes to stderr, which the other machine has a part in; without it, that goes to this
+    /// process's own.
+    pub messages: Option<Arc<OwnedFd>>,
 }
 
 /// The other machine answers.
@@ -173,13 +176,13 @@ impl Peer {
     ) -> Result<Peer, NoPeer> {
         let failed = |what, error| NoPeer::Failed(CopyError::System { what, error });
         let (program, arguments) = wish.command.split_first().ok_or(NoPeer::Ended(None))?;
-        let mut child = Command::new(program)
-            .args(wish.options)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| failed("start ssh", error))?;
+        let mut command = Command::new(program);
+        command.args(wish.options).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if let Some(messages) = &wish.messages {
+            command.stderr(messages.try_clone().map_err(|error| failed("start ssh", error))?);
+        }
+        let mut child = command.spawn().map_err(|error| failed("start ssh", error))?;
+        drop(command);
         started(Tether::of(&child));
         let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(NoPeer::Ended(None));
@@ -385,6 +388,7 @@ mod tests {
             streams: 0,
             program: "1.0".to_owned(),
             more_pipes: None,
+            messages: None,
         };
         let other = format!("echo 'fullbore-copy {{\"version\":{},\"program\":\"9.9\"}}'; cat", VERSION + 1);
         let start = |wish: &Wish| {

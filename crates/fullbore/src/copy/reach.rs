@@ -86,6 +86,7 @@ impl ReachArgs {
             streams: self.streams.unwrap_or(0),
             program: crate::VERSION.to_owned(),
             more_pipes,
+            messages: None,
         })
     }
 }

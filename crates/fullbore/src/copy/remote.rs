@@ -27,6 +27,7 @@ use fullbore_engine::window::Window;
 
 use super::control::Levers;
 use super::send_program;
+use super::ssh_messages::Messages;
 use super::signals::{self, Current};
 use super::standing::Standing;
 use super::{Done, Ends, failure, failure_with, listen, places, reach, screen::Screen, torn, watched};
@@ -99,7 +100,10 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
         None => Path::new(&task.target),
     });
     let disks_before = disks.read();
-    let wish = arguments.reach.wish(&task.host)?;
+    let teller = screen.clone();
+    let messages = Messages::listen(&task.host, move |line| teller.line(line));
+    let messages = messages.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+    let wish = Wish { messages: messages.descriptor(), ..arguments.reach.wish(&task.host)? };
     let current = Current::default();
     signals::pull(&current)?;
     let run = Run { task: &task, options, wish, screen, ledger, progress, standing, levers, current, sampler };
@@ -469,6 +473,7 @@ mod tests {
             streams: 0,
             program: crate::VERSION.to_owned(),
             more_pipes: None,
+            messages: None,
         };
         let hello = setup::Hello {
             version: 1,

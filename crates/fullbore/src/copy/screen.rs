@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fullbore_copy::entry::shown;
@@ -46,11 +46,12 @@ impl Default for Style {
     }
 }
 
-/// Shows a copy.
+/// Shows a copy. A clone shows the same one.
+#[derive(Clone)]
 pub struct Screen {
     style: Style,
     bar: ProgressBar,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 struct State {
@@ -94,7 +95,7 @@ impl Screen {
         let now = Instant::now();
         let log = log.map(|(path, file)| Log { path, file, error: None });
         let state = State { problems: BTreeMap::new(), log, line: now, event: now };
-        Screen { style, bar, state: Mutex::new(state) }
+        Screen { style, bar, state: Arc::new(Mutex::new(state)) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -132,6 +132,8 @@ fn answer(from: impl AsFd, wanted: &dyn Fn() -> Result<(), CommandError>) -> Res
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     #[test]
