@@ -94,11 +94,10 @@ fn put(
     });
     list.publish(result.is_ok() && failed.is_empty())?;
     let facts = workplace.facts(begun.elapsed(), totals.sent_bytes);
-    if !arguments.dry_run {
-        conclude(arguments, &totals, &facts, workplace, failed.len())?;
-    }
+    let reported =
+        if arguments.dry_run { 0 } else { conclude(arguments, &totals, &facts, workplace, failed.len()) };
     result?;
-    fail(failed, totals.files + totals.directories)
+    fail(failed, totals.files + totals.directories).map(|code| code.max(reported))
 }
 
 /// What was done.
@@ -122,16 +121,17 @@ impl Totals {
     }
 }
 
-/// The last line, or the last line of JSON.
+/// The report, and the last line or the last line of JSON. Gives the exit code of the report.
 fn conclude(
     arguments: &PutArgs,
     totals: &Totals,
     facts: &Facts,
     workplace: &Workplace<'_>,
     failed: usize,
-) -> Result<(), CommandError> {
+) -> u8 {
     let verdict = judge(facts);
-    report::write(arguments, || report::of_grid(totals, facts, &verdict, &workplace.given_up(), failed))?;
+    let reported =
+        report::write(arguments, || report::of_grid(totals, facts, &verdict, &workplace.given_up(), failed));
     let Verdict { limit, reason, .. } = &verdict;
     if arguments.grid.json {
         let (cpu_ms, peak_rss_bytes) = process_costs();
@@ -150,7 +150,7 @@ fn conclude(
             "servers": server_table(&facts.servers), "given_up": given_up,
             "verdict": verdict_table(&verdict),
         }));
-        return Ok(());
+        return reported;
     }
     let plural = if totals.files == 1 { "" } else { "s" };
     let shares = crate::report::units::bytes(totals.sent_bytes);
@@ -163,7 +163,7 @@ fn conclude(
         ),
     );
     say_evidence(&arguments.grid, &verdict);
-    Ok(())
+    reported
 }
 
 /// The exit code, or the error that says what is missing.

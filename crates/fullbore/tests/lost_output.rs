@@ -89,7 +89,7 @@ fn output_that_is_lost_is_told_by_every_command() {
         (&["get", "--json", "-o", "got", lit], 0),
         (&["apt", "status", "--root", "root"], 0),
         (&["apt", "status", "--json", "--root", "root"], 0),
-        (&["probe", "--time", "2", "src", "there"], 0),
+        (&["probe", "--time", "3", "src", "there"], 0),
         // A failure of another kind keeps its code, and its event is lost.
         (&["mirror", "--json", "--from", "http://127.0.0.1:1/", "--suite", "s", "--to", "m", "--keyring", "/dev/null"], 3),
     ] {

@@ -11,6 +11,7 @@ use crate::cli::PutArgs;
 use crate::error::CommandError;
 use crate::output::write_atomically;
 use crate::program::process_costs;
+use crate::stdio;
 use crate::report::{self, HostReport, Report, Summary, Timeline, VerdictReport, html, json, perfetto};
 
 /// Whether one of them is wanted.
@@ -18,18 +19,29 @@ pub fn is_wanted(arguments: &PutArgs) -> bool {
     arguments.report.is_some() || arguments.trace.is_some()
 }
 
-/// Writes what was asked for.
-pub fn write(arguments: &PutArgs, gather: impl FnOnce() -> Report) -> Result<(), CommandError> {
+/// Writes what was asked for. One that cannot be written is told at once, and its exit code is the result: it fails a
+/// run that was good, no other.
+pub fn write(arguments: &PutArgs, gather: impl FnOnce() -> Report) -> u8 {
     if !is_wanted(arguments) {
-        return Ok(());
+        return 0;
     }
-    let report = gather();
+    let written = write_all(arguments, &gather());
+    written.map_or_else(
+        |error| {
+            stdio::say_error(&error);
+            error.exit_code()
+        },
+        |()| 0,
+    )
+}
+
+fn write_all(arguments: &PutArgs, report: &Report) -> Result<(), CommandError> {
     if let Some(path) = &arguments.report {
         let as_json = path.extension().is_some_and(|extension| extension == "json");
-        put(path, &if as_json { json::render(&report) } else { html::render(&report) })?;
+        put(path, &if as_json { json::render(report) } else { html::render(report) })?;
     }
     if let Some(path) = &arguments.trace {
-        put(path, &perfetto::render(&report))?;
+        put(path, &perfetto::render(report))?;
     }
     Ok(())
 }

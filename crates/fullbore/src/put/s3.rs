@@ -166,10 +166,10 @@ fn put(run: &Run<'_>, common_fields: Vec<(String, String)>, list: &mut List) -> 
     }
     let facts = facts(&sending, &client, &totals, begun.elapsed(), arguments.limit_rate.map(|rate| rate.0));
     let verdict = judge(&facts);
-    super::report::write(arguments, || {
+    let reported = super::report::write(arguments, || {
         report::of_store(location, &totals, &facts, &verdict, failed.len() + untried, sampler.map(Sampler::finish))
-    })?;
-    conclude(arguments, &totals, &facts, &verdict, failed.len() + untried, *deleted.as_ref().unwrap_or(&0))?;
+    });
+    conclude(arguments, &totals, &facts, &verdict, failed.len() + untried, *deleted.as_ref().unwrap_or(&0));
     if *stop.watch().borrow() {
         return Err(CommandError::new(
             ErrorKind::Interrupted,
@@ -184,7 +184,7 @@ fn put(run: &Run<'_>, common_fields: Vec<(String, String)>, list: &mut List) -> 
         }
         other => other,
     };
-    result.and_then(|code| deleted.map(|_| code))
+    result.and_then(|code| deleted.map(|_| code.max(reported)))
 }
 
 fn refuse_flags_of_grids(arguments: &PutArgs) -> Result<(), CommandError> {
@@ -371,7 +371,7 @@ fn conclude(
     verdict: &Verdict,
     failed: usize,
     deleted: usize,
-) -> Result<(), CommandError> {
+) {
     let Verdict { limit, reason, confident, shares, evidence, .. } = verdict;
     let connections = &facts.connections;
     if arguments.grid.json {
@@ -396,7 +396,7 @@ fn conclude(
                 "limit": limit, "reason": reason, "confident": confident, "shares": shares, "evidence": evidence,
             },
         }));
-        return Ok(());
+        return;
     }
     let plural = |count: u64| if count == 1 { "" } else { "s" };
     let mut text = if arguments.dry_run {
@@ -421,5 +421,4 @@ fn conclude(
     if arguments.grid.verbose > 0 {
         evidence.iter().for_each(|line| say(&arguments.grid, &format!("  {line}")));
     }
-    Ok(())
 }

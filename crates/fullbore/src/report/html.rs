@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn names_from_outside_are_no_markup() {
-        let evil = "<img src=x onerror='alert(1)'>\"&\u{1b}";
+        let evil = "<img src=x onerror='alert(1)'>\"&\u{1b}\u{9b}\u{7f}\r\u{202e}\u{2066}\u{2028}\u{feff}";
         let mut report = sample::report();
         for text in [&mut report.summary.hosts[0].host, &mut report.summary.suites[0].suite, &mut report.summary.dir] {
             *text = evil.into();
@@ -297,7 +297,8 @@ mod tests {
         let page = render(&report);
         assert!(!page.contains("<img"));
         assert!(!page.contains("onerror='"));
-        assert!(!page.contains('\u{1b}'));
+        assert!(!page.chars().any(|c| text::is_hidden(c) && c != '\n'));
+        assert!(page.contains("\\u{1b}\\u{9b}\\u{7f}\\r\\u{202e}"));
     }
 
     #[test]

@@ -26,6 +26,15 @@ mod tests {
     }
 
     #[test]
+    fn hidden_characters_are_written_as_escapes() {
+        let mut report = sample::report();
+        report.summary.hosts[0].host = "\u{1b}\u{9b}\u{7f}\u{202e}\u{e0041}".into();
+        let text = render(&report);
+        assert!(!text.chars().any(|c| escape::is_hidden(c) && c != '\n'), "{text}");
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap().summary, report.summary);
+    }
+
+    #[test]
     fn a_report_of_an_older_version_can_be_read() {
         let read: Report = serde_json::from_str(r#"{"summary":{"dir":"/x","new_field":1}}"#).unwrap();
         assert_eq!(read.summary.dir, "/x");

@@ -222,6 +222,17 @@ mod tests {
     }
 
     #[test]
+    fn hostile_names_stay_one_label() {
+        let mut report = sample::report();
+        let evil = "a\n\"} 1\nforged{x=\"\u{1b}[2K\r\u{9b}\u{7f}\u{202e}\\";
+        report.summary.hosts[0].host = evil.into();
+        let text = render(&[report], 0, &BTreeMap::new());
+        assert!(!text.contains("\nforged") && !text.chars().any(|c| escape::is_hidden(c) && c != '\n'), "{text}");
+        let label = "host=\"a\\\\n\\\"} 1\\\\nforged{x=\\\"\\\\u{1b}[2K\\\\r\\\\u{9b}\\\\u{7f}\\\\u{202e}\\\\\"}";
+        assert!(text.contains(label), "{text}");
+    }
+
+    #[test]
     fn values_of_a_metric_stand_together() {
         let mut other = sample::report();
         other.summary.name = Some("other".into());
