@@ -12,7 +12,7 @@ use fullbore_install::nosync::{self, Call, Ended, FlushCost, Job, Notice, Outcom
 use crate::cli::NosyncArgs;
 use crate::error::{CommandError, ErrorKind};
 use crate::installing::{NO_NEW_PRIVILEGES, still_syncing};
-use crate::stdio::{say, say_error};
+use crate::stdio::{self, say, say_error};
 
 /// As env, nice, timeout and chroot end when it is them that fail, not the command.
 pub const EXIT_NOT_RUN: u8 = 125;
@@ -37,6 +37,7 @@ pub fn run(arguments: &NosyncArgs) -> u8 {
         counted: arguments.report,
         sync_later: arguments.no_final_sync,
     };
+    stdio::pass_on_closed_stdout();
     match nosync::run(&job, &mut |notice| tell(&notice)) {
         Ok(outcome) => end(&outcome, arguments),
         Err(error) => {

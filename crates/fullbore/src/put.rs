@@ -94,8 +94,7 @@ fn put(
     });
     list.publish(result.is_ok() && failed.is_empty())?;
     let facts = workplace.facts(begun.elapsed(), totals.sent_bytes);
-    let reported =
-        if arguments.dry_run { 0 } else { conclude(arguments, &totals, &facts, workplace, failed.len()) };
+    let reported = if arguments.dry_run { 0 } else { conclude(arguments, &totals, &facts, workplace, failed.len()) };
     result?;
     fail(failed, totals.files + totals.directories).map(|code| code.max(reported))
 }
@@ -122,16 +121,9 @@ impl Totals {
 }
 
 /// The report, and the last line or the last line of JSON. Gives the exit code of the report.
-fn conclude(
-    arguments: &PutArgs,
-    totals: &Totals,
-    facts: &Facts,
-    workplace: &Workplace<'_>,
-    failed: usize,
-) -> u8 {
+fn conclude(arguments: &PutArgs, totals: &Totals, facts: &Facts, workplace: &Workplace<'_>, failed: usize) -> u8 {
     let verdict = judge(facts);
-    let reported =
-        report::write(arguments, || report::of_grid(totals, facts, &verdict, &workplace.given_up(), failed));
+    let reported = report::write(arguments, || report::of_grid(totals, facts, &verdict, &workplace.given_up(), failed));
     let Verdict { limit, reason, .. } = &verdict;
     if arguments.grid.json {
         let (cpu_ms, peak_rss_bytes) = process_costs();

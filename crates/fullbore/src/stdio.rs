@@ -172,12 +172,13 @@ pub fn stderr_file() -> io::Result<File> {
     io::stderr().as_fd().try_clone_to_owned().map(File::from)
 }
 
-/// A program that this process becomes finds stdout closed.
-///
-/// # Errors
-/// As fcntl(2).
-pub fn close_stdout_on_exec() -> io::Result<()> {
-    Ok(rustix::io::fcntl_setfd(io::stdout(), rustix::io::FdFlags::CLOEXEC)?)
+/// Programs started from here on find stdout closed if it was closed for this one: they are not deceived by the
+/// descriptor that the run-time has put in its place.
+pub fn pass_on_closed_stdout() {
+    if sys::stdout_was_closed() {
+        // The descriptor is open; setting its flag cannot fail.
+        let _ = rustix::io::fcntl_setfd(io::stdout(), rustix::io::FdFlags::CLOEXEC);
+    }
 }
 
 /// Whether a person sees stdout.
@@ -247,7 +248,8 @@ mod tests {
         for file in files.iter().filter(|file| !file.ends_with("fullbore/src/stdio.rs")) {
             let text = std::fs::read_to_string(file).unwrap();
             let own = text.split("#[cfg(test)]").next().unwrap_or_default();
-            let is_test = file.file_name().is_some_and(|name| name == "tests.rs") || file.iter().any(|part| part == "tests");
+            let is_test =
+                file.file_name().is_some_and(|name| name == "tests.rs") || file.iter().any(|part| part == "tests");
             for word in forbidden.iter().filter(|_| !is_test) {
                 assert!(!own.contains(word), "{}: {word} belongs into stdio.rs", file.display());
             }

@@ -43,7 +43,10 @@ fn assert_all_harmless(place: &Place, output: &Output) {
     if let Ok(log) = fs::read(place.path("log")) {
         assert_harmless("--log-file", &log);
         for line in String::from_utf8(log).unwrap().lines() {
-            assert!(line.get(..20).is_some_and(|time| time.ends_with('Z')), "a line of a log begins with its time: {line}");
+            assert!(
+                line.get(..20).is_some_and(|time| time.ends_with('Z')),
+                "a line of a log begins with its time: {line}"
+            );
         }
     }
 }
@@ -79,7 +82,15 @@ fn against(arguments: &[&str], far: impl FnOnce(TcpStream) + Send + 'static) -> 
 }
 
 fn hello(version: u32) -> Hello {
-    Hello { version, program: HOSTILE.to_owned(), key: vec![0; 100], port: None, udp: None, address: None, speeds: None }
+    Hello {
+        version,
+        program: HOSTILE.to_owned(),
+        key: vec![0; 100],
+        port: None,
+        udp: None,
+        address: None,
+        speeds: None,
+    }
 }
 
 #[test]
@@ -356,7 +367,11 @@ fn answers_of_a_mirror_forge_nothing_on_screen_and_in_reports() {
     let heads: [fn(u16) -> String; 4] = [
         |_| format!("HTTP/1.1 404 {HOSTILE_MILD}\r\nContent-Length: 0\r\n\r\n"),
         |_| format!("HTTP/1.1 302 Found\r\nLocation: http://{HOSTILE_MILD}/x\r\nContent-Length: 0\r\n\r\n"),
-        |port| format!("HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:{port}/{HOSTILE_MILD}\r\nContent-Length: 0\r\n\r\n"),
+        |port| {
+            format!(
+                "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:{port}/{HOSTILE_MILD}\r\nContent-Length: 0\r\n\r\n"
+            )
+        },
         |_| format!("HTTP/1.1 200 OK\r\nContent-Length: {HOSTILE_MILD}\r\n\r\n"),
     ];
     for head in heads {
@@ -392,7 +407,9 @@ fn answers_of_a_mirror_forge_nothing_on_screen_and_in_reports() {
 #[test]
 fn fields_of_a_release_and_paths_of_an_index_forge_nothing() {
     let mild = HOSTILE_MILD.replace(['\u{85}', '\u{2028}', '\u{2029}'], "");
-    for field in ["Codename", "Suite", "Origin", "Label", "Version", "Architectures", "Components", "Date", "Valid-Until"] {
+    for field in
+        ["Codename", "Suite", "Origin", "Label", "Version", "Architectures", "Components", "Date", "Valid-Until"]
+    {
         let (_directory, archive) = own_archive(|builder| builder);
         archive.forge(0, "trixie").set_field(field, &format!("trixie{mild}")).unwrap();
         let server = Server::start(&archive.state(0).root).unwrap();
@@ -423,7 +440,8 @@ fn errors_of_a_store_forge_no_lines() {
         let place = Place::new();
         fs::create_dir(place.path("t")).unwrap();
         fs::write(place.path("t/file"), "abc").unwrap();
-        let head = format!("HTTP/1.1 {status}\r\nx-amz-request-id: {HOSTILE_MILD}\r\nContent-Length: {}\r\n\r\n", body.len());
+        let head =
+            format!("HTTP/1.1 {status}\r\nx-amz-request-id: {HOSTILE_MILD}\r\nContent-Length: {}\r\n\r\n", body.len());
         let answer = format!("{head}{body}").into_bytes();
         let server = answering(move |_| answer.clone());
         for arguments in [

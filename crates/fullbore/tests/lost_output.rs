@@ -91,7 +91,21 @@ fn output_that_is_lost_is_told_by_every_command() {
         (&["apt", "status", "--json", "--root", "root"], 0),
         (&["probe", "--time", "3", "src", "there"], 0),
         // A failure of another kind keeps its code, and its event is lost.
-        (&["mirror", "--json", "--from", "http://127.0.0.1:1/", "--suite", "s", "--to", "m", "--keyring", "/dev/null"], 3),
+        (
+            &[
+                "mirror",
+                "--json",
+                "--from",
+                "http://127.0.0.1:1/",
+                "--suite",
+                "s",
+                "--to",
+                "m",
+                "--keyring",
+                "/dev/null",
+            ],
+            3,
+        ),
     ] {
         assert_told(&fullbore(at, arguments), good);
     }
@@ -120,6 +134,16 @@ fn a_mirror_is_published_though_its_events_are_lost() {
 }
 
 #[test]
+fn a_command_under_nosync_finds_stdout_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let command = fullbore(directory.path(), &["nosync", "--force", "sh", "-c", "echo x || exit 42"]);
+    for (way, code) in [(">&-", 42), (">/dev/full", 42), (">/dev/null", 0)] {
+        let output = redirected(&command, way);
+        assert_eq!(output.status.code(), Some(code), "{way}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
 fn lost_stderr_changes_no_exit_code() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("src")).unwrap();
@@ -127,7 +151,21 @@ fn lost_stderr_changes_no_exit_code() {
         let lost = way.contains(" 2>/dev/full");
         for (arguments, good) in [
             (&["copy", "-v", "src/", "dst"][..], 0),
-            (&["mirror", "-vvv", "--from", "http://127.0.0.1:1/", "--suite", "s", "--to", "m", "--keyring", "/dev/null"], 3),
+            (
+                &[
+                    "mirror",
+                    "-vvv",
+                    "--from",
+                    "http://127.0.0.1:1/",
+                    "--suite",
+                    "s",
+                    "--to",
+                    "m",
+                    "--keyring",
+                    "/dev/null",
+                ],
+                3,
+            ),
             (&["get", "-vvv", "URI:LIT:krugkidfnzsc4"], 0),
             (&["--wrong"], 1),
         ] {

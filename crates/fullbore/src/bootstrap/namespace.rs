@@ -7,8 +7,6 @@
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use fullbore_engine::sys;
-
 use crate::cli::BootstrapMode;
 use crate::error::{CommandError, ErrorKind};
 use crate::stdio;
@@ -45,10 +43,7 @@ pub fn enter(mode: BootstrapMode) -> CommandError {
     }
     let value = if mode == BootstrapMode::Unshare { UNSHARED } else { "root" };
     command.arg("--").arg(program).args(std::env::args_os().skip(1)).env(IN_NAMESPACE, value);
-    if sys::stdout_was_closed() {
-        // Closed again, so that the program is not deceived by the descriptor that stands in its place.
-        let _ = stdio::close_stdout_on_exec();
-    }
+    stdio::pass_on_closed_stdout();
     let error = command.exec();
     CommandError::usage(format_args!("unshare: {error}")).hint("it is in the package util-linux")
 }

@@ -27,8 +27,8 @@ use fullbore_engine::window::Window;
 
 use super::control::Levers;
 use super::send_program;
-use super::ssh_messages::Messages;
 use super::signals::{self, Current};
+use super::ssh_messages::Messages;
 use super::standing::Standing;
 use super::{Done, Ends, failure, failure_with, listen, places, reach, screen::Screen, torn, watched};
 use crate::cli::CopyArgs;

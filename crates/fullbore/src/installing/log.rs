@@ -51,11 +51,7 @@ impl Log {
     /// Has a command write here; its stdout only if nobody reads it.
     pub fn take(&self, command: &mut Command, also_stdout: bool) -> Result<(), CommandError> {
         let stdio = || -> io::Result<Stdio> {
-            if self.shown {
-                Ok(Stdio::from(stdio::stderr_file()?))
-            } else {
-                Ok(Stdio::from(self.file.try_clone()?))
-            }
+            if self.shown { Ok(Stdio::from(stdio::stderr_file()?)) } else { Ok(Stdio::from(self.file.try_clone()?)) }
         };
         let internal = |error: io::Error| CommandError::new(ErrorKind::Internal, error);
         command.stderr(stdio().map_err(internal)?);

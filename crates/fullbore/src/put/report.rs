@@ -11,8 +11,8 @@ use crate::cli::PutArgs;
 use crate::error::CommandError;
 use crate::output::write_atomically;
 use crate::program::process_costs;
-use crate::stdio;
 use crate::report::{self, HostReport, Report, Summary, Timeline, VerdictReport, html, json, perfetto};
+use crate::stdio;
 
 /// Whether one of them is wanted.
 pub fn is_wanted(arguments: &PutArgs) -> bool {

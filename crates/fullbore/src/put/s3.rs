@@ -364,14 +364,7 @@ fn facts(sending: &Sending, client: &Client, totals: &Totals, wall: Duration, ra
 }
 
 /// The last line, or the last line of JSON.
-fn conclude(
-    arguments: &PutArgs,
-    totals: &Totals,
-    facts: &Facts,
-    verdict: &Verdict,
-    failed: usize,
-    deleted: usize,
-) {
+fn conclude(arguments: &PutArgs, totals: &Totals, facts: &Facts, verdict: &Verdict, failed: usize, deleted: usize) {
     let Verdict { limit, reason, confident, shares, evidence, .. } = verdict;
     let connections = &facts.connections;
     if arguments.grid.json {

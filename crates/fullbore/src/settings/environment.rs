@@ -85,9 +85,8 @@ fn stderr_is(stream: &str) -> bool {
     let (Ok(device), Ok(inode)) = (device.parse::<u64>(), inode.parse::<u64>()) else {
         return false;
     };
-    stdio::stderr_file().is_ok_and(|stderr| {
-        rustix::fs::fstat(stderr).is_ok_and(|stat| stat.st_dev == device && stat.st_ino == inode)
-    })
+    stdio::stderr_file()
+        .is_ok_and(|stderr| rustix::fs::fstat(stderr).is_ok_and(|stat| stat.st_dev == device && stat.st_ino == inode))
 }
 
 #[cfg(test)]
