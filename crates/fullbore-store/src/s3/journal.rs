@@ -222,10 +222,9 @@ impl Left {
     pub fn parse(text: &[u8]) -> Left {
         let mut left = Left::default();
         for line in text.split(|&byte| byte == b'\n') {
-            match serde_json::from_slice(line) {
-                Ok(line) => left.apply(line),
-                // The last line of a run that was killed, or of a full disk, may be half a one.
-                Err(_) => {}
+            // The last line of a run that was killed, or of a full disk, may be half a one.
+            if let Ok(line) = serde_json::from_slice(line) {
+                left.apply(line);
             }
         }
         left

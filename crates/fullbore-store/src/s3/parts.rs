@@ -175,7 +175,7 @@ fn update_all(hashers: &mut [Hasher], parts: &[Vec<&[u8]>]) {
             hasher => pieces.iter().for_each(|piece| hasher.update(piece)),
         }
     }
-    update_many(side_by_side.into_iter());
+    update_many(side_by_side);
 }
 
 #[cfg(test)]
