@@ -1,15 +1,17 @@
-//! What comes from a store, from the files of the AWS tools or from a person: XML answers, profiles, addresses, keys.
+//! What comes from a store, from the files of the AWS tools or from a person: XML answers, profiles, addresses, keys;
+//! and the journals of runs that were killed.
 #![no_main]
 
 use fullbore_store::s3::address::{Addressing, Bucket, Location};
 use fullbore_store::s3::credentials::config::{Kind, Sections};
+use fullbore_store::s3::journal::Left;
 use fullbore_store::s3::{key, xml};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&kind, data)) = data.split_first() else { return };
     let text = String::from_utf8_lossy(data);
-    match kind % 6 {
+    match kind % 7 {
         0 => {
             let _ = xml::service_error(data);
             let _ = xml::completed(data);
@@ -36,6 +38,11 @@ fuzz_target!(|data: &[u8]| {
             key::encode_path(&text, &mut encoded);
             assert_eq!(key::decode_listed(&encoded).as_deref(), Some(&*text), "one key for each name");
             let _ = key::decode_listed(&text);
+        }
+        5 => {
+            let left = Left::parse(data);
+            let lines = data.split(|&byte| byte == b'\n').count();
+            assert!(left.open.len() + left.intents.len() <= lines, "no more than lines");
         }
         _ => {
             if let Ok(location) = Location::parse(&text) {

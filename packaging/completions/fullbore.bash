@@ -811,7 +811,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__get)
-            opts="-q -v -o -h --node --servers --timeout --json --quiet --verbose --output --endpoint --region --profile --addressing --no-sign-request --cacert --connections --help"
+            opts="-q -v -o -h --node --servers --timeout --json --quiet --verbose --output --endpoint --region --profile --addressing --no-sign-request --cacert --connections --require-checksum --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -406,6 +406,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l json -d 'Write
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s q -l quiet -d 'Say nothing but errors'
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s v -l verbose -d 'Log more to stderr; repeat for more still. Never shows caps'
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l no-sign-request -d 'Do not sign requests: for buckets that are open to everybody'
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l require-checksum -d 'Write no object that a checksum of the store does not verify (exit code 4)'
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy probe bootstrap install nosync divert put get help" -f -a "mirror" -d 'Clone or update a Debian archive from one or many mirrors'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy probe bootstrap install nosync divert put get help" -f -a "update" -d 'Refresh APT\'s indexes as `apt-get update` does'

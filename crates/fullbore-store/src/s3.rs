@@ -5,6 +5,7 @@
 //! ranges; [`listing`] says what is there. [`xml`] reads what servers answer, within bounds.
 
 pub mod address;
+pub mod checksum;
 pub mod client;
 pub mod compare;
 pub mod conditions;
@@ -13,7 +14,9 @@ pub mod download;
 pub mod gather;
 pub mod journal;
 pub mod key;
+pub mod layout;
 pub mod listing;
+pub mod open_uploads;
 pub mod parts;
 pub mod remove;
 pub mod sign;

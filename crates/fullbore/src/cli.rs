@@ -38,7 +38,7 @@ pub use install::InstallArgs;
 pub use mirror::MirrorArgs;
 pub use nosync::NosyncArgs;
 pub use pdiff::{PdiffApplyArgs, PdiffArgs, PdiffCommand, PdiffGenerateArgs, PdiffMergeArgs, PdiffPublishArgs};
-pub use s3::{AddressingChoice, S3Args, S3PutArgs};
+pub use s3::{AddressingChoice, S3Args, S3GetArgs, S3PutArgs};
 pub use shared::{NetworkArgs, OutputArgs, TrustArgs};
 pub use store::{GetArgs, GridArgs, PutArgs};
 pub use update::{KeptLevel, UpdateArgs};

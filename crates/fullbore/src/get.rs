@@ -58,7 +58,7 @@ pub fn run(arguments: &GetArgs) -> Result<u8, CommandError> {
         }
         return s3::run(arguments, address);
     }
-    if arguments.s3.any() {
+    if arguments.s3.any() || arguments.s3_get.require_checksum {
         return Err(CommandError::usage("a flag of S3 stores, and no address of one: s3://BUCKET/KEY"));
     }
     let caps = caps::read(&arguments.caps)?;

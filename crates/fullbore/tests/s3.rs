@@ -3,10 +3,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "s3/checksums.rs"]
+mod checksums;
 #[path = "s3/faults.rs"]
 mod faults;
 #[path = "s3/hostile.rs"]
 mod hostile;
+#[path = "s3/leftovers.rs"]
+mod leftovers;
 #[path = "s3/servers.rs"]
 mod servers;
 #[path = "s3/store.rs"]

@@ -1,20 +1,25 @@
 //! Whether what is here and what is there are the same, by checksums.
 //!
-//! The store's SHA-256 is believed first: of the whole object, or of its parts' sums. Where it has none, an ETag that is
-//! an MD5 sum does: of objects put in one piece, and not encrypted by a key of the customer's, whose ETags are
-//! something else. Time and size alone are never enough.
+//! The strongest checksum of the store counts ([`super::checksum`]): of the whole object, or of its parts. Where it has
+//! none, an ETag that is an MD5 sum does: of objects put in one piece, and not encrypted by a key of the customer's,
+//! whose ETags are something else. Time and size alone are never enough.
+//!
+//! Content that fails a checksum is wrong only where it is certain what the checksum is of. Where parts were guessed, or an
+//! ETag is all there is, it is unverified.
 
 use std::fs::File;
 use std::io::{self, Read};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use fullbore_engine::digest::{READ_BYTES, Sha256Hasher};
+use fullbore_engine::digest::READ_BYTES;
 use fullbore_wire::http1::Method;
 use md5::{Digest, Md5};
 
-use super::client::{Answer, CHECKSUM_FIELD, Call, CallError, Client};
-use super::parts::{Composite, Cut, base64};
+use super::checksum::{Algorithm, Checksum, Form, Hasher};
+use super::client::{Answer, Call, CallError, Client};
+use super::layout::{self, Layout};
+use super::parts::{Composite, Cut};
 use super::sign::hex;
 
 /// An object that is there.
@@ -24,23 +29,52 @@ pub struct Present {
     pub size: u64,
     /// Its ETag without quotes.
     pub etag: Option<String>,
-    /// Its SHA-256, as the store has it: base64, with `-` and the number of parts for one in parts.
-    pub checksum: Option<String>,
+    /// Its checksums, the strongest one first.
+    pub checksums: Vec<Checksum>,
     /// Encrypted so that its ETag says nothing of its content.
     pub opaque_etag: bool,
 }
 
-/// What shows the content of an object.
+/// One way to show the content of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Proof {
-    /// SHA-256 in base64.
-    Whole(String),
-    /// SHA-256 of the sums of parts, cut so.
-    Parts(String, Cut),
+pub enum Test {
+    /// A checksum of the full object.
+    Whole(Algorithm, Vec<u8>),
+    /// A checksum of the checksums of parts, cut so.
+    Parts(Algorithm, Vec<u8>, Cut),
     /// MD5 in hex.
     Md5(String),
-    /// Nothing does.
-    None,
+}
+
+/// Why content that fails all tests may be right nevertheless.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doubt {
+    /// The store has no checksum.
+    NoChecksum,
+    /// The store has one of parts, and does not tell their sizes.
+    UnknownParts,
+    /// The store has an ETag only, which need not be of the content.
+    EtagOnly,
+}
+
+/// What shows the content of an object: one of these tests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proof {
+    /// The tests.
+    pub tests: Vec<Test>,
+    /// Content that fails is unverified for this reason; `None`: it is wrong.
+    pub doubt: Option<Doubt>,
+}
+
+/// What tests have shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finding {
+    /// The content is the object's.
+    Right,
+    /// It is not.
+    Wrong,
+    /// It may be.
+    Unverified(Doubt),
 }
 
 impl Present {
@@ -48,31 +82,70 @@ impl Present {
     pub fn of(answer: &Answer) -> Present {
         let head = &answer.head;
         let encryption = head.store_field("x-amz-server-side-encryption").unwrap_or_default();
+        let etag = answer.etag();
         Present {
             size: head.content_length.unwrap_or(0),
-            etag: answer.etag(),
-            checksum: head.store_field(CHECKSUM_FIELD).map(str::to_owned),
+            checksums: Checksum::all(head, etag.as_deref()),
+            etag,
             opaque_etag: encryption.starts_with("aws:kms")
                 || head.store_field("x-amz-server-side-encryption-customer-algorithm").is_some(),
         }
     }
 
-    /// What shows its content; `first_part` is the size of the first part, if that is known.
-    pub fn proof(&self, first_part: Option<u64>) -> Proof {
-        if let Some(checksum) = &self.checksum {
-            // The number of parts; some stores have it at the ETag alone.
-            let number = |text: &str| text.rsplit_once('-').map(|(_, parts)| parts.parse::<u64>());
-            let parts = number(checksum).or_else(|| self.etag.as_deref().and_then(number));
-            return match parts {
-                None => Proof::Whole(checksum.clone()),
-                Some(Ok(parts)) => Cut::guess(self.size, parts, first_part)
-                    .map_or(Proof::None, |cut| Proof::Parts(sum_of(checksum).to_owned(), cut)),
-                Some(Err(_)) => Proof::None,
-            };
+    /// Its SHA-256 in base64, without a number of parts.
+    pub fn sha256(&self) -> Option<String> {
+        let found = self.checksums.iter().find(|checksum| checksum.algorithm == Algorithm::Sha256);
+        found.map(|checksum| STANDARD.encode(&checksum.sum))
+    }
+
+    /// The number of parts whose sizes have to be known for the strongest checksum.
+    fn parts(&self) -> Option<u64> {
+        match self.checksums.first()?.form {
+            Form::Parts(parts) => parts,
+            Form::Either(parts) => Some(parts),
+            Form::Whole => None,
+        }
+    }
+
+    /// What shows its content, by what is known of its parts.
+    pub fn proof(&self, layout: &Layout) -> Proof {
+        let tests = self.checksums.iter().map(|checksum| self.tests(checksum, layout));
+        let (certain, guessed): (Vec<_>, Vec<_>) = tests.partition(|(_, is_certain)| *is_certain);
+        if let Some((tests, _)) = certain.into_iter().next() {
+            return Proof { tests, doubt: None };
+        }
+        if !guessed.is_empty() {
+            let tests = guessed.into_iter().flat_map(|(tests, _)| tests).collect();
+            return Proof { tests, doubt: Some(Doubt::UnknownParts) };
         }
         match &self.etag {
-            Some(etag) if !self.opaque_etag && is_md5(etag) => Proof::Md5(etag.to_ascii_lowercase()),
-            _ => Proof::None,
+            Some(etag) if !self.opaque_etag && is_md5(etag) => {
+                Proof { tests: vec![Test::Md5(etag.to_ascii_lowercase())], doubt: Some(Doubt::EtagOnly) }
+            }
+            _ => Proof { tests: Vec::new(), doubt: Some(Doubt::NoChecksum) },
+        }
+    }
+
+    /// The tests by one checksum, and whether content that fails them all is certainly wrong.
+    fn tests(&self, checksum: &Checksum, layout: &Layout) -> (Vec<Test>, bool) {
+        let Checksum { algorithm, sum, form } = checksum;
+        let whole = || Test::Whole(*algorithm, sum.clone());
+        let of_parts = |cut| Test::Parts(*algorithm, sum.clone(), cut);
+        let (parts, mut tests) = match form {
+            Form::Whole => return (vec![whole()], true),
+            Form::Parts(parts) => (*parts, Vec::new()),
+            Form::Either(parts) => (Some(*parts), vec![whole()]),
+        };
+        match (layout, parts) {
+            (Layout::Known(cut), Some(parts)) if cut.count(self.size) == parts => {
+                tests.push(of_parts(cut.clone()));
+                (tests, true)
+            }
+            (Layout::Unknown(first), Some(parts)) => {
+                tests.extend(Cut::guess(self.size, parts, *first).map(of_parts));
+                (tests, false)
+            }
+            _ => (tests, false),
         }
     }
 }
@@ -114,47 +187,53 @@ pub fn md5_base64(content: &[u8]) -> String {
     STANDARD.encode(Md5::digest(content))
 }
 
-/// Hashes content by whatever a proof needs.
-pub enum Checker {
-    /// For [`Proof::Whole`].
-    Whole(Box<Sha256Hasher>, String),
-    /// For [`Proof::Parts`].
-    Parts(Box<Composite>, String),
-    /// For [`Proof::Md5`].
+/// A test under way, and what it is to give.
+enum Running {
+    Whole(Hasher, Vec<u8>),
+    Parts(Box<Composite>, Vec<u8>),
     Md5(Box<Md5>, String),
-    /// For [`Proof::None`].
-    None,
+}
+
+/// Hashes content by whatever a proof needs.
+pub struct Checker {
+    running: Vec<Running>,
+    doubt: Option<Doubt>,
 }
 
 impl Checker {
     /// For this proof.
     pub fn new(proof: Proof) -> Checker {
-        match proof {
-            Proof::Whole(sum) => Checker::Whole(Box::default(), sum),
-            Proof::Parts(sum, cut) => Checker::Parts(Box::new(Composite::new(cut)), sum_of(&sum).to_owned()),
-            Proof::Md5(sum) => Checker::Md5(Box::default(), sum),
-            Proof::None => Checker::None,
-        }
+        let running = proof.tests.into_iter().map(|test| match test {
+            Test::Whole(algorithm, sum) => Running::Whole(Hasher::new(algorithm), sum),
+            Test::Parts(algorithm, sum, cut) => Running::Parts(Box::new(Composite::new(algorithm, cut)), sum),
+            Test::Md5(sum) => Running::Md5(Box::default(), sum),
+        });
+        Checker { running: running.collect(), doubt: proof.doubt }
     }
 
     /// The next bytes, in pieces.
     pub fn update<D: AsRef<[u8]>>(&mut self, pieces: &[D]) {
-        let bytes = pieces.iter().map(AsRef::as_ref);
-        match self {
-            Checker::Whole(hasher, _) => bytes.for_each(|piece| hasher.update(piece)),
-            Checker::Parts(composite, _) => composite.update(pieces),
-            Checker::Md5(md5, _) => bytes.for_each(|piece| md5.update(piece)),
-            Checker::None => {}
+        let bytes = || pieces.iter().map(AsRef::as_ref);
+        for running in &mut self.running {
+            match running {
+                Running::Whole(hasher, _) => bytes().for_each(|piece| hasher.update(piece)),
+                Running::Parts(composite, _) => composite.update(pieces),
+                Running::Md5(md5, _) => bytes().for_each(|piece| md5.update(piece)),
+            }
         }
     }
 
-    /// Whether the content is what the proof says; `None`: nothing says.
-    pub fn finish(self) -> Option<bool> {
-        match self {
-            Checker::Whole(hasher, sum) => Some(base64(&hasher.finish()) == sum),
-            Checker::Parts(composite, sum) => Some(sum_of(&composite.finish()) == sum),
-            Checker::Md5(md5, sum) => Some(hex(md5.finalize().as_slice()) == sum),
-            Checker::None => None,
+    /// What the tests have shown.
+    pub fn finish(self) -> Finding {
+        let mut passed = self.running.into_iter().map(|running| match running {
+            Running::Whole(hasher, sum) => hasher.finish() == sum,
+            Running::Parts(composite, sum) => composite.finish() == sum,
+            Running::Md5(md5, sum) => hex(md5.finalize().as_slice()) == sum,
+        });
+        match self.doubt {
+            _ if passed.any(|passed| passed) => Finding::Right,
+            Some(doubt) => Finding::Unverified(doubt),
+            None => Finding::Wrong,
         }
     }
 }
@@ -168,7 +247,7 @@ pub fn file_matches(mut file: &File, proof: Proof) -> io::Result<bool> {
     let mut buffer = vec![0; READ_BYTES];
     loop {
         match file.read(&mut buffer) {
-            Ok(0) => return Ok(checker.finish() == Some(true)),
+            Ok(0) => return Ok(checker.finish() == Finding::Right),
             Ok(count) => checker.update(&[&buffer[..count]]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -186,51 +265,93 @@ pub async fn head(client: &Client, key: &str) -> Result<Option<Present>, CallErr
     Ok((answer.head.status != 404).then(|| Present::of(&answer)))
 }
 
-/// What shows an object's content, asked for once more where its parts are unknown.
+/// What shows an object's content; the store is asked for the sizes of its parts, where these matter.
 ///
 /// # Errors
 /// [`CallError`]
 pub async fn proof(client: &Client, key: &str, present: &Present) -> Result<Proof, CallError> {
-    let proof = present.proof(None);
-    if proof != Proof::None || present.checksum.is_none() {
-        return Ok(proof);
-    }
-    let first = client.call(Call::new(Method::Head, Some(key)).query("partNumber", "1")).await;
-    Ok(match first {
-        Ok(answer) if (200..300).contains(&answer.head.status) => present.proof(answer.head.content_length),
-        // A store that knows no parts of finished objects.
-        Ok(_) | Err(CallError::Refused { .. }) => Proof::None,
-        Err(error) => return Err(error),
-    })
+    let layout = match present.parts() {
+        Some(count) => {
+            let whole = layout::Whole { size: present.size, etag: present.etag.as_deref(), count };
+            layout::learn(client, key, whole).await?
+        }
+        None => Layout::Unknown(None),
+    };
+    Ok(present.proof(&layout))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::checksum::tests::hash;
     use super::*;
-    use fullbore_engine::digest::Sha256;
     use std::io::Write;
 
-    fn present(size: u64, etag: &str, checksum: Option<&str>) -> Present {
-        Present { size, etag: Some(etag.into()), checksum: checksum.map(str::to_owned), opaque_etag: false }
+    const MD5: &str = "900150983cd24fb0d6963f7d28e17f72";
+
+    fn present(size: u64, etag: &str, checksums: &[(Algorithm, Form)]) -> Present {
+        let checksum = |&(algorithm, form)| Checksum { algorithm, sum: vec![7; 4], form };
+        let checksums = checksums.iter().map(checksum).collect();
+        Present { size, etag: Some(etag.into()), checksums, opaque_etag: false }
     }
 
     #[test]
     fn what_is_believed_and_in_which_order() {
-        let md5 = "900150983cd24fb0d6963f7d28e17f72";
-        assert_eq!(present(3, md5, Some("s=")).proof(None), Proof::Whole("s=".into()));
-        assert_eq!(present(3, md5, None).proof(None), Proof::Md5(md5.into()));
-        assert_eq!(present(3, &format!("{md5}-1"), None).proof(None), Proof::None);
-        assert_eq!(Present { opaque_etag: true, ..present(3, md5, None) }.proof(None), Proof::None);
-        let parts = present(20 << 20, md5, Some("s=-3"));
-        assert_eq!(parts.proof(None), Proof::Parts("s=".into(), Cut::Even(8 << 20)));
-        let counted_by_etag = present(20 << 20, "e-3", Some("s="));
-        assert_eq!(counted_by_etag.proof(None), Proof::Parts("s=".into(), Cut::Even(8 << 20)));
-        assert_eq!(present(20 << 20, md5, Some("s=-2")).proof(None), Proof::None);
-        assert_eq!(
-            present(20 << 20, md5, Some("s=-2")).proof(Some(10 << 20)),
-            Proof::Parts("s=".into(), Cut::Even(10 << 20))
-        );
-        assert_eq!(present(3, md5, Some("s=-x")).proof(None), Proof::None);
+        let unknown = Layout::Unknown(None);
+        let sha = Algorithm::Sha256;
+        let whole = |algorithm| Test::Whole(algorithm, vec![7; 4]);
+        let of_parts = |cut| Test::Parts(sha, vec![7; 4], cut);
+        let proof = |present: &Present, layout: &Layout| {
+            let Proof { tests, doubt } = present.proof(layout);
+            (tests, doubt)
+        };
+        let two = present(3, MD5, &[(sha, Form::Whole), (Algorithm::Crc32, Form::Whole)]);
+        assert_eq!(proof(&two, &unknown), (vec![whole(sha)], None), "the strongest one");
+        assert_eq!(proof(&present(3, MD5, &[]), &unknown), (vec![Test::Md5(MD5.into())], Some(Doubt::EtagOnly)));
+        let nothing = (vec![], Some(Doubt::NoChecksum));
+        assert_eq!(proof(&present(3, &format!("{MD5}-1"), &[]), &unknown), nothing);
+        assert_eq!(proof(&Present { opaque_etag: true, ..present(3, MD5, &[]) }, &unknown), nothing);
+        let size = 20 << 20;
+        let three = present(size, "e-3", &[(sha, Form::Parts(Some(3)))]);
+        let guess = of_parts(Cut::Even(8 << 20));
+        assert_eq!(proof(&three, &unknown), (vec![guess.clone()], Some(Doubt::UnknownParts)));
+        let listed = Cut::Listed([10 << 20, 5 << 20, 5 << 20].into());
+        assert_eq!(proof(&three, &Layout::Known(listed.clone())), (vec![of_parts(listed)], None));
+        let other = Layout::Known(Cut::Listed([10 << 20, 10 << 20].into()));
+        assert_eq!(proof(&three, &other), (vec![], Some(Doubt::UnknownParts)), "of another number of parts");
+        let two = present(size, "e-2", &[(sha, Form::Parts(Some(2)))]);
+        assert_eq!(proof(&two, &unknown), (vec![], Some(Doubt::UnknownParts)));
+        let first = Layout::Unknown(Some(10 << 20));
+        assert_eq!(proof(&two, &first), (vec![of_parts(Cut::Even(10 << 20))], Some(Doubt::UnknownParts)));
+        let no_number = present(size, "e", &[(sha, Form::Parts(None))]);
+        assert_eq!(proof(&no_number, &unknown), (vec![], Some(Doubt::UnknownParts)));
+        let either = present(size, "e-3", &[(sha, Form::Either(3))]);
+        assert_eq!(proof(&either, &unknown), (vec![whole(sha), guess], Some(Doubt::UnknownParts)));
+        // A weaker one that is certain is better than a guess.
+        let mixed = present(size, "e-3", &[(sha, Form::Parts(Some(3))), (Algorithm::Crc64Nvme, Form::Whole)]);
+        assert_eq!(proof(&mixed, &unknown), (vec![whole(Algorithm::Crc64Nvme)], None));
+    }
+
+    #[test]
+    fn content_that_fails_is_wrong_only_where_that_is_certain() {
+        let finding = |tests: &[Test], doubt, content: &[u8]| {
+            let mut checker = Checker::new(Proof { tests: tests.to_vec(), doubt });
+            checker.update(&[content]);
+            checker.finish()
+        };
+        for algorithm in Algorithm::ALL {
+            let test = [Test::Whole(algorithm, hash(algorithm, b"abc"))];
+            assert_eq!(finding(&test, None, b"abc"), Finding::Right);
+            assert_eq!(finding(&test, None, b"abd"), Finding::Wrong);
+            assert_eq!(finding(&test, Some(Doubt::UnknownParts), b"abc"), Finding::Right);
+            let unverified = Finding::Unverified(Doubt::UnknownParts);
+            assert_eq!(finding(&test, Some(Doubt::UnknownParts), b"abd"), unverified);
+            let other = Test::Whole(algorithm, hash(algorithm, b"x"));
+            assert_eq!(finding(&[other, test[0].clone()], None, b"abc"), Finding::Right, "one is enough");
+        }
+        let md5 = [Test::Md5(md5_hex(b"abc"))];
+        assert_eq!(finding(&md5, Some(Doubt::EtagOnly), b"abc"), Finding::Right);
+        assert_eq!(finding(&md5, Some(Doubt::EtagOnly), b"abd"), Finding::Unverified(Doubt::EtagOnly));
+        assert_eq!(finding(&[], Some(Doubt::NoChecksum), b""), Finding::Unverified(Doubt::NoChecksum));
     }
 
     #[test]
@@ -249,16 +370,22 @@ mod tests {
         let path = directory.path().join("file");
         let content = b"abc".repeat(1000);
         File::create(&path).unwrap().write_all(&content).unwrap();
-        let cut = Cut::Even(1000);
-        let mut composite = Composite::new(cut);
-        composite.update(&[&content]);
-        let (parts, whole) = (composite.finish(), base64(&Sha256::of(&content)));
-        let matches = |proof| file_matches(&File::open(&path).unwrap(), proof).unwrap();
-        assert!(matches(Proof::Whole(whole)) && matches(Proof::Parts(parts, cut)));
-        assert!(matches(Proof::Md5(md5_hex(&content))));
-        assert_eq!(md5_hex(b"abc"), "900150983cd24fb0d6963f7d28e17f72");
+        let matches = |test| {
+            let proof = Proof { tests: Vec::from_iter(test), doubt: None };
+            file_matches(&File::open(&path).unwrap(), proof).unwrap()
+        };
+        for algorithm in Algorithm::ALL {
+            assert!(matches(Some(Test::Whole(algorithm, hash(algorithm, &content)))));
+            let cut = Cut::Listed([1000, 500, 1500].into());
+            let mut composite = Composite::new(algorithm, cut.clone());
+            composite.update(&[&content]);
+            assert!(matches(Some(Test::Parts(algorithm, composite.finish(), cut))));
+            assert!(!matches(Some(Test::Whole(algorithm, hash(algorithm, b"x")))));
+        }
+        assert!(matches(Some(Test::Md5(md5_hex(&content)))));
+        assert_eq!(md5_hex(b"abc"), MD5);
         assert_eq!(md5_base64(b""), "1B2M2Y8AsgTpgAmY7PhCfg==");
-        for wrong in [Proof::None, Proof::Whole("x".into()), Proof::Md5(md5_hex(b"x"))] {
+        for wrong in [None, Some(Test::Md5(md5_hex(b"x")))] {
             assert!(!matches(wrong));
         }
     }

@@ -266,8 +266,8 @@ fn is_over(identity: &Identity) -> bool {
     identity.expires.is_some_and(|expires| expires <= unix_now())
 }
 
-/// Now, unix seconds.
-pub(super) fn unix_now() -> i64 {
+/// Now, seconds since 1970.
+pub fn unix_now() -> i64 {
     let passed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(passed.as_secs()).unwrap_or(i64::MAX)
 }

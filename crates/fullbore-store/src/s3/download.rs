@@ -13,10 +13,10 @@ use fullbore_engine::window::{Permit, Window};
 use fullbore_wire::http1::Method;
 use fullbore_wire::range::{ByteRange, ContentRange};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::client::{Answer, Call, CallError, Client};
-use super::compare::{self, Checker, Present, Proof};
+use super::compare::{self, Checker, Doubt, Finding, Present, Proof};
 
 /// Bytes on their way at once: they carry 1 Gbit/s over 0.4 s.
 pub const WINDOW_BYTES: u64 = 48 << 20;
@@ -55,6 +55,14 @@ pub enum DownloadError {
         /// Its key.
         key: String,
     },
+    /// No checksum shows that it is right, and one is required.
+    #[error("{key:?}: {}", unverified(*doubt))]
+    Unverified {
+        /// Its key.
+        key: String,
+        /// Why not.
+        doubt: Doubt,
+    },
     /// Another range than was asked for.
     #[error("{key:?}: the store answered with another range than was asked for")]
     Range {
@@ -71,11 +79,25 @@ pub enum DownloadError {
 pub struct Got {
     /// Bytes.
     pub size: u64,
-    /// A checksum of the store proves them; otherwise it has none that could.
-    pub verified: bool,
+    /// Why no checksum of the store proves them; `None`: one does.
+    pub doubt: Option<Doubt>,
 }
 
-/// Gets an object; its bytes go to `out` in order, range by range, before all of them are verified.
+/// What is known of content that is unverified.
+pub fn unverified(doubt: Doubt) -> &'static str {
+    match doubt {
+        Doubt::NoChecksum => "the store has no checksum of this object: its length is right, and no more is known",
+        Doubt::UnknownParts => {
+            "the content is unverified: the store has a checksum of the object's parts, and does not tell their sizes"
+        }
+        Doubt::EtagOnly => {
+            "the content is unverified: the store has no checksum of this object, and its ETag is not the content's MD5"
+        }
+    }
+}
+
+/// Gets an object; its bytes go to `out` in order, range by range, before all of them are verified. Where a checksum is
+/// `required`, content that none shows to be right is an error, and of an object without any nothing is given out.
 ///
 /// # Errors
 /// [`DownloadError`]; what was given out is not to be used then.
@@ -84,6 +106,7 @@ pub async fn get(
     key: &str,
     window: &Window,
     out: &mpsc::Sender<Vec<Bytes>>,
+    required: bool,
 ) -> Result<Got, DownloadError> {
     let mut first = Asked::ask(client, key, 0..RANGE_BYTES, None, window);
     let Some(mut present) = compare::head(client, key).await? else { return Err(first.missing(key).await) };
@@ -91,13 +114,20 @@ pub async fn get(
         // Some proxies leave the length out of an answer without a body.
         present.size = first.complete_length().await?;
     }
-    let mut run = Run { client, key, present: &present, checker: None };
-    run.checker = Some(Checker::new(compare::proof(client, key, &present).await?));
+    // Sizes of parts are asked for beside the first ranges, which they need not wait for.
+    let mut proving = JoinSet::new();
+    proving.spawn({
+        let (client, key, present) = (client.clone(), key.to_owned(), present.clone());
+        async move { compare::proof(&client, &key, &present).await }
+    });
+    let mut run = Run { client, key, present: &present, required, proving, checker: None };
     run.ranges(first, window, out).await?;
-    match run.checker.map(Checker::finish) {
-        Some(Some(false)) => Err(DownloadError::Wrong { key: key.to_owned() }),
-        Some(Some(true)) => Ok(Got { size: present.size, verified: true }),
-        _ => Ok(Got { size: present.size, verified: false }),
+    let key = || key.to_owned();
+    match run.checker().await?.finish() {
+        Finding::Right => Ok(Got { size: present.size, doubt: None }),
+        Finding::Wrong => Err(DownloadError::Wrong { key: key() }),
+        Finding::Unverified(doubt) if required => Err(DownloadError::Unverified { key: key(), doubt }),
+        Finding::Unverified(doubt) => Ok(Got { size: present.size, doubt: Some(doubt) }),
     }
 }
 
@@ -105,11 +135,30 @@ struct Run<'a> {
     client: &'a Client,
     key: &'a str,
     present: &'a Present,
-    /// Away while it works.
+    required: bool,
+    /// Finds out what shows the content; ends with the run.
+    proving: JoinSet<Result<Proof, CallError>>,
+    /// Away while it works, and until the first content is there.
     checker: Option<Checker>,
 }
 
 impl Run<'_> {
+    /// The checker, which is away from then on.
+    async fn checker(&mut self) -> Result<Checker, DownloadError> {
+        if let Some(checker) = self.checker.take() {
+            return Ok(checker);
+        }
+        let failed = |error: String| CallError::GivenUp(format!("a task failed: {error}"));
+        let proof = self.proving.join_next().await.ok_or_else(|| failed("no proof".into()))?;
+        let proof = proof.map_err(|error| failed(error.to_string()))??;
+        match proof.doubt {
+            Some(doubt) if self.required && proof.tests.is_empty() => {
+                Err(DownloadError::Unverified { key: self.key.to_owned(), doubt })
+            }
+            _ => Ok(Checker::new(proof)),
+        }
+    }
+
     /// The bytes of an answer, if it is the answer to that question.
     fn check(&self, answer: Result<Answer, CallError>, expected: Range<u64>) -> Result<Vec<Bytes>, DownloadError> {
         let answer = match answer {
@@ -171,7 +220,7 @@ impl Run<'_> {
 
     /// Hashes a range and gives it out.
     async fn give(&mut self, pieces: Vec<Bytes>, out: &mpsc::Sender<Vec<Bytes>>) -> Result<(), DownloadError> {
-        let mut checker = self.checker.take().unwrap_or_else(|| Checker::new(Proof::None));
+        let mut checker = self.checker().await?;
         let hashed = pieces.clone();
         let hashing = tokio::task::spawn_blocking(move || {
             checker.update(&hashed);

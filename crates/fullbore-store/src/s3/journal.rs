@@ -3,15 +3,22 @@
 //!
 //! Each run has a file of its own, which it holds a lock on; a file whose lock can be taken is one of a run that is
 //! gone. The files hold names of uploads, no secrets, and are for their owner alone all the same.
+//!
+//! An upload has a line before the store is asked to begin it ([`Journal::will_begin`]), because the run may be killed
+//! before the answer tells the upload's id. A later run finds such an upload by its key and by the time at which the
+//! store began it ([`Intent::covers`]). A write is enough for that, without a sync: it outlives the process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::credentials::unix_now;
 use crate::journal::create;
+use crate::lafs::secrets::random;
 
 /// How the files are called.
 const SUFFIX: &str = ".s3-uploads";
@@ -32,11 +39,79 @@ pub struct Open {
     pub upload_id: String,
 }
 
+/// An upload that the store was asked to begin, and of which no answer is known that settles it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Intent {
+    /// A number by chance.
+    pub id: u64,
+    /// The store, see [`super::address::Bucket::store`].
+    pub store: String,
+    /// The bucket.
+    pub bucket: String,
+    /// The object.
+    pub key: String,
+    /// When it was about to be begun, seconds since 1970 by our clock.
+    pub from_s: i64,
+    /// When its run was last known to wait for it, or had an answer.
+    pub until_s: i64,
+}
+
+/// How often a run that waits for an answer notes that it is alive.
+pub const ALIVE_EVERY: Duration = Duration::from_secs(5);
+
+/// Time in which a store begins an upload after its run was last known to be alive: until the next note, and ten
+/// seconds for a request that was on its way when the run was killed, which is a guess.
+const LATE_S: i64 = 15;
+
+/// How exactly the store's clock is known when one of its answers had a date, which has whole seconds.
+const DATED_TOLERANCE_S: i64 = 1;
+
+/// How far the store's clock may differ from ours when no answer had a date: stores refuse signed requests beyond that
+/// (`RequestTimeTooSkewed`).
+const UNDATED_TOLERANCE_S: i64 = 15 * 60;
+
+impl Intent {
+    /// Whether an upload of this key that the store began at that time, by its clock, is the intended one.
+    /// `clock_offset_s` is the store's clock less ours, if known.
+    pub fn covers(&self, initiated_s: i64, clock_offset_s: Option<i64>) -> bool {
+        let (offset, tolerance) = match clock_offset_s {
+            // Whole seconds differ by one where clocks do not differ.
+            Some(-1..=1) => (0, DATED_TOLERANCE_S),
+            Some(offset) => (offset, DATED_TOLERANCE_S),
+            None => (0, UNDATED_TOLERANCE_S),
+        };
+        let ours = initiated_s.saturating_sub(offset);
+        let from = self.from_s.saturating_sub(tolerance);
+        let until = self.until_s.saturating_add(LATE_S + tolerance);
+        (from..=until).contains(&ours)
+    }
+
+    /// Whether the store cannot begin it any more.
+    pub fn is_over(&self, now_s: i64) -> bool {
+        now_s > self.until_s.saturating_add(LATE_S)
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
+    /// The store is about to be asked.
+    WillBegin(Intent),
+    /// It has not answered yet.
+    Waits {
+        id: u64,
+        at_s: i64,
+    },
+    /// It has answered, or cannot be asked any more. Where that is not settled there may be an upload of unknown id.
+    Answered {
+        id: u64,
+        at_s: i64,
+        is_settled: bool,
+    },
     Begun(Open),
-    Ended { upload_id: String },
+    Ended {
+        upload_id: String,
+    },
 }
 
 /// The file of this run; it is made when the first upload begins.
@@ -77,6 +152,33 @@ impl Journal {
         written
     }
 
+    /// The store is about to be asked to begin an upload. Gives the intent's id.
+    ///
+    /// # Errors
+    /// The file's.
+    pub fn will_begin(&self, store: &str, bucket: &str, key: &str) -> io::Result<u64> {
+        let (id, now) = (u64::from_le_bytes(random()), unix_now());
+        let (store, bucket, key) = (store.to_owned(), bucket.to_owned(), key.to_owned());
+        self.write(&Line::WillBegin(Intent { id, store, bucket, key, from_s: now, until_s: now }))?;
+        Ok(id)
+    }
+
+    /// The store has not answered yet.
+    ///
+    /// # Errors
+    /// The file's.
+    pub fn waits(&self, id: u64) -> io::Result<()> {
+        self.write(&Line::Waits { id, at_s: unix_now() })
+    }
+
+    /// The store has answered, or the run gives up asking. `is_settled`: there is no upload of unknown id.
+    ///
+    /// # Errors
+    /// The file's.
+    pub fn answered(&self, id: u64, is_settled: bool) -> io::Result<()> {
+        self.write(&Line::Answered { id, at_s: unix_now(), is_settled })
+    }
+
     /// An upload was begun.
     ///
     /// # Errors
@@ -106,72 +208,138 @@ impl Drop for Journal {
     }
 }
 
-/// The uploads that a file has as open.
-fn read(path: &Path) -> io::Result<Vec<Open>> {
-    let mut text = Vec::new();
-    File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut text)?;
-    let mut all = Vec::new();
-    for line in text.split(|&byte| byte == b'\n') {
-        match serde_json::from_slice(line) {
-            Ok(Line::Begun(open)) => all.push(open),
-            Ok(Line::Ended { upload_id }) => all.retain(|open: &Open| open.upload_id != upload_id),
+/// What a file has as open.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Uploads whose id is known.
+    pub open: Vec<Open>,
+    /// Uploads whose id is not.
+    pub intents: Vec<Intent>,
+}
+
+impl Left {
+    /// Reads the lines of a file; what is no line of ours is passed over.
+    pub fn parse(text: &[u8]) -> Left {
+        let mut left = Left::default();
+        for line in text.split(|&byte| byte == b'\n') {
             // The last line of a run that was killed, or of a full disk, may be half a one.
-            Err(_) => {}
+            if let Ok(line) = serde_json::from_slice(line) {
+                left.apply(line);
+            }
+        }
+        left
+    }
+
+    fn apply(&mut self, line: Line) {
+        match line {
+            Line::WillBegin(intent) => self.intents.push(intent),
+            Line::Answered { id, is_settled: true, .. } => self.intents.retain(|intent| intent.id != id),
+            Line::Waits { id, at_s } | Line::Answered { id, at_s, .. } => {
+                let intent = self.intents.iter_mut().find(|intent| intent.id == id);
+                intent.into_iter().for_each(|intent| intent.until_s = intent.until_s.max(at_s));
+            }
+            Line::Begun(open) => self.open.push(open),
+            Line::Ended { upload_id } => self.open.retain(|open| open.upload_id != upload_id),
         }
     }
-    Ok(all)
+
+    /// Whether nothing is.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.intents.is_empty()
+    }
+
+    fn is_of(&self, store: &str, bucket: &str) -> bool {
+        let open = self.open.iter().map(|open| (&open.store, &open.bucket));
+        let intents = self.intents.iter().map(|intent| (&intent.store, &intent.bucket));
+        open.chain(intents).any(|(of_store, of_bucket)| of_store == store && of_bucket == bucket)
+    }
+}
+
+fn read(path: &Path) -> io::Result<Left> {
+    let mut text = Vec::new();
+    File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(Left::parse(&text))
+}
+
+/// The journals of a directory.
+fn journals(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(SUFFIX)))
 }
 
 /// What runs that are gone left open in one bucket. Holds the locks of their files.
 #[derive(Debug, Default)]
 pub struct Orphans {
-    files: Vec<(PathBuf, File, Vec<Open>)>,
+    directory: PathBuf,
+    files: Vec<(PathBuf, File, Left)>,
 }
 
 impl Orphans {
     /// Looks for them. What cannot be read is left alone.
     pub fn find(directory: &Path, store: &str, bucket: &str) -> Orphans {
-        let mut orphans = Orphans::default();
-        let Ok(entries) = fs::read_dir(directory) else { return orphans };
-        for path in entries.flatten().map(|entry| entry.path()) {
-            if !path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(SUFFIX)) {
-                continue;
-            }
+        let mut orphans = Orphans { directory: directory.to_owned(), files: Vec::new() };
+        for path in journals(directory) {
             let Ok(file) = OpenOptions::new().append(true).open(&path) else { continue };
             if file.try_lock().is_err() {
                 continue;
             }
-            let Ok(open) = read(&path) else { continue };
-            if open.is_empty() {
+            let Ok(left) = read(&path) else { continue };
+            if left.is_empty() {
                 let _ = fs::remove_file(&path);
-            } else if open.iter().any(|open| open.store == store && open.bucket == bucket) {
-                orphans.files.push((path, file, open));
+            } else if left.is_of(store, bucket) {
+                orphans.files.push((path, file, left));
             }
         }
-        for (_, _, open) in &mut orphans.files {
-            open.sort_by_key(|open| (open.store != store || open.bucket != bucket, open.upload_id.clone()));
+        for (_, _, left) in &mut orphans.files {
+            left.open.sort_by_key(|open| (open.store != store || open.bucket != bucket, open.upload_id.clone()));
         }
         orphans
     }
 
-    /// All of this bucket.
+    /// All of this bucket whose ids are known.
     pub fn uploads<'a>(&'a self, store: &'a str, bucket: &'a str) -> impl Iterator<Item = &'a Open> {
-        let all = self.files.iter().flat_map(|(_, _, open)| open);
+        let all = self.files.iter().flat_map(|(_, _, left)| &left.open);
         all.filter(move |open| open.store == store && open.bucket == bucket)
+    }
+
+    /// All of this bucket whose ids are not known.
+    pub fn intents<'a>(&'a self, store: &'a str, bucket: &'a str) -> impl Iterator<Item = &'a Intent> {
+        let all = self.files.iter().flat_map(|(_, _, left)| &left.intents);
+        all.filter(move |intent| intent.store == store && intent.bucket == bucket)
+    }
+
+    /// What runs that live have open now.
+    pub fn living(&self) -> Left {
+        let mut living = Left::default();
+        let theirs = journals(&self.directory).filter(|path| self.files.iter().all(|(ours, ..)| ours != path));
+        for left in theirs.filter_map(|path| read(&path).ok()) {
+            living.open.extend(left.open);
+            living.intents.extend(left.intents);
+        }
+        living
     }
 
     /// Notes that an upload is no more.
     pub fn ended(&mut self, upload_id: &str) {
-        for (path, file, open) in &mut self.files {
-            let before = open.len();
-            open.retain(|open| open.upload_id != upload_id);
-            if open.is_empty() {
+        self.note(|| Line::Ended { upload_id: upload_id.to_owned() });
+    }
+
+    /// Notes that there is no upload of unknown id any more.
+    pub fn settled(&mut self, id: u64) {
+        self.note(|| Line::Answered { id, at_s: unix_now(), is_settled: true });
+    }
+
+    /// Notes it in the files that it makes shorter.
+    fn note(&mut self, line: impl Fn() -> Line) {
+        for (path, file, left) in &mut self.files {
+            let before = (left.open.len(), left.intents.len());
+            left.apply(line());
+            if left.is_empty() {
                 let _ = fs::remove_file(&*path);
-            } else if open.len() < before {
-                let line = Line::Ended { upload_id: upload_id.to_owned() };
-                if let Ok(text) = serde_json::to_string(&line) {
-                    let _ = writeln!(file, "{text}");
-                }
+            } else if (left.open.len(), left.intents.len()) != before
+                && let Ok(text) = serde_json::to_string(&line())
+            {
+                let _ = writeln!(file, "{text}");
             }
         }
     }
@@ -232,6 +400,64 @@ mod tests {
         journal.ended("1").unwrap();
         drop(journal);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn an_upload_is_known_before_the_store_has_answered() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = Journal::new(directory.path());
+        let asked: Vec<u64> = (0..4).map(|_| journal.will_begin("h", "b", "k").unwrap()).collect();
+        journal.begun(&open("b", "1")).unwrap();
+        journal.answered(asked[0], true).unwrap();
+        journal.ended("1").unwrap();
+        journal.waits(asked[1]).unwrap();
+        journal.answered(asked[2], false).unwrap();
+        let living = Orphans::find(directory.path(), "h", "b");
+        assert_eq!((living.intents("h", "b").count(), living.living().intents.len()), (0, 3), "its run lives");
+        drop(journal);
+        let mut orphans = Orphans::find(directory.path(), "h", "b");
+        assert_eq!(orphans.living(), Left::default());
+        let mut left: Vec<u64> = orphans.intents("h", "b").map(|intent| intent.id).collect();
+        left.sort_unstable();
+        let mut expected = asked[1..].to_vec();
+        expected.sort_unstable();
+        assert_eq!((orphans.uploads("h", "b").count(), left), (0, expected.clone()));
+        orphans.settled(expected[0]);
+        drop(orphans);
+        let mut orphans = Orphans::find(directory.path(), "h", "b");
+        assert_eq!(orphans.intents("h", "b").count(), 2);
+        assert_eq!(Orphans::find(directory.path(), "h", "other").intents("h", "other").count(), 0);
+        expected[1..].iter().for_each(|id| orphans.settled(*id));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn only_an_upload_begun_in_the_interval_is_the_intended_one() {
+        let intent =
+            Intent { id: 1, store: "h".into(), bucket: "b".into(), key: "k".into(), from_s: 1000, until_s: 1010 };
+        let covered = |at, offset| intent.covers(at, offset);
+        for (at, expected) in [(998, false), (999, true), (1000, true), (1026, true), (1027, false)] {
+            for offset in [-1, 0, 1] {
+                assert_eq!(covered(at, Some(offset)), expected, "{at} {offset}");
+            }
+            assert_eq!(covered(at + 7200, Some(7200)), expected, "{at}, a clock that is two hours fast");
+            assert_eq!(covered(at - 90, Some(-90)), expected, "{at}, a slow clock");
+            assert!(covered(at, None), "{at}, a clock that is not known");
+        }
+        assert!(!covered(1010 - 3600, None) && !covered(1010 + 3600, None));
+        assert!(!covered(i64::MIN, Some(i64::MAX)) && !covered(i64::MAX, Some(i64::MIN)));
+        assert!(!intent.is_over(1025) && intent.is_over(1026));
+    }
+
+    #[test]
+    fn journals_of_older_versions_are_read() {
+        let old = br#"{"begun":{"store":"h","bucket":"b","key":"k","upload_id":"1"}}
+{"begun":{"store":"h","bucket":"b","key":"k","upload_id":"2"}}
+{"ended":{"upload_id":"1"}}
+{"of a later version":{}}
+"#;
+        let expected = Open { store: "h".into(), bucket: "b".into(), key: "k".into(), upload_id: "2".into() };
+        assert_eq!(Left::parse(old), Left { open: vec![expected], intents: Vec::new() });
     }
 
     #[test]

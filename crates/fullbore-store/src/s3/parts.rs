@@ -3,9 +3,13 @@
 //! Parts are 8 MiB, more only where 10,000 of them would not do. From a pipe, whose end nobody knows, they double
 //! every thousand: 10,000 of them hold 8 TiB, more than an object may have.
 
+use std::sync::Arc;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fullbore_engine::digest::{Sha256, Sha256Hasher, update_many};
+
+use super::checksum::{Algorithm, Hasher};
 
 /// Bytes of an object ("Amazon S3 multipart upload limits").
 pub const OBJECT_BYTES_MAX: u64 = 5 << 40;
@@ -36,12 +40,14 @@ impl Default for Growth {
 pub const WHOLE_BYTES_MAX: u64 = 16 << 20;
 
 /// How an object is cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cut {
     /// All parts of this many bytes, but the last.
     Even(u64),
     /// As pipes are.
     Growing(Growth),
+    /// Into parts of these many bytes; at most [`PARTS_MAX`], none of them empty.
+    Listed(Arc<[u64]>),
 }
 
 impl Cut {
@@ -52,17 +58,22 @@ impl Cut {
     }
 
     /// Bytes of part `number`, counted from 0, unless the object ends before.
-    pub fn part_bytes(self, number: u64) -> u64 {
+    pub fn part_bytes(&self, number: u64) -> u64 {
         match self {
-            Cut::Even(bytes) => bytes.max(1),
+            Cut::Even(bytes) => (*bytes).max(1),
+            // What is behind the last part is of no part that is known.
+            Cut::Listed(sizes) => {
+                usize::try_from(number).ok().and_then(|number| sizes.get(number)).map_or(u64::MAX, |bytes| *bytes)
+            }
             Cut::Growing(growth) => growth.first_bytes.max(1) << (number / growth.double_after.max(1)).min(16),
         }
     }
 
     /// How many parts an object of this size has; one for an empty one.
-    pub fn count(self, size: u64) -> u64 {
+    pub fn count(&self, size: u64) -> u64 {
         match self {
-            Cut::Even(bytes) => size.div_ceil(bytes.max(1)).max(1),
+            Cut::Even(bytes) => size.div_ceil((*bytes).max(1)).max(1),
+            Cut::Listed(sizes) => sizes.len() as u64,
             Cut::Growing(_) => {
                 let (mut count, mut reached) = (0, 0);
                 // Sizes are what servers say, and no object has more parts than that.
@@ -102,55 +113,74 @@ pub fn composite(parts: &[Sha256]) -> String {
     format!("{}-{}", base64(&hasher.finish()), parts.len())
 }
 
-/// Hashes content that comes in order, whole and by parts.
-#[derive(Debug)]
+/// Hashes content that comes in order, by parts.
 pub struct Composite {
+    algorithm: Algorithm,
     cut: Cut,
-    part: Sha256Hasher,
+    part: Hasher,
     left: u64,
-    done: Vec<Sha256>,
+    /// The checksums of parts that are complete, one behind the other.
+    done: Vec<u8>,
+    count: u64,
 }
 
 impl Composite {
     /// For content cut so.
-    pub fn new(cut: Cut) -> Composite {
-        Composite { cut, part: Sha256Hasher::new(), left: cut.part_bytes(0), done: Vec::new() }
+    pub fn new(algorithm: Algorithm, cut: Cut) -> Composite {
+        let left = cut.part_bytes(0);
+        Composite { algorithm, cut, part: Hasher::new(algorithm), left, done: Vec::new(), count: 0 }
     }
 
     /// The next bytes, in pieces. Several parts among them are hashed side by side.
     pub fn update<D: AsRef<[u8]>>(&mut self, pieces: &[D]) {
-        let mut parts: Vec<(Sha256Hasher, Vec<&[u8]>)> = vec![(std::mem::take(&mut self.part), Vec::new())];
+        let mut parts: Vec<Vec<&[u8]>> = vec![Vec::new()];
         for mut piece in pieces.iter().map(AsRef::as_ref) {
             while !piece.is_empty() {
                 if self.left == 0 {
-                    let begun = (self.done.len() + parts.len()) as u64;
-                    self.left = self.cut.part_bytes(begun);
-                    parts.push(Default::default());
+                    self.left = self.cut.part_bytes(self.count + parts.len() as u64);
+                    parts.push(Vec::new());
                 }
                 let now = piece.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
                 let (these, rest) = piece.split_at(now);
-                if let Some((_, pieces)) = parts.last_mut() {
+                if let Some(pieces) = parts.last_mut() {
                     pieces.push(these);
                 }
                 self.left -= now as u64;
                 piece = rest;
             }
         }
-        update_many(parts.iter_mut().map(|(hasher, pieces)| (hasher, &pieces[..])));
-        let mut hashers = parts.into_iter().map(|(hasher, _)| hasher);
-        self.part = hashers.next_back().unwrap_or_default();
-        self.done.extend(hashers.map(Sha256Hasher::finish));
+        let mut hashers = vec![std::mem::replace(&mut self.part, Hasher::new(self.algorithm))];
+        hashers.resize_with(parts.len(), || Hasher::new(self.algorithm));
+        update_all(&mut hashers, &parts);
+        self.part = hashers.pop().unwrap_or_else(|| Hasher::new(self.algorithm));
+        self.count += hashers.len() as u64;
+        hashers.into_iter().for_each(|hasher| self.done.extend(hasher.finish()));
     }
 
-    /// The composite checksum, as servers have it.
-    pub fn finish(mut self) -> String {
-        self.done.push(self.part.finish());
-        composite(&self.done)
+    /// The composite checksum, without the number of parts.
+    pub fn finish(mut self) -> Vec<u8> {
+        self.done.extend(self.part.finish());
+        let mut hasher = Hasher::new(self.algorithm);
+        hasher.update(&self.done);
+        hasher.finish()
     }
+}
+
+/// Hashes the pieces of several parts; by SHA-256 side by side.
+fn update_all(hashers: &mut [Hasher], parts: &[Vec<&[u8]>]) {
+    let mut side_by_side = Vec::new();
+    for (hasher, pieces) in hashers.iter_mut().zip(parts) {
+        match hasher {
+            Hasher::Sha256(hasher) => side_by_side.push((&mut **hasher, &pieces[..])),
+            hasher => pieces.iter().for_each(|piece| hasher.update(piece)),
+        }
+    }
+    update_many(side_by_side);
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::checksum::tests::hash;
     use super::*;
     use proptest::prelude::*;
 
@@ -171,19 +201,45 @@ mod tests {
     #[test]
     fn the_checksum_of_parts_is_that_of_their_hashes() {
         let content: Vec<u8> = (0..100_u8).collect();
-        let mut composite_hash = Composite::new(Cut::Even(40));
+        let composite_of = |cut| Composite::new(Algorithm::Sha256, cut);
+        let finished = |composite: Composite| STANDARD.encode(composite.finish());
+        let sum = |parts: &[Sha256]| composite(parts).rsplit_once('-').unwrap().0.to_owned();
+        let mut composite_hash = composite_of(Cut::Even(40));
         for piece in content.chunks(7) {
             composite_hash.update(&[piece]);
         }
         let parts: Vec<Sha256> = content.chunks(40).map(Sha256::of).collect();
-        assert_eq!(composite_hash.finish(), composite(&parts));
+        assert_eq!(finished(composite_hash), sum(&parts));
         assert!(composite(&parts).ends_with("-3"));
-        let mut exact = Composite::new(Cut::Even(50));
+        let mut exact = composite_of(Cut::Even(50));
         exact.update(&[&content]);
-        assert_eq!(exact.finish(), composite(&[Sha256::of(&content[..50]), Sha256::of(&content[50..])]));
-        let mut nothing = Composite::new(Cut::Even(50));
+        assert_eq!(finished(exact), sum(&[Sha256::of(&content[..50]), Sha256::of(&content[50..])]));
+        let mut nothing = composite_of(Cut::Even(50));
         nothing.update::<&[u8]>(&[]);
-        assert_eq!(nothing.finish(), composite(&[Sha256::EMPTY]));
+        assert_eq!(finished(nothing), sum(&[Sha256::EMPTY]));
+    }
+
+    /// Part sizes × checksums: in pieces that do not end where parts do.
+    #[test]
+    fn each_checksum_of_each_cut_is_that_of_its_parts() {
+        let content: Vec<u8> = (0..=255_u8).cycle().take(20_000).collect();
+        let cuts: [&[usize]; 7] = [&[5, 4], &[10, 5, 5], &[6, 7, 5], &[8, 8, 4], &[1, 1, 1, 1], &[20], &[1, 19]];
+        for (algorithm, sizes) in Algorithm::ALL.into_iter().flat_map(|algorithm| cuts.map(|cut| (algorithm, cut))) {
+            let listed: Vec<u64> = sizes.iter().map(|size| 1000 * *size as u64).collect();
+            let all = listed.iter().sum::<u64>() as usize;
+            let (mut rest, mut sums) = (&content[..all], Vec::new());
+            for size in sizes {
+                let (part, behind) = rest.split_at(1000 * size);
+                sums.extend(hash(algorithm, part));
+                rest = behind;
+            }
+            for batch in [1, 3, 100] {
+                let mut composite = Composite::new(algorithm, Cut::Listed(listed.clone().into()));
+                let pieces: Vec<&[u8]> = content[..all].chunks(777).collect();
+                pieces.chunks(batch).for_each(|pieces| composite.update(pieces));
+                assert_eq!(composite.finish(), hash(algorithm, &sums), "{algorithm:?} {sizes:?} {batch}");
+            }
+        }
     }
 
     proptest! {
@@ -196,7 +252,7 @@ mod tests {
             batch in 1_usize..20,
         ) {
             let cut = Cut::Growing(Growth { first_bytes, double_after });
-            let mut side_by_side = Composite::new(cut);
+            let mut side_by_side = Composite::new(Algorithm::Sha256, cut.clone());
             let pieces: Vec<&[u8]> = content.chunks(piece_bytes).collect();
             pieces.chunks(batch).for_each(|pieces| side_by_side.update(pieces));
             let (mut rest, mut alone) = (&content[..], Vec::new());
@@ -206,7 +262,8 @@ mod tests {
                 alone.push(Sha256::of(part));
                 rest = behind;
             }
-            prop_assert_eq!(side_by_side.finish(), composite(&alone));
+            let sum = STANDARD.encode(side_by_side.finish());
+            prop_assert_eq!(format!("{sum}-{}", alone.len()), composite(&alone));
         }
     }
 

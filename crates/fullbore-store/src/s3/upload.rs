@@ -18,11 +18,11 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-use super::client::{Body, CHECKSUM_FIELD, Call, CallError, Client};
+use super::client::{Answer, Body, CHECKSUM_FIELD, Call, CallError, Client};
 use super::compare::{composite_etag, sum_of};
 use super::conditions::Conditions;
 use super::gather::{Gathered, Gathering, Held};
-use super::journal::{Journal, Open};
+use super::journal::{self, Journal, Open};
 use super::parts::{Cut, Growth, OBJECT_BYTES_MAX, PARTS_MAX, WHOLE_BYTES_MAX, base64, composite};
 use super::spool::{Kept, Spool};
 use super::work::Work;
@@ -193,10 +193,11 @@ impl Uploader {
             return Err(UploadError::TooLarge);
         }
         let cut = Cut::of(size);
+        let by_place = cut.part_bytes(0) > IN_MEMORY_BYTES_MAX;
         let original = Original { written: modified(&file), file: Arc::clone(&file), size };
         let (parts, ready) = mpsc::channel(1);
         let reading = Reading { work: Arc::clone(&self.work), window: self.window.clone(), cut, parts };
-        let reader = if cut.part_bytes(0) > IN_MEMORY_BYTES_MAX {
+        let reader = if by_place {
             tokio::task::spawn_blocking(move || reading.by_place(&file, size))
         } else {
             tokio::task::spawn_blocking(move || reading.in_order(&mut (&*file).take(size)))
@@ -252,24 +253,57 @@ impl Uploader {
         }
     }
 
+    /// Begins an upload in parts. The journal has it before the store is asked, and its id after the answer.
     async fn begin(&self, key: &str, mut fields: Vec<(String, String)>) -> Result<Multipart, UploadError> {
         fields.push(("x-amz-checksum-algorithm".into(), "SHA256".into()));
         let mut call = Call::new(Method::Post, Some(key)).query("uploads", "");
         (call.fields, call.errors_in_body) = (fields, true);
-        let answer = self.client.call(call).await?;
-        if answer.head.status != 200 {
-            return Err(CallError::refused(format!("POST {key}?uploads"), &answer).into());
-        }
-        let upload_id = read_answer(&format!("POST {key}?uploads"), xml::upload_id(&answer.body))?;
         let bucket = self.client.bucket();
-        let open =
-            Open { store: bucket.store().to_owned(), bucket: bucket.name.clone(), key: key.to_owned(), upload_id };
-        if let Some(journal) = &self.journal
-            && let Err(error) = journal.begun(&open)
-        {
-            tracing::warn!(%error, "no journal: if this run is killed, nobody will know of its uploads");
+        let (store, name) = (bucket.store().to_owned(), bucket.name.clone());
+        let intent = self.noted(|journal| journal.will_begin(&store, &name, key));
+        let answer = self.answer_to_begin(call, intent).await;
+        let what = || format!("POST {key}?uploads");
+        let begun = match &answer {
+            Ok(answer) if answer.head.status == 200 => read_answer(&what(), xml::upload_id(&answer.body)),
+            Ok(answer) => Err(CallError::refused(what(), answer)),
+            Err(error) => Err(error.clone()),
+        };
+        let begun = begun.map(|upload_id| Open { store, bucket: name, key: key.to_owned(), upload_id });
+        if let Ok(open) = &begun {
+            self.noted(|journal| journal.begun(open));
         }
-        Ok(Multipart { uploader: self.clone(), open })
+        if let Some(intent) = intent {
+            // A copy of the request whose answer was lost may have begun an upload, too.
+            let only_one = match (&answer, &begun) {
+                (Ok(answer), Ok(_)) => answer.times_sent == 1,
+                (_, Err(CallError::Refused { status: 400..=499, .. })) => true,
+                _ => false,
+            };
+            self.noted(|journal| journal.answered(intent, only_one));
+        }
+        Ok(Multipart { uploader: self.clone(), open: begun? })
+    }
+
+    /// Asks the store to begin an upload. While it waits, the journal notes that this run is alive.
+    async fn answer_to_begin(&self, call: Call, intent: Option<u64>) -> Result<Answer, CallError> {
+        let mut answer = std::pin::pin!(self.client.call(call));
+        loop {
+            match timeout(journal::ALIVE_EVERY, &mut answer).await {
+                Ok(answer) => return answer,
+                Err(_) => intent.and_then(|intent| self.noted(|journal| journal.waits(intent))),
+            };
+        }
+    }
+
+    /// Writes to the journal, if there is one.
+    fn noted<T>(&self, write: impl FnOnce(&Journal) -> io::Result<T>) -> Option<T> {
+        match write(self.journal.as_deref()?) {
+            Ok(written) => Some(written),
+            Err(error) => {
+                tracing::warn!(%error, "no journal: if this run is killed, nobody will know of its uploads");
+                None
+            }
+        }
     }
 
     /// Sends parts as they come, and joins them if they are all that there is to read, and of one content.
@@ -570,8 +604,8 @@ impl Multipart {
     /// made from those of these very parts.
     async fn is_there(&self, stored: &Stored, parts: &[Part]) -> Result<(), ()> {
         let present = super::compare::head(&self.uploader.client, &self.open.key).await.ok().flatten().ok_or(())?;
-        let same = match &present.checksum {
-            Some(theirs) => sum_of(theirs) == sum_of(&stored.checksum),
+        let same = match present.sha256() {
+            Some(theirs) => theirs == sum_of(&stored.checksum),
             None => {
                 let ours = composite_etag(parts.iter().map(|part| part.etag.as_str()));
                 ours.is_some() && present.etag.map(|etag| etag.to_ascii_lowercase()) == ours
@@ -581,11 +615,7 @@ impl Multipart {
     }
 
     fn ended(&self) {
-        if let Some(journal) = &self.uploader.journal
-            && let Err(error) = journal.ended(&self.open.upload_id)
-        {
-            tracing::warn!(%error, "the journal could not be written");
-        }
+        self.uploader.noted(|journal| journal.ended(&self.open.upload_id));
     }
 
     /// A part that the store had in hand meanwhile may stay: it is given up again until nothing is there

@@ -69,6 +69,17 @@ pub struct Begun {
     pub key: String,
     /// Its name.
     pub upload_id: String,
+    /// When it was begun, seconds since 1970 by the server's clock, where the server tells.
+    pub initiated_s: Option<i64>,
+}
+
+/// A page of a listing of uploads in parts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UploadsPage {
+    /// The uploads.
+    pub uploads: Vec<Begun>,
+    /// Key and upload behind which the next page begins, if there is one.
+    pub next: Option<(String, String)>,
 }
 
 /// How an upload in parts, or a copy, ended.
@@ -192,20 +203,40 @@ pub fn page(bytes: &[u8]) -> Result<Page, XmlError> {
 }
 
 fn listed_key(entry: Node<'_, '_>, encoded: bool) -> Result<String, XmlError> {
-    let key = needed(entry, "Key")?;
-    if encoded { decode_listed(&key).ok_or(XmlError::Missing("key that can be decoded")) } else { Ok(key) }
+    decoded(&needed(entry, "Key")?, encoded)
+}
+
+fn decoded(key: &str, encoded: bool) -> Result<String, XmlError> {
+    if encoded { decode_listed(key).ok_or(XmlError::Missing("key that can be decoded")) } else { Ok(key.to_owned()) }
 }
 
 /// `ListMultipartUploadsResult`, asked for with `encoding-type=url`.
 ///
 /// # Errors
 /// [`XmlError`]
-pub fn uploads(bytes: &[u8]) -> Result<Vec<Begun>, XmlError> {
+pub fn uploads(bytes: &[u8]) -> Result<UploadsPage, XmlError> {
     read(bytes, |root| {
+        if root.tag_name().name() != "ListMultipartUploadsResult" {
+            return Err(XmlError::Missing("ListMultipartUploadsResult"));
+        }
         let encoded = child(root, "EncodingType") == Some("url");
-        all(root, "Upload")
-            .map(|entry| Ok(Begun { key: listed_key(entry, encoded)?, upload_id: needed(entry, "UploadId")? }))
-            .collect()
+        let entry = |entry| {
+            let time = child(entry, "Initiated").and_then(|time| time.trim().parse::<jiff::Timestamp>().ok());
+            Ok(Begun {
+                key: listed_key(entry, encoded)?,
+                upload_id: needed(entry, "UploadId")?,
+                initiated_s: time.map(jiff::Timestamp::as_second),
+            })
+        };
+        let uploads = all(root, "Upload").map(entry).collect::<Result<Vec<_>, _>>()?;
+        let next = match child(root, "IsTruncated") {
+            Some("true") => {
+                let upload_id = child(root, "NextUploadIdMarker").unwrap_or_default().to_owned();
+                Some((decoded(&needed(root, "NextKeyMarker")?, encoded)?, upload_id))
+            }
+            _ => None,
+        };
+        Ok(UploadsPage { uploads, next })
     })
 }
 
@@ -312,8 +343,28 @@ mod tests {
         assert_eq!(upload_id(b"<I><UploadId/></I>"), Err(XmlError::Missing("UploadId")));
         let done = completed(b"<C><ETag>&quot;e-2&quot;</ETag><ChecksumSHA256>s-2</ChecksumSHA256></C>").unwrap();
         assert_eq!(done, Completed { etag: "e-2".into(), checksum_sha256: Some("s-2".into()) });
-        let begun = uploads(b"<L><Upload><Key>k</Key><UploadId>1</UploadId></Upload><Upload><Key>l</Key><UploadId>2</UploadId></Upload></L>");
-        assert_eq!(begun.unwrap().len(), 2);
+        let page = |inside: &str| {
+            uploads(format!("<ListMultipartUploadsResult>{inside}</ListMultipartUploadsResult>").as_bytes())
+        };
+        let entry = "<EncodingType>url</EncodingType><Upload><Key>a%20k</Key><UploadId>1</UploadId>";
+        for (time, initiated_s) in [
+            ("<Initiated>1970-01-01T00:01:01.500Z</Initiated>", Some(61)),
+            ("<Initiated>1970-01-01T00:01:01Z</Initiated>", Some(61)),
+            ("<Initiated>yesterday</Initiated>", None),
+            ("", None),
+        ] {
+            let begun = Begun { key: "a k".into(), upload_id: "1".into(), initiated_s };
+            let expected = UploadsPage { uploads: vec![begun], next: None };
+            assert_eq!(page(&format!("{entry}{time}</Upload>")), Ok(expected), "{time}");
+        }
+        let markers = "<IsTruncated>true</IsTruncated><NextKeyMarker>k</NextKeyMarker>";
+        let next = |text: &str| page(text).unwrap().next;
+        assert_eq!(next(markers), Some(("k".into(), String::new())));
+        let both = format!("{markers}<NextUploadIdMarker>u</NextUploadIdMarker>");
+        assert_eq!(next(&both), Some(("k".into(), "u".into())));
+        assert!(page("<IsTruncated>true</IsTruncated>").is_err());
+        assert!(page("<Upload><Key>k</Key></Upload>").is_err());
+        assert!(uploads(b"<ListBucketResult/>").is_err(), "a store that does not know the question");
         let left =
             not_deleted(b"<DeleteResult><Deleted><Key>a</Key></Deleted><Error><Key>b</Key><Code>AccessDenied</Code></Error></DeleteResult>");
         assert_eq!(left.unwrap()[0].0, "b");

@@ -67,6 +67,14 @@ impl S3Args {
     }
 }
 
+/// What is required of objects that are got.
+#[derive(Debug, Args)]
+pub struct S3GetArgs {
+    /// Write no object that a checksum of the store does not verify (exit code 4)
+    #[arg(long, help_heading = STORE)]
+    pub require_checksum: bool,
+}
+
 /// How objects are put.
 #[derive(Debug, Args)]
 pub struct S3PutArgs {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::s3::{S3Args, S3PutArgs};
+use super::s3::{S3Args, S3GetArgs, S3PutArgs};
 use crate::settings::values::Rate;
 
 pub(super) const PUT_LONG: &str = "\
@@ -174,4 +174,8 @@ pub struct GetArgs {
     /// The store.
     #[command(flatten)]
     pub s3: S3Args,
+
+    /// What is required of its objects.
+    #[command(flatten)]
+    pub s3_get: S3GetArgs,
 }

@@ -39,7 +39,8 @@ pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, Command
     let (out, mut ranges) = mpsc::channel::<Vec<Bytes>>(RANGES);
     let window = Window::new(WINDOW_BYTES, RANGES_AT_ONCE);
     let (getting, key) = (client.clone(), location.key.clone());
-    let task = runtime.spawn(async move { download::get(&getting, &key, &window, &out).await });
+    let required = arguments.s3_get.require_checksum;
+    let task = runtime.spawn(async move { download::get(&getting, &key, &window, &out, required).await });
     let mut written = Ok(());
     while let Some(pieces) = ranges.blocking_recv() {
         written = pieces.iter().try_for_each(|piece| sink.write(piece));
@@ -56,13 +57,10 @@ pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, Command
     if *stop.watch().borrow() && got.is_err() {
         return Err(interruption());
     }
-    let Got { size, verified } = got.map_err(|error| explain(&error))?;
+    let Got { size, doubt } = got.map_err(|error| explain(&error))?;
     let target = sink.publish()?;
-    if !verified {
-        say(
-            &arguments.grid,
-            "warning: the store has no checksum of this object: its length is right, and no more is known",
-        );
+    if let Some(doubt) = doubt {
+        say(&arguments.grid, &format!("warning: {}: {}", location.key, download::unverified(doubt)));
     }
     let wall = begun.elapsed();
     let reading = client.reading();
@@ -81,7 +79,7 @@ pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, Command
     });
     if arguments.grid.json {
         tell(&json!({
-            "event": "summary", "bytes": size, "verified": verified, "duration_ms": wall.as_millis() as u64,
+            "event": "summary", "bytes": size, "verified": doubt.is_none(), "duration_ms": wall.as_millis() as u64,
             "cpu_ms": cpu_ms, "peak_rss_bytes": peak_rss_bytes,
             "server": {
                 "name": client.bucket().endpoint.host.clone(), "answers": reading.answers,
@@ -98,6 +96,10 @@ pub fn run(arguments: &GetArgs, address: &std::ffi::OsStr) -> Result<u8, Command
 fn explain(error: &DownloadError) -> CommandError {
     let kind = match error {
         DownloadError::Call(error) => return bucket::explain(error),
+        DownloadError::Unverified { .. } => {
+            let hint = "without --require-checksum the object is written, with a warning";
+            return CommandError::from_error(ErrorKind::Verification, error).hint(hint);
+        }
         DownloadError::Missing { .. } => ErrorKind::Usage,
         DownloadError::Wrong { .. } => ErrorKind::Verification,
         DownloadError::Unwanted => ErrorKind::Interrupted,

@@ -7,12 +7,12 @@
 mod delete;
 mod fields;
 mod known;
+mod orphans;
 mod plan;
 mod report;
 mod send;
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use fullbore_store::s3::address::{Location, SCHEME};
 use fullbore_store::s3::client::Client;
 use fullbore_store::s3::conditions::Conditions;
 use fullbore_store::s3::gather::Gathering;
-use fullbore_store::s3::journal::{Journal, Orphans};
+use fullbore_store::s3::journal::Journal;
 use fullbore_store::s3::parts::Growth;
 use fullbore_store::s3::spool::Spool;
 use fullbore_store::s3::upload::Uploader;
@@ -119,7 +119,7 @@ fn put(run: &Run<'_>, common_fields: Vec<(String, String)>, list: &mut List) -> 
     };
     ledger.watch_window(&uploader.window);
     if let Some(path) = journals.as_deref().filter(|_| !arguments.dry_run) {
-        runtime.block_on(give_up_orphans(arguments, &uploader, path));
+        runtime.block_on(orphans::give_up(&arguments.grid, &uploader, path));
     }
     let known = match arguments.s3_put.resend {
         true => Known::resend(),
@@ -209,28 +209,6 @@ fn watch(ledger: &Ledger) -> Result<Sampler, CommandError> {
     // Bytes that the store acknowledged are what is delivered.
     let config = SamplerConfig { delivery_stage: "send".to_owned(), ..SamplerConfig::default() };
     Sampler::start(ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))
-}
-
-/// Uploads in parts that runs which are gone have left.
-async fn give_up_orphans(arguments: &PutArgs, uploader: &Uploader, journals: &Path) {
-    let bucket = uploader.client.bucket();
-    let mut orphans = Orphans::find(journals, bucket.store(), &bucket.name);
-    let uploads: Vec<_> = orphans.uploads(bucket.store(), &bucket.name).cloned().collect();
-    for open in uploads {
-        match uploader.abort(&open.key, &open.upload_id).await {
-            Ok(_) => {
-                orphans.ended(&open.upload_id);
-                say(&arguments.grid, &format!("{}: gave up the upload in parts of a run that did not end", open.key));
-            }
-            Err(error) => {
-                say(&arguments.grid, &format!("warning: {}: an old upload in parts is still there: {error}", open.key));
-                // Without an answer the others would wait as long.
-                if error.status().is_none() {
-                    return;
-                }
-            }
-        }
-    }
 }
 
 /// What was done.

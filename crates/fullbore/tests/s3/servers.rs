@@ -142,7 +142,7 @@ impl Drop for Server {
     }
 }
 
-fn program(name: &str) -> PathBuf {
+pub fn program(name: &str) -> PathBuf {
     let servers = match std::env::var_os("FULLBORE_S3_SERVERS") {
         Some(servers) => PathBuf::from(servers),
         None => Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("s3-servers"),

@@ -50,6 +50,8 @@ pub enum Fault {
     Unconditional,
     /// No answer for so long.
     Stall(Duration),
+    /// It is done, and then no answer for so long.
+    DoneAndStall(Duration),
     /// Slowly.
     Delay(Duration),
     /// No answer until so many others were given.
@@ -75,12 +77,18 @@ pub struct Object {
     pub checksum: String,
     /// Where it is not made from the checksum.
     pub etag: Option<String>,
+    /// What answers have instead of the SHA-256.
+    pub checksum_fields: Option<String>,
+    /// The lengths of its parts, which `HEAD ?partNumber` tells; none: it describes the whole object.
+    pub parts: Vec<usize>,
 }
 
 #[derive(Default)]
 struct Kept {
     objects: BTreeMap<String, Object>,
     uploads: BTreeMap<String, (String, BTreeMap<u32, Object>)>,
+    /// When they were begun, seconds since 1970.
+    initiated: BTreeMap<String, i64>,
     requests: Vec<Request>,
     uploads_begun: usize,
     only_md5: bool,
@@ -140,8 +148,25 @@ impl Store {
         self.kept.lock().unwrap().only_md5 = true;
     }
 
+    /// An object with all of its fields.
+    pub fn put_object(&self, key: &str, object: Object) {
+        self.kept.lock().unwrap().objects.insert(key.to_owned(), object);
+    }
+
     pub fn open_uploads(&self) -> usize {
         self.kept.lock().unwrap().uploads.len()
+    }
+
+    /// The ids of open uploads.
+    pub fn upload_ids(&self) -> Vec<String> {
+        self.kept.lock().unwrap().uploads.keys().cloned().collect()
+    }
+
+    /// An upload of somebody else.
+    pub fn begin_upload(&self, key: &str, id: &str, initiated_s: i64) {
+        let mut kept = self.kept.lock().unwrap();
+        kept.uploads.insert(id.to_owned(), (key.to_owned(), BTreeMap::new()));
+        kept.initiated.insert(id.to_owned(), initiated_s);
     }
 
     pub fn uploads_begun(&self) -> usize {
@@ -170,6 +195,7 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
         let mut obeyed = request.clone();
         let fault = (script.lock().unwrap())(&request);
         let (mut after, mut wrong, mut bare) = (false, false, false);
+        let mut stall = Duration::ZERO;
         let fault = match fault {
             Fault::SlowAbove(most, _) if together > most => Fault::Answer(503, "", SLOW),
             Fault::SlowAbove(_, time) => Fault::Delay(time),
@@ -201,6 +227,7 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
             Fault::Unconditional => {
                 obeyed.fields.remove("if-none-match");
             }
+            Fault::DoneAndStall(time) => stall = time,
             Fault::Stall(time) | Fault::Delay(time) => std::thread::sleep(time),
             Fault::After(count) => {
                 while kept.lock().unwrap().requests.len() < count {
@@ -219,6 +246,7 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
         if after {
             return;
         }
+        std::thread::sleep(stall);
         answer(&mut stream, status, &fields, &body, is_head);
     }
 }
@@ -271,6 +299,10 @@ fn decode(text: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
+fn unix_now() -> i64 {
+    jiff::Timestamp::now().as_second()
+}
+
 /// Status, fields and body of a request that goes well.
 fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>) {
     let path = request.path.trim_start_matches('/');
@@ -294,6 +326,7 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
             let Some((key, parts)) = kept.uploads.remove(&upload) else { return none(404) };
             let mut object = Object { fields: request.fields.clone(), ..Object::default() };
             let (mut sums, mut md5s) = (Vec::new(), Vec::new());
+            object.parts = parts.values().map(|part| part.content.len()).collect();
             for part in parts.values() {
                 object.content.extend_from_slice(&part.content);
                 sums.extend_from_slice(&Digest::of(&part.content).0);
@@ -316,6 +349,7 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
             kept.uploads_begun += 1;
             let id = format!("id/{}+", kept.uploads_begun);
             kept.uploads.insert(id.clone(), (key, BTreeMap::new()));
+            kept.initiated.insert(id.clone(), unix_now());
             (200, String::new(), format!("<R><UploadId>{id}</UploadId></R>").into_bytes())
         }
         ("POST", None) => {
@@ -335,9 +369,23 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
                 fields: request.fields.clone(),
                 checksum: checksum(&request.body),
                 etag: only_md5.then(|| md5(&request.body)),
+                ..Object::default()
             };
             kept.objects.insert(key, object);
             (200, fields, Vec::new())
+        }
+        ("GET", None) if key.is_empty() && parameter(&request.query, "uploads").is_some() => {
+            let prefix = parameter(&request.query, "prefix").map(decode).unwrap_or_default();
+            let mut body = String::from("<ListMultipartUploadsResult><IsTruncated>false</IsTruncated>");
+            for (id, (key, _)) in kept.uploads.iter().filter(|(_, (key, _))| key.starts_with(&prefix)) {
+                let time = jiff::Timestamp::from_second(kept.initiated[id]).unwrap();
+                body.push_str(&format!(
+                    "<Upload><Key>{key}</Key><UploadId>{id}</UploadId><Initiated>{time}</Initiated></Upload>"
+                ));
+            }
+            body.push_str("</ListMultipartUploadsResult>");
+            let date = jiff::Timestamp::from_second(unix_now()).unwrap().strftime("%a, %d %b %Y %H:%M:%S GMT");
+            (200, format!("Date: {date}\r\n"), body.into_bytes())
         }
         ("GET", None) if key.is_empty() => {
             let prefix = parameter(&request.query, "prefix").map(decode).unwrap_or_default();
@@ -357,7 +405,16 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
             let etag = object.etag.clone().unwrap_or_else(|| checksum(content).replace('/', "_"));
             let etag = format!("ETag: \"{etag}\"\r\n");
             if request.method == "HEAD" {
-                let fields = format!("{etag}Content-Length: {}\r\n{}", content.len(), sum_field(&object.checksum));
+                let number = parameter(&request.query, "partNumber").map(|number| number.parse::<usize>().unwrap());
+                if let Some(number) = number.filter(|_| !object.parts.is_empty()) {
+                    let Some(length) = object.parts.get(number - 1) else { return none(416) };
+                    let first: usize = object.parts[..number - 1].iter().sum();
+                    let (last, size, count) = (first + length - 1, content.len(), object.parts.len());
+                    let range = format!("Content-Range: bytes {first}-{last}/{size}\r\nContent-Length: {length}\r\n");
+                    return (206, format!("{etag}{range}x-amz-mp-parts-count: {count}\r\n"), Vec::new());
+                }
+                let sums = object.checksum_fields.clone().unwrap_or_else(|| sum_field(&object.checksum));
+                let fields = format!("{etag}Content-Length: {}\r\n{sums}", content.len());
                 return (200, fields, Vec::new());
             }
             let Some(range) = request.field("range").strip_prefix("bytes=") else {

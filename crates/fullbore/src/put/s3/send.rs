@@ -15,7 +15,7 @@ use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::window::{Permit, Window};
 use fullbore_store::s3::client::Client;
-use fullbore_store::s3::compare::{self, Checker};
+use fullbore_store::s3::compare::{self, Checker, Finding};
 use fullbore_store::s3::parts::{self, WHOLE_BYTES_MAX};
 use fullbore_store::s3::upload::{Stored, UploadError, Uploader, Whole};
 use tokio::runtime::Handle;
@@ -207,8 +207,8 @@ impl Sending {
         {
             let mut checker = Checker::new(compare::proof(&self.client, key, &present).await?);
             checker.update(&[&content]);
-            if checker.finish() == Some(true) {
-                let stored = Stored { size, checksum: parts::base64(&hash), confirmed: present.checksum.is_some() };
+            if checker.finish() == Finding::Right {
+                let stored = Stored { size, checksum: parts::base64(&hash), confirmed: !present.checksums.is_empty() };
                 return Ok(if perhaps_ours { Outcome::Stored(stored) } else { Outcome::Present });
             }
         }

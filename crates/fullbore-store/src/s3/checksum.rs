@@ -1,0 +1,201 @@
+//! The checksums that stores have of objects: which algorithms, of the whole or of parts, and the hashing.
+//!
+//! "Checking object integrity" of the Amazon S3 user guide: a checksum is of the full object, or composite: the
+//! checksum of the parts' checksums, mostly with `-` and the number of parts behind it.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use crc_fast::CrcAlgorithm;
+use fullbore_engine::digest::Sha256Hasher;
+use fullbore_wire::http1::ResponseHead;
+use sha1::{Digest, Sha1};
+
+/// What a checksum is made by; the strongest one first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Algorithm {
+    /// FIPS 180-4.
+    Sha256,
+    /// FIPS 180-4.
+    Sha1,
+    /// The CRC of NVM Express; what the AWS tools send unless told otherwise.
+    Crc64Nvme,
+    /// Castagnoli's polynomial.
+    Crc32c,
+    /// The CRC of zlib and Ethernet.
+    Crc32,
+}
+
+impl Algorithm {
+    /// All, in order of strength.
+    pub const ALL: [Algorithm; 5] =
+        [Algorithm::Sha256, Algorithm::Sha1, Algorithm::Crc64Nvme, Algorithm::Crc32c, Algorithm::Crc32];
+
+    /// The field of an answer that has it.
+    pub fn field(self) -> &'static str {
+        match self {
+            Algorithm::Sha256 => "x-amz-checksum-sha256",
+            Algorithm::Sha1 => "x-amz-checksum-sha1",
+            Algorithm::Crc64Nvme => "x-amz-checksum-crc64nvme",
+            Algorithm::Crc32c => "x-amz-checksum-crc32c",
+            Algorithm::Crc32 => "x-amz-checksum-crc32",
+        }
+    }
+
+    /// Bytes of a checksum.
+    pub fn bytes(self) -> usize {
+        match self {
+            Algorithm::Sha256 => 32,
+            Algorithm::Sha1 => 20,
+            Algorithm::Crc64Nvme => 8,
+            Algorithm::Crc32c | Algorithm::Crc32 => 4,
+        }
+    }
+}
+
+/// What a checksum is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// The full object.
+    Whole,
+    /// The checksums of this many parts; `None`: the store does not tell how many.
+    Parts(Option<u64>),
+    /// Of an object in this many parts, and the store does not tell which of the two.
+    Either(u64),
+}
+
+/// A checksum that a store has of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checksum {
+    /// How it is made.
+    pub algorithm: Algorithm,
+    /// The bytes.
+    pub sum: Vec<u8>,
+    /// What it is of.
+    pub form: Form,
+}
+
+impl Checksum {
+    /// Those of an answer, the strongest one first. `etag` tells the number of parts where nothing else does.
+    /// A value that cannot be a checksum is none.
+    pub fn all(head: &ResponseHead, etag: Option<&str>) -> Vec<Checksum> {
+        let kind = head.store_field("x-amz-checksum-type");
+        let found = Algorithm::ALL.into_iter().filter_map(|algorithm| {
+            let value = head.store_field(algorithm.field())?;
+            Checksum::read(algorithm, value, kind, etag)
+        });
+        found.collect()
+    }
+
+    fn read(algorithm: Algorithm, value: &str, kind: Option<&str>, etag: Option<&str>) -> Option<Checksum> {
+        let (text, parts) = match value.trim().split_once('-') {
+            Some((text, parts)) => (text, Some(parts.parse().ok()?)),
+            None => (value.trim(), None),
+        };
+        let sum = STANDARD.decode(text).ok().filter(|sum| sum.len() == algorithm.bytes())?;
+        let by_etag = || etag.and_then(|etag| etag.rsplit_once('-')?.1.parse().ok());
+        let form = match (parts, kind) {
+            (Some(parts), _) => Form::Parts(Some(parts)),
+            (None, Some("FULL_OBJECT")) => Form::Whole,
+            (None, Some("COMPOSITE")) => Form::Parts(by_etag()),
+            // Amazon has no composite checksum of this kind.
+            (None, _) if algorithm == Algorithm::Crc64Nvme => Form::Whole,
+            // Stores that know no types, such as older ones and moto.
+            (None, _) => by_etag().map_or(Form::Whole, Form::Either),
+        };
+        Some(Checksum { algorithm, sum, form })
+    }
+}
+
+/// Makes a checksum.
+pub enum Hasher {
+    /// SHA-256.
+    Sha256(Box<Sha256Hasher>),
+    /// SHA-1.
+    Sha1(Box<Sha1>),
+    /// A CRC, and how many of its bytes count.
+    Crc(Box<crc_fast::Digest>, usize),
+}
+
+impl Hasher {
+    /// Of no bytes yet.
+    pub fn new(algorithm: Algorithm) -> Hasher {
+        let crc = |name| Hasher::Crc(Box::new(crc_fast::Digest::new(name)), algorithm.bytes());
+        match algorithm {
+            Algorithm::Sha256 => Hasher::Sha256(Box::default()),
+            Algorithm::Sha1 => Hasher::Sha1(Box::default()),
+            Algorithm::Crc64Nvme => crc(CrcAlgorithm::Crc64Nvme),
+            Algorithm::Crc32c => crc(CrcAlgorithm::Crc32Iscsi),
+            Algorithm::Crc32 => crc(CrcAlgorithm::Crc32IsoHdlc),
+        }
+    }
+
+    /// The next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Hasher::Sha256(hasher) => hasher.update(bytes),
+            Hasher::Sha1(hasher) => hasher.update(bytes),
+            Hasher::Crc(digest, _) => digest.update(bytes),
+        }
+    }
+
+    /// The checksum; of CRCs the most significant byte first, as stores have them.
+    pub fn finish(self) -> Vec<u8> {
+        match self {
+            Hasher::Sha256(hasher) => hasher.finish().as_bytes().to_vec(),
+            Hasher::Sha1(hasher) => hasher.finalize().to_vec(),
+            Hasher::Crc(digest, bytes) => digest.finalize().to_be_bytes()[8 - bytes..].to_vec(),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub fn hash(algorithm: Algorithm, content: &[u8]) -> Vec<u8> {
+        let mut hasher = Hasher::new(algorithm);
+        content.chunks(3).for_each(|piece| hasher.update(piece));
+        hasher.finish()
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn checksums_have_the_values_of_their_catalogues() {
+        // The check values of the CRC catalogue (reveng), and of FIPS 180-4's tools, for "123456789".
+        let expected = [
+            "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225",
+            "f7c3bc1d808e04732adf679965ccc34ca7ae3441",
+            "ae8b14860a799888",
+            "e3069283",
+            "cbf43926",
+        ];
+        for (algorithm, expected) in Algorithm::ALL.into_iter().zip(expected) {
+            assert_eq!(hex(&hash(algorithm, b"123456789")), expected, "{algorithm:?}");
+            assert_eq!(hash(algorithm, b"").len(), algorithm.bytes());
+        }
+    }
+
+    #[test]
+    fn the_form_of_a_checksum_is_told_by_its_value_or_its_type_or_the_etag() {
+        let read =
+            |value: &str, kind, etag| Checksum::read(Algorithm::Crc32, value, kind, etag).map(|checksum| checksum.form);
+        let sum = "y/Q5Jg==";
+        let of_parts = format!("{sum}-3");
+        assert_eq!(read(sum, None, None), Some(Form::Whole));
+        assert_eq!(read(sum, None, Some("abc")), Some(Form::Whole));
+        assert_eq!(read(sum, Some("FULL_OBJECT"), Some("abc-3")), Some(Form::Whole));
+        assert_eq!(read(&of_parts, None, None), Some(Form::Parts(Some(3))));
+        assert_eq!(read(&of_parts, Some("FULL_OBJECT"), None), Some(Form::Parts(Some(3))));
+        assert_eq!(read(sum, Some("COMPOSITE"), Some("abc-4")), Some(Form::Parts(Some(4))));
+        assert_eq!(read(sum, Some("COMPOSITE"), None), Some(Form::Parts(None)));
+        assert_eq!(read(sum, None, Some("abc-4")), Some(Form::Either(4)));
+        let nvme = Checksum::read(Algorithm::Crc64Nvme, "rosUhgp5mIg=", None, Some("abc-4"));
+        assert_eq!(nvme.map(|checksum| checksum.form), Some(Form::Whole));
+        for none in ["", "-", "x", "y/Q5Jg==-x", "y/Q5Jg==-1-2", "cbf43926", "rosUhgp5mIg="] {
+            assert_eq!(read(none, None, None), None, "{none:?}");
+        }
+    }
+}
