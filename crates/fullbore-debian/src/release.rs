@@ -363,7 +363,8 @@ mod tests {
     #[test]
     fn signed_files_named_in_a_release_are_no_indexes() {
         let signed = ["Release", "./Release", "InRelease", "./InRelease", "Release.gpg", "./Release.gpg"];
-        let forms = ["Release.gz", "InRelease.xz", "Release.gpg.zst", "./Release.bz2", "updates/InRelease", "a/b/Release.gpg"];
+        let forms =
+            ["Release.gz", "InRelease.xz", "Release.gpg.zst", "./Release.bz2", "updates/InRelease", "a/b/Release.gpg"];
         let ordinary =
             ["main/binary-amd64/Release", "main/source/Release.gz", "Release.txt", "OldRelease", "Release/Packages"];
         for path in signed.iter().chain(&forms).chain(&ordinary) {

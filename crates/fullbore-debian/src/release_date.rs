@@ -106,7 +106,10 @@ mod tests {
         let far = DateCheck::new(NOW, true, i64::MAX);
         assert_eq!((far.latest(), far.future(Some(i64::MAX))), (Some(i64::MAX), None));
         let text = check().future(Some(NOW + 86_400)).unwrap().to_string();
-        assert!(text.contains("Wed, 15 Nov 2023 22:13:20 UTC") && text.contains("Tue, 14 Nov 2023 22:13:20 UTC"), "{text}");
+        assert!(
+            text.contains("Wed, 15 Nov 2023 22:13:20 UTC") && text.contains("Tue, 14 Nov 2023 22:13:20 UTC"),
+            "{text}"
+        );
     }
 
     #[test]

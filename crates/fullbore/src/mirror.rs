@@ -185,10 +185,8 @@ fn walk(
         account.warn(events, "the filters leave nothing: 0 files are wanted beside the indexes".to_owned());
     }
     let signed: Vec<(SuiteId, bool)> = ids.iter().copied().zip(offers.iter().map(|offer| offer.signed)).collect();
-    let asked: Vec<&str> =
-        settings.sources.iter().flat_map(|source| &source.suites).map(String::as_str).collect();
-    let mut wanted =
-        pool::need(&plan, &state, session, &signed, &asked, stop, &mut |line| account.warn(events, line))?;
+    let asked: Vec<&str> = settings.sources.iter().flat_map(|source| &source.suites).map(String::as_str).collect();
+    let mut wanted = pool::need(&plan, &state, session, &signed, &asked, stop, &mut |line| account.warn(events, line))?;
     let others = indexes::missing(&offers, &suites, false);
     let room = pool::room(&wanted, &others, session)?;
     if settings.dry_run {

@@ -410,7 +410,8 @@ impl Walk<'_> {
                 Err(WorkError::Rewrite(error)) if out_of_space(&error) => return Err(disk(&error)),
                 Err(error) => {
                     // A whole file that was verified and does not hold what the Release says of its plain form.
-                    journey.is_wrong |= matches!(journey.way, Way::Whole(..)) && matches!(
+                    journey.is_wrong |= matches!(journey.way, Way::Whole(..))
+                        && matches!(
                             error,
                             WorkError::Rewrite(RewriteError::Mismatch { .. } | RewriteError::Read { .. })
                         );

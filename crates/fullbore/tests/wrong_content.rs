@@ -71,9 +71,7 @@ fn a_pool_file_that_all_mirrors_have_wrong_is_exit_4() {
     let archive = common();
     let files = archive.state(0).select(|file| file.suite == "trixie");
     let path = files.keys().next().unwrap();
-    for (fault, code) in
-        [(Fault::Corrupt, 4), (Fault::ShortLength, 4), (Fault::Portal, 4), (Fault::Status(404), 2)]
-    {
+    for (fault, code) in [(Fault::Corrupt, 4), (Fault::ShortLength, 4), (Fault::Portal, 4), (Fault::Status(404), 2)] {
         let servers = [0, 1].map(|_| Server::start(&archive.state(0).root).unwrap());
         servers.iter().for_each(|server| faulty(server, path, fault.clone()));
         let ran = Mirror::new(archive).run(&[&servers[0], &servers[1]]).exits(code).says(path);

@@ -429,7 +429,8 @@ impl Task {
         let check = self.settings.date_check(SystemTime::now());
         // "Not changed since" is no answer where the one that APT has is dated in the future.
         let is_future = is_release
-            && kept(&self.wanted.target, must.limit_bytes).is_some_and(|own| check.future(Known::new(own).date).is_some());
+            && kept(&self.wanted.target, must.limit_bytes)
+                .is_some_and(|own| check.future(Known::new(own).date).is_some());
         let get = self.get(must.limit_bytes, self.wanted.last_modified.filter(|_| !is_future));
         let patience = self.settings.timeout(&self.wanted.url);
         let path = &self.wanted.target;

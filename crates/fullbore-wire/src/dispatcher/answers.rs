@@ -220,7 +220,8 @@ impl Dispatcher {
             Ended::Ours => {}
             Ended::Fault(fault) => {
                 // Of what broke before its answer began, it says nothing.
-                let is_of_front = |front: &&Asked| front.received > 0 || matches!(fault, Fault::WrongAnswer(_) | Fault::WrongSize(_));
+                let is_of_front =
+                    |front: &&Asked| front.received > 0 || matches!(fault, Fault::WrongAnswer(_) | Fault::WrongSize(_));
                 let item = connection.asked.front().filter(is_of_front).and_then(Asked::item_now);
                 self.fault(connection.host, item, fault, now);
             }

@@ -284,7 +284,8 @@ impl<'a> Checker<'a> {
         let (mut copies, mut missing) = (Vec::<IndexCopy>::new(), Vec::new());
         for entry in &release.entries {
             // The signed file of a suite that lies within this one's directory: that suite is checked by itself.
-            if signed_files::is_of_suite(self.root, &self.state.header.suites, &below(directory, entry.path.as_str()))? {
+            if signed_files::is_of_suite(self.root, &self.state.header.suites, &below(directory, entry.path.as_str()))?
+            {
                 continue;
             }
             let by_hash = if release.acquire_by_hash { entry.by_hash().unwrap_or_default() } else { Vec::new() };

@@ -94,9 +94,8 @@ pub fn fetch(
     warn: &mut dyn FnMut(String),
 ) -> Result<Vec<Offered>, CommandError> {
     let wishes = wishes(&settings.sources);
-    let condition = |wish: &Wish<'_>| {
-        kept(session, state, wish.suite, &settings.origins[0], date_check(wish.sources[0], now))
-    };
+    let condition =
+        |wish: &Wish<'_>| kept(session, state, wish.suite, &settings.origins[0], date_check(wish.sources[0], now));
     let conditions: Vec<Option<Kept>> = wishes.iter().map(condition).collect();
     let verifiers: Vec<Option<Verifier>> =
         wishes.iter().map(|wish| verifier(wish.sources[0], session.places.work.path())).collect();

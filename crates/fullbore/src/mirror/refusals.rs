@@ -43,7 +43,8 @@ impl Hosts {
 
     /// What each host did wrong with a file.
     fn faults(&self, given_up: &GivenUp) -> Vec<String> {
-        let named = given_up.faults.iter().filter_map(|(host, fault)| Some((self.names.get(usize::from(*host))?, fault)));
+        let named =
+            given_up.faults.iter().filter_map(|(host, fault)| Some((self.names.get(usize::from(*host))?, fault)));
         named.map(|(host, fault)| format!("{host}: {fault}")).take(HOSTS_NAMED).collect()
     }
 }
@@ -139,12 +140,14 @@ mod tests {
     #[test]
     fn the_form_that_came_wrong_tells_why() {
         let hosts = Hosts { names: vec!["a".into(), "b".into()], out: Vec::new() };
-        let given_up = |faults: Vec<(u16, Fault)>| GivenUp { item: 0, tried: HostSet::default(), missing: false, faults };
+        let given_up =
+            |faults: Vec<(u16, Fault)>| GivenUp { item: 0, tried: HostSet::default(), missing: false, faults };
         let mut refusals = Refusals::default();
         let [missing, wrong, none] = [&b"1"[..], b"2", b"3"].map(Sha256::of);
         refusals.note(missing, &given_up(vec![(0, Fault::Missing(404))]), &hosts);
         refusals.note(wrong, &given_up(vec![(0, Fault::Missing(404)), (1, Fault::WrongBytes)]), &hosts);
-        let of = |forms: &[Sha256]| refusals.of(&mut forms.iter().copied()).map(|one| (one.is_wrong, one.reasons.len()));
+        let of =
+            |forms: &[Sha256]| refusals.of(&mut forms.iter().copied()).map(|one| (one.is_wrong, one.reasons.len()));
         assert_eq!(of(&[missing, wrong]), Some((true, 2)));
         assert_eq!(of(&[none, missing]), Some((false, 1)));
         assert_eq!(of(&[none]), None);

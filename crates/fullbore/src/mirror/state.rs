@@ -85,9 +85,7 @@ pub enum StateError {
 
 /// One path, two contents: an index of this run against a suite mirrored before.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{path}: {index} says SHA-256 {wanted}, but {directory}, mirrored before, says {have}"
-)]
+#[error("{path}: {index} says SHA-256 {wanted}, but {directory}, mirrored before, says {have}")]
 pub struct Conflict {
     /// The path.
     pub path: String,

@@ -312,9 +312,10 @@ impl<'a> Comparison<'a> {
             return Ok(());
         }
         if !file.is(record.size, record.sha256) {
-            let other = standing.members.iter().find(|member| {
-                self.suites.iter().all(|(suite, _)| suite != *member) && !self.gone.contains(member)
-            });
+            let other = standing
+                .members
+                .iter()
+                .find(|member| self.suites.iter().all(|(suite, _)| suite != *member) && !self.gone.contains(member));
             if let Some(other) = other.and_then(|&other| state.header.suites.get(usize::from(other))) {
                 return Err(StateError::Conflict(Box::new(Conflict {
                     path: file.path.to_owned(),

@@ -250,7 +250,8 @@ fn judge(
     // What is here was verified when it came, and whoever may write here needs no forged Release.
     let before = kept.as_ref().and_then(Kept::release);
     let has_signature = |kept: &Kept| {
-        kept.name == "InRelease" || session.root.stat(&name_of(own, "Release.gpg")).map_or(true, |there| there.is_some())
+        kept.name == "InRelease"
+            || session.root.stat(&name_of(own, "Release.gpg")).map_or(true, |there| there.is_some())
     };
     let may_correct = text.is_verified() || !kept.as_ref().is_some_and(has_signature);
     let unchanged = kept.is_some_and(|kept| files.first().is_some_and(|(_, content)| *content == kept.content));

@@ -47,7 +47,8 @@ fn lists_of_the_future_are_replaced_by_a_signed_release_alone() {
     lists.update(&[]).exits(0);
     let before = lists.content();
     let sources = std::fs::read_to_string(lists.at("a.sources")).unwrap().replace("Check-Date: no\n", "");
-    let trusted: String = sources.lines().filter(|line| !line.starts_with("Signed-By")).map(|line| format!("{line}\n")).collect();
+    let trusted: String =
+        sources.lines().filter(|line| !line.starts_with("Signed-By")).map(|line| format!("{line}\n")).collect();
     server.switch_root(&archive.state(1).root);
     std::fs::write(lists.at("a.sources"), trusted + "Trusted: yes\n").unwrap();
     lists.update(&[]).exits(5).says("older than the one here");

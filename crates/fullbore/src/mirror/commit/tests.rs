@@ -1,5 +1,6 @@
 //! Whole runs on a real directory, without the network: plan, subtract, "fetch", commit.
 
+use fullbore_debian::release_date::DateCheck;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
@@ -189,8 +190,9 @@ fn the_second_run_fetches_only_what_is_new() {
         signed: true,
         fingerprint: suite.fingerprint,
         here: None,
+        check: DateCheck::new(i64::MAX, true, 10),
     };
-    assert_eq!(mirror.state().judge(&offer, false).unwrap(), Novelty::Unchanged);
+    assert_eq!(mirror.state().judge(&offer).unwrap(), Novelty::Unchanged);
 }
 
 #[test]
