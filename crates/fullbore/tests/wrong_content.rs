@@ -83,7 +83,7 @@ fn a_pool_file_that_all_mirrors_have_wrong_is_exit_4() {
 /// An index from which nothing is read is not fetched before the plan.
 #[test]
 fn contents_that_all_mirrors_have_wrong_are_exit_4() {
-    let (_directory, archive) = own_archive(|builder| builder.states(1));
+    let (_directory, archive) = own_archive(|builder| builder.states(1).contents(true));
     let server = Server::start(&archive.state(0).root).unwrap();
     for index in archive.state(0).indexes.iter().filter(|index| index.path.contains("Contents-")) {
         faulty(&server, &index.sha256.to_string(), Fault::Corrupt);

@@ -17,7 +17,7 @@ use fullbore_install::nosync::session::Session;
 use fullbore_install::resolve::Wanted;
 use fullbore_install::unpack::Ahead;
 use fullbore_wire::fetch::{Catalogue, Fetcher, Parts};
-use fullbore_wire::hosts::{Fault, HostSet};
+use fullbore_wire::hosts::HostSet;
 use fullbore_wire::queue::{Item, ItemId};
 
 use super::log::removed;

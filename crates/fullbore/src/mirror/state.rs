@@ -602,7 +602,8 @@ pub(super) mod tests {
         ] {
             let mut state = state();
             (state.header.suites[0].date, state.header.suites[0].signed) = (recorded, recorded_signed);
-            let offered = Offer { date, signed, here, inrelease: Sha256::of(b"2"), ..offer(&suite()) };
+            let suite = suite();
+            let offered = Offer { date, signed, here, inrelease: Sha256::of(b"2"), ..offer(&suite) };
             let judged = state.judge_date(&offered);
             let case = format!("{recorded} {here:?} {recorded_signed} {signed} {date}");
             assert_eq!(matches!(judged, Ok(Some(_))), is_replaced, "{case}");

@@ -1,8 +1,9 @@
 //! Whole runs on a real directory, without the network: plan, subtract, "fetch", commit.
 
-use fullbore_debian::release_date::DateCheck;
 use std::cell::Cell;
 use std::collections::BTreeMap;
+
+use fullbore_debian::release_date::DateCheck;
 
 use super::*;
 use crate::mirror::filter::Candidate;
