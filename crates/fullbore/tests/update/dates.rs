@@ -57,7 +57,11 @@ fn lists_of_the_future_are_replaced_by_a_signed_release_alone() {
     lists.update(&[]).exits(0).says("it is replaced").says(FAR);
     let theirs = Lists::new(&server, &archive, "");
     theirs.update_by_apt();
-    assert!(lists.content() == theirs.content());
+    // Beside these, the list of patches that were used.
+    let now = lists.content();
+    for (name, content) in theirs.content() {
+        assert!(now.get(&name) == Some(&content), "{name}");
+    }
 }
 
 #[test]
@@ -92,7 +96,7 @@ fn a_release_that_lists_signed_files_is_updated_as_apt_does() {
 
 #[test]
 fn an_index_that_all_mirrors_have_wrong_is_exit_4() {
-    for fault in [Fault::Corrupt, Fault::LongLength] {
+    for fault in [Fault::Corrupt, Fault::Portal] {
         let (ran, changed) = with_fault(|server| {
             for part in ["Packages", "Sources", "by-hash"] {
                 server.add_fault(FaultRule::always(PathMatch::Contains(part.into()), fault.clone()));
