@@ -37,7 +37,7 @@ use std::io::{self, Read};
 pub use mirrors::{LIST_BYTES_MAX, MirrorListError, MirrorSets, Place};
 use session::Session;
 use settings::Settings;
-pub use settings::{CONNECTIONS_SETTING, Environment, FUTURE_S, MIRRORS_SETTING};
+pub use settings::{CONNECTIONS_SETTING, Environment, MIRRORS_SETTING};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 

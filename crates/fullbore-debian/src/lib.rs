@@ -21,6 +21,7 @@ pub mod keys;
 pub mod path;
 pub mod pdiff;
 pub mod release;
+pub mod release_date;
 pub mod signature;
 pub mod sources_list;
 pub mod tar;

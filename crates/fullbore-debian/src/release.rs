@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use fullbore_engine::digest::Sha256;
 use thiserror::Error;
 
+use crate::compression::Form;
 use crate::date::{self, DateError};
 use crate::deb822::{Deb822Error, Limits, Stanza, Stanzas};
 use crate::path::{ArchivePath, PathError};
@@ -78,7 +79,7 @@ pub struct Release {
     pub no_support_for_architecture_all: bool,
     /// `Signed-By`: keys that may sign the next `Release`.
     pub signed_by: Vec<String>,
-    /// Sorted by path, each path once.
+    /// Sorted by path, each path once; without the suite's own signed files ([`is_signed_file`]).
     pub entries: Vec<IndexEntry>,
 }
 
@@ -223,6 +224,9 @@ fn entries(list: &str) -> Result<Vec<IndexEntry>, ReleaseError> {
             return Err(ReleaseError::TooMany);
         }
         let entry = entry(line, number)?;
+        if is_signed_file(&entry.path) {
+            continue;
+        }
         match entries.insert(entry.path.clone(), (entry.size, entry.sha256)) {
             Some(earlier) if earlier != (entry.size, entry.sha256) => {
                 return Err(ReleaseError::Conflict { path: entry.path });
@@ -234,6 +238,19 @@ fn entries(list: &str) -> Result<Vec<IndexEntry>, ReleaseError> {
         entries.into_iter().map(|(path, (size, sha256))| IndexEntry { path, size, sha256, sha512: None }).collect();
     entries.sort_unstable_by(|left, right| left.path.cmp(&right.path));
     Ok(entries)
+}
+
+/// Whether an entry names a suite's signed file, in any form. That is no index: a Release cannot hold its own hash, so
+/// the entry tells of an earlier state. Scripts that list whole directories write such entries, and
+/// `apt-ftparchive release . > Release` does. A `Release` below the top is the ordinary one of a component's directory;
+/// an `InRelease` or a `Release.gpg` there belongs to another suite.
+fn is_signed_file(path: &ArchivePath) -> bool {
+    let (name, _) = Form::split(path.file_name());
+    match name {
+        "InRelease" | "Release.gpg" => true,
+        "Release" => path.directory().is_empty(),
+        _ => false,
+    }
 }
 
 fn entry(line: &str, number: usize) -> Result<IndexEntry, ReleaseError> {
@@ -341,6 +358,24 @@ mod tests {
         let release = parse(&format!("SHA256:\n {HASH} 10 ./Packages.gz\n")).expect("valid");
         assert_eq!(release.entries[0].path.as_str(), "Packages.gz");
         assert_eq!(release.date, None);
+    }
+
+    #[test]
+    fn signed_files_named_in_a_release_are_no_indexes() {
+        let signed = ["Release", "./Release", "InRelease", "./InRelease", "Release.gpg", "./Release.gpg"];
+        let forms =
+            ["Release.gz", "InRelease.xz", "Release.gpg.zst", "./Release.bz2", "updates/InRelease", "a/b/Release.gpg"];
+        let ordinary =
+            ["main/binary-amd64/Release", "main/source/Release.gz", "Release.txt", "OldRelease", "Release/Packages"];
+        for path in signed.iter().chain(&forms).chain(&ordinary) {
+            // Twice with other content: an entry that does not count contradicts nothing.
+            let text = format!("SHA256:\n {HASH} 38 {path}\n {HASH} 1 Packages\n");
+            let release = parse(&text).expect("valid");
+            assert_eq!(release.find(path).is_some(), ordinary.contains(path), "{path}");
+            assert!(release.find("Packages").is_some(), "{path}");
+        }
+        let twice = format!("SHA256:\n {HASH} 38 Release\n {HASH} 39 ./Release\n {HASH} 1 Packages\n");
+        assert_eq!(parse(&twice).expect("valid").entries.len(), 1);
     }
 
     #[test]

@@ -134,6 +134,10 @@ pub struct ArchiveSource {
     pub by_hash: ByHash,
     /// `Check-Valid-Until: no` accepts an expired `Release`.
     pub check_valid_until: bool,
+    /// Whether this machine's clock is to be believed: `Check-Date`. `no` turns `Check-Valid-Until` off as well.
+    pub check_date: Option<bool>,
+    /// How far ahead of this machine's clock a Release may be dated, seconds: `Date-Max-Future`.
+    pub date_max_future_s: Option<u64>,
     /// `Valid-Until-Max` in seconds after `Date`.
     pub valid_until_max_s: Option<u64>,
     /// `Valid-Until-Min` in seconds after `Date`.
@@ -165,6 +169,8 @@ impl ArchiveSource {
             trusted: None,
             by_hash: ByHash::Announced,
             check_valid_until: true,
+            check_date: None,
+            date_max_future_s: None,
             valid_until_max_s: None,
             valid_until_min_s: None,
             targets: ListOption::default(),
@@ -220,6 +226,8 @@ impl ArchiveSource {
                 self.by_hash = if boolean(line, "By-Hash", value)? { ByHash::Announced } else { ByHash::No };
             }
             "check-valid-until" => self.check_valid_until = boolean(line, "Check-Valid-Until", value)?,
+            "check-date" => self.check_date = Some(boolean(line, "Check-Date", value)?),
+            "date-max-future" => self.date_max_future_s = seconds("Date-Max-Future")?,
             "valid-until-max" => self.valid_until_max_s = seconds("Valid-Until-Max")?,
             "valid-until-min" => self.valid_until_min_s = seconds("Valid-Until-Min")?,
             "targets" => self.targets.set = Some(words()),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::hosts::Fault;
 use crate::http1::ResponseHead;
 use crate::queue::Segment;
-use crate::range::{ByteRange, RangeAnswer, check_answer};
+use crate::range::{ByteRange, RangeAnswer, RangeError, check_answer};
 use crate::retry_after::RetryAfter;
 
 /// Pause after 429, 503 and other trouble without `Retry-After`: the host's own doubling one.
@@ -58,10 +58,13 @@ fn body(head: &ResponseHead, path: &str, segment: &Segment) -> Answer {
         Ok(RangeAnswer::Partial { .. }) => Answer::Body,
         Ok(RangeAnswer::Whole) if segment.is_whole() => Answer::Body,
         Ok(RangeAnswer::Whole) => Answer::Fault(Fault::NoRanges),
-        Ok(RangeAnswer::Unsatisfiable { complete }) => wrong(match complete {
-            Some(complete) => format!("file has {complete} B there, index says {}", segment.size),
-            None => format!("416 for bytes {}-{}", segment.start, segment.end.saturating_sub(1)),
-        }),
+        Ok(RangeAnswer::Unsatisfiable { complete: Some(complete) }) => {
+            Answer::Fault(Fault::WrongSize(format!("file has {complete} B there, index says {}", segment.size)))
+        }
+        Ok(RangeAnswer::Unsatisfiable { complete: None }) => {
+            wrong(format!("416 for bytes {}-{}", segment.start, segment.end.saturating_sub(1)))
+        }
+        Err(error @ RangeError::OtherSize { .. }) => Answer::Fault(Fault::WrongSize(error.to_string())),
         Err(error) => wrong(error.to_string()),
     }
 }

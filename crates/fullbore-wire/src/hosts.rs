@@ -102,8 +102,10 @@ impl HostSet {
 pub enum Fault {
     /// It does not have the file (404, 410, 403).
     Missing(u16),
-    /// An answer that cannot be the file: wrong length, wrong range, an error page.
+    /// An answer that cannot be the file: wrong range, a status of another kind.
     WrongAnswer(String),
+    /// An answer of another length than the signed index says: another file, an error page.
+    WrongSize(String),
     /// A redirect to this address, which is not the same path below another mirror's.
     Elsewhere(String),
     /// The right number of bytes, but not the right ones.
@@ -132,11 +134,19 @@ pub enum Fault {
     CannotPipeline,
 }
 
+impl Fault {
+    /// Whether the host has something else under the name than the signed index says. Neither a file that is not there
+    /// nor a connection that breaks is that.
+    pub fn is_wrong_content(&self) -> bool {
+        matches!(self, Fault::WrongBytes | Fault::WrongSize(_))
+    }
+}
+
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Fault::Missing(status) => write!(f, "not there ({status})"),
-            Fault::WrongAnswer(why) => write!(f, "wrong answer: {why}"),
+            Fault::WrongAnswer(why) | Fault::WrongSize(why) => write!(f, "wrong answer: {why}"),
             Fault::Elsewhere(to) => write!(f, "wrong answer: redirect to another file: {to}"),
             Fault::WrongBytes => write!(f, "bytes with another SHA-256 than the signed index says"),
             Fault::Busy { status, retry_after: Some(pause) } => {
@@ -404,7 +414,7 @@ impl Host {
                 }
                 return;
             }
-            Fault::WrongAnswer(_) | Fault::Elsewhere(_) | Fault::WrongBytes => {
+            Fault::WrongAnswer(_) | Fault::WrongSize(_) | Fault::Elsewhere(_) | Fault::WrongBytes => {
                 self.strikes += 1;
                 self.wrong_files += u64::from(*fault == Fault::WrongBytes);
                 let strikes_max = if alone { STRIKES_UNTIL_BANNED_ALONE } else { STRIKES_UNTIL_BANNED };

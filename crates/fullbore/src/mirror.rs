@@ -27,10 +27,12 @@ pub mod plan;
 pub mod pool;
 pub mod publish;
 pub mod records;
+pub mod refusals;
 pub mod retention;
 pub mod room;
 pub mod select;
 pub mod session;
+pub mod signed_files;
 pub mod sizes;
 pub mod snapshot;
 pub mod standing;
@@ -172,7 +174,7 @@ fn walk(
     let side = offer::ask_for_side_files(session, &offers);
     let above = (!settings.dry_run).then(|| upstream::ask(session));
     let mut suites = indexes::select(&offers, session)?;
-    indexes::fetch(&offers, &mut suites, session, stop, events)?;
+    let mut refusals = indexes::fetch(&offers, &mut suites, session, stop, events)?;
     session.fetcher.warm(false);
 
     account.phase(events, session, Phase::Plan);
@@ -183,7 +185,8 @@ fn walk(
         account.warn(events, "the filters leave nothing: 0 files are wanted beside the indexes".to_owned());
     }
     let signed: Vec<(SuiteId, bool)> = ids.iter().copied().zip(offers.iter().map(|offer| offer.signed)).collect();
-    let mut wanted = pool::need(&plan, &state, session, &signed, stop, &mut |line| account.warn(events, line))?;
+    let asked: Vec<&str> = settings.sources.iter().flat_map(|source| &source.suites).map(String::as_str).collect();
+    let mut wanted = pool::need(&plan, &state, session, &signed, &asked, stop, &mut |line| account.warn(events, line))?;
     let others = indexes::missing(&offers, &suites, false);
     let room = pool::room(&wanted, &others, session)?;
     if settings.dry_run {
@@ -199,11 +202,11 @@ fn walk(
     room.check().map_err(|error| pool::no_room(&error))?;
 
     account.phase(events, session, Phase::Fetch);
-    let mut came = pool::fetch(&plan, &mut wanted, others, session, stop, events)?;
+    let mut came = pool::fetch(&plan, &mut wanted, others, &mut refusals, session, stop, events)?;
     for sha256 in &came.indexes {
         suites.iter_mut().for_each(|suite| suite.came(*sha256));
     }
-    came.missing.extend(indexes::lacking(&offers, &suites));
+    came.lack(indexes::lacking(&offers, &suites, &refusals));
     offer::take_side_files(side, session, stop, &mut offers)?;
     stop.check()?;
 
@@ -243,7 +246,7 @@ impl Run<'_> {
         let complete = |place: usize| self.is_complete(place, came);
         let mut publications = Vec::new();
         for place in (0..self.offers.len()).filter(|place| complete(*place)) {
-            publications.push(self.publication(session, place)?);
+            publications.push(self.publication(session, &state, place)?);
         }
         publish::check(&publications, self.plan).map_err(|error| CommandError::new(ErrorKind::Verification, error))?;
         let replaced = self.plan.files().map(|file| file.id).filter(|id| {
@@ -388,8 +391,14 @@ impl Run<'_> {
     }
 
     /// The names of one suite.
-    fn publication(&self, session: &Session, place: usize) -> Result<Publication, CommandError> {
+    fn publication(&self, session: &Session, state: &State, place: usize) -> Result<Publication, CommandError> {
         let offer = &self.offers[place];
+        let is_of_suite = |name: &str| {
+            let path = offer.layout.path(name);
+            let is_of_run = || self.offers.iter().any(|other| signed_files::is_within(&other.layout.directory, &path));
+            let is_here = signed_files::is_of_suite(&session.root, &state.header.suites, &path);
+            is_here.map(|is_here| is_here || is_of_run()).map_err(|error| disk(&error))
+        };
         let mut stored = BTreeMap::new();
         for (name, content) in &offer.files {
             let sha256 = store::put_dated(&session.places.work, content, Some(offer.modified))
@@ -399,20 +408,25 @@ impl Run<'_> {
                 StoredFile { path: (*name).to_owned(), size: content.len() as u64, sha256, sha512: None },
             );
         }
-        let mut files = self.suites[place].stored();
+        let mut files = Vec::new();
+        for file in self.suites[place].stored() {
+            if !is_of_suite(&file.path)? {
+                files.push(file);
+            }
+        }
         files.sort_by(|a, b| a.path.cmp(&b.path));
-        let left_out = offer
-            .release
-            .entries
-            .iter()
-            .filter(|entry| files.binary_search_by(|file| file.path.as_str().cmp(entry.path.as_str())).is_err())
-            .map(|entry| StoredFile {
-                path: entry.path.as_str().to_owned(),
-                size: entry.size,
-                sha256: entry.sha256,
-                sha512: None,
-            })
-            .collect();
+        let mut left_out = Vec::new();
+        for entry in &offer.release.entries {
+            let path = entry.path.as_str();
+            if files.binary_search_by(|file| file.path.as_str().cmp(path)).is_err() && !is_of_suite(path)? {
+                left_out.push(StoredFile {
+                    path: path.to_owned(),
+                    size: entry.size,
+                    sha256: entry.sha256,
+                    sha512: None,
+                });
+            }
+        }
         Ok(Publication {
             id: self.ids[place],
             layout: offer.layout.clone(),

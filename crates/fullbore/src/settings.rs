@@ -105,6 +105,10 @@ pub struct SourceSpec {
     pub signed_by: SignedBy,
     /// Whether an expired Release is refused: `Check-Valid-Until`.
     pub check_valid_until: bool,
+    /// Whether this machine's clock is believed: `Check-Date`.
+    pub check_date: bool,
+    /// How far ahead of it a Release may be dated, seconds: `Date-Max-Future`.
+    pub max_future_s: i64,
     /// Seconds after its Date at which a Release expires at the latest: `Valid-Until-Max`.
     pub valid_until_max_s: Option<u64>,
     /// Seconds after its Date until which a Release does not expire: `Valid-Until-Min`.
@@ -115,7 +119,8 @@ impl SourceSpec {
     /// Whether a Release that one of the two accepts is accepted by the other.
     pub fn trusts_like(&self, other: &SourceSpec) -> bool {
         let until = |spec: &SourceSpec| (spec.check_valid_until, spec.valid_until_max_s, spec.valid_until_min_s);
-        self.signed_by == other.signed_by && until(self) == until(other)
+        let clock = |spec: &SourceSpec| (spec.check_date, spec.max_future_s);
+        self.signed_by == other.signed_by && until(self) == until(other) && clock(self) == clock(other)
     }
 }
 

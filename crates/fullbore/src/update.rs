@@ -25,7 +25,7 @@ use std::sync::Arc;
 use fullbore_apt::lists::languages::languages;
 use fullbore_apt::lists::lock::{Lock, LockError};
 use fullbore_apt::lists::targets::Defaults;
-use fullbore_apt::rewrite::Expected;
+use fullbore_apt::rewrite::{Expected, RewriteError};
 use fullbore_debian::compression::{Form, Reader};
 use fullbore_debian::diff_index::DiffIndex;
 use fullbore_debian::path::PART_BYTES_MAX;
@@ -35,6 +35,7 @@ use fullbore_engine::files::Root;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Events, Phase};
 use crate::fetching::Stop;
+use crate::mirror::refusals::{self, Hosts};
 use crate::report::Report;
 use crate::settings::apt::native_architecture;
 use crate::settings::update::UpdateSettings;
@@ -130,11 +131,13 @@ struct Journey<'a> {
     /// Files that are still to come before it can be made.
     open: usize,
     state: State,
+    /// Something came that is not what the archive signed, under any of its ways.
+    is_wrong: bool,
 }
 
 impl<'a> Journey<'a> {
     fn new(index: &'a Wanted, way: Way) -> Journey<'a> {
-        Journey { index, way, tried: Vec::new(), open: 0, state: State::Open }
+        Journey { index, way, tried: Vec::new(), open: 0, state: State::Open, is_wrong: false }
     }
 }
 
@@ -391,9 +394,13 @@ impl Walk<'_> {
         for (batch, fetched) in fetched?.into_iter().enumerate() {
             for given_up in fetched.given_up {
                 let journey = &mut journeys[owners[batch][given_up.item as usize]];
-                let what = if given_up.missing { "is not there" } else { "cannot be had right" };
                 let path = batches[batch].files.path(given_up.item);
-                journey.state = State::Failed(format!("{path} {what}"));
+                let hosts = Hosts::of(&session.sites[batches[batch].site].fetcher.hosts());
+                journey.is_wrong |= refusals::is_wrong(&given_up);
+                journey.state = State::Failed(match given_up.missing {
+                    true => format!("{path} is not there"),
+                    false => format!("{path} cannot be had right: {}", hosts.why(&given_up)),
+                });
             }
         }
         for (number, result) in made {
@@ -401,7 +408,15 @@ impl Walk<'_> {
             match result {
                 Ok(()) => journey.state = State::Made,
                 Err(WorkError::Rewrite(error)) if out_of_space(&error) => return Err(disk(&error)),
-                Err(error) => journey.state = State::Failed(error.to_string()),
+                Err(error) => {
+                    // A whole file that was verified and does not hold what the Release says of its plain form.
+                    journey.is_wrong |= matches!(journey.way, Way::Whole(..))
+                        && matches!(
+                            error,
+                            WorkError::Rewrite(RewriteError::Mismatch { .. } | RewriteError::Read { .. })
+                        );
+                    journey.state = State::Failed(error.to_string());
+                }
             }
         }
         Ok(())
@@ -462,7 +477,9 @@ impl Walk<'_> {
 
     /// Counts what was made, and finds the repositories that lack something.
     fn judge(&self, journeys: &[Journey<'_>], failed: &mut BTreeSet<usize>, account: &mut Account) {
-        for journey in journeys {
+        // Of a repository one failure is told: what came wrong tells more than what is not there.
+        let (wrong, others): (Vec<_>, Vec<_>) = journeys.iter().partition(|journey| journey.is_wrong);
+        for journey in wrong.into_iter().chain(others) {
             match (&journey.state, &journey.way) {
                 (State::Made, Way::Patches(patches)) => {
                     account.indexes().patched += 1;
@@ -477,7 +494,8 @@ impl Walk<'_> {
                     account.indexes().failed += 1;
                     if failed.insert(journey.index.repository) {
                         let own = self.repository(journey.index.repository);
-                        let error = CommandError::new(ErrorKind::Partial, format_args!("{}: {why}", own.shown()));
+                        let kind = if journey.is_wrong { ErrorKind::Verification } else { ErrorKind::Partial };
+                        let error = CommandError::new(kind, format_args!("{}: {why}", own.shown()));
                         account.failed(
                             error
                                 .context("its indexes stay as they were")

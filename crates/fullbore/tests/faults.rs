@@ -226,7 +226,10 @@ fn m6_unsigned_then_signed_run_reuses_nothing_unverified() {
     let bad = Server::start(&evil.state(0).root).unwrap();
     let mirror = Mirror::new(archive).suite("").no_keyring();
     let sources = mirror.to.with_extension("sources");
-    let entry = format!("Types: deb deb-src\nURIs: {}\nSuites: trixie\nComponents: main\nTrusted: yes\n", bad.url());
+    let entry = format!(
+        "Types: deb deb-src\nURIs: {}\nSuites: trixie\nComponents: main\nTrusted: yes\nCheck-Date: no\n",
+        bad.url()
+    );
     std::fs::write(&sources, entry).unwrap();
     mirror.run_with(&[], &["--sources", sources.to_str().unwrap()]).exits(0);
     let good = Server::start(&archive.state(0).root).unwrap();

@@ -238,7 +238,7 @@ fn installer_images_count_with_their_bytes() {
 #[test]
 fn wrong_bytes_of_the_only_mirror_are_called_so() {
     let server = Server::builder(&common().state(0).root).fault(FaultRule::pool(1.0, Fault::Corrupt)).start().unwrap();
-    let ran = Mirror::new(common()).run(&[&server]).exits(2).says("another SHA-256").says("hint: what came is not");
+    let ran = Mirror::new(common()).run(&[&server]).exits(4).says("another SHA-256").says("hint: what came is not");
     assert!(!ran.stderr.contains("no mirror could be reached"), "{}", ran.stderr);
     assert!(ran.number("totals.wasted_bytes") > 0);
 }

@@ -218,3 +218,92 @@ fn indexes_by_sha512() {
     assert!(!name(&lists[0][0]).exists(), "an index of an older state");
     mirror.check(&[]).exits(0).prints("all as signed.");
 }
+
+/// Names the first file of both suites' `Packages` alike, with this content, in both suites of a state.
+fn in_place(archive: &Archive, state: usize, suites: &[&str], content: &str) {
+    let root = &archive.state(state).root;
+    std::fs::create_dir_all(root.join("pool/shared")).unwrap();
+    std::fs::write(root.join("pool/shared/same_1_amd64.deb"), content).unwrap();
+    let stanza = format!(
+        "Package: same\nVersion: 1\nArchitecture: amd64\nMaintainer: M <m@example.org>\n\
+         Filename: pool/shared/same_1_amd64.deb\nSize: {}\nSHA256: {}\nDescription: same\n\n",
+        content.len(),
+        fullbore_testkit::digest::Digest::of(content.as_bytes())
+    );
+    for suite in suites {
+        let forge = archive.forge(state, suite);
+        let text = forge.index("main/binary-amd64/Packages").unwrap();
+        forge.set_index("main/binary-amd64/Packages", &(stanza.clone() + &text)).unwrap();
+    }
+}
+
+const BOTH: [&str; 2] = ["trixie", "trixie-updates"];
+
+/// Each suite has a run of its own, and the archive replaces a file of both.
+fn replaced_in_place() -> (tempfile::TempDir, Archive, Server, Mirror) {
+    let (directory, archive) = two_suites();
+    in_place(&archive, 0, &BOTH, "first content");
+    in_place(&archive, 1, &BOTH, "second, other content");
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let mut mirror = Mirror::new(&archive);
+    for suite in BOTH {
+        mirror = mirror.suite(suite);
+        mirror.run(&[&server]).exits(0);
+    }
+    server.switch_root(&archive.state(1).root);
+    (directory, archive, server, mirror)
+}
+
+fn shared(mirror: &Mirror) -> String {
+    std::fs::read_to_string(mirror.to.join("pool/shared/same_1_amd64.deb")).unwrap()
+}
+
+#[test]
+fn a_file_replaced_in_place_in_two_suites_names_the_way_out() {
+    let (_directory, _archive, server, mut mirror) = replaced_in_place();
+    for (suite, other) in [(BOTH[0], BOTH[1]), (BOTH[1], BOTH[0])] {
+        mirror = mirror.suite(suite);
+        let ran = mirror.run(&[&server]).exits(4).says("nothing was published or deleted");
+        ran.says(&format!("one run with both suites publishes both: --suite {suite} --suite {other}"));
+        assert_eq!(shared(&mirror), "first content", "published indexes still name it");
+        mirror.check(&[]).exits(0);
+    }
+    // The command of the hint.
+    let mirror = mirror.suite("");
+    mirror.run_with(&[&server], &["--suite", BOTH[0], "--suite", BOTH[1]]).exits(0);
+    assert_eq!(shared(&mirror), "second, other content");
+    mirror.check(&[]).exits(0).prints("all as signed.");
+    for suite in BOTH {
+        mirror.run_with(&[&server], &["--suite", suite]).exits(0);
+    }
+    mirror.check(&[]).exits(0).prints("all as signed.");
+}
+
+#[test]
+fn one_suite_that_still_names_the_old_content_is_said_so() {
+    let (_directory, archive, server, mirror) = replaced_in_place();
+    // The archive replaces the file and signs one suite alone anew.
+    let old = archive.state(0).root.join("dists/trixie-updates");
+    let new = archive.state(1).root.join("dists/trixie-updates");
+    std::fs::remove_dir_all(&new).unwrap();
+    assert!(Command::new("cp").arg("-a").args([&old, &new]).status().unwrap().success());
+    let mirror = mirror.suite("trixie,trixie-updates");
+    mirror.run(&[&server]).exits(4).says("still names the old content");
+    assert_eq!(shared(&mirror), "first content");
+    mirror.check(&[]).exits(0);
+}
+
+#[test]
+fn a_suite_that_is_gone_from_the_tree_names_nothing() {
+    let (_directory, _archive, server, mirror) = replaced_in_place();
+    std::fs::remove_dir_all(mirror.to.join("dists/trixie-updates")).unwrap();
+    let mirror = mirror.suite("trixie");
+    mirror.run(&[&server]).exits(0);
+    assert_eq!(shared(&mirror), "second, other content");
+    mirror.check(&[]).exits(0);
+    // It may come back.
+    let mirror = mirror.suite("trixie-updates");
+    mirror.run(&[&server]).exits(0);
+    assert!(mirror.to.join("dists/trixie-updates/InRelease").exists());
+    mirror.check(&[]).exits(0).prints("all as signed.");
+}

@@ -4,6 +4,8 @@
 
 mod harness;
 
+#[path = "update/dates.rs"]
+mod dates;
 #[path = "update/hostile.rs"]
 mod hostile;
 #[path = "update/sources.rs"]

@@ -12,6 +12,8 @@ const HOSTS_NAMED: usize = 8;
 
 /// As APT says it, for those who look for these words.
 pub(super) const WRONG_HASH: &str = "Hash Sum mismatch";
+/// The same of a file of another length.
+const WRONG_SIZE: &str = "File has unexpected size";
 
 /// What kept a host from bringing a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +40,7 @@ impl Trouble {
             Fault::Busy { status, .. } => Trouble::Status(*status),
             Fault::Elsewhere(to) => Trouble::Elsewhere(to.clone()),
             Fault::WrongBytes => Trouble::WrongBytes(WRONG_HASH.into()),
+            Fault::WrongSize(why) => Trouble::WrongBytes(format!("{WRONG_SIZE}: {why}")),
             Fault::Broken(_) | Fault::Slow => Trouble::Network(fault.to_string()),
             fault => Trouble::Other(fault.to_string()),
         }

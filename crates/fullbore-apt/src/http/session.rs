@@ -425,7 +425,13 @@ impl Task {
         let mut on_start = |size: Option<u64>| {
             let _ = self.events.send(Event::Tell(answers::started(request, size, 0)));
         };
-        let get = self.get(must.limit_bytes, self.wanted.last_modified);
+        let is_release = matches!(self.wanted.kind, Kind::Release { .. });
+        let check = self.settings.date_check(SystemTime::now());
+        // "Not changed since" is no answer where the one that APT has is dated in the future.
+        let is_future = is_release
+            && kept(&self.wanted.target, must.limit_bytes)
+                .is_some_and(|own| check.future(Known::new(own).date).is_some());
+        let get = self.get(must.limit_bytes, self.wanted.last_modified.filter(|_| !is_future));
         let patience = self.settings.timeout(&self.wanted.url);
         let path = &self.wanted.target;
         let answer = match plain::fetch(&self.watch, &self.hosts, &get, path, must, patience, &mut on_start).await {
@@ -439,10 +445,13 @@ impl Task {
 
     async fn release(&self, limit_bytes: u64) -> (Vec<Message>, Option<Freshness>) {
         let request = &self.wanted.request;
+        let check = self.settings.date_check(SystemTime::now());
         let known = self.wanted.last_modified.and_then(|_| kept(&self.wanted.target, limit_bytes)).map(Known::new);
+        // One that is dated in the future must not pass for newer than what the mirrors have.
+        let known = known.filter(|known| check.future(known.date).is_none());
         let since = known.as_ref().zip(self.wanted.last_modified).map(|(known, modified)| known.asked_since(modified));
         let get = self.get(limit_bytes, since);
-        let bar = Bar { is_inline: self.wanted.is_inrelease(), latest: self.settings.latest_date(SystemTime::now()) };
+        let bar = Bar { is_inline: self.wanted.is_inrelease(), latest: check.latest() };
         let (newest, freshness) = releases::newest(&self.watch, &self.hosts, &get, known.as_ref(), bar).await;
         let messages = match newest {
             Newest::Content { host, body, modified } => {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use fullbore_debian::release_date::{DateCheck, MAX_FUTURE_S};
 use fullbore_wire::auth::AuthConf;
 use fullbore_wire::connect::{CONNECT_LIMIT, ConnectOptions};
 use fullbore_wire::dispatcher::Limits;
@@ -36,10 +37,6 @@ const TIMEOUT_S: i64 = 30;
 /// Failed connections in a row after which a site without mirrors is given up: APT asks again by
 /// itself, `Acquire::Retries` times, after pauses of its own.
 const FAILURES_ALONE: u32 = 3;
-
-/// How far a clock may be behind before a `Release` of the future is refused, in seconds: APT's
-/// `Acquire::Max-FutureTime`.
-pub const FUTURE_S: i64 = 10;
 
 /// What the program knows of where it runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -182,11 +179,13 @@ impl Settings {
         Duration::from_secs(u64::try_from(self.number(url, "Timeout", TIMEOUT_S)).unwrap_or(0).max(1))
     }
 
-    /// The latest date that APT accepts of a `Release`, Unix seconds.
-    pub fn latest_date(&self, now: SystemTime) -> Option<i64> {
-        let now = i64::try_from(now.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()?;
-        let future = self.configuration.number("Acquire::Max-FutureTime", FUTURE_S);
-        self.configuration.bool("Acquire::Check-Date", true).then(|| now.saturating_add(future))
+    /// How the date of a `Release` is held against the clock.
+    pub fn date_check(&self, now: SystemTime) -> DateCheck {
+        // A clock before 1970 tells nothing of what is the future.
+        let now = now.duration_since(UNIX_EPOCH).ok().and_then(|since| i64::try_from(since.as_secs()).ok());
+        let checked = self.configuration.bool("Acquire::Check-Date", true) && now.is_some();
+        let max_future_s = self.configuration.number("Acquire::Max-FutureTime", MAX_FUTURE_S);
+        DateCheck::new(now.unwrap_or_default(), checked, max_future_s)
     }
 
     /// Whether redirects are followed.

@@ -75,6 +75,7 @@ async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Conne
     let how = match shared.network.watch(serving).await {
         Ended::Fault(Fault::Broken(why)) => Ended::Fault(Fault::Broken(at(why))),
         Ended::Fault(Fault::WrongAnswer(why)) => Ended::Fault(Fault::WrongAnswer(at(why))),
+        Ended::Fault(Fault::WrongSize(why)) => Ended::Fault(Fault::WrongSize(at(why))),
         how => how,
     };
     if let Ended::Fault(fault) = &how {

@@ -444,7 +444,7 @@ impl Serving<'_> {
             }
         };
         if data.len() as u64 > part.segment.end - part.at {
-            part.fault = Some(Fault::WrongAnswer("answer is longer than the file".into()));
+            part.fault = Some(Fault::WrongSize("answer is longer than the file".into()));
             return Some(self.refuse_front());
         }
         let keep = self.shared.dispatcher().received(self.id, *tag, data.len() as u64, Instant::now());

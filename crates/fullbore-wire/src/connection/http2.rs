@@ -464,7 +464,7 @@ impl Stream {
             };
             let bytes = data.len();
             if bytes as u64 > self.part.segment.end - self.part.at {
-                return self.refused(Fault::WrongAnswer("answer is longer than the file".into()));
+                return self.refused(Fault::WrongSize("answer is longer than the file".into()));
             }
             shared.network.add_items(0, bytes as u64);
             shared.host_clocks[self.host as usize].received(bytes as u64);

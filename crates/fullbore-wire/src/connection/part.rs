@@ -119,7 +119,7 @@ impl FilePart {
     /// Why the answer, being over, is not what was asked for.
     pub fn shortfall(&self) -> Option<Fault> {
         (self.at < self.segment.end)
-            .then(|| Fault::WrongAnswer(format!("answer ends {} B early", self.segment.end - self.at)))
+            .then(|| Fault::WrongSize(format!("answer ends {} B early", self.segment.end - self.at)))
     }
 }
 

@@ -168,16 +168,16 @@ impl Dispatcher {
     pub(super) fn settle(&mut self, host: HostId, asked: &Asked, fault: &Fault, now: Instant) {
         let item = asked.item_now();
         // A file that a host has wrong is one fault of it, however many parts of it were asked for.
-        let is_known = matches!(fault, Fault::WrongAnswer(_) | Fault::Elsewhere(_))
+        let is_known = matches!(fault, Fault::WrongAnswer(_) | Fault::WrongSize(_) | Fault::Elsewhere(_))
             && item.and_then(|item| self.histories.get(&item)).is_some_and(|history| history.failed.contains(host));
         if let Some(rest) = asked.rest() {
-            self.histories.entry(rest.item).or_default().faults.insert(host, fault.clone());
+            self.histories.entry(rest.item).or_default().note(host, fault);
             match fault {
                 Fault::Missing(_) => {
                     self.queue.exclude(rest.item, rest.size, host);
                     self.histories.entry(rest.item).or_default().misses.insert(host);
                 }
-                Fault::WrongAnswer(_) | Fault::Elsewhere(_) => {
+                Fault::WrongAnswer(_) | Fault::WrongSize(_) | Fault::Elsewhere(_) => {
                     self.queue.exclude(rest.item, rest.size, host);
                     self.histories.entry(rest.item).or_default().failed.insert(host);
                 }
@@ -207,7 +207,7 @@ impl Dispatcher {
             && self.is_new_incident(connection.host, now)
         {
             let history = self.histories.entry(front.segment.item).or_default();
-            history.faults.insert(connection.host, fault.clone());
+            history.note(connection.host, fault);
             self.trouble(front.segment.item, front.segment.size, connection.host, TROUBLES_PER_HOST);
         }
         connection.asked.iter().for_each(|asked| self.give_back(asked, now));
@@ -220,7 +220,8 @@ impl Dispatcher {
             Ended::Ours => {}
             Ended::Fault(fault) => {
                 // Of what broke before its answer began, it says nothing.
-                let is_of_front = |front: &&Asked| front.received > 0 || matches!(fault, Fault::WrongAnswer(_));
+                let is_of_front =
+                    |front: &&Asked| front.received > 0 || matches!(fault, Fault::WrongAnswer(_) | Fault::WrongSize(_));
                 let item = connection.asked.front().filter(is_of_front).and_then(Asked::item_now);
                 self.fault(connection.host, item, fault, now);
             }

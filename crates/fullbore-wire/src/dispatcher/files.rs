@@ -60,11 +60,20 @@ pub(super) struct History {
     pub(super) troubles: BTreeMap<HostId, u32>,
     /// Times it was taken over from a host that was silent.
     pub(super) silences: BTreeMap<HostId, u32>,
-    /// The last fault of each host with it.
-    pub(super) faults: BTreeMap<HostId, Fault>,
+    /// The last fault of each host with it, but wrong content before any other.
+    faults: BTreeMap<HostId, Fault>,
 }
 
 impl History {
+    /// Notes a fault of a host with it. That a host has other content under one name stays known when the file is not
+    /// there under another.
+    pub(super) fn note(&mut self, host: HostId, fault: &Fault) {
+        let worse = self.faults.get(&host).is_some_and(|known| known.is_wrong_content() && !fault.is_wrong_content());
+        if !worse {
+            self.faults.insert(host, fault.clone());
+        }
+    }
+
     /// Hosts that will not bring it.
     pub(super) fn lost(&self) -> HostSet {
         self.misses.union(self.failed).union(self.barred)
@@ -124,7 +133,7 @@ impl Dispatcher {
             let is_known = history.failed.contains(*host);
             history.failed.insert(*host);
             history.blamed.insert(*host);
-            history.faults.insert(*host, Fault::WrongBytes);
+            history.note(*host, &Fault::WrongBytes);
             // With one host only, a second try tells a bad transfer from a bad file.
             let retry_same = usable.iter().count() == 1 && history.attempts < 2;
             let lost = if retry_same { history.barred } else { history.lost() };
@@ -182,11 +191,11 @@ impl Dispatcher {
 
     /// The file has another name that no host was asked for yet.
     pub fn ask_under_other_name(&mut self, item: ItemId) {
-        let barred = self.histories.remove(&item).map_or(HostSet::default(), |history| history.barred);
         let size = self.queue.size(item);
         self.queue.include_all(item);
-        if barred != HostSet::default() {
-            self.histories.entry(item).or_default().barred = barred;
+        if let Some(History { barred, faults, .. }) = self.histories.remove(&item) {
+            // What came under the first name was a fault of the file, too.
+            self.histories.insert(item, History { barred, faults, ..History::default() });
             for host in barred.iter() {
                 self.queue.exclude(item, size, host);
             }
@@ -210,8 +219,9 @@ impl Dispatcher {
                 let none = History::default();
                 let history = self.histories.get(&item).unwrap_or(&none);
                 let tried = self.queue.excluded(item);
-                let missing =
-                    history.misses != HostSet::default() && history.misses.union(history.barred).covers(tried);
+                let missing = history.misses != HostSet::default()
+                    && history.misses.union(history.barred).covers(tried)
+                    && !history.faults.values().any(Fault::is_wrong_content);
                 GivenUp { item, tried, missing, faults: self.faults_with(item) }
             })
             .collect()

@@ -128,7 +128,8 @@ impl<'a> PrivateApt<'a> {
         let mut command = self.command("apt-get");
         command.args(["update", "--error-on=any"]);
         self.log.run(&mut command, "apt-get update").map_err(|mut error| {
-            error.kind = if error.context.iter().any(|line| line.contains("not signed") || line.contains("NO_PUBKEY")) {
+            let told = ["not signed", "NO_PUBKEY", "Hash Sum mismatch", "unexpected size"];
+            error.kind = if error.context.iter().any(|line| told.iter().any(|text| line.contains(text))) {
                 ErrorKind::Verification
             } else {
                 ErrorKind::Network

@@ -37,8 +37,14 @@ const CUT_BYTES_MAX: u64 = 1 << 30;
 const RELEASES: [&str; 3] = ["_InRelease", "_Release", "_Release.gpg"];
 
 /// Parts of `Acquire` that mean the same to `fullbore update`; any other is left to apt.
-const UNDERSTOOD: [&str; 4] =
-    ["acquire::languages", "acquire::check-valid-until", "acquire::http::proxy", "acquire::https::proxy"];
+const UNDERSTOOD: [&str; 6] = [
+    "acquire::languages",
+    "acquire::check-valid-until",
+    "acquire::check-date",
+    "acquire::max-futuretime",
+    "acquire::http::proxy",
+    "acquire::https::proxy",
+];
 
 /// Fetches and verifies the indexes.
 pub fn refresh(

@@ -27,6 +27,7 @@ use crate::mirror::layout::{below, lost_links};
 use crate::mirror::links;
 use crate::mirror::plan::{FileId, Plan, PlanBuilder, PlanFile};
 use crate::mirror::select::Reading;
+use crate::mirror::signed_files;
 use crate::mirror::standing::{Standing, SuiteId};
 use crate::mirror::state::{State, StateError};
 use crate::settings::Filters;
@@ -282,6 +283,11 @@ impl<'a> Checker<'a> {
     ) -> Result<(Vec<IndexCopy>, Vec<Problem>), CheckError> {
         let (mut copies, mut missing) = (Vec::<IndexCopy>::new(), Vec::new());
         for entry in &release.entries {
+            // The signed file of a suite that lies within this one's directory: that suite is checked by itself.
+            if signed_files::is_of_suite(self.root, &self.state.header.suites, &below(directory, entry.path.as_str()))?
+            {
+                continue;
+            }
             let by_hash = if release.acquire_by_hash { entry.by_hash().unwrap_or_default() } else { Vec::new() };
             let names = IndexNames {
                 canonical: below(directory, entry.path.as_str()),

@@ -17,13 +17,14 @@ use fullbore_install::nosync::session::Session;
 use fullbore_install::resolve::Wanted;
 use fullbore_install::unpack::Ahead;
 use fullbore_wire::fetch::{Catalogue, Fetcher, Parts};
-use fullbore_wire::hosts::{Fault, HostSet};
+use fullbore_wire::hosts::HostSet;
 use fullbore_wire::queue::{Item, ItemId};
 
 use super::log::removed;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Event, Events, Plan};
 use crate::fetching::{Batch, Faults, Job, Progression, Stop, addresses, fetch_options, network_runtime, window};
+use crate::mirror::refusals::{Hosts, is_wrong};
 use crate::report::hosts::HostsOf;
 use crate::report::{HostReport, Totals};
 use crate::settings::NetworkSettings;
@@ -145,9 +146,10 @@ impl Downloads {
             return Ok(());
         }
         events.emit(Event::Plan(Plan { fetch_files: files, fetch_bytes: bytes, ..Plan::default() }));
-        let mut jobs = Vec::new();
+        let (mut jobs, mut numbers) = (Vec::new(), Vec::new());
         for (number, site) in self.sites.iter_mut().enumerate() {
             let Some(files) = by_site.remove(&number) else { continue };
+            numbers.push(number);
             let items = files.iter().enumerate().map(|(id, file)| Item {
                 id: id as ItemId,
                 size: file.size,
@@ -171,15 +173,14 @@ impl Downloads {
             }
         };
         let fetched = self.progress.fetch(&self.runtime, jobs, stop, events, &mut came)?;
-        for (batch, fetched) in batches.iter().zip(fetched) {
-            if let Some(given_up) = fetched.given_up.first() {
-                let is_wrong = given_up.faults.iter().any(|(_, fault)| *fault == Fault::WrongBytes);
-                let kind = if is_wrong { ErrorKind::Verification } else { ErrorKind::Network };
+        for ((batch, number), fetched) in batches.iter().zip(numbers).zip(fetched) {
+            // One is told; a file that came wrong tells more than one that is not there.
+            let wrong = fetched.given_up.iter().find(|given_up| is_wrong(given_up));
+            if let Some(given_up) = wrong.or(fetched.given_up.first()) {
+                let kind = if wrong.is_some() { ErrorKind::Verification } else { ErrorKind::Network };
                 let what = if given_up.missing { "is not there" } else { "cannot be had right" };
-                let mut error = CommandError::new(kind, format_args!("{} {what}", batch.path(given_up.item)));
-                for (_, fault) in &given_up.faults {
-                    error = error.context(fault);
-                }
+                let error = CommandError::new(kind, format_args!("{} {what}", batch.path(given_up.item)))
+                    .context(Hosts::of(&self.sites[number].fetcher.hosts()).why(given_up));
                 return Err(error.hint("the mirror may be changing at this moment; run again"));
             }
         }

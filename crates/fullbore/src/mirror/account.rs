@@ -7,7 +7,8 @@ use fullbore_wire::fetch::HostSeen;
 use super::batch::StoredIndex;
 use super::offer::Offered;
 use super::plan::Plan;
-use super::pool::{Wanted, Why};
+use super::pool::Wanted;
+use super::refusals::Why;
 use super::retention::GuardError;
 use super::room::Room;
 use super::session::Session;
@@ -182,7 +183,10 @@ impl Account {
         let count = missing.len() as u64;
         let (files, them) = (units::several(count, "file", "files"), units::noun(count, "it", "them"));
         let mut error = CommandError::new(
-            ErrorKind::Partial,
+            match why {
+                Why::Various => ErrorKind::Partial,
+                Why::Wrong | Why::Corrupt => ErrorKind::Verification,
+            },
             format_args!("{files} could not be fetched; suites that need {them} stay as they were"),
         );
         for line in missing.iter().take(MISSING_NAMED) {
@@ -190,7 +194,7 @@ impl Account {
         }
         missing.into_iter().for_each(|line| self.summary.problem(line));
         Err(error.hint(match why {
-            Why::Corrupt => {
+            Why::Corrupt | Why::Wrong => {
                 "what came is not what the archive signed: its storage or a cache in between may be at fault; \
                  add another --from"
             }

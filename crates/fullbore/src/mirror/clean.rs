@@ -13,6 +13,7 @@ use fullbore_engine::files::{FileError, Kind, PART_ENDING, Root, is_part_name};
 use super::commit::PathSet;
 use super::links;
 use super::plan::Plan;
+use super::signed_files;
 use super::state::{Removal, State, StateError, SuiteRecord};
 use super::subtract::{FileSet, Tally};
 
@@ -74,7 +75,10 @@ fn each_expired(
 ) -> Result<(), StateError> {
     let Some(mut records) = state.records(root)? else { return Ok(()) };
     while let Some(record) = records.next().map_err(|source| StateError::List { path: state.list_path(), source })? {
-        if state.header.standings[record.standing as usize].expired {
+        // Whatever a state says that an earlier version wrote: the signed files of a published suite stay.
+        if state.header.standings[record.standing as usize].expired
+            && !signed_files::is_recorded(&state.header.suites, record.path)
+        {
             visit(record.path, record.size)?;
         }
     }
@@ -178,7 +182,7 @@ pub fn find_foreign(
     let mut foreign = Vec::new();
     for top in ["dists", "pool"] {
         walk(root, top, 0, &mut |path, name, kind| {
-            let ours = known.contains(path) || links.contains(path);
+            let ours = known.contains(path) || links.contains(path) || signed_files::is_recorded(suites, path);
             // A half-finished file is nobody's, even in a directory that others fill.
             if !ours && (is_part_name(name) || !named_elsewhere(path)) && kind != Kind::Directory {
                 let size = root.stat(path)?.map_or(0, |status| status.size);

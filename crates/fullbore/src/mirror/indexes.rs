@@ -16,6 +16,7 @@ use super::links;
 use super::offer::Offered;
 use super::plan::{Plan, PlanBuilder};
 use super::publish::StoredFile;
+use super::refusals::{Hosts, Refusals};
 use super::select::{self, IndexWant, Need, Reading};
 use super::session::{Session, Stop, disk};
 use super::standing::SuiteId;
@@ -42,6 +43,12 @@ impl SuiteIndexes {
     pub fn missing(&self) -> Option<&IndexWant> {
         let came: BTreeSet<u32> = self.wants.iter().filter(|want| self.has(want)).filter_map(group).collect();
         self.wants.iter().find(|want| group(want).is_some_and(|group| !came.contains(&group)))
+    }
+
+    /// The hashes of an index in all its forms.
+    fn forms(&self, want: &IndexWant) -> impl Iterator<Item = Sha256> {
+        let of = group(want);
+        self.wants.iter().filter(move |other| of.is_some() && group(other) == of).map(|other| other.sha256)
     }
 
     /// The indexes that came, for publishing.
@@ -141,23 +148,29 @@ pub fn missing(offers: &[Offered], suites: &[SuiteIndexes], to_be_read: bool) ->
     indexes
 }
 
-/// Indexes that no mirror had in any form, for each suite the first; it is not published then.
-pub fn lacking(offers: &[Offered], suites: &[SuiteIndexes]) -> Vec<String> {
+/// Indexes that no mirror had in any form, for each suite the first, and whether something else came in its place; the
+/// suite is not published then.
+pub fn lacking(offers: &[Offered], suites: &[SuiteIndexes], refusals: &Refusals) -> Vec<(String, bool)> {
     let of_suite = |(offer, suite): (&Offered, &SuiteIndexes)| {
         let want = suite.missing()?;
-        Some(format!("{}{}: no mirror has it", offer.remote, want.path))
+        let refusal = refusals.of(&mut suite.forms(want));
+        Some(match refusal.filter(|refusal| refusal.is_wrong) {
+            Some(refusal) => (format!("{}{}: {}", offer.remote, want.path, refusal.reasons.join("; ")), true),
+            None => (format!("{}{}: no mirror has it", offer.remote, want.path), false),
+        })
     };
     offers.iter().zip(suites).filter_map(of_suite).collect()
 }
 
-/// Fetches the indexes to be read and, where a mirror lacks the preferred form, the next one.
+/// Fetches the indexes to be read and, where a mirror lacks the preferred form, the next one. Tells which did not come.
 pub fn fetch(
     offers: &[Offered],
     suites: &mut [SuiteIndexes],
     session: &mut Session,
     stop: &Stop,
     events: &mut dyn Events,
-) -> Result<(), CommandError> {
+) -> Result<Refusals, CommandError> {
+    let mut refusals = Refusals::default();
     let mut indexes = missing(offers, suites, true);
     for rank in 1.. {
         if !indexes.is_empty() {
@@ -167,6 +180,11 @@ pub fn fetch(
             for item in fetched.verified {
                 let Some(index) = files.index(item) else { continue };
                 suites.iter_mut().for_each(|suite| suite.came(index.sha256));
+            }
+            let hosts = Hosts::of(&session.fetcher.hosts());
+            for given_up in &fetched.given_up {
+                let Some(index) = files.index(given_up.item) else { continue };
+                refusals.note(index.sha256, given_up, &hosts);
             }
         }
         // A group whose form of this rank came nowhere is read in its next form.
@@ -188,19 +206,43 @@ pub fn fetch(
     for (offer, suite) in offers.iter().zip(suites.iter()) {
         let read = |want: &&IndexWant| want.reading.is_some();
         if let Some(want) = suite.missing().filter(&read) {
-            let error = CommandError::new(
-                ErrorKind::Network,
-                format_args!("{}: no mirror has {}{}", offer.requested, offer.remote, want.path),
-            )
-            .context("the Release names it; nothing was published");
-            return Err(error.hint(if offer.selections.iter().all(|selection| selection.formats.is_empty()) {
-                "the mirrors may be half-way through an update: try again in some minutes, or add another --from"
-            } else {
-                "a Release names forms that no mirror has: without --index-formats every form that exists is taken"
-            }));
+            return Err(unreadable(offer, suite, want, &refusals));
         }
     }
-    Ok(())
+    Ok(refusals)
+}
+
+/// An index that has to be read came in no form.
+fn unreadable(offer: &Offered, suite: &SuiteIndexes, want: &IndexWant, refusals: &Refusals) -> CommandError {
+    // Several may be missing; one that came wrong tells most.
+    let missing = || suite.wants.iter().filter(|want| want.reading.is_some() && !suite.has(want));
+    let is_wrong = |want: &&IndexWant| refusals.of(&mut std::iter::once(want.sha256)).is_some_and(|one| one.is_wrong);
+    let came = |want: &IndexWant| suite.forms(want).any(|sha256| suite.have.contains(&sha256));
+    let wrong = missing().filter(|want| !came(want)).find(is_wrong);
+    let want = wrong.unwrap_or(want);
+    let path = format!("{}{}", offer.remote, want.path);
+    let refusal = refusals.of(&mut suite.forms(want));
+    let mut error = match wrong {
+        Some(_) => CommandError::new(
+            ErrorKind::Verification,
+            format_args!("{}: {path}: no mirror has the content that the signed Release names", offer.requested),
+        ),
+        None => CommandError::new(ErrorKind::Network, format_args!("{}: no mirror has {path}", offer.requested)),
+    };
+    for reason in refusal.into_iter().flat_map(|refusal| &refusal.reasons) {
+        error = error.context(reason);
+    }
+    let error = error.context("the Release names it; nothing was published");
+    error.hint(match wrong {
+        Some(_) => {
+            "the mirrors may be half-way through an update: try again in some minutes; if that does not help, add \
+             another --from: a mirror's storage or a cache in between may be at fault"
+        }
+        None if offer.selections.iter().all(|selection| selection.formats.is_empty()) => {
+            "the mirrors may be half-way through an update: try again in some minutes, or add another --from"
+        }
+        None => "a Release names forms that no mirror has: without --index-formats every form that exists is taken",
+    })
 }
 
 /// Reads all indexes into a plan. `ids` are the numbers of the suites in the state.

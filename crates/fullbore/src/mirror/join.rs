@@ -3,6 +3,7 @@
 //! `deb` lines may name a suite with different components or architectures, and a suite goes by two names
 //! (`stable` and `trixie`). Its directory can have one state only: what is taken is the union.
 
+use fullbore_debian::release_date::DateCheck;
 use fullbore_debian::signature::Verifier;
 use fullbore_engine::digest::Sha256;
 use fullbore_wire::hosts::HostId;
@@ -50,6 +51,8 @@ pub struct Candidate {
     pub received: Received,
     /// What they were verified with.
     pub verifier: Option<Verifier>,
+    /// How its date is held against the clock.
+    pub check: DateCheck,
 }
 
 impl Candidate {
@@ -136,6 +139,7 @@ mod tests {
             },
             received: Received { files, modified: None, tag: None, text: signed, release },
             verifier: None,
+            check: DateCheck::new(0, false, 0),
         }
     }
 
@@ -176,6 +180,8 @@ mod tests {
             languages: None,
             signed_by,
             check_valid_until: true,
+            check_date: true,
+            max_future_s: 10,
             valid_until_max_s: None,
             valid_until_min_s: None,
         };

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, Verifier};
+use fullbore_debian::release_date::DateCheck;
+use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Root};
 use fullbore_wire::conditional::EntityTag;
@@ -14,7 +15,7 @@ use super::layout::below;
 use super::session::Session;
 use super::state::{State, SuiteRecord};
 use crate::settings::without_credentials;
-use crate::signed_release::Kept;
+use crate::signed_release::{Kept, contradiction};
 
 /// The suite as it was published when it was last asked for by this name: not the one that had the name before it.
 fn recorded<'a>(state: &'a State, suite: &str) -> Option<&'a SuiteRecord> {
@@ -22,9 +23,10 @@ fn recorded<'a>(state: &'a State, suite: &str) -> Option<&'a SuiteRecord> {
     asked_for_so.max_by_key(|record| record.published_at)
 }
 
-/// Its `InRelease`, if that is the one that was published.
-pub fn kept(session: &Session, state: &State, suite: &str, origin: &str) -> Option<Kept> {
-    let record = recorded(state, suite)?;
+/// Its `InRelease`, if that is the one that was published. One that is dated in the future makes no condition: what
+/// takes its place may be of an earlier time.
+pub fn kept(session: &Session, state: &State, suite: &str, origin: &str, check: DateCheck) -> Option<Kept> {
+    let record = recorded(state, suite).filter(|record| check.future(Some(record.date)).is_none())?;
     let path = below(&record.directory, "InRelease");
     let status = session.root.stat(&path).ok().flatten()?;
     let content = session.root.read(&path, RELEASE_BYTES_MAX as u64).ok().flatten()?;
@@ -59,6 +61,19 @@ impl Beside {
             release: read("Release", RELEASE_BYTES_MAX)?,
             signature: read("Release.gpg", SIGNATURE_BYTES_MAX)?,
         })
+    }
+}
+
+impl Beside {
+    /// Those that say the same as this `InRelease` and are signed as well; none else.
+    pub fn of(self, inrelease: &SignedText, verifier: Option<&Verifier>) -> Vec<(&'static str, Vec<u8>)> {
+        let Beside { release: Some(release), signature } = self else { return Vec::new() };
+        let is_signed = verifier.is_none() || signature.is_some();
+        if !is_signed || contradiction(&release, signature.as_deref(), inrelease, verifier).is_some() {
+            return Vec::new();
+        }
+        let signature = signature.map(|signature| ("Release.gpg", signature));
+        std::iter::once(("Release", release)).chain(signature).collect()
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fullbore_debian::release::Release;
+use fullbore_debian::release_date::{DateCheck, HINT_FUTURE};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
 use fullbore_wire::conditional::EntityTag;
@@ -93,8 +94,9 @@ pub fn fetch(
     warn: &mut dyn FnMut(String),
 ) -> Result<Vec<Offered>, CommandError> {
     let wishes = wishes(&settings.sources);
-    let conditions: Vec<Option<Kept>> =
-        wishes.iter().map(|wish| kept(session, state, wish.suite, &settings.origins[0])).collect();
+    let condition =
+        |wish: &Wish<'_>| kept(session, state, wish.suite, &settings.origins[0], date_check(wish.sources[0], now));
+    let conditions: Vec<Option<Kept>> = wishes.iter().map(condition).collect();
     let verifiers: Vec<Option<Verifier>> =
         wishes.iter().map(|wish| verifier(wish.sources[0], session.places.work.path())).collect();
     let early = EarlyChecks::begin(session, state, &wishes, &conditions, &verifiers);
@@ -124,7 +126,8 @@ pub fn fetch(
             }
             Err(Refusal::Local(why)) => return Err(unwritable(suite, &why)),
             Err(Refusal::Unavailable(why, hint)) => {
-                newest_of_others(settings, session, suite, verifier.as_ref(), (&why, hint), stop, warn)?
+                let check = date_check(wish.sources[0], now);
+                newest_of_others(settings, session, suite, verifier.as_ref(), (&why, hint), check, stop, warn)?
             }
         };
         candidates.push(candidate(settings, session, state, wish, (received, host), verifier, now, stop, warn)?);
@@ -169,13 +172,16 @@ fn unverified(origin: &str, suite: &str, why: &str, hint: Option<&'static str>) 
     }
 }
 
-/// The origin cannot be used: the newest valid Release of the other mirrors, and whose it is.
+/// The origin cannot be used: the newest valid Release of the other mirrors, and whose it is. One that is dated in the
+/// future counts only where there is no other.
+#[allow(clippy::too_many_arguments)]
 fn newest_of_others(
     settings: &MirrorSettings,
     session: &Session,
     suite: &str,
     verifier: Option<&Verifier>,
     (why, hint): (&str, &'static str),
+    check: DateCheck,
     stop: &Stop,
     warn: &mut dyn FnMut(String),
 ) -> Result<(Received, HostId), CommandError> {
@@ -188,7 +194,8 @@ fn newest_of_others(
         let answer = session.runtime.block_on(stop.or(answer))?;
         match accept(answer, None, verifier) {
             Ok(received) => {
-                let newer = best.as_ref().is_none_or(|(best, _)| received.release.date > best.release.date);
+                let rank = |received: &Received| check.rank(received.release.date);
+                let newer = best.as_ref().is_none_or(|(best, _)| rank(&received) > rank(best));
                 if newer {
                     // The next run asks the origin again, which knows nothing of this host's tag.
                     best = Some((Received { tag: None, ..received }, host));
@@ -228,7 +235,12 @@ fn newest_of_others(
     Err(error.hint(hint.unwrap_or(HINT_ABSENT)))
 }
 
-/// What is received of a suite, unless it has expired, with its place and what is taken from it.
+/// How the dates of a source's Releases are held against the clock.
+fn date_check(source: &SourceSpec, now: i64) -> DateCheck {
+    DateCheck::new(now, source.check_date, source.max_future_s)
+}
+
+/// What is received of a suite, unless it is of the future or has expired, with its place and what is taken from it.
 #[allow(clippy::too_many_arguments)]
 fn candidate(
     settings: &MirrorSettings,
@@ -249,6 +261,13 @@ fn candidate(
             .context("nothing was published or deleted")
             .hint("say --suite by one of its names, if it is meant; else the mirror serves another suite in its place")
     })?;
+    let check = date_check(source, now);
+    if let Some(future) = check.future(release.date) {
+        return Err(CommandError::new(ErrorKind::Stale, format_args!("{suite}: {future}"))
+            .context(from())
+            .context("nothing was published or deleted")
+            .hint(HINT_FUTURE));
+    }
     let until = valid_until(release, source.valid_until_min_s, source.valid_until_max_s).filter(|until| *until < now);
     if let Some(until) = until.filter(|_| source.check_valid_until) {
         if !settings.ignore_valid_until {
@@ -282,7 +301,7 @@ fn candidate(
     };
     let layout = layout(suite, release, taken, &session.root).map_err(|error| disk(&error))?;
     let selections = wish.sources.iter().map(selection).collect();
-    Ok(Candidate { requested: suite.to_owned(), host, selections, layout, received, verifier })
+    Ok(Candidate { requested: suite.to_owned(), host, selections, layout, received, verifier, check })
 }
 
 /// Whether the suite asked for as `rival` has the codename of this Release too: not if its present Release has another.
@@ -308,7 +327,7 @@ fn judge(
     warn: &mut dyn FnMut(String),
 ) -> Result<Offered, CommandError> {
     let identity = candidate.identity();
-    let Candidate { requested: suite, host, selections, layout: place, received, verifier } = candidate;
+    let Candidate { requested: suite, host, selections, layout: place, received, verifier, check } = candidate;
     let Received { files, modified, tag, text, release } = received;
     let fingerprint = fingerprint(&selections, &settings.filters);
     let unrecorded = unrecorded(session, state, &place.directory)?;
@@ -330,14 +349,18 @@ fn judge(
         signed: text.is_verified(),
         fingerprint,
         here,
+        check,
     };
     let refused = |error: StateError| match error {
         StateError::Older { .. } => state_error(&error).context(format_args!("from {}", shown(settings, host))),
         other => state_error(&other),
     };
-    let mut novelty = state.judge(&offer, false).map_err(refused)?;
+    if let Some(future) = state.judge_date(&offer).map_err(refused)? {
+        warn(format!("{suite}: of the one mirrored until now: {future}; the Release offered takes its place"));
+    }
+    let mut novelty = state.judge(&offer).map_err(refused)?;
     if novelty == Novelty::Unchanged {
-        let files = altered(session, &place.directory, &files, &text, verifier.as_ref())?;
+        let files = altered(session, state, &place.directory, &files, &text, verifier.as_ref())?;
         let links = lost_links(&session.root, &state.header.suites).map_err(|error| disk(&error))?;
         let links = links.iter().filter(|lost| lost.directory == place.directory).map(|lost| lost.link);
         for name in files.into_iter().chain(links) {
@@ -377,6 +400,7 @@ fn unrecorded(session: &Session, state: &State, directory: &str) -> Result<Optio
 /// The signed files that do not lie in their place as they were published (M4).
 fn altered(
     session: &Session,
+    state: &State,
     directory: &str,
     files: &[(&'static str, Vec<u8>)],
     text: &SignedText,
@@ -396,7 +420,9 @@ fn altered(
             Some(release) => contradiction(&release, signature.as_deref(), text, verifier)
                 .map(|(name, _)| name)
                 .or_else(|| (verifier.is_some() && signature.is_none()).then_some("Release.gpg")),
-            None => signature.map(|_| "Release"),
+            // Where neither is here, the state tells whether they were.
+            None => (signature.is_some() || state.has_record(&session.root, &below(directory, "Release")))
+                .then_some("Release"),
         });
     }
     Ok(altered)
@@ -450,6 +476,10 @@ pub fn take_side_files(
         session.runtime.block_on(stop.or(in_time))?;
         if fits(offer, &files) {
             offer.files.extend(files.into_iter().map(|(name, got)| (name, got.body)));
+        } else {
+            // The host says nothing better: those that lie here stay if they are of this very Release.
+            let beside = Beside::read(&session.root, &offer.layout.directory).map_err(|error| disk(&error))?;
+            offer.files.extend(beside.of(&offer.text, offer.verifier.as_ref()));
         }
     }
     Ok(())

@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, PREALLOCATE_BYTES};
 use fullbore_wire::dispatcher::GivenUp;
-use fullbore_wire::hosts::Fault;
 
 use super::adopt::{self, Job, Outcome};
 use super::batch::{Files, StoredIndex};
 use super::offer::state_error;
 use super::plan::{FileId, Plan};
+use super::refusals::{Hosts, Refusals, Why};
 use super::room::{Need, Room, RoomError};
 use super::session::{Session, Stop, disk};
 use super::sizes;
 use super::standing::SuiteId;
-use super::state::{State, index_path};
+use super::state::{Conflict, State, StateError, index_path};
 use super::subtract::{Comparison, FileSet, Subtraction, Tally};
 use crate::error::{CommandError, ErrorKind};
 use crate::events::Events;
@@ -36,12 +36,14 @@ pub struct Wanted {
 }
 
 /// Subtracts what is there from the plan; hashes what is there and unknown. `suites` are those of
-/// this run, and whether each is signed.
+/// this run, and whether each is signed; `asked` all that the run was asked for.
+#[allow(clippy::too_many_arguments)]
 pub fn need(
     plan: &Plan,
     state: &State,
     session: &mut Session,
     suites: &[(SuiteId, bool)],
+    asked: &[&str],
     stop: &Stop,
     warn: &mut dyn FnMut(String),
 ) -> Result<Wanted, CommandError> {
@@ -49,7 +51,11 @@ pub fn need(
     for (file, durable) in std::mem::take(&mut session.logged) {
         comparison.logged(file, durable);
     }
-    let mut subtraction = comparison.finish(state, &session.root).map_err(|error| state_error(&error))?;
+    let refused = |error: StateError| match &error {
+        StateError::Conflict(conflict) => in_conflict(conflict, asked),
+        other => state_error(other),
+    };
+    let mut subtraction = comparison.finish(state, &session.root).map_err(refused)?;
     if let Some(damage) = &subtraction.damage {
         warn(format!("the list of files was damaged ({damage}); what it did not tell was read from the disk"));
     }
@@ -74,6 +80,30 @@ pub fn need(
         fetch.add(size);
     }
     Ok(Wanted { subtraction, learned, fetch, resumed_bytes, reserved_bytes })
+}
+
+/// A path that a suite of another run names with other content. Mostly the archive has replaced the file, and has signed
+/// both suites anew: neither may get its new content alone, for the published index of the other would be wrong then.
+fn in_conflict(conflict: &Conflict, asked: &[&str]) -> CommandError {
+    let error = CommandError::new(ErrorKind::Verification, conflict).context("nothing was published or deleted");
+    if asked.contains(&conflict.requested.as_str()) {
+        return error.hint(format_args!(
+            "{} still names the old content in the archive: run again later; if that does not help, mirror the two into \
+             different directories",
+            conflict.requested
+        ));
+    }
+    let suites: Vec<String> =
+        asked.iter().chain([&conflict.requested.as_str()]).map(|suite| format!("--suite {suite}")).collect();
+    error
+        .hint(format_args!(
+            "if the archive has replaced the file, one run with both suites publishes both: {} (with what both runs ask \
+             for; {} was mirrored with {})",
+            suites.join(" "),
+            conflict.requested,
+            conflict.selection
+        ))
+        .hint("if they are suites of different archives, mirror them into different directories")
 }
 
 fn size_of(learned: &[(FileId, u64)], id: FileId) -> Option<u64> {
@@ -181,33 +211,11 @@ pub fn no_room(error: &RoomError) -> CommandError {
         .hint("make room, mirror less (--arch, --component, --exclude), or choose another directory")
 }
 
-/// Why files did not come, if there is one reason for all of them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Why {
-    /// Several, or none is known.
-    #[default]
-    Various,
-    /// Wrong bytes.
-    Corrupt,
-}
-
-impl Why {
-    fn of<'a>(mut faults: impl Iterator<Item = &'a Fault> + Clone) -> Why {
-        if faults.clone().next().is_none() {
-            Why::Various
-        } else if faults.all(|fault| *fault == Fault::WrongBytes) {
-            Why::Corrupt
-        } else {
-            Why::Various
-        }
-    }
-}
-
 /// What came of the fetching.
 pub struct Came {
     /// Files of the plan that no host served right, with what is known of why.
     pub missing: Vec<String>,
-    /// What all that is known of why has in common.
+    /// What is known of why.
     pub why: Why,
     /// Suites that cannot be published for them.
     pub incomplete: Vec<SuiteId>,
@@ -215,11 +223,24 @@ pub struct Came {
     pub indexes: Vec<Sha256>,
 }
 
+impl Came {
+    /// Adds indexes that are lacking: a line for each, and whether some host sent something else.
+    pub fn lack(&mut self, lacking: Vec<(String, bool)>) {
+        for (line, is_wrong) in lacking {
+            if is_wrong && self.why == Why::Various {
+                self.why = Why::Wrong;
+            }
+            self.missing.push(line);
+        }
+    }
+}
+
 /// Fetches the files of the plan and the remaining indexes.
 pub fn fetch(
     plan: &Arc<Plan>,
     need: &mut Wanted,
     indexes: Vec<StoredIndex>,
+    refusals: &mut Refusals,
     session: &mut Session,
     stop: &Stop,
     events: &mut dyn Events,
@@ -235,27 +256,16 @@ pub fn fetch(
             None => drop(subtraction.done.insert(item)),
         }
     }
-    let hosts = session.fetcher.hosts();
-    let names: Vec<String> = hosts.iter().map(|host| host.name.clone()).collect();
-    // A file that nobody was asked for is missing for what put the hosts out.
-    let out: Vec<String> =
-        hosts.iter().filter_map(|host| Some(format!("{}: {}", host.name, host.out.as_ref()?))).collect();
+    let hosts = Hosts::of(&session.fetcher.hosts());
     let given_up_files = || fetched.given_up.iter().filter(|given_up| files.index(given_up.item).is_none());
     came.why = Why::of(given_up_files().flat_map(|given_up| &given_up.faults).map(|(_, fault)| fault));
-    for given_up in given_up_files() {
+    for given_up in &fetched.given_up {
+        if let Some(index) = files.index(given_up.item) {
+            refusals.note(index.sha256, given_up, &hosts);
+            continue;
+        }
         let file = plan.file(given_up.item);
-        let tried: Vec<&str> =
-            given_up.tried.iter().filter_map(|host| names.get(host as usize)).map(String::as_str).collect();
-        let faults = given_up.faults.iter().filter_map(|(host, fault)| Some((names.get(usize::from(*host))?, fault)));
-        let faults: Vec<String> = faults.map(|(host, fault)| format!("{host}: {fault}")).collect();
-        let why = match (given_up.missing, tried.is_empty(), faults.is_empty()) {
-            (true, ..) => format!("not on {}", tried.join(", ")),
-            (false, _, false) => faults.join("; "),
-            (false, false, true) if out.is_empty() => format!("wrong or broken from {}", tried.join(", ")),
-            (false, _, true) if !out.is_empty() => out.join("; "),
-            (false, _, true) => "no mirror could be reached".to_owned(),
-        };
-        came.missing.push(format!("{}: {why}", file.path));
+        came.missing.push(format!("{}: {}", file.path, hosts.why(given_up)));
         came.incomplete.extend(file.suites);
     }
     for id in without_outcome(&subtraction.fetch, &subtraction.done, given_up_files()) {
@@ -286,12 +296,5 @@ mod tests {
         done.insert(1);
         let given_up = GivenUp { item: 3, tried: HostSet::default(), missing: true, faults: Vec::new() };
         assert_eq!(without_outcome(&[1, 2, 3], &done, [&given_up].into_iter()), [2]);
-    }
-
-    #[test]
-    fn one_reason_for_all_or_none() {
-        assert_eq!(Why::of([].iter()), Why::Various);
-        assert_eq!(Why::of([Fault::WrongBytes, Fault::WrongBytes].iter()), Why::Corrupt);
-        assert_eq!(Why::of([Fault::Slow, Fault::WrongBytes].iter()), Why::Various);
     }
 }

@@ -18,6 +18,7 @@ use super::commit::PublishedFile;
 use super::layout::{Layout, is_within, link_target};
 use super::links;
 use super::plan::{FileId, Plan};
+use super::signed_files::SIGNED_FILES;
 use super::standing::SuiteId;
 use super::state::{SuiteRecord, index_path};
 
@@ -144,16 +145,21 @@ pub fn names(
             link_unless_same(root, &mut names, index, publication.layout.path(&index.path))?;
         }
     }
+    // A Release may list what has a name by hash, or lies in the directory of another suite.
+    let published: HashSet<String> = match publications.iter().any(|publication| !publication.left_out.is_empty()) {
+        true => publications.iter().flat_map(Publication::files).map(|file| file.path).collect(),
+        false => HashSet::new(),
+    };
     for publication in publications {
         for index in &publication.left_out {
             let path = publication.layout.path(&index.path);
-            if has_other_content(root, &path, index)? {
+            if !published.contains(&path) && has_other_content(root, &path, index)? {
                 names.push(Name::Remove { path });
             }
         }
     }
     for publication in publications {
-        for name in ["Release.gpg", "Release", "InRelease"] {
+        for name in SIGNED_FILES {
             let path = publication.layout.path(name);
             match publication.signed_files().find(|file| file.path == name) {
                 Some(file) => link_unless_same(root, &mut names, file, path)?,

@@ -11,6 +11,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 
+use fullbore_debian::release_date::{DateCheck, FutureDate, Succession};
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::durability::sync_file;
 use fullbore_engine::files::{FileError, PartFile, Root};
@@ -84,10 +85,7 @@ pub enum StateError {
 
 /// One path, two contents: an index of this run against a suite mirrored before.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{path}: {index} says SHA-256 {wanted}, but {directory}, mirrored before, says {have}; \
-     mirror the two into different directories"
-)]
+#[error("{path}: {index} says SHA-256 {wanted}, but {directory}, mirrored before, says {have}")]
 pub struct Conflict {
     /// The path.
     pub path: String,
@@ -97,6 +95,10 @@ pub struct Conflict {
     pub wanted: Sha256,
     /// The other suite's directory.
     pub directory: String,
+    /// The name that it was asked for by.
+    pub requested: String,
+    /// What was taken from it, in words.
+    pub selection: String,
     /// The other suite's hash.
     pub have: Sha256,
 }
@@ -214,6 +216,8 @@ pub struct Offer<'a> {
     pub fingerprint: Sha256,
     /// `Date` of the Release that lies in the directory, where it is another than the state tells of.
     pub here: Option<i64>,
+    /// How dates are held against the clock.
+    pub check: DateCheck,
 }
 
 /// What an offer means for what is here.
@@ -307,18 +311,38 @@ impl State {
         self.header.suites.iter().find(|suite| suite.directory == directory && !suite.retired)
     }
 
-    /// Compares what is offered with what is here, without a look at the files.
+    /// Compares the date of what is offered with the dates of what is here. Gives the date in the future that does not
+    /// count any more, if there is one.
     ///
     /// # Errors
-    /// [`StateError::Older`] for a rollback (M10), unless `older_allowed`.
-    pub fn judge(&self, offer: &Offer<'_>, older_allowed: bool) -> Result<Novelty, StateError> {
+    /// [`StateError::Older`] for a rollback (M10).
+    pub fn judge_date(&self, offer: &Offer<'_>) -> Result<Option<FutureDate>, StateError> {
         let suite = self.suite(offer.directory);
         // An unsigned Release must not be able to forbid the signed ones that follow by a far date.
         let recorded = suite.filter(|suite| suite.signed || !offer.signed).map(|suite| suite.date);
-        if let Some(have) = recorded.max(offer.here).filter(|have| offer.date < *have && !older_allowed) {
-            return Err(StateError::Older { directory: offer.directory.to_owned(), offered: offer.date, have });
+        let may_correct = offer.signed || (offer.here.is_none() && suite.is_some_and(|suite| !suite.signed));
+        let mut corrected = None;
+        // Each for itself: behind one that does not count may be one that does.
+        for have in [recorded, offer.here].into_iter().flatten() {
+            // A Release without a date has the date 0 here, and is older than all others.
+            match offer.check.succession(Some(offer.date), Some(have), may_correct && offer.date != 0) {
+                Succession::Follows => {}
+                Succession::Corrects(future) => corrected = Some(future),
+                Succession::Older => {
+                    return Err(StateError::Older { directory: offer.directory.to_owned(), offered: offer.date, have });
+                }
+            }
         }
-        let Some(suite) = suite else { return Ok(Novelty::NewSuite) };
+        Ok(corrected)
+    }
+
+    /// Compares what is offered with what is here, without a look at the files.
+    ///
+    /// # Errors
+    /// As [`State::judge_date`].
+    pub fn judge(&self, offer: &Offer<'_>) -> Result<Novelty, StateError> {
+        self.judge_date(offer)?;
+        let Some(suite) = self.suite(offer.directory) else { return Ok(Novelty::NewSuite) };
         Ok(if offer.signed && !suite.signed {
             Novelty::NowSigned
         } else if offer.inrelease != suite.inrelease {
@@ -330,6 +354,19 @@ impl State {
         } else {
             Novelty::Unchanged
         })
+    }
+
+    /// Whether the list of files has this path and does not count it among the expired. A list that cannot be read has
+    /// nothing. Those below `dists/` stand before the pool, so that little is read.
+    pub fn has_record(&self, root: &Root, path: &str) -> bool {
+        let Ok(Some(mut records)) = self.records(root) else { return false };
+        while let Ok(Some(record)) = records.next() {
+            if record.path >= path {
+                let standing = self.header.standings.get(record.standing as usize);
+                return record.path == path && standing.is_some_and(|standing| !standing.expired);
+            }
+        }
+        false
     }
 
     /// The list of files, in order of path; `None` when there is none.
@@ -463,6 +500,9 @@ pub(super) mod tests {
 
     use super::*;
 
+    /// After all dates of these tests.
+    const NOW: i64 = 2_000_000;
+
     /// A suite as some run published it.
     pub(in crate::mirror) fn suite() -> SuiteRecord {
         SuiteRecord {
@@ -496,6 +536,7 @@ pub(super) mod tests {
             signed: suite.signed,
             fingerprint: suite.fingerprint,
             here: None,
+            check: DateCheck::new(NOW, true, 10),
         }
     }
 
@@ -517,30 +558,58 @@ pub(super) mod tests {
     fn the_same_release_and_settings_are_nothing_new() {
         let (state, suite) = (state(), suite());
         let same = offer(&suite);
-        let judge = |offer| state.judge(&offer, false).unwrap();
+        let judge = |offer| state.judge(&offer).unwrap();
         assert_eq!(judge(same), Novelty::Unchanged);
         assert_eq!(judge(Offer { directory: "dists/sid", ..same }), Novelty::NewSuite);
         assert_eq!(judge(Offer { inrelease: Sha256::of(b"2"), date: 1_000_001, ..same }), Novelty::NewRelease);
         assert_eq!(judge(Offer { inrelease: Sha256::of(b"2"), ..same }), Novelty::SameDate);
         assert_eq!(judge(Offer { fingerprint: Sha256::EMPTY, ..same }), Novelty::NewSettings);
         let unfinished = State { unfinished: true, ..self::state() };
-        assert_eq!(unfinished.judge(&same, false).unwrap(), Novelty::Unfinished);
+        assert_eq!(unfinished.judge(&same).unwrap(), Novelty::Unfinished);
     }
 
     #[test]
     fn m10_an_older_release_is_refused() {
         let (state, suite) = (state(), suite());
         let older = Offer { inrelease: Sha256::of(b"0"), date: 999_999, ..offer(&suite) };
-        let error = state.judge(&older, false).unwrap_err();
+        let error = state.judge(&older).unwrap_err();
         assert_eq!(
             error.to_string(),
             "dists/trixie: the Release offered is of 1970-01-12T13:46:39Z, older than the one mirrored, of 1970-01-12T13:46:40Z"
         );
-        assert_eq!(state.judge(&older, true).unwrap(), Novelty::NewRelease);
         // What lies in the directory counts as well, with a state or without one.
         for state in [&state, &State::default()] {
             let older = Offer { here: Some(suite.date + 1), ..offer(&suite) };
-            assert!(matches!(state.judge(&older, false), Err(StateError::Older { have: 1_000_001, .. })));
+            assert!(matches!(state.judge(&older), Err(StateError::Older { have: 1_000_001, .. })));
+        }
+    }
+
+    #[test]
+    fn a_recorded_release_of_the_future_is_replaced_by_a_signed_one_alone() {
+        let far = NOW + 86_400;
+        for (recorded, here, recorded_signed, signed, date, is_replaced) in [
+            (far, None, true, true, NOW, true),
+            (far, None, true, false, NOW, false),
+            (far, None, false, false, NOW, true),
+            (far, None, false, true, NOW, true),
+            (far, None, true, true, 0, false),
+            (far, None, true, true, far - 1, false),
+            (NOW - 9, Some(far), true, true, NOW, true),
+            (NOW - 9, Some(far), true, true, NOW - 10, false),
+            (NOW - 9, Some(far), true, false, NOW, false),
+            (NOW - 9, Some(far), false, false, NOW, false),
+            (far, Some(NOW - 9), true, true, NOW - 10, false),
+        ] {
+            let mut state = state();
+            (state.header.suites[0].date, state.header.suites[0].signed) = (recorded, recorded_signed);
+            let suite = suite();
+            let offered = Offer { date, signed, here, inrelease: Sha256::of(b"2"), ..offer(&suite) };
+            let judged = state.judge_date(&offered);
+            let case = format!("{recorded} {here:?} {recorded_signed} {signed} {date}");
+            assert_eq!(matches!(judged, Ok(Some(_))), is_replaced, "{case}");
+            assert_eq!(judged.is_err(), !is_replaced, "{case}");
+            let unchecked = Offer { check: DateCheck::new(NOW, false, 10), ..offered };
+            assert!(recorded_signed != signed || state.judge_date(&unchecked).is_err(), "{case}: not checked");
         }
     }
 
@@ -549,10 +618,10 @@ pub(super) mod tests {
         let mut state = state();
         state.header.suites[0].signed = false;
         let suite = suite();
-        assert_eq!(state.judge(&offer(&suite), false).unwrap(), Novelty::NowSigned);
+        assert_eq!(state.judge(&offer(&suite)).unwrap(), Novelty::NowSigned);
         // And an unsigned Release with a date in the future does not lock out the signed one.
         state.header.suites[0].date = i64::MAX;
-        assert_eq!(state.judge(&offer(&suite), false).unwrap(), Novelty::NowSigned);
+        assert_eq!(state.judge(&offer(&suite)).unwrap(), Novelty::NowSigned);
     }
 
     #[test]

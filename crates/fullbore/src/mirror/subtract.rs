@@ -6,12 +6,13 @@
 //! disk, and if they have the right size they are to be read and hashed: so an archive
 //! made by debmirror or ftpsync, or a lost state, costs reading, not fetching.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Kind, Root};
 use serde::{Deserialize, Serialize};
 
+use super::here::Here;
 use super::links;
 use super::plan::{FileId, Plan, PlanFile};
 use super::records::Record;
@@ -176,6 +177,8 @@ pub struct Comparison<'a> {
     result: Subtraction,
     /// Files that are on disk, but whose content must be read again.
     doubtful: FileSet,
+    /// Suites of the state that lie here no more: nothing names their files.
+    gone: BTreeSet<SuiteId>,
     log_unsigned: bool,
     /// The state is of another tree than this one.
     overtaken: bool,
@@ -200,6 +203,7 @@ impl<'a> Comparison<'a> {
             suites,
             result,
             doubtful: FileSet::new(plan.len()),
+            gone: BTreeSet::new(),
             log_unsigned: state.unfinished_unsigned,
             overtaken: state.overtaken,
         }
@@ -237,6 +241,7 @@ impl<'a> Comparison<'a> {
     /// A path that another suite, mirrored before, needs with other content; refusals of
     /// the system.
     pub fn finish(mut self, state: &State, root: &Root) -> Result<Subtraction, StateError> {
+        self.gone = gone(state, root)?;
         if let Err(damage) = self.compare_state(state, root)? {
             self.result.damage = Some(damage);
         }
@@ -307,13 +312,18 @@ impl<'a> Comparison<'a> {
             return Ok(());
         }
         if !file.is(record.size, record.sha256) {
-            let other = standing.members.iter().find(|member| self.suites.iter().all(|(suite, _)| suite != *member));
+            let other = standing
+                .members
+                .iter()
+                .find(|member| self.suites.iter().all(|(suite, _)| suite != *member) && !self.gone.contains(member));
             if let Some(other) = other.and_then(|&other| state.header.suites.get(usize::from(other))) {
                 return Err(StateError::Conflict(Box::new(Conflict {
                     path: file.path.to_owned(),
                     index: self.plan.index_of(file.id).to_owned(),
                     wanted: file.sha256,
                     directory: other.directory.clone(),
+                    requested: other.requested.clone(),
+                    selection: other.selection.clone(),
                     have: record.sha256,
                 })));
             }
@@ -329,6 +339,17 @@ impl<'a> Comparison<'a> {
         }
         Ok(())
     }
+}
+
+/// The suites of the state whose signed files are gone from the tree.
+fn gone(state: &State, root: &Root) -> Result<BTreeSet<SuiteId>, FileError> {
+    let mut gone = BTreeSet::new();
+    for (id, suite) in (0..).zip(&state.header.suites) {
+        if suite.retired || Here::read(root, &suite.directory)?.is_none() {
+            gone.insert(id);
+        }
+    }
+    Ok(gone)
 }
 
 enum Found {

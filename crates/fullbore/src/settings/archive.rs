@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use fullbore_debian::keys::KeySource;
+use fullbore_debian::release_date::MAX_FUTURE_S;
 use fullbore_debian::sources_list::{ArchiveSource, ByHash, ListOption};
 
 use super::file::{Section, SourceSection};
@@ -70,6 +71,8 @@ pub(super) fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
             architectures,
             signed_by: if trusted && keyrings.is_empty() { SignedBy::Trusted } else { signed_by(&keyrings)? },
             check_valid_until: true,
+            check_date: true,
+            max_future_s: MAX_FUTURE_S,
             valid_until_max_s: None,
             valid_until_min_s: None,
         });
@@ -127,7 +130,10 @@ fn apt_archives(entries: Vec<ArchiveSource>, wishes: &Section, path: &Path) -> R
             sources: entry.source || wanted_sources,
             languages: entry.languages.set.is_some().then(|| languages(&entry.languages)),
             signed_by: apt_signed_by(&entry, &wishes.keyring.0)?,
-            check_valid_until: entry.check_valid_until,
+            // As in apt: who does not believe the clock cannot tell what has expired.
+            check_valid_until: entry.check_valid_until && entry.check_date != Some(false),
+            check_date: entry.check_date.unwrap_or(true),
+            max_future_s: entry.date_max_future_s.map_or(MAX_FUTURE_S, |s| i64::try_from(s).unwrap_or(i64::MAX)),
             valid_until_max_s: entry.valid_until_max_s,
             valid_until_min_s: entry.valid_until_min_s,
         };

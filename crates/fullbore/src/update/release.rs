@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use fullbore_apt::http::FUTURE_S;
 use fullbore_apt::lists::names::file_name;
 use fullbore_debian::release::Release;
+use fullbore_debian::release_date::{DateCheck, HINT_FUTURE, MAX_FUTURE_S, Succession};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, Verifier};
 use fullbore_engine::files::Root;
 use fullbore_wire::fetch::GetError;
@@ -53,36 +53,42 @@ pub fn fetch(
     warn: &mut dyn FnMut(String),
 ) -> Result<Vec<Outcome>, CommandError> {
     let kept: Vec<Option<Kept>> = repositories.iter().map(|own| kept(&session.root, own)).collect();
+    let checks: Vec<DateCheck> = repositories.iter().map(|own| date_check(settings, own, now)).collect();
+    // "Not changed since" is no answer where the one here is to be replaced by an older one.
+    let conditions: Vec<Option<&Kept>> =
+        kept.iter().zip(&checks).map(|(kept, check)| condition(kept.as_ref(), *check)).collect();
     let patience = Duration::from_secs(settings.timeout_s());
-    let questions = repositories.iter().zip(&kept);
-    let questions = questions.map(|(own, kept)| ask(session, own, condition(kept.as_ref()), 0, patience)).collect();
+    let questions = repositories.iter().zip(&conditions);
+    let questions = questions.map(|(own, kept)| ask(session, own, *kept, 0, patience)).collect();
     let answers = session.runtime.block_on(stop.or(all(questions)))?;
     // Not `partial/`: that is apt's own user's, who must not decide what `gpgv` reads.
     let scratch = session.root.path();
     let verified: Vec<(Result<Received, Refusal>, usize)> = std::thread::scope(|scope| {
         let mut threads = Vec::new();
-        for ((own, kept), (answers, asked)) in repositories.iter().zip(&kept).zip(answers) {
+        let asked_of = repositories.iter().zip(&conditions).zip(&checks);
+        for (((own, kept), check), (answers, asked)) in asked_of.zip(answers) {
             let verifier = verifier(own, scratch);
-            threads.push((scope.spawn(move || newest(answers, condition(kept.as_ref()), verifier.as_ref())), asked));
+            threads.push((scope.spawn(move || newest(answers, *kept, verifier.as_ref(), *check)), asked));
         }
         let lost = || Refusal::Unavailable("the verifying thread failed".to_owned(), "");
         threads.into_iter().map(|(thread, asked)| (thread.join().unwrap_or_else(|_| Err(lost())), asked)).collect()
     });
     let mut outcomes = Vec::new();
-    for ((own, kept), (mut received, mut asked)) in repositories.iter().zip(kept).zip(verified) {
+    drop(conditions);
+    for (((own, kept), check), (mut received, mut asked)) in repositories.iter().zip(kept).zip(checks).zip(verified) {
         // Our own copy was altered, or the answer was: asked again without a condition.
         let mut again = kept.is_some();
         // What cannot be believed, such as a login page in the place of a mirror, is no answer either.
         while matches!(received, Err(Refusal::Verification(..))) && (again || asked < hosts(session, own).len()) {
             let from = if again { 0 } else { asked };
             let (answers, until) = session.runtime.block_on(stop.or(ask(session, own, None, from, patience)))?;
-            let other = newest(answers, None, verifier(own, scratch).as_ref());
+            let other = newest(answers, None, verifier(own, scratch).as_ref(), check);
             if again || other.is_ok() {
                 received = other;
             }
             (again, asked) = (false, until);
         }
-        outcomes.push(judge(settings, own, kept, received, now, warn));
+        outcomes.push(judge(settings, session, own, kept, received, check, now, warn));
     }
     Ok(outcomes)
 }
@@ -157,14 +163,20 @@ async fn some<F: Future<Output = Answer>>(futures: Vec<F>) -> Vec<Answer> {
     done.into_iter().flatten().collect()
 }
 
-/// The newest Release of those that can be believed; else what was wrong with the first mirror's.
-fn newest(answers: Vec<Answer>, kept: Option<&Kept>, verifier: Option<&Verifier>) -> Result<Received, Refusal> {
+/// The newest Release of those that can be believed, one of the future last; else what was wrong with the first
+/// mirror's.
+fn newest(
+    answers: Vec<Answer>,
+    kept: Option<&Kept>,
+    verifier: Option<&Verifier>,
+    check: DateCheck,
+) -> Result<Received, Refusal> {
     let mut best: Option<Result<Received, Refusal>> = None;
     for answer in answers {
         let received = accept(answer, kept, verifier);
         let better = match (&best, &received) {
             (None, _) | (Some(Err(_)), Ok(_)) => true,
-            (Some(Ok(best)), Ok(received)) => received.release.date > best.release.date,
+            (Some(Ok(best)), Ok(received)) => check.rank(received.release.date) > check.rank(best.release.date),
             (Some(_), Err(_)) => false,
         };
         if better {
@@ -189,9 +201,19 @@ fn kept(root: &Root, own: &Repository) -> Option<Kept> {
     })
 }
 
-/// As a condition of the request for an `InRelease`.
-fn condition(kept: Option<&Kept>) -> Option<&Kept> {
-    kept.filter(|kept| kept.name == "InRelease")
+/// As a condition of the request for an `InRelease`. One that is dated in the future is none.
+fn condition(kept: Option<&Kept>, check: DateCheck) -> Option<&Kept> {
+    let is_future = |kept: &Kept| check.future(kept.release().and_then(|release| release.date)).is_some();
+    kept.filter(|kept| kept.name == "InRelease" && !is_future(kept))
+}
+
+/// How this repository's dates are held against the clock: by its source, else by apt's configuration.
+fn date_check(settings: &UpdateSettings, own: &Repository, now: i64) -> DateCheck {
+    let configuration = &settings.configuration;
+    let checked = own.check_date.unwrap_or_else(|| configuration.bool("Acquire::Check-Date", true));
+    let ahead = own.date_max_future_s.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX));
+    let ahead = ahead.unwrap_or_else(|| configuration.number("Acquire::Max-FutureTime", MAX_FUTURE_S));
+    DateCheck::new(now, checked, ahead)
 }
 
 /// The name of a file of the Release's directory.
@@ -199,11 +221,14 @@ pub fn name_of(own: &Repository, name: &str) -> String {
     format!("{}{}", own.prefix, file_name(&format!("x:{name}")))
 }
 
+#[allow(clippy::too_many_arguments)]
 fn judge(
     settings: &UpdateSettings,
+    session: &Session,
     own: &Repository,
     kept: Option<Kept>,
     received: Result<Received, Refusal>,
+    check: DateCheck,
     now: i64,
     warn: &mut dyn FnMut(String),
 ) -> Outcome {
@@ -216,18 +241,32 @@ fn judge(
             hint.into_iter().fold(error, CommandError::hint)
         }
     })?;
-    let Received { files, modified, release, .. } = received;
+    let Received { files, modified, release, text, .. } = received;
+    if let Some(future) = check.future(release.date) {
+        return Err(refused(ErrorKind::Stale, future.to_string())
+            .context("its indexes stay as they were")
+            .hint(HINT_FUTURE));
+    }
     // What is here was verified when it came, and whoever may write here needs no forged Release.
     let before = kept.as_ref().and_then(Kept::release);
+    let has_signature = |kept: &Kept| {
+        kept.name == "InRelease"
+            || session.root.stat(&name_of(own, "Release.gpg")).map_or(true, |there| there.is_some())
+    };
+    let may_correct = text.is_verified() || !kept.as_ref().is_some_and(has_signature);
     let unchanged = kept.is_some_and(|kept| files.first().is_some_and(|(_, content)| *content == kept.content));
     if let Err(error) = check_suite(&own.suite, &release) {
         warn(format!("{}: {error}", own.shown()));
     }
     if let Some(before) = &before {
-        if before.date > release.date {
-            return Err(refused(ErrorKind::Stale, "its Release is older than the one here".to_owned())
-                .context("its indexes stay as they were")
-                .hint("this mirror is behind; try again later"));
+        match check.succession(release.date, before.date, may_correct) {
+            Succession::Follows => {}
+            Succession::Corrects(future) => warn(format!("{}: of the one here: {future}; it is replaced", own.shown())),
+            Succession::Older => {
+                return Err(refused(ErrorKind::Stale, "its Release is older than the one here".to_owned())
+                    .context("its indexes stay as they were")
+                    .hint("this mirror is behind; try again later"));
+            }
         }
         check_identity(settings, own, before, &release)?;
     }
@@ -271,6 +310,7 @@ fn check_identity(
     Ok(())
 }
 
+/// Whether it has expired.
 fn check_time(
     settings: &UpdateSettings,
     own: &Repository,
@@ -280,12 +320,7 @@ fn check_time(
 ) -> Result<(), CommandError> {
     let configuration = &settings.configuration;
     let number = |key: &str| u64::try_from(configuration.number(key, 0)).ok().filter(|seconds| *seconds > 0);
-    let future = configuration.number("Acquire::Max-FutureTime", FUTURE_S);
-    let check_date = configuration.bool("Acquire::Check-Date", true);
-    if check_date && release.date.is_some_and(|date| date > now.saturating_add(future)) {
-        return Err(CommandError::new(ErrorKind::Stale, format_args!("{}: its Release is of the future", own.shown()))
-            .hint("look whether this machine's clock is right"));
-    }
+    let check_date = own.check_date.unwrap_or_else(|| configuration.bool("Acquire::Check-Date", true));
     let (least, most) = own.valid_until_s;
     let least = least.or_else(|| number("Acquire::Min-ValidTime"));
     let most = most.or_else(|| number("Acquire::Max-ValidTime"));

@@ -31,6 +31,10 @@ pub struct Repository {
     pub keys: Option<SignedBy>,
     /// Whether an expired Release is refused.
     pub check_valid_until: bool,
+    /// Whether this machine's clock is believed, where the source says so itself.
+    pub check_date: Option<bool>,
+    /// How far ahead of it a Release may be dated, where the source says so.
+    pub date_max_future_s: Option<u64>,
     /// `Valid-Until-Min` and `Valid-Until-Max`, in seconds.
     pub valid_until_s: (Option<u64>, Option<u64>),
     /// What is to be kept of it.
@@ -119,13 +123,11 @@ pub fn repositories(settings: &UpdateSettings, defaults: &Defaults) -> Result<Re
 
 /// Options of sources.list(5) that change what an update of apt's takes or accepts, and nothing here; a switch with
 /// the value that does.
-const WITHOUT_EFFECT: [(&str, Option<bool>); 9] = [
+const WITHOUT_EFFECT: [(&str, Option<bool>); 7] = [
     ("InRelease-Path", None),
     ("Snapshot", None),
     ("Include", None),
     ("Exclude", None),
-    ("Date-Max-Future", None),
-    ("Check-Date", Some(false)),
     ("Allow-Insecure", Some(true)),
     ("Allow-Weak", Some(true)),
     ("Allow-Downgrade-To-Insecure", Some(true)),
@@ -167,6 +169,8 @@ fn add(
                 site,
                 keys: keys.clone(),
                 check_valid_until: source.check_valid_until,
+                check_date: source.check_date,
+                date_max_future_s: source.date_max_future_s,
                 valid_until_s: (source.valid_until_min_s, source.valid_until_max_s),
                 targets: Vec::new(),
             });

@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+use fullbore_debian::release_date::DateCheck;
+
 use super::*;
 use crate::mirror::filter::Candidate;
 use crate::mirror::plan::PlanBuilder;
@@ -189,8 +191,9 @@ fn the_second_run_fetches_only_what_is_new() {
         signed: true,
         fingerprint: suite.fingerprint,
         here: None,
+        check: DateCheck::new(i64::MAX, true, 10),
     };
-    assert_eq!(mirror.state().judge(&offer, false).unwrap(), Novelty::Unchanged);
+    assert_eq!(mirror.state().judge(&offer).unwrap(), Novelty::Unchanged);
 }
 
 #[test]

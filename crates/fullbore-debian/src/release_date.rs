@@ -1,0 +1,135 @@
+//! Whether a Release is dated in the future, as this machine's clock sees it.
+//!
+//! A Release of a far date would win over every later one, for nothing older may take its place. So it is
+//! refused, and one that was published nevertheless does not count. All commands ask here.
+
+use thiserror::Error;
+
+use crate::date;
+
+/// How far ahead of this machine's clock a Release may be dated, seconds: apt's default of `Acquire::Max-FutureTime`.
+pub const MAX_FUTURE_S: i64 = 10;
+
+/// This machine's clock, and how far ahead of it a Release may be dated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DateCheck {
+    now: i64,
+    /// `None`: dates are not checked.
+    max_future_s: Option<i64>,
+}
+
+/// A Release that is dated in the future.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the Release is dated in the future: its Date is {}, this machine's clock says {}", date::format(*.date), date::format(*.now))]
+pub struct FutureDate {
+    /// `Date` of the Release, Unix seconds.
+    pub date: i64,
+    /// This machine's time, Unix seconds.
+    pub now: i64,
+}
+
+/// What to do about a [`FutureDate`].
+pub const HINT_FUTURE: &str = "set this machine's clock right; if it is right, the mirror serves a Release with a wrong date: \
+     use another mirror, or accept it with `Date-Max-Future` or `Check-Date: no` in the source";
+
+/// What an offered Release is to the one that is here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Succession {
+    /// As new or newer, or none is here.
+    Follows,
+    /// Older: it must not take the place of the one here.
+    Older,
+    /// Older, but the one here is dated in the future and does not count.
+    Corrects(FutureDate),
+}
+
+impl DateCheck {
+    /// A check against the clock `now` (Unix seconds). `checked`: `Check-Date`; `max_future_s`: `Max-FutureTime`.
+    pub fn new(now: i64, checked: bool, max_future_s: i64) -> DateCheck {
+        DateCheck { now, max_future_s: checked.then_some(max_future_s) }
+    }
+
+    /// The latest date that is accepted; `None` if all are.
+    pub fn latest(self) -> Option<i64> {
+        self.max_future_s.map(|ahead| self.now.saturating_add(ahead))
+    }
+
+    /// Whether this date lies in the future. A Release without a date lies in none.
+    pub fn future(self, date: Option<i64>) -> Option<FutureDate> {
+        let date = date?;
+        self.latest().is_some_and(|latest| date > latest).then_some(FutureDate { date, now: self.now })
+    }
+
+    /// Whether a Release dated `offered` may follow one dated `have`. `may_correct`: it is validly signed, or the one
+    /// here is not signed either.
+    ///
+    /// An attacker who replays an old signed Release gains nothing by this while the Release here has a right date: only
+    /// a date in the future stops counting, and that one is in nobody's interest. `Valid-Until` bounds how old the
+    /// replay may be then.
+    pub fn succession(self, offered: Option<i64>, have: Option<i64>, may_correct: bool) -> Succession {
+        if have <= offered {
+            return Succession::Follows;
+        }
+        match self.future(have) {
+            // One without a date, or of the future itself, corrects nothing.
+            Some(future) if may_correct && offered.is_some() && self.future(offered).is_none() => {
+                Succession::Corrects(future)
+            }
+            _ => Succession::Older,
+        }
+    }
+
+    /// By which of several offers the best is chosen: one that is not of the future before one that is, then the newest.
+    pub fn rank(self, date: Option<i64>) -> (bool, Option<i64>) {
+        (self.future(date).is_none(), date)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_700_000_000;
+
+    fn check() -> DateCheck {
+        DateCheck::new(NOW, true, MAX_FUTURE_S)
+    }
+
+    #[test]
+    fn ten_seconds_ahead_are_a_clock_and_eleven_the_future() {
+        for (date, is_future) in
+            [(None, false), (Some(NOW), false), (Some(NOW + 10), false), (Some(NOW + 11), true), (Some(i64::MAX), true)]
+        {
+            assert_eq!(check().future(date).is_some(), is_future, "{date:?}");
+            assert_eq!(DateCheck::new(NOW, false, MAX_FUTURE_S).future(date), None, "not checked");
+        }
+        let far = DateCheck::new(NOW, true, i64::MAX);
+        assert_eq!((far.latest(), far.future(Some(i64::MAX))), (Some(i64::MAX), None));
+        let text = check().future(Some(NOW + 86_400)).unwrap().to_string();
+        assert!(
+            text.contains("Wed, 15 Nov 2023 22:13:20 UTC") && text.contains("Tue, 14 Nov 2023 22:13:20 UTC"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn only_a_date_in_the_future_stops_counting() {
+        use Succession::{Follows, Older};
+        let (past, future) = (Some(NOW - 5), Some(NOW + 999));
+        for (offered, have, may_correct, expected) in [
+            (past, None, false, Follows),
+            (past, past, false, Follows),
+            (Some(NOW), past, false, Follows),
+            (Some(NOW - 6), past, true, Older),
+            (None, past, true, Older),
+            (past, future, false, Older),
+            (None, future, true, Older),
+            (Some(NOW + 99), future, true, Older),
+        ] {
+            assert_eq!(check().succession(offered, have, may_correct), expected, "{offered:?} {have:?}");
+        }
+        assert!(matches!(check().succession(past, future, true), Succession::Corrects(_)));
+        assert_eq!(DateCheck::new(NOW, false, 0).succession(past, future, true), Older, "not checked");
+        assert!(check().rank(past) > check().rank(future) && check().rank(past) > check().rank(None));
+    }
+}

@@ -1,0 +1,136 @@
+//! A Release that lists the suite's own signed files: `apt-ftparchive release . > Release` and scripts over
+//! `find | sha256sum` write such entries, which tell of an earlier state.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod harness;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use fullbore_testkit::archive::{Archive, SuiteSpec};
+use fullbore_testkit::digest::Digest;
+use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server};
+use harness::{Mirror, own_archive};
+
+const SIGNED: [&str; 3] = ["Release", "Release.gpg", "InRelease"];
+const SOON: [&str; 5] = ["--keep-generations", "0", "--keep-hours", "0", "--force-delete"];
+
+/// Entries that a Release may have of signed files.
+fn entries(names: &[&str]) -> String {
+    let line = |name: &&str| format!(" {} {:>8} {name}\n", Digest::of(name.as_bytes()), 38);
+    names.iter().map(line).collect()
+}
+
+fn forge(archive: &Archive, suite: &str, names: &[&str]) {
+    let forge = archive.forge(0, suite);
+    let text = forge.release().unwrap();
+    forge.set_release(&(text + &entries(names))).unwrap();
+}
+
+fn signed(root: &Path) -> BTreeMap<&'static str, Vec<u8>> {
+    SIGNED.into_iter().filter_map(|name| Some((name, fs::read(root.join(name)).ok()?))).collect()
+}
+
+/// Selections after the first run, upstream unchanged.
+const CHANGES: [&[&str]; 4] = [&["--without", "contents"], &["--arch", "amd64"], &["--component", "main"], &[]];
+
+#[test]
+fn a_release_that_lists_signed_files_keeps_them() {
+    let all = [
+        "Release",
+        "./InRelease",
+        "Release.gpg",
+        "Release.gz",
+        "InRelease.xz",
+        "main/InRelease",
+        "by-hash/SHA256/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    ];
+    for (names, has_inrelease) in [(&["Release"][..], true), (&all, true), (&["./Release"], false), (&all, false)] {
+        let (_directory, archive) = own_archive(|builder| builder.states(1));
+        // The ordinary Release of a component's directory is an entry like others.
+        let inner = archive.state(0).root.join("dists/trixie/main/binary-amd64/Release");
+        fs::write(&inner, "Architecture: amd64\n").unwrap();
+        let text = archive.forge(0, "trixie").release().unwrap();
+        let entry = format!(" {} 20 main/binary-amd64/Release\n", Digest::of(b"Architecture: amd64\n"));
+        archive.forge(0, "trixie").set_release(&(text + &entry)).unwrap();
+        forge(&archive, "trixie", names);
+        if !has_inrelease {
+            archive.forge(0, "trixie").remove_in_release().unwrap();
+        }
+        let server = Server::start(&archive.state(0).root).unwrap();
+        let upstream = signed(&archive.state(0).root.join("dists/trixie"));
+        assert_eq!(upstream.len(), 2 + usize::from(has_inrelease));
+        let mirror = Mirror::new(&archive);
+        let suite = mirror.to.join("dists/trixie");
+        mirror.run(&[&server]).exits(0);
+        for change in CHANGES {
+            let more = [change, &SOON, &["--clean-foreign"]].concat();
+            mirror.run_with(&[&server], &more).exits(0);
+            assert!(signed(&suite) == upstream, "{names:?} {change:?}: {:?}", signed(&suite).keys());
+            mirror.check(&[]).exits(0);
+        }
+        assert!(suite.join("main/binary-amd64/Release").exists(), "the ordinary one of a component");
+    }
+}
+
+#[test]
+fn signed_files_lost_to_an_earlier_version_come_back() {
+    let (_directory, archive) = own_archive(|builder| builder.states(1));
+    forge(&archive, "trixie", &SIGNED);
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let upstream = signed(&archive.state(0).root.join("dists/trixie"));
+    let mirror = Mirror::new(&archive);
+    let suite = mirror.to.join("dists/trixie");
+    mirror.run(&[&server]).exits(0);
+    for lost in [&["Release"][..], &["Release.gpg"], &["Release", "Release.gpg"], &SIGNED] {
+        lost.iter().for_each(|name| fs::remove_file(suite.join(name)).unwrap());
+        if suite.join("InRelease").exists() {
+            mirror.check(&[]).exits(4);
+        }
+        mirror.run(&[&server]).exits(0);
+        assert!(signed(&suite) == upstream, "{lost:?}");
+        mirror.check(&[]).exits(0);
+    }
+}
+
+/// They are asked for in vain beside an `InRelease` that is not new: what lies here is of that very Release.
+#[test]
+fn a_busy_host_takes_no_published_signature_away() {
+    let (_directory, archive) = own_archive(|builder| builder.states(1));
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let mirror = Mirror::new(&archive);
+    mirror.run(&[&server]).exits(0);
+    let before = signed(&mirror.to.join("dists/trixie"));
+    for name in ["Release", "Release.gpg"] {
+        server.add_fault(FaultRule::always(PathMatch::Exact(format!("/dists/trixie/{name}")), Fault::Status(404)));
+    }
+    mirror.run_with(&[&server], &["--without", "contents"]).exits(0);
+    assert!(signed(&mirror.to.join("dists/trixie")) == before);
+    mirror.check(&[]).exits(0);
+}
+
+/// A Release that lists everything below it names the signed files of a suite that lies there.
+#[test]
+fn a_suite_within_another_keeps_its_signed_files() {
+    let (_directory, archive) = own_archive(|builder| {
+        builder.states(1).suites(vec![SuiteSpec::main("trixie", "stable"), SuiteSpec::updates("other", "other")])
+    });
+    let root = &archive.state(0).root;
+    fs::rename(root.join("dists/other"), root.join("dists/trixie/inner")).unwrap();
+    let names = ["inner/Release", "inner/InRelease", "inner/Release.gpg"];
+    forge(&archive, "trixie", &names);
+    let server = Server::start(root).unwrap();
+    let flat = |mirror: Mirror| mirror.suite("dists/trixie/inner/");
+    let mirror = flat(Mirror::new(&archive));
+    mirror.run(&[&server]).exits(0);
+    let inner = mirror.to.join("dists/trixie/inner");
+    let upstream = signed(&root.join("dists/trixie/inner"));
+    assert!(signed(&inner) == upstream, "the test needs a suite within a suite");
+    let mirror = mirror.suite("trixie");
+    for change in CHANGES {
+        mirror.run_with(&[&server], &[change, &SOON].concat()).exits(0);
+        assert!(signed(&inner) == upstream, "{change:?}");
+        mirror.check(&[]).exits(0);
+    }
+}

@@ -1,0 +1,93 @@
+//! Files that every mirror has wrong: what is said of them, and the exit code, which is that of verification.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod harness;
+
+use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server};
+use harness::{Mirror, common, own_archive};
+
+fn faulty(server: &Server, part: &str, fault: Fault) {
+    server.add_fault(FaultRule::always(PathMatch::Contains(part.into()), fault));
+}
+
+/// Makes a server answer for all indexes of packages with this, under every name.
+fn wrong_indexes(server: &Server, fault: Fault) {
+    for part in ["by-hash", "/Packages", "/Sources"] {
+        faulty(server, part, fault.clone());
+    }
+}
+
+#[test]
+fn an_index_that_all_mirrors_have_wrong_is_no_missing_one() {
+    let archive = common();
+    for fault in [Fault::Corrupt, Fault::ShortLength, Fault::LongLength, Fault::Portal] {
+        let servers = [0, 1].map(|_| Server::start(&archive.state(0).root).unwrap());
+        servers.iter().for_each(|server| wrong_indexes(server, fault.clone()));
+        let ran = Mirror::new(archive).run(&[&servers[0], &servers[1]]).exits(4);
+        let ran = ran.says("no mirror has the content that the signed Release names").says("nothing was published");
+        for server in &servers {
+            let host = server.url().trim_start_matches("http://").trim_end_matches('/').to_owned();
+            assert!(ran.stderr.contains(&host), "{fault:?}: {host}\n{}", ran.stderr);
+        }
+    }
+}
+
+/// By hash it comes wrong and under its own name it is not there, or the other way round.
+#[test]
+fn the_reason_is_not_lost_with_the_other_name() {
+    let (_directory, archive) = own_archive(|builder| builder.states(1));
+    for (by_hash, plain) in [(Fault::Corrupt, Fault::Status(404)), (Fault::Status(404), Fault::Corrupt)] {
+        let server = Server::start(&archive.state(0).root).unwrap();
+        faulty(&server, "by-hash", by_hash);
+        faulty(&server, "/Packages", plain.clone());
+        faulty(&server, "/Sources", plain);
+        Mirror::new(&archive).run(&[&server]).exits(4).says("another SHA-256");
+    }
+}
+
+#[test]
+fn one_wrong_and_one_missing_are_wrong() {
+    let archive = common();
+    let servers = [0, 1].map(|_| Server::start(&archive.state(0).root).unwrap());
+    wrong_indexes(&servers[0], Fault::Status(404));
+    wrong_indexes(&servers[1], Fault::Corrupt);
+    Mirror::new(archive).run(&[&servers[0], &servers[1]]).exits(4).says("another SHA-256").says("not there (404)");
+    Mirror::new(archive).run(&[&servers[1], &servers[0]]).exits(4);
+}
+
+#[test]
+fn missing_and_broken_indexes_stay_a_matter_of_the_network() {
+    let archive = common();
+    for fault in [Fault::Status(404), Fault::Status(500), Fault::Truncate] {
+        let server = Server::start(&archive.state(0).root).unwrap();
+        wrong_indexes(&server, fault.clone());
+        let ran = Mirror::new(archive).run(&[&server]);
+        assert_eq!(ran.code, Some(3), "{fault:?}\n{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_pool_file_that_all_mirrors_have_wrong_is_exit_4() {
+    let archive = common();
+    let files = archive.state(0).select(|file| file.suite == "trixie");
+    let path = files.keys().next().unwrap();
+    for (fault, code) in [(Fault::Corrupt, 4), (Fault::ShortLength, 4), (Fault::Portal, 4), (Fault::Status(404), 2)] {
+        let servers = [0, 1].map(|_| Server::start(&archive.state(0).root).unwrap());
+        servers.iter().for_each(|server| faulty(server, path, fault.clone()));
+        let ran = Mirror::new(archive).run(&[&servers[0], &servers[1]]).exits(code).says(path);
+        let why = if code == 4 { "what came is not what the archive signed" } else { "half-way" };
+        assert!(ran.stderr.contains(why), "{fault:?}: {}", ran.stderr);
+    }
+}
+
+/// An index from which nothing is read is not fetched before the plan.
+#[test]
+fn contents_that_all_mirrors_have_wrong_are_exit_4() {
+    let (_directory, archive) = own_archive(|builder| builder.states(1).contents(true));
+    let server = Server::start(&archive.state(0).root).unwrap();
+    for index in archive.state(0).indexes.iter().filter(|index| index.path.contains("Contents-")) {
+        faulty(&server, &index.sha256.to_string(), Fault::Corrupt);
+    }
+    faulty(&server, "/Contents-", Fault::Corrupt);
+    Mirror::new(&archive).run(&[&server]).exits(4).says("/Contents-").says("another SHA-256");
+}
