@@ -591,7 +591,6 @@ pub(super) mod tests {
             (far, None, true, true, NOW, true),
             (far, None, true, false, NOW, false),
             (far, None, false, false, NOW, true),
-            (far, None, false, true, NOW, true),
             (far, None, true, true, 0, false),
             (far, None, true, true, far - 1, false),
             (NOW - 9, Some(far), true, true, NOW, true),
