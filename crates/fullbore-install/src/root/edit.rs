@@ -44,6 +44,13 @@ impl Root {
         Some(FileType::from_raw_mode(status.st_mode))
     }
 
+    /// The size of what has this name itself, in bytes.
+    pub fn size_bytes(&self, path: &str) -> Option<u64> {
+        let (parent, name) = self.parent(path).ok()?;
+        let status = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        u64::try_from(status.st_size).ok()
+    }
+
     /// What a path leads to within the root, links followed; `None` if it leads to nothing.
     pub fn leads_to(&self, path: &str) -> Option<FileType> {
         let found = self.resolve(path.as_bytes(), OFlags::PATH).ok()?;
