@@ -204,8 +204,12 @@ fn configuration(place: &Place) -> Result<Configuration, CommandError> {
 /// others. What they include by name is left out: apt would look for it on this machine.
 fn of_root(root: &Path) -> Result<Vec<u8>, RootError> {
     let root = Root::open(root)?;
-    let mut names: Vec<String> =
-        root.names(PARTS)?.into_iter().filter_map(|name| String::from_utf8(name).ok()).filter(|name| is_part(name)).collect();
+    let mut names: Vec<String> = root
+        .names(PARTS)?
+        .into_iter()
+        .filter_map(|name| String::from_utf8(name).ok())
+        .filter(|name| is_part(name))
+        .collect();
     names.sort();
     let files = names.into_iter().take(PARTS_MAX).map(|name| format!("{PARTS}/{name}")).chain([MAIN.to_owned()]);
     let mut text = format!("Dir \"{}/\";\n", root.path().display().to_string().trim_end_matches('/')).into_bytes();

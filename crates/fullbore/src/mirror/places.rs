@@ -52,8 +52,7 @@ impl Places {
     /// # Errors
     /// Refusals of the system. That the directory does not exist is none.
     pub fn untouched(dir: &Path, below: &Path) -> Result<Places, PlaceError> {
-        let scratch =
-            Scratch::make(below).map_err(|source| PlaceError::Scratch { path: below.to_owned(), source })?;
+        let scratch = Scratch::make(below).map_err(|source| PlaceError::Scratch { path: below.to_owned(), source })?;
         let work = Arc::new(Root::open(&scratch.0)?);
         work.create_directory(OWN_DIRECTORY, 0o700)?;
         let (root, volume) = if dir.exists() {

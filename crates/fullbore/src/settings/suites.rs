@@ -218,8 +218,12 @@ mod tests {
             ),
             ("sid", near, "http://near.example/debian sid\n"),
             ("experimental", near, "http://near.example/debian experimental\n"),
-            ("buster", "", "http://deb.debian.org/debian buster\nhttp://deb.debian.org/debian buster-updates\n\
-                 http://security.debian.org/debian-security buster/updates\n"),
+            (
+                "buster",
+                "",
+                "http://deb.debian.org/debian buster\nhttp://deb.debian.org/debian buster-updates\n\
+                 http://security.debian.org/debian-security buster/updates\n",
+            ),
             ("stable-backports", near, "http://near.example/debian stable-backports\n"),
             // A suite of somebody's own.
             ("crafted", "http://packages.example/own main\n", "http://packages.example/own crafted\n"),
