@@ -206,7 +206,7 @@ pub fn within(root: &Path, path: &Path) -> io::Result<PathBuf> {
                     links += 1;
                     ahead.extend(steps(&target));
                 }
-                Ok(_) => return Err(io::Error::other(format!("{}: too many links", path.display()))),
+                Ok(_) => return Err(Errno::LOOP.into()),
                 Err(_) => at.push(name),
             },
             _ => {}

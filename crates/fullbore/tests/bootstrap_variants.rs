@@ -287,6 +287,8 @@ fn links_planted_in_a_root_lead_nothing_out_of_it() {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
         let parent = Path::new(name).parent().unwrap().display();
         script.push_str(&format!("; mkdir -p {parent}; rm -f {name}; ln -s {} {name}", file.display()));
+        // What programs in the root follow leads to something there.
+        script.push_str(&format!("; mkdir -p .{}; : > .{}", outside.display(), file.display()));
     }
     let state = || {
         let one = |number: usize| {

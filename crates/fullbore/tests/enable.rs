@@ -45,11 +45,20 @@ impl System {
         self.directory.path().join("fullbore")
     }
 
-    /// Makes a program appear at its own path within the root.
+    /// Where a path is within the root.
+    fn within(&self, path: &Path) -> PathBuf {
+        self.root().join(path.strip_prefix("/").unwrap())
+    }
+
+    /// Makes a program that is there appear at its own path within the root. No link would do: it leads nowhere there.
     fn install(&self, program: &Path) {
-        let within = self.root().join(program.strip_prefix("/").unwrap());
-        fs::create_dir_all(within.parent().unwrap()).unwrap();
-        std::os::unix::fs::symlink(program, within).unwrap();
+        let within = self.within(program);
+        let (from, to) = (program.parent().unwrap(), within.parent().unwrap());
+        fs::create_dir_all(to).unwrap();
+        if program.exists() {
+            fs::hard_link(program, &within).unwrap();
+            fs::set_permissions(to, fs::metadata(from).unwrap().permissions()).unwrap();
+        }
     }
 
     fn snippet(&self) -> PathBuf {
@@ -172,7 +181,7 @@ fn another_file_that_has_the_last_word_is_named() {
     fs::remove_file(other).unwrap();
     assert_eq!(system.apt(&["status"]).0, 0);
     // The program goes away.
-    fs::remove_file(system.program()).unwrap();
+    fs::remove_file(system.within(&system.program())).unwrap();
     let (code, text) = system.apt(&["status"]);
     assert!(code == 2 && text.contains("cannot run"), "{code} {text}");
 }
