@@ -21,6 +21,7 @@ pub mod ranges;
 pub mod stage;
 pub mod sys;
 pub mod target;
+pub mod temporary;
 pub mod trace;
 pub mod verdict;
 pub mod window;

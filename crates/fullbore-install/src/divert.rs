@@ -44,6 +44,9 @@ const KEPT: &str = ".nosync-real";
 /// Ends the name under which a wrapper is written.
 const NEW: &str = ".nosync-new";
 
+/// dpkg's own directory, below the root.
+const DATABASE: &str = "var/lib/dpkg";
+
 /// dpkg's lists of packages' files, below the root.
 const LISTS: &str = "var/lib/dpkg/info";
 
@@ -105,7 +108,7 @@ pub type BeforeStep<'a> = &'a mut dyn FnMut(&'static str) -> io::Result<()>;
 
 /// Whether some program of this root may be diverted.
 pub fn is_in_use(root: &Path) -> bool {
-    root.join(HELPER).exists()
+    within(root, Path::new(HELPER)).is_ok_and(|helper| helper.exists())
 }
 
 /// A root, and what is diverted in it.
@@ -118,7 +121,7 @@ impl Root {
     /// The root at `path`, which has to be there.
     pub fn open(path: &Path) -> Result<Root, DivertError> {
         let path = path.canonicalize().map_err(file(path))?;
-        let info = path.join("var/lib/dpkg");
+        let info = within(&path, Path::new(DATABASE)).map_err(file(&path))?;
         fs::metadata(&info).map_err(file(&info))?;
         Ok(Root { path })
     }
@@ -168,7 +171,7 @@ impl Root {
         if programs.is_empty() {
             self.off_by_apt(before)?;
             // Left by a dpkg-divert that was killed: ours have ended, and nobody else's may be at work meanwhile.
-            remove(&self.path.join(LEFT_BY_DIVERT))?;
+            remove(&self.at(LEFT_BY_DIVERT)?)?;
         }
         if self.registered()?.is_empty() && !apt_conf::is_in_use(&self.path) {
             self.step(before, "remove the helper")?;
@@ -245,7 +248,7 @@ impl Root {
 
     /// Ours in dpkg's list of diversions: three lines each, the third a colon if it is of no package.
     fn registered(&self) -> Result<Vec<PathBuf>, DivertError> {
-        let path = self.path.join("var/lib/dpkg/diversions");
+        let path = within(&self.path, Path::new("var/lib/dpkg/diversions")).map_err(file(&self.path))?;
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -263,7 +266,10 @@ impl Root {
             command.args(["--quiet", "--local", "--no-rename", "--divert"]).arg(&kept).arg(action).arg(program);
             command.env("LC_ALL", "C").output()
         };
-        let ours = run(Command::new("dpkg-divert").arg("--root").arg(&self.path));
+        // It would follow an absolute link in the root out of it.
+        let database = within(&self.path, Path::new(DATABASE)).map_err(file(&self.path))?;
+        let mut ours = Command::new("dpkg-divert");
+        let ours = run(ours.arg("--root").arg(&self.path).arg("--admindir").arg(database));
         let output = match ours {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 run(Command::new("chroot").arg(&self.path).arg("dpkg-divert"))
@@ -279,7 +285,7 @@ impl Root {
     }
 
     fn place_helper(&self, helper: &Path, try_it: bool) -> Result<(), DivertError> {
-        let place = self.path.join(HELPER);
+        let place = self.at(HELPER)?;
         let new = with_end(&place, NEW);
         // One directory, that goes again: what is below it is there in every root.
         if let Some(parent) = place.parent()
@@ -288,10 +294,15 @@ impl Root {
         {
             return Err(file(parent)(error));
         }
-        fs::copy(helper, &new).map_err(file(&new))?;
-        fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).map_err(file(&new))?;
+        remove(&new)?;
+        let mut copy = File::options().write(true).create_new(true).mode(0o755).open(&new).map_err(file(&new))?;
+        let mut from = File::open(helper).map_err(file(helper))?;
+        io::copy(&mut from, &mut copy).map_err(file(&new))?;
+        copy.set_permissions(fs::Permissions::from_mode(0o755)).map_err(file(&new))?;
         // It stands before every program that is diverted: a power cut must not leave it without content.
-        File::open(&new).and_then(|copy| copy.sync_all()).map_err(file(&new))?;
+        copy.sync_all().map_err(file(&new))?;
+        // What is open for writing is not run.
+        drop(copy);
         fs::rename(&new, &place).map_err(file(&place))?;
         if try_it {
             // As the wrappers will.
@@ -311,7 +322,7 @@ impl Root {
     }
 
     fn remove_helper(&self) -> Result<(), DivertError> {
-        let place = self.path.join(HELPER);
+        let place = self.at(HELPER)?;
         remove(&with_end(&place, NEW))?;
         remove(&place)?;
         if let Some(parent) = place.parent()
@@ -373,7 +384,7 @@ impl Root {
     /// The paths of packages' files that end as these programs do.
     fn listed(&self, programs: &[PathBuf]) -> Result<Vec<PathBuf>, DivertError> {
         let ends: HashSet<&OsStr> = programs.iter().filter_map(|program| program.file_name()).collect();
-        let directory = self.path.join(LISTS);
+        let directory = within(&self.path, Path::new(LISTS)).map_err(file(&self.path))?;
         let mut found = Vec::new();
         let entries = match fs::read_dir(&directory) {
             // No package has come yet.
@@ -402,6 +413,12 @@ impl Root {
             return Err(wrong("no such path can be diverted"));
         };
         Ok(within(&self.path, parent).map_err(file(program))?.join(name))
+    }
+
+    /// Where a file of this name below the root is, seen from here; a link of this name itself is not followed.
+    fn at(&self, name: &str) -> Result<PathBuf, DivertError> {
+        let (parent, name) = name.rsplit_once('/').unwrap_or(("", name));
+        Ok(within(&self.path, Path::new(parent)).map_err(file(&self.path))?.join(name))
     }
 
     /// The root's file systems, opened before anything is changed: `/var` may be another than the root's own.

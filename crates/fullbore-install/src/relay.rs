@@ -13,12 +13,14 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{CWD, FileType, Mode, StatVfsMountFlags};
+
+use crate::root::within;
 
 /// Longest order taken, in bytes: more than the kernel allows as arguments of a program (`ARG_MAX`, 2 MiB).
 const ORDER_BYTES_MAX: usize = 4 << 20;
@@ -96,18 +98,19 @@ impl Relay {
     /// # Errors
     /// There is no place for it, or the files cannot be made.
     pub fn place(root: &Path, without: &[&str]) -> Result<Relay, RelayError> {
-        let place = PLACES.iter().find(|place| is_executable(&root.join(place)));
-        let place = place.ok_or_else(|| RelayError::NotExecutable(root.to_owned()))?;
-        let name = format!("{place}/{DIRECTORY}{}", std::process::id());
-        let directory = root.join(&name);
-        Relay::place_in(directory.clone(), Path::new("/").join(name), without).map_err(failed(&directory))
+        let places = PLACES.iter().filter_map(|place| Some((place, within(root, Path::new(place)).ok()?)));
+        let place = places.into_iter().find(|(_, outside)| is_executable(outside));
+        let (place, outside) = place.ok_or_else(|| RelayError::NotExecutable(root.to_owned()))?;
+        let name = format!("{DIRECTORY}{}", std::process::id());
+        let directory = outside.join(&name);
+        Relay::place_in(directory.clone(), Path::new("/").join(place).join(name), without).map_err(failed(&directory))
     }
 
     /// Makes this directory, whose path inside of the root is `inside`.
     fn place_in(directory: PathBuf, inside: PathBuf, without: &[&str]) -> io::Result<Relay> {
         remove(&directory)?;
-        fs::create_dir(&directory)?;
-        fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?;
+        // Fails if something has come into its place: what is written into it is run.
+        fs::DirBuilder::new().mode(0o700).create(&directory)?;
         let pipe = |name: &str| -> io::Result<File> {
             let path = directory.join(name);
             rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
@@ -129,7 +132,8 @@ impl Relay {
     /// # Errors
     /// It cannot be removed.
     pub fn clear_abandoned(root: &Path) -> Result<(), RelayError> {
-        for place in PLACES.map(|place| root.join(place)).iter().filter(|place| place.is_dir()) {
+        let places = PLACES.iter().filter_map(|place| within(root, Path::new(place)).ok());
+        for place in &places.filter(|place| place.is_dir()).collect::<Vec<_>>() {
             for entry in fs::read_dir(place).map_err(failed(place))? {
                 let directory = entry.map_err(failed(place))?.path();
                 let is_relays = directory.file_name().is_some_and(|name| name.to_string_lossy().starts_with(DIRECTORY));

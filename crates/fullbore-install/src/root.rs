@@ -6,6 +6,7 @@
 //! Where there is no such call, on older kernels and in containers whose filter does not know it, [`steps`] goes part
 //! by part.
 
+mod edit;
 mod steps;
 
 use std::fs::{self, File};
@@ -16,6 +17,8 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+
+pub(crate) use edit::set_mode;
 
 const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
 
@@ -128,22 +131,17 @@ impl Root {
     }
 
     /// The names in a directory, without `.` and `..`; none if it is not there.
-    pub(crate) fn names(&self, path: &str) -> Result<Vec<Vec<u8>>, RootError> {
+    ///
+    /// # Errors
+    /// All but absence.
+    pub fn names(&self, path: &str) -> Result<Vec<Vec<u8>>, RootError> {
         let error = |errno: Errno| RootError::new(path.as_bytes(), "list", errno);
         let directory = match self.resolve(path.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY) {
             Ok(directory) => directory,
             Err(Errno::NOENT) => return Ok(Vec::new()),
             Err(errno) => return Err(error(errno)),
         };
-        let mut names = Vec::new();
-        for entry in rustix::fs::Dir::new(directory).map_err(error)? {
-            let entry = entry.map_err(error)?;
-            let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
-                names.push(name.to_vec());
-            }
-        }
-        Ok(names)
+        edit::names_in(directory).map_err(error)
     }
 
     /// Makes everything written so far durable, names included.
@@ -208,7 +206,7 @@ pub fn within(root: &Path, path: &Path) -> io::Result<PathBuf> {
                     links += 1;
                     ahead.extend(steps(&target));
                 }
-                Ok(_) => return Err(io::Error::other(format!("{}: too many links", path.display()))),
+                Ok(_) => return Err(Errno::LOOP.into()),
                 Err(_) => at.push(name),
             },
             _ => {}

@@ -3,13 +3,12 @@
 //! dpkg puts the control files into `tmp.ci` in its directory and starts `tmp.ci/preinst install` (deb-preinst(5));
 //! debconf finds the templates beside the script there.
 
-use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::io;
 use std::path::Path;
 use std::process::Command;
 
 use crate::inside::Inside;
+use crate::root::{Root, RootError};
 use crate::unpack::Archive;
 
 /// Where dpkg has the control files of the package that it unpacks.
@@ -41,17 +40,8 @@ fn script(
     if archive.control().file(name).is_none() {
         return Ok(None);
     }
-    let directory = inside.root().join(CONTROL);
-    clear(inside.root())?;
-    fs::create_dir(&directory)?;
-    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755))?;
-    for file in &archive.control().files {
-        let path = directory.join(&file.name);
-        fs::File::create_new(&path)?.write_all(&file.content)?;
-        // As they would be in dpkg's directory; a script has to be executable.
-        let mode = if file.name == name { file.mode | 0o111 } else { file.mode };
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode & 0o7777))?;
-    }
+    let root = Root::open(inside.root()).map_err(io::Error::other)?;
+    place(&root, archive, name).map_err(io::Error::other)?;
     let mut command = inside.script(Path::new("/").join(CONTROL).join(name));
     command.arg(action);
     for (variable, value) in environment(archive, dpkg_version, name) {
@@ -60,15 +50,24 @@ fn script(
     Ok(Some(command))
 }
 
+/// Puts the control files there; the script has to be executable.
+fn place(root: &Root, archive: &Archive, script: &str) -> Result<(), RootError> {
+    root.remove(CONTROL)?;
+    root.create_directory(CONTROL, 0o755)?;
+    for file in &archive.control().files {
+        // As they would be in dpkg's directory.
+        let mode = if file.name == script { file.mode | 0o111 } else { file.mode };
+        root.write(&format!("{CONTROL}/{}", file.name), mode & 0o7777, &file.content)?;
+    }
+    Ok(())
+}
+
 /// Removes what [`preinst`] and [`abort_install`] have put there.
 ///
 /// # Errors
 /// It cannot be removed.
 pub fn clear(root: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(root.join(CONTROL)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    Root::open(root).and_then(|root| root.remove(CONTROL)).map(drop).map_err(io::Error::other)
 }
 
 /// The variables of dpkg(1), "External environment set by dpkg".

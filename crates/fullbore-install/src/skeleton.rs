@@ -5,11 +5,15 @@
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode};
+use rustix::fs::FileType;
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::root::{Root, RootError};
 
 /// Directories that dpkg and apt want to find.
 const DIRECTORIES: [&str; 13] = [
@@ -63,6 +67,7 @@ const POLICY_TEXT: &str = "#!/bin/sh\nexit 101\n";
 
 /// Started by scripts that do not ask the policy.
 const STARTER: &str = "sbin/start-stop-daemon";
+const STARTER_KEPT: &str = "sbin/start-stop-daemon.REAL";
 const STARTER_TEXT: &str = "#!/bin/sh\necho \"Warning: Fake start-stop-daemon called, doing nothing\">&2\n";
 
 /// A file of sources for the new root.
@@ -89,73 +94,44 @@ pub struct Skeleton<'a> {
     pub dpkg_options: &'a [String],
 }
 
-/// An operation on a file that failed.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {error}", path.display())]
-pub struct SkeletonError {
-    /// The file.
-    pub path: PathBuf,
-    /// What the kernel says.
-    #[source]
-    pub error: io::Error,
-}
-
-fn at(path: &Path) -> impl FnOnce(io::Error) -> SkeletonError + '_ {
-    move |error| SkeletonError { path: path.to_owned(), error }
-}
-
 impl Skeleton<'_> {
     /// Makes directories and files. Whether there are device nodes that work is the answer; in a user namespace
     /// none can be made, and on a file system that is mounted `nodev` none can be used.
     ///
     /// # Errors
     /// A file cannot be made.
-    pub fn lay_out(&self) -> Result<bool, SkeletonError> {
+    pub fn lay_out(&self) -> Result<bool, RootError> {
+        let root = &Root::open(self.root)?;
         for directory in DIRECTORIES {
-            let path = self.root.join(directory);
-            fs::create_dir_all(&path).map_err(at(&path))?;
+            root.create_directories(directory, 0o755)?;
         }
-        let tmp = self.root.join("tmp");
-        fs::set_permissions(&tmp, fs::Permissions::from_mode(0o1777)).map_err(at(&tmp))?;
-        self.file(APT_WHILE_MADE, "Apt::Install-Recommends false;\nAcquire::Languages \"none\";\n")?;
-        self.file("var/lib/dpkg/status", "")?;
-        self.file("var/lib/dpkg/arch", &format!("{}\n", self.architectures.join("\n")))?;
+        root.set_mode("tmp", 0o1777)?;
+        file(root, APT_WHILE_MADE, "Apt::Install-Recommends false;\nAcquire::Languages \"none\";\n")?;
+        file(root, "var/lib/dpkg/status", "")?;
+        file(root, "var/lib/dpkg/arch", &format!("{}\n", self.architectures.join("\n")))?;
         if !self.apt_options.is_empty() {
-            self.file(APT_OPTIONS, &self.options(self.apt_options, ";")?)?;
+            file(root, APT_OPTIONS, &self.options(self.apt_options, ";")?)?;
         }
         if !self.dpkg_options.is_empty() {
-            self.file(DPKG_OPTIONS, &self.options(self.dpkg_options, "")?)?;
+            file(root, DPKG_OPTIONS, &self.options(self.dpkg_options, "")?)?;
         }
-        self.file("etc/fstab", "# UNCONFIGURED FSTAB FOR BASE SYSTEM\n")?;
+        file(root, "etc/fstab", "# UNCONFIGURED FSTAB FOR BASE SYSTEM\n")?;
         for source in self.sources {
-            self.file(source.path.to_str().unwrap_or_default(), &source.content)?;
+            file(root, source.path.to_str().unwrap_or_default(), &source.content)?;
         }
         for name in COPIED {
-            let from = Path::new("/").join(name);
-            if from.exists() && !self.root.join(name).exists() {
-                let to = self.root.join(name);
-                fs::copy(&from, &to).map_err(at(&to))?;
-            }
+            copy(root, name)?;
         }
-        self.devices()
+        devices(root)
     }
 
-    /// Existing files are the user's own, from a hook or an earlier layer.
-    fn file(&self, name: &str, content: &str) -> Result<(), SkeletonError> {
-        let path = self.root.join(name);
-        match fs::File::create_new(&path) {
-            Ok(mut file) => file.write_all(content.as_bytes()).map_err(at(&path)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            Err(error) => Err(at(&path)(error)),
-        }
-    }
-
-    fn options(&self, options: &[String], end: &str) -> Result<String, SkeletonError> {
+    fn options(&self, options: &[String], end: &str) -> Result<String, RootError> {
         let mut text = String::new();
         for option in options {
             let path = Path::new(option);
             if path.is_file() {
-                text.push_str(&fs::read_to_string(path).map_err(at(path))?);
+                let content = fs::read_to_string(path);
+                text.push_str(&content.map_err(|source| outside(path, "read", source))?);
                 continue;
             }
             text.push_str(option);
@@ -168,57 +144,68 @@ impl Skeleton<'_> {
         }
         Ok(text)
     }
+}
 
-    fn devices(&self) -> Result<bool, SkeletonError> {
-        let dev = self.root.join("dev");
-        fs::create_dir_all(&dev).map_err(at(&dev))?;
-        for (name, major, minor) in DEVICES {
-            let path = dev.join(name);
-            let mode = Mode::from_bits_retain(0o666);
-            match rustix::fs::mknodat(CWD, &path, FileType::CharacterDevice, mode, rustix::fs::makedev(major, minor)) {
-                Ok(()) => {}
-                Err(rustix::io::Errno::PERM) => return Ok(false),
-                Err(rustix::io::Errno::EXIST) => continue,
-                Err(error) => return Err(at(&path)(error.into())),
-            }
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).map_err(at(&path))?;
+/// Existing files are the user's own, from a hook or an earlier layer.
+fn file(root: &Root, name: &str, content: &str) -> Result<(), RootError> {
+    match root.create_new(name, 0o644)? {
+        Some(mut file) => {
+            file.write_all(content.as_bytes()).map_err(|error| RootError::new(name.as_bytes(), "write", error))
         }
-        let null = dev.join("null");
-        if fs::File::options().write(true).open(&null).is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
-            for (name, ..) in DEVICES {
-                let path = dev.join(name);
-                fs::remove_file(&path).map_err(at(&path))?;
-            }
-            return Ok(false);
-        }
-        self.device_names(&dev)?;
-        Ok(true)
+        None => Ok(()),
     }
+}
 
-    fn device_names(&self, dev: &Path) -> Result<(), SkeletonError> {
-        for (name, target) in DEVICE_LINKS {
-            let path = dev.join(name);
-            match symlink(target, &path) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at(&path)(error)),
-                _ => {}
-            }
-        }
-        for name in DEVICE_DIRECTORIES {
-            let path = dev.join(name);
-            fs::create_dir_all(&path).map_err(at(&path))?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(at(&path))?;
-        }
-        Ok(())
+/// Copies a file of this machine, unless it is none, or something has its name in the root.
+fn copy(root: &Root, name: &str) -> Result<(), RootError> {
+    let from = &Path::new("/").join(name);
+    let Ok(status) = fs::metadata(from) else { return Ok(()) };
+    if !status.is_file() {
+        return Ok(());
     }
+    let Some(mut to) = root.create_new(name, status.permissions().mode() & 0o777)? else { return Ok(()) };
+    let mut from_file = fs::File::open(from).map_err(|source| outside(from, "read", source))?;
+    io::copy(&mut from_file, &mut to).map(drop).map_err(|error| RootError::new(name.as_bytes(), "write", error))
+}
+
+/// An error of a file that is not in the root.
+fn outside(path: &Path, operation: &'static str, source: io::Error) -> RootError {
+    RootError { path: path.to_owned(), operation, source }
+}
+
+fn devices(root: &Root) -> Result<bool, RootError> {
+    root.create_directories("dev", 0o755)?;
+    for (name, major, minor) in DEVICES {
+        let path = format!("dev/{name}");
+        match root.character_device(&path, 0o666, rustix::fs::makedev(major, minor)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(Errno::PERM) => return Ok(false),
+            Err(errno) => return Err(RootError::new(path.as_bytes(), "create", errno)),
+        }
+    }
+    if !root.device_works("dev/null") {
+        for (name, ..) in DEVICES {
+            root.remove(&format!("dev/{name}"))?;
+        }
+        return Ok(false);
+    }
+    for (name, target) in DEVICE_LINKS {
+        root.symlink(target, &format!("dev/{name}"))?;
+    }
+    for name in DEVICE_DIRECTORIES {
+        root.create_directories(&format!("dev/{name}"), 0o755)?;
+    }
+    Ok(true)
 }
 
 /// The root as scripts see it: mounts, and nobody who starts services. Undone by [`Stage::leave`].
 #[derive(Debug)]
 pub struct Stage {
-    root: PathBuf,
-    mounted: Vec<PathBuf>,
+    root: Root,
+    /// What is mounted, by a descriptor in it: no script can lead the unmounting elsewhere.
+    mounted: Vec<(String, OwnedFd)>,
     /// Made for the time of the run, because there are no device nodes.
-    made: Vec<PathBuf>,
+    made: Vec<String>,
     policy: bool,
     starter: bool,
 }
@@ -229,9 +216,9 @@ impl Stage {
     ///
     /// # Errors
     /// A file cannot be made.
-    pub fn enter(root: &Path, has_devices: bool, told: &mut dyn FnMut(String)) -> Result<Stage, SkeletonError> {
-        let mut stage =
-            Stage { root: root.to_owned(), mounted: Vec::new(), made: Vec::new(), policy: false, starter: false };
+    pub fn enter(root: &Path, has_devices: bool, told: &mut dyn FnMut(String)) -> Result<Stage, RootError> {
+        let root = Root::open(root)?;
+        let mut stage = Stage { root, mounted: Vec::new(), made: Vec::new(), policy: false, starter: false };
         if !has_devices {
             stage.bind_devices(told)?;
         }
@@ -260,57 +247,71 @@ impl Stage {
         Ok(stage)
     }
 
-    fn mount(&mut self, name: &str, told: &mut dyn FnMut(String), mount: impl FnOnce(&Path) -> rustix::io::Result<()>) {
-        let to = self.root.join(name);
-        if !to.is_dir() {
-            return;
-        }
-        match mount(&to) {
-            Ok(()) => self.mounted.push(to),
-            Err(error) => told(format!("{}: cannot be mounted: {error}", to.display())),
+    fn mount(&mut self, name: &str, told: &mut dyn FnMut(String), mount: impl FnOnce(&str) -> rustix::io::Result<()>) {
+        if self.root.leads_to(name) == Some(FileType::Directory) {
+            self.mount_on(name, told, mount);
         }
     }
 
-    fn bind_devices(&mut self, told: &mut dyn FnMut(String)) -> Result<(), SkeletonError> {
-        let dev = self.root.join("dev");
+    /// Mounts on what the path leads to within the root.
+    fn mount_on(
+        &mut self,
+        name: &str,
+        told: &mut dyn FnMut(String),
+        mount: impl FnOnce(&str) -> rustix::io::Result<()>,
+    ) {
+        let mounted = self.root.place(name).and_then(|place| {
+            mount(&by_descriptor(&place)).map_err(|errno| RootError::new(name.as_bytes(), "mount", errno))?;
+            self.root.place(name)
+        });
+        match mounted {
+            Ok(mounted) => self.mounted.push((name.to_owned(), mounted)),
+            Err(error) => told(error.to_string()),
+        }
+    }
+
+    fn bind_devices(&mut self, told: &mut dyn FnMut(String)) -> Result<(), RootError> {
         for (name, target) in DEVICE_LINKS.into_iter().chain([("ptmx", "/dev/pts/ptmx")]) {
-            let path = dev.join(name);
-            symlink(target, &path).map_err(at(&path))?;
+            let path = format!("dev/{name}");
+            if !self.root.symlink(target, &path)? {
+                return Err(RootError::new(path.as_bytes(), "create the link", Errno::EXIST));
+            }
             self.made.push(path);
         }
         for name in DEVICE_DIRECTORIES {
-            let path = dev.join(name);
-            if fs::create_dir(&path).is_ok() {
+            let path = format!("dev/{name}");
+            if self.root.create_directory(&path, 0o755)? {
                 self.made.push(path);
             }
         }
         for (name, ..) in DEVICES.into_iter().filter(|(name, ..)| *name != "ptmx") {
-            let (from, to) = (Path::new("/dev").join(name), dev.join(name));
+            let (from, to) = (Path::new("/dev").join(name), format!("dev/{name}"));
             if !from.exists() {
                 told(format!("{}: not there on the outside, left out", from.display()));
                 continue;
             }
-            fs::File::create_new(&to).map_err(at(&to))?;
-            self.made.push(to.clone());
-            match rustix::mount::mount_bind(&from, &to) {
-                Ok(()) => self.mounted.push(to),
-                Err(error) => told(format!("{}: cannot be mounted: {error}", to.display())),
+            if self.root.create_new(&to, 0o644)?.is_none() {
+                return Err(RootError::new(to.as_bytes(), "create", Errno::EXIST));
             }
+            self.made.push(to.clone());
+            self.mount_on(&to, told, |place| rustix::mount::mount_bind(&from, place));
         }
         Ok(())
     }
 
-    fn deny_services(&mut self) -> Result<(), SkeletonError> {
-        let policy = self.root.join(POLICY);
-        if policy.parent().is_some_and(Path::is_dir) && !policy.exists() {
-            script(&policy, POLICY_TEXT)?;
+    fn deny_services(&mut self) -> Result<(), RootError> {
+        let (directory, _) = POLICY.rsplit_once('/').unwrap_or_default();
+        if self.root.leads_to(directory) == Some(FileType::Directory)
+            && let Some(mut policy) = self.root.create_new(POLICY, 0o755)?
+        {
             self.policy = true;
+            let written = policy.write_all(POLICY_TEXT.as_bytes());
+            written.map_err(|error| RootError::new(POLICY.as_bytes(), "write", error))?;
         }
-        let starter = self.root.join(STARTER);
-        if starter.is_file() {
-            fs::rename(&starter, kept(&starter)).map_err(at(&starter))?;
-            script(&starter, STARTER_TEXT)?;
+        if self.root.leads_to(STARTER) == Some(FileType::RegularFile) {
+            self.root.rename(STARTER, STARTER_KEPT)?;
             self.starter = true;
+            self.root.write(STARTER, 0o755, STARTER_TEXT.as_bytes())?;
         }
         Ok(())
     }
@@ -319,36 +320,28 @@ impl Stage {
     ///
     /// # Errors
     /// A file cannot be put back.
-    pub fn leave(self) -> Result<(), SkeletonError> {
-        for path in self.mounted.iter().rev() {
+    pub fn leave(self) -> Result<(), RootError> {
+        for (name, mounted) in self.mounted.iter().rev() {
             // What a script has mounted on top goes as well.
-            rustix::mount::unmount(path, UnmountFlags::DETACH).map_err(|error| at(path)(error.into()))?;
+            rustix::mount::unmount(by_descriptor(mounted), UnmountFlags::DETACH)
+                .map_err(|errno| RootError::new(name.as_bytes(), "unmount", errno))?;
         }
         for path in self.made.iter().rev() {
-            let is_directory = path.symlink_metadata().is_ok_and(|status| status.is_dir());
-            let removed = if is_directory { fs::remove_dir(path) } else { fs::remove_file(path) };
-            removed.map_err(at(path))?;
-        }
-        if self.policy {
-            let policy = self.root.join(POLICY);
-            match fs::remove_file(&policy) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(&policy)(error)),
-                _ => {}
+            if !self.root.remove_directory(path)? {
+                self.root.remove(path)?;
             }
         }
+        if self.policy {
+            self.root.remove(POLICY)?;
+        }
         if self.starter {
-            let starter = self.root.join(STARTER);
-            fs::rename(kept(&starter), &starter).map_err(at(&starter))?;
+            self.root.rename(STARTER_KEPT, STARTER)?;
         }
         Ok(())
     }
 }
 
-fn kept(starter: &Path) -> PathBuf {
-    starter.with_extension("REAL")
-}
-
-fn script(path: &Path, text: &str) -> Result<(), SkeletonError> {
-    fs::write(path, text).map_err(at(path))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(at(path))
+/// A path that leads to what a descriptor stands for, whatever its names lead to.
+fn by_descriptor(place: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", place.as_raw_fd())
 }

@@ -286,6 +286,41 @@ fn a_link_of_the_alternatives_comes_back_as_a_link() {
     assert_eq!(scratch.tree(), before);
 }
 
+/// Directories that a diversion writes to, by links that lead to the same path within the root and outside of it.
+#[test]
+fn a_diversion_follows_absolute_links_within_the_root() {
+    for moved in ["usr/lib", "usr/bin", "usr", "var", "var/lib/dpkg", "etc", "etc/apt/apt.conf.d"] {
+        let scratch = Scratch::new();
+        let outside = tempfile::tempdir().unwrap();
+        let place = scratch.root().join(moved);
+        fs::create_dir_all(scratch.root().join("etc/apt/apt.conf.d")).unwrap();
+        let same = scratch.root().join(outside.path().strip_prefix("/").unwrap());
+        fs::create_dir_all(same.parent().unwrap()).unwrap();
+        let copied = Command::new("cp").arg("-a").arg(place.join(".")).arg(outside.path()).status().unwrap();
+        assert!(copied.success());
+        fs::rename(&place, &same).unwrap();
+        std::os::unix::fs::symlink(outside.path(), &place).unwrap();
+        let state = || {
+            let mut command = Command::new("find");
+            command.arg(outside.path()).args(["-printf", "%P %m %n %s %C@\n"]);
+            String::from_utf8(command.output().unwrap().stdout).unwrap()
+        };
+        let before = state();
+        let helper = scratch.dir.path().join("helper");
+        fs::write(&helper, "helper").unwrap();
+        let root = Root::open(&scratch.root()).unwrap();
+        let programs = ["/usr/bin/dpkg".into(), "/usr/bin/apt-get".into()];
+        root.on(&programs, &helper, false, &mut stop_after(usize::MAX)).unwrap();
+        root.on_by_apt(&helper, false, &mut stop_after(usize::MAX)).unwrap();
+        assert!(root.is_on_by_apt().unwrap(), "{moved}");
+        assert_eq!(scratch.status().len(), 2, "{moved}");
+        assert!(scratch.status().iter().all(|(_, state)| *state == State::On), "{moved}: {:?}", scratch.status());
+        root.off(&[], &mut stop_after(usize::MAX)).unwrap();
+        assert!(!root.is_on_by_apt().unwrap() && scratch.status().is_empty(), "{moved}");
+        assert_eq!(state(), before, "{moved}");
+    }
+}
+
 #[test]
 fn the_wrapper_runs_the_program_in_any_case() {
     let scratch = Scratch::new();

@@ -11,6 +11,7 @@ mod status;
 use std::path::{Path, PathBuf};
 
 use fullbore_engine::files::{FileError, Root};
+use fullbore_install::root::within;
 
 use crate::cli::{AptArgs, AptCommand, AptEnableArgs};
 use crate::error::{CommandError, ErrorKind};
@@ -52,18 +53,27 @@ impl Place {
         self.root == Path::new("/")
     }
 
-    /// Where a path of that system is in ours.
-    fn at(&self, path: &Path) -> PathBuf {
-        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    /// Where a path of that system is in ours: links in it, absolute ones as well, lead to where they lead once the
+    /// root is `/`.
+    fn at(&self, path: &Path) -> Result<PathBuf, CommandError> {
+        if self.is_running_system() {
+            return Ok(Path::new("/").join(path));
+        }
+        within(&self.root, path).map_err(|error| CommandError::disk(&self.root.join(path), &error))
     }
 
     fn snippet_path(&self) -> PathBuf {
-        self.root.join(PARTS).join(NAME)
+        self.parts_path().join(NAME)
+    }
+
+    fn parts_path(&self) -> PathBuf {
+        // Links that lead to each other are told where the directory is opened.
+        self.at(Path::new(PARTS)).unwrap_or_else(|_| self.root.join(PARTS))
     }
 
     /// The directory of snippets, held open; `None` where there is none.
     fn parts(&self) -> Result<Option<Root>, CommandError> {
-        match Root::open(&self.root.join(PARTS)) {
+        match Root::open(&self.at(Path::new(PARTS))?) {
             Ok(parts) => Ok(Some(parts)),
             Err(error) if error.kind() == Some(std::io::ErrorKind::NotFound) => Ok(None),
             Err(error) => Err(self.failed(&error)),
@@ -77,7 +87,7 @@ impl Place {
     }
 
     fn failed(&self, error: &FileError) -> CommandError {
-        let failure = CommandError::new(ErrorKind::Disk, error).context(self.root.join(PARTS).display());
+        let failure = CommandError::new(ErrorKind::Disk, error).context(self.parts_path().display());
         match error.kind() {
             Some(std::io::ErrorKind::PermissionDenied) => failure.hint("only root may change apt's configuration"),
             _ => failure,
@@ -100,7 +110,7 @@ impl Place {
 fn enable(arguments: &AptEnableArgs, screen: &mut Screen) -> Result<(), CommandError> {
     let place = Place::new(&arguments.root);
     let Some(parts) = place.parts()? else {
-        return Err(CommandError::usage(format_args!("{}: no such directory", place.root.join(PARTS).display()))
+        return Err(CommandError::usage(format_args!("{}: no such directory", place.parts_path().display()))
             .hint("is apt installed there?"));
     };
     place.check_ours(&place.standing(&parts)?, arguments.force)?;
@@ -157,10 +167,11 @@ fn default_program(place: &Place) -> Result<PathBuf, CommandError> {
         });
     }
     let installed = PathBuf::from("/usr/bin/fullbore");
-    if place.at(&installed).exists() {
+    let outside = place.at(&installed)?;
+    if outside.exists() {
         return Ok(installed);
     }
-    Err(CommandError::usage(format_args!("{}: no such file", place.at(&installed).display()))
+    Err(CommandError::usage(format_args!("{}: no such file", outside.display()))
         .hint("install fullbore there, or say --program PATH (as seen within that root)"))
 }
 

@@ -28,7 +28,8 @@ use fullbore_install::inside::{Inside, may_have_own_processes};
 use fullbore_install::nosync::Process;
 use fullbore_install::nosync::session::Session;
 use fullbore_install::resolve::Wanted;
-use fullbore_install::skeleton::{Skeleton, SkeletonError, Stage};
+use fullbore_install::root::RootError;
+use fullbore_install::skeleton::{Skeleton, Stage};
 use fullbore_install::unpack::Ahead;
 
 use crate::cli::BootstrapFormat;
@@ -397,6 +398,6 @@ fn synced(session: &Session, events: &mut dyn Events) -> Result<(), CommandError
     }
 }
 
-fn disk(error: &SkeletonError) -> CommandError {
+fn disk(error: &RootError) -> CommandError {
     CommandError::new(ErrorKind::Disk, error)
 }

@@ -62,11 +62,12 @@ pub fn run(settings: &InstallSettings, events: &mut dyn Events) -> Result<Report
     }
     let root = &settings.root;
     let session = Arc::new(Session::open(root).map_err(|error| CommandError::disk(root, &error))?);
-    let log = Log::open(&root.join("var/lib/dpkg"), false)?;
+    let database = Path::new("var/lib/dpkg");
+    let database = within(root, database).map_err(|error| CommandError::disk(database, &error))?;
+    let log = Log::open(&database, false)?;
     let inside = Inside::living(root, &session);
     let configured = Configured::ask(settings, &inside, &log)?;
-    let mut account =
-        Account::begin("install", &settings.root, &settings.root.join("var/lib/dpkg"), Part::Resolve, events);
+    let mut account = Account::begin("install", &settings.root, &database, Part::Resolve, events);
     let mut downloads = Downloads::open(&configured.archives, &configured.network, &[], &Ledger::new())?;
     if session.gives_up_privileges() {
         events.note(NO_NEW_PRIVILEGES.to_owned());

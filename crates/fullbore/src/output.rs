@@ -7,6 +7,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use fullbore_engine::temporary;
+
 /// The mode of files that everybody may read, less what the umask takes away.
 pub const FOR_ALL: u32 = 0o666;
 
@@ -35,21 +37,26 @@ impl Output {
         let Some(name) = path.file_name() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not the name of a file"));
         };
-        let mut part = std::ffi::OsString::from(".");
+        let mut begin = std::ffi::OsString::from(".");
         // Names have 255 bytes at most, this one too.
-        let begin = &name.as_bytes()[..name.len().min(NAME_BYTES_MAX)];
-        part.push(OsStr::from_bytes(begin));
-        part.push(format!(".{}.part", std::process::id()));
-        let part = path.with_file_name(part);
-        // Left by a process that was killed and had this number.
-        let _ = fs::remove_file(&part);
-        let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
+        begin.push(OsStr::from_bytes(&name.as_bytes()[..name.len().min(NAME_BYTES_MAX)]));
+        begin.push(".");
+        let (part, file) = temporary::with_name(&begin, ".part", |name| {
+            let part = path.with_file_name(name);
+            let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
+            Ok((part, file))
+        })?;
         Ok(Output { path, part, file, published: false })
     }
 
     /// To be written to.
     pub fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Where it is until then: for programs that write it by its name.
+    pub fn part(&self) -> &Path {
+        &self.part
     }
 
     /// Where it will be.
@@ -101,12 +108,19 @@ const LINKS_MAX: usize = 40;
 ///
 /// # Errors
 /// Something else than a file is there, or a link that leads to a device or to what a process has open: a rename would
-/// make a plain file of `/dev/null` or `/dev/stdout`, for the whole machine.
+/// make a plain file of `/dev/null` or `/dev/stdout`, for the whole machine. Likewise a stranger's link in a directory
+/// like /tmp, which the kernel would not follow either.
 pub fn place(path: &Path) -> io::Result<PathBuf> {
     let mut place = path.to_owned();
     for _ in 0..LINKS_MAX {
         match fs::symlink_metadata(&place) {
             Ok(about) if about.is_symlink() => {
+                if !temporary::may_follow(&place)? {
+                    return Err(io::Error::new(
+                        io::ErrorKind::PermissionDenied,
+                        "a link of another user in a directory where all may write is not followed",
+                    ));
+                }
                 let target = fs::read_link(&place)?;
                 place = place.parent().unwrap_or(Path::new("")).join(target);
                 if ["/proc", "/dev"].iter().any(|system| place.starts_with(system)) {

@@ -18,6 +18,7 @@ pub mod install;
 mod keys;
 mod layers;
 pub mod resolve;
+mod suites;
 pub mod update;
 pub mod values;
 

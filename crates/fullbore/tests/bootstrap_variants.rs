@@ -11,6 +11,7 @@ mod harness {
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -259,4 +260,93 @@ fn where_apt_decides_differently_with_all_packages_the_root_is_made_anew() {
 fn without_sources(root: &Path) {
     fs::write(root.join("etc/apt/sources.list"), "").unwrap();
     let _ = fs::remove_file(root.join("etc/apt/apt.conf.d/99fullbore"));
+}
+
+/// Files outside, and links to them in the root from before its first package.
+#[test]
+fn links_planted_in_a_root_lead_nothing_out_of_it() {
+    let (dir, server) = (place(), packages().serve());
+    let outside = dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    let names = [
+        "usr/sbin/policy-rc.d",
+        "etc/machine-id",
+        "etc/fstab",
+        "var/log/dpkg.log",
+        "var/log/alternatives.log",
+        "var/cache/apt/pkgcache.bin",
+        "var/lib/dbus/machine-id",
+        "var/lib/dpkg/tmp.ci",
+        "var/lib/dpkg/status-old",
+        "var/lib/dpkg/status-new",
+    ];
+    let mut script = String::from("cd \"$1\"");
+    for (number, name) in names.iter().enumerate() {
+        let file = outside.join(number.to_string());
+        fs::write(&file, "outside\n").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        let parent = Path::new(name).parent().unwrap().display();
+        script.push_str(&format!("; mkdir -p {parent}; rm -f {name}; ln -s {} {name}", file.display()));
+        // What programs in the root follow leads to something there.
+        script.push_str(&format!("; mkdir -p .{}; : > .{}", outside.display(), file.display()));
+    }
+    let state = || {
+        let one = |number: usize| {
+            let path = outside.join(number.to_string());
+            let about = fs::symlink_metadata(&path).unwrap();
+            (about.mode(), about.uid(), about.nlink(), about.ctime(), about.ctime_nsec(), fs::read(path).unwrap())
+        };
+        ((0..names.len()).map(one).collect::<Vec<_>>(), fs::read_dir(&outside).unwrap().count())
+    };
+    let before = state();
+    let root = dir.path().join("root");
+    well(&mut bootstrap(&server, "essential", &[], &root, &["--setup-hook", &script]));
+    assert!(state() == before, "changed outside: {:?}", state());
+    assert_eq!(fs::symlink_metadata(root.join("etc/machine-id")).unwrap().len(), 0);
+}
+
+/// As user nobody may prepare /tmp for a root's archive that root is to make there.
+#[test]
+fn a_planted_name_in_a_sticky_directory_gets_no_root() {
+    let (dir, server) = (place(), packages().serve());
+    let (sticky, outside) = (dir.path().join("sticky"), dir.path().join("outside"));
+    for path in [&sticky, &outside] {
+        fs::create_dir(path).unwrap();
+    }
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&sticky, fs::Permissions::from_mode(0o1777)).unwrap();
+    fs::write(outside.join("file"), "outside\n").unwrap();
+    let nobody = |script: &str| {
+        let mut command = clean_command("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-ec", script]);
+        well(command.current_dir(&sticky));
+    };
+    // A directory of theirs that looks like an unfinished root, and links to what is not theirs.
+    nobody("mkdir .root.tar.fullbore-root; : > .root.tar.fullbore-root/.fullbore-unfinished");
+    nobody("mkdir .root.tar.fullbore-root.1; : > .root.tar.fullbore-root.1/.fullbore-unfinished");
+    nobody("ln -s ../outside .root.tar.fullbore-root.2; ln -s ../outside/file .root.tar.part");
+    well(&mut bootstrap(&server, "essential", &[], &sticky.join("root.tar"), &[]));
+    assert!(fs::metadata(sticky.join("root.tar")).unwrap().len() > 1 << 20);
+    assert_eq!(fs::metadata(sticky.join("root.tar")).unwrap().uid(), 0);
+    assert_eq!(fs::read(outside.join("file")).unwrap(), b"outside\n");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+    let mut left: Vec<_> = fs::read_dir(&sticky).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    let planted = [
+        ".root.tar.fullbore-root",
+        ".root.tar.fullbore-root.1",
+        ".root.tar.fullbore-root.2",
+        ".root.tar.part",
+        "root.tar",
+    ];
+    assert_eq!(left, planted);
+    // The archive itself, and the root as a directory, by a link of theirs.
+    nobody("ln -s ../outside/file other.tar; ln -s ../outside other");
+    for target in ["other.tar", "other"] {
+        let output = bootstrap(&server, "essential", &[], &sticky.join(target), &[]).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && told.contains("link of another user"), "{target}: {told}");
+    }
+    assert_eq!(fs::read(outside.join("file")).unwrap(), b"outside\n");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
 }

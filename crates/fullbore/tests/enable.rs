@@ -45,11 +45,20 @@ impl System {
         self.directory.path().join("fullbore")
     }
 
-    /// Makes a program appear at its own path within the root.
+    /// Where a path is within the root.
+    fn within(&self, path: &Path) -> PathBuf {
+        self.root().join(path.strip_prefix("/").unwrap())
+    }
+
+    /// Makes a program that is there appear at its own path within the root. No link would do: it leads nowhere there.
     fn install(&self, program: &Path) {
-        let within = self.root().join(program.strip_prefix("/").unwrap());
-        fs::create_dir_all(within.parent().unwrap()).unwrap();
-        std::os::unix::fs::symlink(program, within).unwrap();
+        let within = self.within(program);
+        let (from, to) = (program.parent().unwrap(), within.parent().unwrap());
+        fs::create_dir_all(to).unwrap();
+        if program.exists() {
+            fs::hard_link(program, &within).unwrap();
+            fs::set_permissions(to, fs::metadata(from).unwrap().permissions()).unwrap();
+        }
     }
 
     fn snippet(&self) -> PathBuf {
@@ -172,7 +181,7 @@ fn another_file_that_has_the_last_word_is_named() {
     fs::remove_file(other).unwrap();
     assert_eq!(system.apt(&["status"]).0, 0);
     // The program goes away.
-    fs::remove_file(system.program()).unwrap();
+    fs::remove_file(system.within(&system.program())).unwrap();
     let (code, text) = system.apt(&["status"]);
     assert!(code == 2 && text.contains("cannot run"), "{code} {text}");
 }
@@ -239,4 +248,81 @@ fn lists_of_mirrors_come_with_the_other_methods() {
         let (code, text) = system.apt(&["status"]);
         assert!(code == 2 && text.contains("everybody may read"), "{code} {text}");
     }
+}
+
+/// The directory that apt's snippets are in, and links in the root by which it is reached: absolute ones, and those that
+/// go up further than there is.
+const WAYS: [(&str, &str, &str); 6] = [
+    ("etc/apt", "/elsewhere", "elsewhere/apt.conf.d"),
+    ("etc/apt", "../../../../../../../../elsewhere", "elsewhere/apt.conf.d"),
+    ("etc", "/elsewhere", "elsewhere/apt/apt.conf.d"),
+    ("etc/apt/apt.conf.d", "/elsewhere", "elsewhere"),
+    ("etc/apt/apt.conf.d", "/by", "elsewhere"),
+    ("etc", "/etc.d/../elsewhere", "elsewhere/apt/apt.conf.d"),
+];
+
+/// A root whose `/etc` is reached by a link, and a directory outside that the same link would lead to.
+#[test]
+fn apt_with_a_root_follows_absolute_links_within_it() {
+    for (link, target, parts) in WAYS {
+        let system = System::new();
+        let outside = tempfile::tempdir().unwrap();
+        let root = system.root();
+        // The path is the same within and without.
+        let there = outside.path().to_str().unwrap();
+        let target = target.replace("/elsewhere", there).replace("/by", &format!("{there}.by"));
+        let parts = parts.replace("elsewhere", there.trim_start_matches('/'));
+        fs::remove_dir_all(root.join("etc/apt")).unwrap();
+        let link = root.join(link);
+        if link.is_dir() {
+            fs::remove_dir_all(&link).unwrap();
+        }
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        fs::create_dir_all(root.join("etc.d")).unwrap();
+        fs::create_dir_all(root.join(&parts)).unwrap();
+        std::os::unix::fs::symlink(there, root.join(format!("{}.by", there.trim_start_matches('/')))).unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        // What must stay as it is, at the same places outside.
+        let beyond = Path::new("/").join(&parts);
+        fs::create_dir_all(&beyond).unwrap();
+        fs::write(beyond.join("90fullbore"), "Dir::Bin::Methods::rred \"/outside\";\n").unwrap();
+        fs::write(beyond.join("91outside"), "Dir::Bin::Methods::rred \"/outside\";\n").unwrap();
+        let kept = |what: &str| {
+            let mut names: Vec<_> = fs::read_dir(&beyond).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            assert_eq!(names, ["90fullbore", "91outside"], "{what} by {target}");
+            let text = fs::read_to_string(beyond.join("90fullbore")).unwrap();
+            assert!(text.contains("/outside"), "{what} by {target}");
+        };
+        let (code, said) = system.enable(&[]);
+        assert_eq!(code, 0, "{target}: {said}");
+        kept("enable");
+        assert!(root.join(&parts).join("90fullbore").exists(), "{target}: {said}");
+        let (code, said) = system.apt(&["status"]);
+        assert!(code == 0 && said.contains("as fullbore wrote it") && !said.contains("/outside"), "{target}: {said}");
+        let (code, said) = system.apt(&["disable"]);
+        assert_eq!(code, 0, "{target}: {said}");
+        kept("disable");
+        assert!(!root.join(&parts).join("90fullbore").exists(), "{target}: {said}");
+    }
+}
+
+/// A snippet that is itself a link out of the root is not read from there, and a snippet is not written through one.
+#[test]
+fn snippets_that_lead_out_of_a_root_are_not_read() {
+    let system = System::new();
+    let outside = tempfile::tempdir().unwrap();
+    let file = outside.path().join("file");
+    fs::write(&file, "Dir::Bin::Methods::rred \"/outside\";\n").unwrap();
+    std::os::unix::fs::symlink(&file, system.root().join("etc/apt/apt.conf.d/95link")).unwrap();
+    std::os::unix::fs::symlink(&file, system.root().join("etc/apt/apt.conf")).unwrap();
+    let (code, said) = system.enable(&[]);
+    assert!(code == 0 && !said.contains("/outside"), "{said}");
+    let (code, said) = system.apt(&["status"]);
+    assert!(code == 0 && !said.contains("/outside"), "{said}");
+    system.apt(&["disable"]);
+    std::os::unix::fs::symlink(&file, system.snippet()).unwrap();
+    let (code, said) = system.enable(&["--force"]);
+    assert!(code == 0 || said.contains("link"), "{said}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "Dir::Bin::Methods::rred \"/outside\";\n");
 }

@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use super::{BeforeStep, DivertError, NEW, Root, file, is_wrapper, remove, with_end, wrapper_text};
+use crate::root::within;
 
 /// The wrapper that APT is told of, below the root.
 const WRAPPER: &str = "usr/lib/fullbore-nosync/dpkg";
@@ -23,7 +24,7 @@ const DPKG: &str = "/usr/bin/dpkg";
 impl Root {
     /// Has APT start dpkg by a wrapper, as [`Root::on`] has everybody. `helper` and `try_helper` as there.
     pub fn on_by_apt(&self, helper: &Path, try_helper: bool, before: BeforeStep<'_>) -> Result<(), DivertError> {
-        let configuration = self.path.join(CONFIGURATION);
+        let configuration = self.at(CONFIGURATION)?;
         let directory = configuration.parent().unwrap_or(&self.path);
         fs::metadata(directory).map_err(file(directory))?;
         let disks = self.disks()?;
@@ -42,23 +43,23 @@ impl Root {
 
     /// Whether APT starts dpkg by the wrapper.
     pub fn is_on_by_apt(&self) -> Result<bool, DivertError> {
-        Ok(self.path.join(CONFIGURATION).symlink_metadata().is_ok() && is_wrapper(&self.path.join(WRAPPER))?)
+        Ok(self.at(CONFIGURATION)?.symlink_metadata().is_ok() && is_wrapper(&self.at(WRAPPER)?)?)
     }
 
     /// The configuration goes first, the wrapper after it.
     pub(super) fn off_by_apt(&self, before: BeforeStep<'_>) -> Result<(), DivertError> {
         self.step(before, "remove the configuration")?;
-        remove(&self.path.join(CONFIGURATION))?;
+        remove(&self.at(CONFIGURATION)?)?;
         // Left by a run that was cut.
         for name in [CONFIGURATION, WRAPPER] {
-            remove(&with_end(&self.path.join(name), NEW))?;
+            remove(&with_end(&self.at(name)?, NEW))?;
         }
         self.step(before, "remove APT's wrapper")?;
-        remove(&self.path.join(WRAPPER))
+        remove(&self.at(WRAPPER)?)
     }
 
     fn place(&self, name: &str, text: &str, mode: u32) -> Result<(), DivertError> {
-        let path = self.path.join(name);
+        let path = self.at(name)?;
         // APT reads names without a dot, and those that end in `.conf`.
         let new = with_end(&path, NEW);
         let _ = fs::remove_file(&new);
@@ -74,5 +75,5 @@ impl Root {
 
 /// Whether the helper is still needed.
 pub(super) fn is_in_use(root: &Path) -> bool {
-    root.join(CONFIGURATION).symlink_metadata().is_ok()
+    within(root, Path::new(CONFIGURATION)).is_ok_and(|path| path.symlink_metadata().is_ok())
 }

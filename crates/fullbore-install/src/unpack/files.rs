@@ -4,6 +4,7 @@
 //! new file the right owner and mode by itself, nothing is set.
 
 use std::io::BufRead;
+use std::os::fd::AsFd as _;
 
 use fullbore_debian::tar::{Entry, Kind, Reader, TarError};
 use fullbore_engine::stage::StageClock;
@@ -12,6 +13,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTI
 use rustix::io::Errno;
 
 use super::directories::Directory;
+use crate::root::set_mode;
 
 /// Owner and mode that a file is to have.
 #[derive(Debug, Clone, Copy)]
@@ -123,7 +125,7 @@ pub(super) fn set_directory(parent: &Directory, name: &[u8], wanted: Wanted, mti
         rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
     }
     if status.st_mode & 0o7777 != wanted.mode {
-        rustix::fs::chmodat(parent, name, Mode::from_raw_mode(wanted.mode), AtFlags::empty())?;
+        set_mode(parent.as_fd(), name, wanted.mode)?;
     }
     rustix::fs::utimensat(parent, name, &times(mtime_s), AtFlags::SYMLINK_NOFOLLOW)
 }
@@ -144,10 +146,11 @@ pub(super) fn link(
         }
         linked => linked?,
     }
-    // The link's own header counts, as for dpkg; it says the same in all but odd archives.
+    // The link's own header counts, as for dpkg; it says the same in all but odd archives. The name may be one of a
+    // symbolic link: dpkg would change what that leads to.
     let (uid, gid) = wanted.owner();
     rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
-    rustix::fs::chmodat(parent, name, Mode::from_raw_mode(wanted.mode), AtFlags::empty())?;
+    set_mode(parent.as_fd(), name, wanted.mode)?;
     rustix::fs::utimensat(parent, name, &times(mtime_s), AtFlags::SYMLINK_NOFOLLOW)
 }
 
@@ -177,7 +180,7 @@ pub(super) fn special(parent: &Directory, name: &[u8], wanted: Wanted, kind: Kin
         rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
     }
     if kind != Kind::Symlink {
-        rustix::fs::chmodat(parent, name, Mode::from_raw_mode(wanted.mode), AtFlags::empty())?;
+        set_mode(parent.as_fd(), name, wanted.mode)?;
     }
     rustix::fs::utimensat(parent, name, &times(entry.mtime_s), AtFlags::SYMLINK_NOFOLLOW)
 }

@@ -28,7 +28,7 @@ const SANDBOX_USER: &str = "_apt";
 
 /// Checks the program and asks it, under the name of each method, for its capabilities.
 pub fn program(place: &Place, program: &Path, methods: &[&str]) -> Result<(), CommandError> {
-    let path = place.at(program);
+    let path = place.at(program)?;
     permitted(&path)?;
     for method in methods {
         answers(place, &path, method)?;
@@ -38,7 +38,7 @@ pub fn program(place: &Place, program: &Path, methods: &[&str]) -> Result<(), Co
 
 /// Checks that everybody may read a file.
 fn readable(place: &Place, file: &Path) -> Result<(), CommandError> {
-    let path = place.at(file);
+    let path = place.at(file)?;
     let metadata = std::fs::metadata(&path)
         .map_err(|error| CommandError::usage(format_args!("cannot read {}: {error}", path.display())))?;
     if !metadata.is_file() || metadata.mode() & 0o004 == 0 {
@@ -51,7 +51,7 @@ fn readable(place: &Place, file: &Path) -> Result<(), CommandError> {
 /// Checks that a list of mirrors can be read by everybody and names mirrors.
 pub fn mirrors(place: &Place, file: &Path) -> Result<(), CommandError> {
     readable(place, file)?;
-    let path = place.at(file);
+    let path = place.at(file)?;
     let refuse = |why: &dyn std::fmt::Display| {
         CommandError::usage(format_args!("{}: {why}", path.display()))
             .hint("one http or https address per line, an empty line between sets of mirrors of the same archive")
@@ -171,5 +171,5 @@ fn sandbox_user(place: &Place) -> Option<User> {
     if place.is_running_system() {
         return User::by_name(SANDBOX_USER);
     }
-    User::in_file(&place.at(Path::new("/etc/passwd")), SANDBOX_USER)
+    User::in_file(&place.at(Path::new("/etc/passwd")).ok()?, SANDBOX_USER)
 }

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use fullbore_apt::acquire::Configuration;
-use rustix::fs::MemfdFlags;
+use fullbore_install::root::{Root, RootError};
+use rustix::fs::{FileType, MemfdFlags};
 use serde::Serialize;
 
 use super::snippet::{Settings, Standing};
@@ -17,6 +18,12 @@ use crate::progress::Screen;
 
 /// Methods that may be ours.
 const METHODS: [&str; 3] = ["rred", "http", "https"];
+
+/// apt's main configuration file, below the root.
+const MAIN: &str = "etc/apt/apt.conf";
+
+/// Begins a line by which a configuration file has apt read another one.
+const INCLUDE: &[u8] = b"#include";
 
 /// Snippets that are searched for one that overrides ours; a system has ten.
 const PARTS_MAX: usize = 10_000;
@@ -150,9 +157,10 @@ fn suspects(place: &Place) -> Option<String> {
         .take(PARTS_MAX)
         .collect();
     names.sort();
-    let mut paths: Vec<_> = names.into_iter().map(|name| place.root.join(PARTS).join(name)).collect();
+    let mut paths: Vec<_> = names.into_iter().map(|name| Path::new(PARTS).join(name)).collect();
     // apt's main file comes after the snippets.
-    paths.push(place.root.join("etc/apt/apt.conf"));
+    paths.push(MAIN.into());
+    let mut paths: Vec<_> = paths.iter().filter_map(|path| place.at(path).ok()).collect();
     paths.retain(|path| {
         let text = std::fs::read_to_string(path).unwrap_or_default().to_ascii_lowercase();
         text.contains("methods")
@@ -170,14 +178,13 @@ fn configuration(place: &Place) -> Result<Configuration, CommandError> {
     let mut command = Command::new("apt-config");
     command.args(Configuration::DUMP).stdin(Stdio::null());
     if !place.is_running_system() {
-        // Where apt's files are must be known before the first of them is read, which only the file
-        // that this variable names is early enough for; it must be a regular one.
-        let root = place.root.canonicalize().map_err(|error| failed(&error))?;
+        // apt follows an absolute link out of the root: it is given the files' content. Only the file that this
+        // variable names is read early enough; it must be a regular one.
         let mut file: File = rustix::fs::memfd_create("apt.conf", MemfdFlags::CLOEXEC)
             .map_err(|errno| failed(&std::io::Error::from(errno)))?
             .into();
-        writeln!(file, "Dir \"{}/\";", root.display().to_string().trim_end_matches('/'))
-            .map_err(|error| failed(&error))?;
+        let text = of_root(&place.root).map_err(|error| failed(&error))?;
+        file.write_all(&text).map_err(|error| failed(&error))?;
         command.stdin(file).env("APT_CONFIG", "/dev/stdin");
     }
     let output = command.output().map_err(|error| failed(&error))?;
@@ -185,4 +192,35 @@ fn configuration(place: &Place) -> Result<Configuration, CommandError> {
         return Err(failed(&String::from_utf8_lossy(&output.stderr).trim()));
     }
     Configuration::from_dump(&String::from_utf8_lossy(&output.stdout)).map_err(|error| failed(&error))
+}
+
+/// The configuration files of a root, one after the other as apt reads them (apt.conf(5)), and that apt is to read no
+/// others. What they include by name is left out: apt would look for it on this machine.
+fn of_root(root: &Path) -> Result<Vec<u8>, RootError> {
+    let root = Root::open(root)?;
+    let mut names: Vec<String> = root
+        .names(PARTS)?
+        .into_iter()
+        .filter_map(|name| String::from_utf8(name).ok())
+        .filter(|name| is_part(name))
+        .collect();
+    names.sort();
+    let files = names.into_iter().take(PARTS_MAX).map(|name| format!("{PARTS}/{name}")).chain([MAIN.to_owned()]);
+    let mut text = format!("Dir \"{}/\";\n", root.path().display().to_string().trim_end_matches('/')).into_bytes();
+    for file in files.filter(|file| root.leads_to(file) == Some(FileType::RegularFile)) {
+        let content = root.read(&file)?.unwrap_or_default();
+        for line in content.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii_start().starts_with(INCLUDE)) {
+            text.extend_from_slice(line);
+            text.push(b'\n');
+        }
+    }
+    text.extend_from_slice(b"Dir::Etc::parts \"/dev/null\";\nDir::Etc::main \"/dev/null\";\n");
+    Ok(text)
+}
+
+/// Names of snippets that apt reads (apt.conf(5)).
+fn is_part(name: &str) -> bool {
+    let has_ending = name.rsplit_once('.').is_none_or(|(_, ending)| ending == "conf");
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    has_ending && !name.starts_with('.') && name.bytes().all(is_plain)
 }

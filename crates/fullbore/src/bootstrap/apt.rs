@@ -17,7 +17,7 @@ use crate::installing::log::Log;
 use crate::settings::BootstrapSettings;
 
 /// Below the root's /tmp, which is cleared in the end.
-const DIRECTORY: &str = "tmp/fullbore-apt";
+pub const DIRECTORY: &str = "var/cache/apt/fullbore";
 
 /// What is installed before the first packages, and what after them.
 const STATUS_NONE: &str = "status-none";

@@ -1,15 +1,17 @@
 //! What is taken away from a root in the end: what apt needed meanwhile, and what differs from run to run.
 
-use std::fs;
 use std::path::Path;
 
+use fullbore_install::root::{Root, RootError};
 use fullbore_install::skeleton::APT_WHILE_MADE;
 
-use crate::error::CommandError;
+use super::apt::DIRECTORY;
+use crate::error::{CommandError, ErrorKind};
 
 /// Logs, caches and identities, as mmdebstrap removes them.
-const REMOVED: [&str; 10] = [
+const REMOVED: [&str; 11] = [
     APT_WHILE_MADE,
+    DIRECTORY,
     "var/cache/apt/pkgcache.bin",
     "var/cache/apt/srcpkgcache.bin",
     "var/log/dpkg.log",
@@ -35,37 +37,19 @@ const EMPTIED: [(&str, &[&str]); 4] = [
 
 /// Cleans a root.
 pub fn clean(root: &Path) -> Result<(), CommandError> {
+    cleaned(root).map_err(|error| CommandError::new(ErrorKind::Disk, error))
+}
+
+fn cleaned(root: &Path) -> Result<(), RootError> {
+    let root = Root::open(root)?;
     for name in REMOVED {
-        remove(&root.join(name))?;
+        root.remove(name)?;
     }
     for (directory, kept) in EMPTIED {
-        empty(&root.join(directory), kept)?;
+        root.empty(directory, kept)?;
     }
-    let machine_id = root.join(MACHINE_ID);
-    if machine_id.symlink_metadata().is_ok() {
-        remove(&machine_id)?;
-        fs::write(&machine_id, "").map_err(|error| CommandError::disk(&machine_id, &error))?;
+    if root.kind(MACHINE_ID).is_some() {
+        root.write(MACHINE_ID, 0o644, b"")?;
     }
     Ok(())
-}
-
-fn empty(directory: &Path, kept: &[&str]) -> Result<(), CommandError> {
-    // A link would lead out of the root.
-    if !directory.symlink_metadata().is_ok_and(|status| status.is_dir()) {
-        return Ok(());
-    }
-    let disk = |error: std::io::Error| CommandError::disk(directory, &error);
-    for entry in fs::read_dir(directory).map_err(disk)? {
-        let entry = entry.map_err(disk)?;
-        if !kept.iter().any(|name| entry.file_name() == *name) {
-            remove(&entry.path())?;
-        }
-    }
-    Ok(())
-}
-
-fn remove(path: &Path) -> Result<(), CommandError> {
-    let Ok(status) = path.symlink_metadata() else { return Ok(()) };
-    let removed = if status.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-    removed.map_err(|error| CommandError::disk(path, &error))
 }

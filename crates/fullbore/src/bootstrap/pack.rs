@@ -1,6 +1,6 @@
 //! A root becomes one file, by the usual tools.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Stdio;
@@ -8,12 +8,12 @@ use std::process::Stdio;
 use fullbore_engine::durability::sync_file;
 use fullbore_install::inside::Inside;
 
-use super::place::{MARKER, beside};
+use super::place::MARKER;
 use super::tools::{self, Compressor, MKSQUASHFS, TAR, Tool};
 use crate::cli::BootstrapFormat;
 use crate::error::{CommandError, ErrorKind};
 use crate::installing::log::Log;
-use crate::output::place;
+use crate::output::{FOR_ALL, Output};
 use crate::settings::BootstrapSettings;
 use crate::stdio;
 
@@ -45,29 +45,18 @@ pub fn pack(settings: &BootstrapSettings, inside: &Inside<'_>, log: &Log) -> Res
         let stdout = stdio::stdout_file().map_err(|error| CommandError::disk(path, &error))?;
         return tar(settings, inside, log, path, stdout, mtime);
     }
-    let target = place(&settings.target).map_err(|error| CommandError::disk(&settings.target, &error))?;
-    let part = beside(&target, "part");
-    match fs::remove_file(&part) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(CommandError::disk(&part, &error)),
-        _ => {}
+    let failed = |error: std::io::Error| CommandError::disk(&settings.target, &error);
+    let output = Output::begin(&settings.target, FOR_ALL).map_err(failed)?;
+    // If packing fails, nothing is left of it.
+    match settings.format {
+        BootstrapFormat::Squashfs => squashfs(inside, log, output.part())?,
+        _ => tar(settings, inside, log, output.part(), output.file().try_clone().map_err(failed)?, mtime)?,
     }
-    let packed = match settings.format {
-        BootstrapFormat::Squashfs => squashfs(inside, log, &part),
-        _ => File::create_new(&part)
-            .map_err(|error| CommandError::disk(&part, &error))
-            .and_then(|output| tar(settings, inside, log, &part, output, mtime)),
-    };
-    if packed.is_err() {
-        // The error that there is already says why it cannot be used.
-        let _ = fs::remove_file(&part);
-    }
-    packed?;
-    let disk = |error: std::io::Error| CommandError::disk(&part, &error);
     let internal = |error| CommandError::new(ErrorKind::Disk, error);
-    sync_file(&File::open(&part).map_err(disk)?, "target").map_err(internal)?;
-    fs::rename(&part, &target).map_err(disk)?;
-    let directory = target.parent().unwrap_or(Path::new("/"));
-    sync_file(&File::open(directory).map_err(disk)?, "directory").map_err(internal)
+    sync_file(output.file(), "target").map_err(internal)?;
+    let directory = output.path().parent().unwrap_or(Path::new("/")).to_owned();
+    output.publish().map_err(failed)?;
+    sync_file(&File::open(directory).map_err(failed)?, "directory").map_err(internal)
 }
 
 fn tar(
@@ -170,7 +159,7 @@ mod tests {
         let file = dir.path().join("dev.tar");
         let mut bytes: Vec<u8> = DEVICES.iter().flat_map(|device| header(*device, 1_700_000_000)).collect();
         bytes.extend([0; 1024]);
-        fs::write(&file, bytes).unwrap();
+        std::fs::write(&file, bytes).unwrap();
         let output = Command::new("tar").args(["--numeric-owner", "--utc", "-tvf"]).arg(&file).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

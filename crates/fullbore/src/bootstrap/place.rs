@@ -1,11 +1,15 @@
 //! Where a root is made: empty, locked, marked as unfinished, and complete in the end.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt as _;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use fullbore_engine::durability::sync_file;
-use rustix::fs::Access;
+use fullbore_engine::temporary;
+use rustix::fs::{Access, AtFlags, Mode, OFlags};
 
 use crate::cli::BootstrapFormat;
 use crate::error::{CommandError, ErrorKind};
@@ -15,6 +19,9 @@ use crate::settings::BootstrapSettings;
 /// In a root that is not complete.
 pub const MARKER: &str = ".fullbore-unfinished";
 const MARKER_TEXT: &str = "This root is being made by `fullbore bootstrap`, or was not finished. Run it again.\n";
+
+/// Begins the names of directories for roots that become archives.
+const NAME: &str = "fullbore-root.";
 
 /// The root of a file system may have this in it.
 const LOST_FOUND: &str = "lost+found";
@@ -33,15 +40,24 @@ impl Place {
             (BootstrapFormat::Dir | BootstrapFormat::Auto, _) => settings.target.clone(),
             (BootstrapFormat::Tar | BootstrapFormat::Squashfs, None) => {
                 takes_a_file(&settings.target)?;
-                beside(&settings.target, "fullbore-root")
+                let below = settings.target.parent().unwrap_or(Path::new("/"));
+                let begin = beside(&settings.target);
+                clear_abandoned(below, &begin)?;
+                fresh(below, &begin)?
             }
-            (_, Some(below)) => fresh(below)?,
+            (_, Some(below)) => {
+                fresh(below, OsStr::new(NAME)).map_err(|error| error.hint("TMPDIR names another place for the root"))?
+            }
         };
         Place::take(&root)
     }
 
     fn take(root: &Path) -> Result<Place, CommandError> {
         runs_programs(root)?;
+        if root.is_symlink() && !temporary::may_follow(root).map_err(|error| CommandError::disk(root, &error))? {
+            return Err(CommandError::usage(format_args!("{}: is a link of another user", root.display()))
+                .hint("name the directory itself"));
+        }
         if root.symlink_metadata().is_ok() && !root.is_dir() {
             return Err(CommandError::usage(format_args!("{}: is there, and no directory", root.display()))
                 .hint("name a directory that is empty or not there, or say --format tar or squashfs"));
@@ -51,8 +67,7 @@ impl Place {
         let root = root.canonicalize().map_err(disk)?;
         let lock = File::open(&root).map_err(disk)?;
         if lock.try_lock().is_err() {
-            return Err(CommandError::new(ErrorKind::Locked, format_args!("{}: is being made", root.display()))
-                .hint("another `fullbore bootstrap` works on it; wait for it to end"));
+            return Err(being_made(&root));
         }
         let place = Place { root, lock };
         place.begin_anew()?;
@@ -61,8 +76,10 @@ impl Place {
         place.begin_anew()?;
         let marker = place.root.join(MARKER);
         let disk = |error: std::io::Error| CommandError::disk(&marker, &error);
-        fs::write(&marker, MARKER_TEXT).map_err(disk)?;
-        let file = File::open(&marker).map_err(disk)?;
+        // From an unfinished root; never through a link of this name.
+        let _ = fs::remove_file(&marker);
+        let mut file = File::create_new(&marker).map_err(disk)?;
+        file.write_all(MARKER_TEXT.as_bytes()).map_err(disk)?;
         sync_file(&file, MARKER).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
         sync_file(&place.lock, ".").map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
         Ok(place)
@@ -170,23 +187,43 @@ fn runs_programs(root: &Path) -> Result<(), CommandError> {
         .hint("make the root elsewhere (for an archive on stdout: TMPDIR), or mount this without noexec"))
 }
 
-/// A directory that was not there before: where everybody may write, one that was there may be somebody else's.
-fn fresh(below: &Path) -> Result<PathBuf, CommandError> {
-    /// Of numbers that killed runs may have left directories of.
-    const TRIES: u32 = 100;
-    let of_process = format!("fullbore-root.{}", std::process::id());
-    for number in 0..TRIES {
-        let path = below.join(format!("{of_process}.{number}"));
-        match fs::create_dir(&path) {
-            Ok(()) => return Ok(path),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => {
-                return Err(CommandError::disk(&path, &error).hint("TMPDIR names another place for the root"));
-            }
+/// A directory that was not there before, under a name that nobody can foresee: where everybody may write, one that was
+/// there may be somebody else's.
+fn fresh(below: &Path, begin: &OsStr) -> Result<PathBuf, CommandError> {
+    runs_programs(below)?;
+    temporary::directory(below, begin).map_err(|error| CommandError::disk(below, &error))
+}
+
+/// Removes unfinished roots of killed runs for the same archive: directories of our own that are marked as such.
+///
+/// # Errors
+/// Another run makes the archive, or one cannot be removed.
+fn clear_abandoned(below: &Path, begin: &OsStr) -> Result<(), CommandError> {
+    let disk = |error: std::io::Error| CommandError::disk(below, &error);
+    for entry in fs::read_dir(below).map_err(disk)? {
+        let entry = entry.map_err(disk)?;
+        let path = entry.path();
+        if !entry.file_name().as_bytes().starts_with(begin.as_bytes()) {
+            continue;
         }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(directory) = rustix::fs::open(&path, flags, Mode::empty()).map(File::from) else { continue };
+        let is_ours = directory.metadata().is_ok_and(|about| about.uid() == rustix::process::geteuid().as_raw());
+        let is_marked = rustix::fs::statat(&directory, MARKER, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        if !is_ours || !is_marked {
+            continue;
+        }
+        if directory.try_lock().is_err() {
+            return Err(being_made(&path));
+        }
+        Place { root: path, lock: directory }.discard()?;
     }
-    Err(CommandError::usage(format_args!("{}: full of unfinished roots", below.display()))
-        .hint("remove fullbore-root.* there"))
+    Ok(())
+}
+
+fn being_made(root: &Path) -> CommandError {
+    CommandError::new(ErrorKind::Locked, format_args!("{}: is being made", root.display()))
+        .hint("another `fullbore bootstrap` works on it; wait for it to end")
 }
 
 /// A path as the kernel writes it into `/proc/PID/mountinfo`.
@@ -201,13 +238,13 @@ fn as_in_mountinfo(path: &Path) -> String {
     text
 }
 
-/// A hidden name beside a file.
-pub fn beside(target: &Path, what: &str) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(target.file_name().unwrap_or_default());
-    name.push(".");
-    name.push(what);
-    target.with_file_name(name)
+/// How the hidden name beside an archive begins under which its root is made.
+fn beside(target: &Path) -> OsString {
+    let mut begin = OsString::from(".");
+    begin.push(target.file_name().unwrap_or_default());
+    begin.push(".");
+    begin.push(NAME);
+    begin
 }
 
 fn remove(path: &Path) -> Result<(), CommandError> {
@@ -224,7 +261,39 @@ mod tests {
 
     #[test]
     fn names_beside_are_hidden() {
-        assert_eq!(beside(Path::new("/x/root.tar"), "part"), Path::new("/x/.root.tar.part"));
+        assert_eq!(beside(Path::new("/x/root.tar")), ".root.tar.fullbore-root.");
+    }
+
+    /// What another user may have put where everybody may write, and what a killed run of ours has left.
+    #[test]
+    fn a_root_for_an_archive_is_not_made_where_others_planned_it() {
+        assert!(rustix::process::geteuid().is_root(), "gives directories away: run as root (script/test does)");
+        let dir = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        let begin = OsStr::new(".root.tar.fullbore-root.");
+        let at = |end: &str| dir.path().join(format!(".root.tar.fullbore-root{end}"));
+        fs::write(outside.path().join(MARKER), "").unwrap();
+        std::os::unix::fs::symlink(outside.path(), at(".link")).unwrap();
+        for (end, owner) in [("", 65534), (".planted", 65534), (".killed", 0)] {
+            fs::create_dir(at(end)).unwrap();
+            fs::write(at(end).join(MARKER), "").unwrap();
+            std::os::unix::fs::chown(at(end), Some(owner), None).unwrap();
+        }
+        fs::create_dir(at(".unmarked")).unwrap();
+        clear_abandoned(dir.path(), begin).unwrap();
+        assert!(!at(".killed").exists(), "ours, and unfinished");
+        assert!(["", ".planted", ".unmarked"].iter().all(|end| at(end).is_dir()) && at(".link").is_symlink());
+        assert!(outside.path().join(MARKER).exists());
+        let root = fresh(dir.path(), begin).unwrap();
+        let status = fs::symlink_metadata(&root).unwrap();
+        assert_eq!((status.uid(), status.mode() & 0o7777), (0, 0o700));
+        let place = Place::take(&root).unwrap();
+        let locked = clear_abandoned(dir.path(), begin).unwrap_err();
+        assert_eq!(locked.kind, ErrorKind::Locked);
+        drop(place);
+        clear_abandoned(dir.path(), begin).unwrap();
+        assert!(!root.exists());
     }
 
     #[test]
@@ -247,14 +316,6 @@ mod tests {
             assert_eq!(is_taken, name != "full");
             assert_eq!(state(&path), if is_taken { (0, 0, 0o755) } else { (1000, 1000, 0o2700) }, "{name}");
         }
-    }
-
-    #[test]
-    fn a_place_is_one_that_was_not_there() {
-        let dir = tempfile::tempdir().unwrap();
-        let (first, second) = (fresh(dir.path()).unwrap(), fresh(dir.path()).unwrap());
-        assert!(first != second && first.is_dir() && second.is_dir());
-        assert!(fresh(&dir.path().join("none")).is_err());
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub struct BootstrapArgs {
     pub target: PathBuf,
 
     /// An archive's address, a line as in sources.list, a file of apt sources, or `-` for one on stdin (default: this
-    /// machine's archive)
+    /// machine's archive, or the distribution's)
     ///
     /// Several addresses are taken as mirrors of one archive: files come from all of them.
     #[arg(value_name = "MIRROR")]

@@ -4,13 +4,14 @@
 //! they are unpacked. The postinst then finds that its files are there and current, and writes the same ones
 //! otherwise: nothing depends on this.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
 use fullbore_install::inside::Inside;
+use fullbore_install::root::Root;
 use fullbore_install::unpack::UnpackedPackage;
+use rustix::fs::FileType;
 
 use super::log::Log;
 
@@ -26,8 +27,8 @@ const LINES_MAX: usize = 200_000;
 
 /// Compiles the modules of these packages, on all cores. Failures are the postinst's to tell.
 pub fn compile(inside: &Inside<'_>, log: &Log, packages: &[UnpackedPackage]) {
-    let root = inside.root();
-    if !root.join(COMPILER).is_file() || root.join(INTERPRETER).symlink_metadata().is_err() {
+    let Ok(root) = &Root::open(inside.root()) else { return };
+    if root.leads_to(COMPILER) != Some(FileType::RegularFile) || root.kind(INTERPRETER).is_none() {
         return;
     }
     let mut wanted: Vec<(u64, String)> = packages.iter().filter_map(|package| wanted(root, package)).collect();
@@ -56,16 +57,17 @@ pub fn compile(inside: &Inside<'_>, log: &Log, packages: &[UnpackedPackage]) {
 }
 
 /// How much there is to compile, and what the postinst calls the package; none if it does more than that.
-fn wanted(root: &Path, package: &UnpackedPackage) -> Option<(u64, String)> {
+fn wanted(root: &Root, package: &UnpackedPackage) -> Option<(u64, String)> {
     let labels = [package.name.clone(), format!("{}:{}", package.name, package.architecture)];
-    let info = |label: &String, kind: &str| root.join("var/lib/dpkg/info").join(format!("{label}.{kind}"));
-    let label = labels.iter().find(|label| info(label, "list").is_file())?;
-    let script = fs::read_to_string(info(label, "postinst")).ok()?;
+    let info = |label: &String, kind: &str| {
+        let content = root.read(&format!("var/lib/dpkg/info/{label}.{kind}")).ok()??;
+        String::from_utf8(content).ok()
+    };
+    let (label, list) = labels.iter().find_map(|label| Some((label, info(label, "list")?)))?;
+    let script = info(label, "postinst")?;
     let name = compiled(&script)?;
-    let list = fs::read_to_string(info(label, "list")).ok()?;
     let modules = list.lines().take(LINES_MAX).filter(|line| line.ends_with(".py"));
-    let bytes = modules.filter_map(|path| root.join(path.trim_start_matches('/')).symlink_metadata().ok());
-    Some((bytes.map(|status| status.len()).sum(), name.to_owned()))
+    Some((modules.filter_map(|path| root.size_bytes(path)).sum(), name.to_owned()))
 }
 
 /// The package of a line `py3compile -p PACKAGE`, if there is one such line and no other of py3compile.

@@ -255,7 +255,9 @@ impl Downloads {
         let to = self.archives.join(&wanted.file_name);
         let part = self.archives.join(part_name(&wanted.file_name));
         let disk = |error: std::io::Error| CommandError::disk(&to, &error);
-        let mut file = std::fs::File::create(&part).map_err(disk)?;
+        // Left by a run that was killed; never through a link of this name.
+        super::log::removed(&part)?;
+        let mut file = std::fs::File::create_new(&part).map_err(disk)?;
         let hash = hash_of(from, &mut |bytes| file.write_all(bytes))?;
         if hash != *sha256 {
             return Err(CommandError::new(

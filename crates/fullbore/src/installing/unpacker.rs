@@ -1,9 +1,6 @@
 //! Package files into a root: in parallel what can be, the rest is told to be dpkg's.
 
 use std::collections::HashMap;
-use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +11,7 @@ use fullbore_engine::stage::Ledger;
 use fullbore_install::database::Lock;
 use fullbore_install::inside::Inside;
 use fullbore_install::resolve::Wanted;
+use fullbore_install::root::within;
 use fullbore_install::scripts;
 use fullbore_install::unpack::{self, Ahead, Archive, Filters, Options, Root, Script, UnpackError, UnpackedPackage};
 
@@ -35,7 +33,7 @@ const UNDERSTOOD: [&str; 9] = [
 ];
 
 /// Largest file of dpkg's configuration that is read. A guess: thousands of excluded paths.
-const CONFIGURATION_BYTES_MAX: u64 = 1 << 20;
+const CONFIGURATION_BYTES_MAX: usize = 1 << 20;
 
 /// dpkg's, below the root.
 const DATABASE: &str = "var/lib/dpkg";
@@ -264,16 +262,22 @@ impl<'a> Unpacker<'a> {
         for pending in pending {
             text.push_str(&format!("{now} status triggers-pending {} {}\n", pending.label, pending.version));
         }
-        let path = self.inside.root().join(path.trim_start_matches('/'));
-        let written = log_of_everybody(&path).and_then(|mut file| file.write_all(text.as_bytes()));
+        // Made as dpkg makes it, whatever the user's mask is.
+        let written = Root::open(self.inside.root()).and_then(|root| root.append(&path, 0o644, text.as_bytes()));
         if let Err(error) = written {
             tracing::warn!("dpkg's log: {error}");
         }
     }
 
+    /// The text of a file of the root; empty if there is none.
+    fn text(&self, path: &str) -> String {
+        let content = Root::open(self.inside.root()).and_then(|root| root.read(path)).ok().flatten();
+        content.and_then(|content| String::from_utf8(content).ok()).unwrap_or_default()
+    }
+
     /// Packages whose triggers wait to be processed.
     fn pending(&self) -> Vec<Pending> {
-        let status = fs::read_to_string(self.inside.root().join("var/lib/dpkg/status")).unwrap_or_default();
+        let status = self.text("var/lib/dpkg/status");
         let mut all = Vec::new();
         for stanza in status.split("\n\n").filter(|stanza| stanza.contains(" triggers-pending\n")) {
             let field = |name: &str| {
@@ -291,10 +295,9 @@ impl<'a> Unpacker<'a> {
 
     /// Triggers that a package's control file activates by name (deb-triggers(5)).
     fn activated(&self, package: &UnpackedPackage) -> Vec<String> {
-        let info = self.inside.root().join("var/lib/dpkg/info");
         let labels = [package.name.clone(), format!("{}:{}", package.name, package.architecture)];
-        let read = |label: &String| fs::read_to_string(info.join(format!("{label}.triggers"))).ok();
-        let text = labels.iter().find_map(read).unwrap_or_default();
+        let texts = labels.iter().map(|label| self.text(&format!("var/lib/dpkg/info/{label}.triggers")));
+        let text = texts.into_iter().find(|text| !text.is_empty()).unwrap_or_default();
         let directives = text.lines().filter_map(|line| line.split_once(char::is_whitespace));
         let activating = directives.filter(|(directive, _)| directive.starts_with("activate"));
         activating.map(|(_, trigger)| trigger.trim().to_owned()).collect()
@@ -304,7 +307,7 @@ impl<'a> Unpacker<'a> {
     fn log_of_dpkg(&self) -> Option<String> {
         let mut found = None;
         for file in self.configuration() {
-            let text = fs::read_to_string(file).unwrap_or_default();
+            let text = self.text(&file);
             for line in text.lines().filter_map(|line| line.trim().strip_prefix("log")) {
                 found = Some(line.trim_start_matches(['=', ' ', '\t']).to_owned());
             }
@@ -332,7 +335,8 @@ impl<'a> Unpacker<'a> {
             Script::AbortInstall => scripts::abort_install(self.inside, archive, &self.dpkg_version),
         };
         let Some(mut command) = command.map_err(|error| error.to_string())? else { return Ok(Vec::new()) };
-        let log = self.log.another(&self.inside.root().join(DATABASE)).map_err(|error| error.message)?;
+        let database = within(self.inside.root(), Path::new(DATABASE)).map_err(|error| error.to_string())?;
+        let log = self.log.another(&database).map_err(|error| error.message)?;
         log.run(&mut command, "preinst").map_err(|error| {
             let said = error.context.last().map(|line| format!(": {line}")).unwrap_or_default();
             format!("{}{said}", error.message)
@@ -341,18 +345,14 @@ impl<'a> Unpacker<'a> {
     }
 
     /// The files of dpkg's configuration, in the order in which it reads them.
-    fn configuration(&self) -> Vec<PathBuf> {
-        let etc = self.inside.root().join("etc/dpkg");
-        let mut files = vec![etc.join("dpkg.cfg")];
-        let mut parts: Vec<PathBuf> = fs::read_dir(etc.join("dpkg.cfg.d"))
-            .into_iter()
-            .flatten()
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| is_part(path))
-            .collect();
-        parts.sort();
+    fn configuration(&self) -> Vec<String> {
+        let names = Root::open(self.inside.root()).and_then(|root| root.names("etc/dpkg/dpkg.cfg.d"));
+        let names = names.unwrap_or_default().into_iter().filter_map(|name| String::from_utf8(name).ok());
+        let mut files: Vec<String> =
+            names.filter(|name| is_part(name)).map(|name| format!("etc/dpkg/dpkg.cfg.d/{name}")).collect();
+        files.sort();
         // dpkg reads the directory first (dpkg(1), FILES).
-        files.splice(0..0, parts);
+        files.push("etc/dpkg/dpkg.cfg".to_owned());
         files
     }
 
@@ -360,11 +360,11 @@ impl<'a> Unpacker<'a> {
     fn filters(&self) -> (Filters, bool) {
         let (mut filters, mut is_all) = (Filters::new(), true);
         for file in self.configuration() {
-            if fs::metadata(&file).map_or(0, |status| status.len()) > CONFIGURATION_BYTES_MAX {
+            let text = self.text(&file);
+            if text.len() > CONFIGURATION_BYTES_MAX {
                 is_all = false;
                 continue;
             }
-            let Ok(text) = fs::read_to_string(&file) else { continue };
             is_all &= text.lines().all(is_understood);
             filters.read_configuration(&text);
         }
@@ -372,17 +372,8 @@ impl<'a> Unpacker<'a> {
     }
 }
 
-/// dpkg's log, to be written on; made as dpkg makes it, whatever the user's mask is.
-fn log_of_everybody(path: &Path) -> io::Result<fs::File> {
-    match fs::File::options().append(true).create_new(true).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => fs::File::options().append(true).open(path),
-        made => made.and_then(|file| file.set_permissions(fs::Permissions::from_mode(0o644)).map(|()| file)),
-    }
-}
-
 /// Names of configuration files that dpkg reads: letters, digits, `_` and `-`.
-fn is_part(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+fn is_part(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
 }
 

@@ -4,19 +4,15 @@
 //! to write: what it fetches goes into a directory of its own among the temporary files, and a mirror
 //! that is still to be made is an empty directory there.
 
-use std::fs::DirBuilder;
+use std::ffi::OsStr;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::temporary;
 
 use super::state::{LOG_PATH, OWN_DIRECTORY};
-
-/// Names tried for a temporary directory before it is given up: leftovers of killed runs.
-const NAMES_TRIED: u64 = 1000;
 
 /// Where a run reads and writes.
 pub struct Places {
@@ -51,13 +47,12 @@ impl Places {
         Places { work: root.clone(), volume: root.clone(), root, scratch: None }
     }
 
-    /// A run that changes nothing. `temporary` is where its own directory is made.
+    /// A run that changes nothing. `below` is where its own directory is made.
     ///
     /// # Errors
     /// Refusals of the system. That the directory does not exist is none.
-    pub fn untouched(dir: &Path, temporary: &Path) -> Result<Places, PlaceError> {
-        let scratch =
-            Scratch::make(temporary).map_err(|source| PlaceError::Scratch { path: temporary.to_owned(), source })?;
+    pub fn untouched(dir: &Path, below: &Path) -> Result<Places, PlaceError> {
+        let scratch = Scratch::make(below).map_err(|source| PlaceError::Scratch { path: below.to_owned(), source })?;
         let work = Arc::new(Root::open(&scratch.0)?);
         work.create_directory(OWN_DIRECTORY, 0o700)?;
         let (root, volume) = if dir.exists() {
@@ -89,18 +84,8 @@ const NO_MIRROR: &str = "mirror";
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn make(temporary: &Path) -> io::Result<Scratch> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let mut result = Err(io::ErrorKind::AlreadyExists.into());
-        for _ in 0..NAMES_TRIED {
-            let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-            let path = temporary.join(format!("fullbore-{}-{number}", std::process::id()));
-            result = DirBuilder::new().mode(0o700).create(&path).map(|()| Scratch(path));
-            if !matches!(&result, Err(error) if error.kind() == io::ErrorKind::AlreadyExists) {
-                break;
-            }
-        }
-        result
+    fn make(below: &Path) -> io::Result<Scratch> {
+        temporary::directory(below, OsStr::new("fullbore-")).map(Scratch)
     }
 }
 

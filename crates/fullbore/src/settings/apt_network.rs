@@ -3,18 +3,24 @@
 use std::path::{Path, PathBuf};
 
 use fullbore_apt::acquire::Configuration;
+use fullbore_install::root::within;
 
 use super::apt::parts;
 use super::{NetworkSettings, apt_proxy};
 
+/// Stands for links in a root that lead to each other.
+const NOWHERE: &str = "links that lead to each other";
+
 /// These settings, under what this configuration says of proxies, credentials (apt_auth.conf(5)) and certificates.
 /// `root` is where the paths in it lead; what the settings name themselves comes first.
 pub fn as_apt(settings: &NetworkSettings, configuration: &Configuration, root: &Path) -> NetworkSettings {
-    let seen = |path: PathBuf| root.join(path.strip_prefix("/").unwrap_or(&path));
+    // What is not to be found says so where it is opened.
+    let seen = |path: PathBuf| within(root, &path).unwrap_or_else(|_| root.join(NOWHERE));
     let mut auth_files = settings.auth_files.clone();
     auth_files.extend(configuration.path("Dir::Etc::netrc").map(seen).filter(|file| file.is_file()));
     let directory = configuration.path("Dir::Etc::netrcparts").map(seen).filter(|directory| directory.is_dir());
-    auth_files.extend(directory.into_iter().flat_map(|directory| parts(&directory, &["conf"])));
+    let files = directory.into_iter().flat_map(|directory| parts(&directory, &["conf"]));
+    auth_files.extend(files.map(|file| file.strip_prefix(root).map(Path::to_owned).map_or(file.clone(), seen)));
     let certificates = configuration.get("Acquire::https::CaInfo").map(|file| seen(PathBuf::from(file)));
     NetworkSettings {
         auth_files,

@@ -9,6 +9,7 @@ use fullbore_install::skeleton::SourcesFile;
 
 use super::keys::absolute;
 use super::resolve::{network, output};
+use super::suites::{Known, Releases};
 use super::{Environment, NetworkSettings, OutputSettings, apt, apt_configuration, apt_proxy, file};
 use crate::bootstrap::tools;
 use crate::cli::{BootstrapArgs, BootstrapFormat, BootstrapMode, Variant};
@@ -17,6 +18,10 @@ use crate::stdio;
 
 /// Largest file of sources taken over into the new root. A guess: a thousand entries with inline keys.
 const SOURCES_BYTES_MAX: u64 = 8 << 20;
+
+/// Releases by the package distro-info-data.
+const DEBIAN_RELEASES: &str = "/usr/share/distro-info/debian.csv";
+const UBUNTU_RELEASES: &str = "/usr/share/distro-info/ubuntu.csv";
 
 /// Stands for stdin among the mirrors.
 const STDIN: &str = "-";
@@ -112,11 +117,12 @@ pub fn bootstrap(
         [] => vec!["main".to_owned()],
         named => named.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned).collect(),
     };
-    let (sources, mirrors) = sources(arguments, &components.join(" "), environment.in_namespace.is_some())?;
     let architectures = match &arguments.arch[..] {
         [] => vec![apt::native_architecture().to_owned()],
         named => named.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned).collect(),
     };
+    let (sources, mirrors) =
+        sources(arguments, &architectures[0], &components.join(" "), environment.in_namespace.is_some())?;
     let mut trusted = Vec::new();
     for keyring in &arguments.trust.keyring {
         let keyring = keyring
@@ -239,6 +245,7 @@ fn hooks_of(arguments: &BootstrapArgs) -> Result<Vec<Hook>, CommandError> {
 /// the program in its namespaces.
 fn sources(
     arguments: &BootstrapArgs,
+    architecture: &str,
     components: &str,
     reads_stdin: bool,
 ) -> Result<(Vec<SourcesFile>, Vec<String>), CommandError> {
@@ -276,7 +283,7 @@ fn sources(
         }
     }
     if entries.is_empty() {
-        for line in of_this_machine(suite, components)? {
+        for line in of_this_machine(suite, architecture, components)? {
             if let Some(entry) = entries.last_mut() {
                 entry.text.push_str(&line);
             } else {
@@ -335,30 +342,24 @@ fn guess(text: &str) -> Kind {
     if text.lines().any(is_line) { Kind::OneLine } else { Kind::Deb822 }
 }
 
-/// The archive that apt on this machine uses: with the suites that belong to this one if it has it, else alone.
-fn of_this_machine(suite: &str, components: &str) -> Result<Vec<String>, CommandError> {
+/// The archive that apt on this machine uses, or the distribution's own: with the suites that belong to this one.
+fn of_this_machine(suite: &str, architecture: &str, components: &str) -> Result<Vec<String>, CommandError> {
     let configuration = apt_configuration::read()?;
-    let mut lines = Vec::new();
-    let mut first = None;
+    let mut here = Vec::new();
     for key in ["Dir::Etc::sourcelist", "Dir::Etc::sourceparts"] {
         let Some(path) = configuration.path(key).filter(|path| path.exists()) else { continue };
         // An empty sources.list beside a directory of sources is usual.
         for source in apt::read(&path).unwrap_or_default().iter().filter(|source| source.binary) {
             let Some(uri) = source.uris.first() else { continue };
-            for name in &source.suite_names {
-                if name == suite || name.strip_prefix(suite).is_some_and(|rest| rest.starts_with('-')) {
-                    lines.push(format!("deb {uri} {name} {components}\n"));
-                }
-                first.get_or_insert_with(|| format!("deb {uri} {suite} {components}\n"));
-            }
+            here.extend(source.suite_names.iter().map(|suite| Known { uri: uri.clone(), suite: suite.clone() }));
         }
     }
-    match (lines.is_empty(), first) {
-        (false, _) => Ok(lines),
-        (true, Some(line)) => Ok(vec![line]),
-        (true, None) => Err(CommandError::usage("no mirror is named, and apt on this machine has no sources")
-            .hint("say `fullbore bootstrap SUITE TARGET https://deb.example.org/debian`")),
-    }
+    let read = |path: &str| file::read_text(Path::new(path), SOURCES_BYTES_MAX).unwrap_or_default();
+    let releases = Releases { debian: read(DEBIAN_RELEASES), ubuntu: read(UBUNTU_RELEASES) };
+    releases.sources(suite, architecture, components, &here).ok_or_else(|| {
+        CommandError::usage(format_args!("no mirror is named, and it is not known whose suite `{suite}` is"))
+            .hint("say `fullbore bootstrap SUITE TARGET https://deb.example.org/debian`")
+    })
 }
 
 #[cfg(test)]
