@@ -319,7 +319,7 @@ impl Control<'_, '_> {
                 let answer = self.listing.take(list)?;
                 self.gather(answer);
             }
-            Message::Owners(owners) => self.writers.attributes.learn(&owners),
+            Message::Owners(owners) => self.writers.attributes.learn(&owners)?,
             Message::Listed { entries, errors } => {
                 if entries != self.listing.entries() {
                     return Err(CopyError::Meaning("another number of entries than were listed"));
