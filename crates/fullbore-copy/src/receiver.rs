@@ -17,6 +17,7 @@ mod marker;
 mod partial;
 mod room;
 mod runs;
+mod shared;
 mod tree;
 mod verify;
 mod write;
@@ -41,6 +42,7 @@ use compare::Comparing;
 use listing::Listing;
 use marker::Marker;
 use room::{Room, Shortage};
+use shared::Shared;
 use tree::Tree;
 pub use tree::reserve_descriptors;
 use verify::Verify;
@@ -166,6 +168,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         None => attributes,
     };
     let (comparing, verify) = (Comparing::new(), Verify::default());
+    let shared = Shared::default();
     let (bulk, arrived) = (Bulk::new(context.link.pool.clone()), Arrived::default());
     let writers = Writers {
         context,
@@ -178,6 +181,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         verify: &verify,
         bulk: &bulk,
         arrived: &arrived,
+        shared: &shared,
         boot,
         beside_source: destination.beside_source,
         problem: &problem,

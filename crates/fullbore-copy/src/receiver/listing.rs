@@ -210,6 +210,9 @@ impl<'a> Listing<'a> {
             Some(folder) if !self.in_fresh => folder.status(&entry.name)?,
             _ => None,
         };
+        if let Some(status) = &status {
+            self.writers.shared.note(status, &entry);
+        }
         if let Some(first) = entry.link_group.and_then(|group| self.first_of_group.get(&group).cloned()) {
             if folder.map_or(Ok(true), |folder| self.writers.finds_way(folder, path, status.as_ref()))? {
                 self.links.push(LinkLater { directory: directory.clone(), entry: Box::new(entry), first, id });
@@ -217,15 +220,20 @@ impl<'a> Listing<'a> {
             return Ok(None);
         }
         let group = entry.link_group.map(|group| (group, entry.name.clone()));
+        if group.is_some() {
+            self.writers.failed.watch(path);
+        }
         let wanted = match entry.kind {
             Kind::Directory => self.directory(path, folder, status.as_ref(), entry).map(|()| None),
             Kind::File => self.file(id, directory, folder, path, status.as_ref(), entry),
             _ => self.small_thing(id, path, folder, status.as_ref(), &entry).map(|()| None),
         }?;
         // One that cannot be there does not keep the other names of its file from coming.
-        if let Some((group, name)) = group
-            && !self.writers.failed.lock().contains(path)
-        {
+        if let Some((group, name)) = group {
+            if self.writers.failed.has(path) {
+                self.writers.failed.forget(path);
+                return Ok(wanted);
+            }
             let is_wanted = wanted.as_ref().is_some_and(|wanted| !wanted.compare);
             self.first_of_group.insert(group, Arc::new(First { directory: directory.clone(), name, is_wanted }));
         }
@@ -377,6 +385,9 @@ impl<'a> Listing<'a> {
             return Ok(None);
         }
         add(&progress.wanted_files, 1);
+        if let Some(status) = status.filter(|_| self.is_dry() && !compare) {
+            self.writers.shared.would_replace(status, &entry);
+        }
         if options.tell_names && !compare {
             self.writers.context.tell.tell(Event::Wanted(path.to_vec()));
         }
@@ -476,6 +487,7 @@ impl<'a> Listing<'a> {
         }
         self.writers.made(path);
         if self.is_dry() {
+            status.iter().for_each(|status| self.writers.shared.would_replace(status, entry));
             return Ok(());
         }
         let mut sure = false;
@@ -612,7 +624,7 @@ fn is_same_thing(folder: &Folder, status: &Stat, entry: &Entry) -> Result<bool, 
     })
 }
 
-fn make(folder: &Folder, name: &[u8], entry: &Entry) -> Result<(), Errno> {
+pub(super) fn make(folder: &Folder, name: &[u8], entry: &Entry) -> Result<(), Errno> {
     let kind = match entry.kind {
         Kind::Symlink => return rustix::fs::symlinkat(&entry.target[..], folder, name),
         Kind::Fifo => FileType::Fifo,

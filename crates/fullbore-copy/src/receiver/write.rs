@@ -3,7 +3,7 @@
 //! Hash first; then the content under a name of our own, with all attributes; then the committer, who
 //! gives the final name. The acknowledgement goes out when the record is verified and written.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -21,6 +21,7 @@ use super::commit::{Commit, Finished, disk, is_fatal};
 use super::compare::Comparing;
 use super::journal::Boot;
 use super::partial::{self, Asked, Found, Partial, Progress, Promised};
+use super::shared::Shared;
 use super::tree::{Folder, Tree};
 use super::verify::{Verify, Written};
 use crate::entry::{Entry, join};
@@ -69,23 +70,41 @@ impl PendingFiles {
     }
 }
 
-/// Paths without the content that the source has under them.
+/// First names of files with several, and whether one is without the content that the source has under it. A problem
+/// is noted only if it is of such a name, so that a sender fills no memory with problems of paths that it makes up.
 #[derive(Default)]
 pub(super) struct Failed {
-    paths: Mutex<HashSet<Vec<u8>>>,
+    firsts: Mutex<HashMap<Vec<u8>, bool>>,
 }
 
 impl Failed {
-    pub(super) fn lock(&self) -> MutexGuard<'_, HashSet<Vec<u8>>> {
-        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, bool>> {
+        self.firsts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of problems of this name from now on.
+    pub(super) fn watch(&self, path: &[u8]) {
+        self.lock().entry(path.to_vec()).or_insert(false);
+    }
+
+    /// Another name is the first one.
+    pub(super) fn forget(&self, path: &[u8]) {
+        self.lock().remove(path);
     }
 
     /// Takes note of a problem.
     pub(super) fn note(&self, kind: ProblemKind, path: &[u8]) {
         use ProblemKind::{Name, Special, Unreadable, Unwritable, Vanished};
-        if matches!(kind, Name | Special | Unreadable | Unwritable | Vanished) {
-            self.lock().insert(path.to_vec());
+        if matches!(kind, Name | Special | Unreadable | Unwritable | Vanished)
+            && let Some(failed) = self.lock().get_mut(path)
+        {
+            *failed = true;
         }
+    }
+
+    /// Whether a first name is without its content.
+    pub(super) fn has(&self, path: &[u8]) -> bool {
+        self.lock().get(path) == Some(&true)
     }
 }
 
@@ -101,6 +120,7 @@ pub(super) struct Writers<'a> {
     pub(super) verify: &'a Verify,
     pub(super) bulk: &'a Bulk,
     pub(super) arrived: &'a Arrived,
+    pub(super) shared: &'a Shared,
     pub(super) boot: Boot,
     /// The source is on this machine.
     pub(super) beside_source: bool,
@@ -214,7 +234,7 @@ impl Writers<'_> {
         })
     }
 
-    fn tell(&self, failures: Failures, directory: &[u8], entry: &Entry) {
+    pub(super) fn tell(&self, failures: Failures, directory: &[u8], entry: &Entry) {
         for (kind, text) in failures {
             (self.problem)(kind, &join(directory, &entry.name), text);
         }
@@ -399,8 +419,16 @@ impl Writers<'_> {
         Ok(())
     }
 
-    /// What is there has the right content; its attributes may differ.
+    /// What is there has the right content; its attributes may differ. If it has other names here, that is seen to at
+    /// the end.
     pub(super) fn mend(&self, id: u64, path: &[u8], folder: &Folder, status: &Stat, entry: &Entry) {
+        if !self.put_off(id, path, folder, status, entry) {
+            self.mend_now(id, path, folder, status, entry);
+        }
+    }
+
+    /// Changes the attributes of what is there, under whatever names.
+    pub(super) fn mend_now(&self, id: u64, path: &[u8], folder: &Folder, status: &Stat, entry: &Entry) {
         let options = self.context.options;
         let (differs, failures) = self.attributes.mend(folder, &entry.name, status, entry, options.dry_run);
         if failures.is_empty() {
@@ -538,5 +566,19 @@ mod tests {
         assert!(pending.lose(0).is_some() && (1..4).all(|id| pending.lose(id).is_none()));
         assert!((0..3).all(|id| matches!(pending.lock().get(&id), Some(Pending::Lost))));
         assert!(!pending.is_anything_missing());
+    }
+
+    #[test]
+    fn problems_of_made_up_paths_take_no_memory() {
+        let failed = Failed::default();
+        failed.watch(b"first");
+        for number in 0..100_000 {
+            failed.note(ProblemKind::Unwritable, format!("made up/{number}").as_bytes());
+        }
+        failed.note(ProblemKind::Times, b"first");
+        assert!(!failed.has(b"first"));
+        failed.note(ProblemKind::Vanished, b"first");
+        assert!(failed.has(b"first") && !failed.has(b"made up/1"));
+        assert_eq!(failed.lock().len(), 1);
     }
 }
