@@ -10,6 +10,7 @@ mod bulk;
 mod commit;
 mod compare;
 mod finish;
+mod held;
 mod in_the_way;
 pub mod journal;
 mod listing;
@@ -39,6 +40,7 @@ use attributes::Attributes;
 use bulk::Bulk;
 use commit::Commit;
 use compare::Comparing;
+use held::Held;
 use listing::Listing;
 use marker::Marker;
 use room::{Room, Shortage};
@@ -168,7 +170,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         None => attributes,
     };
     let (comparing, verify) = (Comparing::new(), Verify::default());
-    let shared = Shared::default();
+    let (shared, held) = (Shared::default(), Held::of_this_machine());
     let (bulk, arrived) = (Bulk::new(context.link.pool.clone()), Arrived::default());
     let writers = Writers {
         context,
@@ -182,6 +184,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         bulk: &bulk,
         arrived: &arrived,
         shared: &shared,
+        held: &held,
         boot,
         beside_source: destination.beside_source,
         problem: &problem,

@@ -123,6 +123,7 @@ impl Writers<'_> {
         let is_wrong = is_taken && self.context.options.hard_links;
         let is_put_off = is_wrong || self.attributes.mend(folder, &entry.name, status, entry, true).0;
         if is_put_off {
+            self.held.keep(path, entry);
             self.shared.lock().later.push(Later { id, path: path.to_vec(), entry: Box::new(entry.clone()) });
         }
         is_put_off

@@ -19,6 +19,7 @@ use super::attributes::{Attributes, Failures};
 use super::bulk::Bulk;
 use super::commit::{Commit, Finished, disk, is_fatal};
 use super::compare::Comparing;
+use super::held::{Held, entry_bytes};
 use super::journal::Boot;
 use super::partial::{self, Asked, Found, Partial, Progress, Promised};
 use super::shared::Shared;
@@ -48,25 +49,68 @@ pub(super) enum Pending {
 /// Files that were asked for, by number.
 #[derive(Default)]
 pub(super) struct PendingFiles {
-    files: Mutex<HashMap<u64, Pending>>,
+    files: Mutex<Files>,
+}
+
+/// The files, and what their entries take in memory.
+#[derive(Default)]
+pub(super) struct Files {
+    by_id: HashMap<u64, Pending>,
+    bytes: u64,
+}
+
+impl Files {
+    fn get(&self, id: u64) -> Option<&Pending> {
+        self.by_id.get(&id)
+    }
+
+    pub(super) fn insert(&mut self, id: u64, pending: Pending) {
+        self.bytes += pending.bytes();
+        self.bytes -= self.by_id.insert(id, pending).map_or(0, |before| before.bytes());
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Pending> {
+        let pending = self.by_id.remove(&id)?;
+        self.bytes -= pending.bytes();
+        Some(pending)
+    }
+}
+
+impl Pending {
+    fn bytes(&self) -> u64 {
+        match self {
+            Pending::Small(asked) | Pending::Big(asked) => entry_bytes(&asked.entry),
+            Pending::Begun(partial) => entry_bytes(&partial.entry),
+            // As little as its place.
+            Pending::Lost => 0,
+        }
+    }
 }
 
 impl PendingFiles {
-    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<u64, Pending>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Files> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What they take in memory.
+    pub(super) fn bytes(&self) -> u64 {
+        self.lock().bytes
     }
 
     /// The sender cannot send it: what still comes of it is thrown away. Gives what has come of a big one.
     pub(super) fn lose(&self, id: u64) -> Option<Arc<Partial>> {
-        match self.lock().get_mut(&id).map(|pending| std::mem::replace(pending, Pending::Lost)) {
-            Some(Pending::Begun(partial)) => Some(partial),
+        let mut files = self.lock();
+        let pending = files.remove(id)?;
+        files.insert(id, Pending::Lost);
+        match pending {
+            Pending::Begun(partial) => Some(partial),
             _ => None,
         }
     }
 
     /// Whether anything that was asked for has neither come nor been given up.
     pub(super) fn is_anything_missing(&self) -> bool {
-        self.lock().values().any(|pending| !matches!(pending, Pending::Lost))
+        self.lock().by_id.values().any(|pending| !matches!(pending, Pending::Lost))
     }
 }
 
@@ -121,6 +165,7 @@ pub(super) struct Writers<'a> {
     pub(super) bulk: &'a Bulk,
     pub(super) arrived: &'a Arrived,
     pub(super) shared: &'a Shared,
+    pub(super) held: &'a Held,
     pub(super) boot: Boot,
     /// The source is on this machine.
     pub(super) beside_source: bool,
@@ -158,7 +203,7 @@ impl Writers<'_> {
         }
         let files: Vec<Pending> = {
             let mut pending = self.pending.lock();
-            pack.files.iter().map_while(|file| pending.remove(&file.id)).collect()
+            pack.files.iter().map_while(|file| pending.remove(file.id)).collect()
         };
         if files.len() != pack.files.len() {
             return Err(CopyError::Meaning("content of a file that nobody asked for"));
@@ -242,14 +287,14 @@ impl Writers<'_> {
 
     fn partial(&self, id: u64) -> Result<Option<Arc<Partial>>, CopyError> {
         let mut pending = self.pending.lock();
-        if let Some(Pending::Big(_)) = pending.get(&id)
-            && let Some(Pending::Big(asked)) = pending.remove(&id)
+        if let Some(Pending::Big(_)) = pending.get(id)
+            && let Some(Pending::Big(asked)) = pending.remove(id)
         {
             let partial = Arc::new(Partial::new(id, asked, Found::default(), self.context.options.verify));
             self.commit.watch(&partial);
             pending.insert(id, Pending::Begun(partial));
         }
-        match pending.get(&id) {
+        match pending.get(id) {
             Some(Pending::Begun(partial)) => Ok(Some(partial.clone())),
             Some(Pending::Lost) => Ok(None),
             _ => Err(CopyError::Meaning("a block of a file that nobody asked for")),
@@ -375,7 +420,7 @@ impl Writers<'_> {
     /// What is there has the content of the source's file.
     fn identical(&self, sequence: u64, id: u64) -> Result<(), CopyError> {
         let unasked = CopyError::Meaning("a file is the same that was never compared");
-        let pending = self.pending.lock().remove(&id);
+        let pending = self.pending.lock().remove(id);
         let (directory, entry, compare) = match pending {
             Some(Pending::Small(Asked { directory, entry, compare: true, .. })) => (directory, entry, true),
             Some(Pending::Begun(partial)) if partial.is_compared() => {
@@ -409,7 +454,7 @@ impl Writers<'_> {
 
     /// What is there is not the source's file; said where names are told.
     fn differs(&self, sequence: u64, id: u64) -> Result<(), CopyError> {
-        let path = match self.pending.lock().get(&id) {
+        let path = match self.pending.lock().get(id) {
             Some(Pending::Small(asked) | Pending::Big(asked)) => join(&asked.directory, &asked.entry.name),
             Some(Pending::Begun(partial)) => join(&partial.directory, &partial.entry.name),
             _ => return Err(CopyError::Meaning("a file differs that nobody asked for")),
@@ -483,7 +528,7 @@ impl Writers<'_> {
 
     /// All blocks of a file are there.
     pub(super) fn whole(&self, partial: &Arc<Partial>, folder: &Folder, file: &File) -> Result<(), CopyError> {
-        self.pending.lock().remove(&partial.id);
+        self.pending.lock().remove(partial.id);
         let mode = self.attributes.unfinished_mode(&partial.entry);
         let failures = self.clock.device(|| self.attributes.put(file, mode, folder, &partial.entry));
         let sure = failures.is_empty();
@@ -564,8 +609,9 @@ mod tests {
         pending.lock().insert(2, Pending::Big(asked(b"file", 3 << 20)));
         assert!(pending.is_anything_missing());
         assert!(pending.lose(0).is_some() && (1..4).all(|id| pending.lose(id).is_none()));
-        assert!((0..3).all(|id| matches!(pending.lock().get(&id), Some(Pending::Lost))));
+        assert!((0..3).all(|id| matches!(pending.lock().get(id), Some(Pending::Lost))));
         assert!(!pending.is_anything_missing());
+        assert_eq!(pending.bytes(), 0);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::super::attributes::Attributes;
 use super::super::bulk::Bulk;
 use super::super::commit::Commit;
 use super::super::compare::Comparing;
+use super::super::held::Held;
 use super::super::shared::Shared;
 use super::super::tree::Tree;
 use super::super::verify::Verify;
@@ -44,6 +45,7 @@ fn with_options(
             pending: &pending,
             failed: &Failed::default(),
             shared: &Shared::default(),
+            held: &Held::of_this_machine(),
             commit: &commit,
             comparing: &comparing,
             verify: &verify,
