@@ -132,6 +132,13 @@ impl Entry {
         self.stored.map_or(self.size, |stored| stored.min(self.size))
     }
 
+    /// Bytes that it takes in memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let xattr = |(name, value): &(Vec<u8>, Vec<u8>)| size_of::<(Vec<u8>, Vec<u8>)>() + name.len() + value.len();
+        let xattrs: usize = self.xattrs.iter().map(xattr).sum();
+        size_of::<Entry>() + self.name.len() + self.target.len() + xattrs
+    }
+
     /// An entry without anything special, for the others to be filled in.
     pub fn plain(name: &[u8], kind: Kind) -> Entry {
         Entry {

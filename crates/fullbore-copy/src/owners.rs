@@ -12,6 +12,13 @@ const ACL_VERSION: [u8; 4] = [2, 0, 0, 0];
 /// Entries for named users and groups (`ACL_USER`, `ACL_GROUP`), with a number behind.
 const ACL_USER: u16 = 2;
 const ACL_GROUP: u16 = 8;
+/// The third form of file capabilities (`VFS_CAP_REVISION_3` in `linux/capability.h`), which names the root user of a
+/// user namespace in its last four bytes, and its length.
+const CAPABILITY_REVISION: u8 = 3;
+const CAPABILITY_BYTES: usize = 24;
+/// Different numbers that a peer may name. A line of `/etc/passwd` or `/etc/group` has 16 bytes at least, if its user
+/// has a home: more do not come from files of [`FILE_BYTES`].
+const OWNERS: usize = FILE_BYTES as usize / 16;
 
 /// What this machine calls its users and groups.
 #[derive(Debug)]
@@ -67,14 +74,16 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Learns what the source calls a number. Root is root everywhere.
-    pub fn learn(&mut self, names: &Names, group: bool, id: u32, name: &[u8]) {
+    /// Learns what the source calls a number. Root is root everywhere. False if there are more than any source has.
+    #[must_use]
+    pub fn learn(&mut self, names: &Names, group: bool, id: u32, name: &[u8]) -> bool {
         if id != 0
             && let Some(ours) = names.id(group, name)
             && ours != id
         {
             self.ids.insert((group, id), ours);
         }
+        self.ids.len() <= OWNERS
     }
 
     /// Our number for a number of the source.
@@ -94,6 +103,22 @@ impl Mapping {
         }
         value
     }
+
+    /// File capabilities with our number of the user in them, if they name one.
+    pub fn capability(&self, value: &[u8]) -> Vec<u8> {
+        let mut value = value.to_vec();
+        if let Some(id) = id_in_capability(&value) {
+            value[CAPABILITY_BYTES - 4..].copy_from_slice(&self.of(false, id).to_le_bytes());
+        }
+        value
+    }
+}
+
+/// The user that file capabilities name: root of the user namespace in which they hold.
+pub fn id_in_capability(value: &[u8]) -> Option<u32> {
+    let is_third = value.len() == CAPABILITY_BYTES && value[3] == CAPABILITY_REVISION;
+    let id = value.get(CAPABILITY_BYTES - 4..)?.try_into().ok().map(u32::from_le_bytes);
+    id.filter(|_| is_third)
 }
 
 /// Users and groups that an ACL names.
@@ -122,9 +147,9 @@ mod tests {
         names.read(false, b"root:x:0:0::/root:/bin/sh\nalice:x:1001:100::/:\nbroken\n:x:5:\n");
         assert_eq!((names.of(false, 1001), names.of(true, 1001)), (Some(b"alice".to_vec()), None));
         let mut mapping = Mapping::default();
-        mapping.learn(&names, false, 2000, b"alice");
-        mapping.learn(&names, false, 2001, b"bob");
-        mapping.learn(&names, false, 0, b"alice");
+        for (id, name) in [(2000, &b"alice"[..]), (2001, b"bob"), (0, b"alice")] {
+            assert!(mapping.learn(&names, false, id, name));
+        }
         assert_eq!([2000, 2001, 0].map(|id| mapping.of(false, id)), [1001, 2001, 0]);
         let acl = |id: u32| {
             let mut value = ACL_VERSION.to_vec();
@@ -133,5 +158,30 @@ mod tests {
             value
         };
         assert_eq!((mapping.acl(&acl(2000)), ids_in_acl(&acl(2000))), (acl(1001), vec![(false, 2000)]));
+    }
+
+    #[test]
+    fn the_user_of_a_namespaced_capability_follows_its_name() {
+        let mut names = Names { by_id: HashMap::new(), by_name: HashMap::new() };
+        names.read(false, b"guest:x:100000:100000::/:\n");
+        let mut mapping = Mapping::default();
+        assert!(mapping.learn(&names, false, 200_000, b"guest"));
+        let capability = |id: u32| [&[1, 0, 0, 3][..], &[0; 16], &id.to_le_bytes()].concat();
+        assert_eq!(mapping.capability(&capability(200_000)), capability(100_000));
+        assert_eq!(mapping.capability(&capability(300_000)), capability(300_000));
+        // The second form names nobody.
+        let plain = [&[1, 0, 0, 2][..], &[0x40, 0x0d, 3, 0], &[0; 12]].concat();
+        assert_eq!((id_in_capability(&plain), mapping.capability(&plain)), (None, plain));
+        assert_eq!(id_in_capability(b""), None);
+    }
+
+    #[test]
+    fn a_source_names_no_more_numbers_than_a_passwd_file_has() {
+        let mut names = Names { by_id: HashMap::new(), by_name: HashMap::new() };
+        names.read(false, b"alice:x:1001:100::/:\n");
+        let mut mapping = Mapping::default();
+        let mut ids = 2000..u32::MAX;
+        assert!((&mut ids).take(OWNERS).all(|id| mapping.learn(&names, false, id, b"alice")));
+        assert!(ids.next().is_some_and(|id| !mapping.learn(&names, false, id, b"alice")));
     }
 }

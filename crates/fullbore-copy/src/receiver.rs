@@ -10,6 +10,7 @@ mod bulk;
 mod commit;
 mod compare;
 mod finish;
+mod held;
 mod in_the_way;
 pub mod journal;
 mod listing;
@@ -17,6 +18,7 @@ mod marker;
 mod partial;
 mod room;
 mod runs;
+mod shared;
 mod tree;
 mod verify;
 mod write;
@@ -38,9 +40,11 @@ use attributes::Attributes;
 use bulk::Bulk;
 use commit::Commit;
 use compare::Comparing;
+use held::Held;
 use listing::Listing;
 use marker::Marker;
 use room::{Room, Shortage};
+use shared::Shared;
 use tree::Tree;
 pub use tree::reserve_descriptors;
 use verify::Verify;
@@ -166,6 +170,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         None => attributes,
     };
     let (comparing, verify) = (Comparing::new(), Verify::default());
+    let (shared, held) = (Shared::default(), Held::of_this_machine());
     let (bulk, arrived) = (Bulk::new(context.link.pool.clone()), Arrived::default());
     let writers = Writers {
         context,
@@ -178,6 +183,8 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         verify: &verify,
         bulk: &bulk,
         arrived: &arrived,
+        shared: &shared,
+        held: &held,
         boot,
         beside_source: destination.beside_source,
         problem: &problem,
@@ -319,7 +326,7 @@ impl Control<'_, '_> {
                 let answer = self.listing.take(list)?;
                 self.gather(answer);
             }
-            Message::Owners(owners) => self.writers.attributes.learn(&owners),
+            Message::Owners(owners) => self.writers.attributes.learn(&owners)?,
             Message::Listed { entries, errors } => {
                 if entries != self.listing.entries() {
                     return Err(CopyError::Meaning("another number of entries than were listed"));

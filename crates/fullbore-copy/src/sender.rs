@@ -147,9 +147,12 @@ fn listen(
             Message::Limit { bytes_per_s } => context.limit.set(bytes_per_s),
             Message::Basis(basis) => wants.learn(&basis)?,
             Message::Visible { ids, last } => {
-                // Where nothing is to be removed, or all that was, nobody takes them.
-                if let Some(visible) = if last { visible.take() } else { visible.clone() } {
-                    let _ = visible.send(Visible { names: removables.take(&ids), last });
+                let names = removables.take(&ids);
+                // Where nothing is to be removed, or all that was, nobody takes them. Numbers of no name are not queued:
+                // the queue has no limit but that each name comes once.
+                let to = if last { visible.take() } else { visible.clone().filter(|_| !names.is_empty()) };
+                if let Some(to) = to {
+                    let _ = to.send(Visible { names, last });
                 }
             }
             Message::Made { path } => context.tell.tell(Event::Wanted(path)),

@@ -11,9 +11,9 @@ use crate::error::CopyError;
 use crate::options::Options;
 use crate::pool::Pool;
 use crate::queue::{Closed, Queue};
-use crate::wire::{Account, LIST_BYTES, Message, PATHS_BYTES, Problem};
+use crate::wire::{Account, LIST_BYTES, Message, Owner, PATHS_BYTES, Problem, Wanted};
 
-/// Control messages under way in one direction.
+/// Control messages under way in one direction, from either end.
 const CONTROL_MESSAGES: usize = 64;
 /// The memory of so many of the largest, which are lists: names and attributes of 1000 entries. Smaller lists may be more:
 /// those of many small directories are made while ssh is on its way to the other machine.
@@ -49,7 +49,7 @@ impl Link {
     /// One end of a connection to another machine; a [`crate::transport::Transport`] moves its messages.
     pub fn remote() -> Link {
         Link {
-            control_in: Queue::new(CONTROL_MESSAGES),
+            control_in: Queue::of_weight(CONTROL_BYTES, memory_of_heard),
             control_out: Queue::of_weight(CONTROL_BYTES, memory),
             data: Queue::new(DATA_MESSAGES),
             pool: Pool::default(),
@@ -116,16 +116,38 @@ impl Link {
     }
 }
 
-/// What a control message takes of [`CONTROL_BYTES`].
+/// What a control message to the other end takes of [`CONTROL_BYTES`].
 fn memory(message: &Message) -> usize {
-    const LARGEST: usize = CONTROL_BYTES / CONTROL_MESSAGES;
-    let Message::List(list) = message else { return LARGEST };
-    let entry = |entry: &Entry| {
-        let xattrs: usize = entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
-        size_of::<Entry>() + entry.name.len() + entry.target.len() + xattrs
+    if matches!(message, Message::List(_)) { memory_bytes(message).min(LARGEST_BYTES) } else { LARGEST_BYTES }
+}
+
+/// What a control message from the other end takes of [`CONTROL_BYTES`]: at least its share of [`CONTROL_MESSAGES`], and
+/// all its memory. Many small things in a frame take far more memory than the frame.
+fn memory_of_heard(message: &Message) -> usize {
+    memory_bytes(message).max(LARGEST_BYTES)
+}
+
+/// A share of [`CONTROL_BYTES`].
+const LARGEST_BYTES: usize = CONTROL_BYTES / CONTROL_MESSAGES;
+
+fn memory_bytes(message: &Message) -> usize {
+    let more = match message {
+        Message::List(list) => list.directory.len() + list.entries.iter().map(Entry::memory_bytes).sum::<usize>(),
+        Message::Owners(owners) => owners.iter().map(|owner| size_of::<Owner>() + owner.name.len()).sum(),
+        Message::Answer(answer) => {
+            let wanted = |wanted: &Wanted| size_of::<Wanted>() + size_of_val(&wanted.have[..]);
+            answer.wanted.iter().map(wanted).sum()
+        }
+        Message::Basis(basis) => size_of_val(&basis.hashes[..]),
+        Message::Visible { ids, .. } => size_of_val(&ids[..]),
+        Message::Paths { paths, .. } => paths.iter().map(|path| size_of::<Vec<u8>>() + path.len()).sum(),
+        Message::Made { path } | Message::Deleted { path } => path.len(),
+        Message::Problem(problem) => problem.path.len() + problem.text.len(),
+        Message::Abort { text, .. } => text.len(),
+        Message::Counters(json) | Message::Way(json) => json.len(),
+        _ => 0,
     };
-    let entries: usize = list.entries.iter().map(entry).sum();
-    (size_of::<Message>() + list.directory.len() + entries).min(LARGEST)
+    size_of::<Message>() + more
 }
 
 /// Ends a run before its end, once, and keeps the reason.
@@ -442,5 +464,23 @@ pub(crate) mod tests {
         limit.set(0);
         limit.pay(1 << 40, Instant::now());
         assert!(!limit.is_awaited(), "there is none any more");
+    }
+
+    #[test]
+    fn heard_messages_of_many_small_things_fill_the_queue_by_their_memory() {
+        let (ledger, link) = (Ledger::off(), Link::remote());
+        let clock = ledger.stage("test", Kind::Thread);
+        let mut pushed = 0;
+        while !link.control_in.is_full() {
+            link.control_in.push(Message::Visible { ids: vec![0; 1 << 20], last: false }, &clock).unwrap();
+            pushed += 1;
+        }
+        assert_eq!(pushed, CONTROL_BYTES / (8 << 20));
+        let link = Link::remote();
+        for _ in 0..CONTROL_MESSAGES {
+            assert!(!link.control_in.is_full());
+            link.control_in.push(Message::Begin, &clock).unwrap();
+        }
+        assert!(link.control_in.is_full());
     }
 }

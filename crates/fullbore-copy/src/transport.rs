@@ -50,6 +50,12 @@ const LOOK: Duration = Duration::from_millis(100);
 const GATHERING: Duration = Duration::from_millis(1);
 /// Time that the other end's connection may take after it was said that messages come by it.
 const FIRST_TIME: Duration = Duration::from_secs(10);
+/// Lanes of one session: each costs a thread, and who proved the key may open as many as it likes. More than
+/// `--streams`, a number below 256, asks for.
+const LANES: usize = 256;
+/// What the other end's transport said and nobody has heard yet. It says a few things in a session, and then asks for
+/// connections, seconds apart.
+const WAYS: usize = 64;
 /// Records that wait in front of a pipe that carries control messages as well: those must not wait long.
 const MERGED: usize = 2;
 /// What goes behind the last message by the pipe, where nobody reads it any more. That message is short: ssh's
@@ -107,7 +113,7 @@ struct Shared {
     awaited: AtomicU64,
     handover: Handover,
     /// Who hears how messages shall go.
-    ways: Mutex<Option<mpsc::Sender<Vec<u8>>>>,
+    ways: Mutex<Option<mpsc::SyncSender<Vec<u8>>>>,
 }
 
 /// Which end of ssh's pipe.
@@ -211,11 +217,14 @@ impl Transport {
         Transport { shared }
     }
 
-    /// Puts a lane to work that carries content.
+    /// Puts a lane to work that carries content; closes it if there are too many.
     pub fn add(&self, lane: Lane) {
         let shared = &self.shared;
         let Lane { reader, writer, socket, lingers } = lane;
         let mut state = shared.lock();
+        if state.streams >= LANES {
+            return;
+        }
         state.streams += 1;
         state.lingers |= lingers;
         shared.look_after(socket, true, &mut state);
@@ -266,7 +275,7 @@ impl Transport {
 
     /// What the other end's transport says of how messages shall go.
     fn ways(&self) -> mpsc::Receiver<Vec<u8>> {
-        let (sender, receiver) = mpsc::channel();
+        let (sender, receiver) = mpsc::sync_channel(WAYS);
         *self.shared.ways.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
         receiver
     }
@@ -566,7 +575,9 @@ impl Shared {
                 Ok(Some(Message::Way(json))) if control => {
                     if let Some(ways) = &*self.ways.lock().unwrap_or_else(PoisonError::into_inner) {
                         // Nobody listens who has decided, or whose run is over.
-                        let _ = ways.send(json);
+                        if let Err(mpsc::TrySendError::Full(_)) = ways.try_send(json) {
+                            return self.brake.pull(CopyError::Meaning("more words on connections than a copy needs"));
+                        }
                     }
                 }
                 Ok(Some(Message::Switch)) if beats => {

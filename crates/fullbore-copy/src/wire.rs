@@ -35,6 +35,8 @@ pub const WAY_BYTES: usize = 4096;
 pub const LIST_BYTES: usize = 128 << 10;
 /// Most entries in one list. Few enough that the receiver answers soon.
 pub const LIST_ENTRIES: usize = 1000;
+/// Most numbers in one message of what is visible.
+pub const VISIBLE_IDS: usize = 10_000;
 /// Paths that `--files-from` may name in all, in bytes. A guess: a few million paths.
 pub const PATHS_BYTES: usize = 256 << 20;
 /// Content of one record of small files, in bytes.

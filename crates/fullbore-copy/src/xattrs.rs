@@ -1,6 +1,7 @@
 //! Extended attributes, ACLs among them, of an open file or of a name in an open directory.
 
 mod kernel;
+mod treatment;
 
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -15,6 +16,7 @@ pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
 pub use crate::entry::Xattrs;
+pub use treatment::Treatment;
 
 /// What a file's attributes are reached by.
 #[derive(Clone, Copy, Debug)]
@@ -27,16 +29,12 @@ pub enum Place<'a> {
 
 /// Whether an attribute holds an ACL.
 pub fn is_acl(name: &[u8]) -> bool {
-    matches!(name, ACL_ACCESS | ACL_DEFAULT)
+    Treatment::of(name) == Treatment::Acl
 }
 
-/// Whether an attribute belongs to the file, not to the file system that it is on.
-fn is_kept(name: &[u8], acls: bool, others: bool) -> bool {
-    if is_acl(name) {
-        return acls;
-    }
-    // Others of `system.` are views of the file system's own; an EVM signature is bound to its machine.
-    others && !name.starts_with(b"system.") && name != b"security.evm"
+/// Whether an attribute takes part in a copy.
+pub fn is_carried(name: &[u8], acls: bool, others: bool) -> bool {
+    Treatment::of(name).is_carried(acls, others)
 }
 
 /// A file's attributes are reached by its descriptor, or by a path of which nothing before the name can
@@ -103,7 +101,7 @@ pub fn read(place: Place<'_>, acls: bool, others: bool) -> Result<Xattrs, Errno>
     };
     let mut xattrs = Xattrs::new();
     let mut sum = 0;
-    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && is_kept(name, acls, others)) {
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && is_carried(name, acls, others)) {
         // Gone since it was listed, or not for us.
         let Some(value) = read_one(&reached, name)? else { continue };
         sum += name.len() + value.len();

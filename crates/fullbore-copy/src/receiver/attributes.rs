@@ -12,10 +12,11 @@ use rustix::io::Errno;
 
 use super::tree::Folder;
 use crate::entry::{Entry, Kind, Time};
+use crate::error::CopyError;
 use crate::options::Options;
 use crate::owners::{Mapping, Names};
 use crate::wire::{Owner, ProblemKind};
-use crate::xattrs::{self, ACL_ACCESS, Place, Xattrs};
+use crate::xattrs::{self, ACL_ACCESS, Place, Treatment, Xattrs};
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
@@ -79,9 +80,13 @@ impl Attributes {
     }
 
     /// Learns what the source calls its users and groups.
-    pub(super) fn learn(&self, owners: &[Owner]) {
+    ///
+    /// # Errors
+    /// When there are more than any source has.
+    pub(super) fn learn(&self, owners: &[Owner]) -> Result<(), CopyError> {
         let mut mapping = self.mapping.write().unwrap_or_else(PoisonError::into_inner);
-        owners.iter().for_each(|owner| mapping.learn(&self.names, owner.group, owner.id, &owner.name));
+        let mut known = owners.iter().map(|owner| mapping.learn(&self.names, owner.group, owner.id, &owner.name));
+        if known.all(|known| known) { Ok(()) } else { Err(CopyError::Meaning("more owners than a source can have")) }
     }
 
     fn owner_of(&self, entry: &Entry) -> (u32, u32) {
@@ -89,10 +94,16 @@ impl Attributes {
         (mapping.of(false, entry.user), mapping.of(true, entry.group))
     }
 
+    /// The attributes to be set, with our numbers of users. What a sender may not list is ignored: it may be older.
     fn xattrs_of(&self, entry: &Entry) -> Xattrs {
         let mapping = self.mapping.read().unwrap_or_else(PoisonError::into_inner);
-        let acl = |name: &[u8], value: &[u8]| if xattrs::is_acl(name) { mapping.acl(value) } else { value.to_vec() };
-        entry.xattrs.iter().map(|(name, value)| (name.clone(), acl(name, value))).collect()
+        let value = |name: &[u8], value: &[u8]| match Treatment::of(name) {
+            Treatment::Acl => mapping.acl(value),
+            Treatment::Capability => mapping.capability(value),
+            _ => value.to_vec(),
+        };
+        let carried = entry.xattrs.iter().filter(|(name, _)| xattrs::is_carried(name, self.acls, self.xattrs));
+        carried.map(|(name, bytes)| (name.clone(), value(name, bytes))).collect()
     }
 
     /// Makes a directory, and lets those in who may go in at the end: what is finished of a copy can be used while the
@@ -211,7 +222,9 @@ impl Attributes {
             Ok(Vec::new())
         };
         match present {
-            Ok(present) => {
+            Ok(mut present) => {
+                // Those that stay are no difference, or a second run would not come to rest.
+                present.retain(|(name, _)| Treatment::of(name).is_removed() || has(&wanted, name));
                 let changed = user.is_some() || group.is_some();
                 if present != wanted || changed && !wanted.is_empty() {
                     differs |= present != wanted;
@@ -283,10 +296,8 @@ impl Attributes {
     }
 
     fn mend_xattrs(&self, place: Place<'_>, present: &Xattrs, wanted: &Xattrs, failures: &mut Failures) {
-        for (name, _) in present.iter().filter(|(name, _)| !wanted.iter().any(|(other, _)| other == name)) {
-            // Labels of a security module are the destination's own.
-            let is_label = name.starts_with(b"security.") && name != b"security.capability";
-            if !is_label && let Err(error) = xattrs::remove(place, name) {
+        for (name, _) in present.iter().filter(|(name, _)| !has(wanted, name)) {
+            if let Err(error) = xattrs::remove(place, name) {
                 let kind = if xattrs::is_acl(name) { ProblemKind::Acls } else { ProblemKind::Xattrs };
                 failed(failures, kind, error);
             }
@@ -299,6 +310,10 @@ impl Attributes {
         let status = rustix::fs::statat(&folder.descriptor, name, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(self.mend(folder, name, &status, entry, false).1)
     }
+}
+
+fn has(xattrs: &Xattrs, name: &[u8]) -> bool {
+    xattrs.iter().any(|(other, _)| other == name)
 }
 
 /// Changes the permissions of a name that is no link; a link put in its place is not followed.

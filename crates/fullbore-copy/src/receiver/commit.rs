@@ -20,7 +20,7 @@ use crate::error::CopyError;
 use crate::names;
 use crate::options::{GROUP_BYTES, GROUP_WORTH_BYTES, GROUP_WORTH_TIME};
 use crate::session::{Context, add};
-use crate::wire::{Message, ProblemKind};
+use crate::wire::{Message, ProblemKind, VISIBLE_IDS};
 
 /// How often the committer looks whether enough was written.
 const LOOK: Duration = Duration::from_millis(50);
@@ -29,8 +29,6 @@ const FINISHED: usize = 65_536;
 /// Threads that give names at most, and files that one of them has at least.
 const NAMERS: usize = 4;
 const FILES_EACH: usize = 2000;
-/// Entries in one message that tells of them.
-const VISIBLE: usize = 10_000;
 
 /// A file that is whole, verified, and has all its attributes but its name.
 #[derive(Debug)]
@@ -275,7 +273,7 @@ impl Commit {
 
 /// Tells the sender what is on the disk under its final name.
 pub(super) fn tell_visible(context: &Context<'_>, ids: &[u64], last: bool, clock: &StageClock) {
-    let mut chunks = ids.chunks(VISIBLE).peekable();
+    let mut chunks = ids.chunks(VISIBLE_IDS).peekable();
     while let Some(ids) = chunks.next() {
         let message = Message::Visible { ids: ids.to_vec(), last: last && chunks.peek().is_none() };
         // A closed queue belongs to a run that ends; its reason is known to the brake.

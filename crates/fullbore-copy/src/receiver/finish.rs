@@ -1,20 +1,18 @@
-//! The end of a copy that went well: hard links, deletions, attributes of directories.
+//! The end of a copy that went well: files separated, hard links, deletions, attributes of directories.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::{Kind as Clock, StageClock};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
 use super::attributes::{change_mode, times};
 use super::commit;
 use super::listing::{LinkLater, Listing, list};
 use super::marker::Marker;
-use super::partial;
 use super::tree::Folder;
 use super::write::Writers;
 use crate::entry::{Entry, Kind, join};
@@ -38,6 +36,7 @@ impl Writers<'_> {
         threads: usize,
     ) -> Result<(), CopyError> {
         self.clock.adopt_thread();
+        self.separate(threads)?;
         self.share_out(&std::mem::take(&mut listing.links), threads, |link| self.link(link));
         let without_errors = errors.load(Ordering::Relaxed) == 0;
         if self.context.options.delete && without_errors {
@@ -80,7 +79,7 @@ impl Writers<'_> {
         Ok(())
     }
 
-    fn flush(&self, clock: &StageClock) -> Result<(), CopyError> {
+    pub(super) fn flush(&self, clock: &StageClock) -> Result<(), CopyError> {
         if self.context.options.durability != Durability::None {
             let began = Instant::now();
             commit::flush(self.tree, clock)?;
@@ -104,7 +103,7 @@ impl Writers<'_> {
     }
 
     /// Does something with each of many, by several threads.
-    fn share_out<T: Sync>(&self, all: &[T], threads: usize, work: impl Fn(&T) + Sync) {
+    pub(super) fn share_out<T: Sync>(&self, all: &[T], threads: usize, work: impl Fn(&T) + Sync) {
         let mut shares = all.chunks(all.len().div_ceil(threads).max(EACH));
         let own = shares.next().unwrap_or_default();
         let work = &work;
@@ -134,7 +133,11 @@ impl Writers<'_> {
     /// Tells of a link that would be made.
     fn would_link(&self, link: &LinkLater, path: &[u8]) -> Result<Option<Stat>, Errno> {
         let status = |directory: &[u8], name: &[u8]| self.tree.folder(directory).ok()?.status(name).ok()?;
-        let first = status(&link.first.directory, &link.first.name).filter(|_| !link.first.is_wanted);
+        let is_new = || {
+            let first = join(&link.first.directory, &link.first.name);
+            link.first.is_wanted || self.shared.would_separate(&first)
+        };
+        let first = status(&link.first.directory, &link.first.name).filter(|_| !is_new());
         let there = status(&link.directory, &link.entry.name);
         let same = there.filter(|there| first.is_some_and(|first| is_same(there, &first)));
         match &same {
@@ -153,7 +156,7 @@ impl Writers<'_> {
         let there = to.status(name)?;
         // What stands there may be what an earlier copy made of another file.
         let from_path = join(&first.directory, &first.name);
-        let is_there = !self.failed.lock().contains(&from_path);
+        let is_there = !self.failed.has(&from_path);
         let from_name = &self.commit.in_the_way.present_name(&from_path);
         let first = from.status(from_name)?.filter(|_| is_there).ok_or(Errno::NOENT)?;
         if there.is_some_and(|there| is_same(&there, &first)) {
@@ -172,7 +175,7 @@ impl Writers<'_> {
                 if link.entry.kind == Kind::File =>
             {
                 linked = None;
-                self.duplicate(&from, from_name, &to, &own, &link.entry)?;
+                self.duplicate((&from, from_name), (&to, &own), &link.directory, &link.entry)?;
                 let path = join(&link.directory, name);
                 (self.problem)(ProblemKind::Link, &path, format!("copied instead: {}", std::io::Error::from(error)));
             }
@@ -186,18 +189,6 @@ impl Writers<'_> {
         }
         self.made(&path);
         Ok(linked)
-    }
-
-    fn duplicate(&self, from: &Folder, from_name: &[u8], to: &Folder, own: &[u8], entry: &Entry) -> Result<(), Errno> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut source = std::fs::File::from(rustix::fs::openat(from, from_name, flags, Mode::empty())?);
-        let mode = self.attributes.unfinished_mode(entry);
-        let mut target = partial::create(to, own, mode)?;
-        std::io::copy(&mut source, &mut target).map_err(partial::errno)?;
-        for (kind, text) in self.attributes.put(target.as_fd(), mode, to, entry) {
-            (self.problem)(kind, &entry.name, text);
-        }
-        Ok(())
     }
 
     /// Deletes what the source does not have, unless the run is broken off; in a dry run, tells of it.

@@ -21,6 +21,10 @@ use crate::names;
 use crate::session::{Event, add};
 use crate::wire::{Answer, BLOCK_BYTES, List, ProblemKind, SMALL_BYTES, Wanted};
 
+/// Directories whose lists may be open at once. A sender has one for each of its four threads that list, and the
+/// root's stays: others may come behind it.
+const OPEN_DIRECTORIES: usize = 64;
+
 /// The first name of a file with several.
 pub(super) struct First {
     pub(super) directory: Arc<Vec<u8>>,
@@ -124,11 +128,11 @@ impl<'a> Listing<'a> {
         self.in_fresh = self.fresh.contains(&**directory);
         let folder = self.writers.clock.device(|| self.writers.tree.folder(&directory));
         let mut wanted = Vec::new();
-        if self.torn.is_some() || self.writers.context.options.delete {
-            self.visited.insert(directory.clone());
-        }
         match folder {
             Ok(folder) => {
+                if self.torn.is_some() || self.writers.context.options.delete {
+                    self.visited.insert(directory.clone());
+                }
                 let taken = self.note_names(&directory, &folder, &list.entries, list.complete, list.more);
                 for (place, entry) in list.entries.into_iter().enumerate() {
                     let id = list.first + place as u64;
@@ -162,6 +166,10 @@ impl<'a> Listing<'a> {
         if !list.more {
             self.fresh.remove(&*directory);
         }
+        if self.listed.len() > OPEN_DIRECTORIES {
+            return Err(CopyError::Meaning("it lists more directories at once than it has threads"));
+        }
+        self.writers.held.check(self.writers.pending.bytes())?;
         Ok(Answer { through: self.next, wanted })
     }
 
@@ -193,6 +201,7 @@ impl<'a> Listing<'a> {
     ) -> Result<Option<Wanted>, Errno> {
         if entry.name.is_empty() {
             // The destination itself.
+            self.writers.held.keep(path, &entry);
             self.directories.push((path.to_vec(), Box::new(entry)));
             return Ok(None);
         }
@@ -210,22 +219,32 @@ impl<'a> Listing<'a> {
             Some(folder) if !self.in_fresh => folder.status(&entry.name)?,
             _ => None,
         };
+        if let Some(status) = &status {
+            self.writers.shared.note(status, &entry);
+        }
         if let Some(first) = entry.link_group.and_then(|group| self.first_of_group.get(&group).cloned()) {
             if folder.map_or(Ok(true), |folder| self.writers.finds_way(folder, path, status.as_ref()))? {
+                self.writers.held.keep(path, &entry);
                 self.links.push(LinkLater { directory: directory.clone(), entry: Box::new(entry), first, id });
             }
             return Ok(None);
         }
         let group = entry.link_group.map(|group| (group, entry.name.clone()));
+        if group.is_some() {
+            self.writers.failed.watch(path);
+        }
         let wanted = match entry.kind {
             Kind::Directory => self.directory(path, folder, status.as_ref(), entry).map(|()| None),
             Kind::File => self.file(id, directory, folder, path, status.as_ref(), entry),
             _ => self.small_thing(id, path, folder, status.as_ref(), &entry).map(|()| None),
         }?;
         // One that cannot be there does not keep the other names of its file from coming.
-        if let Some((group, name)) = group
-            && !self.writers.failed.lock().contains(path)
-        {
+        if let Some((group, name)) = group {
+            if self.writers.failed.has(path) {
+                self.writers.failed.forget(path);
+                return Ok(wanted);
+            }
+            self.writers.held.keep_name(path);
             let is_wanted = wanted.as_ref().is_some_and(|wanted| !wanted.compare);
             self.first_of_group.insert(group, Arc::new(First { directory: directory.clone(), name, is_wanted }));
         }
@@ -263,6 +282,7 @@ impl<'a> Listing<'a> {
                 }
             }
         }
+        self.writers.held.keep(path, &entry);
         self.directories.push((path.to_vec(), Box::new(entry)));
         Ok(())
     }
@@ -377,6 +397,9 @@ impl<'a> Listing<'a> {
             return Ok(None);
         }
         add(&progress.wanted_files, 1);
+        if let Some(status) = status.filter(|_| self.is_dry() && !compare) {
+            self.writers.shared.would_replace(status, &entry);
+        }
         if options.tell_names && !compare {
             self.writers.context.tell.tell(Event::Wanted(path.to_vec()));
         }
@@ -476,6 +499,7 @@ impl<'a> Listing<'a> {
         }
         self.writers.made(path);
         if self.is_dry() {
+            status.iter().for_each(|status| self.writers.shared.would_replace(status, entry));
             return Ok(());
         }
         let mut sure = false;
@@ -516,12 +540,20 @@ impl<'a> Listing<'a> {
         if !delete && !self.case_insensitive {
             return taken;
         }
-        let names = self.listed.entry(directory.to_vec()).or_default();
+        let (names, held) = (self.listed.entry(directory.to_vec()).or_default(), self.writers.held);
+        let mut note = |name: Vec<u8>| {
+            let is_new = !names.contains(&name);
+            if is_new {
+                held.keep_name(&name);
+                names.insert(name);
+            }
+            is_new
+        };
         for (place, entry) in entries.iter().enumerate().filter(|(_, entry)| !entry.name.is_empty()) {
-            if self.case_insensitive && !names.insert(lower_case(&entry.name)) {
+            if self.case_insensitive && !note(lower_case(&entry.name)) {
                 taken.insert(place);
             }
-            names.insert(entry.name.clone());
+            note(entry.name.clone());
         }
         if !more {
             self.note_extras(directory, folder, delete && complete);
@@ -550,6 +582,8 @@ impl<'a> Listing<'a> {
         if directory.is_empty() {
             // What is in a source may come behind others that have names there themselves.
             self.listed.insert(Vec::new(), names);
+        } else {
+            names.iter().for_each(|name| self.writers.held.let_go(name));
         }
     }
 }
@@ -612,7 +646,7 @@ fn is_same_thing(folder: &Folder, status: &Stat, entry: &Entry) -> Result<bool, 
     })
 }
 
-fn make(folder: &Folder, name: &[u8], entry: &Entry) -> Result<(), Errno> {
+pub(super) fn make(folder: &Folder, name: &[u8], entry: &Entry) -> Result<(), Errno> {
     let kind = match entry.kind {
         Kind::Symlink => return rustix::fs::symlinkat(&entry.target[..], folder, name),
         Kind::Fifo => FileType::Fifo,

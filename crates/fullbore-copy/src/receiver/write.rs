@@ -3,7 +3,7 @@
 //! Hash first; then the content under a name of our own, with all attributes; then the committer, who
 //! gives the final name. The acknowledgement goes out when the record is verified and written.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -19,8 +19,10 @@ use super::attributes::{Attributes, Failures};
 use super::bulk::Bulk;
 use super::commit::{Commit, Finished, disk, is_fatal};
 use super::compare::Comparing;
+use super::held::{Held, entry_bytes};
 use super::journal::Boot;
 use super::partial::{self, Asked, Found, Partial, Progress, Promised};
+use super::shared::Shared;
 use super::tree::{Folder, Tree};
 use super::verify::{Verify, Written};
 use crate::entry::{Entry, join};
@@ -47,45 +49,106 @@ pub(super) enum Pending {
 /// Files that were asked for, by number.
 #[derive(Default)]
 pub(super) struct PendingFiles {
-    files: Mutex<HashMap<u64, Pending>>,
+    files: Mutex<Files>,
+}
+
+/// The files, and what their entries take in memory.
+#[derive(Default)]
+pub(super) struct Files {
+    by_id: HashMap<u64, Pending>,
+    bytes: u64,
+}
+
+impl Files {
+    fn get(&self, id: u64) -> Option<&Pending> {
+        self.by_id.get(&id)
+    }
+
+    pub(super) fn insert(&mut self, id: u64, pending: Pending) {
+        self.bytes += pending.bytes();
+        self.bytes -= self.by_id.insert(id, pending).map_or(0, |before| before.bytes());
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Pending> {
+        let pending = self.by_id.remove(&id)?;
+        self.bytes -= pending.bytes();
+        Some(pending)
+    }
+}
+
+impl Pending {
+    fn bytes(&self) -> u64 {
+        match self {
+            Pending::Small(asked) | Pending::Big(asked) => entry_bytes(&asked.entry),
+            Pending::Begun(partial) => entry_bytes(&partial.entry),
+            // As little as its place.
+            Pending::Lost => 0,
+        }
+    }
 }
 
 impl PendingFiles {
-    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<u64, Pending>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Files> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What they take in memory.
+    pub(super) fn bytes(&self) -> u64 {
+        self.lock().bytes
     }
 
     /// The sender cannot send it: what still comes of it is thrown away. Gives what has come of a big one.
     pub(super) fn lose(&self, id: u64) -> Option<Arc<Partial>> {
-        match self.lock().get_mut(&id).map(|pending| std::mem::replace(pending, Pending::Lost)) {
-            Some(Pending::Begun(partial)) => Some(partial),
+        let mut files = self.lock();
+        let pending = files.remove(id)?;
+        files.insert(id, Pending::Lost);
+        match pending {
+            Pending::Begun(partial) => Some(partial),
             _ => None,
         }
     }
 
     /// Whether anything that was asked for has neither come nor been given up.
     pub(super) fn is_anything_missing(&self) -> bool {
-        self.lock().values().any(|pending| !matches!(pending, Pending::Lost))
+        self.lock().by_id.values().any(|pending| !matches!(pending, Pending::Lost))
     }
 }
 
-/// Paths without the content that the source has under them.
+/// First names of files with several, and whether one is without the content that the source has under it. A problem
+/// is noted only if it is of such a name, so that a sender fills no memory with problems of paths that it makes up.
 #[derive(Default)]
 pub(super) struct Failed {
-    paths: Mutex<HashSet<Vec<u8>>>,
+    firsts: Mutex<HashMap<Vec<u8>, bool>>,
 }
 
 impl Failed {
-    pub(super) fn lock(&self) -> MutexGuard<'_, HashSet<Vec<u8>>> {
-        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, bool>> {
+        self.firsts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of problems of this name from now on.
+    pub(super) fn watch(&self, path: &[u8]) {
+        self.lock().entry(path.to_vec()).or_insert(false);
+    }
+
+    /// Another name is the first one.
+    pub(super) fn forget(&self, path: &[u8]) {
+        self.lock().remove(path);
     }
 
     /// Takes note of a problem.
     pub(super) fn note(&self, kind: ProblemKind, path: &[u8]) {
         use ProblemKind::{Name, Special, Unreadable, Unwritable, Vanished};
-        if matches!(kind, Name | Special | Unreadable | Unwritable | Vanished) {
-            self.lock().insert(path.to_vec());
+        if matches!(kind, Name | Special | Unreadable | Unwritable | Vanished)
+            && let Some(failed) = self.lock().get_mut(path)
+        {
+            *failed = true;
         }
+    }
+
+    /// Whether a first name is without its content.
+    pub(super) fn has(&self, path: &[u8]) -> bool {
+        self.lock().get(path) == Some(&true)
     }
 }
 
@@ -101,6 +164,8 @@ pub(super) struct Writers<'a> {
     pub(super) verify: &'a Verify,
     pub(super) bulk: &'a Bulk,
     pub(super) arrived: &'a Arrived,
+    pub(super) shared: &'a Shared,
+    pub(super) held: &'a Held,
     pub(super) boot: Boot,
     /// The source is on this machine.
     pub(super) beside_source: bool,
@@ -138,7 +203,7 @@ impl Writers<'_> {
         }
         let files: Vec<Pending> = {
             let mut pending = self.pending.lock();
-            pack.files.iter().map_while(|file| pending.remove(&file.id)).collect()
+            pack.files.iter().map_while(|file| pending.remove(file.id)).collect()
         };
         if files.len() != pack.files.len() {
             return Err(CopyError::Meaning("content of a file that nobody asked for"));
@@ -214,7 +279,7 @@ impl Writers<'_> {
         })
     }
 
-    fn tell(&self, failures: Failures, directory: &[u8], entry: &Entry) {
+    pub(super) fn tell(&self, failures: Failures, directory: &[u8], entry: &Entry) {
         for (kind, text) in failures {
             (self.problem)(kind, &join(directory, &entry.name), text);
         }
@@ -222,14 +287,14 @@ impl Writers<'_> {
 
     fn partial(&self, id: u64) -> Result<Option<Arc<Partial>>, CopyError> {
         let mut pending = self.pending.lock();
-        if let Some(Pending::Big(_)) = pending.get(&id)
-            && let Some(Pending::Big(asked)) = pending.remove(&id)
+        if let Some(Pending::Big(_)) = pending.get(id)
+            && let Some(Pending::Big(asked)) = pending.remove(id)
         {
             let partial = Arc::new(Partial::new(id, asked, Found::default(), self.context.options.verify));
             self.commit.watch(&partial);
             pending.insert(id, Pending::Begun(partial));
         }
-        match pending.get(&id) {
+        match pending.get(id) {
             Some(Pending::Begun(partial)) => Ok(Some(partial.clone())),
             Some(Pending::Lost) => Ok(None),
             _ => Err(CopyError::Meaning("a block of a file that nobody asked for")),
@@ -355,7 +420,7 @@ impl Writers<'_> {
     /// What is there has the content of the source's file.
     fn identical(&self, sequence: u64, id: u64) -> Result<(), CopyError> {
         let unasked = CopyError::Meaning("a file is the same that was never compared");
-        let pending = self.pending.lock().remove(&id);
+        let pending = self.pending.lock().remove(id);
         let (directory, entry, compare) = match pending {
             Some(Pending::Small(Asked { directory, entry, compare: true, .. })) => (directory, entry, true),
             Some(Pending::Begun(partial)) if partial.is_compared() => {
@@ -389,7 +454,7 @@ impl Writers<'_> {
 
     /// What is there is not the source's file; said where names are told.
     fn differs(&self, sequence: u64, id: u64) -> Result<(), CopyError> {
-        let path = match self.pending.lock().get(&id) {
+        let path = match self.pending.lock().get(id) {
             Some(Pending::Small(asked) | Pending::Big(asked)) => join(&asked.directory, &asked.entry.name),
             Some(Pending::Begun(partial)) => join(&partial.directory, &partial.entry.name),
             _ => return Err(CopyError::Meaning("a file differs that nobody asked for")),
@@ -399,8 +464,16 @@ impl Writers<'_> {
         Ok(())
     }
 
-    /// What is there has the right content; its attributes may differ.
+    /// What is there has the right content; its attributes may differ. If it has other names here, that is seen to at
+    /// the end.
     pub(super) fn mend(&self, id: u64, path: &[u8], folder: &Folder, status: &Stat, entry: &Entry) {
+        if !self.put_off(id, path, folder, status, entry) {
+            self.mend_now(id, path, folder, status, entry);
+        }
+    }
+
+    /// Changes the attributes of what is there, under whatever names.
+    pub(super) fn mend_now(&self, id: u64, path: &[u8], folder: &Folder, status: &Stat, entry: &Entry) {
         let options = self.context.options;
         let (differs, failures) = self.attributes.mend(folder, &entry.name, status, entry, options.dry_run);
         if failures.is_empty() {
@@ -455,7 +528,7 @@ impl Writers<'_> {
 
     /// All blocks of a file are there.
     pub(super) fn whole(&self, partial: &Arc<Partial>, folder: &Folder, file: &File) -> Result<(), CopyError> {
-        self.pending.lock().remove(&partial.id);
+        self.pending.lock().remove(partial.id);
         let mode = self.attributes.unfinished_mode(&partial.entry);
         let failures = self.clock.device(|| self.attributes.put(file, mode, folder, &partial.entry));
         let sure = failures.is_empty();
@@ -536,7 +609,22 @@ mod tests {
         pending.lock().insert(2, Pending::Big(asked(b"file", 3 << 20)));
         assert!(pending.is_anything_missing());
         assert!(pending.lose(0).is_some() && (1..4).all(|id| pending.lose(id).is_none()));
-        assert!((0..3).all(|id| matches!(pending.lock().get(&id), Some(Pending::Lost))));
+        assert!((0..3).all(|id| matches!(pending.lock().get(id), Some(Pending::Lost))));
         assert!(!pending.is_anything_missing());
+        assert_eq!(pending.bytes(), 0);
+    }
+
+    #[test]
+    fn problems_of_made_up_paths_take_no_memory() {
+        let failed = Failed::default();
+        failed.watch(b"first");
+        for number in 0..100_000 {
+            failed.note(ProblemKind::Unwritable, format!("made up/{number}").as_bytes());
+        }
+        failed.note(ProblemKind::Times, b"first");
+        assert!(!failed.has(b"first"));
+        failed.note(ProblemKind::Vanished, b"first");
+        assert!(failed.has(b"first") && !failed.has(b"made up/1"));
+        assert_eq!(failed.lock().len(), 1);
     }
 }

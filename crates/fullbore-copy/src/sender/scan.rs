@@ -16,9 +16,10 @@ use super::source::{self, Directory, Source, SourceFile};
 use super::wants::Wants;
 use crate::entry::{Entry, Kind, join};
 use crate::names;
+use crate::owners;
 use crate::session::{Context, Event};
 use crate::wire::{LIST_BYTES, LIST_ENTRIES, List, Message, Owner, Problem, ProblemKind};
-use crate::xattrs::{self, Place};
+use crate::xattrs::{self, Place, Treatment};
 
 /// File systems that are views of the kernel, never copied (`linux/magic.h`): proc, sysfs.
 const KERNEL_VIEWS: [u64; 2] = [0x9fa0, 0x6265_6572];
@@ -57,7 +58,7 @@ struct Todo {
 struct Teller {
     next: u64,
     owners: HashSet<(bool, u32)>,
-    names: crate::owners::Names,
+    names: owners::Names,
     /// Paths told so far, and whether they are directories, where several sources may have the same.
     seen: Option<HashMap<Vec<u8>, bool>>,
 }
@@ -550,9 +551,12 @@ impl Teller {
     fn new_owners(&mut self, batch: &[Listed]) -> Vec<Owner> {
         let mut owners = Vec::new();
         for Listed { entry, .. } in batch {
-            let acls = entry.xattrs.iter().filter(|(name, _)| xattrs::is_acl(name));
-            let in_acls = acls.flat_map(|(_, value)| crate::owners::ids_in_acl(value));
-            for (group, id) in [(false, entry.user), (true, entry.group)].into_iter().chain(in_acls) {
+            let in_xattrs = entry.xattrs.iter().flat_map(|(name, value)| match Treatment::of(name) {
+                Treatment::Acl => owners::ids_in_acl(value),
+                Treatment::Capability => owners::id_in_capability(value).map(|id| (false, id)).into_iter().collect(),
+                _ => Vec::new(),
+            });
+            for (group, id) in [(false, entry.user), (true, entry.group)].into_iter().chain(in_xattrs) {
                 if self.owners.insert((group, id))
                     && let Some(name) = self.names.of(group, id)
                 {

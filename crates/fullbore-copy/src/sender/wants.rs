@@ -12,7 +12,7 @@ use fullbore_engine::window::Permit;
 use super::big::BigFile;
 use super::source::SourceFile;
 use crate::error::CopyError;
-use crate::wire::{Answer, Basis, PACK_BYTES, PACK_FILES, SMALL_BYTES};
+use crate::wire::{Answer, Basis, PACK_BYTES, PACK_FILES, SMALL_BYTES, blocks};
 
 /// Files listed and not yet done, at most: the listing waits then. About 200 bytes each here and as
 /// many at the receiver; enough that a listing is normally far ahead of the content.
@@ -183,6 +183,11 @@ impl Wants {
             let (Some(file), Some(wanted)) = (file, wanted.next()) else {
                 return Err(CopyError::Meaning("content of what is no file is wanted"));
             };
+            // No more runs are kept than the file has blocks.
+            let end = wanted.have.last().map_or(0, |run| run.first.saturating_add(run.count));
+            if end > blocks(file.size) || file.size < SMALL_BYTES && end > 0 {
+                return Err(CopyError::Meaning("blocks are there that the file does not have"));
+            }
             // What is compared first is told when it differs.
             if names && !wanted.compare {
                 paths.push(file.path());
@@ -416,5 +421,27 @@ mod tests {
             wants.read_to_its_end(&file);
             listing.join().unwrap();
         });
+    }
+
+    #[test]
+    fn blocks_that_a_file_does_not_have_are_not_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let clock = Ledger::off().stage("test", Kind::Thread);
+        let small = |path: &Path| Box::new(SourceFile { size: 3, ..*big(path) });
+        for (is_big, first, count, is_right) in [
+            (true, 0, 3, true),
+            (true, 2, 1, true),
+            (true, 2, 2, false),
+            (true, 1 << 40, 1, false),
+            (false, 0, 1, false),
+        ] {
+            let wants = Wants::default();
+            let file = if is_big { big(directory.path()) } else { small(directory.path()) };
+            wants.add(0, vec![Some(file)], &clock);
+            let have = vec![crate::wire::Run { first, count }];
+            let wanted = vec![Wanted { id: 0, have, compare: false, same_size: false }];
+            let answered = wants.answer(&Answer { through: 1, wanted }, false, false);
+            assert_eq!(answered.is_ok(), is_right, "{first}, {count}: {answered:?}");
+        }
     }
 }

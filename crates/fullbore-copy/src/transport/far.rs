@@ -23,6 +23,10 @@ use super::{Side, Transport, tls};
 use crate::error::CopyError;
 use crate::wire::VERSION;
 
+/// Connections that the near end may have this one make in all, in one session: twice as many as it adds, one by one,
+/// while they help.
+const DIALS: u8 = 2 * MOST_STREAMS;
+
 /// The far end, told what to do.
 #[derive(Debug)]
 pub struct Far {
@@ -33,6 +37,8 @@ pub struct Far {
     datagrams: Option<(UdpSocket, Option<SocketAddr>)>,
     lanes: mpsc::Receiver<(u8, Lane)>,
     over: Arc<AtomicBool>,
+    /// Connections that this end may still make.
+    dials: u8,
 }
 
 /// Makes connections to the near end.
@@ -71,7 +77,7 @@ pub fn greet(
     };
     let gone = || CopyError::Network("the other end has gone".to_owned());
     setup::write(output, &hello).map_err(|_| gone())?;
-    let task = setup::read::<Task>(input)?.ok_or_else(gone)?;
+    let task = setup::read::<Task>(input, setup::TASK_BYTES)?.ok_or_else(gone)?;
     let cipher: Cipher = speeds.choose(&task.speeds);
     let (client, server) = (own.client(&task.key, cipher)?, own.server(&task.key, cipher)?);
     let (found, lanes) = mpsc::channel();
@@ -86,7 +92,7 @@ pub fn greet(
         .map(|socket| (socket, addresses.and_then(|(client, _)| Some(SocketAddr::new(client, task.udp?)))));
     let dialler = Dialler { client, near, found };
     dialler.dial(1);
-    Ok(Far { task, server, dialler, datagrams, lanes, over })
+    Ok(Far { task, server, dialler, datagrams, lanes, over, dials: DIALS })
 }
 
 fn accept(listener: &TcpListener, server: &Arc<ServerConfig>, found: &mpsc::Sender<(u8, Lane)>, over: &AtomicBool) {
@@ -198,7 +204,11 @@ impl Far {
     fn follow(&mut self, decision: Decision, transport: &Arc<Transport>) -> std::io::Result<()> {
         match decision.way {
             Way::NearDials => {}
-            Way::FarDials => self.dialler.dial(decision.streams.min(MOST_STREAMS)),
+            Way::FarDials => {
+                let count = decision.streams.min(MOST_STREAMS).min(self.dials);
+                self.dials -= count;
+                self.dialler.dial(count);
+            }
             Way::Quic => self.answer_quic(),
             Way::Pipe => {
                 self.over.store(true, Ordering::Release);

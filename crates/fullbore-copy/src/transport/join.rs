@@ -129,6 +129,6 @@ pub(super) fn dial(command: &[OsString], joint: &Joint, children: &Mutex<Vec<Chi
     let (mut input, output) = pipes.ok_or(io::ErrorKind::BrokenPipe)?;
     input.write_all(format!("{}\n", joint.token).as_bytes())?;
     let mut output = BufReader::with_capacity(64 << 10, output);
-    let joined = setup::read::<Joined>(&mut output).map_err(io::Error::other)?;
+    let joined = setup::read::<Joined>(&mut output, setup::ANSWER_BYTES).map_err(io::Error::other)?;
     joined.map(|_| Lane::pipe(output, input)).ok_or(io::ErrorKind::UnexpectedEof.into())
 }

@@ -212,7 +212,7 @@ impl Peer {
         } else {
             Some(input)
         };
-        match setup::read::<Hello>(&mut output) {
+        match setup::read::<Hello>(&mut output, setup::ANSWER_BYTES) {
             Ok(Some(hello)) if hello.version == VERSION => {
                 waiting.into_iter().for_each(give);
                 Ok(Peer { child, output, own, speeds, listener, datagrams, bbr, hello })
@@ -239,7 +239,7 @@ impl Peer {
         let (client, server) = (own.client(&self.hello.key, cipher)?, own.server(&self.hello.key, cipher)?);
         let opener = Arc::new(Opener::new(client, server, self.listener, wish.streams));
         let race = wish.tcp.then(|| race(&opener, &self.hello, &wish.host));
-        let ready = setup::read::<Ready>(&mut self.output)?;
+        let ready = setup::read::<Ready>(&mut self.output, setup::ANSWER_BYTES)?;
         let ready = ready.ok_or_else(|| CopyError::Network("the program on the other machine ended".to_owned()))?;
         if let Some((exit_code, text)) = ready.refused {
             end(&mut self.child);

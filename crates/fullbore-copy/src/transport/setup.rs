@@ -18,8 +18,10 @@ use crate::overlap::Whereabouts;
 
 /// First word of each line.
 const MAGIC: &str = "fullbore-copy";
-/// Longest line. The task has all filters in it.
-const LINE_BYTES: u64 = 256 << 20;
+/// Longest line of the near end, in bytes. The task has all filters in it.
+pub const TASK_BYTES: u64 = 256 << 20;
+/// Longest line of the far end, in bytes: where a hundred thousand sources lie. A guess; a command line has fewer.
+pub const ANSWER_BYTES: u64 = 16 << 20;
 /// What a login shell may print before.
 const BANNER_BYTES: usize = 64 << 10;
 
@@ -177,15 +179,15 @@ pub fn write(pipe: &mut impl Write, value: &impl Serialize) -> std::io::Result<(
     pipe.flush()
 }
 
-/// Reads the next line of ours; nothing if the pipe ends before.
+/// Reads the next line of ours, of at most so many bytes; nothing if the pipe ends before.
 ///
 /// # Errors
 /// When there is too much else, or the line is none of ours.
-pub fn read<T: DeserializeOwned>(pipe: &mut impl BufRead) -> Result<Option<T>, CopyError> {
+pub fn read<T: DeserializeOwned>(pipe: &mut impl BufRead, most_bytes: u64) -> Result<Option<T>, CopyError> {
     let mut skipped = 0;
     loop {
         let mut line = Vec::new();
-        let read = pipe.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line);
+        let read = pipe.by_ref().take(most_bytes).read_until(b'\n', &mut line);
         let count = read.map_err(|error| CopyError::Network(format!("the connection by ssh broke: {error}")))?;
         if count == 0 {
             return Ok(None);
@@ -207,13 +209,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_line_without_an_end_is_left_at_its_bound() {
+        for begin in [&b"fullbore-copy \""[..], b"noise "] {
+            let mut pipe = std::io::BufReader::new(begin.chain(std::io::repeat(b'x')));
+            assert!(read::<String>(&mut pipe, 100_000).is_err());
+            let mut rest = Vec::new();
+            pipe.take(10).read_to_end(&mut rest).unwrap();
+            assert_eq!(rest, b"xxxxxxxxxx", "no more than the bound was read");
+        }
+    }
+
+    #[test]
     fn a_login_shells_words_are_skipped_and_a_flood_is_not() {
         let mut pipe = b"Welcome!\nfullbore-copyright\n".to_vec();
         let decision = Decision { way: Way::FarDials, streams: 3 };
         write(&mut pipe, &decision).unwrap();
-        assert_eq!(read::<Decision>(&mut &pipe[..]).unwrap(), Some(decision));
-        assert_eq!(read::<Decision>(&mut &b"bye\n"[..]).unwrap(), None);
-        assert!(read::<Decision>(&mut &b"fullbore-copy {\n"[..]).is_err());
-        assert!(read::<Decision>(&mut &b"noise\n".repeat(20_000)[..]).is_err());
+        assert_eq!(read::<Decision>(&mut &pipe[..], ANSWER_BYTES).unwrap(), Some(decision));
+        assert_eq!(read::<Decision>(&mut &b"bye\n"[..], ANSWER_BYTES).unwrap(), None);
+        assert!(read::<Decision>(&mut &b"fullbore-copy {\n"[..], ANSWER_BYTES).is_err());
+        assert!(read::<Decision>(&mut &b"noise\n".repeat(20_000)[..], ANSWER_BYTES).is_err());
     }
 }

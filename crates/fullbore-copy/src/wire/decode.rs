@@ -7,7 +7,7 @@ use super::message::{
 };
 use super::{
     BASIS_HASHES, CONTROL_BYTES, DATA_BYTES, FILE_BYTES, HUGE_BLOCK_BYTES, LIST_ENTRIES, PACK_BYTES, PACK_FILES,
-    SEGMENTS, WAY_BYTES,
+    SEGMENTS, VISIBLE_IDS, WAY_BYTES,
 };
 use crate::entry::{
     self, Entry, Identity, Kind, NAME_BYTES, PATH_BYTES, Time, XATTR_BYTES, XATTRS, XATTRS_BYTES, Xattrs,
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
             kind::REMOVED => Message::Removed { count: self.number()? },
             kind::VISIBLE => {
                 let last = self.flag()?;
-                let count = self.count(CONTROL_BYTES)?;
+                let count = self.count(VISIBLE_IDS)?;
                 let ids = (0..count).map(|_| self.number()).collect::<Result<_, _>>()?;
                 Message::Visible { ids, last }
             }
@@ -246,7 +246,8 @@ impl<'a> Reader<'a> {
 
     fn answer(&mut self) -> Result<Answer, Wrong> {
         let through = self.number()?;
-        let count = self.count(CONTROL_BYTES)?;
+        // A receiver answers no more entries at once than a list has.
+        let count = self.count(LIST_ENTRIES)?;
         let mut wanted: Vec<Wanted> = Vec::with_capacity(count.min(LIST_ENTRIES));
         let mut before = 0_u64;
         for place in 0..count {

@@ -224,3 +224,16 @@ fn blocks_cover_a_file() {
     }
     assert_eq!(block_len(100, u64::MAX), 0);
 }
+
+#[test]
+fn what_a_message_may_count_has_its_own_bound() {
+    let visible = |count| frame(&Message::Visible { ids: vec![0; count], last: false });
+    let wanted = |count: usize| {
+        let wanted = |id| Wanted { id, have: Vec::new(), compare: false, same_size: false };
+        frame(&Message::Answer(Answer { through: u64::MAX, wanted: (0..count as u64).map(wanted).collect() }))
+    };
+    for (frame, most) in [(&visible as &dyn Fn(usize) -> Vec<u8>, VISIBLE_IDS), (&wanted, LIST_ENTRIES)] {
+        assert!(decode(&frame(most), &[usize::MAX]).is_ok());
+        assert!(decode(&frame(most + 1), &[usize::MAX]).is_err());
+    }
+}

@@ -1,6 +1,7 @@
 //! Sender and receiver in one process, with somebody between them who sees every message.
 #![allow(dead_code)] // each test takes what it needs
 
+pub mod disk;
 pub mod scene;
 
 use std::fs;

@@ -9,6 +9,8 @@ use super::super::attributes::Attributes;
 use super::super::bulk::Bulk;
 use super::super::commit::Commit;
 use super::super::compare::Comparing;
+use super::super::held::Held;
+use super::super::shared::Shared;
 use super::super::tree::Tree;
 use super::super::verify::Verify;
 use super::super::write::{Failed, PendingFiles};
@@ -42,6 +44,8 @@ fn with_options(
             attributes: &attributes,
             pending: &pending,
             failed: &Failed::default(),
+            shared: &Shared::default(),
+            held: &Held::of_this_machine(),
             commit: &commit,
             comparing: &comparing,
             verify: &verify,

@@ -1,0 +1,104 @@
+//! How much memory a sender's lists may take here.
+//!
+//! Some of a listing has to be kept: files until their content is there, directories and further names of files until
+//! the end. That grows with the tree, so no constant can bound it, but this machine's memory can. A sender that lists
+//! without an end is left before it takes that away from others.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::entry::Entry;
+use crate::error::CopyError;
+
+/// The share of this machine's memory that lists may take: one part of so many. A guess; half of a million files in
+/// flight, with their attributes, take 200 MB.
+const MEMORY_SHARE: u64 = 4;
+/// What they may take at least, in bytes: a machine with less than 4 GiB swaps before it refuses an honest sender.
+const LEAST_BYTES: u64 = 1 << 30;
+/// What a place in a map or list costs beside its key and value, in bytes: a guess, with what the allocator adds.
+const PLACE_BYTES: u64 = 64;
+
+/// What is kept of lists to the end.
+#[derive(Debug)]
+pub(super) struct Held {
+    bytes: AtomicU64,
+    most_bytes: u64,
+}
+
+impl Held {
+    /// Nothing yet, of what this machine allows.
+    pub(super) fn of_this_machine() -> Held {
+        let memory = rustix::system::sysinfo();
+        let total = u64::from(memory.totalram).saturating_mul(u64::from(memory.mem_unit.max(1)));
+        Held::new((total / MEMORY_SHARE).max(LEAST_BYTES))
+    }
+
+    /// Nothing yet, and at most so much.
+    pub(super) fn new(most_bytes: u64) -> Held {
+        Held { bytes: AtomicU64::new(0), most_bytes }
+    }
+
+    /// An entry under this path is kept.
+    pub(super) fn keep(&self, path: &[u8], entry: &Entry) {
+        self.bytes.fetch_add(name_bytes(path) + entry_bytes(entry), Ordering::Relaxed);
+    }
+
+    /// A name is kept.
+    pub(super) fn keep_name(&self, name: &[u8]) {
+        self.bytes.fetch_add(name_bytes(name), Ordering::Relaxed);
+    }
+
+    /// A name is no longer kept.
+    pub(super) fn let_go(&self, name: &[u8]) {
+        self.bytes.fetch_sub(name_bytes(name), Ordering::Relaxed);
+    }
+
+    /// Whether that, and what waits for its content, is within the bound.
+    ///
+    /// # Errors
+    /// When it is more than this machine may keep.
+    pub(super) fn check(&self, pending_bytes: u64) -> Result<(), CopyError> {
+        let bytes = self.bytes.load(Ordering::Relaxed).saturating_add(pending_bytes);
+        if bytes > self.most_bytes {
+            return Err(CopyError::Meaning("it lists more names and attributes than this machine can keep"));
+        }
+        Ok(())
+    }
+}
+
+fn name_bytes(name: &[u8]) -> u64 {
+    name.len() as u64 + PLACE_BYTES
+}
+
+/// What an entry takes in memory.
+pub(super) fn entry_bytes(entry: &Entry) -> u64 {
+    entry.memory_bytes() as u64 + PLACE_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Kind;
+
+    #[test]
+    fn lists_are_kept_within_the_memory_of_this_machine() {
+        assert!(Held::of_this_machine().most_bytes >= LEAST_BYTES);
+        let held = Held::new(100_000);
+        let mut entry = Entry::plain(b"directory", Kind::Directory);
+        entry.xattrs = vec![(b"user.any".to_vec(), vec![0; 30_000])];
+        for _ in 0..3 {
+            held.keep(b"directory", &entry);
+            assert!(held.check(0).is_ok());
+        }
+        assert!(held.check(10_000).is_err());
+        held.keep(b"directory", &entry);
+        let refused = held.check(0).unwrap_err();
+        assert_eq!(refused.exit_code(), 3);
+        assert!(refused.to_string().contains("more names and attributes"), "{refused}");
+        let names = Held::new(100_000);
+        for _ in 0..100_000 {
+            names.keep_name(b"name");
+            names.let_go(b"name");
+        }
+        assert!(names.check(0).is_ok());
+    }
+}

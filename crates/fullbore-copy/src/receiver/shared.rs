@@ -1,0 +1,332 @@
+//! Files that have several names at the destination, where the source has other ones.
+//!
+//! Attributes belong to a file, not to a name. If two files of the source are one here, they would take turns at its
+//! attributes, run after run; and a name outside of the copy would get what belongs to another file. So the
+//! attributes of such a file are changed in place only if all of its names here are names of the one file there.
+//! Else the name gets a file of its own, with a copy of the content. That is decided at the end, when all names are
+//! known. A file that has the right attributes stays as it is: it may share its content with an older backup.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{Mode, OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+
+use super::commit::{disk, is_fatal};
+use super::listing::{make, parts};
+use super::partial::{self, errno};
+use super::tree::Folder;
+use super::verify::{Hashes, Written};
+use super::write::Writers;
+use crate::entry::{Entry, Kind};
+use crate::error::CopyError;
+use crate::names;
+use crate::wire::{ProblemKind, block_bytes, block_len, blocks};
+
+/// Device and number of a file at the destination.
+type Inode = (u64, u64);
+
+fn inode(status: &Stat) -> Inode {
+    (status.st_dev, status.st_ino)
+}
+
+/// A file of the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// It has several names there, and this number.
+    Linked(u64),
+    /// It has the one name with this number.
+    Alone(u64),
+}
+
+impl Owner {
+    fn of(id: u64, entry: &Entry) -> Owner {
+        entry.link_group.map_or(Owner::Alone(id), Owner::Linked)
+    }
+}
+
+/// A name whose file has other names here, and whose attributes, or whose file, have to become others.
+#[derive(Debug)]
+struct Later {
+    id: u64,
+    path: Vec<u8>,
+    entry: Box<Entry>,
+}
+
+/// What is known of files with several names here. It grows with the files that the destination has, and with the
+/// names that are listed, not by what a peer says of others.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The file of the source that an inode stands for.
+    owners: HashMap<Inode, Owner>,
+    /// How many names of a file with several there are on one inode here.
+    names: HashMap<(Inode, u64), u64>,
+    later: Vec<Later>,
+    /// In a dry run: paths that would be separated, and how many names of an inode would get another file.
+    separated: HashSet<Vec<u8>>,
+    replaced: HashMap<Inode, u64>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of a listed name, and of the file that is here under it.
+    pub(super) fn note(&self, status: &Stat, entry: &Entry) {
+        if let Some(group) = entry.link_group.filter(|_| is_shared(status, entry)) {
+            *self.lock().names.entry((inode(status), group)).or_default() += 1;
+        }
+    }
+
+    /// Takes note, in a dry run, of a name that would get another file.
+    pub(super) fn would_replace(&self, status: &Stat, entry: &Entry) {
+        if is_shared(status, entry) {
+            *self.lock().replaced.entry(inode(status)).or_default() += 1;
+        }
+    }
+
+    /// Whether an inode here may stand for this file of the source: the first one that asks has it.
+    fn may_stand_for(&self, status: &Stat, owner: Owner) -> bool {
+        *self.lock().owners.entry(inode(status)).or_insert(owner) == owner
+    }
+
+    /// Whether a dry run would give this name a file of its own.
+    pub(super) fn would_separate(&self, path: &[u8]) -> bool {
+        self.lock().separated.contains(path)
+    }
+}
+
+/// Whether a file has other names here.
+fn is_shared(status: &Stat, entry: &Entry) -> bool {
+    status.st_nlink > 1 && entry.kind != Kind::Directory
+}
+
+impl Writers<'_> {
+    /// Puts a name off whose file has other names here, if anything has to be changed. False if nothing keeps the
+    /// caller from mending it.
+    pub(super) fn put_off(&self, id: u64, path: &[u8], folder: &Folder, status: &Stat, entry: &Entry) -> bool {
+        if !is_shared(status, entry) {
+            return false;
+        }
+        let is_taken = !self.shared.may_stand_for(status, Owner::of(id, entry));
+        // Without hard links it does not matter which names are one file, as long as its attributes are right.
+        let is_wrong = is_taken && self.context.options.hard_links;
+        let is_put_off = is_wrong || self.attributes.mend(folder, &entry.name, status, entry, true).0;
+        if is_put_off {
+            self.held.keep(path, entry);
+            self.shared.lock().later.push(Later { id, path: path.to_vec(), entry: Box::new(entry.clone()) });
+        }
+        is_put_off
+    }
+
+    /// Mends what was put off, or gives it a file of its own. All files have their names; links are made after it.
+    pub(super) fn separate(&self, threads: usize) -> Result<(), CopyError> {
+        let later = std::mem::take(&mut self.shared.lock().later);
+        let (apart, in_place): (Vec<_>, Vec<_>) = self.decide(&later).into_iter().partition(|(_, apart)| *apart);
+        if self.context.options.dry_run {
+            let paths = apart.iter().map(|(later, _)| later.path.clone());
+            self.shared.lock().separated.extend(paths);
+            apart.iter().for_each(|(later, _)| self.made(&later.path));
+        } else {
+            self.set_apart(&apart, threads)?;
+        }
+        for (Later { id, path, entry }, _) in in_place {
+            let mended = self.at(path).map(|(folder, status)| self.mend_now(*id, path, &folder, &status, entry));
+            mended.or_else(|error| self.not_separated(path, error))?;
+        }
+        Ok(())
+    }
+
+    /// Which of them need a file of their own. The last name of a file may keep it.
+    fn decide<'l>(&self, later: &'l [Later]) -> Vec<(&'l Later, bool)> {
+        let mut left: HashMap<Inode, u64> = HashMap::new();
+        let state = self.shared.lock();
+        let mut decide = |later: &'l Later| {
+            let (_, status) = self.at(&later.path).ok()?;
+            let inode = inode(&status);
+            let group = later.entry.link_group;
+            let own = group.and_then(|group| state.names.get(&(inode, group)).copied()).unwrap_or(1);
+            let others = || status.st_nlink.saturating_sub(state.replaced.get(&inode).copied().unwrap_or(0));
+            let left = left.entry(inode).or_insert_with(others);
+            let is_apart = *left > own;
+            if is_apart {
+                *left -= own;
+            }
+            Some((later, is_apart))
+        };
+        // One that is gone was taken away by somebody else; the next run sees it.
+        later.iter().filter_map(&mut decide).collect()
+    }
+
+    fn at(&self, path: &[u8]) -> Result<(Arc<Folder>, Stat), Errno> {
+        let (directory, name) = parts(path);
+        let folder = self.tree.folder(directory)?;
+        let status = folder.status(name)?.ok_or(Errno::NOENT)?;
+        Ok((folder, status))
+    }
+
+    /// Makes files of their own beside, flushes them, and then gives them the names: no name is ever without content.
+    fn set_apart(&self, apart: &[(&Later, bool)], threads: usize) -> Result<(), CopyError> {
+        let made = Mutex::new((Vec::new(), None));
+        self.share_out(apart, threads, |(later, _)| {
+            let result = if self.context.brake.is_pulled() { Err(CopyError::Interrupted) } else { self.beside(later) };
+            let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+            match result {
+                Ok(sure) => made.0.extend(sure.map(|sure| (*later, sure))),
+                Err(error) => drop(made.1.get_or_insert(error)),
+            }
+        });
+        let (made, error) = made.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = error {
+            return Err(error);
+        }
+        if !made.is_empty() {
+            self.flush(&self.clock)?;
+        }
+        for (Later { id, path, entry }, sure) in made {
+            let renamed = self.at(path).and_then(|(folder, _)| {
+                folder.rename(&names::part(&entry.name), &entry.name)?;
+                folder.status(&entry.name)?.ok_or(Errno::NOENT)
+            });
+            match renamed {
+                Ok(status) => {
+                    self.made(path);
+                    if sure {
+                        self.kept(*id, path, &status, entry);
+                    }
+                }
+                Err(error) => self.not_separated(path, error)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the new file; gives whether it has all its attributes, or nothing if it could not be made, which was told.
+    fn beside(&self, later: &Later) -> Result<Option<bool>, CopyError> {
+        let Later { path, entry, .. } = later;
+        let (directory, name) = parts(path);
+        let own = names::part(name);
+        let made = self.tree.folder(directory).and_then(|folder| {
+            if entry.kind == Kind::File {
+                return self.duplicate((&folder, name), (&folder, &own), directory, entry);
+            }
+            folder.discard(&own)?;
+            make(&folder, &own, entry)?;
+            let failures = self.attributes.put_on_name(&folder, &own, entry)?;
+            let sure = failures.is_empty();
+            self.tell(failures, directory, entry);
+            Ok(sure)
+        });
+        match made {
+            Ok(sure) => Ok(Some(sure)),
+            Err(error) => {
+                let _ = self.tree.folder(directory).and_then(|folder| folder.discard(&own));
+                self.not_separated(path, error).map(|()| None)
+            }
+        }
+    }
+
+    fn not_separated(&self, path: &[u8], error: Errno) -> Result<(), CopyError> {
+        if is_fatal(error) {
+            return Err(disk(path, error.into()));
+        }
+        (self.problem)(ProblemKind::Unwritable, path, std::io::Error::from(error).to_string());
+        Ok(())
+    }
+
+    /// Makes a second file with the content of one here, and the attributes of an entry. Gives whether it has them all.
+    pub(super) fn duplicate(
+        &self,
+        (from, from_name): (&Folder, &[u8]),
+        (to, own): (&Folder, &[u8]),
+        directory: &[u8],
+        entry: &Entry,
+    ) -> Result<bool, Errno> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let source = File::from(rustix::fs::openat(from, from_name, flags, Mode::empty())?);
+        let mode = self.attributes.unfinished_mode(entry);
+        let target = partial::create(to, own, mode)?;
+        let size = self.clock.device(|| copy_content(&source, &target))?;
+        let failures = self.attributes.put(target.as_fd(), mode, to, entry);
+        let sure = failures.is_empty();
+        self.tell(failures, directory, entry);
+        if self.context.options.verify {
+            let hashes = self.clock.device(|| hashes(&source, size))?;
+            let (directory, name) = (Arc::new(directory.to_vec()), entry.name.clone());
+            self.verify.note(Written { directory, name, size, end: size, hashes });
+        }
+        Ok(sure)
+    }
+}
+
+/// Copies content with its holes; the file system shares the blocks, if it can. Gives its length.
+fn copy_content(source: &File, target: &File) -> Result<u64, Errno> {
+    let size = rustix::fs::fstat(source)?.st_size as u64;
+    rustix::fs::ftruncate(target, size)?;
+    let mut at = 0;
+    while at < size {
+        let data = match rustix::fs::seek(source, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => break,
+            // A file system that does not tell: all of it is content.
+            Err(_) => at,
+        };
+        let end = rustix::fs::seek(source, SeekFrom::Hole(data)).unwrap_or(size).clamp(data + 1, size.max(data + 1));
+        let (mut from, mut to) = (source, target);
+        from.seek(std::io::SeekFrom::Start(data)).map_err(errno)?;
+        to.seek(std::io::SeekFrom::Start(data)).map_err(errno)?;
+        std::io::copy(&mut from.take(end - data), &mut to).map_err(errno)?;
+        at = end;
+    }
+    Ok(size)
+}
+
+fn hashes(file: &File, size: u64) -> Result<Hashes, Errno> {
+    let mut buffer = Vec::new();
+    let hash = |index| {
+        buffer.resize(block_len(size, index) as usize, 0);
+        file.read_exact_at(&mut buffer, index * block_bytes(size)).map_err(errno)?;
+        Ok((index, *blake3::hash(&buffer).as_bytes()))
+    };
+    (0..blocks(size)).map(hash).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_copied_file_has_the_holes_of_the_other_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = |name: &str| {
+            let path = directory.path().join(name);
+            File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+        };
+        let (source, target) = (open("one"), open("other"));
+        source.set_len(20 << 20).unwrap();
+        source.write_all_at(b"island", 7 << 20).unwrap();
+        source.write_all_at(b"coast", (20 << 20) - 5).unwrap();
+        assert_eq!(copy_content(&source, &target), Ok(20 << 20));
+        let content = |file: &File| {
+            let mut content = vec![0; 20 << 20];
+            file.read_exact_at(&mut content, 0).unwrap();
+            content
+        };
+        assert!(content(&source) == content(&target));
+        let blocks = [&source, &target].map(|file| file.metadata().unwrap().blocks());
+        assert!(blocks[1] <= blocks[0] + 8, "{blocks:?}");
+        assert_eq!(hashes(&source, 20 << 20), hashes(&target, 20 << 20));
+    }
+}
