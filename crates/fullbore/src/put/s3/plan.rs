@@ -7,8 +7,10 @@ use fullbore_copy::filter::Filters;
 use fullbore_store::s3::address::Location;
 use fullbore_store::s3::key;
 
+use super::protected::Rules;
 use crate::error::CommandError;
-use crate::put::tree::{Item, list};
+use crate::error::ErrorKind;
+use crate::put::tree::{Choice, Item, Listing, list};
 
 /// One object to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +32,12 @@ pub struct Plan {
     pub turns: usize,
     /// Keys beneath which all is ours: what `--delete` may look at. Empty without a directory among the arguments.
     pub prefix: Option<String>,
+    /// What `--delete` keeps.
+    pub rules: Rules,
+    /// Whether mirrors are among what is put.
+    pub has_mirrors: bool,
+    /// What cannot be put: it is unreadable, or its name is no key.
+    pub failed: Vec<(PathBuf, CommandError)>,
 }
 
 /// The patterns of `--last`.
@@ -59,7 +67,8 @@ impl Plan {
         paths: &[PathBuf],
         location: &Location,
         last: &Last,
-        skipped: &mut dyn FnMut(&Path, &str),
+        choice: Choice,
+        heard: &mut dyn FnMut(&Listing),
     ) -> Result<Plan, CommandError> {
         let single = paths.len() == 1;
         let beneath = match location.key.as_str() {
@@ -69,14 +78,41 @@ impl Plan {
         };
         let mut plan = Plan { turns: last.0.len() + 1, ..Plan::default() };
         for argument in paths {
-            for item in list(std::slice::from_ref(argument), skipped)? {
+            let listing = list(std::slice::from_ref(argument), choice)?;
+            heard(&listing);
+            let beneath_argument = |path: &Path| path.strip_prefix(argument).unwrap_or(path).to_owned();
+            plan.has_mirrors |= !listing.mirrors.is_empty();
+            listing.mirrors.iter().for_each(|path| plan.rules.mirrors.add(&beneath, &beneath_argument(path)));
+            listing.snapshots.iter().for_each(|path| plan.rules.snapshots.add(&beneath, &beneath_argument(path)));
+            for (path, _) in &listing.left_out {
+                plan.rules.left_out.add(&beneath, &beneath_argument(path));
+            }
+            for (path, error) in listing.unreadable {
+                plan.rules.left_out.add(&beneath, &beneath_argument(&path));
+                plan.failed.push((path, CommandError::new(ErrorKind::Partial, error)));
+            }
+            for item in listing.items {
                 let relative = match &item {
                     Item::Directory { .. } => {
                         plan.prefix = Some(beneath.clone());
                         continue;
                     }
                     Item::Stdin => String::new(),
-                    Item::File { path, parent: Some(_) } => name(path.strip_prefix(argument).unwrap_or(path))?,
+                    Item::File { path, parent: Some(_) } => {
+                        let relative = beneath_argument(path);
+                        let checked = name(&relative).and_then(|name| {
+                            key::check(&format!("{beneath}{name}")).map_err(CommandError::usage).map(|()| name)
+                        });
+                        match checked {
+                            Ok(name) => name,
+                            Err(mut error) => {
+                                error.kind = ErrorKind::Partial;
+                                plan.rules.left_out.add(&beneath, &relative);
+                                plan.failed.push((path.clone(), error));
+                                continue;
+                            }
+                        }
+                    }
                     Item::File { path, parent: None } => name(Path::new(path.file_name().unwrap_or_default()))?,
                 };
                 let is_named = matches!(&item, Item::Stdin | Item::File { parent: None, .. })
@@ -127,7 +163,7 @@ mod tests {
 
     fn keys(paths: &[PathBuf], address: &str, last: &[&str]) -> Result<Vec<(String, usize)>, CommandError> {
         let last = Last::new(&last.iter().map(|glob| (*glob).to_owned()).collect::<Vec<_>>());
-        let plan = Plan::make(paths, &Location::parse(address).unwrap(), &last, &mut |_, _| {})?;
+        let plan = Plan::make(paths, &Location::parse(address).unwrap(), &last, Choice::default(), &mut |_| {})?;
         Ok(plan.objects.into_iter().map(|object| (object.key, object.turn)).collect())
     }
 
