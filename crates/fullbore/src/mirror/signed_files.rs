@@ -50,8 +50,9 @@ mod tests {
     fn a_release_beside_a_signature_is_of_a_suite() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
-        let write = |path: &str| root.write_part(path, b"x").unwrap().finish().unwrap();
-        ["dists/x/theirs/InRelease", "dists/x/old/Release.gpg", "dists/x/main/binary-amd64/Release"].map(write);
+        for path in ["dists/x/theirs/InRelease", "dists/x/old/Release.gpg", "dists/x/main/binary-amd64/Release"] {
+            root.write_part(path, b"x").unwrap().finish().unwrap();
+        }
         let ours = SuiteRecord { directory: "dists/x/ours".into(), ..suite() };
         let gone = SuiteRecord { directory: "dists/x/gone".into(), retired: true, ..suite() };
         let flat = SuiteRecord { directory: String::new(), ..suite() };
