@@ -345,7 +345,11 @@ async fn find_doomed(client: &Client, plan: &Plan) -> Result<Doomed, CommandErro
 
 fn say_private(arguments: &PutArgs, count: usize, remedy: &str) {
     if count > 0 {
-        let text = format!("warning: {count} objects in the bucket are private state of a mirror; {remedy}");
+        let plural = if count == 1 { "" } else { "s" };
+        let text = format!(
+            "warning: private state of mirrors or unfinished files in the bucket: {} object{plural}; {remedy}",
+            units::count(count as u64)
+        );
         say(&arguments.grid, &text);
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use fullbore_engine::files::PART_ENDING;
 use rustix::io::Errno;
 
 use crate::error::CommandError;
@@ -71,7 +72,7 @@ pub struct Choice {
 pub struct Listing {
     /// What is to be put.
     pub items: Vec<Item>,
-    /// Links and special files that are not put.
+    /// Links, special files and unfinished files that are not put.
     pub left_out: Vec<(PathBuf, &'static str)>,
     /// What could not be read.
     pub unreadable: Vec<(PathBuf, io::Error)>,
@@ -83,9 +84,9 @@ pub struct Listing {
     pub snapshots: Vec<PathBuf>,
 }
 
-/// Whether a mirror's unfinished file has this name.
+/// Whether an unfinished file has this name. Ours are `.NAME.part`; other programs leave out the dot.
 pub fn is_unfinished(name: &str) -> bool {
-    name.strip_prefix('.').and_then(|name| name.strip_suffix(".part")).is_some_and(|name| !name.is_empty())
+    name.strip_suffix(PART_ENDING).is_some_and(|name| !name.is_empty())
 }
 
 /// Lists everything, each directory before what is in it. An argument that cannot be read is an error.
@@ -100,11 +101,21 @@ pub fn list(arguments: &[PathBuf], choice: Choice) -> Result<Listing, CommandErr
             continue;
         }
         let failed = |error: io::Error| CommandError::usage(format_args!("{}: {error}", path.display()));
+        let is_state = |end: &Path| end.ancestors().any(|path| path.is_dir() && is_named(path, STATE));
+        // A pipe's end is no path.
+        if fs::canonicalize(path).is_ok_and(|end| is_state(&end)) {
+            let error = format_args!("{}: the private state of a mirror is never put", path.display());
+            return Err(CommandError::usage(error).hint("name the mirror's own directory"));
+        }
         if fs::metadata(path).map_err(failed)?.is_dir() {
             let root = fs::canonicalize(path).map_err(failed)?;
             let in_mirror = root.ancestors().skip(1).any(is_mirror);
             if in_mirror {
                 listing.mirrors.push(path.clone());
+            }
+            // The user names the snapshots, or one of them: they are put, and none is deleted.
+            if root.ancestors().any(is_snapshots) {
+                listing.snapshots.push(path.clone());
             }
             fs::read_dir(path).map_err(|error| CommandError::disk(path, &error))?;
             let mut walk = Walk { choice, root: root.clone(), followed: 0, above: vec![root], listing: &mut listing };
@@ -119,6 +130,16 @@ pub fn list(arguments: &[PathBuf], choice: Choice) -> Result<Listing, CommandErr
 /// Whether a mirror's root is here. The state itself need not be readable.
 fn is_mirror(path: &Path) -> bool {
     fs::symlink_metadata(path.join(STATE)).is_ok_and(|kind| !kind.is_file())
+}
+
+/// Whether a path ends with this name.
+fn is_named(path: &Path, name: &str) -> bool {
+    path.file_name().is_some_and(|own| own == name)
+}
+
+/// Whether this directory holds the snapshots of a mirror.
+fn is_snapshots(path: &Path) -> bool {
+    is_named(path, SNAPSHOT_DIRECTORY) && path.parent().is_some_and(is_mirror)
 }
 
 /// The walk through one argument.
@@ -157,7 +178,10 @@ impl Walk<'_> {
             }
         };
         entries.sort_by_key(fs::DirEntry::file_name);
-        let is_root = is_mirror(path);
+        // The entries say it even where the directory may be listed but not entered.
+        let is_state =
+            |entry: &fs::DirEntry| entry.file_name() == STATE && entry.file_type().map_or(true, |kind| !kind.is_file());
+        let is_root = entries.iter().any(is_state);
         if is_root {
             self.listing.mirrors.push(path.to_owned());
             self.listing.snapshots.push(path.join(SNAPSHOT_DIRECTORY));
@@ -177,9 +201,13 @@ impl Walk<'_> {
                     continue;
                 }
             };
-            let is_state = name == STATE && !kind.is_file();
-            if is_state || in_mirror && !kind.is_dir() && name.to_str().is_some_and(is_unfinished) {
+            let is_part = kind.is_file() && is_unfinished(&name.to_string_lossy());
+            if name == STATE && kind.is_dir() || in_mirror && is_part {
                 self.listing.private.push(path);
+            } else if name == STATE && !kind.is_file() {
+                self.listing.left_out.push((path, "private state of a mirror in another place"));
+            } else if is_part {
+                self.listing.left_out.push((path, "an unfinished file by its name"));
             } else if is_root && name == SNAPSHOT_DIRECTORY && !self.choice.with_snapshots {
                 // It is among the snapshots, which nobody deletes.
             } else if kind.is_symlink() && self.choice.copy_links {
@@ -222,17 +250,23 @@ impl Walk<'_> {
         } else if self.above.contains(&end) {
             Some("a symbolic link to a directory that it is in")
         } else if self.is_hidden(&end) {
-            Some("a symbolic link to private state or snapshots")
+            Some("a symbolic link to private state, snapshots or an unfinished file")
         } else if !kind.is_dir() && !kind.is_file() {
             Some("no regular file")
+        } else if kind.is_file() && path.file_name().is_some_and(|name| is_unfinished(&name.to_string_lossy())) {
+            Some("an unfinished file by its name")
         } else {
             None
         };
         if let Some(why_not) = why_not {
             self.listing.left_out.push((path, why_not));
         } else if kind.is_dir() {
+            let leads_into_mirror = end.ancestors().skip(1).any(is_mirror);
+            if leads_into_mirror {
+                self.listing.mirrors.push(path.clone());
+            }
             self.above.push(end);
-            self.directory(&path, Some(parent), in_mirror, true)?;
+            self.directory(&path, Some(parent), in_mirror || leads_into_mirror, true)?;
             self.above.pop();
         } else {
             self.listing.items.push(Item::File { path, parent: Some(parent) });
@@ -242,15 +276,9 @@ impl Walk<'_> {
 
     /// Whether a link's end is part of what a mirror does not give away.
     fn is_hidden(&self, end: &Path) -> bool {
-        let is_named = |path: &Path, name: &str| path.file_name().is_some_and(|own| own == name);
         let mut above = end.ancestors().take_while(|path| *path != self.root);
-        above.any(|path| {
-            is_named(path, STATE)
-                || !self.choice.with_snapshots
-                    && is_named(path, SNAPSHOT_DIRECTORY)
-                    && path.parent().is_some_and(is_mirror)
-        }) || end.file_name().and_then(|name| name.to_str()).is_some_and(is_unfinished)
-            && end.ancestors().skip(1).any(is_mirror)
+        above.any(|path| is_named(path, STATE) || !self.choice.with_snapshots && is_snapshots(path))
+            || !end.is_dir() && end.file_name().is_some_and(|name| is_unfinished(&name.to_string_lossy()))
     }
 }
 
@@ -319,9 +347,18 @@ mod tests {
         symlink("m/.fullbore", root.join("state")).unwrap();
         symlink("m/snapshots/s", root.join("latest")).unwrap();
         let choice = Choice { copy_links: true, with_snapshots: false };
-        assert_eq!(names(root, choice).0, [".b.part", "m/pool/a.part", "snapshots/x"]);
-        assert_eq!(names(&root.join("m/pool"), choice).0, ["a.part"]);
+        symlink("m/pool", root.join("pool")).unwrap();
+        let (files, listing) = names(root, choice);
+        assert_eq!(files, ["snapshots/x"]);
+        let left: Vec<_> = listing.left_out.iter().map(|(path, _)| path.strip_prefix(root).unwrap()).collect();
+        assert_eq!(left, [".b.part", "latest", "state"].map(Path::new));
+        let private = ["m/.fullbore", "m/pool/.a.part", "m/pool/a.part", "pool/.a.part", "pool/a.part"];
+        assert_eq!(listing.private, private.map(|name| root.join(name)));
+        assert!(names(&root.join("m/pool"), choice).0.is_empty());
+        assert!(list(&[root.join("m/.fullbore")], choice).is_err());
+        let (files, listing) = names(&root.join("m/snapshots"), choice);
+        assert_eq!((files, listing.snapshots), (vec!["s/a".to_owned()], vec![root.join("m/snapshots")]));
         let choice = Choice { copy_links: false, with_snapshots: true };
-        assert_eq!(names(root, choice).0, [".b.part", "m/pool/a.part", "m/snapshots/s/a", "snapshots/x"]);
+        assert_eq!(names(root, choice).0, ["m/snapshots/s/a", "snapshots/x"]);
     }
 }

@@ -23,7 +23,8 @@ pub struct Doomed {
     pub private: Vec<String>,
     /// Objects that are kept, as the source may have them.
     pub kept: usize,
-    /// How many other objects there are beneath the prefix.
+    /// How many objects beneath the prefix are the files' or are to be deleted. Neither what is kept nor private state
+    /// counts: snapshots in the bucket must not hide that all files are gone.
     pub of: usize,
 }
 
@@ -46,13 +47,14 @@ impl Doomed {
             doomed.of += page.len();
             for object in page.into_iter().filter(|object| !wanted.contains(object.key.as_str())) {
                 match rules.fate(&object.key, &object.key[prefix.len()..]) {
-                    Fate::Kept => doomed.kept += 1,
-                    Fate::Absent => doomed.keys.push(object.key),
-                    Fate::Private => {
-                        doomed.private.push(object.key);
-                        doomed.of -= 1;
+                    Fate::Absent => {
+                        doomed.keys.push(object.key);
+                        continue;
                     }
+                    Fate::Kept => doomed.kept += 1,
+                    Fate::Private => doomed.private.push(object.key),
                 }
+                doomed.of -= 1;
             }
             More::Yes
         });

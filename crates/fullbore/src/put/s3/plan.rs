@@ -82,7 +82,9 @@ impl Plan {
             heard(&listing);
             let beneath_argument = |path: &Path| path.strip_prefix(argument).unwrap_or(path).to_owned();
             plan.has_mirrors |= !listing.mirrors.is_empty();
-            listing.mirrors.iter().for_each(|path| plan.rules.mirrors.add(&beneath, &beneath_argument(path)));
+            for path in &listing.mirrors {
+                plan.rules.mirrors.add_known(&beneath, &beneath_argument(path));
+            }
             listing.snapshots.iter().for_each(|path| plan.rules.snapshots.add(&beneath, &beneath_argument(path)));
             for (path, _) in &listing.left_out {
                 plan.rules.left_out.add(&beneath, &beneath_argument(path));
@@ -158,7 +160,9 @@ fn name(path: &Path) -> Result<String, CommandError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::protected::Fate;
     use super::*;
+    use proptest::prelude::*;
     use std::fs;
 
     fn keys(paths: &[PathBuf], address: &str, last: &[&str]) -> Result<Vec<(String, usize)>, CommandError> {
@@ -186,5 +190,106 @@ mod tests {
         assert_eq!(all, expected.map(|(key, turn)| (key.to_owned(), turn)));
         let twins = keys(&[at("a"), root.path().to_owned()], "s3://bucket/p", &[]).unwrap_err();
         assert!(twins.to_string().contains("both"), "{twins}");
+    }
+
+    /// What a random tree has at a path.
+    #[derive(Debug, Clone)]
+    enum Made {
+        File,
+        Directory,
+        Link(String),
+        Pipe,
+    }
+
+    fn paths() -> impl Strategy<Value = String> {
+        prop::collection::vec(prop::sample::select(vec!["a", "b", ".fullbore", "snapshots", "c.part"]), 1..5)
+            .prop_map(|parts| parts.join("/"))
+    }
+
+    fn made() -> impl Strategy<Value = Made> {
+        prop_oneof![
+            3 => Just(Made::File),
+            2 => Just(Made::Directory),
+            2 => paths().prop_map(Made::Link),
+            1 => Just(Made::Pipe),
+        ]
+    }
+
+    /// Makes what can be made: a name that is in the way of another wins.
+    fn make(root: &Path, tree: &[(String, Made)]) {
+        for (path, made) in tree {
+            let at = root.join(path);
+            if fs::create_dir_all(at.parent().unwrap()).is_err() || fs::symlink_metadata(&at).is_ok() {
+                continue;
+            }
+            match made {
+                Made::File => fs::write(at, "").unwrap(),
+                Made::Directory => fs::create_dir(at).unwrap(),
+                Made::Link(target) => std::os::unix::fs::symlink(root.join(target), at).unwrap(),
+                Made::Pipe => {
+                    rustix::fs::mknodat(rustix::fs::CWD, at, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+                        .unwrap()
+                }
+            }
+        }
+    }
+
+    fn is_mirror(path: &Path) -> bool {
+        fs::symlink_metadata(path.join(".fullbore")).is_ok_and(|kind| !kind.is_file())
+    }
+
+    /// Whether `--delete` must keep a key where no link is followed, told by looking at each name on its way.
+    fn is_kept(root: &Path, key: &str) -> bool {
+        let mut at = root.to_owned();
+        let mut in_mirror = is_mirror(root);
+        for part in key.split('/') {
+            if part == "snapshots" && is_mirror(&at) {
+                return true;
+            }
+            at.push(part);
+            match fs::symlink_metadata(&at) {
+                Ok(kind) if kind.is_dir() => in_mirror |= is_mirror(&at),
+                Ok(kind) if kind.is_file() => return part == "c.part" && !in_mirror,
+                Ok(_) => return true,
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+
+    proptest! {
+        #[test]
+        fn only_what_is_truly_absent_may_be_deleted(
+            tree in prop::collection::vec((paths(), made()), 0..12),
+            keys in prop::collection::vec(paths(), 1..20),
+            copy_links: bool,
+            with_snapshots: bool,
+        ) {
+            let place = tempfile::tempdir().unwrap();
+            let root = place.path().join("root");
+            fs::create_dir(&root).unwrap();
+            make(&root, &tree);
+            let choice = Choice { copy_links, with_snapshots };
+            let location = Location::parse("s3://bucket/p").unwrap();
+            let plan = Plan::make(std::slice::from_ref(&root), &location, &Last::new(&[]), choice, &mut |_| {}).unwrap();
+            for object in &plan.objects {
+                prop_assert!(!object.key.contains("/.fullbore/") && !object.key.ends_with(".part"), "{}", object.key);
+            }
+            for name in keys {
+                let key = format!("p/{name}");
+                if plan.objects.iter().any(|object| object.key == key) {
+                    continue;
+                }
+                let is_named_private = key.contains("/.fullbore/") || key.ends_with(".part");
+                match plan.rules.fate(&key, &name) {
+                    Fate::Private => prop_assert!(is_named_private, "{}", key),
+                    Fate::Absent => {
+                        prop_assert!(!fs::metadata(root.join(&name)).is_ok_and(|kind| kind.is_file()), "{}", key);
+                        prop_assert!(copy_links || !is_kept(&root, &name), "{}", key);
+                    }
+                    Fate::Kept => prop_assert!(copy_links || is_kept(&root, &name), "{}", key),
+                }
+            }
+        }
     }
 }

@@ -25,6 +25,13 @@ impl Protected {
         self.0.insert(key.trim_end_matches('/').to_owned());
     }
 
+    /// Adds a path whose key is known for certain; any other stands for no key.
+    pub fn add_known(&mut self, beneath: &str, relative: &Path) {
+        if relative.to_str().is_some() {
+            self.add(beneath, relative);
+        }
+    }
+
     /// Whether this key is kept.
     pub fn covers(&self, key: &str) -> bool {
         self.0.contains("") || self.0.contains(key) || key.match_indices('/').any(|(at, _)| self.0.contains(&key[..at]))
@@ -60,7 +67,7 @@ impl Rules {
         let is_state = directories.split('/').any(|part| part == crate::mirror::state::OWN_DIRECTORY);
         if self.snapshots.covers(key) {
             Fate::Kept
-        } else if is_state || is_unfinished(name) && self.mirrors.covers(key) {
+        } else if is_state || is_unfinished(name) && self.mirrors.covers(key) && !self.left_out.0.contains(key) {
             Fate::Private
         } else if self.left_out.covers(key) {
             Fate::Kept
@@ -81,6 +88,7 @@ mod tests {
     fn a_name_protects_itself_and_all_beneath() {
         let mut rules = Rules::default();
         rules.left_out.add("p/", Path::new("dists/stable"));
+        rules.left_out.add("p/", Path::new("films/a.part"));
         rules.left_out.add("p/", Path::new(OsStr::from_bytes(b"x/y\xff/z")));
         rules.snapshots.add("p/", Path::new("snapshots"));
         rules.mirrors.add("p/", Path::new(""));
@@ -96,7 +104,10 @@ mod tests {
             ("dists/stable/.fullbore/log", Fate::Private),
             (".fullbore", Fate::Absent),
             ("pool/.a.part", Fate::Private),
-            ("pool/a.part", Fate::Absent),
+            ("pool/a.part", Fate::Private),
+            ("pool/.part", Fate::Absent),
+            ("films/a.part", Fate::Kept),
+            ("dists/stable/", Fate::Kept),
         ];
         for (name, fate) in table {
             assert_eq!(rules.fate(&format!("p/{name}"), name), fate, "{name}");
@@ -104,6 +115,9 @@ mod tests {
         let mut all = Protected::default();
         all.add("", Path::new(OsStr::from_bytes(b"\xff")));
         assert!(all.covers("anything"));
+        let mut none = Protected::default();
+        none.add_known("", Path::new(OsStr::from_bytes(b"a\xff")));
+        assert!(!none.covers("anything"), "a mirror's name that is no key opens no other");
     }
 
     proptest! {
