@@ -12,7 +12,6 @@ mod spool;
 mod tree;
 mod work;
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fullbore_store::lafs::verdict::{Facts, judge};
@@ -27,7 +26,7 @@ use crate::program::process_costs;
 use crate::stdio;
 use list::List;
 use settings::PutSettings;
-use tree::Item;
+use tree::{Choice, Item, Listing};
 use work::{Done, Workplace};
 
 /// Puts everything; the result is the exit code.
@@ -44,7 +43,14 @@ pub fn run(arguments: &PutArgs) -> Result<u8, CommandError> {
     }
     let settings = PutSettings::resolve(arguments)?;
     let begun = Instant::now();
-    let items = tree::list(&arguments.paths, &mut left_out(arguments))?;
+    let choice = Choice { copy_links: arguments.copy_links, with_snapshots: arguments.with_snapshots };
+    let listing = tree::list(&arguments.paths, choice)?;
+    tell_left_out(arguments, &listing);
+    // A directory's cap would say that nothing is missing.
+    if let Some((path, error)) = listing.unreadable.first() {
+        return Err(CommandError::disk(path, error));
+    }
+    let items = listing.items;
     // Behind the items, of which it is none: it may be in a directory that is put.
     let mut list = List::open(arguments.caps.as_deref())?;
     let workplace = Workplace::new(arguments, &settings)?;
@@ -54,8 +60,22 @@ pub fn run(arguments: &PutArgs) -> Result<u8, CommandError> {
 }
 
 /// Tells what is no part of anything.
-fn left_out(arguments: &PutArgs) -> impl FnMut(&Path, &str) {
-    |path, what| say(&arguments.grid, &format!("warning: {}: {what}, left out", path.display()))
+fn tell_left_out(arguments: &PutArgs, listing: &Listing) {
+    for (path, what) in &listing.left_out {
+        say(&arguments.grid, &format!("warning: {}: {what}, left out", path.display()));
+    }
+    let snapshots = if arguments.with_snapshots {
+        0
+    } else {
+        listing.snapshots.iter().filter(|path| path.symlink_metadata().is_ok()).count()
+    };
+    if listing.private.len() + snapshots > 0 {
+        let mut text = format!("left out: {} private or unfinished names of mirrors", listing.private.len());
+        if snapshots > 0 {
+            text.push_str("; snapshots, which --with-snapshots puts");
+        }
+        say(&arguments.grid, &text);
+    }
 }
 
 /// The walk, from the connections on.

@@ -41,7 +41,7 @@ Examples:
   See the cap that a file would have:
     fullbore put --dry-run --node ~/.tahoe photo.jpg
   Put a mirror into a bucket, indexes last, and delete what is no more:
-    fullbore put mirror s3://my-bucket/debian --last 'dists/***' --last InRelease --delete
+    fullbore put mirror s3://my-bucket/debian --copy-links --last 'dists/***' --last InRelease --delete
   The same into another store than Amazon's:
     fullbore put mirror s3://my-bucket/debian --endpoint https://store.example.org:9000";
 
@@ -52,6 +52,7 @@ Examples:
   Get an object:
     fullbore get -o photo.jpg s3://my-bucket/photos/photo.jpg";
 
+const WHAT: &str = "What is put";
 const GRID: &str = "Grid";
 const HOW: &str = "How files are stored";
 const NETWORK: &str = "Network";
@@ -96,6 +97,14 @@ pub struct PutArgs {
     /// The grid.
     #[command(flatten)]
     pub grid: GridArgs,
+
+    /// Follow symbolic links that end within the directory that is put
+    #[arg(long, help_heading = WHAT)]
+    pub copy_links: bool,
+
+    /// Put also the snapshots of a mirror
+    #[arg(long, help_heading = WHAT)]
+    pub with_snapshots: bool,
 
     /// Print the caps that the files would have; speaks to no server
     #[arg(long, help_heading = OUTPUT)]

@@ -9,10 +9,12 @@ mod fields;
 mod known;
 mod orphans;
 mod plan;
+mod protected;
 mod report;
 mod send;
 
 use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -37,7 +39,8 @@ use tokio::sync::watch;
 
 use super::list::{self, List};
 use super::spool;
-use super::{fail, left_out};
+use super::tree::Choice;
+use super::{fail, tell_left_out};
 use crate::bucket;
 use crate::cli::PutArgs;
 use crate::error::{CommandError, ErrorKind};
@@ -69,7 +72,10 @@ pub fn run(arguments: &PutArgs, address: &std::ffi::OsStr) -> Result<u8, Command
     }
     let common_fields = fields::common(&arguments.s3_put)?;
     let begun = Instant::now();
-    let plan = Plan::make(sources, &location, &Last::new(&arguments.s3_put.last), &mut left_out(arguments))?;
+    let choice = Choice { copy_links: arguments.copy_links, with_snapshots: arguments.with_snapshots };
+    let last = Last::new(&arguments.s3_put.last);
+    let mut plan = Plan::make(sources, &location, &last, choice, &mut |listing| tell_left_out(arguments, listing))?;
+    let unread = std::mem::take(&mut plan.failed);
     // Behind the plan, which it is no part of: it may be in a directory that is put.
     let mut list = List::open(arguments.caps.as_deref())?;
     if arguments.s3_put.delete && plan.prefix.is_none() {
@@ -79,7 +85,7 @@ pub fn run(arguments: &PutArgs, address: &std::ffi::OsStr) -> Result<u8, Command
     let ledger = if super::report::is_wanted(arguments) { Ledger::new() } else { Ledger::off() };
     let runtime = runtime(&ledger)?;
     let run = Run { arguments, location: &location, plan: &plan, ledger: &ledger, runtime: &runtime, begun };
-    let result = put(&run, common_fields, &mut list);
+    let result = put(&run, common_fields, &mut list, unread);
     // A thread may wait for a pipe that gives nothing: it is not waited for.
     runtime.shutdown_background();
     result
@@ -96,7 +102,12 @@ struct Run<'a> {
 }
 
 /// The walk, from the plan on.
-fn put(run: &Run<'_>, common_fields: Vec<(String, String)>, list: &mut List) -> Result<u8, CommandError> {
+fn put(
+    run: &Run<'_>,
+    common_fields: Vec<(String, String)>,
+    list: &mut List,
+    unread: Vec<(PathBuf, CommandError)>,
+) -> Result<u8, CommandError> {
     let Run { arguments, location, plan, ledger, runtime, begun } = *run;
     let sampler = super::report::is_wanted(arguments).then(|| watch(ledger)).transpose()?;
     let stop = Stop::listen(runtime);
@@ -152,24 +163,35 @@ fn put(run: &Run<'_>, common_fields: Vec<(String, String)>, list: &mut List) -> 
             plan.objects.iter().enumerate().filter(|(_, object)| object.turn == turn).map(|(at, _)| at).collect();
         sending.send(&plan.objects, &numbers, &mut |done| account.done(done));
         // What comes last refers to what came before.
-        if sending.failed.load(Ordering::Relaxed) > 0 || *stop.watch().borrow() {
+        if !unread.is_empty() || sending.failed.load(Ordering::Relaxed) > 0 || *stop.watch().borrow() {
             break;
         }
     }
     account.rest();
-    let Account { totals, failed, told, .. } = account;
+    let Account { totals, mut failed, told, .. } = account;
     let untried = plan.objects.len() - told;
-    list.publish(failed.is_empty() && untried == 0)?;
-    let mut deleted = Ok(0);
+    list.publish(failed.is_empty() && unread.is_empty() && untried == 0)?;
+    let mut deleted = Ok(Deleted::default());
     if failed.is_empty() && untried == 0 && arguments.s3_put.delete {
         deleted = runtime.block_on(delete(arguments, &client, plan));
+    } else if plan.has_mirrors {
+        runtime.block_on(warn_of_private(arguments, &client, plan));
     }
+    // What could not be read is protected by its name, and so does not keep the rest from being deleted.
+    failed.extend(unread);
     let facts = facts(&sending, &client, &totals, begun.elapsed(), arguments.limit_rate.map(|rate| rate.0));
     let verdict = judge(&facts);
     let reported = super::report::write(arguments, || {
         report::of_store(location, &totals, &facts, &verdict, failed.len() + untried, sampler.map(Sampler::finish))
     });
-    conclude(arguments, &totals, &facts, &verdict, failed.len() + untried, *deleted.as_ref().unwrap_or(&0));
+    conclude(
+        arguments,
+        &totals,
+        &facts,
+        &verdict,
+        failed.len() + untried,
+        *deleted.as_ref().unwrap_or(&Deleted::default()),
+    );
     if *stop.watch().borrow() {
         return Err(CommandError::new(
             ErrorKind::Interrupted,
@@ -308,12 +330,45 @@ impl<'a> Account<'a> {
     }
 }
 
-async fn delete(arguments: &PutArgs, client: &Client, plan: &Plan) -> Result<usize, CommandError> {
+/// What `--delete` did.
+#[derive(Debug, Default, Clone, Copy)]
+struct Deleted {
+    count: usize,
+    /// Objects beneath names that were left out.
+    kept: usize,
+}
+
+async fn find_doomed(client: &Client, plan: &Plan) -> Result<Doomed, CommandError> {
     let wanted: HashSet<&str> = plan.objects.iter().map(|object| object.key.as_str()).collect();
-    let doomed = Doomed::find(client, plan.prefix.as_deref().unwrap_or_default(), &wanted).await?;
+    Doomed::find(client, plan.prefix.as_deref().unwrap_or_default(), &wanted, &plan.rules).await
+}
+
+fn say_private(arguments: &PutArgs, count: usize, remedy: &str) {
+    if count > 0 {
+        let plural = if count == 1 { "" } else { "s" };
+        let text = format!(
+            "warning: private state of mirrors or unfinished files in the bucket: {} object{plural}; {remedy}",
+            units::count(count as u64)
+        );
+        say(&arguments.grid, &text);
+    }
+}
+
+/// Without a right to list the bucket nothing is said.
+async fn warn_of_private(arguments: &PutArgs, client: &Client, plan: &Plan) {
+    if let Ok(doomed) = find_doomed(client, plan).await {
+        say_private(arguments, doomed.private.len(), "--delete removes them");
+    }
+}
+
+async fn delete(arguments: &PutArgs, client: &Client, plan: &Plan) -> Result<Deleted, CommandError> {
+    let doomed = find_doomed(client, plan).await?;
+    let kept = doomed.kept;
+    let remedy = if arguments.dry_run { "a run without --dry-run removes them" } else { "they are removed now" };
+    say_private(arguments, doomed.private.len(), remedy);
     let share_max = arguments.s3_put.max_delete.map_or(MAX_DELETE, crate::settings::values::Percent::fraction);
     doomed.guard(share_max, arguments.s3_put.force_delete)?;
-    for key in &doomed.keys {
+    for key in doomed.private.iter().chain(&doomed.keys) {
         if arguments.grid.json {
             let event = if arguments.dry_run { "would_delete" } else { "deleting" };
             tell(&json!({"event": event, "key": key}));
@@ -321,7 +376,9 @@ async fn delete(arguments: &PutArgs, client: &Client, plan: &Plan) -> Result<usi
             say(&arguments.grid, &format!("would delete {key}"));
         }
     }
-    if arguments.dry_run { Ok(doomed.keys.len()) } else { doomed.delete(client).await }
+    let all = doomed.private.len() + doomed.keys.len();
+    let count = if arguments.dry_run { all } else { doomed.delete(client).await? };
+    Ok(Deleted { count, kept })
 }
 
 fn facts(sending: &Sending, client: &Client, totals: &Totals, wall: Duration, rate_limit: Option<u64>) -> Facts {
@@ -342,7 +399,7 @@ fn facts(sending: &Sending, client: &Client, totals: &Totals, wall: Duration, ra
 }
 
 /// The last line, or the last line of JSON.
-fn conclude(arguments: &PutArgs, totals: &Totals, facts: &Facts, verdict: &Verdict, failed: usize, deleted: usize) {
+fn conclude(arguments: &PutArgs, totals: &Totals, facts: &Facts, verdict: &Verdict, failed: usize, deleted: Deleted) {
     let Verdict { limit, reason, confident, shares, evidence, .. } = verdict;
     let connections = &facts.connections;
     if arguments.grid.json {
@@ -352,7 +409,7 @@ fn conclude(arguments: &PutArgs, totals: &Totals, facts: &Facts, verdict: &Verdi
         tell(&json!({
             "event": "summary",
             "stored": totals.stored, "present": totals.present, "would_store": totals.wanted,
-            "failed": failed, "deleted": deleted,
+            "failed": failed, "deleted": deleted.count, "kept": deleted.kept,
             "bytes": totals.bytes, "sent_bytes": totals.sent_bytes, "unconfirmed": totals.unconfirmed,
             "duration_ms": ms(facts.wall), "cpu_ms": cpu_ms, "peak_rss_bytes": peak_rss_bytes,
             "stages": {"source_ms": ms(facts.source), "hash_ms": ms(facts.hash)},
@@ -378,12 +435,15 @@ fn conclude(arguments: &PutArgs, totals: &Totals, facts: &Facts, verdict: &Verdi
     if totals.present > 0 {
         text.push_str(&format!("; {} were there already", totals.present));
     }
-    if deleted > 0 {
+    if deleted.count > 0 {
         text.push_str(&format!(
             "; {} {}",
-            units::count(deleted as u64),
+            units::count(deleted.count as u64),
             if arguments.dry_run { "would be deleted" } else { "deleted" }
         ));
+    }
+    if deleted.kept > 0 {
+        text.push_str(&format!("; {} kept beneath names that were left out", units::count(deleted.kept as u64)));
     }
     if totals.unconfirmed > 0 {
         text.push_str("; the store does not say what checksums it has");

@@ -1,9 +1,14 @@
 //! What the arguments name: files, and directories with all that is in them, children before parents.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
+use fullbore_engine::files::PART_ENDING;
+use rustix::io::Errno;
+
 use crate::error::CommandError;
+use crate::mirror::snapshot::SNAPSHOT_DIRECTORY;
 
 /// One thing to put.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,64 +52,247 @@ impl Item {
 /// Levels of directories: the kernel's limit on paths is reached before.
 const DEPTH_MAX: usize = 2000;
 
-/// Lists everything, each directory before what is in it. What is neither file nor directory is told to
-/// `skipped` and left out; links are not followed, except those that are arguments.
-pub fn list(arguments: &[PathBuf], skipped: &mut dyn FnMut(&Path, &str)) -> Result<Vec<Item>, CommandError> {
-    let mut items = Vec::new();
-    for path in arguments {
-        if path.as_os_str() == "-" {
-            if items.contains(&Item::Stdin) {
-                return Err(CommandError::usage("`-` twice: stdin can be read once"));
-            }
-            items.push(Item::Stdin);
-            continue;
-        }
-        let kind =
-            fs::metadata(path).map_err(|error| CommandError::usage(format_args!("{}: {error}", path.display())))?;
-        if kind.is_dir() {
-            add_directory(path, None, 0, &mut items, skipped)?;
-        } else {
-            items.push(Item::File { path: path.clone(), parent: None });
-        }
-    }
-    Ok(items)
+/// Entries that are listed beneath followed links. Links to siblings multiply; a guess at what no mirror reaches.
+const FOLLOWED_MAX: usize = 4 << 20;
+
+/// The directory in which a mirror keeps its private state.
+const STATE: &str = crate::mirror::state::OWN_DIRECTORY;
+
+/// How the walk treats links and snapshots.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Choice {
+    /// Follow symbolic links that end within the argument.
+    pub copy_links: bool,
+    /// Put the snapshots of mirrors.
+    pub with_snapshots: bool,
 }
 
-fn add_directory(
-    path: &Path,
-    parent: Option<usize>,
-    depth: usize,
-    items: &mut Vec<Item>,
-    skipped: &mut dyn FnMut(&Path, &str),
-) -> Result<(), CommandError> {
-    let failed = |error: std::io::Error| CommandError::disk(path, &error);
-    let own = items.len();
-    items.push(Item::Directory { path: path.to_owned(), parent });
-    if depth > DEPTH_MAX {
-        return Err(CommandError::usage(format_args!(
-            "{}: more than {DEPTH_MAX} levels of directories",
-            path.display()
-        )));
-    }
-    let mut entries: Vec<_> = fs::read_dir(path).map_err(failed)?.collect::<Result<_, _>>().map_err(failed)?;
-    entries.sort_by_key(fs::DirEntry::file_name);
-    for entry in entries {
-        let kind = entry.file_type().map_err(failed)?;
-        let path = entry.path();
-        if kind.is_dir() {
-            add_directory(&path, Some(own), depth + 1, items, skipped)?;
-        } else if kind.is_file() {
-            items.push(Item::File { path, parent: Some(own) });
+/// What the walk found.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// What is to be put.
+    pub items: Vec<Item>,
+    /// Links, special files and unfinished files that are not put.
+    pub left_out: Vec<(PathBuf, &'static str)>,
+    /// What could not be read.
+    pub unreadable: Vec<(PathBuf, io::Error)>,
+    /// Roots of mirrors; a directory within a mirror counts as one.
+    pub mirrors: Vec<PathBuf>,
+    /// Private state and unfinished files of mirrors, which are never put.
+    pub private: Vec<PathBuf>,
+    /// Directories of snapshots, put or not.
+    pub snapshots: Vec<PathBuf>,
+}
+
+/// Whether an unfinished file has this name. Ours are `.NAME.part`; other programs leave out the dot.
+pub fn is_unfinished(name: &str) -> bool {
+    name.strip_suffix(PART_ENDING).is_some_and(|name| !name.is_empty())
+}
+
+/// Lists everything, each directory before what is in it. An argument that cannot be read is an error.
+pub fn list(arguments: &[PathBuf], choice: Choice) -> Result<Listing, CommandError> {
+    let mut listing = Listing::default();
+    for path in arguments {
+        if path.as_os_str() == "-" {
+            if listing.items.contains(&Item::Stdin) {
+                return Err(CommandError::usage("`-` twice: stdin can be read once"));
+            }
+            listing.items.push(Item::Stdin);
+            continue;
+        }
+        let failed = |error: io::Error| CommandError::usage(format_args!("{}: {error}", path.display()));
+        let is_state = |end: &Path| end.ancestors().any(|path| path.is_dir() && is_named(path, STATE));
+        // A pipe's end is no path.
+        if fs::canonicalize(path).is_ok_and(|end| is_state(&end)) {
+            let error = format_args!("{}: the private state of a mirror is never put", path.display());
+            return Err(CommandError::usage(error).hint("name the mirror's own directory"));
+        }
+        if fs::metadata(path).map_err(failed)?.is_dir() {
+            let root = fs::canonicalize(path).map_err(failed)?;
+            let in_mirror = root.ancestors().skip(1).any(is_mirror);
+            if in_mirror {
+                listing.mirrors.push(path.clone());
+            }
+            // The user names the snapshots, or one of them: they are put, and none is deleted.
+            if root.ancestors().any(is_snapshots) {
+                listing.snapshots.push(path.clone());
+            }
+            fs::read_dir(path).map_err(|error| CommandError::disk(path, &error))?;
+            let mut walk = Walk { choice, root: root.clone(), followed: 0, above: vec![root], listing: &mut listing };
+            walk.directory(path, None, in_mirror, false)?;
         } else {
-            skipped(&path, if kind.is_symlink() { "a symbolic link" } else { "no regular file" });
+            listing.items.push(Item::File { path: path.clone(), parent: None });
         }
     }
-    Ok(())
+    Ok(listing)
+}
+
+/// Whether a mirror's root is here. The state itself need not be readable.
+fn is_mirror(path: &Path) -> bool {
+    fs::symlink_metadata(path.join(STATE)).is_ok_and(|kind| !kind.is_file())
+}
+
+/// Whether a path ends with this name.
+fn is_named(path: &Path, name: &str) -> bool {
+    path.file_name().is_some_and(|own| own == name)
+}
+
+/// Whether this directory holds the snapshots of a mirror.
+fn is_snapshots(path: &Path) -> bool {
+    is_named(path, SNAPSHOT_DIRECTORY) && path.parent().is_some_and(is_mirror)
+}
+
+/// The walk through one argument.
+struct Walk<'a> {
+    choice: Choice,
+    /// Where the argument really is.
+    root: PathBuf,
+    followed: usize,
+    /// Where the directories above really are.
+    above: Vec<PathBuf>,
+    listing: &'a mut Listing,
+}
+
+impl Walk<'_> {
+    fn directory(
+        &mut self,
+        path: &Path,
+        parent: Option<usize>,
+        in_mirror: bool,
+        is_followed: bool,
+    ) -> Result<(), CommandError> {
+        if self.above.len() > DEPTH_MAX {
+            return Err(CommandError::usage(format_args!(
+                "{}: more than {DEPTH_MAX} levels of directories",
+                path.display()
+            )));
+        }
+        let own = self.listing.items.len();
+        self.listing.items.push(Item::Directory { path: path.to_owned(), parent });
+        let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let mut entries = match entries {
+            Ok(entries) => entries,
+            Err(error) => {
+                self.listing.unreadable.push((path.to_owned(), error));
+                return Ok(());
+            }
+        };
+        entries.sort_by_key(fs::DirEntry::file_name);
+        // The entries say it even where the directory may be listed but not entered.
+        let is_state =
+            |entry: &fs::DirEntry| entry.file_name() == STATE && entry.file_type().map_or(true, |kind| !kind.is_file());
+        let is_root = entries.iter().any(is_state);
+        if is_root {
+            self.listing.mirrors.push(path.to_owned());
+            self.listing.snapshots.push(path.join(SNAPSHOT_DIRECTORY));
+        }
+        let in_mirror = in_mirror || is_root;
+        for entry in entries {
+            self.followed += usize::from(is_followed);
+            if self.followed > FOLLOWED_MAX {
+                let error = format_args!("{}: links lead to more than {FOLLOWED_MAX} entries", path.display());
+                return Err(CommandError::usage(error));
+            }
+            let (path, name) = (entry.path(), entry.file_name());
+            let kind = match entry.file_type() {
+                Ok(kind) => kind,
+                Err(error) => {
+                    self.listing.unreadable.push((path, error));
+                    continue;
+                }
+            };
+            let is_part = kind.is_file() && is_unfinished(&name.to_string_lossy());
+            if name == STATE && kind.is_dir() || in_mirror && is_part {
+                self.listing.private.push(path);
+            } else if name == STATE && !kind.is_file() {
+                self.listing.left_out.push((path, "private state of a mirror in another place"));
+            } else if is_part {
+                self.listing.left_out.push((path, "an unfinished file by its name"));
+            } else if is_root && name == SNAPSHOT_DIRECTORY && !self.choice.with_snapshots {
+                // It is among the snapshots, which nobody deletes.
+            } else if kind.is_symlink() && self.choice.copy_links {
+                self.link(path, own, in_mirror)?;
+            } else if kind.is_dir() {
+                let real = self.above.last().map(|above| above.join(&name)).unwrap_or_default();
+                self.above.push(real);
+                self.directory(&path, Some(own), in_mirror, is_followed)?;
+                self.above.pop();
+            } else if kind.is_file() {
+                self.listing.items.push(Item::File { path, parent: Some(own) });
+            } else {
+                let what = if kind.is_symlink() { "a symbolic link" } else { "no regular file" };
+                self.listing.left_out.push((path, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows a link that ends within the argument, wherever it leads on its way.
+    fn link(&mut self, path: PathBuf, parent: usize, in_mirror: bool) -> Result<(), CommandError> {
+        let end = fs::canonicalize(&path).and_then(|end| Ok((fs::metadata(&end)?, end)));
+        let (kind, end) = match end {
+            Ok(end) => end,
+            Err(error) => {
+                match error.raw_os_error() {
+                    Some(code) if code == Errno::NOENT.raw_os_error() || code == Errno::NOTDIR.raw_os_error() => {
+                        self.listing.left_out.push((path, "a symbolic link to nothing"));
+                    }
+                    Some(code) if code == Errno::LOOP.raw_os_error() => {
+                        self.listing.left_out.push((path, "a loop of symbolic links"));
+                    }
+                    _ => self.listing.unreadable.push((path, error)),
+                }
+                return Ok(());
+            }
+        };
+        let why_not = if !end.starts_with(&self.root) {
+            Some("a symbolic link that leaves what is put")
+        } else if self.above.contains(&end) {
+            Some("a symbolic link to a directory that it is in")
+        } else if self.is_hidden(&end) {
+            Some("a symbolic link to private state, snapshots or an unfinished file")
+        } else if !kind.is_dir() && !kind.is_file() {
+            Some("no regular file")
+        } else if kind.is_file() && path.file_name().is_some_and(|name| is_unfinished(&name.to_string_lossy())) {
+            Some("an unfinished file by its name")
+        } else {
+            None
+        };
+        if let Some(why_not) = why_not {
+            self.listing.left_out.push((path, why_not));
+        } else if kind.is_dir() {
+            let leads_into_mirror = end.ancestors().skip(1).any(is_mirror);
+            if leads_into_mirror {
+                self.listing.mirrors.push(path.clone());
+            }
+            self.above.push(end);
+            self.directory(&path, Some(parent), in_mirror || leads_into_mirror, true)?;
+            self.above.pop();
+        } else {
+            self.listing.items.push(Item::File { path, parent: Some(parent) });
+        }
+        Ok(())
+    }
+
+    /// Whether a link's end is part of what a mirror does not give away.
+    fn is_hidden(&self, end: &Path) -> bool {
+        let mut above = end.ancestors().take_while(|path| *path != self.root);
+        above.any(|path| is_named(path, STATE) || !self.choice.with_snapshots && is_snapshots(path))
+            || !end.is_dir() && end.file_name().is_some_and(|name| is_unfinished(&name.to_string_lossy()))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn names(root: &Path, choice: Choice) -> (Vec<String>, Listing) {
+        let listing = list(&[root.to_owned()], choice).unwrap();
+        let files = listing.items.iter().filter(|item| matches!(item, Item::File { .. }));
+        let name = |item: &Item| item.path().strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+        (files.map(name).collect(), listing)
+    }
 
     #[test]
     fn directories_come_before_what_is_in_them() {
@@ -112,17 +300,65 @@ mod tests {
         fs::create_dir(root.path().join("b")).unwrap();
         fs::write(root.path().join("b/y"), "").unwrap();
         fs::write(root.path().join("a"), "").unwrap();
-        std::os::unix::fs::symlink("a", root.path().join("link")).unwrap();
-        let mut skipped = Vec::new();
-        let items = list(&[root.path().to_owned()], &mut |path, _| skipped.push(path.to_owned())).unwrap();
-        let names: Vec<_> = items
+        symlink("a", root.path().join("link")).unwrap();
+        let listing = list(&[root.path().to_owned()], Choice::default()).unwrap();
+        let names: Vec<_> = listing
+            .items
             .iter()
             .map(|item| (item.path().strip_prefix(root.path()).unwrap().to_owned(), item.parent()))
             .collect();
         let expected = [("", None), ("a", Some(0)), ("b", Some(0)), ("b/y", Some(2))];
         assert_eq!(names, expected.map(|(path, parent)| (PathBuf::from(path), parent)));
-        assert_eq!(skipped, [root.path().join("link")]);
-        assert!(list(&["/nonexistent".into()], &mut |_, _| {}).is_err());
-        assert!(list(&["-".into(), "-".into()], &mut |_, _| {}).is_err(), "each would have a part of it");
+        assert_eq!(listing.left_out, [(root.path().join("link"), "a symbolic link")]);
+        assert!(list(&["/nonexistent".into()], Choice::default()).is_err());
+        assert!(list(&["-".into(), "-".into()], Choice::default()).is_err(), "each would have a part of it");
+    }
+
+    #[test]
+    fn links_are_followed_within_the_source_only() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("root");
+        fs::create_dir_all(root.join("dists/bookworm")).unwrap();
+        fs::write(root.join("dists/bookworm/Release"), "").unwrap();
+        fs::write(place.path().join("secret"), "").unwrap();
+        symlink("bookworm", root.join("dists/stable")).unwrap();
+        symlink(root.join("dists/bookworm/Release"), root.join("absolute")).unwrap();
+        for (name, target) in [("dangling", "nowhere"), ("loop", "loop"), ("out", "../secret"), ("up", ".")] {
+            symlink(target, root.join(name)).unwrap();
+        }
+        symlink("..", root.join("dists/bookworm/up")).unwrap();
+        let (files, listing) = names(&root, Choice { copy_links: true, with_snapshots: false });
+        assert_eq!(files, ["absolute", "dists/bookworm/Release", "dists/stable/Release"]);
+        let left: Vec<_> = listing.left_out.iter().map(|(path, _)| path.strip_prefix(&root).unwrap()).collect();
+        let expected = ["dangling", "dists/bookworm/up", "dists/stable/up", "loop", "out", "up"];
+        assert_eq!(left, expected.map(Path::new));
+        assert!(listing.unreadable.is_empty(), "{:?}", listing.unreadable);
+    }
+
+    #[test]
+    fn private_state_of_mirrors_is_never_listed() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path();
+        for name in ["m/.fullbore/log", "m/pool/.a.part", "m/pool/a.part", "m/snapshots/s/a", "snapshots/x", ".b.part"]
+        {
+            fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
+            fs::write(root.join(name), "").unwrap();
+        }
+        symlink("m/.fullbore", root.join("state")).unwrap();
+        symlink("m/snapshots/s", root.join("latest")).unwrap();
+        let choice = Choice { copy_links: true, with_snapshots: false };
+        symlink("m/pool", root.join("pool")).unwrap();
+        let (files, listing) = names(root, choice);
+        assert_eq!(files, ["snapshots/x"]);
+        let left: Vec<_> = listing.left_out.iter().map(|(path, _)| path.strip_prefix(root).unwrap()).collect();
+        assert_eq!(left, [".b.part", "latest", "state"].map(Path::new));
+        let private = ["m/.fullbore", "m/pool/.a.part", "m/pool/a.part", "pool/.a.part", "pool/a.part"];
+        assert_eq!(listing.private, private.map(|name| root.join(name)));
+        assert!(names(&root.join("m/pool"), choice).0.is_empty());
+        assert!(list(&[root.join("m/.fullbore")], choice).is_err());
+        let (files, listing) = names(&root.join("m/snapshots"), choice);
+        assert_eq!((files, listing.snapshots), (vec!["s/a".to_owned()], vec![root.join("m/snapshots")]));
+        let choice = Choice { copy_links: false, with_snapshots: true };
+        assert_eq!(names(root, choice).0, ["m/snapshots/s/a", "snapshots/x"]);
     }
 }

@@ -8,6 +8,7 @@ use fullbore_store::s3::listing::{self, More};
 use fullbore_store::s3::remove::{KEYS_AT_ONCE, remove};
 use tokio::task::JoinSet;
 
+use super::protected::{Fate, Rules};
 use crate::bucket::explain;
 use crate::error::{CommandError, ErrorKind};
 
@@ -18,14 +19,24 @@ const AT_ONCE: usize = 4;
 pub struct Doomed {
     /// The keys.
     pub keys: Vec<String>,
-    /// How many objects there are beneath the prefix.
+    /// Private state of mirrors, which is deleted however much it is.
+    pub private: Vec<String>,
+    /// Objects that are kept, as the source may have them.
+    pub kept: usize,
+    /// How many objects beneath the prefix are the files' or are to be deleted. Neither what is kept nor private state
+    /// counts: snapshots in the bucket must not hide that all files are gone.
     pub of: usize,
 }
 
 impl Doomed {
     /// Lists everything beneath the prefix, and keeps what is not wanted.
-    pub async fn find(client: &Client, prefix: &str, wanted: &HashSet<&str>) -> Result<Doomed, CommandError> {
-        let mut doomed = Doomed { keys: Vec::new(), of: 0 };
+    pub async fn find(
+        client: &Client,
+        prefix: &str,
+        wanted: &HashSet<&str>,
+        rules: &Rules,
+    ) -> Result<Doomed, CommandError> {
+        let mut doomed = Doomed { keys: Vec::new(), private: Vec::new(), kept: 0, of: 0 };
         let mut stray = None;
         let listed = listing::list(client, prefix, |page| {
             // A server that does not look at the prefix would have us delete what is others'.
@@ -34,8 +45,17 @@ impl Doomed {
                 return More::No;
             }
             doomed.of += page.len();
-            let others = page.into_iter().filter(|object| !wanted.contains(object.key.as_str()));
-            doomed.keys.extend(others.map(|object| object.key));
+            for object in page.into_iter().filter(|object| !wanted.contains(object.key.as_str())) {
+                match rules.fate(&object.key, &object.key[prefix.len()..]) {
+                    Fate::Absent => {
+                        doomed.keys.push(object.key);
+                        continue;
+                    }
+                    Fate::Kept => doomed.kept += 1,
+                    Fate::Private => doomed.private.push(object.key),
+                }
+                doomed.of -= 1;
+            }
             More::Yes
         });
         listed.await.map_err(|error| explain(&error))?;
@@ -67,10 +87,11 @@ impl Doomed {
 
     /// Deletes; gives how many are gone.
     pub async fn delete(self, client: &Client) -> Result<usize, CommandError> {
-        let total = self.keys.len();
+        let all: Vec<String> = self.private.into_iter().chain(self.keys).collect();
+        let total = all.len();
         let mut left = Vec::new();
         let mut under_way = JoinSet::new();
-        let keys: Arc<[String]> = self.keys.into();
+        let keys: Arc<[String]> = all.into();
         let mut next = 0;
         while next < total || !under_way.is_empty() {
             while next < total && under_way.len() < AT_ONCE {
@@ -95,7 +116,7 @@ mod tests {
 
     #[test]
     fn too_much_at_once_is_refused() {
-        let doomed = |count, of| Doomed { keys: vec!["k".into(); count], of };
+        let doomed = |count, of| Doomed { keys: vec!["k".into(); count], private: Vec::new(), kept: 0, of };
         assert!(doomed(4, 10).guard(0.4, false).is_ok());
         assert!(doomed(5, 10).guard(0.4, false).is_err());
         assert!(doomed(10, 10).guard(0.4, true).is_ok());

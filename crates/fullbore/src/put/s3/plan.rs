@@ -7,8 +7,10 @@ use fullbore_copy::filter::Filters;
 use fullbore_store::s3::address::Location;
 use fullbore_store::s3::key;
 
+use super::protected::Rules;
 use crate::error::CommandError;
-use crate::put::tree::{Item, list};
+use crate::error::ErrorKind;
+use crate::put::tree::{Choice, Item, Listing, list};
 
 /// One object to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +32,12 @@ pub struct Plan {
     pub turns: usize,
     /// Keys beneath which all is ours: what `--delete` may look at. Empty without a directory among the arguments.
     pub prefix: Option<String>,
+    /// What `--delete` keeps.
+    pub rules: Rules,
+    /// Whether mirrors are among what is put.
+    pub has_mirrors: bool,
+    /// What cannot be put: it is unreadable, or its name is no key.
+    pub failed: Vec<(PathBuf, CommandError)>,
 }
 
 /// The patterns of `--last`.
@@ -59,7 +67,8 @@ impl Plan {
         paths: &[PathBuf],
         location: &Location,
         last: &Last,
-        skipped: &mut dyn FnMut(&Path, &str),
+        choice: Choice,
+        heard: &mut dyn FnMut(&Listing),
     ) -> Result<Plan, CommandError> {
         let single = paths.len() == 1;
         let beneath = match location.key.as_str() {
@@ -69,14 +78,43 @@ impl Plan {
         };
         let mut plan = Plan { turns: last.0.len() + 1, ..Plan::default() };
         for argument in paths {
-            for item in list(std::slice::from_ref(argument), skipped)? {
+            let listing = list(std::slice::from_ref(argument), choice)?;
+            heard(&listing);
+            let beneath_argument = |path: &Path| path.strip_prefix(argument).unwrap_or(path).to_owned();
+            plan.has_mirrors |= !listing.mirrors.is_empty();
+            for path in &listing.mirrors {
+                plan.rules.mirrors.add_known(&beneath, &beneath_argument(path));
+            }
+            listing.snapshots.iter().for_each(|path| plan.rules.snapshots.add(&beneath, &beneath_argument(path)));
+            for (path, _) in &listing.left_out {
+                plan.rules.left_out.add(&beneath, &beneath_argument(path));
+            }
+            for (path, error) in listing.unreadable {
+                plan.rules.left_out.add(&beneath, &beneath_argument(&path));
+                plan.failed.push((path, CommandError::new(ErrorKind::Partial, error)));
+            }
+            for item in listing.items {
                 let relative = match &item {
                     Item::Directory { .. } => {
                         plan.prefix = Some(beneath.clone());
                         continue;
                     }
                     Item::Stdin => String::new(),
-                    Item::File { path, parent: Some(_) } => name(path.strip_prefix(argument).unwrap_or(path))?,
+                    Item::File { path, parent: Some(_) } => {
+                        let relative = beneath_argument(path);
+                        let checked = name(&relative).and_then(|name| {
+                            key::check(&format!("{beneath}{name}")).map_err(CommandError::usage).map(|()| name)
+                        });
+                        match checked {
+                            Ok(name) => name,
+                            Err(mut error) => {
+                                error.kind = ErrorKind::Partial;
+                                plan.rules.left_out.add(&beneath, &relative);
+                                plan.failed.push((path.clone(), error));
+                                continue;
+                            }
+                        }
+                    }
                     Item::File { path, parent: None } => name(Path::new(path.file_name().unwrap_or_default()))?,
                 };
                 let is_named = matches!(&item, Item::Stdin | Item::File { parent: None, .. })
@@ -122,12 +160,14 @@ fn name(path: &Path) -> Result<String, CommandError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::protected::Fate;
     use super::*;
+    use proptest::prelude::*;
     use std::fs;
 
     fn keys(paths: &[PathBuf], address: &str, last: &[&str]) -> Result<Vec<(String, usize)>, CommandError> {
         let last = Last::new(&last.iter().map(|glob| (*glob).to_owned()).collect::<Vec<_>>());
-        let plan = Plan::make(paths, &Location::parse(address).unwrap(), &last, &mut |_, _| {})?;
+        let plan = Plan::make(paths, &Location::parse(address).unwrap(), &last, Choice::default(), &mut |_| {})?;
         Ok(plan.objects.into_iter().map(|object| (object.key, object.turn)).collect())
     }
 
@@ -150,5 +190,106 @@ mod tests {
         assert_eq!(all, expected.map(|(key, turn)| (key.to_owned(), turn)));
         let twins = keys(&[at("a"), root.path().to_owned()], "s3://bucket/p", &[]).unwrap_err();
         assert!(twins.to_string().contains("both"), "{twins}");
+    }
+
+    /// What a random tree has at a path.
+    #[derive(Debug, Clone)]
+    enum Made {
+        File,
+        Directory,
+        Link(String),
+        Pipe,
+    }
+
+    fn paths() -> impl Strategy<Value = String> {
+        prop::collection::vec(prop::sample::select(vec!["a", "b", ".fullbore", "snapshots", "c.part"]), 1..5)
+            .prop_map(|parts| parts.join("/"))
+    }
+
+    fn made() -> impl Strategy<Value = Made> {
+        prop_oneof![
+            3 => Just(Made::File),
+            2 => Just(Made::Directory),
+            2 => paths().prop_map(Made::Link),
+            1 => Just(Made::Pipe),
+        ]
+    }
+
+    /// Makes what can be made: a name that is in the way of another wins.
+    fn make(root: &Path, tree: &[(String, Made)]) {
+        for (path, made) in tree {
+            let at = root.join(path);
+            if fs::create_dir_all(at.parent().unwrap()).is_err() || fs::symlink_metadata(&at).is_ok() {
+                continue;
+            }
+            match made {
+                Made::File => fs::write(at, "").unwrap(),
+                Made::Directory => fs::create_dir(at).unwrap(),
+                Made::Link(target) => std::os::unix::fs::symlink(root.join(target), at).unwrap(),
+                Made::Pipe => {
+                    rustix::fs::mknodat(rustix::fs::CWD, at, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+                        .unwrap()
+                }
+            }
+        }
+    }
+
+    fn is_mirror(path: &Path) -> bool {
+        fs::symlink_metadata(path.join(".fullbore")).is_ok_and(|kind| !kind.is_file())
+    }
+
+    /// Whether `--delete` must keep a key where no link is followed, told by looking at each name on its way.
+    fn is_kept(root: &Path, key: &str) -> bool {
+        let mut at = root.to_owned();
+        let mut in_mirror = is_mirror(root);
+        for part in key.split('/') {
+            if part == "snapshots" && is_mirror(&at) {
+                return true;
+            }
+            at.push(part);
+            match fs::symlink_metadata(&at) {
+                Ok(kind) if kind.is_dir() => in_mirror |= is_mirror(&at),
+                Ok(kind) if kind.is_file() => return part == "c.part" && !in_mirror,
+                Ok(_) => return true,
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+
+    proptest! {
+        #[test]
+        fn only_what_is_truly_absent_may_be_deleted(
+            tree in prop::collection::vec((paths(), made()), 0..12),
+            keys in prop::collection::vec(paths(), 1..20),
+            copy_links: bool,
+            with_snapshots: bool,
+        ) {
+            let place = tempfile::tempdir().unwrap();
+            let root = place.path().join("root");
+            fs::create_dir(&root).unwrap();
+            make(&root, &tree);
+            let choice = Choice { copy_links, with_snapshots };
+            let location = Location::parse("s3://bucket/p").unwrap();
+            let plan = Plan::make(std::slice::from_ref(&root), &location, &Last::new(&[]), choice, &mut |_| {}).unwrap();
+            for object in &plan.objects {
+                prop_assert!(!object.key.contains("/.fullbore/") && !object.key.ends_with(".part"), "{}", object.key);
+            }
+            for name in keys {
+                let key = format!("p/{name}");
+                if plan.objects.iter().any(|object| object.key == key) {
+                    continue;
+                }
+                let is_named_private = key.contains("/.fullbore/") || key.ends_with(".part");
+                match plan.rules.fate(&key, &name) {
+                    Fate::Private => prop_assert!(is_named_private, "{}", key),
+                    Fate::Absent => {
+                        prop_assert!(!fs::metadata(root.join(&name)).is_ok_and(|kind| kind.is_file()), "{}", key);
+                        prop_assert!(copy_links || !is_kept(&root, &name), "{}", key);
+                    }
+                    Fate::Kept => prop_assert!(copy_links || is_kept(&root, &name), "{}", key),
+                }
+            }
+        }
     }
 }
