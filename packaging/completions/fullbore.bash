@@ -1691,7 +1691,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__put)
-            opts="-q -v -h --node --servers --timeout --json --quiet --verbose --dry-run --encoding --segment-size --convergence --convergence-file --random-key --size --caps --report --trace --limit-rate --journals --endpoint --region --profile --addressing --no-sign-request --cacert --connections --content-type --cache-control --metadata --storage-class --acl --sse --last --resend --delete --max-delete --force-delete --help"
+            opts="-q -v -h --node --servers --timeout --json --quiet --verbose --copy-links --with-snapshots --dry-run --encoding --segment-size --convergence --convergence-file --random-key --size --caps --report --trace --limit-rate --journals --endpoint --region --profile --addressing --no-sign-request --cacert --connections --content-type --cache-control --metadata --storage-class --acl --sse --last --resend --delete --max-delete --force-delete --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

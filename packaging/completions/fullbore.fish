@@ -383,6 +383,8 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l max-delete -d 
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l json -d 'Write events and totals as lines of JSON to stdout; caps are among them'
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -s q -l quiet -d 'Say nothing but errors'
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -s v -l verbose -d 'Log more to stderr; repeat for more still. Never shows caps'
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l copy-links -d 'Follow symbolic links that end within the directory that is put'
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l with-snapshots -d 'Put also the snapshots of a mirror'
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l dry-run -d 'Print the caps that the files would have; speaks to no server'
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l random-key -d 'Give each file a key of its own: equal files are not recognised, by nobody'
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l no-sign-request -d 'Do not sign requests: for buckets that are open to everybody'
