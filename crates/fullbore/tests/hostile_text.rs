@@ -4,6 +4,8 @@
 
 #[path = "copy/harness.rs"]
 mod copy_harness;
+#[path = "copy/far_end.rs"]
+mod far_end;
 mod harness;
 
 use std::fs;
@@ -13,6 +15,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output, Stdio};
 
 use copy_harness::{Place, said};
+use far_end::{against, fullbore, relayed};
 use fullbore_copy::transport::setup::{self, Hello, Ready};
 use fullbore_copy::wire::{Decoder, Message, Problem, ProblemKind, VERSION, encode};
 use fullbore_engine::escape::is_hidden;
@@ -51,36 +54,6 @@ fn assert_all_harmless(place: &Place, output: &Output) {
     }
 }
 
-/// A script that stands for ssh and connects the program with this test.
-fn way(place: &Place, port: u16) -> String {
-    let path = place.path("way");
-    let script = format!("exec 3<>/dev/tcp/127.0.0.1/{port}; exec 4<&0; cat <&4 >&3 & exec cat <&3");
-    fs::write(&path, format!("#!/bin/bash\n{script}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    path.display().to_string()
-}
-
-fn fullbore(place: &Place, arguments: &[&str]) -> Output {
-    // A far end of this test that goes wrong must not keep it for ever.
-    let mut command = clean_command("timeout");
-    command.args(["60", env!("CARGO_BIN_EXE_fullbore")]).args(arguments).current_dir(place.path("")).output().unwrap()
-}
-
-/// Runs the program against a far end in this process.
-fn against(arguments: &[&str], far: impl FnOnce(TcpStream) + Send + 'static) -> (Place, Output) {
-    let place = Place::new();
-    fs::create_dir(place.path("src")).unwrap();
-    fs::write(place.path("src/file"), vec![b'x'; 100_000]).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let way = way(&place, listener.local_addr().unwrap().port());
-    let serving = std::thread::spawn(move || far(listener.accept().unwrap().0));
-    let mut all = vec![arguments[0], "-e", &way, "--ssh-only"];
-    all.extend(&arguments[1..]);
-    let output = fullbore(&place, &all);
-    serving.join().unwrap();
-    (place, output)
-}
-
 fn hello(version: u32) -> Hello {
     Hello {
         version,
@@ -103,47 +76,6 @@ fn a_far_end_of_another_version_forges_no_lines() {
         assert!(said(&output).contains("\\u{1b}]0;x"), "{}", said(&output));
         assert_all_harmless(&place, &output);
     }
-}
-
-/// The real far end, with its messages changed on their way to the near end.
-fn relayed(near: TcpStream, change: impl Fn(Message) -> Vec<Message>) {
-    let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
-    let mut far = command.args(["copy", "--server"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let (mut to, mut from) = (far.stdin.take().unwrap(), BufReader::new(far.stdout.take().unwrap()));
-    let mut hearing = near.try_clone().unwrap();
-    let upward = std::thread::spawn(move || {
-        // Not `io::copy`: splice(2) keeps the pipe locked, and its reader out, while it waits for the socket.
-        let mut buffer = [0; 4096];
-        while let Ok(count @ 1..) = hearing.read(&mut buffer)
-            && to.write_all(&buffer[..count]).is_ok()
-        {}
-    });
-    let mut near = near;
-    // Hello and Ready are lines.
-    for _ in 0..2 {
-        let mut line = Vec::new();
-        from.read_until(b'\n', &mut line).unwrap();
-        near.write_all(&line).unwrap();
-    }
-    let mut decoder = Decoder::new();
-    while let Ok(count @ 1..) = from.read(decoder.space()) {
-        let Some(message) = decoder.filled(count).unwrap() else { continue };
-        let mut frames = Vec::new();
-        let (messages, mut is_over) = (change(message), false);
-        for message in messages {
-            is_over |= matches!(message, Message::Abort { .. });
-            // The payload is not copied into the frame.
-            let payload = encode(&message, &mut frames);
-            frames.extend_from_slice(payload);
-        }
-        if near.write_all(&frames).is_err() || is_over {
-            break;
-        }
-    }
-    let _ = far.kill();
-    let _ = near.shutdown(std::net::Shutdown::Write);
-    far.wait().unwrap();
-    upward.join().unwrap();
 }
 
 /// Texts of counters that only people read. Others are words of the protocol, and checked.

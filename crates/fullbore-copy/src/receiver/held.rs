@@ -28,7 +28,8 @@ impl Held {
     /// Nothing yet, of what this machine allows.
     pub(super) fn of_this_machine() -> Held {
         let memory = rustix::system::sysinfo();
-        let total = u64::from(memory.totalram).saturating_mul(u64::from(memory.mem_unit.max(1)));
+        #[allow(clippy::unnecessary_cast, reason = "32 bits on some machines")]
+        let total = (memory.totalram as u64).saturating_mul(u64::from(memory.mem_unit.max(1)));
         Held::new((total / MEMORY_SHARE).max(LEAST_BYTES))
     }
 

@@ -34,6 +34,12 @@ fn inode(status: &Stat) -> Inode {
     (status.st_dev, status.st_ino)
 }
 
+/// How many names a file has.
+#[allow(clippy::unnecessary_cast, reason = "32 bits on some machines")]
+fn names_of(status: &Stat) -> u64 {
+    status.st_nlink as u64
+}
+
 /// A file of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
@@ -156,7 +162,7 @@ impl Writers<'_> {
             let inode = inode(&status);
             let group = later.entry.link_group;
             let own = group.and_then(|group| state.names.get(&(inode, group)).copied()).unwrap_or(1);
-            let others = || status.st_nlink.saturating_sub(state.replaced.get(&inode).copied().unwrap_or(0));
+            let others = || names_of(&status).saturating_sub(state.replaced.get(&inode).copied().unwrap_or(0));
             let left = left.entry(inode).or_insert_with(others);
             let is_apart = *left > own;
             if is_apart {
