@@ -207,8 +207,8 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// `scratch` is a directory that only we write to; files for `gpgv` stand there for the
-    /// moment of a check, in a subdirectory of mode 0700.
+    /// `scratch` is a directory that only we write to. The files for `gpgv` have no names; where `/proc` is not
+    /// mounted, they are in a subdirectory of mode 0700 during a check.
     pub fn new(scratch: impl Into<PathBuf>, keys: Vec<KeySource>) -> Self {
         Verifier {
             gpgv: PathBuf::from("gpgv"),
