@@ -355,13 +355,12 @@ pub async fn connect(endpoint: &Endpoint, options: &ConnectOptions) -> Result<Co
         Some(proxy) => (proxy.host.as_str(), proxy.port),
         None => (endpoint.host.as_str(), endpoint.port),
     };
-    let addresses = deadline
-        .keep(Phase::Resolve, options.resolver.lookup(host, port))
-        .await?
-        .map_err(|source| match source.kind() {
+    let addresses = deadline.keep(Phase::Resolve, options.resolver.lookup(host, port)).await?.map_err(|source| {
+        match source.kind() {
             io::ErrorKind::Unsupported => ConnectError::Blocked { host: host.to_owned(), source },
             _ => ConnectError::Resolve { host: host.to_owned(), source },
-        })?;
+        }
+    })?;
     timings.resolve_us = clock.step_us();
 
     let mut attempts = Vec::new();

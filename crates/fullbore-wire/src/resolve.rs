@@ -83,7 +83,7 @@ impl Resolver {
 }
 
 /// Why a name in `.onion` is refused, and what to do.
-const ONION_REFUSED: &str = "direct connection to .onion domains is blocked by default: DNS must not see such a name (RFC 7686); \
+const ONION_REFUSED: &str = "direct connection to .onion domains is blocked: DNS must not see such a name (RFC 7686); \
      set a Tor proxy that looks the name up itself";
 
 /// Whether DNS must not be asked for `host` (RFC 7686, section 2), in any case and with a final dot.

@@ -276,15 +276,16 @@ fn https_and_a_proxy() {
 
 #[test]
 fn onion_names_are_refused_at_once_and_left_to_a_proxy() {
-    let refusal = |ran: &Ran| ran.text.to_lowercase().contains("direct connection to .onion domains is blocked by default");
-    for url in ["http://x.onion", "http://a.x.ONION", "https://x.onion"] {
+    let refusal = |ran: &Ran| ran.text.to_lowercase().contains("direct connection to .onion domains is blocked");
+    for url in ["http://x.onion", "https://x.onion", "http://a.x.ONION"] {
         let theirs = Client::new(url).update();
-        assert!(refusal(&theirs), "{}", theirs.text);
+        // apt knows the name in small letters only.
+        assert!(refusal(&theirs) || url.ends_with("ONION"), "{}", theirs.text);
         let client = Client::new(url);
         let methods = ["http", "https"].map(|name| (name, program(client.directory.path(), name)));
-        let client = methods.iter().fold(client, |client, (name, path)| {
-            client.with(&format!("Dir::Bin::Methods::{name}"), path.display())
-        });
+        let client = methods
+            .iter()
+            .fold(client, |client, (name, path)| client.with(&format!("Dir::Bin::Methods::{name}"), path.display()));
         let begun = Instant::now();
         let ours = client.update();
         assert!(refusal(&ours), "{}", ours.text);

@@ -78,7 +78,8 @@ impl Room {
         match &self.0 {
             Place::Memory { descriptors, files } => {
                 let fault = |source: io::Error| SignatureError::Scratch { path: PathBuf::from(name), source };
-                let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC).map_err(|errno| fault(errno.into()))?);
+                let mut file =
+                    File::from(memfd_create(name, MemfdFlags::CLOEXEC).map_err(|errno| fault(errno.into()))?);
                 file.write_all(bytes).map_err(fault)?;
                 let path = descriptors.join(file.as_raw_fd().to_string());
                 files.borrow_mut().push(file);
@@ -182,7 +183,8 @@ mod tests {
     #[test]
     fn only_what_a_killed_run_has_left_is_swept() {
         let scratch = tempfile::tempdir().expect("a directory");
-        let names = ["verify-1-0", "verify-4194304-17", "verify-", "verify-1", "verify-1-", "verify-x-0", "verify-1-0-1"];
+        let names =
+            ["verify-1-0", "verify-4194304-17", "verify-", "verify-1", "verify-1-", "verify-x-0", "verify-1-0-1"];
         let others = ["verify-+1-0", "verify-1-0.old", "my-verify-1-0"];
         for name in names.iter().chain(&others) {
             fs::create_dir(scratch.path().join(name)).expect("a directory");

@@ -142,7 +142,10 @@ mod tests {
                 (0..requests).for_each(|_| meter.requests.one_more());
                 let limit = HEADS_PER_STREAM * requests;
                 let explained = group.repeat(limit as usize);
-                assert!(explained.chunks(read_bytes).all(|piece| meter.receive(piece).is_ok()), "{requests} {read_bytes}");
+                assert!(
+                    explained.chunks(read_bytes).all(|piece| meter.receive(piece).is_ok()),
+                    "{requests} {read_bytes}"
+                );
                 let error = group.chunks(read_bytes).find_map(|piece| meter.receive(piece).err());
                 assert_eq!(error.expect("one head too many").kind(), io::ErrorKind::InvalidData);
                 assert_eq!(meter.heads, limit + 1);

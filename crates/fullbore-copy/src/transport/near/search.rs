@@ -174,6 +174,14 @@ mod tests {
     }
 
     #[test]
+    fn onion_names_of_far_ends_are_not_looked_up() {
+        for host in ["x.onion", "user@x.ONION", "a.x.onion."] {
+            assert_eq!(named(host, 22).count(), 0, "{host}");
+        }
+        assert_eq!(named("user@127.0.0.1", 22).count(), 1);
+    }
+
+    #[test]
     fn a_connection_that_comes_right_behind_one_that_failed_is_taken() {
         let (sender, results) = mpsc::channel();
         sender.send(Err("no".to_owned())).unwrap();
