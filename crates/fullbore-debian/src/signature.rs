@@ -207,8 +207,8 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// `scratch` is a directory that only we write to; files for `gpgv` stand there for the
-    /// moment of a check, in a subdirectory of mode 0700.
+    /// `scratch` is a directory that only we write to. The files for `gpgv` have no names; where `/proc` is not
+    /// mounted, they are in a subdirectory of mode 0700 during a check.
     pub fn new(scratch: impl Into<PathBuf>, keys: Vec<KeySource>) -> Self {
         Verifier {
             gpgv: PathBuf::from("gpgv"),
@@ -261,7 +261,7 @@ impl Verifier {
         })?;
         let room = Room::create(&self.scratch)?;
         let input = room.write("InRelease", bytes)?;
-        let output = room.path.join("text");
+        let output = room.output()?;
         let signers = self.run(&room, Some(&output), &[&input])?;
         let text = read_output(&output)?;
         // gpgv skips what it takes for no part of the message; the text that we found in the
@@ -300,7 +300,7 @@ impl Verifier {
         }
         let mut command = Command::new(&self.gpgv);
         // Its own home, so that the user's ~/.gnupg/trustedkeys.gpg counts for nothing.
-        command.arg("--homedir").arg(&room.path).args(["--status-fd", "1", "--ignore-time-conflict"]);
+        command.arg("--homedir").arg(room.home()).args(["--status-fd", "1", "--ignore-time-conflict"]);
         for weak in ["MD5", "SHA1", "RIPEMD160"] {
             command.args(["--weak-digest", weak]);
         }
@@ -319,7 +319,7 @@ impl Verifier {
         // What it could not write says nothing about the signature.
         if messages.contains(NO_SPACE) {
             let source = io::ErrorKind::StorageFull.into();
-            return Err(SignatureError::Scratch { path: room.path.clone(), source });
+            return Err(SignatureError::Scratch { path: self.scratch.clone(), source });
         }
         let (status, messages) = said?;
         self.judge(&status, &messages, output.is_some())

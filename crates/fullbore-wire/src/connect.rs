@@ -181,6 +181,14 @@ pub enum ConnectError {
         /// The resolver's error.
         source: io::Error,
     },
+    /// The name is one that DNS must not see (`.onion`).
+    #[error("{host}: {source}")]
+    Blocked {
+        /// The name.
+        host: String,
+        /// Why, and what to do.
+        source: io::Error,
+    },
     /// No address accepted a connection.
     #[error("{host}: cannot connect: {}", Attempts(attempts))]
     Tcp {
@@ -247,6 +255,12 @@ impl ConnectError {
     #[must_use]
     pub fn is_untrusted(&self) -> bool {
         matches!(self, ConnectError::Tls(error) if error.is_untrusted())
+    }
+
+    /// Whether the name may not be looked up: no other try has another end.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        matches!(self, ConnectError::Blocked { .. })
     }
 
     /// Whether nobody who is trusted vouches for the server's certificate.
@@ -341,10 +355,12 @@ pub async fn connect(endpoint: &Endpoint, options: &ConnectOptions) -> Result<Co
         Some(proxy) => (proxy.host.as_str(), proxy.port),
         None => (endpoint.host.as_str(), endpoint.port),
     };
-    let addresses = deadline
-        .keep(Phase::Resolve, options.resolver.lookup(host, port))
-        .await?
-        .map_err(|source| ConnectError::Resolve { host: host.to_owned(), source })?;
+    let addresses = deadline.keep(Phase::Resolve, options.resolver.lookup(host, port)).await?.map_err(|source| {
+        match source.kind() {
+            io::ErrorKind::Unsupported => ConnectError::Blocked { host: host.to_owned(), source },
+            _ => ConnectError::Resolve { host: host.to_owned(), source },
+        }
+    })?;
     timings.resolve_us = clock.step_us();
 
     let mut attempts = Vec::new();

@@ -69,6 +69,8 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
                 let why = error.without_host(&endpoint);
                 let fault = if error.is_untrusted() {
                     Fault::Untrusted { why, unknown_issuer: error.is_of_unknown_issuer() }
+                } else if error.is_blocked() {
+                    Fault::Blocked(why)
                 } else {
                     Fault::Broken(why)
                 };

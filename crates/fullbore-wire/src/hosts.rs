@@ -54,6 +54,17 @@ const EXPLORE_EVERY: u64 = 16;
 /// First pause after a broken connection; doubles up to [`BACK_OFF_MAX`].
 const BACK_OFF_FIRST: Duration = Duration::from_millis(250);
 
+/// Requests completed on one connection below which a close by an HTTP/2 server counts as early. A guess: servers are
+/// set to 100 or 1000, and a connection costs about as much as ten requests for small files.
+const COMPLETED_PER_CONNECTION_MIN: u64 = 10;
+
+/// Early closes in a row that cost no pause: a server that restarts closes all its connections at once. A guess.
+const EARLY_CLOSES_FREE: u32 = 8;
+
+/// Longest pause after an early close, which [`BACK_OFF_FIRST`] begins and each further one doubles. Such a host still
+/// delivers, so it is asked more often than a broken one. A guess.
+const EARLY_CLOSE_PAUSE_MAX: Duration = Duration::from_secs(8);
+
 /// Faults of one host kept for the report: the first ones, and the last. A guess at what is read.
 const FAULTS_KEPT: usize = 32;
 
@@ -126,6 +137,8 @@ pub enum Fault {
         /// Whether it is that nobody who is trusted vouches for it.
         unknown_issuer: bool,
     },
+    /// Its name may not be looked up.
+    Blocked(String),
     /// Nothing, or next to nothing, arrived for too long.
     Slow,
     /// It ignores `Range`.
@@ -153,7 +166,7 @@ impl std::fmt::Display for Fault {
                 write!(f, "busy ({status}, asks to wait {} s)", pause.as_secs())
             }
             Fault::Busy { status, retry_after: None } => write!(f, "trouble on the server ({status})"),
-            Fault::Broken(why) | Fault::Untrusted { why, .. } => write!(f, "{why}"),
+            Fault::Broken(why) | Fault::Blocked(why) | Fault::Untrusted { why, .. } => write!(f, "{why}"),
             Fault::Slow => write!(f, "too slow"),
             Fault::NoRanges => write!(f, "ignores Range"),
             Fault::CannotPipeline => write!(f, "cannot answer pipelined requests in order"),
@@ -227,6 +240,7 @@ pub struct Host {
     misses: u32,
     failures: u32,
     failures_until_dead: u32,
+    early_closes: u32,
     busy_since: Option<Instant>,
     /// The pause is one that the host asked for: connections that are open keep it as well.
     told_to_wait: bool,
@@ -253,6 +267,7 @@ impl Host {
             misses: 0,
             failures: 0,
             failures_until_dead: FAILURES_UNTIL_DEAD,
+            early_closes: 0,
             busy_since: None,
             told_to_wait: false,
             verified_files: 0,
@@ -379,6 +394,24 @@ impl Host {
         }
     }
 
+    /// A clean close by the server after `completed` requests were answered as asked. Over HTTP/2, early closes in a
+    /// row cost a growing pause. Over HTTP/1 a server may well be set to one request per connection.
+    pub fn completed_before_close(&mut self, completed: u64, now: Instant) {
+        if completed >= COMPLETED_PER_CONNECTION_MIN || self.protocol != Some(Protocol::Http2) {
+            self.early_closes = 0;
+            return;
+        }
+        // What closes during a pause is the same incident, as with failures.
+        if *self.standing(now) != Standing::Up {
+            return;
+        }
+        self.early_closes = self.early_closes.saturating_add(1);
+        if let Some(doublings) = self.early_closes.checked_sub(EARLY_CLOSES_FREE + 1) {
+            let pause = BACK_OFF_FIRST.saturating_mul(2u32.saturating_pow(doublings));
+            self.pause(pause.min(EARLY_CLOSE_PAUSE_MAX), now);
+        }
+    }
+
     /// A file (or range) came as asked.
     pub fn delivered(&mut self) {
         self.delivered = true;
@@ -448,7 +481,7 @@ impl Host {
                     self.out(format!("{} failures in a row, at last: {fault}", self.failures));
                 }
             }
-            Fault::Untrusted { why, .. } => self.out(why.clone()),
+            Fault::Blocked(why) | Fault::Untrusted { why, .. } => self.out(why.clone()),
             Fault::NoRanges => self.ranges = false,
             Fault::CannotPipeline => self.pipelines = false,
         }

@@ -6,6 +6,8 @@
 //! given back to the windows by the caller, when they have landed, so that a slow disk
 //! slows the server down and memory stays bounded by the windows.
 
+mod frames;
+
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -19,8 +21,11 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 
+use self::frames::{Metered, Requests};
 use crate::conditional::http_date;
-use crate::http1::{BodyLength, HEAD_BYTES_MAX, Http1Error, Method, RequestHead, ResponseHead, USER_AGENT};
+use crate::http1::{
+    BodyLength, HEAD_BYTES_MAX, Http1Error, INFORMATIONAL_MAX, Method, RequestHead, ResponseHead, USER_AGENT,
+};
 use crate::url::Scheme;
 
 /// Bytes a server may send on one stream before we give them back. The protocol's default of
@@ -51,13 +56,14 @@ const RESET_STREAMS: usize = 256;
 pub struct Http2 {
     sender: SendRequest<Bytes>,
     scheme: Scheme,
+    requests: Requests,
 }
 
 /// Moves the connection's frames. Nothing happens unless it is polled: spawn it. It ends with `Ok`
 /// when either side closed in good order.
 #[must_use = "the connection stands still unless this is spawned"]
 pub struct Driver<S: AsyncRead + AsyncWrite + Unpin> {
-    connection: Connection<S, Bytes>,
+    connection: Connection<Metered<S>, Bytes>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
@@ -82,6 +88,7 @@ impl Http2 {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
+        let requests = Requests::default();
         let (sender, connection) = h2::client::Builder::new()
             .enable_push(false)
             .initial_window_size(STREAM_WINDOW_BYTES)
@@ -90,10 +97,10 @@ impl Http2 {
             .max_header_list_size(HEAD_BYTES_MAX as u32)
             .initial_max_send_streams(STREAMS_BEFORE_SETTINGS)
             .max_concurrent_reset_streams(RESET_STREAMS)
-            .handshake(stream)
+            .handshake(Metered::new(stream, requests.clone()))
             .await
             .map_err(Http2Error::of)?;
-        Ok((Http2 { sender, scheme }, Driver { connection }))
+        Ok((Http2 { sender, scheme, requests }, Driver { connection }))
     }
 
     /// [`Http2::start`] with the driver already running. The handle gives the connection's end.
@@ -161,8 +168,10 @@ impl Http2 {
     ) -> Result<(Http2Response, SendStream<Bytes>), Http2Error> {
         let head = to_http(request, self.scheme, body)?;
         let ends = body == BodyLength::None;
+        // First, so that no answer overtakes it.
+        self.requests.one_more();
         let (response, stream) = self.sender.send_request(head, ends).map_err(Http2Error::of)?;
-        Ok((Http2Response { response }, stream))
+        Ok((Http2Response { response, informational: 0 }, stream))
     }
 }
 
@@ -176,12 +185,22 @@ impl fmt::Debug for Http2 {
 #[derive(Debug)]
 pub struct Http2Response {
     response: ResponseFuture,
+    /// Interim heads so far.
+    informational: usize,
 }
 
 impl Future for Http2Response {
     type Output = Result<(ResponseHead, Http2Body), Http2Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // h2 keeps interim heads until they are taken.
+        while let Poll::Ready(Some(Ok(_))) = self.response.poll_informational(cx) {
+            self.informational += 1;
+            if self.informational > INFORMATIONAL_MAX {
+                let limit = INFORMATIONAL_MAX;
+                return Poll::Ready(Err(Http1Error::TooManyInformational { limit }.into()));
+            }
+        }
         let response = ready!(Pin::new(&mut self.response).poll(cx)).map_err(Http2Error::of)?;
         let (parts, stream) = response.into_parts();
         let head = to_head(parts.status.as_u16(), &parts.headers)?;
@@ -338,6 +357,12 @@ impl Http2Error {
     #[must_use]
     pub fn is_unanswered(&self) -> bool {
         matches!(self, Http2Error::GoneAway { .. } | Http2Error::Refused)
+    }
+
+    /// Whether the server floods us with interim heads: a fault of the whole connection.
+    #[must_use]
+    pub fn is_flood(&self) -> bool {
+        matches!(self, Http2Error::Head(Http1Error::TooManyInformational { .. }))
     }
 
     fn of(error: h2::Error) -> Http2Error {

@@ -54,7 +54,8 @@ impl Resolver {
     /// The addresses of `host` in the order in which to try them; at most [`MAX_ADDRESSES`].
     ///
     /// # Errors
-    /// What the system's resolver says; `NotFound` when it knows the name without an address.
+    /// What the system's resolver says; `NotFound` when it knows the name without an address;
+    /// `Unsupported` for a name in `.onion`, which is not looked up.
     pub async fn lookup(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
         if let Ok(address) = bare.parse::<IpAddr>() {
@@ -62,6 +63,9 @@ impl Resolver {
         }
         let addresses = match self.fixed.get(&host.to_ascii_lowercase()) {
             Some(fixed) => fixed.iter().map(|&ip| SocketAddr::new(ip, port)).collect(),
+            None if is_onion(bare) => {
+                return Err(io::Error::new(io::ErrorKind::Unsupported, ONION_REFUSED));
+            }
             // The resolver's own order (RFC 6724) is kept within each family.
             None => tokio::net::lookup_host((bare, port)).await?.collect(),
         };
@@ -76,6 +80,17 @@ impl Resolver {
         }
         Ok(ordered)
     }
+}
+
+/// Why a name in `.onion` is refused, and what to do.
+const ONION_REFUSED: &str = "direct connection to .onion domains is blocked: DNS must not see such a name (RFC 7686); \
+     set a Tor proxy that looks the name up itself";
+
+/// Whether DNS must not be asked for `host` (RFC 7686, section 2), in any case and with a final dot.
+#[must_use]
+pub fn is_onion(host: &str) -> bool {
+    let host = host.trim_end_matches('.');
+    host.rsplit('.').next().is_some_and(|label| label.eq_ignore_ascii_case("onion"))
 }
 
 /// RFC 8305, section 4: families by turns, IPv6 first; no address twice.
@@ -176,6 +191,19 @@ mod tests {
         assert_eq!(resolver.lookup("both.example", 80).await.unwrap(), ["192.0.2.1:80".parse().unwrap()]);
         resolver.fix("six.example", vec!["2001:db8::1".parse().unwrap()]);
         assert!(resolver.lookup("six.example", 80).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn onion_names_are_not_asked_of_dns() {
+        let resolver = Resolver::default();
+        for host in ["x.onion", "X.ONION", "x.onion.", "a.b.Onion", "onion"] {
+            let error = resolver.lookup(host, 80).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{host}");
+            assert!(error.to_string().contains("RFC 7686"), "{error}");
+        }
+        for host in ["onion.example", "xonion", "x.onions", "", "."] {
+            assert!(!is_onion(host), "{host}");
+        }
     }
 
     #[tokio::test]

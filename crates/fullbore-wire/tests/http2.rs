@@ -3,66 +3,19 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[path = "common/http2_server.rs"]
+mod http2_server;
 
-use std::future::Future;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use common::*;
 use fullbore_testkit::random::noise;
-use fullbore_wire::connect::ConnectOptions;
-use fullbore_wire::tls::{Authorities, Tls, Trust};
 use h2::server::Builder;
+use http2_server::server;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-
-/// A server that does this with each connection, on a thread until the test is over; its address, and how
-/// to make a client that trusts it.
-fn server<F>(serve: fn(TlsStream<TcpStream>) -> F) -> (String, Setup)
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let key = rcgen::KeyPair::generate().unwrap();
-    let params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-    let certificate = params.self_signed(&key).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let chain = vec![certificate.der().clone()];
-    let key = rustls::pki_types::PrivateKeyDer::Pkcs8(key.serialize_der().into());
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .unwrap();
-    config.alpn_protocols.push(b"h2".to_vec());
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async move {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            let acceptor = TlsAcceptor::from(Arc::new(config));
-            while let Ok((stream, _)) = listener.accept().await {
-                let acceptor = acceptor.clone();
-                tokio::spawn(async move {
-                    if let Ok(stream) = acceptor.accept(stream).await {
-                        serve(stream).await;
-                    }
-                });
-            }
-        });
-    });
-    let authorities = Authorities::parse(certificate.pem().as_bytes(), Path::new("test.pem")).unwrap();
-    let mut setup = Setup::default();
-    setup.options.connect = ConnectOptions { tls: Tls::new(Trust::Only(authorities)), ..ConnectOptions::default() };
-    setup.options.limits.failures_until_dead = 3;
-    (url, setup)
-}
 
 fn is_given_up((url, setup): (String, Setup)) -> Ran {
     let tree = Tree::of(&[1000, 2000]);
@@ -131,4 +84,29 @@ fn more_is_asked_for_as_answers_come_and_not_when_they_end() {
     let mut client = setup.client(&[url]);
     // One file at each look that is due by time, four times a second: that would be longer than a run here may take.
     client.fetch(&tree).all_verified(&tree);
+}
+
+/// Says goodbye with each first request, and answers it.
+async fn one_request_each(stream: TlsStream<TcpStream>) {
+    let Ok(mut session) = h2::server::handshake(stream).await else { return };
+    while let Some(Ok((head, mut respond))) = session.accept().await {
+        session.graceful_shutdown();
+        let file: u64 = head.uri().path().strip_prefix("/pool/f").unwrap().parse().unwrap();
+        let mut body = respond.send_response(http::Response::new(()), false).unwrap();
+        let _ = body.send_data(Bytes::from(noise(1000, file + 1)), true);
+    }
+}
+
+#[test]
+fn goaway_after_each_request_costs_pauses() {
+    let (url, mut setup) = server(one_request_each);
+    setup.options.limits.pipeline_depth = 1;
+    setup.options.limits.connections_per_host = 1;
+    let tree = Tree::of(&[1000; 12]);
+    let begun = Instant::now();
+    let ran = setup.client(&[url]).fetch(&tree);
+    ran.all_verified(&tree);
+    // Two pauses at least, of 250 and 500 ms; the run goes on all the same.
+    assert!(begun.elapsed() > Duration::from_millis(750), "{ran:#?}");
+    assert!(ran.hosts[0].totals.connections >= 10, "{ran:#?}");
 }

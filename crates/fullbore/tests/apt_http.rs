@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use fullbore_testkit::archive::{Archive, ArchiveBuilder};
 use fullbore_testkit::server::{Fault, FaultRule, Life, PathMatch, Server, TestCa, TlsSpec};
@@ -271,6 +272,32 @@ fn https_and_a_proxy() {
     let http = program(client.directory.path(), "http");
     let client = client.with("Dir::Bin::Methods::http", http.display()).with("Acquire::http::Proxy", proxy.url());
     assert_same(&client.everything(0), theirs);
+}
+
+#[test]
+fn onion_names_are_refused_at_once_and_left_to_a_proxy() {
+    let refusal = |ran: &Ran| ran.text.to_lowercase().contains("direct connection to .onion domains is blocked");
+    for url in ["http://x.onion", "https://x.onion", "http://a.x.ONION"] {
+        let theirs = Client::new(url).update();
+        // apt knows the name in small letters only.
+        assert!(refusal(&theirs) || url.ends_with("ONION"), "{}", theirs.text);
+        let client = Client::new(url);
+        let methods = ["http", "https"].map(|name| (name, program(client.directory.path(), name)));
+        let client = methods
+            .iter()
+            .fold(client, |client, (name, path)| client.with(&format!("Dir::Bin::Methods::{name}"), path.display()));
+        let begun = Instant::now();
+        let ours = client.update();
+        assert!(refusal(&ours), "{}", ours.text);
+        assert_eq!(ours.code, theirs.code, "{}", ours.text);
+        // Six failures of a name that is not there take 8 s.
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    }
+    let proxy = server(0);
+    let client = Client::new("http://x.onion");
+    let http = program(client.directory.path(), "http");
+    let client = client.with("Dir::Bin::Methods::http", http.display()).with("Acquire::http::Proxy", proxy.url());
+    assert_same(&client.everything(0), by_apt(0));
 }
 
 #[test]

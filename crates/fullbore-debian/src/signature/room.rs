@@ -1,11 +1,16 @@
-//! A private directory for one run of `gpgv`: the signed file, keyrings in the form it
-//! reads, and the text that it verified. Gone when dropped.
+//! The files of one run of `gpgv`: the signed file, keyrings in the form it reads, and the text that it verified.
+//!
+//! They have no names, so that nobody else decides what `gpgv` reads, and a killed run leaves nothing behind.
 
-use std::fs::{self, DirBuilder};
-use std::io::{self, Read};
-use std::os::unix::fs::DirBuilderExt;
+use std::cell::RefCell;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::SignatureError;
 use crate::clearsign;
@@ -14,15 +19,18 @@ use crate::keys::KeySource;
 /// Largest keyring that is read to find out its form; Debian's whole keyring has 60 KB.
 const KEYRING_BYTES_MAX: u64 = 16 << 20;
 
-/// What the names of rooms begin with.
+/// How the names of rooms begin.
 const PREFIX: &str = "verify-";
 
-/// Removes the rooms that killed runs have left in `scratch`. For whoever holds the lock of that
-/// directory: a room of a run that goes on would be taken away from it.
+/// A home directory that is not there and that nobody can make.
+const NO_HOME: &str = "/dev/null/gpgv";
+
+/// Removes the directories that killed runs have left in `scratch`: those of earlier versions, and of systems without
+/// `/proc`. For whoever holds the lock of that directory, because it takes the files of a run that goes on.
 pub fn sweep(scratch: &Path) {
     let Ok(entries) = fs::read_dir(scratch) else { return };
     for entry in entries.flatten() {
-        let is_room = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        let is_room = entry.file_name().to_str().is_some_and(is_name_of_room);
         // A link is no directory here, and stays.
         if is_room && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             // What cannot be removed is a few KB in our own directory.
@@ -31,38 +39,67 @@ pub fn sweep(scratch: &Path) {
     }
 }
 
-/// A directory of mode 0700 that goes when dropped.
-pub(super) struct Room {
-    pub(super) path: PathBuf,
+/// Whether the name is `verify-PID-NUMBER`. Other names that begin so are somebody else's.
+fn is_name_of_room(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let numbers = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-'));
+    numbers.is_some_and(|(process, number)| is_number(process) && is_number(number))
+}
+
+/// The files of one run of `gpgv`.
+pub(super) struct Room(Place);
+
+enum Place {
+    /// Files without a name (memfd_create(2)), which the kernel removes even when we are killed. `gpgv` opens them
+    /// through our directory of file descriptors.
+    Memory { descriptors: PathBuf, files: RefCell<Vec<File>> },
+    /// A directory of mode 0700, where `/proc` is not mounted.
+    Directory(PathBuf),
 }
 
 impl Room {
     pub(super) fn create(scratch: &Path) -> Result<Room, SignatureError> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        // A leftover of a killed process with our number must not stand in the way.
-        for _ in 0..1000 {
-            let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-            let path = scratch.join(format!("{PREFIX}{}-{number}", std::process::id()));
-            match DirBuilder::new().mode(0o700).create(&path) {
-                // gpgv reads a relative keyring path as one in its home directory.
-                Ok(()) => {
-                    let path = fs::canonicalize(&path).map_err(|source| SignatureError::Scratch { path, source })?;
-                    return Ok(Room { path });
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(source) => {
-                    return Err(SignatureError::Scratch { path: scratch.to_owned(), source });
-                }
-            }
-        }
-        let source = io::Error::from(io::ErrorKind::AlreadyExists);
-        Err(SignatureError::Scratch { path: scratch.to_owned(), source })
+        Ok(Room(match in_memory() {
+            Some(place) => place,
+            None => Place::Directory(directory(scratch)?),
+        }))
     }
 
+    /// The home directory of `gpgv`. It reads no keyring there, because each has an absolute path.
+    pub(super) fn home(&self) -> &Path {
+        match &self.0 {
+            Place::Memory { .. } => Path::new(NO_HOME),
+            Place::Directory(path) => path,
+        }
+    }
+
+    /// A file with these contents.
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<PathBuf, SignatureError> {
-        let path = self.path.join(name);
-        fs::write(&path, bytes).map_err(|source| SignatureError::Scratch { path: path.clone(), source })?;
-        Ok(path)
+        match &self.0 {
+            Place::Memory { descriptors, files } => {
+                let fault = |source: io::Error| SignatureError::Scratch { path: PathBuf::from(name), source };
+                let mut file =
+                    File::from(memfd_create(name, MemfdFlags::CLOEXEC).map_err(|errno| fault(errno.into()))?);
+                file.write_all(bytes).map_err(fault)?;
+                let path = descriptors.join(file.as_raw_fd().to_string());
+                files.borrow_mut().push(file);
+                Ok(path)
+            }
+            Place::Directory(directory) => {
+                let path = directory.join(name);
+                fs::write(&path, bytes).map_err(|source| SignatureError::Scratch { path: path.clone(), source })?;
+                Ok(path)
+            }
+        }
+    }
+
+    /// Where `gpgv` writes the verified text.
+    pub(super) fn output(&self) -> Result<PathBuf, SignatureError> {
+        match &self.0 {
+            Place::Memory { .. } => self.write("text", &[]),
+            // `gpgv` makes it.
+            Place::Directory(directory) => Ok(directory.join("text")),
+        }
     }
 
     /// A keyring as `gpgv` reads it: binary, with an absolute path.
@@ -103,9 +140,78 @@ fn unfold(line: &str) -> &str {
     }
 }
 
+/// `None` where `gpgv` could not open such a file: without `/proc`, or with another process's.
+fn in_memory() -> Option<Place> {
+    let file = File::from(memfd_create("probe", MemfdFlags::CLOEXEC).ok()?);
+    let descriptors = fs::canonicalize("/proc/self").ok()?.join("fd");
+    let seen = File::open(descriptors.join(file.as_raw_fd().to_string())).ok()?.metadata().ok()?;
+    let own = file.metadata().ok()?;
+    let is_same = (seen.dev(), seen.ino()) == (own.dev(), own.ino());
+    is_same.then(|| Place::Memory { descriptors, files: RefCell::default() })
+}
+
+fn directory(scratch: &Path) -> Result<PathBuf, SignatureError> {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    // A leftover of a killed process with our number must not stand in the way.
+    for _ in 0..1000 {
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let path = scratch.join(format!("{PREFIX}{}-{number}", std::process::id()));
+        match DirBuilder::new().mode(0o700).create(&path) {
+            // gpgv reads a relative keyring path as one in its home directory.
+            Ok(()) => return fs::canonicalize(&path).map_err(|source| SignatureError::Scratch { path, source }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) => return Err(SignatureError::Scratch { path: scratch.to_owned(), source }),
+        }
+    }
+    let source = io::Error::from(io::ErrorKind::AlreadyExists);
+    Err(SignatureError::Scratch { path: scratch.to_owned(), source })
+}
+
 impl Drop for Room {
     fn drop(&mut self) {
-        // What cannot be removed is a few KB in our own directory.
-        let _ = fs::remove_dir_all(&self.path);
+        if let Place::Directory(path) = &self.0 {
+            // What cannot be removed is a few KB in our own directory.
+            let _ = fs::remove_dir_all(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_killed_run_has_left_is_swept() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let names =
+            ["verify-1-0", "verify-4194304-17", "verify-", "verify-1", "verify-1-", "verify-x-0", "verify-1-0-1"];
+        let others = ["verify-+1-0", "verify-1-0.old", "my-verify-1-0"];
+        for name in names.iter().chain(&others) {
+            fs::create_dir(scratch.path().join(name)).expect("a directory");
+        }
+        fs::write(scratch.path().join("verify-2-0"), "").expect("a file");
+        std::os::unix::fs::symlink("/nowhere", scratch.path().join("verify-3-0")).expect("a link");
+        sweep(scratch.path());
+        for name in names[2..].iter().chain(&others).chain(&["verify-2-0", "verify-3-0"]) {
+            assert!(scratch.path().join(name).symlink_metadata().is_ok(), "{name}");
+        }
+        for name in &names[..2] {
+            assert!(!scratch.path().join(name).exists(), "{name}");
+        }
+    }
+
+    #[test]
+    fn files_are_without_names_or_in_a_directory_that_goes() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        for in_directory in [false, true] {
+            let room = Room(match in_directory {
+                false => in_memory().expect("/proc"),
+                true => Place::Directory(directory(scratch.path()).expect("a directory")),
+            });
+            let path = room.write("one", b"text").expect("a file");
+            assert_eq!(fs::read(&path).expect("readable"), b"text");
+            assert_eq!(fs::read_dir(scratch.path()).expect("scratch").count(), usize::from(in_directory));
+        }
+        assert_eq!(fs::read_dir(scratch.path()).expect("scratch").count(), 0);
     }
 }

@@ -317,7 +317,6 @@ fn a_missing_or_hanging_gpgv_is_told_apart() {
     let error = hanging.verify_inrelease(&message).expect_err("hangs");
     assert!(matches!(error, SignatureError::GpgvFailed { what: "did not finish in time", .. }), "{error}");
     assert!(started.elapsed() < Duration::from_secs(10));
-    let error =
-        Verifier::new(lab.path("nowhere"), verifier.keys.clone()).verify_inrelease(&message).expect_err("scratch");
-    assert!(matches!(error, SignatureError::Scratch { .. }));
+    // No file has a name, so that no directory is needed.
+    Verifier::new(lab.path("nowhere"), verifier.keys.clone()).verify_inrelease(&message).expect("good");
 }

@@ -87,8 +87,12 @@ async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Conne
 /// Nothing of what is to be had there will come.
 fn fail(shared: &Shared, host: HostId, first: Detour, endpoint: &Endpoint, error: &ConnectError) {
     let why = error.to_string();
-    // It is this address that cannot be trusted; the host itself was.
-    let fault = if error.is_untrusted() { Fault::WrongAnswer(why.clone()) } else { Fault::Broken(why.clone()) };
+    // It is this address that cannot be trusted or may not be asked; the host itself was.
+    let fault = if error.is_untrusted() || error.is_blocked() {
+        Fault::WrongAnswer(why.clone())
+    } else {
+        Fault::Broken(why.clone())
+    };
     let to = first.target().clone();
     let mut next = Some(first);
     while let Some(detour) = next {

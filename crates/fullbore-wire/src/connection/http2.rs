@@ -367,6 +367,7 @@ impl SmallStream {
         }
         self.fail(error.to_string());
         match error {
+            error if error.is_flood() => StreamEnd::Connection(Ended::Fault(Fault::WrongAnswer(error.to_string()))),
             Http2Error::Io(_) | Http2Error::GoneAway { .. } => {
                 StreamEnd::Connection(Ended::Fault(Fault::Broken(error.to_string())))
             }
@@ -531,6 +532,8 @@ impl Stream {
                 self.shared.dispatcher().unanswered(self.id, self.tag, Instant::now());
                 StreamEnd::GoneAway
             }
+            // The other streams of such a server bring no more, and each could be flooded anew.
+            error if error.is_flood() => StreamEnd::Connection(Ended::Fault(Fault::WrongAnswer(error.to_string()))),
             Http2Error::Reset { .. } => self.refused(Fault::Broken(error.to_string())),
             Http2Error::Protocol { .. } | Http2Error::Head(_) => self.refused(Fault::WrongAnswer(error.to_string())),
             _ => StreamEnd::Connection(Ended::Fault(Fault::Broken(error.to_string()))),

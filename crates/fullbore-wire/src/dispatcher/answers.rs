@@ -41,7 +41,10 @@ impl Dispatcher {
     /// Body bytes arrived for a request.
     pub fn received(&mut self, id: ConnectionId, tag: u64, bytes: u64, now: Instant) -> Keep {
         let Some(connection) = self.connections.get_mut(&id) else { return Keep::Close };
-        connection.last_byte = now;
+        if bytes > 0 {
+            // An empty DATA frame of HTTP/2 is no sign of life.
+            connection.last_byte = now;
+        }
         connection.rate.add(bytes, now);
         let totals = &mut self.hosts[connection.host as usize].totals;
         totals.received_bytes += bytes;
@@ -64,6 +67,7 @@ impl Dispatcher {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.asked.retain(|asked| asked.tag != tag);
         connection.answered += 1;
+        connection.completed += 1;
         if !connection.owes() {
             let rtt = self.hosts[connection.host as usize].measured_rtt().unwrap_or_default();
             connection.rate.end(rtt, connection.last_byte);
@@ -216,7 +220,12 @@ impl Dispatcher {
         match how {
             // How many requests another address takes says nothing of the host's own.
             Ended::Clean if connection.is_detour => {}
-            Ended::Clean => host.closed_after(connection.answered),
+            Ended::Clean => {
+                host.closed_after(connection.answered);
+                if connection.next_tag > 0 {
+                    host.completed_before_close(connection.completed, now);
+                }
+            }
             Ended::Ours => {}
             Ended::Fault(fault) => {
                 // Of what broke before its answer began, it says nothing.

@@ -52,6 +52,8 @@ pub(super) struct Connection {
     pub(super) asked: VecDeque<Asked>,
     pub(super) next_tag: u64,
     pub(super) answered: u64,
+    /// Requests whose answer was what was asked for; refused ones are only answered.
+    pub(super) completed: u64,
     /// Requests it may be given in all, when it is to find out whether the host's known number
     /// still holds.
     pub(super) explores: Option<u64>,
@@ -74,6 +76,7 @@ impl Connection {
             asked: VecDeque::new(),
             next_tag: 0,
             answered: 0,
+            completed: 0,
             explores: None,
             hedge_again: now,
             rate: Rate::new(now),

@@ -169,3 +169,51 @@ fn broken_connections_pause_ever_longer_and_then_end_it() {
     assert_eq!(pauses.len() as u32, FAILURES_UNTIL_DEAD - 1);
     assert!(pauses.windows(2).all(|p| p[1] == 2 * p[0]));
 }
+
+/// The pauses of a host that closes each connection after so many completed requests.
+fn pauses_of_early_closes(protocol: Protocol, completed: u64, closes: u32) -> Vec<Duration> {
+    let mut now = Instant::now();
+    let mut host = Host::new("a");
+    host.saw_protocol(protocol);
+    let mut pauses = Vec::new();
+    for _ in 0..closes {
+        host.delivered();
+        host.completed_before_close(completed, now);
+        // Other connections that close during the pause change nothing.
+        host.completed_before_close(completed, now);
+        if let Standing::Paused(until) = host.standing(now).clone() {
+            pauses.push(until - now);
+            now = until;
+        }
+    }
+    assert!(!host.is_out());
+    pauses
+}
+
+#[test]
+fn goaway_after_each_request_backs_off() {
+    for completed in [0, 1, COMPLETED_PER_CONNECTION_MIN - 1] {
+        let pauses = pauses_of_early_closes(Protocol::Http2, completed, 200);
+        assert!(pauses.len() > 190, "{completed}: {}", pauses.len());
+        assert_eq!(pauses[..3], [1, 2, 4].map(|times| times * BACK_OFF_FIRST), "{completed}");
+        assert_eq!(pauses.last(), Some(&EARLY_CLOSE_PAUSE_MAX), "{completed}");
+    }
+    for completed in [COMPLETED_PER_CONNECTION_MIN, 100] {
+        assert!(pauses_of_early_closes(Protocol::Http2, completed, 200).is_empty(), "{completed}");
+    }
+    assert!(pauses_of_early_closes(Protocol::Http1, 1, 200).is_empty());
+}
+
+#[test]
+fn a_connection_with_enough_requests_ends_the_back_off() {
+    let mut now = Instant::now();
+    let mut host = Host::new("a");
+    host.saw_protocol(Protocol::Http2);
+    for completed in [0, 100, 0] {
+        for _ in 0..=EARLY_CLOSES_FREE / 2 {
+            host.completed_before_close(completed, now);
+            now += BACK_OFF_FIRST;
+        }
+    }
+    assert_eq!(host.standing(now), &Standing::Up);
+}

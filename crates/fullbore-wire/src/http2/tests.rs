@@ -428,3 +428,63 @@ fn what_cannot_be_said_is_refused_without_its_secrets() {
     });
     assert!(!secret.contains("secret"), "{secret}");
 }
+
+/// `:status: 103`, by name 8 of the static table.
+const STATUS_103: &[u8] = &[0x08, 3, b'1', b'0', b'3'];
+
+#[tokio::test]
+async fn a_few_interim_heads_pass_and_more_are_a_flood() {
+    for (interim, passes) in [(0, true), (INFORMATIONAL_MAX, true), (INFORMATIONAL_MAX + 1, false)] {
+        let (mut client, _driver, mut server) = raw().await;
+        server.write(SETTINGS, 0, 0, &[]).await;
+        client.ready().await.unwrap();
+        let answer = client.send(&get("/a")).unwrap();
+        server.await_requests(1).await;
+        for _ in 0..interim {
+            server.write(HEADERS, END_HEADERS, 1, STATUS_103).await;
+        }
+        server.write(HEADERS, END_HEADERS | END_STREAM, 1, STATUS_200).await;
+        match answer.await {
+            Ok((head, _)) => assert!(passes && head.status == 200, "{interim}"),
+            Err(error) => assert!(!passes && error.is_flood(), "{interim}: {error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn frames_of_one_byte_each_end_the_connection() {
+    let (mut client, driver, mut server) = raw().await;
+    server.write(SETTINGS, 0, 0, &[]).await;
+    client.ready().await.unwrap();
+    let answer = client.send(&get("/a")).unwrap();
+    server.await_requests(1).await;
+    server.write(HEADERS, END_HEADERS, 1, STATUS_200).await;
+    let (_, _unread) = answer.await.unwrap();
+    // Each costs h2 about 250 bytes of its queue, and the window of 16 MiB allows millions. h2 has a limit of its own.
+    let small = [0, 0, 1, DATA, 0, 0, 0, 0, 1, b'x'].repeat(1000);
+    let mut written = 0;
+    while server.0.write_all(&small).await.is_ok() {
+        written += 1;
+        assert!(written < 1000, "a million frames of one byte were taken");
+    }
+    let error = driver.await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("excessive load"), "{error}");
+}
+
+#[tokio::test]
+async fn heads_that_no_request_explains_end_the_connection() {
+    let (mut client, driver, mut server) = raw().await;
+    server.write(SETTINGS, 0, 0, &[]).await;
+    client.ready().await.unwrap();
+    // Not polled: the limit holds below h2.
+    let _unread = client.send(&get("/a")).unwrap();
+    server.await_requests(1).await;
+    let head = [&[0, 0, STATUS_103.len() as u8, HEADERS, END_HEADERS, 0, 0, 0, 1], STATUS_103].concat().repeat(1000);
+    let mut written = 0;
+    while server.0.write_all(&head).await.is_ok() {
+        written += 1;
+        assert!(written < 1000, "a million heads were taken");
+    }
+    let error = driver.await.unwrap().unwrap_err();
+    assert!(matches!(&error, Http2Error::Io(error) if error.kind() == io::ErrorKind::InvalidData), "{error}");
+}

@@ -200,6 +200,46 @@ fn signatures_are_checked_where_apts_user_cannot_write() {
     assert!(!own.at("lists/verify-1-0").exists() && own.at("lists/partial/verify-1-0").exists());
 }
 
+/// All names below a directory, but not what is in `partial/`.
+fn names_outside_partial(directory: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name != "partial").collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_kill_during_a_signature_check_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let archive = archive(&directory.path().join("archive"), false);
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let own = Lists::new(&server, &archive, "");
+    own.update(&[]).exits(0);
+    let before = names_outside_partial(&own.at("lists"));
+    server.switch_root(&archive.state(1).root);
+    // A gpgv that says when it was called, and takes its time.
+    let (programs, started) = (directory.path().join("programs"), directory.path().join("started"));
+    std::fs::create_dir(&programs).unwrap();
+    let script = format!("#!/bin/sh\necho $$ > {0}.new; mv {0}.new {0}; exec sleep 60\n", started.display());
+    std::fs::write(programs.join("gpgv"), script).unwrap();
+    std::fs::set_permissions(programs.join("gpgv"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let mut command = own.command(env!("CARGO_BIN_EXE_fullbore"), &["update", "--quiet"]);
+    let mut run = command.env("PATH", path).spawn().unwrap();
+    while !started.exists() {
+        assert_eq!(run.try_wait().unwrap(), None, "it ended before its check");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let sleeper = std::fs::read_to_string(&started).unwrap();
+    Command::new("kill").arg(sleeper.trim()).status().unwrap();
+    assert_eq!(names_outside_partial(&own.at("lists")), before);
+    let left = std::fs::read_dir(own.at("lists/partial")).unwrap().map(|entry| entry.unwrap().path());
+    assert!(left.filter(|path| path.is_dir()).next().is_none());
+    own.update(&[]).exits(0);
+}
+
 #[test]
 fn a_signal_ends_apts_commands_too() {
     let world = World::new();

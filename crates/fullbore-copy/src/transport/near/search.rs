@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use fullbore_wire::resolve::is_onion;
+
 use super::opener::{Opener, streams};
 use super::{RACE_TIME, Route};
 use crate::transport::Transport;
@@ -95,10 +97,11 @@ impl Peers {
     }
 }
 
-/// What a host's name stands for.
+/// The addresses of a host. None for a name in `.onion`, which DNS must not see: ssh reaches it by its own proxy.
 fn named(host: &str, port: u16) -> impl Iterator<Item = SocketAddr> {
     let host = host.rsplit('@').next().unwrap_or(host);
-    (host, port).to_socket_addrs().into_iter().flatten()
+    let host = Some(host).filter(|host| !is_onion(host));
+    host.and_then(|host| (host, port).to_socket_addrs().ok()).into_iter().flatten()
 }
 
 /// Both directions at once.
@@ -168,6 +171,14 @@ mod tests {
 
     fn lane() -> Lane {
         Lane::pipe(std::io::empty(), std::io::sink())
+    }
+
+    #[test]
+    fn onion_names_of_far_ends_are_not_looked_up() {
+        for host in ["x.onion", "user@x.ONION", "a.x.onion."] {
+            assert_eq!(named(host, 22).count(), 0, "{host}");
+        }
+        assert_eq!(named("user@127.0.0.1", 22).count(), 1);
     }
 
     #[test]

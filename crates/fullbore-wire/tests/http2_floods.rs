@@ -1,0 +1,85 @@
+//! Servers of HTTP/2 that send frames without content, without an end. A program of its own, because the test looks at
+//! the memory of its process.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+#[path = "common/http2_server.rs"]
+mod http2_server;
+
+use std::time::{Duration, Instant};
+
+use common::*;
+use http2_server::server;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
+
+/// Heads that a server sends at most.
+const HEADS: usize = 1_000_000;
+
+/// What the issue of the flood allows; without a limit it was 2.9 GB.
+const RSS_MAX_KB: u64 = 100_000;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// Says `103` to the first request, with 900 fields that are one byte each on the wire (HPACK).
+async fn interim_heads(mut stream: TlsStream<TcpStream>) {
+    let mut preface = [0; 24];
+    stream.read_exact(&mut preface).await.unwrap();
+    let _ = stream.write_all(&frame(4, 0, 0, &[])).await;
+    let id = loop {
+        let mut head = [0; 9];
+        if stream.read_exact(&mut head).await.is_err() {
+            return;
+        }
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let mut payload = vec![0; length];
+        stream.read_exact(&mut payload).await.unwrap();
+        if head[3] == 1 {
+            break u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        }
+    };
+    let status = [0x08, 3, b'1', b'0', b'3'];
+    // A field for the table; index 62 is then its name and value.
+    let first = [&status[..], &[0x40, 1, b'a', 1, b'b']].concat();
+    let further = [&status[..], &[0xbe; 900]].concat();
+    let _ = stream.write_all(&frame(1, 4, id, &first)).await;
+    let many = frame(1, 4, id, &further).repeat(100);
+    for _ in 0..HEADS / 100 {
+        if stream.write_all(&many).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn most_memory_kb() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn endless_interim_heads_take_no_memory() {
+    let tree = Tree::of(&[20_000; 50]);
+    // Beside a good mirror, everything arrives.
+    let (url, setup) = server(interim_heads);
+    let good = tree.slow(200_000);
+    let ran = setup.client(&[url, good.url()]).fetch(&tree);
+    ran.all_verified(&tree);
+    assert!(ran.hosts[0].totals.faults > 0, "{ran:#?}");
+    // Alone, the run has an end.
+    let begun = Instant::now();
+    let (url, setup) = server(interim_heads);
+    let ran = setup.client(&[url]).fetch(&tree);
+    assert_eq!(ran.given_up.len(), 50, "{ran:#?}");
+    assert!(begun.elapsed() < Duration::from_secs(60), "{ran:#?}");
+    let most = most_memory_kb();
+    assert!(most < RSS_MAX_KB, "{most} KB");
+}
