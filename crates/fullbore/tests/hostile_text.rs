@@ -10,14 +10,14 @@ mod harness;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output, Stdio};
 
 use copy_harness::{Place, said};
 use far_end::{against, fullbore, relayed};
 use fullbore_copy::transport::setup::{self, Hello, Ready};
-use fullbore_copy::wire::{Decoder, Message, Problem, ProblemKind, VERSION, encode};
+use fullbore_copy::wire::{Message, Problem, ProblemKind, VERSION};
 use fullbore_engine::escape::is_hidden;
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::Server;
