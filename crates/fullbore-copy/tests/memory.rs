@@ -14,7 +14,7 @@ use fullbore_engine::window::Window;
 use pair::scene::{LOOK, Scene, list};
 
 /// What is said, by its number.
-type Say = dyn Fn(u64) -> Message + Sync;
+type Say<'a> = dyn Fn(u64) -> Message + Sync + 'a;
 
 /// Messages of a flood.
 const FLOOD: u64 = 1_000_000;
@@ -37,7 +37,7 @@ fn problem(number: u64) -> Message {
 }
 
 /// Runs an end against a flood of so many messages; gives how many bytes more it had at most, and whether it ended by itself.
-fn flood(scene: &Scene, end: impl FnOnce(&Context<'_>) + Send, message: &Say, count: u64) -> (u64, bool) {
+fn flood(scene: &Scene, end: impl FnOnce(&Context<'_>) + Send, message: &Say<'_>, count: u64) -> (u64, bool) {
     let clock = Ledger::off().stage("test", Kind::Thread);
     let (ledger, progress) = (Ledger::off(), Progress::default());
     let (exchange, limit) = (Exchange::default(), RateLimit::new(0));
@@ -97,7 +97,7 @@ fn a_flood_of_messages_takes_no_memory() {
         Message::List(fullbore_copy::wire::List { more: true, ..list })
     };
     // What a sender may say to a receiver; whether that ends it.
-    let to_receiver: [(&str, &Say, bool); 5] = [
+    let to_receiver: [(&str, &Say<'_>, bool); 5] = [
         ("problems", &problem, false),
         ("files that are lost", &|id| Message::Lost { id }, false),
         ("counters", &|_| Message::Counters(vec![b'x'; 1000]), false),
@@ -113,7 +113,7 @@ fn a_flood_of_messages_takes_no_memory() {
         assert_eq!(ended, ends, "{what}");
     }
     let account = Account::default();
-    let to_sender: [(&str, &Say); 6] = [
+    let to_sender: [(&str, &Say<'_>); 6] = [
         ("problems", &problem),
         ("names made", &|number| Message::Made { path: format!("{number:0200}").into_bytes() }),
         ("names deleted", &|number| Message::Deleted { path: format!("{number:0200}").into_bytes() }),
