@@ -235,8 +235,8 @@ fn a_kill_during_a_signature_check_leaves_nothing() {
     let sleeper = std::fs::read_to_string(&started).unwrap();
     Command::new("kill").arg(sleeper.trim()).status().unwrap();
     assert_eq!(names_outside_partial(&own.at("lists")), before);
-    let left = std::fs::read_dir(own.at("lists/partial")).unwrap().map(|entry| entry.unwrap().path());
-    assert!(left.filter(|path| path.is_dir()).next().is_none());
+    let mut left = std::fs::read_dir(own.at("lists/partial")).unwrap().map(|entry| entry.unwrap().path());
+    assert_eq!(left.find(|path| path.is_dir()), None);
     own.update(&[]).exits(0);
 }
 
