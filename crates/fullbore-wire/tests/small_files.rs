@@ -106,7 +106,9 @@ fn a_file_as_a_stream() {
     assert_eq!((head.status, head.content_length), (200, Some(3_000_000)));
     assert!(Sha256::of(&body.unwrap()) == tree.files[0].sha256);
     let (_, body) = client.stream(0, get("pool/f0", 2_999_999)).unwrap();
-    assert!(body.unwrap_err().contains("larger than 2999999 bytes"));
+    // A reader that is behind has no room for the error, and sees that the end is missing.
+    let error = body.unwrap_err();
+    assert!(error.contains("larger than 2999999 bytes") || error == "no end", "{error}");
     assert_eq!(client.stream(0, get("pool/none", 100)).unwrap().0.status, 404);
     server.live(Life::Refusing);
     assert!(matches!(client.stream(0, get("pool/f0", MIB)), Err(GetError::Unreachable { .. })));

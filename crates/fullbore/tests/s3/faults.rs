@@ -726,6 +726,18 @@ fn nobody_listens() {
 }
 
 #[test]
+fn a_store_in_onion_was_tried_again_and_again() {
+    let client = Client::new("http://store.onion");
+    let file = client.file("f", b"x");
+    let begun = std::time::Instant::now();
+    let done = client.run(["put", file.to_str().unwrap(), "s3://bucket/k"]);
+    assert_eq!(done.code, 3, "{}", done.stderr);
+    assert!(done.stderr.contains("RFC 7686"), "{}", done.stderr);
+    // Tries of a name that may come back take 7 s and more.
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+#[test]
 fn flags_that_do_not_go_together() {
     let client = Client::new("http://127.0.0.1:1");
     let file = client.file("f", b"x");

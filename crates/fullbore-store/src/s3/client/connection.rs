@@ -65,10 +65,10 @@ pub(super) async fn serve(shared: Arc<Shared>) {
         let bucket = shared.bucket();
         match connect(&bucket.endpoint, &shared.options.connect).await {
             Err(error) => {
-                let untrusted = error.is_untrusted();
+                let is_final = error.is_untrusted() || error.is_blocked();
                 let reason = error.to_string();
                 tracing::info!(reason, "no connection");
-                match shared.queue.not_connected(&reason, untrusted, Instant::now()) {
+                match shared.queue.not_connected(&reason, is_final, Instant::now()) {
                     Some(wait) => tokio::time::sleep(wait).await,
                     None => return,
                 }
