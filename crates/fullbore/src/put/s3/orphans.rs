@@ -98,12 +98,12 @@ async fn give_up_of(
     intents: &[Intent],
     open: OpenUploads,
 ) {
-    let living = orphans.living();
+    let bucket = uploader.client.bucket();
+    let living = orphans.living(bucket.store(), &bucket.name);
     // Which of them a run has just begun that lives, it does not know itself yet.
     if living.intents.iter().any(|intent| intent.key == key) {
         return;
     }
-    let bucket = uploader.client.bucket();
     let is_known = |upload: &Begun| {
         let mut known = living.open.iter().chain(orphans.uploads(bucket.store(), &bucket.name));
         known.any(|open| open.upload_id == upload.upload_id)
