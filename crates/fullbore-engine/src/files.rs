@@ -6,6 +6,7 @@
 //! directory of the final name; it gets the final name by one rename. Files are 0644
 //! and directories 0755 whatever the umask. Nothing here syncs: see `durability`.
 
+pub mod beneath;
 mod directory;
 mod name;
 mod part;

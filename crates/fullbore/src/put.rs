@@ -4,6 +4,7 @@
 //! directories when their children have caps (`work`) → the list of caps, caps to stdout, and what limited
 //! the run. Caps go nowhere else.
 
+mod found;
 mod list;
 mod report;
 mod s3;
@@ -64,17 +65,16 @@ fn tell_left_out(arguments: &PutArgs, listing: &Listing) {
     for (path, what) in &listing.left_out {
         say(&arguments.grid, &format!("warning: {}: {what}, left out", path.display()));
     }
-    let snapshots = if arguments.with_snapshots {
-        0
-    } else {
-        listing.snapshots.iter().filter(|path| path.symlink_metadata().is_ok()).count()
-    };
-    if listing.private.len() + snapshots > 0 {
-        let mut text = format!("left out: {} private or unfinished names of mirrors", listing.private.len());
-        if snapshots > 0 {
-            text.push_str("; snapshots, which --with-snapshots puts");
-        }
-        say(&arguments.grid, &text);
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    let mut left_out = Vec::new();
+    if let count @ 1.. = listing.private.len() {
+        left_out.push(format!("{count} private or unfinished name{} of mirrors", plural(count)));
+    }
+    if listing.snapshots_left_out > 0 {
+        left_out.push("snapshots, which --with-snapshots puts".to_owned());
+    }
+    if !left_out.is_empty() {
+        say(&arguments.grid, &format!("left out: {}", left_out.join("; ")));
     }
 }
 

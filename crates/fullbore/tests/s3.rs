@@ -5,6 +5,8 @@
 
 #[path = "s3/checksums.rs"]
 mod checksums;
+#[path = "s3/conditions.rs"]
+mod conditions;
 #[path = "s3/faults.rs"]
 mod faults;
 #[path = "s3/hostile.rs"]

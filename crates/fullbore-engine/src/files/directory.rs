@@ -1,19 +1,18 @@
 //! Directory handles: opened beneath the root, without symbolic links, and kept.
 //!
-//! `openat2` with `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS` lets the kernel refuse every
-//! way out (Linux 5.6). Where it is missing or filtered (old kernels, some container
-//! sandboxes) the path is opened part by part with `O_NOFOLLOW`, which refuses the
-//! same and costs a call per part. Handles are cached, or twenty thousand small files
+//! [`super::beneath`] opens them. Handles are cached, or twenty thousand small files
 //! per second would each pay for the walk.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 
+use super::beneath::{self, DIRECTORY};
 use super::{FileError, name};
 
 /// Directory handles kept open. A guess: a quarter of the usual limit of 1024 open
@@ -21,7 +20,6 @@ use super::{FileError, name};
 const CACHED_DIRECTORIES: usize = 256;
 
 pub(super) const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
-const OPEN_DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// An open directory beneath the root.
 #[derive(Debug)]
@@ -90,7 +88,7 @@ struct Cache {
 
 impl Directories {
     pub(super) fn new(root: OwnedFd, resolve: Option<Resolve>) -> Result<Directories, FileError> {
-        let resolve = resolve.unwrap_or_else(|| match open_beneath(root.as_fd(), ".") {
+        let resolve = resolve.unwrap_or_else(|| match beneath::by_kernel(root.as_fd(), Path::new("."), DIRECTORY) {
             Ok(_) => Resolve::Kernel,
             // ENOSYS: before Linux 5.6; EPERM: seccomp filters of older containers.
             Err(_) => Resolve::Stepwise,
@@ -145,7 +143,7 @@ impl Directories {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(error(errno)),
         }
-        let descriptor = rustix::fs::openat(&parent, last, OPEN_DIRECTORY, Mode::empty()).map_err(error)?;
+        let descriptor = rustix::fs::openat(&parent, last, DIRECTORY, Mode::empty()).map_err(error)?;
         if made.is_ok() {
             let is = rustix::fs::fstat(&descriptor).map_err(error)?.st_mode;
             if is & 0o777 != mode.as_raw_mode() {
@@ -165,8 +163,8 @@ impl Directories {
 
     fn open(&self, path: &str) -> Result<OwnedFd, Errno> {
         match self.resolve {
-            Resolve::Kernel => open_beneath(self.root.as_fd(), path),
-            Resolve::Stepwise => open_stepwise(self.root.as_fd(), path),
+            Resolve::Kernel => beneath::by_kernel(self.root.as_fd(), Path::new(path), DIRECTORY),
+            Resolve::Stepwise => beneath::by_steps(self.root.as_fd(), Path::new(path), DIRECTORY),
         }
     }
 
@@ -199,7 +197,7 @@ impl Directories {
         let device = rustix::fs::fstat(directory).map_err(error)?.st_dev;
         let mut file_systems = locked(&self.file_systems);
         if !file_systems.iter().any(|(known, _)| *known == device) {
-            let own = rustix::fs::openat(directory, ".", OPEN_DIRECTORY, Mode::empty());
+            let own = rustix::fs::openat(directory, ".", DIRECTORY, Mode::empty());
             file_systems.push((device, Arc::new(own.map_err(error)?)));
         }
         Ok(())
@@ -230,19 +228,6 @@ impl Cache {
 
 fn handle(descriptor: OwnedFd, path: &str) -> Directory {
     Directory { descriptor, path: path.to_owned(), modes: AtomicU8::new(0), ancestors_synced: AtomicBool::new(false) }
-}
-
-fn open_beneath(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(root, path, OPEN_DIRECTORY, Mode::empty(), resolve)
-}
-
-fn open_stepwise(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
-    let mut current = rustix::io::fcntl_dupfd_cloexec(root, 0)?;
-    for part in path.split('/') {
-        current = rustix::fs::openat(&current, part, OPEN_DIRECTORY, Mode::empty())?;
-    }
-    Ok(current)
 }
 
 /// The map is never left half-changed by a panic, so a poisoned lock is still good.

@@ -61,6 +61,9 @@ pub enum Form {
     Parts(Option<u64>),
     /// Of an object in this many parts, and the store does not tell which of the two.
     Either(u64),
+    /// The store tells neither a type nor parts. It is of the full object, unless a copy kept the checksum of the parts
+    /// that its source had.
+    Untold,
 }
 
 /// A checksum that a store has of an object.
@@ -100,7 +103,7 @@ impl Checksum {
             // Amazon has no composite checksum of this kind.
             (None, _) if algorithm == Algorithm::Crc64Nvme => Form::Whole,
             // Stores that know no types, such as older ones and moto.
-            (None, _) => by_etag().map_or(Form::Whole, Form::Either),
+            (None, _) => by_etag().map_or(Form::Untold, Form::Either),
         };
         Some(Checksum { algorithm, sum, form })
     }
@@ -184,8 +187,8 @@ pub(super) mod tests {
             |value: &str, kind, etag| Checksum::read(Algorithm::Crc32, value, kind, etag).map(|checksum| checksum.form);
         let sum = "y/Q5Jg==";
         let of_parts = format!("{sum}-3");
-        assert_eq!(read(sum, None, None), Some(Form::Whole));
-        assert_eq!(read(sum, None, Some("abc")), Some(Form::Whole));
+        assert_eq!(read(sum, None, None), Some(Form::Untold));
+        assert_eq!(read(sum, None, Some("abc")), Some(Form::Untold));
         assert_eq!(read(sum, Some("FULL_OBJECT"), Some("abc-3")), Some(Form::Whole));
         assert_eq!(read(&of_parts, None, None), Some(Form::Parts(Some(3))));
         assert_eq!(read(&of_parts, Some("FULL_OBJECT"), None), Some(Form::Parts(Some(3))));

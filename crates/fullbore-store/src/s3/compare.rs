@@ -103,8 +103,14 @@ impl Present {
         match self.checksums.first()?.form {
             Form::Parts(parts) => parts,
             Form::Either(parts) => Some(parts),
-            Form::Whole => None,
+            Form::Whole | Form::Untold => None,
         }
+    }
+
+    /// The test by an ETag that may be an MD5 sum.
+    fn md5(&self) -> Option<Test> {
+        let etag = self.etag.as_ref().filter(|etag| !self.opaque_etag && is_md5(etag));
+        etag.map(|etag| Test::Md5(etag.to_ascii_lowercase()))
     }
 
     /// What shows its content, by what is known of its parts.
@@ -118,11 +124,9 @@ impl Present {
             let tests = guessed.into_iter().flat_map(|(tests, _)| tests).collect();
             return Proof { tests, doubt: Some(Doubt::UnknownParts) };
         }
-        match &self.etag {
-            Some(etag) if !self.opaque_etag && is_md5(etag) => {
-                Proof { tests: vec![Test::Md5(etag.to_ascii_lowercase())], doubt: Some(Doubt::EtagOnly) }
-            }
-            _ => Proof { tests: Vec::new(), doubt: Some(Doubt::NoChecksum) },
+        match self.md5() {
+            Some(md5) => Proof { tests: vec![md5], doubt: Some(Doubt::EtagOnly) },
+            None => Proof { tests: Vec::new(), doubt: Some(Doubt::NoChecksum) },
         }
     }
 
@@ -133,6 +137,7 @@ impl Present {
         let of_parts = |cut| Test::Parts(*algorithm, sum.clone(), cut);
         let (parts, mut tests) = match form {
             Form::Whole => return (vec![whole()], true),
+            Form::Untold => return (std::iter::once(whole()).chain(self.md5()).collect(), true),
             Form::Parts(parts) => (*parts, Vec::new()),
             Form::Either(parts) => (Some(*parts), vec![whole()]),
         };
@@ -326,6 +331,11 @@ mod tests {
         assert_eq!(proof(&no_number, &unknown), (vec![], Some(Doubt::UnknownParts)));
         let either = present(size, "e-3", &[(sha, Form::Either(3))]);
         assert_eq!(proof(&either, &unknown), (vec![whole(sha), guess], Some(Doubt::UnknownParts)));
+        // A copy of an object in parts may have kept their checksum, and then its ETag shows the content.
+        let untold = present(3, MD5, &[(sha, Form::Untold)]);
+        assert_eq!(proof(&untold, &unknown), (vec![whole(sha), Test::Md5(MD5.into())], None));
+        let opaque = Present { opaque_etag: true, ..untold };
+        assert_eq!(proof(&opaque, &unknown), (vec![whole(sha)], None));
         // A weaker one that is certain is better than a guess.
         let mixed = present(size, "e-3", &[(sha, Form::Parts(Some(3))), (Algorithm::Crc64Nvme, Form::Whole)]);
         assert_eq!(proof(&mixed, &unknown), (vec![whole(Algorithm::Crc64Nvme)], None));

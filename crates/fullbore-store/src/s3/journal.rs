@@ -9,7 +9,7 @@
 //! store began it ([`Intent::covers`]). A write is enough for that, without a sync: it outlives the process.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -17,13 +17,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::credentials::unix_now;
+use super::key;
 use crate::journal::create;
 use crate::lafs::secrets::random;
 
 /// How the files are called.
 const SUFFIX: &str = ".s3-uploads";
 
-/// Bytes read of one file: some hundred thousand uploads.
+/// Bytes read of one file, from its end: some hundred thousand uploads.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// An upload in parts.
@@ -70,7 +71,17 @@ const DATED_TOLERANCE_S: i64 = 1;
 /// (`RequestTimeTooSkewed`).
 const UNDATED_TOLERANCE_S: i64 = 15 * 60;
 
+impl Open {
+    fn is_of(&self, store: &str, bucket: &str) -> bool {
+        self.store == store && self.bucket == bucket
+    }
+}
+
 impl Intent {
+    fn is_of(&self, store: &str, bucket: &str) -> bool {
+        self.store == store && self.bucket == bucket
+    }
+
     /// Whether an upload of this key that the store began at that time, by its clock, is the intended one.
     /// `clock_offset_s` is the store's clock less ours, if known.
     pub fn covers(&self, initiated_s: i64, clock_offset_s: Option<i64>) -> bool {
@@ -112,6 +123,17 @@ enum Line {
     Ended {
         upload_id: String,
     },
+}
+
+impl Line {
+    /// Whether key and id are such as an upload has. Without them, DELETE would be asked of the bucket or the object.
+    fn names_an_upload(&self) -> bool {
+        match self {
+            Line::WillBegin(intent) => key::check(&intent.key).is_ok(),
+            Line::Begun(open) => key::check(&open.key).is_ok() && !open.upload_id.is_empty(),
+            Line::Waits { .. } | Line::Answered { .. } | Line::Ended { .. } => true,
+        }
+    }
 }
 
 /// The file of this run; it is made when the first upload begins.
@@ -223,7 +245,9 @@ impl Left {
         let mut left = Left::default();
         for line in text.split(|&byte| byte == b'\n') {
             // The last line of a run that was killed, or of a full disk, may be half a one.
-            if let Ok(line) = serde_json::from_slice(line) {
+            if let Ok(line) = serde_json::from_slice::<Line>(line)
+                && line.names_an_upload()
+            {
                 left.apply(line);
             }
         }
@@ -249,22 +273,27 @@ impl Left {
     }
 
     fn is_of(&self, store: &str, bucket: &str) -> bool {
-        let open = self.open.iter().map(|open| (&open.store, &open.bucket));
-        let intents = self.intents.iter().map(|intent| (&intent.store, &intent.bucket));
-        open.chain(intents).any(|(of_store, of_bucket)| of_store == store && of_bucket == bucket)
+        self.open.iter().any(|open| open.is_of(store, bucket))
+            || self.intents.iter().any(|intent| intent.is_of(store, bucket))
     }
 }
 
 fn read(path: &Path) -> io::Result<Left> {
     let mut text = Vec::new();
-    File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut text)?;
+    let mut file = File::open(path)?;
+    // What is still open was begun last. A line that is cut is passed over.
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(FILE_BYTES_MAX)))?;
+    file.take(FILE_BYTES_MAX).read_to_end(&mut text)?;
     Ok(Left::parse(&text))
 }
 
 /// The journals of a directory.
 fn journals(directory: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
-    entries.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(SUFFIX)))
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    // A pipe of such a name would block the open.
+    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    files.map(|entry| entry.path()).filter(|path| path.to_string_lossy().ends_with(SUFFIX))
 }
 
 /// What runs that are gone left open in one bucket. Holds the locks of their files.
@@ -291,7 +320,7 @@ impl Orphans {
             }
         }
         for (_, _, left) in &mut orphans.files {
-            left.open.sort_by_key(|open| (open.store != store || open.bucket != bucket, open.upload_id.clone()));
+            left.open.sort_by_key(|open| (!open.is_of(store, bucket), open.upload_id.clone()));
         }
         orphans
     }
@@ -299,22 +328,22 @@ impl Orphans {
     /// All of this bucket whose ids are known.
     pub fn uploads<'a>(&'a self, store: &'a str, bucket: &'a str) -> impl Iterator<Item = &'a Open> {
         let all = self.files.iter().flat_map(|(_, _, left)| &left.open);
-        all.filter(move |open| open.store == store && open.bucket == bucket)
+        all.filter(move |open| open.is_of(store, bucket))
     }
 
     /// All of this bucket whose ids are not known.
     pub fn intents<'a>(&'a self, store: &'a str, bucket: &'a str) -> impl Iterator<Item = &'a Intent> {
         let all = self.files.iter().flat_map(|(_, _, left)| &left.intents);
-        all.filter(move |intent| intent.store == store && intent.bucket == bucket)
+        all.filter(move |intent| intent.is_of(store, bucket))
     }
 
-    /// What runs that live have open now.
-    pub fn living(&self) -> Left {
+    /// What runs that live have open in one bucket now.
+    pub fn living(&self, store: &str, bucket: &str) -> Left {
         let mut living = Left::default();
         let theirs = journals(&self.directory).filter(|path| self.files.iter().all(|(ours, ..)| ours != path));
         for left in theirs.filter_map(|path| read(&path).ok()) {
-            living.open.extend(left.open);
-            living.intents.extend(left.intents);
+            living.open.extend(left.open.into_iter().filter(|open| open.is_of(store, bucket)));
+            living.intents.extend(left.intents.into_iter().filter(|intent| intent.is_of(store, bucket)));
         }
         living
     }
@@ -413,10 +442,10 @@ mod tests {
         journal.waits(asked[1]).unwrap();
         journal.answered(asked[2], false).unwrap();
         let living = Orphans::find(directory.path(), "h", "b");
-        assert_eq!((living.intents("h", "b").count(), living.living().intents.len()), (0, 3), "its run lives");
+        assert_eq!((living.intents("h", "b").count(), living.living("h", "b").intents.len()), (0, 3), "its run lives");
         drop(journal);
         let mut orphans = Orphans::find(directory.path(), "h", "b");
-        assert_eq!(orphans.living(), Left::default());
+        assert_eq!(orphans.living("h", "b"), Left::default());
         let mut left: Vec<u64> = orphans.intents("h", "b").map(|intent| intent.id).collect();
         left.sort_unstable();
         let mut expected = asked[1..].to_vec();
@@ -429,6 +458,19 @@ mod tests {
         assert_eq!(Orphans::find(directory.path(), "h", "other").intents("h", "other").count(), 0);
         expected[1..].iter().for_each(|id| orphans.settled(*id));
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn an_intent_in_another_bucket_hid_what_was_left_in_this_one() {
+        let directory = tempfile::tempdir().unwrap();
+        for (store, bucket) in [("h", "b"), ("h", "other"), ("other", "b")] {
+            let journal = Journal::new(directory.path());
+            journal.will_begin(store, bucket, "k").unwrap();
+            journal.begun(&Open { store: store.into(), ..open(bucket, "1") }).unwrap();
+        }
+        let orphans = Orphans::find(directory.path(), "h", "b");
+        assert_eq!((orphans.intents("h", "b").count(), orphans.uploads("h", "b").count()), (1, 1));
+        assert_eq!(orphans.living("h", "b"), Left::default());
     }
 
     #[test]
@@ -461,6 +503,21 @@ mod tests {
     }
 
     #[test]
+    fn a_journal_without_a_key_asked_to_delete_the_bucket() {
+        let begun = |key: &str, upload_id: &str| Line::Begun(Open { key: key.into(), ..open("b", upload_id) });
+        let intent = |key: &str| {
+            let (store, bucket, key) = ("h".into(), "b".into(), key.into());
+            Line::WillBegin(Intent { id: 1, store, bucket, key, from_s: 0, until_s: 0 })
+        };
+        for line in [begun("", "1"), begun("k", ""), begun("../other", "1"), intent(""), intent("a/..")] {
+            assert!(Left::parse(&serde_json::to_vec(&line).unwrap()).is_empty());
+        }
+        for line in [begun("k", "1"), intent("k")] {
+            assert!(!Left::parse(&serde_json::to_vec(&line).unwrap()).is_empty());
+        }
+    }
+
+    #[test]
     fn half_a_line_is_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(format!("x{SUFFIX}"));
@@ -471,6 +528,28 @@ mod tests {
             fs::write(&path, parts.join(&b'\n')).unwrap();
             assert_eq!(Orphans::find(directory.path(), "h", "b").uploads("h", "b").count(), 1);
         }
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn the_end_of_a_huge_journal_was_not_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(format!("x{SUFFIX}"));
+        let line = serde_json::to_vec(&Line::Begun(open("b", "1"))).unwrap();
+        let mut file = File::create(&path).unwrap();
+        file.set_len(FILE_BYTES_MAX + 5).unwrap();
+        file.seek(SeekFrom::End(0)).unwrap();
+        file.write_all(&[b"\n", &line[..], b"\n"].concat()).unwrap();
+        assert_eq!(Orphans::find(directory.path(), "h", "b").uploads("h", "b").count(), 1);
+    }
+
+    #[test]
+    fn a_pipe_named_like_a_journal_blocked_the_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(format!("x{SUFFIX}"));
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert_eq!(Orphans::find(directory.path(), "h", "b").living("h", "b"), Left::default());
         assert!(path.exists());
     }
 }

@@ -364,6 +364,10 @@ async fn warn_of_private(arguments: &PutArgs, client: &Client, plan: &Plan) {
 async fn delete(arguments: &PutArgs, client: &Client, plan: &Plan) -> Result<Deleted, CommandError> {
     let doomed = find_doomed(client, plan).await?;
     let kept = doomed.kept;
+    // Without having put anything it is not known what the store should list.
+    if !arguments.dry_run {
+        doomed.refuse_other_names(client.bucket().store())?;
+    }
     let remedy = if arguments.dry_run { "a run without --dry-run removes them" } else { "they are removed now" };
     say_private(arguments, doomed.private.len(), remedy);
     let share_max = arguments.s3_put.max_delete.map_or(MAX_DELETE, crate::settings::values::Percent::fraction);

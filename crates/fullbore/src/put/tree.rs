@@ -3,15 +3,17 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fullbore_engine::files::PART_ENDING;
 use rustix::io::Errno;
 
+use super::found::{Found, Root};
 use crate::error::CommandError;
 use crate::mirror::snapshot::SNAPSHOT_DIRECTORY;
 
 /// One thing to put.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Item {
     /// A file.
     File {
@@ -19,6 +21,8 @@ pub enum Item {
         path: PathBuf,
         /// Its directory, as a position in the list; none for arguments.
         parent: Option<usize>,
+        /// How it is opened; none for arguments, which may be links and pipes.
+        found: Option<Found>,
     },
     /// A directory; its children name it as their parent.
     Directory {
@@ -82,6 +86,8 @@ pub struct Listing {
     pub private: Vec<PathBuf>,
     /// Directories of snapshots, put or not.
     pub snapshots: Vec<PathBuf>,
+    /// How many directories of snapshots are there and are not put.
+    pub snapshots_left_out: usize,
 }
 
 /// Whether an unfinished file has this name. Ours are `.NAME.part`; other programs leave out the dot.
@@ -94,7 +100,7 @@ pub fn list(arguments: &[PathBuf], choice: Choice) -> Result<Listing, CommandErr
     let mut listing = Listing::default();
     for path in arguments {
         if path.as_os_str() == "-" {
-            if listing.items.contains(&Item::Stdin) {
+            if listing.items.iter().any(|item| matches!(item, Item::Stdin)) {
                 return Err(CommandError::usage("`-` twice: stdin can be read once"));
             }
             listing.items.push(Item::Stdin);
@@ -117,11 +123,12 @@ pub fn list(arguments: &[PathBuf], choice: Choice) -> Result<Listing, CommandErr
             if root.ancestors().any(is_snapshots) {
                 listing.snapshots.push(path.clone());
             }
-            fs::read_dir(path).map_err(|error| CommandError::disk(path, &error))?;
-            let mut walk = Walk { choice, root: root.clone(), followed: 0, above: vec![root], listing: &mut listing };
+            let handle = Root::open(path).map_err(|error| CommandError::disk(path, &error))?;
+            let above = vec![root.clone()];
+            let mut walk = Walk { choice, root, handle, followed: 0, above, listing: &mut listing };
             walk.directory(path, None, in_mirror, false)?;
         } else {
-            listing.items.push(Item::File { path: path.clone(), parent: None });
+            listing.items.push(Item::File { path: path.clone(), parent: None, found: None });
         }
     }
     Ok(listing)
@@ -147,6 +154,7 @@ struct Walk<'a> {
     choice: Choice,
     /// Where the argument really is.
     root: PathBuf,
+    handle: Arc<Root>,
     followed: usize,
     /// Where the directories above really are.
     above: Vec<PathBuf>,
@@ -210,6 +218,7 @@ impl Walk<'_> {
                 self.listing.left_out.push((path, "an unfinished file by its name"));
             } else if is_root && name == SNAPSHOT_DIRECTORY && !self.choice.with_snapshots {
                 // It is among the snapshots, which nobody deletes.
+                self.listing.snapshots_left_out += 1;
             } else if kind.is_symlink() && self.choice.copy_links {
                 self.link(path, own, in_mirror)?;
             } else if kind.is_dir() {
@@ -218,13 +227,20 @@ impl Walk<'_> {
                 self.directory(&path, Some(own), in_mirror, is_followed)?;
                 self.above.pop();
             } else if kind.is_file() {
-                self.listing.items.push(Item::File { path, parent: Some(own) });
+                let real = is_followed.then(|| self.above.last().map(|above| above.join(&name))).flatten();
+                self.file(path, own, real.as_deref());
             } else {
                 let what = if kind.is_symlink() { "a symbolic link" } else { "no regular file" };
                 self.listing.left_out.push((path, what));
             }
         }
         Ok(())
+    }
+
+    /// Adds a regular file; `real` is where links have led to it.
+    fn file(&mut self, path: PathBuf, parent: usize, real: Option<&Path>) {
+        let found = self.handle.found(real.map(|real| real.strip_prefix(&self.root).unwrap_or(real)));
+        self.listing.items.push(Item::File { path, parent: Some(parent), found: Some(found) });
     }
 
     /// Follows a link that ends within the argument, wherever it leads on its way.
@@ -269,7 +285,7 @@ impl Walk<'_> {
             self.directory(&path, Some(parent), in_mirror || leads_into_mirror, true)?;
             self.above.pop();
         } else {
-            self.listing.items.push(Item::File { path, parent: Some(parent) });
+            self.file(path, parent, Some(&end));
         }
         Ok(())
     }
@@ -358,6 +374,7 @@ mod tests {
         assert!(list(&[root.join("m/.fullbore")], choice).is_err());
         let (files, listing) = names(&root.join("m/snapshots"), choice);
         assert_eq!((files, listing.snapshots), (vec!["s/a".to_owned()], vec![root.join("m/snapshots")]));
+        assert_eq!(listing.snapshots_left_out, 0, "they are put");
         let choice = Choice { copy_links: false, with_snapshots: true };
         assert_eq!(names(root, choice).0, ["m/snapshots/s/a", "snapshots/x"]);
     }

@@ -30,6 +30,7 @@ use fullbore_wire::rate_limit::RateLimit;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::found::Found;
 use super::settings::PutSettings;
 use super::spool::{self, spool};
 use super::tree::Item;
@@ -272,9 +273,9 @@ impl Run<'_> {
         match &self.items[number] {
             // It begins when the last of its children is done.
             Item::Directory { .. } => {}
-            Item::File { path, .. } => {
-                let path = path.clone();
-                self.tasks.spawn(async move { (number, putter.file(&path).await) });
+            Item::File { path, found, .. } => {
+                let (path, found) = (path.clone(), found.clone());
+                self.tasks.spawn(async move { (number, putter.file(&path, found).await) });
             }
             Item::Stdin => {
                 self.tasks.spawn(async move { (number, putter.stdin(size).await) });
@@ -367,9 +368,12 @@ impl Names {
 }
 
 impl Putter {
-    async fn file(self, path: &Path) -> Outcome {
+    async fn file(self, path: &Path, found: Option<Found>) -> Outcome {
         let own = path.to_owned();
-        let opening = move || File::open(&own).and_then(|file| Ok((file.metadata()?, file)));
+        let opening = move || {
+            let file = found.map_or_else(|| File::open(&own), |found| found.open(&own));
+            file.and_then(|file| Ok((file.metadata()?, file)))
+        };
         let (metadata, file) = match self.unless_stopped(opening).await {
             Ok(Ok(opened)) => opened,
             Ok(Err(error)) => return (0, Err(CommandError::new(ErrorKind::Disk, error))),

@@ -5,6 +5,7 @@ use std::process::Command;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fullbore_store::s3::checksum::{Algorithm, Hasher};
+use fullbore_store::s3::compare::md5_hex;
 
 use super::faults::well;
 use super::servers::{Client, Output, Server, content, moto, program, versitygw};
@@ -188,6 +189,24 @@ fn parts_of_unknown_sizes_leave_an_object_unverified() {
     assert_eq!(get(&client, "object", &["--require-checksum"]).code, 0);
     let others = Object { parts: Vec::new(), ..composite(Algorithm::Sha256, &large, &[6 << 20, 6 << 20, 8 << 20]) };
     is_unverified(&store, &client, &others, "a guess");
+}
+
+#[test]
+fn a_copy_with_the_checksum_of_its_sources_parts_was_called_corrupt() {
+    let store = Store::start(well());
+    let client = Client::new(&store.url);
+    let bytes = content(20_000, 1);
+    for algorithm in [Algorithm::Sha256, Algorithm::Sha1, Algorithm::Crc32c, Algorithm::Crc32] {
+        let sums = [hash(algorithm, &bytes[..12_000]), hash(algorithm, &bytes[12_000..])].concat();
+        let sum = STANDARD.encode(hash(algorithm, &sums));
+        let object = Object {
+            content: bytes.clone(),
+            etag: Some(md5_hex(&bytes)),
+            checksum_fields: Some(format!("{}: {sum}\r\n", algorithm.field())),
+            ..Object::default()
+        };
+        is_certain(&store, &client, object, &format!("{algorithm:?}"));
+    }
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Stores that say what is not so, or in another form than others: each run ends, and nothing is taken away that should stay.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -113,6 +115,63 @@ fn what_is_not_beneath_the_prefix_is_not_deleted() {
     assert_eq!(done.code, 3, "{}", done.stderr);
     assert!(done.stderr.contains("other/a") && done.stderr.contains("127.0.0.1"), "{}", done.stderr);
     assert_eq!((store.object("other/a").is_some(), deletes(&store.requests())), (true, 0));
+}
+
+#[test]
+fn files_that_the_store_lists_under_other_names_were_deleted() {
+    // As a file system does that keeps `ä` in two characters, or all names in lower case.
+    for (ours, theirs) in [("\u{e4}", "a\u{308}"), ("A", "a"), ("a\u{1}", "a\u{fffd}")] {
+        let listed_name = format!("t/{theirs}");
+        let pages = move |_| page(&["t/0", "t/1", "t/2", &listed_name], None);
+        let (store, client, tree) = with_files(3, listed(pages));
+        client.file(&format!("tree/{ours}"), b"content");
+        let done = put(&client, &tree, &["--delete", "--force-delete"]);
+        assert_eq!((done.code, store.keys().len(), deletes(&store.requests())), (2, 4, 0), "{}", done.stderr);
+        assert!(done.stderr.contains("does not list") && done.stderr.contains("127.0.0.1"), "{}", done.stderr);
+    }
+}
+
+#[test]
+fn a_link_swapped_in_after_the_walk_was_followed() {
+    for flags in [&[][..], &["--copy-links"]] {
+        let store = Store::start(well());
+        let client = Client::new(&store.url);
+        client.file("out/file", b"secret");
+        for name in ["a/file", "b/file", "c/file", "d/file", "e/file"] {
+            client.file(&format!("tree/{name}"), b"public");
+        }
+        let at = |name: &str| client.home.path().join(name);
+        symlink("../d", at("tree/a/link")).unwrap();
+        symlink("../e/file", at("tree/b/file2")).unwrap();
+        let gate = at("gate");
+        let make_pipe =
+            |path: &Path| assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+        make_pipe(&gate);
+        let (tree, pipe) = (at("tree"), gate.to_str().unwrap().to_owned());
+        let mut command = client.command(["put", &pipe, tree.to_str().unwrap(), "s3://bucket/p/", "--last", "file*"]);
+        let child = command.args(flags).spawn().unwrap();
+        // Whoever reads from it is done with the walk, and all others have a later turn.
+        let mut writer = File::options().write(true).open(&gate).unwrap();
+        for name in ["a/file", "d/file"] {
+            fs::remove_file(tree.join(name)).unwrap();
+            symlink("../../out/file", tree.join(name)).unwrap();
+        }
+        fs::rename(tree.join("b"), at("b")).unwrap();
+        symlink("../out", tree.join("b")).unwrap();
+        fs::remove_file(tree.join("c/file")).unwrap();
+        make_pipe(&tree.join("c/file"));
+        writer.write_all(b"go").unwrap();
+        drop(writer);
+        let done = finish(child);
+        assert_eq!(done.code, 2, "{}", done.stderr);
+        for name in ["a/file", "b/file", "c/file"] {
+            assert!(done.stderr.contains(name), "{name}: {}", done.stderr);
+        }
+        let contents = store.keys().into_iter().map(|key| (store.object(&key).unwrap().content, key));
+        for (content, key) in contents {
+            assert!(key == "p/gate" || content == b"public", "{key}: {content:?}");
+        }
+    }
 }
 
 #[test]

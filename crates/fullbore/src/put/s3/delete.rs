@@ -26,6 +26,8 @@ pub struct Doomed {
     /// How many objects beneath the prefix are the files' or are to be deleted. Neither what is kept nor private state
     /// counts: snapshots in the bucket must not hide that all files are gone.
     pub of: usize,
+    /// One of the files' keys that is not listed.
+    pub unlisted: Option<String>,
 }
 
 impl Doomed {
@@ -36,8 +38,9 @@ impl Doomed {
         wanted: &HashSet<&str>,
         rules: &Rules,
     ) -> Result<Doomed, CommandError> {
-        let mut doomed = Doomed { keys: Vec::new(), private: Vec::new(), kept: 0, of: 0 };
+        let mut doomed = Doomed { keys: Vec::new(), private: Vec::new(), kept: 0, of: 0, unlisted: None };
         let mut stray = None;
+        let mut unlisted = wanted.clone();
         let listed = listing::list(client, prefix, |page| {
             // A server that does not look at the prefix would have us delete what is others'.
             stray = page.iter().find(|object| !object.key.starts_with(prefix)).map(|object| object.key.clone());
@@ -45,6 +48,9 @@ impl Doomed {
                 return More::No;
             }
             doomed.of += page.len();
+            for object in &page {
+                unlisted.remove(object.key.as_str());
+            }
             for object in page.into_iter().filter(|object| !wanted.contains(object.key.as_str())) {
                 match rules.fate(&object.key, &object.key[prefix.len()..]) {
                     Fate::Absent => {
@@ -59,6 +65,7 @@ impl Doomed {
             More::Yes
         });
         listed.await.map_err(|error| explain(&error))?;
+        doomed.unlisted = unlisted.into_iter().min().map(str::to_owned);
         let Some(stray) = stray else { return Ok(doomed) };
         let bucket = client.bucket();
         Err(CommandError::new(
@@ -68,6 +75,19 @@ impl Doomed {
                 bucket.store()
             ),
         ))
+    }
+
+    /// Refuses a store that does not list a key that was put. It may list that object under another name, which is then
+    /// no file of ours: file systems that normalise Unicode or fold case do so, and answers in XML that cannot have
+    /// control characters.
+    pub fn refuse_other_names(&self, store: &str) -> Result<(), CommandError> {
+        let Some(key) = &self.unlisted else { return Ok(()) };
+        let error = format_args!(
+            "--delete: {key:?} was put, and store {store} does not list it: it may have another name there; nothing is \
+             deleted"
+        );
+        Err(CommandError::new(ErrorKind::Partial, error)
+            .hint("compare the store's listing with the name, and rename the file if the store cannot keep it"))
     }
 
     /// Refuses to delete too much at once: a source that is suddenly empty is more likely a fault than a wish.
@@ -116,7 +136,8 @@ mod tests {
 
     #[test]
     fn too_much_at_once_is_refused() {
-        let doomed = |count, of| Doomed { keys: vec!["k".into(); count], private: Vec::new(), kept: 0, of };
+        let doomed =
+            |count, of| Doomed { keys: vec!["k".into(); count], private: Vec::new(), kept: 0, of, unlisted: None };
         assert!(doomed(4, 10).guard(0.4, false).is_ok());
         assert!(doomed(5, 10).guard(0.4, false).is_err());
         assert!(doomed(10, 10).guard(0.4, true).is_ok());

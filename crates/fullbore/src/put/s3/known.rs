@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn the_common_prefix_ends_between_characters() {
-        let object = |key: &str| Planned { path: "x".into(), key: key.into(), turn: 0 };
+        let object = |key: &str| Planned { path: "x".into(), found: None, key: key.into(), turn: 0 };
         assert_eq!(common_prefix(&[object("a/ä"), object("a/ö")]), "a/");
         assert_eq!(common_prefix(&[object("ab"), object("ab")]), "ab");
         assert_eq!(common_prefix(&[]), "");

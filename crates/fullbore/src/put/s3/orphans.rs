@@ -11,7 +11,7 @@ use fullbore_store::s3::client::CallError;
 use fullbore_store::s3::credentials::unix_now;
 use fullbore_store::s3::journal::{Intent, Orphans};
 use fullbore_store::s3::open_uploads::{self, OpenUploads};
-use fullbore_store::s3::upload::Uploader;
+use fullbore_store::s3::upload::{Aborted, Uploader};
 use fullbore_store::s3::xml::Begun;
 
 use crate::cli::GridArgs;
@@ -39,9 +39,9 @@ async fn give_up_known(arguments: &GridArgs, uploader: &Uploader, orphans: &mut 
     let uploads: Vec<_> = orphans.uploads(bucket.store(), &bucket.name).cloned().collect();
     for open in uploads {
         match uploader.abort(&open.key, &open.upload_id).await {
-            Ok(_) => {
+            Ok(aborted) => {
                 orphans.ended(&open.upload_id);
-                tell_given_up(arguments, &open.key);
+                tell_given_up(arguments, &open.key, aborted);
             }
             Err(error) => {
                 tell_still_there(arguments, &open.key, &error);
@@ -98,12 +98,12 @@ async fn give_up_of(
     intents: &[Intent],
     open: OpenUploads,
 ) {
-    let living = orphans.living();
+    let bucket = uploader.client.bucket();
+    let living = orphans.living(bucket.store(), &bucket.name);
     // Which of them a run has just begun that lives, it does not know itself yet.
     if living.intents.iter().any(|intent| intent.key == key) {
         return;
     }
-    let bucket = uploader.client.bucket();
     let is_known = |upload: &Begun| {
         let mut known = living.open.iter().chain(orphans.uploads(bucket.store(), &bucket.name));
         known.any(|open| open.upload_id == upload.upload_id)
@@ -116,7 +116,7 @@ async fn give_up_of(
     let mut is_done = open.is_complete;
     for upload in ours {
         match uploader.abort(key, &upload.upload_id).await {
-            Ok(_) => tell_given_up(arguments, key),
+            Ok(aborted) => tell_given_up(arguments, key, aborted),
             Err(error) => {
                 tell_still_there(arguments, key, &error);
                 is_done = false;
@@ -140,8 +140,11 @@ async fn give_up_of(
     over.for_each(|intent| orphans.settled(intent.id));
 }
 
-fn tell_given_up(arguments: &GridArgs, key: &str) {
-    say(arguments, &format!("{key}: gave up the upload in parts of a run that did not end"));
+/// Says nothing of an upload that was complete, or given up, when its run was killed.
+fn tell_given_up(arguments: &GridArgs, key: &str, aborted: Aborted) {
+    if aborted == Aborted::Now {
+        say(arguments, &format!("{key}: gave up the upload in parts of a run that did not end"));
+    }
 }
 
 fn tell_still_there(arguments: &GridArgs, key: &str, error: &CallError) {

@@ -10,13 +10,16 @@ use fullbore_store::s3::key;
 use super::protected::Rules;
 use crate::error::CommandError;
 use crate::error::ErrorKind;
+use crate::put::found::Found;
 use crate::put::tree::{Choice, Item, Listing, list};
 
 /// One object to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Planned {
     /// The file; `-` is stdin.
     pub path: PathBuf,
+    /// How it is opened; none for arguments.
+    pub found: Option<Found>,
     /// Its key.
     pub key: String,
     /// Which turn it has: all of one are there before those of the next begin.
@@ -100,7 +103,7 @@ impl Plan {
                         continue;
                     }
                     Item::Stdin => String::new(),
-                    Item::File { path, parent: Some(_) } => {
+                    Item::File { path, parent: Some(_), .. } => {
                         let relative = beneath_argument(path);
                         let checked = name(&relative).and_then(|name| {
                             key::check(&format!("{beneath}{name}")).map_err(CommandError::usage).map(|()| name)
@@ -115,7 +118,7 @@ impl Plan {
                             }
                         }
                     }
-                    Item::File { path, parent: None } => name(Path::new(path.file_name().unwrap_or_default()))?,
+                    Item::File { path, parent: None, .. } => name(Path::new(path.file_name().unwrap_or_default()))?,
                 };
                 let is_named = matches!(&item, Item::Stdin | Item::File { parent: None, .. })
                     && single
@@ -132,7 +135,9 @@ impl Plan {
                 };
                 key::check(&key).map_err(|error| CommandError::usage(error).context(item.path().display()))?;
                 let turn = last.turn(if relative.is_empty() { &key } else { &relative });
-                plan.objects.push(Planned { path: item.path().to_owned(), key, turn });
+                let path = item.path().to_owned();
+                let found = if let Item::File { found, .. } = item { found } else { None };
+                plan.objects.push(Planned { path, found, key, turn });
             }
         }
         plan.refuse_twins()?;

@@ -133,10 +133,11 @@ impl Sending {
         }
         let work = &self.uploader.work;
         let opened = work.read(|| {
-            if !std::fs::metadata(&object.path)?.is_file() {
-                return Ok(None);
-            }
-            let file = File::open(&object.path)?;
+            let file = match &object.found {
+                Some(found) => found.open(&object.path)?,
+                None if std::fs::metadata(&object.path)?.is_file() => File::open(&object.path)?,
+                None => return Ok(None),
+            };
             Ok(Some((file.metadata()?.len(), file)))
         });
         let (size, file) = match opened {
