@@ -149,6 +149,7 @@ fn fail_gets(shared: &Shared, host: HostId, fault: &Fault) {
             Fault::Untrusted { unknown_issuer, .. } => {
                 GetError::Untrusted { host, reason, unknown_issuer: *unknown_issuer }
             }
+            Fault::Blocked(_) => GetError::Final { host, reason },
             _ => GetError::Unreachable { host, reason },
         };
         // The caller may have given up; then nobody is left to tell.

@@ -29,6 +29,15 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
+/// Sends SETTINGS, and nothing else.
+async fn settings(stream: TlsStream<TcpStream>) {
+    let many = frame(4, 0, 0, &[]).repeat(500);
+    // Into the void: the replies must not stop the flood.
+    let (mut replies, mut flood) = tokio::io::split(stream);
+    tokio::spawn(async move { tokio::io::copy(&mut replies, &mut tokio::io::sink()).await });
+    while flood.write_all(&many).await.is_ok() {}
+}
+
 /// Says `103` to the first request, with 900 fields that are one byte each on the wire (HPACK).
 async fn interim_heads(mut stream: TlsStream<TcpStream>) {
     let mut preface = [0; 24];
@@ -82,4 +91,16 @@ fn endless_interim_heads_take_no_memory() {
     assert!(begun.elapsed() < Duration::from_secs(60), "{ran:#?}");
     let most = most_memory_kb();
     assert!(most < RSS_MAX_KB, "{most} KB");
+}
+
+#[test]
+fn endless_settings_do_not_pass_for_a_slow_server() {
+    let tree = Tree::of(&[20_000; 5]);
+    let (url, setup) = server(settings);
+    let begun = Instant::now();
+    let ran = setup.client(&[url]).fetch(&tree);
+    assert_eq!(ran.given_up.len(), 5, "{ran:#?}");
+    assert!(format!("{ran:?}").contains("frames without content"), "{ran:#?}");
+    // Silence is waited for longer than that.
+    assert!(begun.elapsed() < Duration::from_secs(20), "{ran:#?}");
 }

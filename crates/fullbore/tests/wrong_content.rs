@@ -91,3 +91,19 @@ fn contents_that_all_mirrors_have_wrong_are_exit_4() {
     faulty(&server, "/Contents-", Fault::Corrupt);
     Mirror::new(&archive).run(&[&server]).exits(4).says("/Contents-").says("another SHA-256");
 }
+
+/// The other form is enough for the run, but a client may ask for the one that is missing.
+#[test]
+fn a_form_that_all_mirrors_have_wrong_is_told() {
+    let (_directory, archive) = own_archive(|builder| builder.states(1));
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let forms = archive.state(0).indexes.iter().filter(|index| index.path.ends_with("main/binary-amd64/Packages.gz"));
+    let [form] = forms.collect::<Vec<_>>()[..] else { panic!("the test needs this form of an index") };
+    faulty(&server, &form.sha256.to_string(), Fault::Corrupt);
+    faulty(&server, "main/binary-amd64/Packages.gz", Fault::Corrupt);
+    let mirror = Mirror::new(&archive);
+    let ran = mirror.run(&[&server]).exits(0);
+    let ran = ran.says("main/binary-amd64/Packages.gz: no mirror has the content that the signed Release names");
+    assert!(ran.stderr.contains("published without it"), "{}", ran.stderr);
+    mirror.check(&[]).exits(0);
+}
