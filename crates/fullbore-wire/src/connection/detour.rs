@@ -89,11 +89,7 @@ fn fail(shared: &Shared, host: HostId, first: Detour, endpoint: &Endpoint, error
     let why = error.to_string();
     // It is this address that cannot be trusted or may not be asked; the host itself was.
     let is_final = error.is_untrusted() || error.is_blocked();
-    let fault = if is_final {
-        Fault::WrongAnswer(why.clone())
-    } else {
-        Fault::Broken(why.clone())
-    };
+    let fault = if is_final { Fault::WrongAnswer(why.clone()) } else { Fault::Broken(why.clone()) };
     let to = first.target().clone();
     let mut next = Some(first);
     while let Some(detour) = next {

@@ -174,7 +174,8 @@ impl Account {
         let more = lines.len().saturating_sub(MISSING_NAMED);
         lines.truncate(MISSING_NAMED);
         if more > 0 {
-            lines.push(format!("{} more came wrong from every mirror", units::several(more as u64, "index", "indexes")));
+            lines
+                .push(format!("{} more came wrong from every mirror", units::several(more as u64, "index", "indexes")));
         }
         lines.into_iter().for_each(|line| self.warn(events, line));
     }
