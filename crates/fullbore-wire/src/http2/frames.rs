@@ -175,9 +175,8 @@ mod tests {
         let group = [&data[..9], &[HEADERS; 300][..], &data[309..], &frame(HEADERS, 3)[..]].concat();
         for requests in [1, 2, 7] {
             for read_bytes in [1, 7, 9, 310, 4096] {
-                let mut meter = Meter::default();
                 // The other limit is not met here.
-                meter.content_bytes = u64::MAX / 2;
+                let mut meter = Meter { content_bytes: u64::MAX / 2, ..Meter::default() };
                 (0..requests).for_each(|_| meter.requests.one_more());
                 let limit = HEADS_PER_STREAM * requests;
                 let explained = group.repeat(limit as usize);
