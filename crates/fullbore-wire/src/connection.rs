@@ -34,10 +34,15 @@ pub(crate) use plus::PlusForm;
 /// becomes worth taking from a slow host by time alone.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
+/// Connections in a row that fail while small files wait, before these are given up. The dispatcher's pauses do not hold
+/// for small files. A guess: a restart of a server ends one or two.
+const FAILED_WITH_SMALL_FILES_MAX: u32 = 4;
+
 /// Keeps a connection to a host open whenever one more has work. `slot` numbers the tasks of a host;
 /// only the first answers to small files in memory, so that a run that finds nothing new opens one
 /// connection.
 pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
+    let mut failed_in_a_row = 0;
     loop {
         let woken = shared.wake.notified();
         tokio::pin!(woken);
@@ -91,6 +96,16 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
         if how == Ended::Ours && !was_used && !is_awaited {
             // A server that accepts and closes would be asked in advance again and again.
             tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        match &how {
+            Ended::Fault(fault) if is_awaited => {
+                failed_in_a_row += 1;
+                if failed_in_a_row >= FAILED_WITH_SMALL_FILES_MAX {
+                    fail_gets(&shared, host, fault);
+                }
+                tokio::time::sleep(LOOK_AGAIN * failed_in_a_row.min(FAILED_WITH_SMALL_FILES_MAX)).await;
+            }
+            _ => failed_in_a_row = 0,
         }
     }
 }
@@ -149,6 +164,7 @@ fn fail_gets(shared: &Shared, host: HostId, fault: &Fault) {
             Fault::Untrusted { unknown_issuer, .. } => {
                 GetError::Untrusted { host, reason, unknown_issuer: *unknown_issuer }
             }
+            Fault::Blocked(_) => GetError::Final { host, reason },
             _ => GetError::Unreachable { host, reason },
         };
         // The caller may have given up; then nobody is left to tell.

@@ -7,9 +7,11 @@ mod common;
 #[path = "common/http2_server.rs"]
 mod http2_server;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
+use fullbore_wire::fetch::{Get, GetError};
 use http2_server::server;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -27,6 +29,24 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame.extend(stream.to_be_bytes());
     frame.extend(payload);
     frame
+}
+
+/// Sends SETTINGS, and nothing else.
+async fn settings(stream: TlsStream<TcpStream>) {
+    let many = frame(4, 0, 0, &[]).repeat(500);
+    // Into the void: the replies must not stop the flood.
+    let (mut replies, mut flood) = tokio::io::split(stream);
+    tokio::spawn(async move { tokio::io::copy(&mut replies, &mut tokio::io::sink()).await });
+    while flood.write_all(&many).await.is_ok() {}
+}
+
+static GOODBYES: AtomicUsize = AtomicUsize::new(0);
+
+/// Says GOAWAY to the first request without an answer, and leaves it to the client to close.
+async fn goodbye(mut stream: TlsStream<TcpStream>) {
+    GOODBYES.fetch_add(1, Ordering::Relaxed);
+    let _ = stream.write_all(&[frame(4, 0, 0, &[]), frame(7, 0, 0, &[0; 8])].concat()).await;
+    let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
 }
 
 /// Says `103` to the first request, with 900 fields that are one byte each on the wire (HPACK).
@@ -82,4 +102,28 @@ fn endless_interim_heads_take_no_memory() {
     assert!(begun.elapsed() < Duration::from_secs(60), "{ran:#?}");
     let most = most_memory_kb();
     assert!(most < RSS_MAX_KB, "{most} KB");
+}
+
+#[test]
+fn endless_settings_do_not_pass_for_a_slow_server() {
+    let tree = Tree::of(&[20_000; 5]);
+    let (url, setup) = server(settings);
+    let begun = Instant::now();
+    let ran = setup.client(&[url]).fetch(&tree);
+    assert_eq!(ran.given_up.len(), 5, "{ran:#?}");
+    assert!(format!("{ran:?}").contains("frames without content"), "{ran:#?}");
+    // Silence is waited for longer than that.
+    assert!(begun.elapsed() < Duration::from_secs(20), "{ran:#?}");
+}
+
+#[test]
+fn goodbyes_without_an_answer_are_no_endless_connections() {
+    let (url, setup) = server(goodbye);
+    let client = setup.client(&[url]);
+    let begun = Instant::now();
+    let got = client.get(0, Get { path: "pool/f0".into(), limit_bytes: 1000, ..Get::default() });
+    assert!(matches!(got, Err(GetError::Unreachable { .. })), "{got:?}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    let goodbyes = GOODBYES.load(Ordering::Relaxed);
+    assert!((1..=8).contains(&goodbyes), "{goodbyes} connections");
 }

@@ -55,6 +55,16 @@ fn unreachable() {
 }
 
 #[test]
+fn a_name_that_may_not_be_looked_up_is_refused_for_good() {
+    let client = Setup::default().client(&["http://x.onion/".to_owned()]);
+    for _ in 0..2 {
+        let refused = client.get(0, get("pool/f0", 5000));
+        let Err(GetError::Final { reason, .. }) = refused else { panic!("{refused:?}") };
+        assert!(reason.contains(".onion"), "{reason}");
+    }
+}
+
+#[test]
 fn redirected() {
     let tree = Tree::of(&[1000]);
     let target = tree.good();

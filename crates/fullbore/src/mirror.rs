@@ -207,6 +207,7 @@ fn walk(
         suites.iter_mut().for_each(|suite| suite.came(*sha256));
     }
     came.lack(indexes::lacking(&offers, &suites, &refusals));
+    account.wrong_forms(events, indexes::wrong_forms(&offers, &suites, &refusals));
     offer::take_side_files(side, session, stop, &mut offers)?;
     stop.check()?;
 

@@ -223,7 +223,9 @@ fn told_pause(got: &Got) -> Option<Duration> {
 pub fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) -> Result<Received, Refusal> {
     let answer = answer.map_err(|error| match error {
         // The line in front of it names the host.
-        GetError::Unreachable { reason, .. } => Refusal::Unavailable(reason, HINT_REACH),
+        GetError::Unreachable { reason, .. } | GetError::Final { reason, .. } => {
+            Refusal::Unavailable(reason, HINT_REACH)
+        }
         GetError::Untrusted { reason, unknown_issuer: true, .. } => Refusal::Unavailable(reason, HINT_TRUST),
         GetError::Untrusted { reason, .. } => Refusal::Unavailable(reason, HINT_CERTIFICATE),
         other @ GetError::TooLarge { .. } => Refusal::Unavailable(other.to_string(), HINT_ABSENT),

@@ -19,6 +19,7 @@ use far_end::{against, fullbore, relayed};
 use fullbore_copy::transport::setup::{self, Hello, Ready};
 use fullbore_copy::wire::{Message, Problem, ProblemKind, VERSION};
 use fullbore_engine::escape::is_hidden;
+use fullbore_testkit::digest::Digest;
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::Server;
 use harness::{Mirror, own_archive};
@@ -355,6 +356,53 @@ fn fields_of_a_release_and_paths_of_an_index_forge_nothing() {
             assert_harmless(&format!("{field}: stderr"), &ran.stderr);
             assert_harmless(&format!("{field}: html"), &fs::read(&html).unwrap_or_default());
         }
+    }
+}
+
+/// A flat repository without signatures whose index names this path.
+fn index_with(path: &str) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let digest = Digest::of(b"12345");
+    let index =
+        format!("Package: x\nVersion: 1\nArchitecture: all\nFilename: pool/{path}/x.deb\nSize: 5\nSHA256: {digest}\n");
+    let entry = format!("SHA256:\n {} {} Packages\n", Digest::of(index.as_bytes()), index.len());
+    fs::create_dir(directory.path().join("s")).unwrap();
+    fs::write(directory.path().join("s/Packages"), index).unwrap();
+    fs::write(directory.path().join("s/Release"), format!("Date: Thu, 01 Jan 2026 00:00:00 UTC\n{entry}")).unwrap();
+    directory
+}
+
+#[test]
+fn paths_within_an_index_forge_nothing() {
+    for path in [HOSTILE_MILD, "\u{1b}]0;x\u{7}", "a\rerror: forged", "\u{7f}\u{9b}31m", "%1b%0aerror: forged"] {
+        let directory = index_with(path);
+        let server = Server::start(directory.path()).unwrap();
+        let place = Place::new();
+        let sources = format!("Types: deb\nURIs: {}\nSuites: s/\nTrusted: yes\n", server.url());
+        fs::write(place.path("s.sources"), sources).unwrap();
+        let report = ["report.html", "report.json"];
+        for more in [&["--dry-run"][..], &["-vv"], &["--json"]] {
+            for report in report {
+                let mut arguments = vec!["mirror", "--sources", "s.sources", "--to", "m", "--report", report];
+                arguments.extend(["--metrics", "m.prom", "--trace", "trace.json"]);
+                arguments.extend(more);
+                let output = fullbore(&place, &arguments);
+                // Planned in a dry run, missing in another one, or refused.
+                let is_planned = more == ["--dry-run"] && output.status.code() == Some(0);
+                assert!(is_planned || output.status.code() != Some(0), "{}", said(&output));
+                assert_harmless(&format!("{path:?}: stdout"), &output.stdout);
+                assert_harmless(&format!("{path:?}: stderr"), &output.stderr);
+            }
+        }
+        let mut written = 0;
+        for file in [&report[..], &["m.prom", "trace.json"]].concat() {
+            let content = fs::read(place.path(file)).unwrap_or_default();
+            written += usize::from(!content.is_empty());
+            assert_harmless(file, &content);
+        }
+        assert!(written >= 2, "the test needs reports");
+        let output = fullbore(&place, &["check", "m"]);
+        assert_harmless("check", &[output.stdout, output.stderr].concat());
     }
 }
 

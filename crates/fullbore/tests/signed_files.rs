@@ -134,3 +134,27 @@ fn a_suite_within_another_keeps_its_signed_files() {
         mirror.check(&[]).exits(0);
     }
 }
+
+/// Only the outer suite is mirrored: the inner `Release` is one of its files, and has no signature here.
+#[test]
+fn a_release_that_an_outer_suite_lists_is_checked_as_its_file() {
+    let (_directory, archive) = own_archive(|builder| builder.states(1));
+    let inner = archive.state(0).root.join("dists/trixie/updates/Release");
+    fs::create_dir(inner.parent().unwrap()).unwrap();
+    fs::write(&inner, "Codename: inner\n").unwrap();
+    let text = archive.forge(0, "trixie").release().unwrap();
+    let entry = format!(" {} 16 updates/Release\n", Digest::of(b"Codename: inner\n"));
+    archive.forge(0, "trixie").set_release(&(text + &entry)).unwrap();
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let mirror = Mirror::new(&archive);
+    mirror.run(&[&server]).exits(0);
+    let here = mirror.to.join("dists/trixie/updates/Release");
+    assert!(here.exists(), "the test needs this file in the mirror");
+    mirror.check(&[]).exits(0);
+    // Its content counts all the same, also where no state tells of it.
+    fs::remove_dir_all(mirror.to.join(".fullbore")).unwrap();
+    mirror.check(&[]).exits(0);
+    fs::remove_file(&here).unwrap();
+    fs::write(&here, "Codename: other\n").unwrap();
+    mirror.check(&[]).exits(4);
+}

@@ -3,8 +3,9 @@
 
 mod harness;
 
+use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server};
-use harness::{Mirror, common, own_archive};
+use harness::{Mirror, common, need, own_archive};
 
 fn faulty(server: &Server, part: &str, fault: Fault) {
     server.add_fault(FaultRule::always(PathMatch::Contains(part.into()), fault));
@@ -90,4 +91,53 @@ fn contents_that_all_mirrors_have_wrong_are_exit_4() {
     }
     faulty(&server, "/Contents-", Fault::Corrupt);
     Mirror::new(&archive).run(&[&server]).exits(4).says("/Contents-").says("another SHA-256");
+}
+
+/// The other form is enough for the run, but a client may ask for the one that is missing.
+#[test]
+fn a_form_that_all_mirrors_have_wrong_is_told() {
+    let (_directory, archive) = own_archive(|builder| builder.states(1));
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let forms = archive.state(0).indexes.iter().filter(|index| index.path.ends_with("main/binary-amd64/Packages.gz"));
+    let [form] = forms.collect::<Vec<_>>()[..] else { panic!("the test needs this form of an index") };
+    faulty(&server, &form.sha256.to_string(), Fault::Corrupt);
+    faulty(&server, "main/binary-amd64/Packages.gz", Fault::Corrupt);
+    let mirror = Mirror::new(&archive);
+    let ran = mirror.run(&[&server]).exits(0);
+    let ran = ran.says("main/binary-amd64/Packages.gz: no mirror has the content that the signed Release names");
+    assert!(ran.stderr.contains("published without it"), "{}", ran.stderr);
+    mirror.check(&[]).exits(0);
+}
+
+/// Ends before any package is unpacked: the archive need not be one that a root can be made of.
+#[test]
+fn a_bootstrap_from_a_mirror_with_wrong_files_is_exit_4() {
+    need("apt-get", "apt");
+    let archive = common();
+    let package = &archive.state(0).select(|file| file.suite == "trixie" && file.path.ends_with("_all.deb"));
+    let path = *package.keys().next().expect("a package that any root may have");
+    let (name, _) = path.rsplit_once('/').unwrap().1.split_once('_').unwrap();
+    for (part, fault, said) in [
+        ("Packages", Fault::Corrupt, "Packages"),
+        ("by-hash", Fault::Corrupt, "another SHA-256"),
+        ("/pool/", Fault::Corrupt, "cannot be had right"),
+        ("/pool/", Fault::LongLength, "cannot be had right"),
+    ] {
+        let server = Server::start(&archive.state(0).root).unwrap();
+        faulty(&server, part, fault.clone());
+        match part {
+            "by-hash" => faulty(&server, "/Packages", Fault::Status(404)),
+            "Packages" => faulty(&server, "by-hash", fault.clone()),
+            _ => {}
+        }
+        let place = tempfile::tempdir().unwrap();
+        let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
+        command.args(["bootstrap", "--variant", "custom", "--include", name, "--keyring"]).arg(archive.key());
+        command.arg("trixie").arg(place.path().join("root.tar")).arg(server.url());
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(4), "{part} {fault:?}: {stderr}");
+        assert!(stderr.contains(said), "{part} {fault:?}: {stderr}");
+        assert!(!place.path().join("root.tar").exists());
+    }
 }

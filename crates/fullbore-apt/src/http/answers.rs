@@ -49,7 +49,7 @@ impl Trouble {
     /// Why a file did not come as a stream.
     pub fn of_get(error: &GetError) -> Trouble {
         match error {
-            GetError::Unreachable { reason, .. } => Trouble::Network(reason.clone()),
+            GetError::Unreachable { reason, .. } | GetError::Final { reason, .. } => Trouble::Network(reason.clone()),
             GetError::Untrusted { reason, .. } => Trouble::Other(reason.clone()),
             GetError::TooLarge { limit_bytes, .. } => {
                 Trouble::TooLarge(format!("sent more than the {limit_bytes} bytes that it may have"))

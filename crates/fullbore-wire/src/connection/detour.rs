@@ -88,18 +88,19 @@ async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Conne
 fn fail(shared: &Shared, host: HostId, first: Detour, endpoint: &Endpoint, error: &ConnectError) {
     let why = error.to_string();
     // It is this address that cannot be trusted or may not be asked; the host itself was.
-    let fault = if error.is_untrusted() || error.is_blocked() {
-        Fault::WrongAnswer(why.clone())
-    } else {
-        Fault::Broken(why.clone())
-    };
+    let is_final = error.is_untrusted() || error.is_blocked();
+    let fault = if is_final { Fault::WrongAnswer(why.clone()) } else { Fault::Broken(why.clone()) };
     let to = first.target().clone();
     let mut next = Some(first);
     while let Some(detour) = next {
         match detour {
             Detour::File(ticket, ..) => shared.dispatcher().lost_detour(ticket, &fault, Instant::now()),
             Detour::Small(small, _) => {
-                small.fail(GetError::Unreachable { host: endpoint.host.clone(), reason: why.clone() })
+                let (host, reason) = (endpoint.host.clone(), why.clone());
+                small.fail(match is_final {
+                    true => GetError::Final { host, reason },
+                    false => GetError::Unreachable { host, reason },
+                });
             }
         }
         next = shared.next_detour(host, &to);

@@ -28,6 +28,14 @@ pub enum GetError {
         /// What went wrong.
         reason: String,
     },
+    /// The run does not ask the host again, or may not look up its name: another try gives the same error.
+    #[error("{host}: {reason}")]
+    Final {
+        /// Name of the host.
+        host: String,
+        /// What went wrong.
+        reason: String,
+    },
     /// The host could not show that it is the one asked for.
     #[error("{host}: {reason}")]
     Untrusted {
@@ -130,7 +138,8 @@ impl Watch {
         // A statement of its own: within `if let` the lock would still be held when it is taken again.
         let out = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned);
         if let Some(reason) = out {
-            return Err(unreachable(&reason));
+            let host = self.shared.dispatcher().host_mut(host).name.clone();
+            return Err(GetError::Final { host, reason });
         }
         let (reply, answer) = oneshot::channel();
         lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply: Reply::Whole(reply) });
@@ -152,7 +161,7 @@ impl Watch {
         let unreachable = |reason: String| GetError::Unreachable { host: name.clone(), reason };
         let out = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned);
         if let Some(reason) = out {
-            return Err(unreachable(reason));
+            return Err(GetError::Final { host: name, reason });
         }
         let (head, answer) = oneshot::channel();
         let (pieces, body) = mpsc::channel(STREAM_PIECES);

@@ -1,9 +1,12 @@
-//! A limit on the heads of answers that a server sends.
+//! Limits on the heads of answers and on the frames without content that a server sends.
 //!
 //! h2 queues interim heads until a stream is polled, and flow control does not cover them: a server could fill the memory
 //! between two polls. [`Metered`] sits below h2 and reads the frame headers that pass (RFC 9113, section 4.1). The
-//! connection fails when more heads arrive than its requests explain. h2 itself limits what else it queues: small DATA
-//! frames, CONTINUATION frames, and replies to PING and SETTINGS.
+//! connection fails when more heads arrive than its requests explain.
+//!
+//! h2 itself limits what else it queues: small DATA frames, CONTINUATION frames, and replies to PING and SETTINGS. But it
+//! reads such frames without an end, and takes the time of all other connections for them. So the connection fails, too,
+//! when more frames other than DATA arrive than its requests and its content explain.
 
 use std::io;
 use std::pin::Pin;
@@ -18,7 +21,19 @@ use crate::http1::INFORMATIONAL_MAX;
 /// HEADERS frames that one request explains: interim heads, the final head, and trailers.
 const HEADS_PER_STREAM: u64 = INFORMATIONAL_MAX as u64 + 2;
 
+/// Frames other than DATA that need no explanation. A guess: servers begin with about five, and an idle connection
+/// gets a PING every few seconds.
+const CONTROL_FRAMES_FREE: u64 = 10_000;
+
+/// Frames other than DATA that one request explains. A guess: PRIORITY, WINDOW_UPDATE and RST_STREAM, a few each.
+const CONTROL_FRAMES_PER_REQUEST: u64 = 100;
+
+/// Bytes of content that explain one more frame. Servers send a WINDOW_UPDATE for some KiB of an upload, and a PING for
+/// some KiB of an answer. An acknowledgement is smaller, and does not explain the next PING.
+const BYTES_PER_CONTROL_FRAME: u64 = 64;
+
 const HEADER_BYTES: usize = 9;
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 
 /// The requests of a connection, counted by its client and read by its [`Metered`].
@@ -41,6 +56,10 @@ struct Meter {
     /// Bytes of the present frame that are still to come.
     payload_left: usize,
     heads: u64,
+    /// Frames other than DATA.
+    control_frames: u64,
+    /// Bytes of DATA frames that were received, and all bytes that were sent.
+    content_bytes: u64,
 }
 
 impl Meter {
@@ -65,13 +84,27 @@ impl Meter {
     fn frame(&mut self) -> io::Result<()> {
         let [high, middle, low, kind, ..] = self.header;
         self.payload_left = u32::from_be_bytes([0, high, middle, low]) as usize;
+        let requests = self.requests.0.load(Ordering::Relaxed);
         self.heads += u64::from(kind == HEADERS);
-        let limit = HEADS_PER_STREAM.saturating_mul(self.requests.0.load(Ordering::Relaxed));
-        if self.heads > limit {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("server sent more than {limit} heads")));
+        let heads_max = HEADS_PER_STREAM.saturating_mul(requests);
+        if self.heads > heads_max {
+            return Err(too_many(heads_max, "heads"));
+        }
+        match kind {
+            DATA => self.content_bytes += self.payload_left as u64,
+            _ => self.control_frames += 1,
+        }
+        let explained = CONTROL_FRAMES_PER_REQUEST * requests + self.content_bytes / BYTES_PER_CONTROL_FRAME;
+        let control_frames_max = CONTROL_FRAMES_FREE + explained;
+        if self.control_frames > control_frames_max {
+            return Err(too_many(control_frames_max, "frames without content"));
         }
         Ok(())
     }
+}
+
+fn too_many(limit: u64, what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("server sent more than {limit} {what}"))
 }
 
 /// A connection whose received frames are counted.
@@ -96,7 +129,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
+        self.meter.content_bytes += written as u64;
+        Poll::Ready(Ok(written))
     }
 
     fn poll_write_vectored(
@@ -104,7 +139,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bytes))?;
+        self.meter.content_bytes += written as u64;
+        Poll::Ready(Ok(written))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -138,7 +175,8 @@ mod tests {
         let group = [&data[..9], &[HEADERS; 300][..], &data[309..], &frame(HEADERS, 3)[..]].concat();
         for requests in [1, 2, 7] {
             for read_bytes in [1, 7, 9, 310, 4096] {
-                let mut meter = Meter::default();
+                // The other limit is not met here.
+                let mut meter = Meter { content_bytes: u64::MAX / 2, ..Meter::default() };
                 (0..requests).for_each(|_| meter.requests.one_more());
                 let limit = HEADS_PER_STREAM * requests;
                 let explained = group.repeat(limit as usize);
@@ -151,5 +189,22 @@ mod tests {
                 assert_eq!(meter.heads, limit + 1);
             }
         }
+    }
+
+    #[test]
+    fn frames_without_content_end_a_connection_unless_content_explains_them() {
+        for kind in 1..=255 {
+            let mut meter = Meter::default();
+            (0..2).for_each(|_| meter.requests.one_more());
+            let flood = frame(kind, 8);
+            let limit = CONTROL_FRAMES_FREE + 2 * CONTROL_FRAMES_PER_REQUEST;
+            let accepted = if kind == HEADERS { 2 * HEADS_PER_STREAM } else { limit };
+            let received = (0..=limit).take_while(|_| meter.receive(&flood).is_ok()).count() as u64;
+            assert_eq!(received, accepted, "frames of kind {kind}");
+        }
+        // One PING for each 100 bytes of an answer.
+        let mut meter = Meter::default();
+        let answer = [frame(6, 8), frame(DATA, 100)].concat();
+        assert!((0..10 * CONTROL_FRAMES_FREE).all(|_| meter.receive(&answer).is_ok()));
     }
 }

@@ -75,7 +75,12 @@ pub enum CheckError {
 pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findings, CheckError> {
     let mut checker = Checker::new(root, state, options)?;
     let mut plan = PlanBuilder::new(Filters::default());
+    let mut listed = HashSet::new();
     for directory in checker.directories()? {
+        // Directories are sorted: the suite that lists this file was read before.
+        if listed.contains(&below(&directory, "Release")) && !checker.is_suite(&directory)? {
+            continue;
+        }
         // What came unsigned, as its source allowed, has nothing to be verified by.
         let unsigned = state.suite(&directory).is_some_and(|suite| !suite.signed);
         let verifier = options.verifier.filter(|_| !unsigned);
@@ -88,6 +93,8 @@ pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findin
         }
         let release = text.and_then(|text| Ok(Box::new(Release::parse(&text)?)));
         if let Ok(release) = &release {
+            let entries = release.entries.iter().filter(|entry| entry.path.file_name() == "Release");
+            listed.extend(entries.map(|entry| below(&directory, entry.path.as_str())));
             checker.indexes(&directory, release, &mut plan)?;
         }
         checker.findings.suites.push(SuiteFound { directory, release });
@@ -198,6 +205,12 @@ impl<'a> Checker<'a> {
             }
         }
         Ok(directories)
+    }
+
+    /// Whether this directory, whose `Release` another suite lists, is a suite that was mirrored by itself. Otherwise its
+    /// `Release` is a file of the other suite, as the ones of components are, and needs no signature.
+    fn is_suite(&self, directory: &str) -> Result<bool, CheckError> {
+        Ok(signed_files::is_of_suite(self.root, &self.state.header.suites, &below(directory, "Release"))?)
     }
 
     /// `Release` and `Release.gpg` beside an `InRelease`: clients and mirrors that do not know it read them.

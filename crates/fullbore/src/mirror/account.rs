@@ -22,7 +22,7 @@ use crate::report::hosts::HostsOf;
 use crate::report::{Mirrored, Report, SuiteReport, SuiteState, Summary, Timeline, VerdictReport, units};
 use crate::settings::MirrorSettings;
 
-/// Missing files named in an error; the report has more.
+/// Missing files named in an error, and indexes in a form that came wrong; the report has more of the files.
 const MISSING_NAMED: usize = 8;
 
 /// Totals and course of one run.
@@ -167,6 +167,17 @@ impl Account {
     pub fn guarded(&mut self, events: &mut dyn Events, error: &GuardError) {
         self.refused_deletion = Some(error.to_string());
         self.warn(events, error.to_string());
+    }
+
+    /// Forms of indexes that the suites are published without, a line for each.
+    pub fn wrong_forms(&mut self, events: &mut dyn Events, mut lines: Vec<String>) {
+        let more = lines.len().saturating_sub(MISSING_NAMED);
+        lines.truncate(MISSING_NAMED);
+        if more > 0 {
+            lines
+                .push(format!("{} more came wrong from every mirror", units::several(more as u64, "index", "indexes")));
+        }
+        lines.into_iter().for_each(|line| self.warn(events, line));
     }
 
     /// Ends the run with an error if files are missing, or deletion was refused.

@@ -162,6 +162,25 @@ pub fn lacking(offers: &[Offered], suites: &[SuiteIndexes], refusals: &Refusals)
     offers.iter().zip(suites).filter_map(of_suite).collect()
 }
 
+/// Forms of indexes that came wrong from every mirror while another form came: what each of them was. The suite is
+/// published without them.
+pub fn wrong_forms(offers: &[Offered], suites: &[SuiteIndexes], refusals: &Refusals) -> Vec<String> {
+    let of_suite = |(offer, suite): (&Offered, &SuiteIndexes)| {
+        let is_wrong = |want: &&IndexWant| !suite.has(want) && suite.missing().is_none();
+        let line = |want: &IndexWant| {
+            let refusal = refusals.of(&mut std::iter::once(want.sha256)).filter(|refusal| refusal.is_wrong)?;
+            Some(format!(
+                "{}{}: no mirror has the content that the signed Release names ({}); the suite is published without it",
+                offer.remote,
+                want.path,
+                refusal.reasons.join("; ")
+            ))
+        };
+        suite.wants.iter().filter(is_wrong).filter_map(line).collect::<Vec<_>>()
+    };
+    offers.iter().zip(suites).flat_map(of_suite).collect()
+}
+
 /// Fetches the indexes to be read and, where a mirror lacks the preferred form, the next one. Tells which did not come.
 pub fn fetch(
     offers: &[Offered],
