@@ -12,15 +12,16 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{CWD, FileType, Mode, StatVfsMountFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatVfsMountFlags};
 
-use crate::root::within;
+use crate::root::{within, write_file};
 
 /// Longest order taken, in bytes: more than the kernel allows as arguments of a program (`ARG_MAX`, 2 MiB).
 const ORDER_BYTES_MAX: usize = 4 << 20;
@@ -37,6 +38,9 @@ const PLACES: [&str; 2] = ["run", "var/lib"];
 
 /// Name of that directory, before this process's number.
 const DIRECTORY: &str = "fullbore-dpkg.";
+
+/// The file in it that is locked as long as somebody answers.
+const ALIVE: &str = "alive";
 
 /// What to do with an order.
 #[derive(Debug)]
@@ -86,6 +90,8 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> RelayError {
 #[derive(Debug)]
 pub struct Relay {
     directory: PathBuf,
+    /// The directory itself: its name may lead elsewhere meanwhile.
+    handle: OwnedFd,
     inside: PathBuf,
     orders: File,
     answers: File,
@@ -111,19 +117,19 @@ impl Relay {
         remove(&directory)?;
         // Fails if something has come into its place: what is written into it is run.
         fs::DirBuilder::new().mode(0o700).create(&directory)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = rustix::fs::open(&directory, flags, Mode::empty())?;
         let pipe = |name: &str| -> io::Result<File> {
-            let path = directory.join(name);
-            rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+            rustix::fs::mknodat(&handle, name, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
             // For both directions: neither opening nor polling depends on whether the script is there.
-            File::options().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path)
+            let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            Ok(rustix::fs::openat(&handle, name, flags, Mode::empty())?.into())
         };
-        let alive = File::create(directory.join("alive"))?;
+        let alive = File::from(write_file(handle.as_fd(), ALIVE, 0o600, b"")?);
         alive.lock()?;
-        let script = directory.join("dpkg");
-        fs::write(&script, script_text(&inside, without))?;
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+        write_file(handle.as_fd(), "dpkg", 0o755, script_text(&inside, without).as_bytes())?;
         let (orders, answers) = (pipe("order")?, pipe("answer")?);
-        Ok(Relay { inside: inside.join("dpkg"), orders, answers, directory, _alive: alive })
+        Ok(Relay { inside: inside.join("dpkg"), orders, answers, directory, handle, _alive: alive })
     }
 
     /// Removes what killed runs have left in a root. Only for who has dpkg's frontend lock: an apt that goes on
@@ -138,7 +144,7 @@ impl Relay {
                 let directory = entry.map_err(failed(place))?.path();
                 let is_relays = directory.file_name().is_some_and(|name| name.to_string_lossy().starts_with(DIRECTORY));
                 // Whoever answers has it locked.
-                if is_relays && File::open(directory.join("alive")).is_ok_and(|alive| alive.try_lock().is_ok()) {
+                if is_relays && open_alive(&directory).is_some_and(|alive| alive.try_lock().is_ok()) {
                     remove(&directory).map_err(failed(&directory))?;
                 }
             }
@@ -156,7 +162,7 @@ impl Relay {
     /// # Errors
     /// It cannot be made.
     pub fn add_file(&self, name: &str, text: &str) -> io::Result<PathBuf> {
-        fs::write(self.directory.join(name), text)?;
+        write_file(self.handle.as_fd(), name, 0o644, text.as_bytes())?;
         Ok(self.inside.with_file_name(name))
     }
 
@@ -213,15 +219,20 @@ impl Relay {
                     command.extend(quoted(&argument));
                 }
                 command.push(b'\n');
-                fs::write(self.directory.join("command"), command)?;
+                self.leave("command", &command)?;
                 ("run", told)
             }
             Answer::Refuse => ("refuse", Told::default()),
             Answer::Done(told) => ("done", told),
         };
-        fs::write(self.directory.join("output"), told.output)?;
-        fs::write(self.directory.join("status"), told.status)?;
+        self.leave("output", &told.output)?;
+        self.leave("status", &told.status)?;
         self.say(verdict, told.status_descriptor)
+    }
+
+    /// Leaves a file for the script.
+    fn leave(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        write_file(self.handle.as_fd(), name, 0o644, content).map(drop)
     }
 
     fn say(&self, verdict: &str, descriptor: Option<u32>) -> io::Result<()> {
@@ -236,6 +247,19 @@ impl Drop for Relay {
         // What is left the next run removes.
         let _ = remove(&self.directory);
     }
+}
+
+/// The lock of a directory as it was made here. What a root has of others under this name may be a link, a pipe that is
+/// waited for, or a device that does something when it is opened.
+fn open_alive(directory: &Path) -> Option<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
+    let status = rustix::fs::statat(&directory, ALIVE, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
+        return None;
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::openat(&directory, ALIVE, flags, Mode::empty()).ok().map(File::from)
 }
 
 /// Whether a directory is there from which programs can be started.
@@ -446,6 +470,34 @@ mod tests {
         assert!(script.exists() && dir.path().join("run/other").exists());
         drop(relay);
         assert!(!script.exists());
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_a_lock_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_relay, script) = placed(dir.path());
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join(ALIVE), "").unwrap();
+        let at = |name: &str| dir.path().join("run").join(name);
+        for name in ["fullbore-dpkg.pipe", "fullbore-dpkg.link", "fullbore-dpkg.none"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            at("fullbore-dpkg.pipe/alive"),
+            FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        std::os::unix::fs::symlink(outside.path().join(ALIVE), at("fullbore-dpkg.link/alive")).unwrap();
+        std::os::unix::fs::symlink(outside.path(), at("fullbore-dpkg.outside")).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let root = dir.path().to_owned();
+        std::thread::spawn(move || tell.send(Relay::clear_abandoned(&root).is_ok()));
+        assert_eq!(told.recv_timeout(std::time::Duration::from_secs(20)), Ok(true));
+        assert!(script.exists() && outside.path().join(ALIVE).exists());
+        assert!(at("fullbore-dpkg.outside").is_symlink(), "is nothing that was made here");
     }
 
     #[test]

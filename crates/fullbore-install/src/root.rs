@@ -22,8 +22,8 @@ pub(crate) use edit::set_mode;
 
 const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
 
-/// Largest file of dpkg's database that is read. The status file of a machine with 5,000 packages has 6 MB.
-const FILE_BYTES_MAX: u64 = 256 << 20;
+/// Largest file of a root that is read. The status file of a machine with 5,000 packages has 6 MB.
+pub const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// Why something in the root could not be done.
 #[derive(Debug, thiserror::Error)]
@@ -213,6 +213,24 @@ pub fn within(root: &Path, path: &Path) -> io::Result<PathBuf> {
         }
     }
     Ok(root.join(at))
+}
+
+/// Whether a path of the root leads to the same place for the root's programs and for those of the outside, which follow
+/// absolute links out of it. What is not there yet has to be so as far as it is there.
+///
+/// # Errors
+/// Links that lead to each other.
+pub fn is_same_outside(root: &Path, path: &Path) -> io::Result<bool> {
+    let inside = within(root, path)?;
+    let outside = root.join(path.strip_prefix("/").unwrap_or(path));
+    // A link to nothing is there as well: who writes to it makes a file where it leads.
+    let there = outside.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(root);
+    let missing = outside.strip_prefix(there).unwrap_or(Path::new(""));
+    match there.canonicalize() {
+        Ok(led_to) => Ok(led_to.join(missing) == inside),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 pub(crate) fn as_path(path: &[u8]) -> &Path {

@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
+use fullbore_install::root::is_same_outside;
 use fullbore_install::unpack::{Filters, Root, put_files};
 use harness::{Tree, copy_accounts, empty_root, open, our_unpack};
 
@@ -134,7 +135,8 @@ fn links_in_a_root_lead_no_package_out_of_it() {
 #[test]
 fn no_change_of_a_root_follows_a_link_at_its_end() {
     type Change = fn(&Root, &str);
-    let changes: [(&str, Change); 14] = [
+    let changes: [(&str, Change); 15] = [
+        ("own the directory", |root, path| drop(root.own_directory(path, Some(0), 0o777))),
         ("create", |root, path| drop(root.create_new(path, 0o644))),
         ("write", |root, path| drop(root.write(path, 0o4755, b"new"))),
         ("append", |root, path| drop(root.append(path, 0o644, b"new"))),
@@ -189,4 +191,120 @@ fn a_tree_is_removed_without_what_its_links_lead_to() {
     assert!(!root.remove("tree").expect("not to be there"));
     assert!(!directory.path().join("tree").exists());
     assert_eq!(outside.state(), before);
+}
+
+#[test]
+fn links_that_lead_programs_of_the_outside_elsewhere_are_known() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let root = directory.path().canonicalize().expect("a root");
+    let outside = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| root.join(name);
+    fs::create_dir_all(at("srv/cache")).expect("directories");
+    fs::create_dir_all(at("etc")).expect("a directory");
+    let absolute = outside.path().display().to_string();
+    let up = format!("../../../../../../../../..{absolute}");
+    for (name, target) in [
+        ("within", "srv/cache"),
+        ("etc/within", "../srv/cache"),
+        ("etc/self", "/etc"),
+        ("etc/absolute", absolute.as_str()),
+        ("etc/up", up.as_str()),
+        ("etc/magic", "/proc/self/root"),
+        ("etc/dangling", "/srv/none"),
+        ("etc/near", "none"),
+    ] {
+        symlink(target, at(name)).expect("a link");
+    }
+    let expected = [
+        ("/srv/cache", true),
+        ("/srv/cache/not/there", true),
+        ("/within", true),
+        ("/within/partial", true),
+        ("/etc/within/partial", true),
+        ("/etc/self", false),
+        ("/etc/absolute", false),
+        ("/etc/absolute/partial", false),
+        ("/etc/up", false),
+        ("/etc/magic/etc", false),
+        ("/etc/dangling", false),
+        // Nothing is there: the kernel does not say where a program would write.
+        ("/etc/near", false),
+    ];
+    for (path, is_same) in expected {
+        assert_eq!(is_same_outside(&root, Path::new(path)).expect("no loop"), is_same, "{path}");
+    }
+    symlink("loop", at("loop")).expect("a link");
+    assert!(is_same_outside(&root, Path::new("/loop/x")).is_err());
+}
+
+/// Calls that change what a path leads to: in a root they follow links out of it.
+const CALLS: [&str; 19] = [
+    "fs::write(",
+    "fs::create_dir",
+    "DirBuilder::new",
+    "fs::hard_link(",
+    "fs::rename(",
+    "fs::remove_",
+    "fs::set_permissions(",
+    "fs::copy(",
+    "File::create",
+    "File::options",
+    "OpenOptions::new",
+    "fs::chown(",
+    "fs::lchown(",
+    "unix::fs::symlink(",
+    "rustix::fs::chmod(",
+    "mknodat(CWD",
+    "setxattr(",
+    "fs::truncate(",
+    "set_times(",
+];
+
+/// Where there are such calls all the same, how many, and why.
+const ALLOWED: [(&str, usize, &str); 7] = [
+    (
+        "fullbore-install/src/divert.rs",
+        10,
+        "by `within`; its end is made anew or renamed; the root lives, and is trusted",
+    ),
+    ("fullbore-install/src/divert/apt_conf.rs", 3, "likewise"),
+    ("fullbore-install/src/relay.rs", 2, "its directory, made and removed as such; what is in it goes by a handle"),
+    ("fullbore-install/src/root/edit.rs", 1, "a descriptor's path in /proc"),
+    ("fullbore/src/bootstrap/place.rs", 5, "the root itself and its marker, before and after anything runs in it"),
+    ("fullbore/src/installing/download.rs", 3, "names in the archives directory, none of which is followed"),
+    ("fullbore/src/installing/log.rs", 1, "removes a name"),
+];
+
+#[test]
+fn nothing_in_a_root_is_changed_by_a_path_of_the_outside() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crates");
+    let mut ahead: Vec<PathBuf> = [
+        "fullbore-install/src",
+        "fullbore/src/bootstrap.rs",
+        "fullbore/src/bootstrap",
+        "fullbore/src/install.rs",
+        "fullbore/src/install",
+        "fullbore/src/installing.rs",
+        "fullbore/src/installing",
+    ]
+    .map(|name| crates.join(name))
+    .into();
+    let mut found = BTreeMap::new();
+    while let Some(path) = ahead.pop() {
+        if path.is_dir() {
+            ahead.extend(fs::read_dir(&path).expect("a directory").map(|entry| entry.expect("an entry").path()));
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("source text");
+        let program = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let lines = program.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let count: usize = lines.map(|line| CALLS.iter().filter(|call| line.contains(**call)).count()).sum();
+        let is_test = path.file_name().is_some_and(|name| name == "tests.rs");
+        if count > 0 && !is_test {
+            found.insert(path.strip_prefix(crates).expect("below").display().to_string(), count);
+        }
+    }
+    let allowed: BTreeMap<String, usize> =
+        ALLOWED.iter().map(|(file, count, _)| ((*file).to_owned(), *count)).collect();
+    assert_eq!(found, allowed, "use `fullbore_install::root::Root`, or say in ALLOWED why a path does no harm");
 }

@@ -13,6 +13,7 @@ mod foreign;
 mod hook;
 mod indexes;
 mod namespace;
+mod outside;
 mod pack;
 mod place;
 mod rest;
@@ -230,6 +231,7 @@ impl Walk<'_> {
         let has_devices = skeleton.lay_out().map_err(|error| disk(&error))?;
         let apt = PrivateApt::prepare(self.settings, self.inside, self.log)?;
         self.hooks(Moment::Setup, &apt, &Selection::default(), account, events)?;
+        self.keeps_apt_inside()?;
         account.turn(events, Phase::Indexes, Part::Indexes);
         let configuration = apt.dump()?;
         // What the new root's apt is told, beside what this machine's is.

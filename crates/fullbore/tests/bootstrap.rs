@@ -12,6 +12,7 @@ mod harness {
 }
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -134,6 +135,49 @@ fn hooks_run_at_their_moments_and_an_archive_is_the_same_each_time_and_for_every
     assert_eq!(String::from_utf8_lossy(&well(&mut tar).stdout), "setup extract essential customize ");
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "{left:?}");
+}
+
+/// What a hook may leave where we and this machine's apt keep their files.
+#[test]
+fn a_hooks_links_lead_nothing_out_of_the_new_root() {
+    let (dir, server) = (place(), packages().serve());
+    let outside = dir.path().join("outside");
+    let state = |path: &Path| {
+        let about = fs::symlink_metadata(path).unwrap();
+        (about.mode(), about.uid(), about.size(), about.ctime(), about.ctime_nsec(), about.nlink())
+    };
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("file"), "outside\n").unwrap();
+    std::os::unix::fs::chown(outside.join("file"), Some(1234), Some(1234)).unwrap();
+    let before = [state(&outside), state(&outside.join("file"))];
+    for (place, target, expected) in [
+        ("var/cache/apt", "", Some(1)),
+        ("var/cache/apt/archives", "", Some(1)),
+        ("var/cache/apt/archives/partial", "", Some(1)),
+        ("var/cache/apt/fullbore", "", Some(1)),
+        ("var/lib/apt/lists", "", Some(1)),
+        ("var/lib/apt/lists/partial", "", Some(1)),
+        ("var/log/apt", "", Some(1)),
+        ("tmp", "", Some(1)),
+        ("etc/apt", "", Some(1)),
+        ("var/log/apt/history.log", "/file", Some(1)),
+        // Replaced, as what is written under its name.
+        ("var/cache/apt/archives/lock", "/file", Some(0)),
+    ] {
+        let root = dir.path().join("root");
+        let link = format!(
+            "place=\"$1\"/{place}; mkdir -p \"${{place%/*}}\"; rm -rf \"$place\"; ln -s {}{target} \"$place\"",
+            outside.display()
+        );
+        let mut command = bootstrap(&server, "essential", &[], &root, &["--setup-hook", &link]);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), expected, "{place}: {said}");
+        assert_eq!([state(&outside), state(&outside.join("file"))], before, "{place}");
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 1, "{place}");
+        assert!(expected == Some(0) || said.contains("leads out of the root"), "{place}: {said}");
+        fs::remove_dir_all(&root).unwrap();
+    }
 }
 
 #[test]

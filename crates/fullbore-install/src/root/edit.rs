@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use rustix::fs::{AtFlags, Dev, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -145,11 +146,28 @@ impl Root {
         })
     }
 
+    /// Gives a directory an owner, group root, and a mode; a link of this name is refused.
+    ///
+    /// # Errors
+    /// It is not there, is no directory, or the kernel refuses.
+    pub fn own_directory(&self, path: &str, owner: Option<u32>, mode: u32) -> Result<(), RootError> {
+        self.in_parent(path, "set the owner of", |parent, name| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let directory = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+            if let Some(owner) = owner {
+                let (owner, group) = (rustix::fs::Uid::from_raw(owner), rustix::fs::Gid::ROOT);
+                rustix::fs::fchown(&directory, Some(owner), Some(group))?;
+            }
+            rustix::fs::fchmod(&directory, Mode::from_raw_mode(mode))
+        })
+    }
+
     /// Makes a symbolic link. Whether nothing had this name.
     ///
     /// # Errors
     /// It cannot be made.
-    pub fn symlink(&self, target: &str, path: &str) -> Result<bool, RootError> {
+    pub fn symlink(&self, target: impl AsRef<Path>, path: &str) -> Result<bool, RootError> {
+        let target = target.as_ref();
         self.in_parent(path, "create the link", |parent, name| match rustix::fs::symlinkat(target, parent, name) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),

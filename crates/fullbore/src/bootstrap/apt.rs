@@ -3,14 +3,15 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::Read as _;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use fullbore_apt::acquire::Configuration;
 use fullbore_install::inside::Inside;
 use fullbore_install::resolve::{self, Action, PRINT_URIS, Step, Wanted};
+use fullbore_install::root::Root;
 
+use super::disk;
 use crate::cli::Variant;
 use crate::error::{CommandError, ErrorKind};
 use crate::installing::log::Log;
@@ -58,11 +59,10 @@ impl<'a> PrivateApt<'a> {
     ) -> Result<PrivateApt<'a>, CommandError> {
         let root = inside.root();
         let directory = root.join(DIRECTORY);
-        let disk = |error: std::io::Error| CommandError::disk(&directory, &error);
-        fs::create_dir_all(&directory).map_err(disk)?;
+        let handle = Root::open(root).map_err(|error| disk(&error))?;
         let (trusted, parts) = (directory.join("trusted.gpg"), directory.join("trusted.gpg.d"));
-        fs::create_dir_all(&parts).map_err(disk)?;
-        link_keyrings(&settings.keyrings, &parts).map_err(disk)?;
+        handle.create_directories(&format!("{DIRECTORY}/trusted.gpg.d"), 0o755).map_err(|error| disk(&error))?;
+        link_keyrings(&settings.keyrings, &handle)?;
         let path = |path: &Path| quoted(&path.display().to_string());
         let mut text = format!("Apt::Architecture {};\nApt::Architectures {{ ", quoted(settings.architecture()));
         for architecture in &settings.architectures {
@@ -83,8 +83,7 @@ impl<'a> PrivateApt<'a> {
             text.push_str("APT::Sandbox::User \"root\";\n");
         }
         let configuration = directory.join("apt.conf");
-        fs::write(&configuration, text).map_err(disk)?;
-        fs::set_permissions(&configuration, fs::Permissions::from_mode(0o644)).map_err(disk)?;
+        handle.write(&format!("{DIRECTORY}/apt.conf"), 0o644, text.as_bytes()).map_err(|error| disk(&error))?;
         Ok(PrivateApt { inside, log, directory, configuration })
     }
 
@@ -141,8 +140,7 @@ impl<'a> PrivateApt<'a> {
     /// The Essential packages and what they need; in the variant `custom` those of `--include`.
     pub fn first(&self, settings: &BootstrapSettings, shown: &Shown) -> Result<Selection, CommandError> {
         let Some(wishes) = PrivateApt::first_wishes(settings) else { return Ok(Selection::default()) };
-        let none = self.directory.join(STATUS_NONE);
-        fs::write(&none, "").map_err(|error| CommandError::disk(&none, &error))?;
+        let none = self.write_status(STATUS_NONE, "")?;
         let first = self.select(&wishes, &none, shown)?;
         if first.steps.is_empty() {
             // apt finds nothing wrong with a pattern that means no package.
@@ -184,6 +182,14 @@ impl<'a> PrivateApt<'a> {
         wishes
     }
 
+    /// Writes a list of what is installed; gives where it is.
+    fn write_status(&self, name: &str, text: &str) -> Result<PathBuf, CommandError> {
+        let written = Root::open(self.inside.root())
+            .and_then(|root| root.write(&format!("{DIRECTORY}/{name}"), 0o644, text.as_bytes()));
+        written.map_err(|error| disk(&error))?;
+        Ok(self.directory.join(name))
+    }
+
     /// The files that these will take, once `first` is installed.
     pub fn rest(&self, first: &Selection, wishes: &[String], shown: &Shown) -> Result<Selection, CommandError> {
         if wishes.is_empty() {
@@ -192,9 +198,7 @@ impl<'a> PrivateApt<'a> {
         let mut show = self.command("apt-cache");
         show.args(&shown.0).arg("show").args(first.order.iter().map(|name| as_version(name)));
         let stanzas = self.log.read(&mut show, "apt-cache show")?;
-        let status = self.directory.join(STATUS_FIRST);
-        fs::write(&status, resolve::as_if_installed(&once_each(&stanzas)))
-            .map_err(|error| CommandError::disk(&status, &error))?;
+        let status = self.write_status(STATUS_FIRST, &resolve::as_if_installed(&once_each(&stanzas)))?;
         self.select(&installed(wishes), &status, shown)
     }
 
@@ -298,19 +302,22 @@ fn quoted(value: &str) -> String {
     format!("\"{}\"", value.replace('"', ""))
 }
 
-fn link_keyrings(keyrings: &[PathBuf], parts: &Path) -> std::io::Result<()> {
+fn link_keyrings(keyrings: &[PathBuf], root: &Root) -> Result<(), CommandError> {
     let mut number = 0;
     let mut link = |file: &Path| {
         // apt takes files that end so, and what they hold has to be as they say.
         let mut start = [0; 10];
-        let is_armored = fs::File::open(file)?.read(&mut start).is_ok_and(|count| &start[..count] == b"-----BEGIN");
+        let mut opened = fs::File::open(file).map_err(|error| CommandError::disk(file, &error))?;
+        let is_armored = opened.read(&mut start).is_ok_and(|count| &start[..count] == b"-----BEGIN");
         let ending = if is_armored { "asc" } else { "gpg" };
         number += 1;
-        symlink(file, parts.join(format!("{number:03}.{ending}")))
+        let path = format!("{DIRECTORY}/trusted.gpg.d/{number:03}.{ending}");
+        root.symlink(file, &path).map(drop).map_err(|error| disk(&error))
     };
     for keyring in keyrings {
         if keyring.is_dir() {
-            let mut files: Vec<PathBuf> = fs::read_dir(keyring)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+            let entries = fs::read_dir(keyring).map_err(|error| CommandError::disk(keyring, &error))?;
+            let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
             let is_keyring = |file: &PathBuf| file.extension().is_some_and(|ending| ending == "gpg" || ending == "asc");
             files.retain(is_keyring);
             files.sort();

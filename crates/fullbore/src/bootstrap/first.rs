@@ -6,12 +6,12 @@
 
 use std::path::PathBuf;
 
-use super::ARCHIVES;
-use super::Walk;
+use fullbore_install::root::Root;
+
 use super::apt::Selection;
+use super::{ARCHIVES, Walk, disk};
 use crate::error::CommandError;
 use crate::installing::account::Account;
-use crate::installing::log;
 use crate::installing::unpacker::{Done, Scripts, Unpacker};
 
 impl Walk<'_> {
@@ -61,8 +61,9 @@ impl Walk<'_> {
         let mut command = self.inside.command("dpkg");
         command.args(["--force-depends", "--configure"]).args(first.order.iter().map(|name| package_of(name)));
         self.log.run(&mut command, "dpkg --configure")?;
+        let root = Root::open(self.inside.root()).map_err(|error| disk(&error))?;
         for name in &first.order {
-            log::removed(&self.inside.root().join(ARCHIVES).join(name))?;
+            root.remove(&format!("{ARCHIVES}/{name}")).map_err(|error| disk(&error))?;
         }
         self.stop.check()
     }

@@ -5,8 +5,6 @@
 //! with all of them, and only what it confirms is kept ([`PrivateApt::confirms`]).
 
 use std::ffi::OsString;
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use fullbore_apt::acquire::{Configuration, User};
@@ -14,9 +12,10 @@ use fullbore_apt::kept::Level;
 use fullbore_apt::lists::languages::Locale;
 use fullbore_install::hooks::Moment;
 use fullbore_install::reach::{Beginning, reach};
+use fullbore_install::root::{FILE_BYTES_MAX, Root, RootError};
 
-use super::ARCHIVES;
-use super::apt::{PrivateApt, Shown};
+use super::apt::{DIRECTORY, PrivateApt, Shown};
+use super::{ARCHIVES, disk};
 use crate::cli::Variant;
 use crate::error::CommandError;
 use crate::events::{Event, Events};
@@ -24,7 +23,7 @@ use crate::settings::update::{UpdateSettings, configured_sources, trusted_keyrin
 use crate::settings::{BootstrapSettings, DurabilityChoice, NetworkSettings, apt};
 
 /// Where apt keeps indexes.
-const LISTS: &str = "var/lib/apt/lists";
+pub(super) const LISTS: &str = "var/lib/apt/lists";
 
 /// Modes of `partial` below it and below the archives, and of the archives' lock, as apt sets them.
 const PARTIAL_MODE: u32 = 0o700;
@@ -56,30 +55,24 @@ pub fn refresh(
     events: &mut dyn Events,
 ) -> Result<(), CommandError> {
     let user = configuration.get("APT::Sandbox::User").and_then(User::by_name);
-    let archives = root.join(ARCHIVES);
-    places_of_packages(&archives, user).map_err(|error| CommandError::disk(&archives, &error))?;
+    let handle = Root::open(root).map_err(|error| disk(&error))?;
+    places_of_packages(&handle, user).map_err(|error| disk(&error))?;
     let Some(settings) = ours(settings, network, configuration, root) else { return apt.update() };
     crate::update::run(&settings, &mut Within(events))?;
-    let partial = settings.lists.join("partial");
-    as_apts_own(&partial, user).map_err(|error| CommandError::disk(&partial, &error))
+    as_apts_own(&handle, LISTS, user).map_err(|error| disk(&error))
 }
 
 /// What apt leaves where it fetches packages, which is not apt's work here.
-fn places_of_packages(archives: &Path, user: Option<User>) -> std::io::Result<()> {
-    let partial = archives.join("partial");
-    fs::create_dir_all(&partial)?;
-    as_apts_own(&partial, user)?;
-    let lock = archives.join("lock");
-    fs::File::create(&lock)?;
-    fs::set_permissions(&lock, fs::Permissions::from_mode(LOCK_MODE))
+fn places_of_packages(root: &Root, user: Option<User>) -> Result<(), RootError> {
+    root.create_directories(&format!("{ARCHIVES}/partial"), 0o755)?;
+    as_apts_own(root, ARCHIVES, user)?;
+    root.write(&format!("{ARCHIVES}/lock"), LOCK_MODE, b"")
 }
 
-/// What apt's user writes into is that user's alone; it stays so in the root.
-fn as_apts_own(partial: &Path, user: Option<User>) -> std::io::Result<()> {
-    if let Some(user) = user.filter(|user| user.uid != 0) {
-        std::os::unix::fs::chown(partial, Some(user.uid), Some(0))?;
-    }
-    fs::set_permissions(partial, fs::Permissions::from_mode(PARTIAL_MODE))
+/// What apt's user writes into, below this directory, is that user's alone; it stays so in the root.
+fn as_apts_own(root: &Root, below: &str, user: Option<User>) -> Result<(), RootError> {
+    let owner = user.map(|user| user.uid).filter(|uid| *uid != 0);
+    root.own_directory(&format!("{below}/partial"), owner, PARTIAL_MODE)
 }
 
 /// What `fullbore update` is to do; `None` if it is not certain that it does what apt would.
@@ -156,26 +149,26 @@ pub fn cut(
         _ => Vec::new(),
     };
     names.extend(settings.include.iter().map(|wish| name_of(wish)));
-    let lists = root.join(LISTS);
-    let disk = |error: std::io::Error| CommandError::disk(&lists, &error);
-    let directory = apt.directory().join("lists");
-    fs::create_dir_all(directory.join("partial")).map_err(disk)?;
+    let handle = Root::open(root).map_err(|error| disk(&error))?;
+    let shown = format!("{DIRECTORY}/lists");
+    handle.create_directories(&format!("{shown}/partial"), 0o755).map_err(|error| disk(&error))?;
     let (mut files, mut indexes, mut bytes) = (Vec::new(), Vec::new(), 0);
-    for entry in fs::read_dir(&lists).map_err(disk)? {
-        let entry = entry.map_err(disk)?;
-        let name = entry.file_name().to_string_lossy().into_owned();
+    for name in handle.names(LISTS).map_err(|error| disk(&error))? {
+        let name = String::from_utf8_lossy(&name).into_owned();
+        let path = format!("{LISTS}/{name}");
         if name.ends_with("_Packages") {
-            bytes += entry.metadata().map_err(disk)?.len();
-            if bytes > CUT_BYTES_MAX {
+            let size = handle.size_bytes(&path).unwrap_or_default();
+            bytes += size;
+            if size > FILE_BYTES_MAX || bytes > CUT_BYTES_MAX {
                 return Ok(None);
             }
-            indexes.push(fs::read(entry.path()).map_err(disk)?);
+            indexes.extend(handle.read(&path).map_err(|error| disk(&error))?);
             files.push(name);
         } else if name.contains("_Packages.") {
             // Kept compressed, as somebody has configured it.
             return Ok(None);
         } else if RELEASES.iter().any(|ending| name.ends_with(ending)) {
-            fs::hard_link(entry.path(), directory.join(&name)).map_err(disk)?;
+            handle.hard_link(&path, &format!("{shown}/{name}")).map_err(|error| disk(&error))?;
         }
     }
     let beginning = Beginning {
@@ -188,9 +181,9 @@ pub fn cut(
     for (name, stanzas) in files.iter().zip(reached) {
         let mut text = stanzas.join(&b"\n\n"[..]);
         text.extend(b"\n\n");
-        fs::write(directory.join(name), text).map_err(disk)?;
+        handle.write(&format!("{shown}/{name}"), 0o644, &text).map_err(|error| disk(&error))?;
     }
-    let mut directory = directory.into_os_string();
+    let mut directory = apt.directory().join("lists").into_os_string();
     directory.push("/");
     let mut options = vec![OsString::from("--option"), OsString::from("Dir::State::Lists=")];
     options[1].push(directory);
