@@ -24,6 +24,11 @@ pub fn unforeseen() -> String {
     format!("{:016x}", RandomState::new().hash_one(()))
 }
 
+/// Whether this may have come from [`unforeseen`].
+pub fn is_unforeseen(name: &[u8]) -> bool {
+    name.len() == 16 && name.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 /// Calls `make` with names, `before` and `after` a part that cannot be foreseen, until one was not there.
 ///
 /// # Errors
@@ -81,6 +86,7 @@ mod tests {
         names.sort();
         names.dedup();
         assert_eq!(names.len(), 100);
+        assert!(names.iter().all(|name| is_unforeseen(&name.as_encoded_bytes()[2..])));
         assert!(directory(&dir.path().join("none"), OsStr::new("x.")).is_err());
     }
 
