@@ -1,17 +1,15 @@
 //! A single file that a command writes: under a temporary name beside it, until all of it is there.
 //!
-//! The name cannot be foreseen, so a run that is killed leaves one that no later run would meet. Each file is locked
-//! while it is written, and whoever begins the next one for the same place removes those that nobody locks.
+//! Whoever begins the next one for the same place removes what killed runs have left ([`temporary::remove_abandoned`]).
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use fullbore_engine::temporary;
-use rustix::fs::OFlags;
 
 /// The mode of files that everybody may read, less what the umask takes away.
 pub const FOR_ALL: u32 = 0o666;
@@ -48,16 +46,12 @@ impl Output {
         // Names have 255 bytes at most, this one too.
         begin.push(OsStr::from_bytes(&name.as_bytes()[..name.len().min(NAME_BYTES_MAX)]));
         begin.push(".");
-        remove_abandoned(&path, &begin);
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        temporary::remove_abandoned(directory, &begin, ENDING, Metadata::is_file);
         let (part, file) = temporary::with_name(&begin, ENDING, |name| {
             let part = path.with_file_name(name);
             let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
-            // Not everywhere there are locks; then nothing is taken for abandoned either.
-            let is_locked = file.lock().is_ok();
-            // Somebody may have removed it before it was locked.
-            if is_locked && !is_same(&file.metadata()?, fs::symlink_metadata(&part)) {
-                return Err(io::ErrorKind::AlreadyExists.into());
-            }
+            temporary::keep(&file, &part)?;
             Ok((part, file))
         })?;
         Ok(Output { path, part, file, published: false })
@@ -103,36 +97,6 @@ impl Drop for Output {
             let _ = fs::remove_file(&self.part);
         }
     }
-}
-
-/// Removes what killed runs of ours have left of a file at `path`: names that begin so, and that [`temporary`] gives.
-fn remove_abandoned(path: &Path, begin: &OsStr) {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let middle =
-            name.as_bytes().strip_prefix(begin.as_bytes()).and_then(|rest| rest.strip_suffix(ENDING.as_bytes()));
-        if !middle.is_some_and(temporary::is_unforeseen) {
-            continue;
-        }
-        // What was put there as a pipe or a link neither stops us nor leads us elsewhere.
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-        let part = entry.path();
-        let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(&part) else { continue };
-        let is_ours = file.metadata().is_ok_and(|about| {
-            about.is_file()
-                && about.uid() == rustix::process::geteuid().as_raw()
-                && is_same(&about, fs::symlink_metadata(&part))
-        });
-        if is_ours && file.try_lock().is_ok() {
-            let _ = fs::remove_file(&part);
-        }
-    }
-}
-
-/// Whether a name is the one of this file.
-fn is_same(file: &Metadata, name: io::Result<Metadata>) -> bool {
-    name.is_ok_and(|name| (name.dev(), name.ino()) == (file.dev(), file.ino()))
 }
 
 /// Writes a whole file: a reader finds the old or the new one.
@@ -198,11 +162,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let left = [".file.0123456789abcdef.part", ".file.fedcba9876543210.part"];
-        left.map(|name| fs::write(at(name), "left by a kill").unwrap());
+        left.iter().for_each(|name| fs::write(at(name), "left by a kill").unwrap());
         // Names that no run of ours gives, or gives to other files, and things that are no files.
         let others =
             [".file.part", ".file.0123456789abcde.part", ".file.0123456789ABCDEF.part", ".file2.0123456789abcdef.part"];
-        others.map(|name| fs::write(at(name), "of somebody else").unwrap());
+        others.iter().for_each(|name| fs::write(at(name), "of somebody else").unwrap());
         std::os::unix::fs::symlink(at(".file.part"), at(".file.1111111111111111.part")).unwrap();
         fs::create_dir(at(".file.2222222222222222.part")).unwrap();
         let mode = rustix::fs::Mode::RUSR;
