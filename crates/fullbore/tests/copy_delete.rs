@@ -307,6 +307,31 @@ fn modes(place: &Place, name: &str) -> [u32; 2] {
 }
 
 #[test]
+fn linked_files_of_ours_that_we_cannot_read_are_separated() {
+    let place = Place::new();
+    let program = place.path("fullbore");
+    fs::copy(env!("CARGO_BIN_EXE_fullbore"), &program).unwrap();
+    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+    for (name, mode) in [("src/a", 0o644), ("src/b", 0o600), ("dst/a", 0o200)] {
+        write(&place.path(name), "content");
+        fs::File::options().write(true).open(place.path(name)).unwrap().set_modified(time).unwrap();
+        fs::set_permissions(place.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    fs::hard_link(place.path("dst/a"), place.path("dst/b")).unwrap();
+    // A name outside of the copy keeps its permissions.
+    fs::hard_link(place.path("dst/a"), place.path("outside")).unwrap();
+    chown_to_nobody(&place, &["src", "dst"]);
+    let output = as_nobody(&place, &program, &["copy", "src/", "dst"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    for (name, mode) in [("dst/a", 0o644), ("dst/b", 0o600), ("outside", 0o200)] {
+        let status = fs::metadata(place.path(name)).unwrap();
+        assert_eq!((status.mode() & 0o7777, status.nlink()), (mode, 1), "{name}");
+        assert_eq!(fs::read(place.path(name)).unwrap(), b"content");
+    }
+}
+
+#[test]
 fn a_read_only_destination_of_ours_is_copied_into() {
     let place = Place::new();
     let program = place.path("fullbore");

@@ -6,7 +6,7 @@
 //! itself, which is not listed where a source goes into it by its name.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -71,6 +71,30 @@ impl<'a> Opened<'a> {
     /// A directory that is open now had these permissions.
     pub(super) fn was(&self, path: &[u8], mode: u32) {
         self.lock().insert(path.to_vec(), mode);
+    }
+
+    /// Opens a file for reading, also one of ours that its own permissions close to us; they stay as they are.
+    ///
+    /// # Errors
+    /// As open(2).
+    pub(super) fn open_file(&self, folder: &Folder, name: &[u8]) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let open = || rustix::fs::openat(folder, name, flags, Mode::empty());
+        match open() {
+            Err(Errno::ACCESS) => {}
+            result => return result,
+        }
+        // One at a time: by another name of the same file its permissions may be changed just now.
+        let _alone = self.lock();
+        let status = folder.status(name)?.ok_or(Errno::NOENT)?;
+        if status.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(Errno::ACCESS);
+        }
+        let mode = status.st_mode & 0o7777;
+        change_mode(&folder.descriptor, name, mode | Mode::RUSR.as_raw_mode())?;
+        let opened = open();
+        change_mode(&folder.descriptor, name, mode)?;
+        opened
     }
 
     /// The copy itself sets the permissions of a directory.
