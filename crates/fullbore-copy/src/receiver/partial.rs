@@ -564,7 +564,8 @@ pub(super) mod tests {
         let pipe = |path: &Path| {
             rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         };
-        let plants: [(&str, &dyn Fn(&Path)); 5] = [
+        type Plant<'a> = (&'a str, &'a dyn Fn(&Path));
+        let plants: [Plant<'_>; 5] = [
             ("another user's", &given_away),
             ("a hard link", &|path| replaced(path, &|| std::fs::hard_link(&victim, path).unwrap())),
             ("a symbolic link", &|path| replaced(path, &|| std::os::unix::fs::symlink(&victim, path).unwrap())),
@@ -580,7 +581,7 @@ pub(super) mod tests {
                 assert!(found.is_empty(), "{what}: {}", path.display());
                 let left: Vec<_> =
                     std::fs::read_dir(directory.path()).unwrap().map(|name| name.unwrap().path()).collect();
-                assert_eq!(left, [victim.clone()], "{what}");
+                assert_eq!(left, std::slice::from_ref(&victim), "{what}");
                 assert_eq!(std::fs::read(&victim).unwrap(), b"untouched", "{what}");
             }
         }
