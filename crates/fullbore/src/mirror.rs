@@ -65,6 +65,7 @@ use publish::{Publication, StoredFile};
 use retention::{DeleteGuard, Retention};
 use select::{Selection, within_indexes};
 use session::{Session, Stop, boot_id, disk};
+use signed_files::Inner;
 use standing::{Left, SuiteId};
 use state::{Novelty, State, SuiteRecord};
 use subtract::{FileSet, LoggedFile, Tally};
@@ -161,6 +162,12 @@ fn walk(
         account.complete = true;
         return Ok(());
     }
+    let directories: Vec<String> = offers.iter().map(|offer| offer.layout.directory.clone()).collect();
+    for (offer, outer) in offers.iter_mut().zip(&directories) {
+        let of_run = directories.iter().map(String::as_str);
+        let mut inner = Inner::new(&root, outer, &state.header.suites, of_run);
+        inner.leave_out(&mut offer.release).map_err(|error| disk(&error))?;
+    }
     session.fetcher.warm(!settings.dry_run);
 
     account.phase(events, session, Phase::Indexes);
@@ -178,7 +185,7 @@ fn walk(
     session.fetcher.warm(false);
 
     account.phase(events, session, Phase::Plan);
-    let directories: Vec<&str> = offers.iter().map(|offer| offer.layout.directory.as_str()).collect();
+    let directories: Vec<&str> = directories.iter().map(String::as_str).collect();
     let ids = state.number_suites(&directories);
     let plan = Arc::new(indexes::plan(settings, &offers, &suites, &ids, session)?);
     if plan.is_empty() && !settings.filters.is_empty() {
@@ -247,7 +254,7 @@ impl Run<'_> {
         let complete = |place: usize| self.is_complete(place, came);
         let mut publications = Vec::new();
         for place in (0..self.offers.len()).filter(|place| complete(*place)) {
-            publications.push(self.publication(session, &state, place)?);
+            publications.push(self.publication(session, place)?);
         }
         publish::check(&publications, self.plan).map_err(|error| CommandError::new(ErrorKind::Verification, error))?;
         let replaced = self.plan.files().map(|file| file.id).filter(|id| {
@@ -255,8 +262,9 @@ impl Run<'_> {
                 && wanted.subtraction.done.contains(*id)
                 && self.plan.file(*id).suites.iter().any(|suite| publications.iter().any(|one| one.id == *suite))
         });
-        let names = publish::names(root, &publications, &state.header.suites, self.plan, replaced)
+        let mut names = publish::names(root, &publications, &state.header.suites, self.plan, replaced)
             .map_err(|error| disk(&error))?;
+        publish::keep_what_others_name(&mut names, root, &state, &publications).map_err(|error| state_error(&error))?;
         session.sync.device(|| session.target.publish(&names)).map_err(|error| disk(&error))?;
 
         let (foreign, clean) = self.others(root, &state, account, events);
@@ -392,14 +400,8 @@ impl Run<'_> {
     }
 
     /// The names of one suite.
-    fn publication(&self, session: &Session, state: &State, place: usize) -> Result<Publication, CommandError> {
+    fn publication(&self, session: &Session, place: usize) -> Result<Publication, CommandError> {
         let offer = &self.offers[place];
-        let is_of_suite = |name: &str| {
-            let path = offer.layout.path(name);
-            let is_of_run = || self.offers.iter().any(|other| signed_files::is_within(&other.layout.directory, &path));
-            let is_here = signed_files::is_of_suite(&session.root, &state.header.suites, &path);
-            is_here.map(|is_here| is_here || is_of_run()).map_err(|error| disk(&error))
-        };
         let mut stored = BTreeMap::new();
         for (name, content) in &offer.files {
             let sha256 = store::put_dated(&session.places.work, content, Some(offer.modified))
@@ -409,17 +411,12 @@ impl Run<'_> {
                 StoredFile { path: (*name).to_owned(), size: content.len() as u64, sha256, sha512: None },
             );
         }
-        let mut files = Vec::new();
-        for file in self.suites[place].stored() {
-            if !is_of_suite(&file.path)? {
-                files.push(file);
-            }
-        }
+        let mut files = self.suites[place].stored();
         files.sort_by(|a, b| a.path.cmp(&b.path));
         let mut left_out = Vec::new();
         for entry in &offer.release.entries {
             let path = entry.path.as_str();
-            if files.binary_search_by(|file| file.path.as_str().cmp(path)).is_err() && !is_of_suite(path)? {
+            if files.binary_search_by(|file| file.path.as_str().cmp(path)).is_err() {
                 left_out.push(StoredFile {
                     path: path.to_owned(),
                     size: entry.size,
