@@ -28,6 +28,7 @@ pub mod pool;
 pub mod publish;
 pub mod records;
 pub mod refusals;
+pub mod replaced;
 pub mod retention;
 pub mod room;
 pub mod select;
@@ -62,12 +63,13 @@ use places::Places;
 use plan::Plan;
 use pool::{Came, Wanted};
 use publish::{Publication, StoredFile};
+use replaced::Failure;
 use retention::{DeleteGuard, Retention};
 use select::{Selection, within_indexes};
 use session::{Session, Stop, boot_id, disk};
 use signed_files::Inner;
 use standing::{Left, SuiteId};
-use state::{Novelty, State, SuiteRecord};
+use state::{Conflict, Novelty, State, SuiteRecord};
 use subtract::{FileSet, LoggedFile, Tally};
 
 /// Times that one run goes over the archive when it is told, again and again, that there is news.
@@ -97,14 +99,14 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
     let mut session =
         Session::open(places, &settings.origins, settings.origin_only, &settings.network, settings.durability)?;
     let stop = Stop::listen(&session.runtime);
-    let mut result = walk(settings, &mut session, &stop, &mut account, events);
+    let mut result = walk_with_others(settings, &mut session, &stop, &mut account, events);
     for _ in 1..ROUNDS_MAX {
         // Somebody pushed while we were at it: what we have may be old already (ftpsync).
         let done = settings.dry_run || result.is_err();
         if done || !trace_files::take_update_required(&session.root, &account.host).unwrap_or(false) {
             break;
         }
-        result = walk(settings, &mut session, &stop, &mut account, events);
+        result = walk_with_others(settings, &mut session, &stop, &mut account, events);
     }
     let result = result.and(snapshot_of(settings, &session, &mut account, events));
     session.fetcher.halt();
@@ -128,6 +130,38 @@ fn take_lock(root: &Root) -> Result<Lock, CommandError> {
     })
 }
 
+/// The walk; once more with each suite of another run that names a file which the archive has replaced, if that suite
+/// can be taken in.
+fn walk_with_others(
+    settings: &MirrorSettings,
+    session: &mut Session,
+    stop: &Stop,
+    account: &mut Account,
+    events: &mut dyn Events,
+) -> Result<(), CommandError> {
+    let mut failure = match walk(settings, session, stop, account, events) {
+        Err(failure) => failure,
+        Ok(()) => return Ok(()),
+    };
+    let mut settings = settings.clone();
+    // Each time with one more of the suites that the state knows.
+    while let Failure::Replaced { path, suite, source: Some(source), error } = failure {
+        account.warn(
+            events,
+            format!("{path} was replaced, and {suite} names it as well: {suite} is mirrored in this run, too"),
+        );
+        settings = replaced::with_suite(&settings, source, &suite);
+        failure = match walk(&settings, session, stop, account, events) {
+            Ok(()) => return Ok(()),
+            Err(Failure::Other(why)) if why.kind != ErrorKind::Interrupted => {
+                return Err(replaced::not_taken_in(error, &suite, &why));
+            }
+            Err(failure) => failure,
+        };
+    }
+    Err(failure.into_command())
+}
+
 /// The walk, in order.
 fn walk(
     settings: &MirrorSettings,
@@ -135,7 +169,7 @@ fn walk(
     stop: &Stop,
     account: &mut Account,
     events: &mut dyn Events,
-) -> Result<(), CommandError> {
+) -> Result<(), Failure> {
     let now = jiff::Timestamp::now().as_second();
     let root = session.root.clone();
     account.complete = false;
@@ -192,8 +226,9 @@ fn walk(
         account.warn(events, "the filters leave nothing: 0 files are wanted beside the indexes".to_owned());
     }
     let signed: Vec<(SuiteId, bool)> = ids.iter().copied().zip(offers.iter().map(|offer| offer.signed)).collect();
-    let asked: Vec<&str> = settings.sources.iter().flat_map(|source| &source.suites).map(String::as_str).collect();
-    let mut wanted = pool::need(&plan, &state, session, &signed, &asked, stop, &mut |line| account.warn(events, line))?;
+    let in_conflict = |conflict: &Conflict| Failure::of(conflict, settings, &offers);
+    let warn = &mut |line| account.warn(events, line);
+    let mut wanted = pool::need(&plan, &state, session, &signed, &in_conflict, stop, warn)?;
     let others = indexes::missing(&offers, &suites, false);
     let room = pool::room(&wanted, &others, session)?;
     if settings.dry_run {
@@ -226,7 +261,7 @@ fn walk(
     run.publish(session, state, wanted, &came, account, events)?;
     account.complete = (0..offers.len()).all(|place| run.is_complete(place, &came));
     run.finish(session, above, account, events);
-    account.missing(came.missing, came.why)
+    Ok(account.missing(came.missing, came.why)?)
 }
 
 /// What publishing needs to know.
@@ -440,6 +475,8 @@ impl Run<'_> {
     fn update(&self, place: usize, state: &State, published: bool) -> SuiteUpdate {
         let offer = &self.offers[place];
         let before = state.suite(&offer.layout.directory);
+        let mut sources = self.settings.sources.iter();
+        let source = sources.find(|source| source.suites.contains(&offer.requested));
         SuiteUpdate {
             id: self.ids[place],
             record: SuiteRecord {
@@ -452,6 +489,7 @@ impl Run<'_> {
                 date: offer.release.date.unwrap_or_default(),
                 signed: offer.signed,
                 fingerprint: offer.fingerprint,
+                trust: source.map(|source| fingerprint::trust(source, self.settings.ignore_valid_until)),
                 selection: offer.selections.iter().map(Selection::describe).collect::<Vec<_>>().join(" and "),
                 filtered: !self.settings.filters.is_empty() || !within_indexes(&offer.selections).is_empty(),
                 generation: before.map_or(1, |before| before.generation),
