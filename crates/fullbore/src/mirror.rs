@@ -63,7 +63,7 @@ use places::Places;
 use plan::Plan;
 use pool::{Came, Wanted};
 use publish::{Publication, StoredFile};
-use replaced::Failure;
+use replaced::{Failure, Replaced};
 use retention::{DeleteGuard, Retention};
 use select::{Selection, within_indexes};
 use session::{Session, Stop, boot_id, disk};
@@ -139,27 +139,25 @@ fn walk_with_others(
     account: &mut Account,
     events: &mut dyn Events,
 ) -> Result<(), CommandError> {
-    let mut failure = match walk(settings, session, stop, account, events) {
-        Err(failure) => failure,
-        Ok(()) => return Ok(()),
-    };
     let mut settings = settings.clone();
+    let mut outcome = walk(&settings, session, stop, account, events);
     // Each time with one more of the suites that the state knows.
-    while let Failure::Replaced { path, suite, source: Some(source), error } = failure {
+    while let Err(Failure::Replaced(replaced)) = outcome {
+        let Replaced { path, suite, source: Some(source), .. } = *replaced else { return Err(replaced.error) };
         account.warn(
             events,
             format!("{path} was replaced, and {suite} names it as well: {suite} is mirrored in this run, too"),
         );
         settings = replaced::with_suite(&settings, source, &suite);
-        failure = match walk(&settings, session, stop, account, events) {
-            Ok(()) => return Ok(()),
-            Err(Failure::Other(why)) if why.kind != ErrorKind::Interrupted => {
-                return Err(replaced::not_taken_in(error, &suite, &why));
+        outcome = walk(&settings, session, stop, account, events).map_err(|failure| match failure {
+            Failure::Other(why) => {
+                let text = format!("{suite} was taken in, for it names {path}, which was replaced");
+                Failure::Other(why.context(text))
             }
-            Err(failure) => failure,
-        };
+            replaced => replaced,
+        });
     }
-    Err(failure.into_command())
+    outcome.map_err(Failure::into_command)
 }
 
 /// The walk, in order.

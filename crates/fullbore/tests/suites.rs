@@ -317,8 +317,8 @@ fn a_suite_that_cannot_be_taken_in_is_said_so() {
             assert!(Command::new("cp").arg("-a").args([&old, &new]).status().unwrap().success());
         }
         let mirror = mirror.suite("trixie");
-        let ran = mirror.run(&[&server]).exits(4).says("pool/shared/same_1_amd64.deb: ");
-        let ran = ran.says("trixie-updates could not be taken in: ").says("run again later");
+        let ran = mirror.run(&[&server]).exits(4);
+        let ran = ran.says("trixie-updates was taken in").says("nothing was published");
         assert!(!ran.stderr.contains("one run with both"), "{}", ran.stderr);
         assert_eq!(shared(&mirror), "first content");
         mirror.check(&[]).exits(0);

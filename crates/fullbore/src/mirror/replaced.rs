@@ -12,18 +12,21 @@ use crate::settings::{MirrorSettings, SourceSpec, without_credentials};
 /// Why a walk over the archive came to nothing.
 pub enum Failure {
     /// A suite of another run names a file that was replaced.
-    Replaced {
-        /// The file.
-        path: String,
-        /// The suite, as it was asked for.
-        suite: String,
-        /// The number of the source of this run that it was mirrored like, if there is one.
-        source: Option<usize>,
-        /// What the run ends with if the suite is not taken in.
-        error: CommandError,
-    },
+    Replaced(Box<Replaced>),
     /// Anything else.
     Other(CommandError),
+}
+
+/// A file that a suite of another run names with its old content.
+pub struct Replaced {
+    /// The file.
+    pub path: String,
+    /// The suite, as it was asked for.
+    pub suite: String,
+    /// The number of the source of this run that it was mirrored like, if there is one.
+    pub source: Option<usize>,
+    /// What the run ends with if the suite is not taken in.
+    pub error: CommandError,
 }
 
 impl From<CommandError> for Failure {
@@ -36,18 +39,19 @@ impl Failure {
     /// A path that a suite of another run names with other content.
     pub fn of(conflict: &Conflict, settings: &MirrorSettings, offers: &[Offered]) -> Failure {
         let asked: Vec<&str> = settings.sources.iter().flat_map(|source| &source.suites).map(String::as_str).collect();
-        Failure::Replaced {
+        Failure::Replaced(Box::new(Replaced {
             path: conflict.path.clone(),
             suite: conflict.requested.clone(),
             source: mirrored_like(conflict, settings, offers),
             error: in_conflict(conflict, &asked),
-        }
+        }))
     }
 
     /// As the run tells it.
     pub fn into_command(self) -> CommandError {
         match self {
-            Failure::Replaced { error, .. } | Failure::Other(error) => error,
+            Failure::Replaced(replaced) => replaced.error,
+            Failure::Other(error) => error,
         }
     }
 }
@@ -76,16 +80,6 @@ pub fn with_suite(settings: &MirrorSettings, source: usize, suite: &str) -> Mirr
         source.suites.push(suite.to_owned());
     }
     more
-}
-
-/// What the run ends with if the run with this suite failed, too.
-pub fn not_taken_in(mut error: CommandError, suite: &str, why: &CommandError) -> CommandError {
-    // One run with both is what was tried.
-    error.hints.clear();
-    error.context(format_args!("{suite} could not be taken in: {}", why.message)).hint(
-        "the archive may be half-way through an update: run again later; if that does not help, mirror the two into \
-         different directories",
-    )
 }
 
 fn in_conflict(conflict: &Conflict, asked: &[&str]) -> CommandError {
