@@ -9,7 +9,8 @@ LOOPBACK_PORT = 8099
 SLOWDISK = os.environ.get("SLOWDISK") or os.path.realpath(HERE + "/../target/release/fullbore-slowdisk")
 
 NGINX = """daemon off; user root; worker_processes 1; pid %(d)s/pid; error_log %(d)s/err;
-events { worker_connections 1024; } http { access_log %(d)s/log; sendfile on; tcp_nopush on; keepalive_requests 1000; default_type application/octet-stream;
+events { worker_connections 1024; } http {
+log_format lab '$remote_addr $msec $connection "$request" $status "$http_range" $body_bytes_sent $bytes_sent'; access_log %(d)s/log lab; sendfile on; tcp_nopush on; keepalive_requests 1000; default_type application/octet-stream;
 client_body_temp_path %(d)s/t; proxy_temp_path %(d)s/t; fastcgi_temp_path %(d)s/t; uwsgi_temp_path %(d)s/t; scgi_temp_path %(d)s/t;
 server { listen %(address)s:%(port)d; root %(root)s; } }"""
 

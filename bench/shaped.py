@@ -34,6 +34,7 @@ class Shaped:
         self.hosts = [("10.77.0.%d" % (11 + i)) if self.wan else "10.78.%d.2" % (i + 1) for i in range(count)]
         self.urls, self.processes = [], []
         self.dir = tempfile.mkdtemp(prefix=NET)
+        self.logs = ["%s/%d/log" % (self.dir, i) for i in range(count)]
         self.take_down_links()
         if self.wan:
             link = "%d*rtt=%gms,%s" % (count, rtt_ms, WAN_LINK)
@@ -90,6 +91,11 @@ class Shaped:
         rows = [line.split(":") for line in inside(self.client_ns, "cat", "/proc/net/dev").splitlines()[2:]]
         counts = [figures.split() for device, figures in rows if device.strip() != "lo"]
         return sum(int(c[0]) - self.header_bytes * int(c[1]) for c in counts)
+
+    def forget(self):
+        """Empties the access logs; nginx appends to them."""
+        for log in self.logs:
+            os.truncate(log, 0)
 
     def take_down_links(self):
         if self.wan:

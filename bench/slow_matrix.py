@@ -16,6 +16,7 @@ from shaped import Shaped
 # Files, bytes, largest file.
 SIZES = {"100k": (1, "100k", "100k"), "5M": (60, "5M", "1M"), "40M": (150, "40M", "4M"), "1G": (600, "1G", "30M")}
 SLOW_MOST = 3
+POSITIONS = ("first", "middle", "last")
 WALL_SHARE, WALL_MORE_S, WALL_ROUND_TRIPS = 1.10, 0.030, 2
 BYTES_SHARE, BYTES_MORE, BYTES_SMALL = 1.05, 1_000_000, 20_000_000
 OLD_SHARE, OLD_MORE_S = 1.05, 0.010     # "not slower than the old build", within what medians of equal programs differ
@@ -32,7 +33,8 @@ Contestant = collections.namedtuple("Contestant", "tool program subset hosts")  
 KEYS = ("sizes", "rates", "slow", "positions", "fast")
 DEFAULT = [
     (["100k", "5M", "40M"], ["20k", "100k", "300k", "1M", "5M"], [1], ["first", "last"], ["max"]),
-    (["100k", "5M", "40M"], ["20k", "300k", "1M", "5M"], [3], ["first"], ["max"]),
+    (["100k", "5M", "40M"], ["20k", "300k", "1M", "5M"], [3], ["first", "last"], ["max"]),
+    (["5M", "40M"], ["300k", "1M"], [2], ["middle"], ["max", "2.5M"]),
     (["40M"], ["20k", "300k", "1M", "5M"], [1], ["first"], ["2.5M"]),
     (["1G"], ["20k", "300k", "5M"], [1], ["last"], ["max"]),
 ]
@@ -46,6 +48,27 @@ def number(text):
     return 0 if text == "max" else int(float(m[1]) * {"": 1, "k": 1000, "M": 1_000_000}[m[2]])
 
 
+def limit(text):
+    if not number(text):
+        raise argparse.ArgumentTypeError("a slow mirror has a rate, not " + text)
+
+
+def several(check):
+    """an option's comma-separated list, whose items pass `check`"""
+    def listed(text):
+        for item in text.split(","):
+            check(item)
+        return text.split(",")
+    return listed
+
+
+def some_of(known):
+    def check(item):
+        if item not in known:
+            raise argparse.ArgumentTypeError("%s is none of %s" % (item, ",".join(known)))
+    return several(check)
+
+
 def label(case):
     return "%s, %d slow of %s %s, fast %s" % (case.size, case.slow, case.rate, case.position, case.fast)
 
@@ -55,7 +78,8 @@ def chosen(options):
     cases = {}
     for group in QUICK if options.quick else DEFAULT:
         parts = [getattr(options, key) or usual for key, usual in zip(KEYS, group)]
-        cases.update(dict.fromkeys(itertools.starmap(Case, itertools.product(*parts))))
+        for size, rate, slow, position, fast in itertools.product(*parts):
+            cases[Case(size, rate, int(slow), position, fast)] = True
     return list(cases)
 
 
@@ -164,11 +188,13 @@ def show(rows):
         print("The machine was busy with something else: look at the spread before you believe a figure.")
 
 
-def keep(directory, row, results, logs):
-    """the raw results and all logs of a case"""
+def keep(directory, row, results, logs, net):
+    """the raw results of a case and all logs, those of the mirrors (0 is the fast one) included"""
     place = directory + "/" + re.sub(r"[^\w.]+", "-", row["case"])
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(logs, place)
+    for i, log in enumerate(net.logs):
+        shutil.copy(log, "%s/mirror%d.access" % (place, i))
     raw = {"%s %s" % (c.tool, c.subset): r for c, r in results.items()}
     json.dump({"row": row, "runs": raw}, open(place + "/runs.json", "w"), indent=1)
 
@@ -177,14 +203,12 @@ def main(arguments, run, peers=lambda *_: [], usage=None):
     """`run(contestant, net, archive, place, log)` measures one program once; `place` is its own for all rounds of a case.
     `peers(case, mirrors, rate, archive)` are contestants of other tools, without a program of ours; `rate(mirror)` is that
     of one connection."""
-    names = lambda text: text.split(",")
-    numbers = lambda text: [int(n) for n in text.split(",")]
     p = argparse.ArgumentParser(usage=usage, description=__doc__)
-    p.add_argument("--sizes", type=names, help="of " + ",".join(SIZES))
-    p.add_argument("--rates", type=names, help="of each connection of a slow mirror, such as 20k,2.5M")
-    p.add_argument("--slow", type=numbers, help="number of slow mirrors, 1 to %d" % SLOW_MOST)
-    p.add_argument("--positions", type=names, help="of the slow ones: first,middle,last")
-    p.add_argument("--fast", type=names, help="rate of each connection of the fast mirror; max: no limit")
+    p.add_argument("--sizes", type=some_of(SIZES), help="of " + ",".join(SIZES))
+    p.add_argument("--rates", type=several(limit), help="of each connection of a slow mirror, such as 20k,2.5M")
+    p.add_argument("--slow", type=some_of([str(n + 1) for n in range(SLOW_MOST)]), help="number of slow mirrors, 1 to %d" % SLOW_MOST)
+    p.add_argument("--positions", type=some_of(POSITIONS), help="of the slow ones: " + ",".join(POSITIONS))
+    p.add_argument("--fast", type=several(number), help="rate of each connection of the fast mirror; max: no limit")
     p.add_argument("--rtt", type=float, default=0, help="milliseconds; the links are the lab's then")
     p.add_argument("--runs", type=int, help="rounds per case; 9 by default, 3 with --quick")
     p.add_argument("--quick", action="store_true", help="about 3 minutes")
@@ -197,8 +221,6 @@ def main(arguments, run, peers=lambda *_: [], usage=None):
     cases, runs = chosen(options), options.runs or (3 if options.quick else 9)
     if options.list:
         return print("\n".join(map(label, cases)))
-    if max(case.slow for case in cases) > SLOW_MOST:
-        sys.exit("at most %d slow mirrors" % SLOW_MOST)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # the links are taken down on the way out
     top, logs = options.work + "/slow", options.work + "/log/slow"
     os.makedirs(top, exist_ok=True)
@@ -218,6 +240,7 @@ def main(arguments, run, peers=lambda *_: [], usage=None):
             contestants += peers(case, order(case), lambda host: number(case.rate) if host else fast_rate, trees[case.size])
             shutil.rmtree(logs, ignore_errors=True)
             os.makedirs(logs)
+            net.forget()
             results = rounds(case, net, trees[case.size], contestants, runs, run, logs)
             row = judge(case, results, fast_rate, options.rtt / 1000, trees[case.size])
             rows.append(row)
@@ -225,7 +248,7 @@ def main(arguments, run, peers=lambda *_: [], usage=None):
                 row["case"], row["best"], row["best_s"], row["all_s"], *row["spread_s"], row["allowed_s"], row["bytes_ratio"],
                 "met" if met(row) else "MISSED"), flush=True)
             if options.keep and not met(row):
-                keep(options.keep, row, results, logs)
+                keep(options.keep, row, results, logs, net)
             if options.out:
                 with open(options.out, "w") as f:
                     f.write('{"cores": %d, "kernel": "%s", "rounds": %d, "rtt_ms": %g, "cases": [\n' % (os.cpu_count(), os.uname().release, runs, options.rtt))
