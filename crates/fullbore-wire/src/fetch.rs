@@ -36,7 +36,7 @@ use crate::tls::{Protocol, Tls};
 use crate::trial::{Seen, Step, Subject, TICK, Trials};
 use crate::url::{self, Url};
 use addresses::Addresses;
-pub use get::{Get, GetError, Got, Piece, Streamed, Watch};
+pub use get::{Get, GetError, Got, HeadSeen, Piece, Streamed, Watch};
 pub(crate) use get::{PendingGet, Reply};
 pub(crate) use shared::{Base, Shared, lock};
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::flight::Asked;
 use super::hedge::SILENCE_UNTIL_HEDGED;
-use super::{ConnectionId, DRAIN_BYTES, Dispatcher, Ended, Keep, SEGMENT_MIN_BYTES};
+use super::{ConnectionId, Dispatcher, Ended, Keep, SEGMENT_MIN_BYTES};
 use crate::hosts::{Fault, HostId, Standing};
 use crate::queue::ItemId;
 
@@ -55,9 +55,13 @@ impl Dispatcher {
         let wanted = asked.wanted().min(bytes);
         asked.received += bytes;
         totals.wasted_bytes += bytes - wanted;
-        let ahead: u64 = connection.asked.iter().take_while(|a| a.wanted() == 0).map(Asked::unwanted).sum();
-        if wanted == 0 && (connection.owed() == 0 && ahead > DRAIN_BYTES || ahead > UNWANTED_CLOSE_BYTES) {
-            return Keep::Close;
+        if wanted == 0 {
+            let connection = &self.connections[&id];
+            let ahead: u64 = connection.asked.iter().take_while(|a| a.wanted() == 0).map(Asked::unwanted).sum();
+            let drain_bytes = self.drain_bytes(connection, connection.rate.at_least());
+            if connection.owed() == 0 && ahead > drain_bytes || ahead > UNWANTED_CLOSE_BYTES {
+                return Keep::Close;
+            }
         }
         Keep::First { wanted }
     }
@@ -216,7 +220,10 @@ impl Dispatcher {
         }
         connection.asked.iter().for_each(|asked| self.give_back(asked, now));
         let host = &mut self.hosts[connection.host as usize];
-        host.saw_connection_rate(connection.rate.average(), connection.rate.at_least());
+        // All that it was asked for may have been taken from it before the first sample was full.
+        let so_far = || connection.owes().then(|| connection.rate.so_far(host.rtt(), now)).flatten();
+        let rate = connection.rate.average().or_else(so_far);
+        host.saw_connection_rate(rate, connection.rate.at_least());
         match how {
             // How many requests another address takes says nothing of the host's own.
             Ended::Clean if connection.is_detour => {}

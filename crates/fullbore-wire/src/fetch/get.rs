@@ -1,15 +1,19 @@
 //! Small files of one host, outside the queue: whole in memory, or as a stream.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{HostSeen, Shared, lock};
 use crate::conditional::EntityTag;
 use crate::hosts::{HostId, SeenFault};
 use crate::http1::ResponseHead;
+
+/// Time after the head from which on a body is said to linger, and the file is asked for elsewhere as well: a host that
+/// is not slow sends both at once. A guess: two turns of a busy machine's scheduler.
+const LINGERS: Duration = Duration::from_millis(10);
 
 /// How long a small file may take, connecting included.
 const GET_LIMIT: Duration = Duration::from_secs(30);
@@ -74,6 +78,60 @@ pub struct Get {
     pub head_only: bool,
     /// Further fields of the request.
     pub fields: Vec<(String, String)>,
+    /// Where the head is noted when it comes, before the body does.
+    pub head_seen: Option<HeadSeen>,
+}
+
+/// The head of an answer whose body may take long. Clones are of the same answer.
+#[derive(Clone, Debug, Default)]
+pub struct HeadSeen(watch::Sender<Option<(Instant, ResponseHead)>>);
+
+impl HeadSeen {
+    pub(crate) fn note(&self, head: &ResponseHead) {
+        self.0.send_replace(Some((Instant::now(), head.clone())));
+    }
+
+    /// The head, once it has come.
+    pub fn head(&self) -> Option<ResponseHead> {
+        self.0.borrow().as_ref().map(|(_, head)| head.clone())
+    }
+
+    /// Whether the head of a file has come and its body has not for some moments after it.
+    pub fn lingers_now(&self) -> bool {
+        self.0.borrow().as_ref().is_some_and(|(since, head)| head.status == 200 && since.elapsed() >= LINGERS)
+    }
+
+    /// Waits until it is so. Never ends if the answer is no file: then there is nothing to ask for elsewhere.
+    pub async fn lingers(&self) {
+        let mut noted = self.0.subscribe();
+        let since = match noted.wait_for(|noted| noted.as_ref().is_some_and(|(_, head)| head.status == 200)).await {
+            Ok(noted) => noted.as_ref().map(|(since, _)| *since),
+            Err(_) => None,
+        };
+        match since {
+            Some(since) => tokio::time::sleep_until((since + LINGERS).into()).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether the file that is on its way last changed then or before, in Unix seconds, as far as its head tells.
+    pub fn is_no_newer_than(&self, modified: i64) -> bool {
+        let known = self.0.borrow();
+        known.as_ref().is_some_and(|(_, head)| {
+            head.status == 200 && head.last_modified.is_some_and(|own| own <= modified)
+        })
+    }
+
+    /// Whether the file that is on its way seems to be this very one: of the same time and length.
+    pub fn is_same_as(&self, got: &Got) -> bool {
+        let known = self.0.borrow();
+        known.as_ref().is_some_and(|(_, head)| {
+            (head.status, got.head.status) == (200, 200)
+                && head.last_modified.is_some()
+                && head.last_modified == got.head.last_modified
+                && head.content_length == Some(got.body.len() as u64)
+        })
+    }
 }
 
 /// The answer to a [`Get`], whatever its status.
