@@ -293,9 +293,9 @@ impl Dispatcher {
     }
 
     /// Connections that are being opened and will need something to do. Of another host no more than this host would
-    /// have with one more: who comes first takes nothing away from the others.
+    /// have with one more, and none once this one has shown what it brings.
     fn opening_beside(&self, host: HostId) -> usize {
-        let share = self.connections_begun_to(host) + 1;
+        let share = if self.host_rate(host).is_some() { 0 } else { self.connections_begun_to(host) + 1 };
         let counted = |(other, count): (usize, &usize)| if other == host as usize { *count } else { share.min(*count) };
         self.opening.iter().enumerate().map(counted).sum()
     }
@@ -471,10 +471,28 @@ impl Dispatcher {
     /// next round trip brings twice as much, and the request needs half of one: three in all, and
     /// a tenth of a second for jitter.
     fn ahead_bytes(&self, connection: &Connection) -> u64 {
-        let Some(rate) = self.known_rate(connection) else { return self.first_share() };
+        match (self.known_rate(connection), connection.rate.at_least()) {
+            (Some(rate), _) => self.ahead_at_rate(connection, rate),
+            (None, Some(rate)) => {
+                let most = self.share_of_host(connection.host).max(self.first_share());
+                self.ahead_at_rate(connection, rate).min(most)
+            }
+            (None, None) => self.first_share(),
+        }
+    }
+
+    fn ahead_at_rate(&self, connection: &Connection, rate: f64) -> u64 {
         let rtt = self.hosts[connection.host as usize].rtt().as_secs_f64();
         let least = AHEAD_MIN_BYTES.min((rate * AHEAD_MIN_S) as u64);
         ((3.0 * rate * rtt + 0.1 * rate) as u64).clamp(least, AHEAD_MAX_BYTES)
+    }
+
+    /// What one of a host's connections has when all that is left is asked of it: they take nothing over from each
+    /// other.
+    fn share_of_host(&self, host: HostId) -> u64 {
+        let own = self.connections.values().filter(|connection| connection.host == host);
+        let outstanding: u64 = own.map(Connection::outstanding).sum();
+        (self.queue.unasked_bytes() + outstanding) / self.connections_begun_to(host).max(1) as u64
     }
 
     /// Bytes for a connection of which nothing is known: its share of what is left, but not more than it may hold for

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::flight::{Asked, Connection};
 use super::{ConnectionId, DRAIN_BYTES, Dispatcher, SEGMENT_MIN_BYTES};
 use crate::hosts::HostId;
-use crate::queue::Segment;
+use crate::queue::{ItemId, Segment};
 
 /// Silence after which what a connection owes may be asked for elsewhere (hedging). Before a host is asked again that
 /// was silent over the same file it is twice as long, each time: one that needs seconds to begin, as a proxy does that
@@ -73,6 +73,7 @@ struct Taker {
     /// Its connection, if it is open.
     id: Option<ConnectionId>,
     host: HostId,
+    now: Instant,
     /// Bytes per second, where they were measured.
     measured: Option<f64>,
     /// Bytes per second that it brings at least: short answers tell no more.
@@ -112,7 +113,7 @@ impl Dispatcher {
     }
 
     /// Best known rate of one connection to this host, or of the last one.
-    fn host_rate(&self, host: HostId) -> Option<f64> {
+    pub(super) fn host_rate(&self, host: HostId) -> Option<f64> {
         self.connections
             .values()
             .filter(|other| other.host == host)
@@ -147,7 +148,7 @@ impl Dispatcher {
             return None;
         }
         let (is_busy, is_open) = (own.is_some(), mine.is_some());
-        Some(Taker { id, host, measured, at_least, owed, is_busy, is_open, round_trip_s })
+        Some(Taker { id, host, now, measured, at_least, owed, is_busy, is_open, round_trip_s })
     }
 
     /// The part whose arrival is furthest off, if `taker` (or a new connection to `host`) would
@@ -157,7 +158,7 @@ impl Dispatcher {
             return None;
         }
         let taker = self.taker(host, taker, now)?;
-        let victims = || self.victims(&taker, now);
+        let victims = || self.victims(&taker);
         let open = self.connections_begun_to(host) + usize::from(!taker.is_open);
         let in_reach = victims().map(|victim| victim.connection.owed()).sum::<u64>();
         let share = (in_reach / open.max(1) as u64).max(HEDGE_MIN_BYTES);
@@ -166,8 +167,8 @@ impl Dispatcher {
     }
 
     /// The connections that are markedly slower than the taker is, or silent.
-    fn victims<'a>(&'a self, taker: &Taker, now: Instant) -> impl Iterator<Item = Victim<'a>> {
-        let (host, id, is_busy) = (taker.host, taker.id, taker.is_busy);
+    fn victims<'a>(&'a self, taker: &Taker) -> impl Iterator<Item = Victim<'a>> {
+        let (host, id, now, is_busy) = (taker.host, taker.id, taker.now, taker.is_busy);
         let (measured, at_least) = (taker.measured, taker.at_least);
         self.connections.iter().filter(move |(other, victim)| Some(**other) != id && victim.owes()).filter_map(
             move |(other, victim)| {
@@ -242,7 +243,11 @@ impl Dispatcher {
             if !victim.silent && self.hedged_bytes + in_vain > self.hedge_budget() {
                 return None;
             }
-            let mine_s = before_s + (asked.until - from) as f64 / my_rate;
+            let bytes = (asked.until - from) as f64;
+            let mine_s = before_s + bytes / my_rate;
+            if self.is_sooner_elsewhere(taker, victim, asked.segment.item, bytes, mine_s) {
+                return None;
+            }
             let gain_s = theirs_s - mine_s;
             let take_over = TakeOver {
                 victim: victim.id,
@@ -255,6 +260,24 @@ impl Dispatcher {
             return (gain_s > HEDGE_GAIN_S).then_some((gain_s, take_over));
         }
         None
+    }
+
+    /// Whether a connection to another host will be done with what it owes and have brought these bytes before the taker.
+    fn is_sooner_elsewhere(&self, taker: &Taker, victim: &Victim<'_>, item: ItemId, bytes: f64, mine_s: f64) -> bool {
+        let excluded = self.queue.excluded(item);
+        let is_eligible = |other: &&Connection| {
+            other.host != taker.host
+                && other.host != victim.connection.host
+                && !other.is_detour
+                && !excluded.contains(other.host)
+                && !self.hosts[other.host as usize].is_failing()
+                && !(other.owes() && other.silent_for(taker.now) > SILENCE_UNTIL_HEDGED)
+        };
+        self.connections.values().filter(is_eligible).any(|other| {
+            let host = &self.hosts[other.host as usize];
+            let rate = other.rate.average().or(host.connection_rate()).or(other.rate.at_least());
+            rate.is_some_and(|rate| host.rtt().as_secs_f64() + (other.owed() as f64 + bytes) / rate < mine_s)
+        })
     }
 
     fn hedge_budget(&self) -> u64 {
